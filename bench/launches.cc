@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ namespace {
 // What is recorded on one thread: operators call others.
 struct Recording {
   std::vector<bool> open;  // by depth: whether something below it launches
+  int of_lists = 0;        // open operators of lists of tensors, which a GPU has kernels for and a CPU takes one by one
   std::map<std::string, int> launches;
 };
 
@@ -56,7 +58,12 @@ bool HasKernel(const c10::FunctionSchema& schema) {
   return found.has_value() && found->hasKernelForDispatchKey(c10::DispatchKey::CPU);
 }
 
-std::unique_ptr<at::ObserverContext> Begin(const at::RecordFunction&) {
+bool OfLists(const at::RecordFunction& function) {
+  return std::string_view(function.name()).starts_with("aten::_foreach_");
+}
+
+std::unique_ptr<at::ObserverContext> Begin(const at::RecordFunction& function) {
+  if (OfLists(function)) ++Recorded().of_lists;
   Recorded().open.push_back(false);
   return nullptr;
 }
@@ -64,11 +71,13 @@ std::unique_ptr<at::ObserverContext> Begin(const at::RecordFunction&) {
 void End(const at::RecordFunction& function, at::ObserverContext*) {
   Recording& recording = Recorded();
   if (recording.open.empty()) return;
+  if (OfLists(function)) --recording.of_lists;
   bool launched = recording.open.back();
   recording.open.pop_back();
   const std::string name = function.name();
   const auto schema = function.operator_schema();
   const bool ours = name.starts_with("muster::");
+  if (recording.of_lists > 0) return;
   if (ours || (schema.has_value() && Writes(*schema) && (!launched || HasKernel(*schema)))) {
     launched = true;
     ++recording.launches[name];
@@ -80,12 +89,12 @@ void End(const at::RecordFunction& function, at::ObserverContext*) {
 
 // Launches of the second step, by operator.
 absl::StatusOr<std::map<std::string, int>> Count(const Dimensions& shape, bool portable) {
-  uint64_t planned = 0;
-  absl::StatusOr<engine::Config> config = MakeConfig(shape, &planned);
-  if (!config.ok()) return config.status();
-  config->portable = portable, config->device_rows = !portable;
-  config->streams = config->decide_on_device = true;
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Create(*config);
+  absl::StatusOr<engine::Configured> configured = Configure(shape);
+  if (!configured.ok()) return configured.status();
+  engine::Config& config = configured->config;
+  config.portable = portable, config.device_rows = !portable;
+  config.streams = config.decide_on_device = true;
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Create(config);
   if (!engine.ok()) return engine.status();
   const std::vector<uint32_t> tokens = MakeTokens(shape);
   const engine::Batch batch = tasks::TokenBatch(shape.sequences, tokens, shape.sequences);

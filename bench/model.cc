@@ -4,7 +4,7 @@
 #include <ATen/ops/randn.h>
 
 #include "models/inventory.h"
-#include "worker/engine/configure.h"
+#include "strategies/compile.h"
 #include "worker/tasks/language_model.h"
 
 namespace muster::bench {
@@ -17,7 +17,7 @@ absl::Status SetStrategy(const Dimensions& shape, Strategy& strategy) {
     options.set_accumulation(ACCUMULATION_REDUCE);
     options.set_prefetch(1);
   };
-  if (shape.ranks == 1) {
+  if (shape.ranks == shape.stages) {
     strategy.mutable_single();
   } else if (shape.strategy == "ddp") {
     strategy.mutable_ddp();
@@ -61,37 +61,46 @@ Model ModelOf(const Dimensions& shape) {
 
 }  // namespace
 
-absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* planned_bytes) {
-  engine::Config config;
-  *config.train.mutable_model() = ModelOf(shape);
-  if (absl::Status s = SetStrategy(shape, *config.train.mutable_strategy()); !s.ok()) return s;
-  config.train.mutable_batch()->set_sequences(shape.sequences * shape.ranks);
-  if (shape.microbatch > 0) config.train.mutable_batch()->set_microbatch(shape.microbatch);
-  Optimizer& optimizer = *config.train.mutable_optimizer();
+absl::StatusOr<engine::Configured> Configure(const Dimensions& shape) {
+  Train train;
+  *train.mutable_model() = ModelOf(shape);
+  if (absl::Status s = SetStrategy(shape, *train.mutable_strategy()); !s.ok()) return s;
+  train.mutable_batch()->set_sequences(shape.sequences * shape.ranks / shape.stages);
+  if (shape.stages > 1) {
+    train.mutable_parallel()->set_pipeline(shape.stages);
+    train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+    train.mutable_pipeline()->set_chunks(1);
+  }
+  if (shape.microbatch > 0) train.mutable_batch()->set_microbatch(shape.microbatch);
+  Optimizer& optimizer = *train.mutable_optimizer();
   optimizer.mutable_adamw()->set_beta1(0.9);
   optimizer.mutable_adamw()->set_beta2(0.999);
   optimizer.mutable_adamw()->set_eps(1e-8);
   optimizer.set_weight_decay(0.1);
   optimizer.set_clip_norm(1.0);
-  config.train.set_seed(1);
-  config.train.mutable_precision()->set_compute(shape.dtype);
+  train.set_seed(1);
+  train.mutable_precision()->set_compute(shape.dtype);
   if (shape.dtype == DTYPE_FP16) {
-    LossScaling& scaling = *config.train.mutable_precision()->mutable_loss_scaling();
+    LossScaling& scaling = *train.mutable_precision()->mutable_loss_scaling();
     scaling.set_initial(65536), scaling.set_minimum(1), scaling.set_growth(2), scaling.set_backoff(0.5);
     scaling.set_growth_interval(2000);
   }
   if (shape.lora > 0) {
-    config.train.mutable_lora()->set_rank(shape.lora);
-    config.train.mutable_lora()->set_alpha(shape.lora);
+    train.mutable_lora()->set_rank(shape.lora);
+    train.mutable_lora()->set_alpha(shape.lora);
   }
-  const auto inventory = models::MakeInventory(config.train, shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
+  if (!shape.offload_to.empty()) {
+    Offload& offload = *train.mutable_offload();
+    offload.set_optimizer(true), offload.set_to(shape.offload_to);
+    offload.set_parameters(shape.ranks == 1 || !strategies::KeepsAllParameters(train.strategy()));
+  }
+  const auto inventory = models::MakeInventory(train, shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
   if (!inventory.ok()) return inventory.status();
-  auto made = engine::Configure(config.train, *inventory, shape.ranks, shape.rank);
+  auto made = engine::Configure(train, *inventory, shape.ranks, shape.rank);
   if (!made.ok()) return made.status();
-  *planned_bytes = made->memory.peak - made->memory.fixed;  // of tensors
   made->config.threads = shape.threads;
   made->config.cuda = shape.cuda;
-  return std::move(made->config);
+  return made;
 }
 
 engine::Batch MakeBatch(const Dimensions& shape) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
 
 namespace muster::bench {
@@ -17,17 +18,19 @@ struct Dimensions {
   uint32_t key_value_heads = 0, inner = 0;  // of llama
   uint32_t lora = 0;                        // rank of adapters of all linear layers; 0: none
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
-  uint32_t ranks = 1, rank = 0;  // `sequences` is a rank's share
+  uint32_t ranks = 1, rank = 0;  // `sequences` is a data rank's share
+  uint32_t stages = 1;           // of a pipeline by 1F1B, each of ranks / stages ranks
   std::string strategy = "ddp";  // where there are several ranks: ddp, zero1, zero2, zero3, full_shard, shard_grad_op,
                                  // hybrid
   int threads = 1;
   Dtype dtype = DTYPE_FP32;  // of computing
   bool cuda = false;         // on the first GPU that the process sees
+  std::string offload_to;    // a folder, for all state and where the strategy frees them parameters; empty: none
 };
 
 // The configuration of an engine for AdamW training with clipping, on one rank or by the strategy. Errors as
 // strategies::Compile; InvalidArgument: no such strategy.
-absl::StatusOr<engine::Config> MakeConfig(const Dimensions& shape, uint64_t* planned_bytes);
+absl::StatusOr<engine::Configured> Configure(const Dimensions& shape);
 
 // One batch, the same in every run.
 engine::Batch MakeBatch(const Dimensions& shape);

@@ -45,7 +45,7 @@ class Group:
             subprocess.Popen(command + ["--rank", str(r), "--folder", self.folder.name], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True,
                              env={**os.environ, **environment, **(of_rank[r] if of_rank else {})}) for r in range(ranks)]
-        self.read()
+        self.ready = self.read()
 
     def read(self):
         answers = []

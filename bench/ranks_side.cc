@@ -14,7 +14,6 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "bench/file_key_value.h"
 #include "bench/model.h"
 #include "bench/shape_options.h"
@@ -25,6 +24,7 @@
 #include "worker/collectives/nccl.h"
 #endif
 #include "worker/engine/engine.h"
+#include "worker/engine/mesh_groups.h"
 #include "worker/tasks/language_model.h"
 
 namespace {
@@ -33,10 +33,11 @@ using namespace muster;
 
 struct Rank {
   std::unique_ptr<bench::FileKeyValue> rendezvous;
-  std::unique_ptr<collectives::Group> group, shards, replicas;
+  engine::MeshGroups groups;
   std::unique_ptr<engine::Engine> engine;
   std::vector<uint32_t> tokens;
   uint64_t planned_bytes = 0;
+  int units = 0;                               // of its stage
   std::function<absl::Status(int left)> step;  // `left`: steps to come before the next pause, this one included
 };
 
@@ -73,67 +74,50 @@ struct Options {
   bool sockets = false, cuda = false;
 };
 
-using Joined = absl::StatusOr<std::unique_ptr<collectives::Group>>;
-
-Joined Join(const std::string& name, uint32_t rank, uint32_t size, const Options& options, Rank& of) {
+absl::StatusOr<std::unique_ptr<collectives::Group>> Join(const GroupSpec& group, const Membership& own,
+                                                         const Options& options, Rank& of) {
+  const std::string name = engine::NameOf(group, own);
+  const int rank = static_cast<int>(own.index), size = static_cast<int>(own.size);
 #ifdef MUSTER_CUDA
   if (options.cuda) {
-    return collectives::MakeNccl(
-        {.rank = static_cast<int>(rank), .size = static_cast<int>(size), .name = name, .host = "127.0.0.1"},
-        *of.rendezvous);
+    return collectives::MakeNccl({.rank = rank, .size = size, .name = name, .host = "127.0.0.1"}, *of.rendezvous);
   }
 #endif
-  return collectives::MakeGloo({.rank = static_cast<int>(rank),
-                                .size = static_cast<int>(size),
-                                .name = name,
-                                .host = "127.0.0.1",
-                                .direct = !options.sockets},
-                               *of.rendezvous);
-}
-
-// The groups of hybrid sharding: neighbors share one copy of the model.
-absl::Status JoinParts(const bench::Dimensions& shape, uint32_t shards, const Options& options, Rank& rank) {
-  Joined own = Join(absl::StrCat("shards-", shape.rank / shards), shape.rank % shards, shards, options, rank);
-  if (!own.ok()) return own.status();
-  rank.shards = *std::move(own);
-  Joined replicas =
-      Join(absl::StrCat("replicas-", shape.rank % shards), shape.rank / shards, shape.ranks / shards, options, rank);
-  if (!replicas.ok()) return replicas.status();
-  rank.replicas = *std::move(replicas);
-  return absl::OkStatus();
+  return collectives::MakeGloo(
+      {.rank = rank, .size = size, .name = name, .host = "127.0.0.1", .direct = !options.sockets}, *of.rendezvous);
 }
 
 absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Rank& rank) {
-  auto config = bench::MakeConfig(shape, &rank.planned_bytes);
-  if (!config.ok()) return config.status();
+  auto configured = bench::Configure(shape);
+  if (!configured.ok()) return configured.status();
+  engine::Config& config = configured->config;
+  rank.units = config.inventory.units_size();
+  rank.planned_bytes = configured->memory.peak - configured->memory.fixed;  // of tensors
   rank.rendezvous = std::make_unique<bench::FileKeyValue>(options.folder);
-  Joined group = Join("world", shape.rank, shape.ranks, options, rank);
-  if (!group.ok()) return group.status();
-  rank.group = *std::move(group);
+  auto groups = engine::MakeGroups(
+      configured->mesh, config.schedule.groups, shape.rank,
+      [&](const GroupSpec& group, const Membership& own) -> absl::StatusOr<std::unique_ptr<collectives::Group>> {
+        if (group.channel == Channel::kExchange && !UsesGroup(config.schedule, kExchangeGroup)) return nullptr;
+        return Join(group, own, options, rank);
+      });
+  if (!groups.ok()) return groups.status();
+  rank.groups = *std::move(groups);
   if (options.reduce == "only") {
     std::vector<at::Tensor> buckets;
-    for (const int64_t elements : Buckets(*config)) buckets.push_back(at::zeros({elements}));
-    rank.step = [&rank, buckets](int) { return ReduceOnly(*rank.group, buckets); };
+    for (const int64_t elements : Buckets(config)) buckets.push_back(at::zeros({elements}));
+    rank.step = [&rank, buckets](int) { return ReduceOnly(*rank.groups.by_number[kWorldGroup], buckets); };
     return absl::OkStatus();
   }
-  if (options.reduce == "full" && shape.ranks > 1) {
-    const uint32_t shards = config->table.shards();
-    if (shards > 1 && shards < shape.ranks) {
-      if (absl::Status s = JoinParts(shape, shards, options, rank); !s.ok()) return s;
-      config->groups = {rank.group.get(), rank.shards.get(), rank.replicas.get()};
-    } else {
-      config->groups = {rank.group.get(), shards > 1 ? rank.group.get() : nullptr,
-                        shards > 1 ? nullptr : rank.group.get()};
-    }
-  }
-  if (options.reduce == "none") WithoutReductions(config->schedule);
-  auto made = engine::Engine::Create(*config);
+  if (options.reduce == "full") config.groups = rank.groups.by_number;
+  if (options.reduce == "none") WithoutReductions(config.schedule);
+  auto made = engine::Engine::Create(config);
   if (!made.ok()) return made.status();
   rank.engine = *std::move(made);
   rank.tokens = bench::MakeTokens(shape);
   rank.step = [&rank, shape](int left) {
     engine::Engine& engine = *rank.engine;
-    const engine::Batch batch = tasks::TokenBatch(shape.sequences, rank.tokens, shape.sequences * shape.ranks);
+    const engine::Batch batch =
+        tasks::TokenBatch(shape.sequences, rank.tokens, shape.sequences * shape.ranks / shape.stages);
     while (engine.in_flight() < std::min(left, engine.most_in_flight())) {
       if (absl::Status s = engine.Issue(batch, 1e-4); !s.ok()) return s;
     }
@@ -162,7 +146,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;
   }
-  std::printf("{\"ready\": true}\n");
+  std::printf("{\"ready\": true, \"units\": %d}\n", rank.units);
   std::fflush(stdout);
   for (int steps = 0; std::cin >> steps;) {
     nlohmann::json answer;
@@ -184,7 +168,10 @@ int main(int argc, char** argv) {
     answer["milliseconds"] = times;
     answer["peak_bytes"] = bench::StatusBytes("VmHWM");
     answer["memory_bytes"] = bench::StatusBytes("VmHWM") - before;
-    if (rank.engine != nullptr) answer["tensor_bytes"] = rank.engine->peak_memory_bytes();
+    if (rank.engine != nullptr) {
+      answer["tensor_bytes"] = rank.engine->peak_memory_bytes();
+      answer["offloaded_bytes"] = rank.engine->host_memory_bytes();
+    }
     answer["planned_bytes"] = rank.planned_bytes;
     std::cout << answer << std::endl;
   }

@@ -22,14 +22,16 @@ inline void AddShape(CLI::App& app, Dimensions& shape) {
   app.add_option("--width", shape.width);
   app.add_option("--vocabulary", shape.vocabulary);
   app.add_option("--context", shape.context);
-  app.add_option("--sequences", shape.sequences, "of this rank");
+  app.add_option("--sequences", shape.sequences, "of this rank, in a pipeline of all stages");
   app.add_option("--microbatch", shape.microbatch);
   app.add_option("--threads", shape.threads);
   app.add_option("--ranks", shape.ranks);
   app.add_option("--rank", shape.rank);
+  app.add_option("--stages", shape.stages, "of a pipeline");
   app.add_option("--dtype", shape.dtype, "fp32, bf16 or fp16")
       ->transform(CLI::Transformer(
           std::map<std::string, Dtype>{{"fp32", DTYPE_FP32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_FP16}}));
+  app.add_option("--offload_to", shape.offload_to, "a folder for the state; empty: it stays in memory");
   app.add_option("--device", shape.cuda, "cpu or cuda")
       ->transform(CLI::Transformer({{"cpu", "false"}, {"cuda", "true"}}));
 }

@@ -33,13 +33,14 @@ int main(int argc, char** argv) {
   std::unique_ptr<bench::Gemms> gemms;
   std::function<bool()> step;
   if (role == "engine") {
-    auto config = bench::MakeConfig(shape, &planned);
-    auto made = config.ok() ? engine::Engine::Create(*config) : config.status();
+    const auto configured = bench::Configure(shape);
+    auto made = configured.ok() ? engine::Engine::Create(configured->config) : configured.status();
     if (!made.ok()) {
       std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
       return 1;
     }
     trained = *std::move(made);
+    planned = configured->memory.peak - configured->memory.fixed;  // of tensors
     const engine::Batch batch = bench::MakeBatch(shape);
     step = [&, batch] { return trained->Step(batch, 1e-4).ok(); };
   } else {

@@ -64,14 +64,16 @@ def muster_binary(name, srcs = [], copts = [], deps = [], testonly = False, **kw
     srcs, sources = _as_one_unit(name, srcs, testonly)
     native.cc_binary(name = name, srcs = srcs, copts = _WARNINGS + copts, deps = deps + sources, testonly = testonly, **kwargs)
 
-def muster_test(name, srcs = None, copts = [], deps = [], size = "medium", timeout = "long", **kwargs):
+def muster_test(name, srcs = None, copts = [], deps = [], mostly_waits = False, timeout = "long", **kwargs):
     """A GoogleTest binary; gtest's main comes along. A time limit is there to end what hangs, it is no benchmark.
 
-    A test that computes much on its own asks for more than _TEST_COPTS with `copts`."""
+    A test that computes much on its own asks for more than _TEST_COPTS with `copts`. One that `mostly_waits`, for
+    processes, deadlines or networks, runs beside others: Bazel reserves a part of a core by a test's size, 0.9 of one
+    for a medium test and 0.4 for an enormous one."""
     srcs, sources = _as_one_unit(name, [name + ".cc"] if srcs == None else srcs, True)
     native.cc_test(
         name = name,
-        size = size,
+        size = "enormous" if mostly_waits else "medium",
         timeout = timeout,
         srcs = srcs,
         copts = _WARNINGS + _TEST_COPTS + copts,
@@ -91,6 +93,7 @@ def muster_component(
         test_data = [],
         test_tags = [],
         test_shards = None,
+        test_mostly_waits = False,
         **kwargs):
     """A folder: the library `name` of its sources and the test `name`_test of its *_test.cc, each one translation unit.
 
@@ -120,6 +123,7 @@ def muster_component(
             data = test_data,
             tags = test_tags,
             shard_count = test_shards,
+            mostly_waits = test_mostly_waits,
             deps = [":" + name] + deps + test_deps,
         )
 

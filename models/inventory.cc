@@ -103,6 +103,29 @@ absl::Status CheckOutputs(const Inventory& inventory) {
   return absl::OkStatus();
 }
 
+int FirstTrained(const Inventory& inventory) {
+  if (!inventory.chunks().empty()) {
+    int before = 0;
+    while (before < inventory.units_size() &&
+           ModelUnit(inventory, before) < static_cast<int>(inventory.first_trained()))
+      ++before;
+    return before;
+  }
+  const auto is_trained = [](const Tensor& tensor) { return !tensor.frozen(); };
+  const auto borrows_trained = [&](const Borrow& borrow) {
+    return std::any_of(inventory.units().begin(), inventory.units().end(), [&](const Unit& unit) {
+      return unit.name() == borrow.unit() &&
+             std::any_of(unit.tensors().begin(), unit.tensors().end(),
+                         [&](const Tensor& tensor) { return tensor.name() == borrow.tensor() && is_trained(tensor); });
+    });
+  };
+  const auto first = std::find_if(inventory.units().begin(), inventory.units().end(), [&](const Unit& unit) {
+    return std::any_of(unit.tensors().begin(), unit.tensors().end(), is_trained) ||
+           std::any_of(unit.borrows().begin(), unit.borrows().end(), borrows_trained);
+  });
+  return std::min(static_cast<int>(first - inventory.units().begin()), std::max(0, inventory.units_size() - 1));
+}
+
 bool IsHiddenMatrix(const Inventory& inventory, int unit, const Tensor& tensor) {
   const int number = ModelUnit(inventory, unit);
   return number > 0 && number + 1 < ModelUnits(inventory) && tensor.shape_size() >= 2;

@@ -30,11 +30,15 @@ uint64_t Elements(const Tensor& tensor);
 // Those of them that are trained.
 uint64_t TrainedParameters(const Inventory& inventory);
 
+// The unit at which the backward ends: the first one that has a trained tensor or borrows one. Nothing before it needs
+// a gradient. The last unit if nothing is trained: the loss comes with its backward.
+int FirstTrained(const Inventory& inventory);
+
 // Elements of all buffers.
 uint64_t Buffers(const Inventory& inventory);
 
-// The number of a unit in the whole model, of an inventory of all units or of a stage's (Inventory.chunks); and how many
-// units that has.
+// The number of a unit in the whole model, of an inventory of all units or of a stage's (Inventory.chunks); and how
+// many units that has.
 int ModelUnit(const Inventory& inventory, int unit);
 int ModelUnits(const Inventory& inventory);
 

@@ -58,6 +58,45 @@ TEST(Gpt2, ResidualProjectionsStartSmaller) {
   }
 }
 
+TEST(FirstTrained, IsWhereTheBackwardEnds) {
+  struct Case {
+    std::string units;  // a letter for each: a trained tensor, frozen ones, none; borrows from the last unit
+    bool borrows = false;
+    int first = 0;
+  };
+  for (const Case& c : {Case{"ttt", false, 0},
+                        {"ftf", false, 1},
+                        {"fft", false, 2},
+                        {"fft", true, 1},
+                        {"ftf", true, 1},
+                        {"fff", false, 2},
+                        {"fff", true, 2},
+                        {"-tf", false, 1},
+                        {"--f", false, 2},
+                        {"f", false, 0},
+                        {"", false, 0}}) {
+    Inventory inventory;
+    for (size_t u = 0; u < c.units.size(); ++u) {
+      Unit& unit = *inventory.add_units();
+      unit.set_name("u" + std::to_string(u));
+      if (c.units[u] == '-') continue;
+      for (const bool frozen : {true, c.units[u] == 'f'}) {
+        Tensor& tensor = *unit.add_tensors();
+        tensor.set_name(unit.name() + (frozen ? ".frozen" : ".trained")), tensor.set_frozen(frozen);
+      }
+    }
+    if (c.borrows) {
+      for (const char* tensor : {"u2.frozen", "u2.trained"}) {
+        Borrow& borrow = *inventory.mutable_units(1)->add_borrows();
+        borrow.set_unit("u2"), borrow.set_tensor(tensor);
+      }
+      Borrow& frozen = *inventory.mutable_units(0)->add_borrows();
+      frozen.set_unit("u2"), frozen.set_tensor("u2.frozen");
+    }
+    EXPECT_EQ(FirstTrained(inventory), c.first) << c.units << (c.borrows ? ", borrows" : "");
+  }
+}
+
 TEST(Gpt2, Bf16TakesAGradientOrPanelsMore) {
   EXPECT_EQ(NarrowBytes(*MakeInventory(OfSize(GPT2_SIZE_SMALL))), 2u * 50257 * 768);
   EXPECT_EQ(NarrowBytes(*MakeInventory(OfSize(GPT2_SIZE_TINY))), 3u * 4 * 1024 * 1024);

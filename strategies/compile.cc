@@ -37,10 +37,9 @@ absl::StatusOr<PartitionTable> TableOf(const Train& train, const Inventory& inve
   switch (strategy.kind_case()) {
     case Strategy::kSingle:
       if (ranks.size() == 1) return single::TableOf(inventory);
-      return absl::InvalidArgumentError(absl::StrCat("strategy: single runs on one rank",
-                                                     train.parallel().pipeline() > 1 ? " a stage" : "",
-                                                     ", resources.ranks gives ", ranks.size(),
-                                                     "; ddp and fsdp run on several"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("strategy: single runs on one rank", train.parallel().pipeline() > 1 ? " a stage" : "",
+                       ", resources.ranks gives ", ranks.size(), "; ddp and fsdp run on several"));
     case Strategy::kDdp:
       return ddp::TableOf(inventory);
     case Strategy::kZero:
@@ -72,8 +71,9 @@ absl::Status Offload(const Train& train, uint32_t world, ScheduleRecipe& recipe)
 }
 
 // Of a stage's ranks. A step has `microbatches`, or the spec's number.
-absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const StageModel& model, const Layout& layout,
-                                        uint32_t stage, std::optional<uint32_t> microbatches = std::nullopt) {
+absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& whole, const StageModel& model,
+                                        const Layout& layout, uint32_t stage,
+                                        std::optional<uint32_t> microbatches = std::nullopt) {
   const uint32_t shards = layout.mesh.shard, ranks = layout.mesh.data_ranks();
   const Inventory& inventory = model.inventory();
   const Strategy& strategy = train.strategy();
@@ -100,13 +100,14 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const StageModel& mo
   recipe.recompute = train.activation_checkpointing();
   recipe.offload_inputs = recipe.recompute && train.offload().activations();
   if (layout.mesh.pipeline > 1) {
-    pipeline::StageEdges edges = pipeline::EdgesOf(pipeline::StagesOf(layout.table), stage);
+    pipeline::StageEdges edges = pipeline::EdgesOf(whole, pipeline::StagesOf(layout.table), stage);
     recipe.order = pipeline::OrderOf(train.pipeline().schedule(),
                                      {.stages = layout.mesh.pipeline,
                                       .chunks = static_cast<uint32_t>(edges.of_chunk.size()),
                                       .microbatches = static_cast<uint32_t>(recipe.microbatches)},
                                      stage);
     recipe.groups = std::move(edges.groups), recipe.edges = std::move(edges.of_chunk);
+    recipe.tied = std::move(edges.of_tied);
   }
   if (absl::Status s = Offload(train, ranks, recipe); !s.ok()) return s;
   return recipe;
@@ -128,7 +129,7 @@ uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
   if (recipe.offloaded != Offloaded::kNothing) each += 2;     // gradients: opened, if not counted yet, and offloaded
   if (recipe.offloaded == Offloaded::kParameters) each += 2;  // parameters: fetched forward and backward
   const uint64_t steps = recipe.offloaded == Offloaded::kNothing ? 0 : 2;  // and fetched after it
-  return units * (each * static_cast<uint64_t>(recipe.microbatches) + 4 + steps) + 3;
+  return units * (each * static_cast<uint64_t>(recipe.microbatches) + 4 + steps) + 3 + 2 * recipe.tied.size();
 }
 
 uint64_t Tensors(const Inventory& inventory) {
@@ -344,8 +345,8 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
                                   Budget* budget) {
   const uint32_t pipeline = std::max(1u, train.parallel().pipeline());
   if (ranks.size() % pipeline != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: ", pipeline, " stages do not divide ",
-                                                   ranks.size(), " ranks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel.pipeline: ", pipeline, " stages do not divide ", ranks.size(), " ranks"));
   }
   if (absl::Status s = SpendOnTable(train, inventory, ranks.size(), budget); !s.ok()) return s;
   const absl::StatusOr<pipeline::StageOfUnit> stages = pipeline::StagesOf(train, inventory);
@@ -372,7 +373,7 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
   if (rank >= world) return absl::InvalidArgumentError(absl::StrCat("strategy: rank ", rank, " of ", world));
   const uint32_t stage = layout.roles[rank].stage();
   const StageModel model(inventory, layout, stage);
-  const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, model, layout, stage);
+  const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, model, layout, stage);
   if (!recipe.ok()) return recipe.status();
   return CompileRecipe(*recipe, model.inventory(), budget, /*digest=*/true);
 }
@@ -383,8 +384,8 @@ std::string DigestOf(const RankProgram& program) {
 
 namespace {
 
-// So many show how a step begins, goes on and ends, whatever is gathered ahead. Those of a pipeline pass it in groups of
-// as many as it has stages, so whole groups are left out.
+// So many show how a step begins, goes on and ends, whatever is gathered ahead. Those of a pipeline pass it in groups
+// of as many as it has stages, so whole groups are left out.
 uint32_t OutlinedMicrobatches(const Train& train, const Inventory& inventory, const Mesh& mesh) {
   constexpr uint32_t kLeast = 6, kUnitMicrobatches = 8000;
   const uint32_t all = Microbatches(train.batch(), mesh.data_ranks());
@@ -404,10 +405,9 @@ absl::StatusOr<std::vector<RankProgram>> Outline(const Train& train, const Inven
   std::vector<StageModel> models;
   for (uint32_t stage = 0; stage < layout.mesh.pipeline; ++stage) {
     models.emplace_back(inventory, layout, stage);
-    const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, models.back(), layout, stage, some);
+    const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, models.back(), layout, stage, some);
     if (!recipe.ok()) return recipe.status();
-    absl::StatusOr<RankProgram> program =
-        CompileRecipe(*recipe, models.back().inventory(), budget, /*digest=*/false);
+    absl::StatusOr<RankProgram> program = CompileRecipe(*recipe, models.back().inventory(), budget, /*digest=*/false);
     if (!program.ok()) return program.status();
     program->left_out = all - some;
     programs.push_back(*std::move(program));
@@ -454,14 +454,16 @@ uint64_t FixedBytes(const Inventory& inventory, const Layout& layout) {
   constexpr uint64_t kContext = 512 * kMiB, kWorkspaces = 64 * kMiB, kCommunicator = 256 * kMiB;
   const bool exchanges = std::any_of(inventory.units().begin(), inventory.units().end(),
                                      [](const Unit& unit) { return unit.has_exchange(); });
-  // The kinds of groups of more than one rank that need a communicator each, and up to four edges of a pipeline's stage.
+  // The kinds of groups of more than one rank that need a communicator each, and up to four edges of a pipeline's
+  // stage.
   const std::vector<GroupSpec> groups = CommonGroups();
   uint64_t communicators = layout.mesh.pipeline > 1 ? 4 : 0;
   for (size_t g = 0; g < groups.size(); ++g) {
-    const bool used = (groups[g].channel != Channel::kExchange || exchanges) &&
-                      MembershipOf(layout.mesh, groups[g], 0)->size > 1;
-    const bool shared = std::any_of(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(g),
-                                    [&](const GroupSpec& other) { return ShareMembers(layout.mesh, other, groups[g]); });
+    const bool used =
+        (groups[g].channel != Channel::kExchange || exchanges) && MembershipOf(layout.mesh, groups[g], 0)->size > 1;
+    const bool shared =
+        std::any_of(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(g),
+                    [&](const GroupSpec& other) { return ShareMembers(layout.mesh, other, groups[g]); });
     communicators += used && !shared ? 1 : 0;
   }
   return kContext + kWorkspaces + communicators * kCommunicator;
@@ -487,15 +489,24 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
   common.activations = std::max(PeakActivationBytes(program.schedule, inventory, sequences),
                                 PeakActivationBytes(program.evaluation, inventory, sequences));
   if (width < 4) common.activations += models::NarrowBytes(inventory);
-  common.activations = std::max(common.activations, UpdateBytes(train, inventory));
+  const bool updates_on_host = inventory.device() == DEVICE_CUDA && train.offload().optimizer();
+  if (!updates_on_host) common.activations = std::max(common.activations, UpdateBytes(train, inventory));
   const auto input_slots = [&](SlotPool pool) {
     const std::vector<uint64_t> slots = InputSlots(program.schedule, pool, inventory, sequences);
     return std::accumulate(slots.begin(), slots.end(), uint64_t{0});
   };
   common.activations += input_slots(SlotPool::kInputs);
-  common.host = input_slots(SlotPool::kHostInputs);
+  common.host = input_slots(SlotPool::kHostInputs) + (updates_on_host ? UpdateBytes(train, inventory) : 0);
   const std::vector<uint64_t> received = ActivationSlots(program.schedule, inventory, sequences);
   common.activations += std::accumulate(received.begin(), received.end(), uint64_t{0});
+  // What is tied is whole where it is borrowed, and so is its gradient on both sides.
+  for (const TiedTensor& tied : inventory.tied()) {
+    const uint64_t elements = models::Elements(tied.tensor());
+    const bool borrowed = std::any_of(inventory.units().begin(), inventory.units().end(),
+                                      [&](const Unit& unit) { return unit.name() == tied.user(); });
+    if (borrowed) common.gather_buffers += width * elements;
+    if (!tied.tensor().frozen()) common.reduce_buffers += 4 * elements;
+  }
   std::vector<Memory> shards;
   const std::vector<uint64_t> owned = partition::OwnedElements(table, inventory),
                               owned_trained = partition::TrainedElements(table, inventory),

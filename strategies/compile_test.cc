@@ -95,6 +95,25 @@ TEST(Compile, ThePlanHasMuonsTemporaries) {
   EXPECT_LT(before, activations());
 }
 
+// Of a GPU's update on the host they are the host's, with the panels of a CPU; on a CPU it is the same memory.
+TEST(Compile, ThePlanHasOffloadedMuonsTemporariesOnTheHost) {
+  Train train = Tiny();
+  train.mutable_optimizer()->mutable_muon()->set_ns_steps(5);
+  train.mutable_model()->mutable_gpt2()->set_width(512), train.mutable_model()->mutable_gpt2()->set_context(2);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_batch()->set_sequences(1);
+  train.mutable_offload()->set_optimizer(true);
+  const auto needs = [&](Device device) {
+    const Inventory inventory = *models::MakeInventory(train.model(), device);
+    return Needs(train, inventory, *MakeLayout(train, inventory, AnyPlaces(1)));
+  };
+  const uint64_t temporaries = 2 * (2 * 512 * 2048 + 2 * 512 * 512) + models::kPanelBytes;
+  const Memory gpu = needs(DEVICE_CUDA), cpu = needs(DEVICE_CPU);
+  EXPECT_EQ(gpu.host, cpu.host + temporaries);
+  EXPECT_LT(gpu.activations, temporaries);
+  EXPECT_EQ(cpu.activations, temporaries);
+}
+
 TEST(Compile, SgdKeepsOneMomentumOrNone) {
   Train train = Tiny();
   train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);

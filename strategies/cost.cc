@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "models/inventory.h"
 #include "strategies/optimizer_plan.h"
 #include "strategies/partition/table.h"
 #include "strategies/schedule/chunks.h"
@@ -55,6 +56,7 @@ class CostModel {
       : train_(train),
         inventory_(model.inventory()),
         input_bytes_(InputBytes(model.inventory())),
+        table_(model.table()),
         hardware_(hardware),
         last_microbatch_(program.schedule.microbatches - 1),
         left_out_(program.left_out),
@@ -62,7 +64,8 @@ class CostModel {
         share_(ShareOf(train.batch().sequences(), mesh.data_ranks(), 0).sequences),
         compute_bytes_(DtypeBytes(train.precision().compute())),
         reduce_bytes_(DtypeBytes(train.precision().reduce())),
-        state_rate_(hardware.memory_bytes_per_second) {
+        state_rate_(hardware.memory_bytes_per_second),
+        update_flops_(hardware.bf16_flops) {
     const Inventory& inventory = model.inventory();
     const PartitionTable& table = model.table();
     std::vector<uint64_t> own(table.shards());
@@ -78,10 +81,12 @@ class CostModel {
       for (size_t s = 0; s < own.size(); ++s) own[s] += of[s];
     }
     own_ = *std::max_element(own.begin(), own.end());
-    if (train.offload().optimizer()) state_rate_ = hardware.host_memory_bytes_per_second;
+    if (train.offload().optimizer()) {
+      state_rate_ = hardware.host_memory_bytes_per_second;
+      update_flops_ = hardware.host_bf16_flops;
+    }
     const std::vector<uint64_t> state = StateBytes(train.optimizer(), inventory, table);
     state_bytes_ = *std::max_element(state.begin(), state.end());
-    update_flops_ = UpdateFlops(train.optimizer(), inventory, table);
     const bool tf32 = train.precision().tf32() && hardware.tf32_flops > 0;
     // GPUs compute fp16 as fast as bf16, CPUs by GEMMs of fp32.
     const bool narrow = train.precision().compute() == DTYPE_BF16 ||
@@ -95,7 +100,7 @@ class CostModel {
     OpCost cost;
     for (const OpCost& part :
          {Compute(op, traits.forwards), Exchanged(op, traits.pass), Sent(op, traits.payload),
-          Summed(op.group, traits.scalar_bytes), Memory(op, traits.memory), Orthogonalization(traits.memory)}) {
+          Summed(op.group, traits.scalar_bytes), Memory(op, traits.memory), Orthogonalization(op, traits.memory)}) {
       cost.latency += part.latency;
       cost.work += part.work;
     }
@@ -153,9 +158,12 @@ class CostModel {
     return {};
   }
 
-  OpCost Orthogonalization(MemoryTraffic traffic) const {
-    if (traffic != MemoryTraffic::kOptimizerState || update_flops_ == 0) return {};
-    return {.work = slowdown_ * update_flops_ / hardware_.bf16_flops};
+  // Of the op's units, where it names them.
+  OpCost Orthogonalization(const Op& op, MemoryTraffic traffic) const {
+    if (traffic != MemoryTraffic::kOptimizerState || !train_.optimizer().has_muon()) return {};
+    const int unit_end = op.unit < 0 ? inventory_.units_size() : op.unit_end;
+    return {.work = slowdown_ * UpdateFlops(train_.optimizer(), inventory_, table_, std::max(0, op.unit), unit_end) /
+                    update_flops_};
   }
 
   // Of the op's microbatch; the last one may have fewer.
@@ -216,8 +224,22 @@ class CostModel {
                                                                            : input_bytes_[op.unit]);
         return Moved(op.group, bytes, bytes);
       }
+      case Payload::kTied:
+        return Tied(op, compute_bytes_);
+      case Payload::kTiedGradients:
+        return Tied(op, 4);
     }
     return {};
+  }
+
+  OpCost Tied(const Op& op, double width) const {
+    const std::string& unit = inventory_.units(op.unit).name();
+    double bytes = 0;
+    for (const TiedTensor& tied : inventory_.tied()) {
+      if (tied.owner() == unit || tied.user() == unit)
+        bytes += width * static_cast<double>(models::Elements(tied.tensor()));
+    }
+    return Moved(op.group, bytes, bytes);
   }
 
   OpCost Sharded(const Op& op, const Sizes& sizes, double width) const {
@@ -246,17 +268,18 @@ class CostModel {
   const Train& train_;
   const Inventory& inventory_;
   const std::vector<uint64_t> input_bytes_;  // by unit
+  const PartitionTable& table_;
   const Hardware& hardware_;
   const int32_t last_microbatch_;
   const uint32_t left_out_;
   const std::vector<GroupTopology> groups_;
   const uint64_t share_;  // sequences of a step
   const double compute_bytes_, reduce_bytes_;
-  double state_rate_;  // bytes per second of the memory that has the optimizer's state
+  double state_rate_;    // bytes per second of the memory that has the optimizer's state
+  double update_flops_;  // FLOP/s of the optimizer's GEMMs
   Sizes parameters_, gradients_;
   uint64_t own_ = 0;          // the most trained elements that any shard owns
   uint64_t state_bytes_ = 0;  // the most optimizer state
-  double update_flops_ = 0;   // of the optimizer's GEMMs
   double flops_ = 0;
   double slowdown_ = 1;  // of compute, when ranks of a node share its cores
 };
@@ -315,11 +338,10 @@ size_t SlowestStage(absl::Span<const Predicted> stages) {
   const auto computes = [](const Predicted& stage) {
     return stage.timeline.busy[static_cast<size_t>(Stream::kCompute)];
   };
-  return static_cast<size_t>(std::max_element(stages.begin(), stages.end(),
-                                              [&](const Predicted& a, const Predicted& b) {
-                                                return computes(a) < computes(b);
-                                              }) -
-                             stages.begin());
+  return static_cast<size_t>(
+      std::max_element(stages.begin(), stages.end(),
+                       [&](const Predicted& a, const Predicted& b) { return computes(a) < computes(b); }) -
+      stages.begin());
 }
 
 }  // namespace muster::strategies

@@ -137,12 +137,35 @@ TEST(PredictStep, FetchesAndOffloadsOverlap) {
   const Inventory inventory = *models::MakeInventory(train.model());
   const Layout layout = *MakeLayout(train, inventory, one);
   RankProgram program = *Compile(train, inventory, layout, 0);
-  const auto seconds = [&] { return PredictStep(train, inventory, layout, {program}, one, hardware)[0].timeline.seconds; };
+  const auto seconds = [&] {
+    return PredictStep(train, inventory, layout, {program}, one, hardware)[0].timeline.seconds;
+  };
   const double apart = seconds();
   for (Op& op : program.schedule.ops) {
     if (op.stream == Stream::kFetch) op.stream = Stream::kTransfer;
   }
   EXPECT_LT(apart, 0.75 * seconds());
+}
+
+// By the rate of the host's cores, once for each matrix, in however many buckets the update is made: 4 blocks of width
+// n with matrices of 3, 1, 4 and 4 n^2 elements, of 5 iterations with 4 n^3 for each n^2 elements and 2 n^3.
+TEST(PredictStep, OffloadedMuonIsComputedByTheHost) {
+  Train train = TinyToCost();
+  train.mutable_optimizer()->mutable_muon()->set_ns_steps(5);
+  const std::vector<RankPlace> one = FullNodes(1, 4, 0);
+  Hardware hardware = Round();
+  hardware.host_memory_bytes_per_second = hardware.host_bytes_per_second = 1e15;
+  const double n = 128, flops = 4 * 5 * (4 * (3 + 1 + 4 + 4) + 4 * 2) * n * n * n;
+  const auto computing = [&] { return Predict(train, one, hardware).timeline.busy[0]; };
+  hardware.bf16_flops = 1e18;
+  const double free = computing();
+  hardware.bf16_flops = 2e9;
+  EXPECT_NEAR(computing() - free, flops / 2e9, 1e-6 * flops / 2e9) << "fp32 training: only the update is in bf16";
+  train.mutable_offload()->set_optimizer(true);
+  hardware.host_bf16_flops = 1e18;
+  const double quick = computing();
+  hardware.host_bf16_flops = 1e9;
+  EXPECT_NEAR(computing() - quick, flops / 1e9, 1e-6 * flops / 1e9);
 }
 
 TEST(PredictStep, MoreRanksOfOneBatchNeverComputeLonger) {

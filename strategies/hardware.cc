@@ -25,6 +25,7 @@ Hardware TwoCores(absl::string_view name, absl::string_view of, double bf16_flop
           .memory_bytes_per_second = 10e9,
           .host_bytes_per_second = 10e9,
           .host_memory_bytes_per_second = 10e9,
+          .host_bf16_flops = bf16_flops,
           .op_seconds = 20e-6,
           .inside = {1.4e9, 100e-6},
           .between = {1e9, 150e-6},
@@ -37,7 +38,8 @@ const std::vector<Hardware>& KnownHardware() {
   // are 373 and 459 TFLOP/s (38 and 46% of 989). Others are taken to reach the same 45% of their dense bf16 and TF32
   // rates (data sheets), 75% of their fp32 rate without tensor cores, 80% of their memory's and of their links' rates.
   // Host memory is that of two sockets (eight channels of DDR5-4800, or of DDR4-3200 beside PCIe 4), divided among
-  // eight GPUs, and PCIe 16 lanes each, at 80% of their rates.
+  // eight GPUs, and PCIe 16 lanes each, at 80% of their rates. Its GEMMs in bf16 are those of a dozen cores, each as
+  // fast as TwoCores: an assumption, not measured.
   // NCCL's latency grows with the logarithm of the ranks (trees): about 20 us for eight GPUs of a node. A collective of
   // uneven shares is a group of as many NCCL ops; 3 us for each is an assumption, not measured.
   static const auto* const known = new std::vector<Hardware>{
@@ -46,7 +48,7 @@ const std::vector<Hardware>& KnownHardware() {
        .assumptions =
            "8 x H100 SXM a node: 445 TFLOP/s bf16 (45% of 989), 223 TFLOP/s TF32, 50 TFLOP/s fp32, 2.7 TB/s HBM3, "
            "NVLink 4 360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop, PCIe 5 50 GB/s "
-           "to the host, 60 GB/s of its memory a GPU",
+           "to the host, 60 GB/s of its memory and 1 TFLOP/s of its cores a GPU",
        .ranks_per_node = 8,
        .fp32_flops = 50e12,
        .bf16_flops = 445e12,
@@ -54,6 +56,7 @@ const std::vector<Hardware>& KnownHardware() {
        .memory_bytes_per_second = 2.7e12,
        .host_bytes_per_second = 50e9,
        .host_memory_bytes_per_second = 60e9,
+       .host_bf16_flops = 1e12,
        .op_seconds = 30e-6,
        .inside = {360e9, 6e-6},
        .between = {40e9, 10e-6},
@@ -63,7 +66,7 @@ const std::vector<Hardware>& KnownHardware() {
        .assumptions =
            "8 x H200 SXM a node: 445 TFLOP/s bf16 (45% of 989), 223 TFLOP/s TF32, 50 TFLOP/s fp32, 3.8 TB/s HBM3e, "
            "NVLink 4 360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop, PCIe 5 50 GB/s "
-           "to the host, 60 GB/s of its memory a GPU",
+           "to the host, 60 GB/s of its memory and 1 TFLOP/s of its cores a GPU",
        .ranks_per_node = 8,
        .fp32_flops = 50e12,
        .bf16_flops = 445e12,
@@ -71,6 +74,7 @@ const std::vector<Hardware>& KnownHardware() {
        .memory_bytes_per_second = 3.8e12,
        .host_bytes_per_second = 50e9,
        .host_memory_bytes_per_second = 60e9,
+       .host_bf16_flops = 1e12,
        .op_seconds = 30e-6,
        .inside = {360e9, 6e-6},
        .between = {40e9, 10e-6},
@@ -80,7 +84,7 @@ const std::vector<Hardware>& KnownHardware() {
        .assumptions =
            "8 x A100 SXM a node: 140 TFLOP/s bf16 (45% of 312), 70 TFLOP/s TF32, 14.6 TFLOP/s fp32, 1.6 TB/s HBM2e, "
            "NVLink 3 240 GB/s and 6 us a hop, one 200G InfiniBand port a GPU 20 GB/s and 10 us a hop, PCIe 4 25 GB/s "
-           "to the host, 40 GB/s of its memory a GPU",
+           "to the host, 40 GB/s of its memory and 1 TFLOP/s of its cores a GPU",
        .ranks_per_node = 8,
        .fp32_flops = 14.6e12,
        .bf16_flops = 140e12,
@@ -88,6 +92,7 @@ const std::vector<Hardware>& KnownHardware() {
        .memory_bytes_per_second = 1.6e12,
        .host_bytes_per_second = 25e9,
        .host_memory_bytes_per_second = 40e9,
+       .host_bf16_flops = 1e12,
        .op_seconds = 30e-6,
        .inside = {240e9, 6e-6},
        .between = {20e9, 10e-6},
@@ -98,13 +103,14 @@ const std::vector<Hardware>& KnownHardware() {
        .device = DEVICE_CUDA,
        .assumptions = "8 x RTX 4090 a node: 74 TFLOP/s bf16 (45% of 165), 50 TFLOP/s fp32, 0.8 TB/s GDDR6X, PCIe 4 "
                       "through host memory 10 GB/s and 20 us a hop, 100G Ethernet a node 1.25 GB/s a GPU and 30 us, "
-                      "PCIe 4 25 GB/s to the host, 40 GB/s of its memory a GPU",
+                      "PCIe 4 25 GB/s to the host, 40 GB/s of its memory and 1 TFLOP/s of its cores a GPU",
        .ranks_per_node = 8,
        .fp32_flops = 50e12,
        .bf16_flops = 74e12,
        .memory_bytes_per_second = 0.8e12,
        .host_bytes_per_second = 25e9,
        .host_memory_bytes_per_second = 40e9,
+       .host_bf16_flops = 1e12,
        .op_seconds = 30e-6,
        .inside = {10e9, 20e-6},
        .between = {1.25e9, 30e-6},

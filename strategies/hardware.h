@@ -31,6 +31,7 @@ struct Hardware {
   double memory_bytes_per_second = 0;
   double host_bytes_per_second = 0;         // between the device and the host's memory, in one direction
   double host_memory_bytes_per_second = 0;  // the rank's share of the rate of the host's memory
+  double host_bf16_flops = 0;               // FLOP/s of the rank's share of the host's cores
   double op_seconds = 0;                    // least time of a unit's forward: launches, small operators
   Link inside;                              // between ranks of a node
   Link between;                             // between nodes

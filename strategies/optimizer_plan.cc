@@ -29,10 +29,10 @@ uint64_t FactoredElements(const Tensor& tensor) {
          partition::Padded(elements / tensor.shape(dimensions - 2));
 }
 
-// visit(unit, tensor, shard) for each trained tensor that a shard owns whole.
+// visit(unit, tensor, shard) for each trained tensor of units [unit, unit_end) that a shard owns whole.
 template <typename F>
-void EachOwned(const Inventory& inventory, const PartitionTable& table, const F& visit) {
-  for (int u = 0; u < inventory.units_size(); ++u) {
+void EachOwned(const Inventory& inventory, const PartitionTable& table, int unit, int unit_end, const F& visit) {
+  for (int u = unit; u < unit_end; ++u) {
     std::map<std::string, const Tensor*> tensors;
     for (const Tensor& tensor : inventory.units(u).tensors()) tensors[tensor.name()] = &tensor;
     const partition::OwnedUnit owned = partition::OwnedUnitOf(table, inventory, u);
@@ -45,6 +45,10 @@ void EachOwned(const Inventory& inventory, const PartitionTable& table, const F&
       }
     }
   }
+}
+template <typename F>
+void EachOwned(const Inventory& inventory, const PartitionTable& table, const F& visit) {
+  EachOwned(inventory, table, 0, inventory.units_size(), visit);
 }
 
 // Of each matrix that Newton-Schulz orthogonalizes (worker/engine/muon.cc).
@@ -120,14 +124,16 @@ uint64_t UpdateBytes(const Train& train, const Inventory& inventory) {
       most = std::max(most, wide + (optimizer.has_muon() ? OrthogonalizationOf(optimizer.muon(), tensor).bytes : 0));
     }
   }
-  return !optimizer.has_muon() || most == 0 || inventory.device() == DEVICE_CUDA ? most : most + models::kPanelBytes;
+  const bool on_gpu = inventory.device() == DEVICE_CUDA && !train.offload().optimizer();
+  return !optimizer.has_muon() || most == 0 || on_gpu ? most : most + models::kPanelBytes;
 }
 
-double UpdateFlops(const Optimizer& optimizer, const Inventory& inventory, const PartitionTable& table) {
+double UpdateFlops(const Optimizer& optimizer, const Inventory& inventory, const PartitionTable& table, int unit,
+                   int unit_end) {
   if (!optimizer.has_muon()) return 0;
   std::vector<double> flops(table.shards());
-  EachOwned(inventory, table, [&](int unit, const Tensor& tensor, uint32_t shard) {
-    if (!IsUpdatedWhole(optimizer, inventory, unit, tensor)) return;
+  EachOwned(inventory, table, unit, unit_end, [&](int u, const Tensor& tensor, uint32_t shard) {
+    if (!IsUpdatedWhole(optimizer, inventory, u, tensor)) return;
     flops[shard] += OrthogonalizationOf(optimizer.muon(), tensor).flops;
   });
   return *std::max_element(flops.begin(), flops.end());

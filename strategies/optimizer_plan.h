@@ -33,11 +33,13 @@ std::vector<uint64_t> StateBytes(const Optimizer& optimizer, const Inventory& in
 // The most fp32 numbers of state that a trained element may take.
 uint64_t MostStateAnElement(const Optimizer& optimizer);
 
-// The most temporaries of an update, which takes place while there are no activations; what is bounded by a small block
-// is not counted.
+// The most temporaries of an update, which takes place while there are no activations, in the memory that has the
+// optimizer's state; what is bounded by a small block is not counted.
 uint64_t UpdateBytes(const Train& train, const Inventory& inventory);
 
-// Floating-point operations of an update in bf16 GEMMs, of the shard that has most. REQUIRES: as StateBytes.
-double UpdateFlops(const Optimizer& optimizer, const Inventory& inventory, const PartitionTable& table);
+// Floating-point operations of an update of units [unit, unit_end) in bf16 GEMMs, of the shard that has most. REQUIRES:
+// as StateBytes.
+double UpdateFlops(const Optimizer& optimizer, const Inventory& inventory, const PartitionTable& table, int unit,
+                   int unit_end);
 
 }  // namespace muster::strategies

@@ -35,9 +35,11 @@ void AddModel(const JobSpec& resolved, const Mesh& mesh, const Inventory& invent
     plan.set_tokens_per_step(plan.samples_per_step() * models::TargetsPerSample(inventory));
   }
   plan.set_microbatches(strategies::Microbatches(train.batch(), mesh.data_ranks()));
-  double forward = 0;
-  for (const Unit& unit : inventory.units()) forward += unit.forward_flops();
-  plan.set_flops_per_step(3 * forward * train.batch().sequences());  // a backward costs twice a forward
+  double flops = 0;  // of a sample; a backward costs twice a forward
+  for (int u = 0, first = models::FirstTrained(inventory); u < inventory.units_size(); ++u) {
+    flops += (u < first ? 1 : 3) * inventory.units(u).forward_flops();
+  }
+  plan.set_flops_per_step(flops * train.batch().sequences());
 }
 
 // "shares by measured speed, 12.1 to 48 GFLOP/s; ..."

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "coordinator/spec/good_spec_test.h"
 #include "coordinator/spec/resolve.h"
+#include "models/inventory.h"
 
 namespace muster::spec {
 namespace {
@@ -231,6 +232,27 @@ TEST(Plan, CountsWhatAStepCosts) {
   EXPECT_TRUE(absl::StartsWith(plan.schedule(), "Forward embedding m0\n"));
   // 6 N FLOPs a token, and attention's share on top.
   EXPECT_NEAR(plan.flops_per_step() / (6.0 * plan.parameters() * plan.tokens_per_step()), 1.1, 0.15);
+}
+
+// A frozen block has two thirds less to compute, and nothing of it is kept.
+TEST(Plan, AFrozenFrontTakesNoBackwardAndNoActivations) {
+  const auto plan_of = [](const std::vector<std::string>& freeze) {
+    JobSpec spec = Good();
+    for (const std::string& pattern : freeze) spec.mutable_train()->add_freeze(pattern);
+    EXPECT_TRUE(Resolve({}, spec).empty());
+    return Planned(spec);
+  };
+  const PlanReply all = plan_of({}), behind = plan_of({"*", "!h.3.*", "!ln_f.*"}), in_front = plan_of({"h.0.*"});
+  EXPECT_EQ(in_front.flops_per_step(), all.flops_per_step()) << "the embedding's gradient goes through it";
+  EXPECT_EQ(in_front.ranks(0).activation_bytes(), all.ranks(0).activation_bytes());
+  const Inventory inventory = *models::MakeInventory(Good().train().model());
+  const Unit& block = inventory.units(1);
+  const double forward = inventory.units(0).forward_flops() + 3 * block.forward_flops();
+  const uint64_t samples = all.samples_per_step();
+  EXPECT_NEAR(all.flops_per_step() - behind.flops_per_step(), 2 * forward * static_cast<double>(samples), 1e3);
+  EXPECT_EQ(all.ranks(0).activation_bytes() - behind.ranks(0).activation_bytes(),
+            samples / all.microbatches() * (3 * block.saved_bytes() + inventory.units(0).saved_bytes()));
+  EXPECT_THAT(behind.schedule(), testing::Not(testing::HasSubstr("Backward h.2")));
 }
 
 TEST(Plan, SaysWhatACheckpointCopies) {

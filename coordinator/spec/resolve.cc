@@ -618,10 +618,6 @@ class Resolver {
     if (o.activations() && Stages() > 1) {
       Error("offload.activations", "not supported with parallel.pipeline yet", "false");
     }
-    if (o.optimizer() && train.optimizer().has_muon()) {
-      Error("offload.optimizer",
-            "muon's matrix products would run on the host: adamw, lion, sgd and adafactor do not need them");
-    }
     if (!o.to().empty() && !o.optimizer() && !o.activations())
       Error("offload.to", "nothing is offloaded: optimizer, parameters and activations are false");
     if (!o.parameters()) return;

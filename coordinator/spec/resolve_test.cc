@@ -515,8 +515,6 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [&](JobSpec& s) { offload(s).set_activations(true), train(s).set_activation_checkpointing(false); }},
       {"offload.optimizer", "must be true",
        [&](JobSpec& s) { offload(s).set_parameters(true), offload(s).set_optimizer(false); }},
-      {"offload.optimizer", "muon's matrix products",
-       [&](JobSpec& s) { offload(s).set_optimizer(true), train(s).mutable_optimizer()->mutable_muon(); }},
       {"offload.parameters", "every rank of ddp keeps all",
        [&](JobSpec& s) { offload(s).set_parameters(true), train(s).mutable_strategy()->mutable_ddp(); }},
       {"offload.parameters", "every rank of zero keeps all",

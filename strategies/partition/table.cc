@@ -216,7 +216,8 @@ std::vector<bool> EvenUnits(const PartitionTable& table, const Inventory& invent
   std::vector<bool> even;
   for (int u = 0; u < table.units_size(); ++u) {
     const UnitPartition& part = table.units(u);
-    bool equal = part.boundaries_size() == static_cast<int>(ShardsOfStage(table)) + 1 && !IsFrozenInPart(inventory.units(u));
+    bool equal =
+        part.boundaries_size() == static_cast<int>(ShardsOfStage(table)) + 1 && !IsFrozenInPart(inventory.units(u));
     for (int s = 1; equal && s < part.boundaries_size(); ++s) {
       equal = part.boundaries(s) == static_cast<uint64_t>(s) * part.boundaries(1);
     }

@@ -50,9 +50,8 @@ std::vector<Phase> OneForwardOneBackward(const OrderOptions& options, uint32_t s
     if (warm_up + i < all) phases.push_back(forward[warm_up + i]);
     phases.push_back(backward[i]);
   }
-  std::erase_if(phases, [&](const Phase& phase) {
-    return phase.microbatch >= static_cast<int32_t>(options.microbatches);
-  });
+  std::erase_if(phases,
+                [&](const Phase& phase) { return phase.microbatch >= static_cast<int32_t>(options.microbatches); });
   return phases;
 }
 

@@ -20,10 +20,10 @@ struct OrderOptions {
 // ScheduleGPipe).
 std::vector<Phase> GPipe(const OrderOptions& options);
 
-// Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", sections 2.2.1
-// (one chunk: PipeDream-Flush, 1F1B) and 2.2.2 (several: interleaved). With one chunk at most stages - stage
-// microbatches are between their forward and their backward. Microbatches pass the chunks in groups of `stages`; the
-// last group may have fewer.
+// Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
+// sections 2.2.1 (one chunk: PipeDream-Flush, 1F1B) and 2.2.2 (several: interleaved). With one chunk at most stages -
+// stage microbatches are between their forward and their backward. Microbatches pass the chunks in groups of `stages`;
+// the last group may have fewer.
 std::vector<Phase> OneForwardOneBackward(const OrderOptions& options, uint32_t stage);
 
 // By the schedule's name in a spec.

@@ -24,8 +24,8 @@ namespace {
 std::string Text(const std::vector<Phase>& phases, bool chunks) {
   std::vector<std::string> all;
   for (const Phase& phase : phases) {
-    all.push_back(absl::StrCat(phase.backward ? "B" : "F", chunks ? absl::StrCat(phase.chunk, ".") : "",
-                               phase.microbatch));
+    all.push_back(
+        absl::StrCat(phase.backward ? "B" : "F", chunks ? absl::StrCat(phase.chunk, ".") : "", phase.microbatch));
   }
   return absl::StrJoin(all, " ");
 }
@@ -58,11 +58,16 @@ TEST(Orders, GPipe) {
   EXPECT_EQ(Text(GPipe({.stages = 4, .chunks = 1, .microbatches = 3}), false), "F0 F1 F2 B0 B1 B2");
 }
 
-Inventory Untied(uint32_t layers) {
+// The head borrows the embedding.
+Inventory Tied(uint32_t layers) {
   Model model;
   model.mutable_gpt2()->set_size(GPT2_SIZE_TINY);
   model.mutable_gpt2()->set_layers(layers);
-  Inventory inventory = *models::MakeInventory(model);
+  return *models::MakeInventory(model);
+}
+
+Inventory Untied(uint32_t layers) {
+  Inventory inventory = Tied(layers);
   Unit& head = *inventory.mutable_units(inventory.units_size() - 1);
   *head.add_tensors() = inventory.units(0).tensors(0);
   head.mutable_tensors(head.tensors_size() - 1)->set_name("lm_head.weight");
@@ -165,8 +170,8 @@ struct Pipeline {
     recipe.microbatches = static_cast<int32_t>(order.microbatches);
     for (uint32_t stage = 0; stage < order.stages; ++stage) {
       inventories.push_back(StageInventory(model, stages, stage));
-      StageEdges edges = EdgesOf(stages, stage);
-      recipe.groups = edges.groups, recipe.edges = edges.of_chunk;
+      StageEdges edges = EdgesOf(model, stages, stage);
+      recipe.groups = edges.groups, recipe.edges = edges.of_chunk, recipe.tied = edges.of_tied;
       recipe.order = OrderOf(kind, order, stage);
       schedules.push_back(Build(inventories.back(), recipe));
       evaluations.push_back(BuildEvaluation(inventories.back(), recipe));
@@ -212,11 +217,11 @@ TEST(Pipelines, EveryShapeIsProven) {
                                   : random() % 3 == 0 ? PIPELINE_SCHEDULE_GPIPE
                                                       : PIPELINE_SCHEDULE_1F1B;
     const uint32_t units = order.stages * order.chunks;
-    const Inventory model = Untied(units + static_cast<uint32_t>(random() % 4));
+    const uint32_t layers = units + static_cast<uint32_t>(random() % 4);
+    const Inventory model = random() % 2 == 0 ? Tied(layers) : Untied(layers);
     const Pipeline pipeline(model, order, kind, RandomRecipe(random));
-    ASSERT_EQ(pipeline.Proven(), absl::OkStatus())
-        << i << ": " << order.stages << " stages, " << order.chunks << " chunks, " << order.microbatches
-        << " microbatches";
+    ASSERT_EQ(pipeline.Proven(), absl::OkStatus()) << i << ": " << order.stages << " stages, " << order.chunks
+                                                   << " chunks, " << order.microbatches << " microbatches";
   }
 }
 
@@ -238,10 +243,17 @@ TEST(Pipelines, OneForwardOneBackwardKeepsFewActivations) {
 
 // Every op of an edge and every wait is needed.
 TEST(Pipelines, NothingOfAnEdgeIsNeedless) {
-  const Inventory model = Untied(5);
-  for (const uint32_t chunks : {1u, 2u}) {
+  struct Case {
+    uint32_t chunks;
+    Inventory model;
+    ScheduleRecipe recipe;
+  };
+  const ScheduleRecipe freed{
+      .parameters = Parameters::kFreed, .gradients = Gradients::kOwned, .sharded = true, .replicated = true};
+  for (const auto& [chunks, model, recipe] : std::vector<Case>{
+           {1, Untied(5), {}}, {2, Untied(5), {}}, {1, Tied(5), {}}, {2, Tied(5), {}}, {2, Tied(5), freed}}) {
     const OrderOptions order{.stages = 2, .chunks = chunks, .microbatches = 5};
-    const Pipeline right(model, order, PIPELINE_SCHEDULE_INTERLEAVED, {});
+    const Pipeline right(model, order, PIPELINE_SCHEDULE_INTERLEAVED, recipe);
     ASSERT_EQ(right.Proven(), absl::OkStatus());
     int removed = 0;
     for (size_t p = 0; p < right.schedules.size(); ++p) {
@@ -255,9 +267,8 @@ TEST(Pipelines, NothingOfAnEdgeIsNeedless) {
         for (size_t w = 0; w < op.waits.size(); ++w) {
           Pipeline wrong = right;
           wrong.schedules[p].ops[i].waits.erase(wrong.schedules[p].ops[i].waits.begin() + static_cast<long>(w));
-          EXPECT_NE(wrong.Proven(), absl::OkStatus())
-              << "stage " << p << ", op " << i << " without waiting for " << op.waits[w] << ": "
-              << Print(op, right.inventories[p]);
+          EXPECT_NE(wrong.Proven(), absl::OkStatus()) << "stage " << p << ", op " << i << " without waiting for "
+                                                      << op.waits[w] << ": " << Print(op, right.inventories[p]);
           ++removed;
         }
       }
@@ -288,8 +299,7 @@ TEST(CheckStages, RefusesWhatDoesNotFit) {
        [&](Pipeline& p) { p.schedules[1].ops.erase(find(p.schedules[1], OpKind::kReceiveActivation, 2)); }},
       {"another stage of its group has none",
        [&](Pipeline& p) { find(p.schedules[1], OpKind::kReduceScalars, -1)->group = kShardGroup; }},
-      {"issues SendActivation",
-       [&](Pipeline& p) { p.inventories[1].mutable_chunks(0)->set_input_bytes(4); }},
+      {"issues SendActivation", [&](Pipeline& p) { p.inventories[1].mutable_chunks(0)->set_input_bytes(4); }},
       // Each waits for the other: stage 1 sends the first gradient only after it has received everything.
       {"the stages block each other",
        [&](Pipeline& p) {
@@ -313,21 +323,21 @@ TEST(CheckStages, RefusesWhatDoesNotFit) {
 
 TEST(Edges, EachOnceAndTheSameOnBothSides) {
   const StageOfUnit interleaved = {0, 1, 2, 0, 1, 2};
-  const std::vector<GroupSpec> all = Edges(interleaved);
+  const std::vector<GroupSpec> all = Edges(Untied(4), interleaved);
   ASSERT_EQ(all.size(), 6u) << "0 to 1, 1 to 2, 2 to 0, and back";
   EXPECT_EQ(Print(all[4]), "stage 2 to 0");
   for (uint32_t stage = 0; stage < 3; ++stage) {
-    const StageEdges own = EdgesOf(interleaved, stage);
+    const StageEdges own = EdgesOf(Untied(4), interleaved, stage);
     for (size_t g = kGroups; g < own.groups.size(); ++g) {
       EXPECT_NE(std::find(all.begin(), all.end(), own.groups[g]), all.end());
       EXPECT_TRUE(own.groups[g].from == static_cast<int32_t>(stage) || own.groups[g].to == static_cast<int32_t>(stage));
     }
   }
-  const StageEdges first = EdgesOf(interleaved, 0);
+  const StageEdges first = EdgesOf(Untied(4), interleaved, 0);
   ASSERT_EQ(first.of_chunk.size(), 2u);
   EXPECT_EQ(first.of_chunk[0].receive, -1) << "the model begins there";
   EXPECT_EQ(Print(first.groups[static_cast<size_t>(first.of_chunk[1].receive)]), "stage 2 to 0");
-  EXPECT_TRUE(EdgesOf({0, 0, 0}, 0).of_chunk.empty());
+  EXPECT_TRUE(EdgesOf(Untied(1), {0, 0, 0}, 0).of_chunk.empty());
 }
 
 }  // namespace

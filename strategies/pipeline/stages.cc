@@ -158,6 +158,7 @@ Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, 
   Inventory of = inventory;
   of.clear_units();
   of.set_model_units(static_cast<uint32_t>(inventory.units_size()));
+  of.set_first_trained(static_cast<uint32_t>(models::FirstTrained(inventory)));
   for (const ModelChunk& chunk : ChunksOf(stages)) {
     if (chunk.stage != stage) continue;
     Chunk& own = *of.add_chunks();
@@ -170,6 +171,9 @@ Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, 
     }
     for (int u = chunk.begin; u < chunk.end; ++u) *of.add_units() = inventory.units(u);
   }
+  for (TiedTensor& tied : TiedTensors(inventory, stages)) {
+    if (tied.owner_stage() == stage || tied.user_stage() == stage) *of.add_tied() = std::move(tied);
+  }
   return of;
 }
 
@@ -178,35 +182,50 @@ absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages) {
   if (const absl::Status known = models::CheckOutputs(inventory); !known.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: ", known.message()));
   }
-  std::map<std::string, uint32_t> stage_of;
-  for (int u = 0; u < inventory.units_size(); ++u) stage_of[inventory.units(u).name()] = stages[u];
-  for (int u = 0; u < inventory.units_size(); ++u) {
-    for (const Borrow& borrow : inventory.units(u).borrows()) {
-      const auto owner = stage_of.find(borrow.unit());
-      if (owner == stage_of.end() || owner->second == stages[u]) continue;
-      return absl::InvalidArgumentError(absl::StrCat("parallel.pipeline: ", inventory.units(u).name(), " on stage ",
-                                                     stages[u], " reads ", borrow.tensor(), " of stage ", owner->second,
-                                                     "; tied tensors on two stages are not in this build yet: use an "
-                                                     "untied head, or a cut with both on one stage"));
-    }
-  }
   return absl::OkStatus();
 }
 
-std::vector<GroupSpec> Edges(const StageOfUnit& stages) {
+std::vector<TiedTensor> TiedTensors(const Inventory& inventory, const StageOfUnit& stages) {
+  std::map<std::string, int> unit_of;
+  for (int u = 0; u < inventory.units_size(); ++u) unit_of[inventory.units(u).name()] = u;
+  std::vector<TiedTensor> all;
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    for (const Borrow& borrow : inventory.units(u).borrows()) {
+      const auto owner = unit_of.find(borrow.unit());
+      if (owner == unit_of.end() || stages[owner->second] == stages[u]) continue;
+      TiedTensor& tied = all.emplace_back();
+      for (const Tensor& tensor : inventory.units(owner->second).tensors()) {
+        if (tensor.name() == borrow.tensor()) *tied.mutable_tensor() = tensor;
+      }
+      tied.set_owner(borrow.unit()), tied.set_user(inventory.units(u).name());
+      tied.set_owner_stage(stages[owner->second]), tied.set_user_stage(stages[u]);
+    }
+  }
+  return all;
+}
+
+std::vector<GroupSpec> Edges(const Inventory& inventory, const StageOfUnit& stages) {
   std::vector<GroupSpec> edges;
+  const int first_trained = models::FirstTrained(inventory);  // no gradient goes further back
   const std::vector<ModelChunk> chunks = ChunksOf(stages);
   for (size_t c = 1; c < chunks.size(); ++c) {
     for (const GroupSpec& edge : {Edge(Channel::kActivations, chunks[c - 1].stage, chunks[c].stage),
                                   Edge(Channel::kGradients, chunks[c].stage, chunks[c - 1].stage)}) {
+      if (edge.channel == Channel::kGradients && chunks[c].begin <= first_trained) continue;
+      if (std::find(edges.begin(), edges.end(), edge) == edges.end()) edges.push_back(edge);
+    }
+  }
+  for (const TiedTensor& tied : TiedTensors(inventory, stages)) {
+    for (const GroupSpec& edge : {Edge(Channel::kTied, tied.owner_stage(), tied.user_stage()),
+                                  Edge(Channel::kTiedGradients, tied.user_stage(), tied.owner_stage())}) {
       if (std::find(edges.begin(), edges.end(), edge) == edges.end()) edges.push_back(edge);
     }
   }
   return edges;
 }
 
-StageEdges EdgesOf(const StageOfUnit& stages, uint32_t stage) {
-  StageEdges of{.groups = CommonGroups(), .of_chunk = {}};
+StageEdges EdgesOf(const Inventory& inventory, const StageOfUnit& stages, uint32_t stage) {
+  StageEdges of{.groups = CommonGroups(), .of_chunk = {}, .of_tied = {}};
   const auto number = [&](const GroupSpec& edge) {
     const auto found = std::find(of.groups.begin(), of.groups.end(), edge);
     const auto number = static_cast<int32_t>(found - of.groups.begin());
@@ -215,17 +234,26 @@ StageEdges EdgesOf(const StageOfUnit& stages, uint32_t stage) {
   };
   const std::vector<ModelChunk> chunks = ChunksOf(stages);
   if (chunks.size() == 1) return of;
+  const int first_trained = models::FirstTrained(inventory);
   for (size_t c = 0; c < chunks.size(); ++c) {
     if (chunks[c].stage != stage) continue;
     ChunkEdges& own = of.of_chunk.emplace_back();
     if (c > 0) {
       own.receive = number(Edge(Channel::kActivations, chunks[c - 1].stage, stage));
-      own.send_gradient = number(Edge(Channel::kGradients, stage, chunks[c - 1].stage));
+      if (chunks[c].begin > first_trained) {
+        own.send_gradient = number(Edge(Channel::kGradients, stage, chunks[c - 1].stage));
+      }
     }
     if (c + 1 < chunks.size()) {
       own.send = number(Edge(Channel::kActivations, stage, chunks[c + 1].stage));
-      own.receive_gradient = number(Edge(Channel::kGradients, chunks[c + 1].stage, stage));
+      if (chunks[c].end > first_trained)
+        own.receive_gradient = number(Edge(Channel::kGradients, chunks[c + 1].stage, stage));
     }
+  }
+  for (const TiedTensor& tied : TiedTensors(inventory, stages)) {
+    if (tied.owner_stage() != stage && tied.user_stage() != stage) continue;
+    of.of_tied.push_back({number(Edge(Channel::kTied, tied.owner_stage(), tied.user_stage())),
+                          number(Edge(Channel::kTiedGradients, tied.user_stage(), tied.owner_stage()))});
   }
   return of;
 }

@@ -36,16 +36,21 @@ PartitionTable Join(const std::vector<PartitionTable>& of_stage, const StageOfUn
 // A stage's units, with what they read from the unit before.
 Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, uint32_t stage);
 
-// InvalidArgument: a unit borrows a tensor of another stage's, or what flows between two stages is unknown.
+// InvalidArgument: what flows between two stages is unknown.
 absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages);
 
-// The edges of a pipeline, each once, in the order of the model's chunks: what all ranks form groups for.
-std::vector<GroupSpec> Edges(const StageOfUnit& stages);
+// The tensors that a unit of one stage borrows from a unit of another, in the order of the units.
+std::vector<TiedTensor> TiedTensors(const Inventory& inventory, const StageOfUnit& stages);
+
+// The edges of a pipeline, each once: between the model's chunks in their order, then those of tied tensors. What all
+// ranks form groups for.
+std::vector<GroupSpec> Edges(const Inventory& inventory, const StageOfUnit& stages);
 // A stage's own, as its schedules list them: groups and edges of its chunks. A pipeline of one stage has none.
 struct StageEdges {
   std::vector<GroupSpec> groups;  // the common ones come first
   std::vector<ChunkEdges> of_chunk;
+  std::vector<TiedEdges> of_tied;
 };
-StageEdges EdgesOf(const StageOfUnit& stages, uint32_t stage);
+StageEdges EdgesOf(const Inventory& inventory, const StageOfUnit& stages, uint32_t stage);
 
 }  // namespace muster::pipeline

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/inventory.h"
 #include "strategies/partition/flat.h"
 #include "strategies/schedule/chunks.h"
 #include "strategies/schedule/events.h"
@@ -18,8 +19,8 @@
 namespace muster {
 namespace {
 
-// Units at the model's front, whose backward comes last: these reductions cannot overlap backward, so small buckets are
-// flushed early.
+// Units at the front of those that are trained, whose backward comes last: these reductions cannot overlap backward, so
+// small buckets are flushed early.
 constexpr int32_t kFrontUnits = 3;
 constexpr uint64_t kFrontBytes = 1 << 20;
 
@@ -56,8 +57,10 @@ class Builder {
         recipe_(recipe),
         units_(inventory.units_size()),
         chunks_(ChunksOf(inventory)),
-        input_bytes_(InputBytes(inventory)) {
-    schedule_.groups = recipe.groups, schedule_.edges = recipe.edges;
+        input_bytes_(InputBytes(inventory)),
+        first_(models::FirstTrained(inventory)) {
+    schedule_.groups = recipe.groups, schedule_.edges = recipe.edges, schedule_.tied = recipe.tied;
+    for (int32_t u = 0; u < units_; ++u) unit_by_name_[inventory.units(u).name()] = u;
     for (const Unit& unit : inventory.units()) {
       bytes_.push_back(4 * partition::Flatten(unit).elements);
       trained_bytes_.push_back(4 * partition::TrainedElements(unit));
@@ -99,6 +102,8 @@ class Builder {
     }
     Op norm{.kind = OpKind::kGradientNorm, .group = recipe_.sharded || Pipelined() ? kModelGroup : -1};
     if (Pipelined()) norm.waits.push_back(last());
+    for (const auto& [unit, sent] : sent_tied_) norm.waits.push_back(sent);
+    for (const int32_t added : tied_added_) norm.waits.push_back(added);
     if (last_reduction_ >= 0) norm.waits.push_back(last_reduction_);
     Emit(std::move(norm));
     Step();
@@ -168,7 +173,7 @@ class Builder {
     return spans;
   }
 
-  // From the model's end, where the backward begins. A span without bytes joins the one before it.
+  // From the model's end, where the backward begins, to where it ends. A span without bytes joins the one before it.
   std::vector<Span> ReduceSpans() const {
     std::vector<Span> spans;
     if (recipe_.gradients == Gradients::kOwned && recipe_.gather_bytes > 0) {
@@ -180,11 +185,12 @@ class Builder {
       return spans;
     }
     Span span{units_, units_, 0};
-    for (int32_t u = units_; u-- > 0;) {
+    for (int32_t u = units_; u-- > first_;) {
       span.begin = u;
       span.bytes += trained_bytes_[u];
-      const uint64_t enough = u < kFrontUnits ? std::min(recipe_.reduce_bytes, kFrontBytes) : recipe_.reduce_bytes;
-      if (!BeginsChunk(u) && (span.bytes == 0 || span.bytes < enough)) continue;
+      const uint64_t enough =
+          u < first_ + kFrontUnits ? std::min(recipe_.reduce_bytes, kFrontBytes) : recipe_.reduce_bytes;
+      if (!BeginsChunk(u) && (span.bytes == 0 || (span.bytes < enough && u > first_))) continue;
       if (span.bytes > 0) spans.push_back(span);
       span = {u, u, 0};
     }
@@ -194,7 +200,84 @@ class Builder {
   // Keeping only the input costs nothing where no more is kept anyway.
   bool Recomputed(int32_t u) const {
     const bool begins_model = chunks_[0].first && u == 0;
-    return recipe_.recompute && !begins_model && inventory_.units(u).saved_bytes() > input_bytes_[u];
+    return recipe_.recompute && !begins_model && u >= first_ && inventory_.units(u).saved_bytes() > input_bytes_[u];
+  }
+
+  // Tensors that are tied to another stage's: who owns them, or borrows them, here.
+  struct Tied {
+    int32_t unit = -1;
+    bool owned = false;  // by this stage
+    bool trained = false;
+    TiedEdges edges;
+    int32_t computed = -1;  // the last op that adds to its gradient
+  };
+  std::vector<Tied> TiedHere() const {
+    std::vector<Tied> all;
+    for (size_t t = 0; t < recipe_.tied.size(); ++t) {
+      const TiedTensor& tensor = inventory_.tied(static_cast<int>(t));
+      const auto owner = unit_by_name_.find(tensor.owner());
+      const bool owned = owner != unit_by_name_.end();
+      const Tied tied{owned ? owner->second : unit_by_name_.at(tensor.user()), owned, !tensor.tensor().frozen(),
+                      recipe_.tied[t]};
+      // Those of one unit go over an edge together.
+      const auto same = std::find_if(all.begin(), all.end(), [&](const Tied& other) {
+        return other.unit == tied.unit && other.edges == tied.edges;
+      });
+      if (same == all.end()) {
+        all.push_back(tied);
+      } else {
+        same->trained |= tied.trained;
+      }
+    }
+    return all;
+  }
+
+  // Before the first pass, and after what it gathers.
+  void MoveTied(const std::vector<int32_t>& gathered) {
+    tied_ = TiedHere();
+    last_backward_.assign(static_cast<size_t>(units_), -1);
+    for (uint32_t e = 0; e < events_.size(); ++e) {
+      if (events_[e].kind == OpKind::kBackward) last_backward_[events_[e].unit] = e;
+    }
+    for (const Tied& tied : tied_) {
+      Op op{.unit = tied.unit, .unit_end = tied.unit + 1, .group = tied.edges.parameters};
+      op.kind = tied.owned ? OpKind::kSendTied : OpKind::kReceiveTied;
+      const int32_t span = gather_of_[tied.unit];
+      for (size_t h = 0; tied.owned && h < holds_.size() && gathered_from_[h] == 0; ++h) {
+        if (static_cast<int32_t>(holds_[h].span) == span) op.waits.push_back(gathered[h]);
+      }
+      Emit(std::move(op));
+      (tied.owned ? sent_tied_ : received_tied_).emplace(tied.unit, last());
+    }
+  }
+
+  // After the last pass of a step that adds to the unit's gradient, op `computed`. What the gradient is complete with.
+  int32_t ReceiveTiedGradients(const Event& event, int32_t computed) {
+    for (Tied& tied : tied_) {
+      if (tied.unit != event.unit || !tied.trained || !training_) continue;
+      tied.computed = computed;
+      if (!tied.owned) continue;
+      Emit({.kind = OpKind::kReceiveTiedGradient,
+            .unit = tied.unit,
+            .unit_end = tied.unit + 1,
+            .group = tied.edges.gradient,
+            .waits = {computed}});
+      computed = last();
+      tied_added_.push_back(computed);
+    }
+    return computed;
+  }
+
+  // At the end: the owner receives them then, and they must not hold up what else is sent.
+  void SendTiedGradients() {
+    for (const Tied& tied : tied_) {
+      if (tied.owned || tied.computed < 0) continue;
+      Emit({.kind = OpKind::kSendTiedGradient,
+            .unit = tied.unit,
+            .unit_end = tied.unit + 1,
+            .group = tied.edges.gradient,
+            .waits = {tied.computed}});
+    }
   }
 
   // By stream: the last op that has ended when op `w` has, as far as that saves a wait: transfers come between the
@@ -236,9 +319,10 @@ class Builder {
 
   void Add(const Phase& phase) {
     const auto [begin, end, first, last] = chunks_[phase.chunk];
+    if (phase.backward && end <= first_) return;
     phases_.push_back({phase, static_cast<uint32_t>(events_.size()), 0});
     for (int32_t u = begin; !phase.backward && u < end; ++u) Add(OpKind::kForward, u, phase.microbatch);
-    for (int32_t u = end; phase.backward && u-- > begin;) {
+    for (int32_t u = end; phase.backward && u-- > std::max(begin, first_);) {
       if (Recomputed(u)) Add(OpKind::kRecompute, u, phase.microbatch);
       Add(OpKind::kBackward, u, phase.microbatch);
     }
@@ -433,13 +517,14 @@ class Builder {
     gradient_slot_ = AssignSlots(reductions_, taken, schedule_.gradient_slots);
   }
 
-  // Not those that the unit before keeps anyway; one that is recomputed keeps nothing.
+  // Not those that the unit before keeps anyway; one that is recomputed, or has no backward, keeps nothing.
   void PlanInputs() {
     if (!recipe_.offload_inputs) return;
     std::vector<uint64_t> bytes(static_cast<size_t>(units_));
     for (int32_t u = 1; u < units_; ++u) {
       const Unit& before = inventory_.units(u - 1);
-      if (!Pipelined() && Recomputed(u) && (before.frees_output() || Recomputed(u - 1))) bytes[u] = before.output_bytes();
+      const bool kept = u > first_ && !Recomputed(u - 1) && !before.frees_output();
+      if (!Pipelined() && Recomputed(u) && !kept) bytes[u] = before.output_bytes();
     }
     inputs_ = PlanInputMoves(events_, bytes);
     schedule_.input_slots = inputs_.slots, schedule_.host_input_slots = inputs_.host_slots;
@@ -462,12 +547,13 @@ class Builder {
       const Event& event = events_[e];
       if (e == phases_[phase].end) ++phase;
       PlannedPhase& now = phases_[phase];
-      if (e == 0) Receive(0);
-      if (e == now.begin && phase + 1 < phases_.size()) Receive(phase + 1);
       for (; gather < holds_.size() && gathered_from_[gather] == e; ++gather) {
         Gather(holds_[gather].span, freed);
         gathered[gather] = last();
       }
+      if (e == 0) MoveTied(gathered);
+      if (e == 0) Receive(0);
+      if (e == now.begin && phase + 1 < phases_.size()) Receive(phase + 1);
       for (; opening < opens_before_.size() && opens_before_[opening].begin == e; ++opening) {
         Open(opens_before_[opening].span, reduced);
       }
@@ -478,6 +564,8 @@ class Builder {
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
       if (e == now.begin && now.received >= 0) op.waits.push_back(now.received);
       if (e + 1 == now.end) WaitForOutputs(now.phase, op.waits);
+      if (const auto tied = received_tied_.find(event.unit); tied != received_tied_.end())
+        op.waits.push_back(tied->second);
       Emit(std::move(op));
       const int32_t computed = last();
       NotePass(event, computed);
@@ -487,11 +575,13 @@ class Builder {
         Release(holds_[released_[release]].span, freed);
       }
       ReduceScalars(event, computed);
+      const int32_t complete = last_backward_[event.unit] == e ? ReceiveTiedGradients(event, computed) : computed;
       for (; reduction < reductions_after_.size() && reductions_after_[reduction].end == e; ++reduction) {
         const size_t span = reductions_after_[reduction].span;
-        Reduce(event, span, /*final=*/last_of_[span] == reduction, computed, reduced);
+        Reduce(event, span, /*final=*/last_of_[span] == reduction, complete, reduced);
       }
     }
+    SendTiedGradients();
   }
 
   void Gather(size_t s, const std::vector<int32_t>& freed) {
@@ -507,7 +597,11 @@ class Builder {
   }
 
   void Release(size_t s, std::vector<int32_t>& freed) {
-    Emit({.kind = OpKind::kRelease, .unit = gathers_[s].begin, .unit_end = gathers_[s].end});
+    Op op{.kind = OpKind::kRelease, .unit = gathers_[s].begin, .unit_end = gathers_[s].end};
+    for (const auto& [unit, sent] : sent_tied_) {
+      if (gathers_[s].begin <= unit && unit < gathers_[s].end) op.waits.push_back(sent);
+    }
+    Emit(std::move(op));
     if (slot_[s] >= 0) freed[slot_[s]] = last();
   }
 
@@ -616,6 +710,7 @@ class Builder {
   const int32_t units_;
   const std::vector<ChunkSpan> chunks_;
   const std::vector<uint64_t> input_bytes_;        // by unit
+  const int32_t first_;                            // unit: where the backward ends
   std::vector<uint64_t> bytes_, trained_bytes_;    // by unit
   std::vector<Span> gathers_, reductions_;         // what is gathered, and what reduced, together
   std::vector<int32_t> gather_of_, reduction_of_;  // by unit: its span of those
@@ -623,16 +718,21 @@ class Builder {
   std::vector<std::vector<int32_t>> reads_;        // by unit: spans of gathers_ that its events read, ascending
   std::vector<Event> events_;
   std::vector<PlannedPhase> phases_;
-  std::vector<Hold> holds_;                    // of parameters, by begin
-  std::vector<uint32_t> gathered_from_;        // by hold: the event that its gather is issued before; ascending
-  std::vector<uint32_t> released_;             // indices of holds_, by end
-  std::vector<Hold> opens_before_;             // of gradients, by begin
-  std::vector<Hold> reductions_after_;         // of gradients, by end
-  std::vector<size_t> last_of_;                // by span: the last of them
-  std::vector<Waits> freed_activation_;        // by slot of activations: the pass that read it last
-  std::array<std::vector<int32_t>, 2> sent_;   // activations, gradients
-  int32_t last_loss_ = -1;                     // the last backward of the last unit
-  std::vector<int32_t> slot_, gradient_slot_;  // by span
+  std::vector<Hold> holds_;                   // of parameters, by begin
+  std::vector<uint32_t> gathered_from_;       // by hold: the event that its gather is issued before; ascending
+  std::vector<uint32_t> released_;            // indices of holds_, by end
+  std::vector<Hold> opens_before_;            // of gradients, by begin
+  std::vector<Hold> reductions_after_;        // of gradients, by end
+  std::vector<size_t> last_of_;               // by span: the last of them
+  std::vector<Waits> freed_activation_;       // by slot of activations: the pass that read it last
+  std::array<std::vector<int32_t>, 2> sent_;  // activations, gradients
+  std::map<std::string, int32_t> unit_by_name_;
+  std::vector<Tied> tied_;
+  std::map<int32_t, int32_t> sent_tied_, received_tied_;  // by unit: the op
+  std::vector<int32_t> tied_added_;                       // ops that add gradients
+  std::vector<int64_t> last_backward_;                    // by unit: its last such event; -1: none
+  int32_t last_loss_ = -1;                                // the last backward of the last unit
+  std::vector<int32_t> slot_, gradient_slot_;             // by span
   int32_t slots_ = 0;
   InputPlan inputs_;
   std::vector<int32_t> forwarded_, offloaded_, fetched_;  // by unit: the last such op

@@ -51,8 +51,11 @@ struct ScheduleRecipe {
   std::vector<Phase> order = {};
   std::vector<GroupSpec> groups = CommonGroups();
   std::vector<ChunkEdges> edges = {};
+  std::vector<TiedEdges> tied = {};
 };
 
+// The backward ends at the first unit that is trained (models::FirstTrained): those before it only have their forwards,
+// which keep nothing.
 // A slot is held from a unit's gather to its release; a unit that would be gathered again at once is not released. A
 // tied tensor's gradient stays in its slot from the first backward that adds to it to the last, and is reduced once.
 // With an optimizer in host memory, gradients go there as they are reduced, or from their slots where there is nothing
@@ -61,8 +64,10 @@ struct ScheduleRecipe {
 // the backward of the unit after its own: at any time two inputs wait on the device, one of them on its way.
 //
 // A stage receives what a pass reads before the pass that comes before it, into a slot that is held until the pass has
-// ended, or until the backward has that reads it too; what it computes is in memory of its own. Two of the outputs that it sends may be on their way: the pass
-// that makes a third one waits for the first.
+// ended, or until the backward has that reads it too; what it computes is in memory of its own. Two of the outputs that
+// it sends may be on their way: the pass that makes a third one waits for the first. A tensor that another stage's unit
+// borrows is sent to it before the owner's first pass of the step, and its gradient is added to the owner's after the
+// last one, before that is reduced.
 Schedule Build(const Inventory& inventory, const ScheduleRecipe& recipe);
 
 // A forward pass with parameters as in training, in the same slots.

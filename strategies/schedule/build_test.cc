@@ -62,8 +62,39 @@ TEST(Build, FullShardGathersAheadAndReducesBehind) {
                            "Reduce h.0 on reduce in shards after 24",              // 26
                            "Backward embedding m0",                                // 27: reads no parameter
                            "Reduce embedding on reduce in shards after 27",        // 28
-                           "GradientNorm in model after 28",                      // 29
+                           "GradientNorm in model after 28",                       // 29
                            "OptimizerStep"                                         // 30
+                           ));
+}
+
+// The head borrows from the embedding, which is gathered for its backward, too.
+TEST(Build, AFrozenFrontIsGatheredForItsForwardAlone) {
+  const Inventory inventory = Frozen(Layers(2), 0, 2);
+  EXPECT_THAT(
+      Lines(Build(inventory, FullShard()), inventory),
+      testing::ElementsAre("Gather embedding on gather in shards slot 2",          // 0
+                           "Gather h.0 on gather in shards slot 0",                // 1
+                           "Forward embedding m0 after 0",                         // 2
+                           "Release embedding",                                    // 3
+                           "Gather h.1 on gather in shards slot 1",                // 4
+                           "Forward h.0 m0 after 1",                               // 5
+                           "Release h.0",                                          // 6
+                           "Gather embedding on gather in shards slot 2 after 3",  // 7: the head borrows from it
+                           "Gather head on gather in shards slot 0 after 6",       // 8
+                           "Forward h.1 m0 after 4",                               // 9: used again at once, so kept
+                           "Forward head m0 after 8",                              // 10
+                           "OpenGradients head slot 1",  // 11: and none of the embedding, which is frozen
+                           "Backward head m0",           // 12
+                           "Release embedding",          // 13
+                           "Release head",               // 14
+                           "ReduceScalars on reduce in world after 12",  // 15
+                           "Reduce head on reduce in shards after 12",   // 16
+                           "OpenGradients h.1 slot 0",                   // 17
+                           "Backward h.1 m0",                            // 18: the first one that is trained
+                           "Release h.1",                                // 19
+                           "Reduce h.1 on reduce in shards after 18",    // 20
+                           "GradientNorm in model after 20",             // 21
+                           "OptimizerStep"                               // 22
                            ));
 }
 
@@ -173,6 +204,34 @@ TEST(Build, AnInputThatTheUnitBeforeKeepsIsNotOffloaded) {
   EXPECT_THAT(offloaded(), testing::ElementsAre(1, 2, 3));
   inventory.mutable_units(0)->set_frees_output(false);
   EXPECT_THAT(offloaded(), testing::ElementsAre(2, 3));
+  // A unit without a backward keeps nothing.
+  inventory = Frozen(inventory, 0, 1);
+  EXPECT_THAT(offloaded(), testing::ElementsAre(1, 2, 3));
+}
+
+// The last reductions overlap nothing, so small buckets are flushed early there, wherever the backward ends.
+TEST(Build, SmallBucketsAreFlushedWhereTheBackwardEnds) {
+  const auto reduced = [](const Inventory& inventory) {
+    std::vector<std::pair<int32_t, int32_t>> spans;
+    for (const Op& op : Build(inventory, {.replicated = true, .reduce_bytes = 5 << 20}).ops) {
+      if (op.kind == OpKind::kAllReduce) spans.emplace_back(op.unit, op.unit_end);
+    }
+    return spans;
+  };
+  // A block has 0.76 MiB.
+  const std::vector<std::pair<int32_t, int32_t>> whole = {{6, 14}, {2, 6}, {0, 2}}, upper = {{8, 14}, {6, 8}};
+  EXPECT_EQ(reduced(Layers(12)), whole);
+  EXPECT_EQ(reduced(Frozen(Layers(12), 0, 6)), upper);
+}
+
+// Nothing is frozen, or the first units, or one in the middle.
+Inventory RandomLayers(std::mt19937& random, uint32_t most) {
+  const int layers = 1 + static_cast<int>(random() % most);
+  Inventory inventory = Layers(static_cast<uint32_t>(layers));
+  if (random() % 2 == 0)
+    inventory = Frozen(inventory, 0, 1 + static_cast<int>(random() % static_cast<uint32_t>(layers + 1)));
+  const int middle = 1 + static_cast<int>(random() % static_cast<uint32_t>(layers));
+  return random() % 4 == 0 ? Frozen(inventory, middle, middle + 1) : inventory;
 }
 
 ScheduleRecipe Random(std::mt19937& random) {
@@ -200,7 +259,7 @@ ScheduleRecipe Random(std::mt19937& random) {
 TEST(Build, EveryShapeIsProven) {
   std::mt19937 random(11);
   for (int i = 0; i < 1000; ++i) {
-    const Inventory inventory = Layers(1 + random() % 12);
+    const Inventory inventory = RandomLayers(random, 12);
     const ScheduleRecipe recipe = Random(random);
     const Schedule schedule = Build(inventory, recipe);
     ASSERT_EQ(Check(schedule, inventory), absl::OkStatus()) << i << "\n" << Print(schedule, inventory);
@@ -222,7 +281,7 @@ TEST(Build, NoWaitIsForgottenOrNeedless) {
   std::mt19937 random(5);
   int all = 0;
   for (int i = 0; i < 30; ++i) {
-    const Inventory inventory = Layers(1 + random() % 4);
+    const Inventory inventory = RandomLayers(random, 4);
     const Schedule schedule = Build(inventory, Random(random));
     for (size_t o = 0; o < schedule.ops.size(); ++o) {
       for (size_t w = 0; w < schedule.ops[o].waits.size(); ++w) {
@@ -353,6 +412,19 @@ TEST(Build, PassesOfUnitsThatExchangeNameTheirGroup) {
   EXPECT_TRUE(UsesGroup(schedule, kExchangeGroup));
   EXPECT_FALSE(UsesGroup(BuildEvaluation(inventory, recipe), kExchangeGroup));
   EXPECT_FALSE(UsesGroup(Build(inventory, {}), kExchangeGroup)) << "one rank";
+}
+
+// The front's forwards exchange, and nothing goes back through it.
+TEST(Build, AFrozenFrontExchangesForwardOnly) {
+  const Inventory inventory = Frozen(Exchanging(), 0, 2);
+  const Schedule schedule = Build(inventory, {.replicated = true, .recompute = true});
+  EXPECT_EQ(Check(schedule, inventory), absl::OkStatus());
+  std::vector<std::string> exchanges;
+  for (const Op& op : schedule.ops) {
+    if (op.group == kExchangeGroup)
+      exchanges.push_back(std::string(Traits(op.kind).name) + " " + std::to_string(op.unit));
+  }
+  EXPECT_THAT(exchanges, testing::ElementsAre("Forward 1", "Forward 2", "Recompute 2", "Backward 2"));
 }
 
 TEST(Check, RefusesAPassWithoutItsGroupAndAGroupWithoutAnExchange) {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
+#include "models/inventory.h"
 #include "strategies/schedule/edge_rules.h"
 #include "strategies/schedule/input_rules.h"
 
@@ -73,9 +74,6 @@ bool ChangesInSteps(const Unit& unit) {
   return std::any_of(unit.tensors().begin(), unit.tensors().end(), [](const Tensor& t) { return !t.frozen(); });
 }
 
-// A unit without tensors takes part like one that is trained: its backward may be all that there is.
-bool IsTrained(const Unit& unit) { return unit.tensors().empty() || ChangesInSteps(unit); }
-
 struct SlotState {
   int32_t owner = -1;     // the first unit that holds it; -1: none
   int64_t freed_at = -1;  // the op; -1: it was never held
@@ -95,6 +93,7 @@ class Checker {
       : schedule_(schedule),
         inventory_(inventory),
         units_(inventory.units_size()),
+        first_(models::FirstTrained(inventory)),
         ever_gathered_(units_),
         ever_fetched_(units_),
         ever_opened_(units_),
@@ -118,7 +117,11 @@ class Checker {
         pending_(units_),
         inputs_(schedule, inventory),
         edges_(schedule, inventory) {
-    for (const Unit& unit : inventory.units()) trained_.push_back(IsTrained(unit));
+    // A unit without tensors takes part like one that is trained: its backward may be all that there is.
+    for (int32_t u = 0; u < units_; ++u) {
+      const Unit& unit = inventory.units(u);
+      trained_.push_back(ChangesInSteps(unit) || (u >= first_ && unit.tensors().empty()));
+    }
     for (const Op& op : schedule.ops) {
       const OpTraits& traits = Traits(op.kind);
       for (int32_t u = std::max(0, op.unit); u < std::min(op.unit_end, units_); ++u) {
@@ -264,7 +267,7 @@ class Checker {
       case ScalarUse::kSum:
         if (summed_at_.has_value()) return Wrong("scalars", "summed twice");
         for (const int32_t left : backward_left_) {
-          if (left == units_) return Wrong("scalars", "summed before the last loss");
+          if (left == units_ && first_ < units_) return Wrong("scalars", "summed before the last loss");
         }
         summed_at_ = at_;
         return MustFollowAll(losses_);
@@ -277,6 +280,8 @@ class Checker {
   }
 
   absl::Status CheckPass(const Op& op, Pass pass) {
+    const bool back = pass == Pass::kRecompute || pass == Pass::kBackward;
+    if (back && op.unit < first_) return Wrong("order", "neither the unit nor one before it is trained");
     switch (pass) {
       case Pass::kNone:
         break;
@@ -305,6 +310,8 @@ class Checker {
         return OpenGradients(op);
       case GradientUse::kAdd:
         return AddGradients(op);
+      case GradientUse::kAddTied:
+        return AddTied(op);
       case GradientUse::kReduce:
         return Reduce(op);
       case GradientUse::kAllReduce:
@@ -321,6 +328,7 @@ class Checker {
         if (!backward_done_everywhere()) return Wrong("step", "steps before the last backward");
         if (!clipped_) return Wrong("step", "steps without the gradients' norm");
         if (Unreduced()) return Wrong("reduction", *Unreduced());
+        if (absl::Status s = MustFollowAll(sent_); !s.ok()) return s;
         if (!right_norm_) return Wrong("groups", "the norm is not summed over the shards of the gradient, or has none");
         if (absl::Status s = Step(op); !s.ok()) return s;
         return AfterAllGradients();
@@ -338,6 +346,9 @@ class Checker {
         return op.slot >= 0 ? Fetch(op) : FetchUpdated(op);
       case ParameterUse::kRead:
         return Use(op.unit);
+      case ParameterUse::kSend:
+        sent_.push_back(at_);
+        return UseOwn(op.unit);
       case ParameterUse::kReadIfBackwardDoes:
         return inventory_.units(op.unit).backward_without_parameters() ? absl::OkStatus() : Use(op.unit);
       case ParameterUse::kRelease:
@@ -426,17 +437,34 @@ class Checker {
     return Take(op, gradient_slots_, gradient_slot_of_);
   }
 
-  // The op reads the unit's parameters.
+  // The op reads the unit's parameters, and those that it borrows.
   absl::Status Use(int32_t unit) {
     for (const int32_t u : owners_[unit]) {
-      if (!ever_gathered_[u] && !ever_fetched_[u]) continue;
-      if (!gathered_at_[u].has_value()) {
-        return Wrong("resident", absl::StrCat("the parameters of ", inventory_.units(u).name(), " are not gathered"));
-      }
-      if (absl::Status s = MustFollow(*gathered_at_[u]); !s.ok()) return s;
-      used_[u].push_back(at_);
+      if (absl::Status s = UseOwn(u); !s.ok()) return s;
     }
     return absl::OkStatus();
+  }
+  absl::Status UseOwn(int32_t u) {
+    if (!ever_gathered_[u] && !ever_fetched_[u]) return absl::OkStatus();
+    if (!gathered_at_[u].has_value()) {
+      return Wrong("resident", absl::StrCat("the parameters of ", inventory_.units(u).name(), " are not gathered"));
+    }
+    if (absl::Status s = MustFollow(*gathered_at_[u]); !s.ok()) return s;
+    used_[u].push_back(at_);
+    return absl::OkStatus();
+  }
+
+  // What another stage's units contribute, once a step: to the gradient that is complete but for that.
+  absl::Status AddTied(const Op& op) {
+    if (!backward_done_everywhere(op.unit)) return Wrong("tied", "added before the unit's last backward");
+    for (const Contribution& contribution : pending_[op.unit]) {
+      if (absl::Status s = MustFollow(contribution.at); !s.ok()) return s;
+    }
+    pending_[op.unit].push_back({op.unit, -1, at_});
+    if (!Distributed() && !offloads_) gradients_.push_back(at_);
+    if (!ever_opened_[op.unit]) return absl::OkStatus();
+    if (!opened_at_[op.unit].has_value()) return Wrong("gradients", "those of the unit are not open");
+    return MustFollow(*opened_at_[op.unit]);
   }
 
   absl::Status AddGradients(const Op& op) {
@@ -573,11 +601,10 @@ class Checker {
 
   absl::Status AfterAllGradients() const { return MustFollowAll(gradients_); }
 
-  bool backward_done_everywhere() const {
-    for (const int32_t left : backward_left_) {
-      if (left != 0) return false;
-    }
-    return true;
+  // Of the unit, in all microbatches.
+  bool backward_done_everywhere(int32_t unit = 0) const {
+    return std::all_of(backward_left_.begin(), backward_left_.end(),
+                       [&](int32_t left) { return left <= std::max(unit, first_); });
   }
 
   std::optional<std::string> Unreduced() const {
@@ -625,15 +652,17 @@ class Checker {
   const Schedule& schedule_;
   const Inventory& inventory_;
   const int32_t units_;
+  const int32_t first_;  // unit: where the backward ends
   size_t at_ = 0;
   std::vector<bool> ever_gathered_, ever_fetched_;  // by unit; the latter: into a slot
   std::vector<bool> ever_opened_;                   // by unit
   const std::vector<std::vector<int32_t>> owners_;  // by unit
-  std::vector<bool> trained_;                       // by unit: not all of it is frozen
+  std::vector<bool> trained_;                       // by unit: a gradient of its own must come
   bool reduces_ = false, all_reduces_ = false, offloads_ = false, trains_ = false;
   bool clipped_ = false, stepped_ = false;
   bool right_norm_ = false;
   Axes reduced_axes_ = kNoAxis;         // of reductions to owners
+  std::vector<size_t> sent_;            // ops that read parameters which the step changes
   std::vector<size_t> losses_;          // ops that add to the loss
   std::optional<size_t> summed_at_;     // the sum of the scalars
   Clock begun_{};                       // when the current op begins

@@ -16,7 +16,8 @@ namespace muster {
 //    that is never gathered is always resident; nothing is left gathered; nothing is gathered twice
 //  - slots: none has two live owners, and a unit has the same one each time; likewise for gradients
 //  - order: each (unit, microbatch) is forwarded once, after the units before it; its backward comes once, after its
-//    forward and after the backward of the units after it; a recomputation comes between the two
+//    forward and after the backward of the units after it; a recomputation comes between the two. Units before the
+//    first one that is trained (models::FirstTrained) have neither
 //  - gradients: those of a unit that has a slot for them are added to only between their opening and their reduction,
 //    which takes everything in the slot
 //  - reduction: with any kReduce or kAllReduce, each contribution (owner of the tensors, unit that used them,
@@ -35,14 +36,19 @@ namespace muster {
 //    and before it is fetched, is fetched before its recomputation and stays in its slot until the unit's backward; two
 //    inputs at most are on the device between their offload and their release; a unit has the same slots each time,
 //    and none has two live owners
-//  - scalars: with any kReduce or kAllReduce, and on every stage of a pipeline, one kReduceScalars comes after every pass of the last unit, which adds to
+//  - scalars: with any kReduce or kAllReduce, and on every stage of a pipeline, one kReduceScalars comes after every
+//  pass of the last unit, which adds to
 //    the loss, and before the step, which reads it
 //  - edges: what a chunk reads of another stage is received before the pass that reads it, over its edge, and what it
 //    computes for one is sent after it, each once; a slot of activations is taken again only after the last pass that
 //    reads it, and what that pass sends; two outputs of a direction at most are on their way
+//  - tied: a unit that borrows a tensor of another stage's reads it after it is received, and its gradient is sent
+//  after
+//    all of its backwards; the owner sends the tensor while it is resident, and what it gets back is one contribution
+//    more, after its own; each once
 //  - groups: a reduction has a group, a gather may have one; kGradientNorm has that of the kReduces on all stages, and
-//    none where every rank has the whole gradient; with any kReduce or kAllReduce, the passes of a unit that exchanges have
-//    kExchangeGroup; no other op has one
+//    none where every rank has the whole gradient; with any kReduce or kAllReduce, the passes of a unit that exchanges
+//    have kExchangeGroup; no other op has one
 absl::Status Check(const Schedule& schedule, const Inventory& inventory);
 
 // Equal for two ranks of a group only if they issue the same collectives in it, in the same order: what ranks compare

@@ -39,10 +39,10 @@ class Stages {
       for (const auto& [stage, others] : by_stage) {
         for (size_t k = 0; k < std::max(ops.size(), others.size()); ++k) {
           if (k < ops.size() && k < others.size() && Fit(first, ops[k], stage, others[k])) continue;
-          return absl::InternalError(absl::StrCat(
-              "schedule: number ", k, " in ", Print(GroupOf(first, ops[0])), ": stage ", first, " issues ",
-              k < ops.size() ? Name(first, ops[k]) : "nothing", ", stage ", stage, " issues ",
-              k < others.size() ? Name(stage, others[k]) : "nothing"));
+          return absl::InternalError(absl::StrCat("schedule: number ", k, " in ", Print(GroupOf(first, ops[0])),
+                                                  ": stage ", first, " issues ",
+                                                  k < ops.size() ? Name(first, ops[k]) : "nothing", ", stage ", stage,
+                                                  " issues ", k < others.size() ? Name(stage, others[k]) : "nothing"));
         }
       }
     }
@@ -61,7 +61,8 @@ class Stages {
       for (size_t s = 0; s < kStreams; ++s) {
         const Played& played = played_[p];
         if (played.next[s] == played.streams[s].size()) continue;
-        absl::StrAppend(&heads, heads.empty() ? "" : "; ", "stage ", p, " is at ", Name(p, played.streams[s][played.next[s]]));
+        absl::StrAppend(&heads, heads.empty() ? "" : "; ", "stage ", p, " is at ",
+                        Name(p, played.streams[s][played.next[s]]));
       }
     }
     if (!heads.empty()) return absl::InternalError(absl::StrCat("schedule: the stages block each other: ", heads));
@@ -80,14 +81,13 @@ class Stages {
   const GroupSpec& GroupOf(size_t stage, size_t op) const {
     return stages_[stage].schedule->groups[static_cast<size_t>(At(stage, op).group)];
   }
-  bool Meets(size_t stage, size_t op) const {
-    return MeetsOtherStages(*stages_[stage].schedule, At(stage, op));
-  }
+  bool Meets(size_t stage, size_t op) const { return MeetsOtherStages(*stages_[stage].schedule, At(stage, op)); }
   std::string Name(size_t stage, size_t op) const { return Print(At(stage, op), *stages_[stage].inventory); }
 
   // Per sample.
   uint64_t Bytes(size_t stage, const Op& op) const {
     const EdgeUse edge = Traits(op.kind).edge;
+    if (Traits(op.kind).scope == OpScope::kUnits) return 0;  // a tied tensor
     const bool handed_on = edge == EdgeUse::kSendActivation || edge == EdgeUse::kReceiveGradient;
     return handed_on ? stages_[stage].inventory->units(op.unit).output_bytes() : inputs_[stage][op.unit];
   }

@@ -9,8 +9,7 @@ std::vector<ChunkSpan> ChunksOf(const Inventory& inventory) {
   for (int c = 0; c < inventory.chunks_size(); ++c) {
     const Chunk& chunk = inventory.chunks(c);
     const auto begin = static_cast<int32_t>(chunk.begin());
-    const int32_t end =
-        c + 1 < inventory.chunks_size() ? static_cast<int32_t>(inventory.chunks(c + 1).begin()) : units;
+    const int32_t end = c + 1 < inventory.chunks_size() ? static_cast<int32_t>(inventory.chunks(c + 1).begin()) : units;
     const uint32_t model_end = chunk.model_begin() + static_cast<uint32_t>(end - begin);
     chunks.push_back({begin, end, chunk.model_begin() == 0, model_end == inventory.model_units()});
   }

@@ -9,7 +9,7 @@
 namespace muster {
 
 struct ChunkSpan {
-  int32_t begin = 0, end = 0;   // units of the inventory
+  int32_t begin = 0, end = 0;      // units of the inventory
   bool first = true, last = true;  // it begins the model, it ends it
 };
 

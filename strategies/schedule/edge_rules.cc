@@ -1,6 +1,7 @@
 #include "strategies/schedule/edge_rules.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,12 +18,23 @@ EdgeRules::EdgeRules(const Schedule& schedule, const Inventory& inventory)
     : schedule_(schedule),
       chunks_(ChunksOf(inventory)),
       chunk_of_(ChunkByUnit(inventory)),
-      backwards_(chunks_.size()),
+      last_backward_(chunks_.size(), -1),
       slots_(static_cast<size_t>(std::max(0, schedule.activation_slots))) {
+  computed_.resize(static_cast<size_t>(inventory.units_size()));
+  std::map<std::string, int32_t> unit_of;
+  for (int32_t u = 0; u < inventory.units_size(); ++u) unit_of[inventory.units(u).name()] = u;
+  for (size_t t = 0; t < std::min(schedule.tied.size(), static_cast<size_t>(inventory.tied_size())); ++t) {
+    const TiedTensor& tensor = inventory.tied(static_cast<int>(t));
+    const auto owner = unit_of.find(tensor.owner());
+    const bool owned = owner != unit_of.end();
+    tied_.push_back(
+        {owned ? owner->second : unit_of.at(tensor.user()), owned, !tensor.tensor().frozen(), schedule.tied[t]});
+  }
   for (const Op& op : schedule.ops) {
+    trains_ |= Traits(op.kind).pass == Pass::kBackward;
     if (Traits(op.kind).pass != Pass::kBackward || op.unit < 0 || op.unit >= inventory.units_size()) continue;
-    const int32_t chunk = chunk_of_[op.unit];
-    if (op.unit == chunks_[chunk].begin) ++backwards_[chunk];
+    int32_t& last = last_backward_[chunk_of_[op.unit]];
+    last = last < 0 ? op.unit : std::min(last, op.unit);
   }
 }
 
@@ -43,8 +55,25 @@ EdgeRules::Finding EdgeRules::Run(const Op& op, size_t at) {
       return Send(op, at, kGradient);
     case EdgeUse::kReceiveGradient:
       return Receive(op, at, kGradient);
+    default:
+      return MoveTied(op, at);
   }
-  return {};
+}
+
+EdgeRules::Finding EdgeRules::MoveTied(const Op& op, size_t at) {
+  const EdgeUse edge = Traits(op.kind).edge;
+  const bool of_gradient = edge == EdgeUse::kSendTiedGradient || edge == EdgeUse::kReceiveTiedGradient,
+             owned = edge == EdgeUse::kSendTied || edge == EdgeUse::kReceiveTiedGradient;
+  bool any = false;
+  for (Tied& tied : tied_) {
+    const int32_t group = of_gradient ? tied.edges.gradient : tied.edges.parameters;
+    std::optional<size_t>& moved = of_gradient ? tied.gradient : tied.parameters;
+    if (tied.unit != op.unit || tied.owned != owned || group != op.group || moved.has_value()) continue;
+    if (of_gradient && !tied.trained) continue;
+    moved = at, any = true;
+  }
+  if (!any) return {.wrong = "no tensor of the unit is tied over this edge, or it comes twice"};
+  return {.follows = of_gradient ? computed_[op.unit] : std::vector<size_t>{}};
 }
 
 EdgeRules::Finding EdgeRules::Receive(const Op& op, size_t at, Direction direction) {
@@ -94,11 +123,18 @@ EdgeRules::Finding EdgeRules::Computed(const Op& op, size_t at) {
   const bool forward = Traits(op.kind).pass == Pass::kForward;
   const Direction direction = forward ? kActivation : kGradient;
   const bool begins = op.unit == (forward ? span.begin : span.end - 1),
-             ends = op.unit == (forward ? span.end - 1 : span.begin),
+             ends = op.unit == (forward ? span.end - 1 : last_backward_[chunk]),
              receives = (forward ? edges.receive : edges.receive_gradient) >= 0,
              sends = (forward ? edges.send : edges.send_gradient) >= 0;
   const Key key{chunk, op.microbatch};
   Finding finding;
+  if (!forward) computed_[op.unit].push_back(at);
+  for (const Tied& tied : tied_) {
+    if (tied.unit != op.unit || tied.owned) continue;
+    if (!tied.parameters.has_value()) return {.wrong = "reads a tied tensor that is not received"};
+    if (tied.gradient.has_value()) return {.wrong = "adds to the gradient of a tied tensor that is sent"};
+    finding.follows.push_back(*tied.parameters);
+  }
   if (begins && receives) {
     const auto received = received_[direction].find(key);
     if (received == received_[direction].end()) {
@@ -130,6 +166,10 @@ std::optional<std::string> EdgeRules::Left() const {
     if (to_send.empty()) continue;
     return absl::StrCat("what chunk ", to_send.begin()->first.first, " computed of m", to_send.begin()->first.second,
                         " is never sent");
+  }
+  for (const Tied& tied : tied_) {
+    if (!tied.parameters.has_value()) return "a tied tensor is not moved";
+    if (trains_ && tied.trained && !tied.gradient.has_value()) return "the gradient of a tied tensor is not moved";
   }
   for (const Slot& slot : slots_) {
     if (slot.owner.has_value()) return absl::StrCat("what was received for m", slot.owner->second, " is never read");

@@ -46,19 +46,30 @@ class EdgeRules {
   Finding Receive(const Op& op, size_t at, Direction direction);
   Finding Send(const Op& op, size_t at, Direction direction);
   Finding Computed(const Op& op, size_t at);
+  // Tensors tied to another stage's unit.
+  Finding MoveTied(const Op& op, size_t at);
   // The op is the last to read what the chunk received.
   void Free(const Key& key, size_t op);
   // Whether the chunk's microbatch comes back.
-  bool HasBackward(const Key& key) const { return backwards_.at(static_cast<size_t>(key.first)) > 0; }
+  bool HasBackward(const Key& key) const { return last_backward_[static_cast<size_t>(key.first)] >= 0; }
 
   const Schedule& schedule_;
   const std::vector<ChunkSpan> chunks_;
   const std::vector<int32_t> chunk_of_;  // by unit
-  std::vector<size_t> backwards_;        // by chunk: backwards of its first unit
+  std::vector<int32_t> last_backward_;   // by chunk: the unit whose backward comes last; -1: none has one
   std::vector<Slot> slots_;
   std::array<std::map<Key, Received>, 2> received_;
   std::array<std::map<Key, size_t>, 2> to_send_;  // computed, not sent yet: the op
   std::array<std::vector<size_t>, 2> sent_;
+  struct Tied {
+    int32_t unit = -1;
+    bool owned = false, trained = false;  // `owned`: by this stage; else its unit borrows it
+    TiedEdges edges;
+    std::optional<size_t> parameters = {}, gradient = {};  // the ops that moved them
+  };
+  std::vector<Tied> tied_;
+  std::vector<std::vector<size_t>> computed_;  // by unit: its backwards
+  bool trains_ = false;
 };
 
 }  // namespace muster

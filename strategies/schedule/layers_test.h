@@ -12,6 +12,14 @@ inline Inventory Layers(uint32_t layers) {
   return *models::MakeInventory(model);
 }
 
+// With units [begin, end) frozen.
+inline Inventory Frozen(Inventory inventory, int begin, int end) {
+  for (int u = begin; u < end; ++u) {
+    for (Tensor& tensor : *inventory.mutable_units(u)->mutable_tensors()) tensor.set_frozen(true);
+  }
+  return inventory;
+}
+
 // Whose middle layers exchange statistics.
 inline Inventory Exchanging() {
   Inventory inventory = Layers(2);

@@ -53,11 +53,9 @@ class Walk {
     const Unit& unit = inventory_.units(op.unit);
     const UnitEdges& edges = edges_[op.unit];
     // What comes from another stage lies in a slot.
-    const uint64_t handed = input_bytes_[op.unit] * sequences_,
-                   saved = unit.saved_bytes() * sequences_,
+    const uint64_t handed = input_bytes_[op.unit] * sequences_, saved = unit.saved_bytes() * sequences_,
                    all = edges.receives ? saved - std::min(saved, handed) : saved,
-                   input = edges.receives ? 0 : std::min(all, handed),
-                   output = unit.output_bytes() * sequences_,
+                   input = edges.receives ? 0 : std::min(all, handed), output = unit.output_bytes() * sequences_,
                    incoming = edges.receives_gradient ? 0 : output,
                    piece = models::PieceRows(sequences_ * models::TargetsPerSample(inventory_), unit.piece_rows()),
                    forward = unit.forward_bytes() * sequences_ + unit.forward_piece_bytes() * piece;
@@ -107,8 +105,8 @@ class Walk {
   }
 
   const Inventory& inventory_;
-  const std::vector<uint64_t> input_bytes_;  // by unit
-  std::vector<UnitEdges> edges_;             // by unit
+  const std::vector<uint64_t> input_bytes_;   // by unit
+  std::vector<UnitEdges> edges_;              // by unit
   std::array<std::deque<uint64_t>, 2> sent_;  // activations, gradients
   const uint64_t sequences_;
   const size_t microbatches_;

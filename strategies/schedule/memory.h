@@ -12,9 +12,9 @@ namespace muster {
 // By op: the bytes of activations, fp32, while it runs, for microbatches of `sequences` samples: what is kept from each
 // forward to its backward, what flows between units, and each unit's temporaries, as the inventory states them. A
 // recomputed unit keeps only its input from its forward to its recomputation, and not while that is offloaded; one
-// without a backward (evaluation) keeps nothing. What a stage sends counts until the pass that waits for it. Parameters,
-// gradients and buffers are not counted, nor the slots to which offloaded inputs return and those of other stages'
-// activations: they do not change while the schedule runs.
+// without a backward (in evaluation, or before the first unit that is trained) keeps nothing. What a stage sends counts
+// until the pass that waits for it. Parameters, gradients and buffers are not counted, nor the slots to which offloaded
+// inputs return and those of other stages' activations: they do not change while the schedule runs.
 std::vector<uint64_t> ActivationBytes(const Schedule& schedule, const Inventory& inventory, uint64_t sequences);
 
 // Their maximum.

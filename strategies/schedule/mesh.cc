@@ -59,8 +59,25 @@ std::string Print(const Mesh& mesh, const Coordinate& at) {
   return absl::StrJoin(axes, ", ");
 }
 
+namespace {
+
+const char* WhatFlows(Channel channel) {
+  switch (channel) {
+    case Channel::kGradients:
+      return ", gradients";
+    case Channel::kTied:
+      return ", tied tensors";
+    case Channel::kTiedGradients:
+      return ", gradients of tied tensors";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
 std::string Print(const GroupSpec& group) {
-  if (group.is_edge()) return absl::StrCat("stage ", group.from, " to ", group.to);
+  if (group.is_edge()) return absl::StrCat("stage ", group.from, " to ", group.to, WhatFlows(group.channel));
   if (group.channel == Channel::kExchange) return "exchange";
   switch (group.axes) {
     case kAllAxes:

@@ -59,7 +59,7 @@ enum Axes : uint8_t {
 
 // What a group is for. Two groups of the same ranks whose collectives are on different streams need a communicator
 // each.
-enum class Channel : uint8_t { kCollectives, kExchange, kActivations, kGradients };
+enum class Channel : uint8_t { kCollectives, kExchange, kActivations, kGradients, kTied, kTiedGradients };
 
 // A kind of process group: for each rank the ranks that differ from it along these axes only. An edge of a pipeline has
 // two stages only: `from` sends to `to`.
@@ -72,7 +72,7 @@ struct GroupSpec {
   friend bool operator==(const GroupSpec&, const GroupSpec&) = default;
 };
 
-// "world", "shards", "stage 0 to 1".
+// "world", "shards", "stage 0 to 1", "stage 1 to 0, gradients": different for each.
 std::string Print(const GroupSpec& group);
 
 // The numbers under which ops name the groups that every schedule lists (Op::group): all ranks; the ranks that share

@@ -48,7 +48,7 @@ TEST(Mesh, Groups) {
       {groups[kExchangeGroup], "exchange", 5, {4, 5, 6, 7}},
       {groups[kModelGroup], "model", 5, {0, 1, 4, 5}},
       {down, "stage 0 to 1", 5, {1, 5}},
-      {up, "stage 1 to 0", 1, {5, 1}},
+      {up, "stage 1 to 0, gradients", 1, {5, 1}},
   };
   for (const Case& test : cases) {
     EXPECT_EQ(Print(test.group), test.name);

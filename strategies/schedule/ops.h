@@ -16,28 +16,32 @@ namespace muster {
 
 // A schedule's digest and the progress page hold the numbers: new kinds come last, before kEnd.
 enum class OpKind : uint8_t {
-  kGather,         // from their owners: the parameters of units [unit, unit_end) become resident in `slot`
-  kForward,        // unit, microbatch
-  kBackward,       // unit, microbatch
-  kRecompute,      // unit, microbatch: forward again, to have Saved back
-  kRelease,        // the parameters of units [unit, unit_end) are no longer resident
-  kOpenGradients,  // a gradient of zeros for units [unit, unit_end), in `slot` of the gradient slots
-  kReduce,         // gradients of units [unit, unit_end) to their owners; frees their slot
-  kAllReduce,      // gradients that this rank's shard owns of units [unit, unit_end), over its replicas
+  kGather,             // from their owners: the parameters of units [unit, unit_end) become resident in `slot`
+  kForward,            // unit, microbatch
+  kBackward,           // unit, microbatch
+  kRecompute,          // unit, microbatch: forward again, to have Saved back
+  kRelease,            // the parameters of units [unit, unit_end) are no longer resident
+  kOpenGradients,      // a gradient of zeros for units [unit, unit_end), in `slot` of the gradient slots
+  kReduce,             // gradients of units [unit, unit_end) to their owners; frees their slot
+  kAllReduce,          // gradients that this rank's shard owns of units [unit, unit_end), over its replicas
   kSendActivation,     // what the unit, the last of its chunk, hands on for the microbatch, to the next stage
   kReceiveActivation,  // what the unit, the first of its chunk, reads, from the stage before, into `slot`
-  kOffload,        // adds the owned gradients of units [unit, unit_end) to those in host memory
-  kFetch,          // the owned parameters of units [unit, unit_end) from host memory, into `slot` where it names one
-  kReduceScalars,  // loss sum and votes of the step over all ranks
-  kGradientNorm,   // global norm over owned extents (a group: summed over it), and the factor where the spec clips
-  kOptimizerStep,  // over owned extents, of units [unit, unit_end) where it names them
-  kSnapshot,       // owned state to host memory, for a checkpoint
-  kOffloadInput,   // unit, microbatch: what its forward keeps for its recomputation goes to host memory, into `slot`
-  kReleaseInput,   // unit, microbatch: what was offloaded leaves the device
-  kFetchInput,     // unit, microbatch: it comes back, into `slot` of the device, until the unit's backward has ended
-  kSendGradient,     // of what the unit, the first of its chunk, has read, to the stage before
-  kReceiveGradient,  // of what the unit, the last of its chunk, has handed on, from the next stage, into `slot`
-  kEnd,            // not an op: the number of kinds
+  kOffload,            // adds the owned gradients of units [unit, unit_end) to those in host memory
+  kFetch,             // the owned parameters of units [unit, unit_end) from host memory, into `slot` where it names one
+  kReduceScalars,     // loss sum and votes of the step over all ranks
+  kGradientNorm,      // global norm over owned extents (a group: summed over it), and the factor where the spec clips
+  kOptimizerStep,     // over owned extents, of units [unit, unit_end) where it names them
+  kSnapshot,          // owned state to host memory, for a checkpoint
+  kOffloadInput,      // unit, microbatch: what its forward keeps for its recomputation goes to host memory, into `slot`
+  kReleaseInput,      // unit, microbatch: what was offloaded leaves the device
+  kFetchInput,        // unit, microbatch: it comes back, into `slot` of the device, until the unit's backward has ended
+  kSendGradient,      // of what the unit, the first of its chunk, has read, to the stage before
+  kReceiveGradient,   // of what the unit, the last of its chunk, has handed on, from the next stage, into `slot`
+  kSendTied,          // the unit's tensors that another stage's unit borrows (Inventory.tied), to that stage
+  kReceiveTied,       // the tensors that the unit borrows from another stage's
+  kSendTiedGradient,  // of the latter, after all microbatches
+  kReceiveTiedGradient,  // of the former; adds it to the unit's gradient
+  kEnd,                  // not an op: the number of kinds
 };
 inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kEnd);
 
@@ -83,6 +87,7 @@ enum class ParameterUse : uint8_t {
   kGather,              // makes them resident
   kFetch,               // brings the owned ones, which makes them resident where no op gathers them
   kRead,                // needs them resident, those that the unit borrows included
+  kSend,                // likewise, of its units alone
   kReadIfBackwardDoes,  // likewise, except for a unit with backward_without_parameters
   kRelease,             // ends what kGather began
 };
@@ -92,6 +97,7 @@ enum class GradientUse : uint8_t {
   kNone,
   kOpen,       // takes their slot
   kAdd,        // adds the contribution of a (unit, microbatch)
+  kAddTied,    // adds what another stage's units contribute
   kReduce,     // sums contributions over ranks, at their owners; frees their slot
   kAllReduce,  // sums over replicas what an owner has; all of it, where a schedule has no kReduce
   kOffload,    // adds what an owner has to its gradients in host memory; frees their slot, unless kReduce did
@@ -108,7 +114,17 @@ enum class InputUse : uint8_t {
 };
 
 // What the op moves between neighboring stages of a pipeline, and in which direction.
-enum class EdgeUse : uint8_t { kNone, kSendActivation, kReceiveActivation, kSendGradient, kReceiveGradient };
+enum class EdgeUse : uint8_t {
+  kNone,
+  kSendActivation,
+  kReceiveActivation,
+  kSendGradient,
+  kReceiveGradient,
+  kSendTied,
+  kReceiveTied,
+  kSendTiedGradient,
+  kReceiveTiedGradient
+};
 
 // What the op does with the step's scalars, to which the passes of the last unit add the loss.
 enum class ScalarUse : uint8_t {
@@ -124,6 +140,8 @@ enum class Payload : uint8_t {
   kGradients,       // likewise, in the dtype of reductions
   kOwnedGradients,  // what one shard owns of its units, summed over the group
   kActivations,     // what flows between two units, of a microbatch
+  kTied,            // tensors that another stage borrows, in the dtype of computing
+  kTiedGradients,   // their gradients, fp32
 };
 
 // What the op reads or writes in memory beside its passes.
@@ -314,6 +332,36 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .slots = SlotPool::kActivations,
      .payload = Payload::kActivations,
      .edge = EdgeUse::kReceiveGradient},
+    {.kind = OpKind::kSendTied,
+     .name = "SendTied",
+     .stream = Stream::kSendActivations,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .parameters = ParameterUse::kSend,
+     .payload = Payload::kTied,
+     .edge = EdgeUse::kSendTied},
+    {.kind = OpKind::kReceiveTied,
+     .name = "ReceiveTied",
+     .stream = Stream::kReceiveActivations,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .payload = Payload::kTied,
+     .edge = EdgeUse::kReceiveTied},
+    {.kind = OpKind::kSendTiedGradient,
+     .name = "SendTiedGradient",
+     .stream = Stream::kSendGradients,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .payload = Payload::kTiedGradients,
+     .edge = EdgeUse::kSendTiedGradient},
+    {.kind = OpKind::kReceiveTiedGradient,
+     .name = "ReceiveTiedGradient",
+     .stream = Stream::kReceiveGradients,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .gradients = GradientUse::kAddTied,
+     .payload = Payload::kTiedGradients,
+     .edge = EdgeUse::kReceiveTiedGradient},
 }};
 
 // Also catches a missing row: the array would end in an empty one.

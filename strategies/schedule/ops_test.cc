@@ -68,6 +68,18 @@ TEST(Ops, TableIsTheExpectedOne) {
       {OpKind::kReceiveGradient, "ReceiveGradient", Stream::kReceiveGradients, OpScope::kMicrobatch, must,
        SlotPool::kActivations, no_pass, no_parameters, no_gradients, false, 0, Payload::kActivations, 0, none,
        ScalarUse::kNone, InputUse::kNone, EdgeUse::kReceiveGradient},
+      {OpKind::kSendTied, "SendTied", Stream::kSendActivations, OpScope::kUnits, must, no_slot, no_pass,
+       ParameterUse::kSend, no_gradients, false, 0, Payload::kTied, 0, none, ScalarUse::kNone, InputUse::kNone,
+       EdgeUse::kSendTied},
+      {OpKind::kReceiveTied, "ReceiveTied", Stream::kReceiveActivations, OpScope::kUnits, must, no_slot, no_pass,
+       no_parameters, no_gradients, false, 0, Payload::kTied, 0, none, ScalarUse::kNone, InputUse::kNone,
+       EdgeUse::kReceiveTied},
+      {OpKind::kSendTiedGradient, "SendTiedGradient", Stream::kSendGradients, OpScope::kUnits, must, no_slot, no_pass,
+       no_parameters, no_gradients, false, 0, Payload::kTiedGradients, 0, none, ScalarUse::kNone, InputUse::kNone,
+       EdgeUse::kSendTiedGradient},
+      {OpKind::kReceiveTiedGradient, "ReceiveTiedGradient", Stream::kReceiveGradients, OpScope::kUnits, must, no_slot,
+       no_pass, no_parameters, GradientUse::kAddTied, false, 0, Payload::kTiedGradients, 0, none, ScalarUse::kNone,
+       InputUse::kNone, EdgeUse::kReceiveTiedGradient},
   };
   // clang-format on
   ASSERT_EQ(kOpTable.size(), expected.size());

@@ -100,6 +100,9 @@ std::string Digest(const Schedule& schedule) {
       absl::StrAppend(&canonical, "edges ", edges.receive, " ", edges.send, " ", edges.receive_gradient, " ",
                       edges.send_gradient, "\n");
     }
+    for (const TiedEdges& tied : schedule.tied) {
+      absl::StrAppend(&canonical, "tied ", tied.parameters, " ", tied.gradient, "\n");
+    }
   }
   for (const Op& op : schedule.ops) {
     absl::StrAppend(&canonical, static_cast<int>(op.kind), " ", op.unit, " ", op.unit_end, " ", op.microbatch, " ",

@@ -39,6 +39,12 @@ struct ChunkEdges {
   friend bool operator==(const ChunkEdges&, const ChunkEdges&) = default;
 };
 
+// The groups over which a tied tensor goes to the unit that borrows it, and its gradient to the owner.
+struct TiedEdges {
+  int32_t parameters = -1, gradient = -1;
+  friend bool operator==(const TiedEdges&, const TiedEdges&) = default;
+};
+
 // A unit always uses the same slot for its gathers, and likewise one for its gradients and two for its inputs, so that
 // addresses repeat; a slot is as large as the largest that is put there.
 struct Schedule {
@@ -50,6 +56,7 @@ struct Schedule {
   int32_t activation_slots = 0;  // for activations and gradients that come from other stages of a pipeline
   std::vector<GroupSpec> groups = CommonGroups();  // by Op::group; the edges of a pipeline's stage come last
   std::vector<ChunkEdges> edges = {};              // by chunk of the inventory; empty: the whole model is here
+  std::vector<TiedEdges> tied = {};                // by tied tensor of the inventory (Inventory.tied)
   std::vector<Op> ops;
 };
 

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "models/inventory.h"
 #include "strategies/schedule/build.h"
@@ -144,6 +145,40 @@ TEST(Check, RefusesEachBrokenRule) {
     c.spoil(schedule);
     const absl::Status status = Check(schedule, inventory);
     EXPECT_TRUE(absl::StrContains(status.message(), c.rule)) << c.rule << ": " << status;
+  }
+}
+
+// Units: 0 embedding and 1 h.0, which are frozen, 2 h.1, 3 head; ops 0 to 3 forward, 4 and 5 backward, 6 norm, 7 step.
+TEST(Check, WantsTheBackwardsOfTheUnitsFromTheFirstTrainedOneOn) {
+  const Inventory inventory = Frozen(Layers(2), 0, 2);
+  const Schedule right = Single(inventory, 1);
+  ASSERT_EQ(right.ops.size(), 8u);
+  EXPECT_EQ(Check(right, inventory), absl::OkStatus());
+  const auto with = [&](size_t at, OpKind kind, int32_t unit) {
+    Schedule s = right;
+    s.ops.insert(s.ops.begin() + static_cast<long>(at), Op{.kind = kind, .unit = unit, .microbatch = 0});
+    return s;
+  };
+  Schedule short_of_one = right;
+  short_of_one.ops.erase(short_of_one.ops.begin() + 5);
+  for (const auto& [rule, schedule] : std::vector<std::pair<std::string, Schedule>>{
+           {"order: neither the unit nor one before it is trained", with(6, OpKind::kBackward, 1)},
+           {"order: neither the unit nor one before it is trained", with(5, OpKind::kRecompute, 1)},
+           {"order: neither the unit nor one before it is trained", Single(Layers(2), 1)},
+           {"clips before the last backward", short_of_one}}) {
+    const absl::Status status = Check(schedule, inventory);
+    EXPECT_TRUE(absl::StrContains(status.message(), rule)) << rule << ": " << status;
+  }
+  EXPECT_TRUE(absl::StrContains(Check(right, Layers(2)).message(), "clips before the last backward"));
+}
+
+// Its output comes from units that are not trained, and its own backward is never awaited.
+TEST(Check, NothingIsReducedOfAUnitWithoutTensorsBeforeTheFirstTrainedOne) {
+  Inventory inventory = Layers(2);
+  inventory.mutable_units(0)->clear_tensors(), inventory.mutable_units(3)->clear_borrows();
+  for (const Gradients gradients : {Gradients::kWhole, Gradients::kOwned}) {
+    const ScheduleRecipe recipe{.gradients = gradients, .sharded = true, .gather_bytes = 1 << 20};
+    EXPECT_EQ(Check(Build(inventory, recipe), inventory), absl::OkStatus());
   }
 }
 
@@ -369,9 +404,7 @@ TEST(Check, RefusesScalarsInTheWrongPlace) {
     std::function<void(Schedule&)> spoil;
   };
   // 10 reduce, 11 scalars, 12 clip, 13 step.
-  const auto nothing = [](Op& op) {
-    op = {.kind = OpKind::kSnapshot, .stream = op.stream, .waits = op.waits};
-  };
+  const auto nothing = [](Op& op) { op = {.kind = OpKind::kSnapshot, .stream = op.stream, .waits = op.waits}; };
   const std::vector<Case> cases = {
       {"(OptimizerStep): scalars: read before their sum over ranks", [&](Schedule& s) { nothing(s.ops[11]); }},
       {"scalars: summed twice", [&](Schedule& s) { s.ops[9] = s.ops[11], s.ops[9].waits = {8}; }},
@@ -456,6 +489,28 @@ TEST(Memory, RecomputationKeepsInputs) {
   EXPECT_EQ(b[9], e + inventory.units(0).output_bytes());
   EXPECT_EQ(b[10], 0u);
   EXPECT_EQ(a.back(), 0u);
+}
+
+// By hand, of three blocks of which two are frozen, with the embedding.
+TEST(Memory, AFrozenFrontKeepsNothing) {
+  const Inventory inventory = Frozen(Layers(3), 0, 3);
+  for (const bool recompute : {false, true}) {
+    const Schedule schedule = Build(inventory, {.recompute = recompute});
+    const std::vector<uint64_t> bytes = ActivationBytes(schedule, inventory, 1);
+    const Unit& block = inventory.units(1);
+    const uint64_t piece = models::PieceRows(models::TargetsPerSample(inventory), block.piece_rows());
+    const uint64_t forward =
+        block.saved_bytes() + block.output_bytes() + block.forward_bytes() + block.forward_piece_bytes() * piece;
+    for (const size_t op : {1, 2, 3}) {
+      ASSERT_EQ(Print(schedule.ops[op], inventory), absl::StrCat("Forward h.", op - 1, " m0"));
+      EXPECT_EQ(bytes[op], forward) << "nothing of the units before it";
+    }
+    const size_t last = recompute ? 8 : 7;
+    ASSERT_EQ(Print(schedule.ops[last - 1], inventory), "Backward h.2 m0");
+    EXPECT_EQ(bytes[last - 1], block.saved_bytes() + block.output_bytes() + block.backward_bytes() +
+                                   block.backward_piece_bytes() * piece);
+    EXPECT_EQ(bytes[last], 0u);
+  }
 }
 
 // By hand, of three blocks: forward two inputs, back none beside the slots.

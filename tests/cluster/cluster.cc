@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "cli/output/format.h"
 #include "testing/temporary_folder.h"
 #include "testing/wait.h"
 
@@ -72,6 +74,28 @@ pid_t SpawnProcess(const std::vector<std::string>& argv, const std::vector<std::
   EXPECT_EQ(error, 0) << argv[0];
   return error == 0 ? pid : -1;
 }
+
+// Until it is destroyed, what this thread starts has at most `count` of its cores; which ones, `first` says.
+class FewCores {
+ public:
+  FewCores(int first, int count) {
+    sched_getaffinity(0, sizeof before_, &before_);
+    std::vector<int> all;
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &before_)) all.push_back(core);
+    }
+    if (static_cast<size_t>(count) >= all.size()) return;
+    cpu_set_t few;
+    CPU_ZERO(&few);
+    for (int i = 0; i < count; ++i) CPU_SET(all[static_cast<size_t>(first + i) % all.size()], &few);
+    sched_setaffinity(0, sizeof few, &few);
+  }
+  ~FewCores() { sched_setaffinity(0, sizeof before_, &before_); }
+  FewCores(const FewCores&) = delete;
+
+ private:
+  cpu_set_t before_;
+};
 
 int ExitCode(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
@@ -157,6 +181,9 @@ void Cluster::StartWorker(int index, int slots) {
                                    "--bin_dir",
                                    BinDir()};
   argv.insert(argv.end(), worker_flags.begin(), worker_flags.end());
+  // One core for each slot, so one thread for each rank: on a busy machine the threads of a small model wait for each
+  // other for ten times as long as they compute. Other clusters use other cores.
+  const FewCores cores(getpid() + index * slots, slots);
   workers_[index] = Spawn(argv, name);
 }
 
@@ -251,9 +278,19 @@ json Cluster::Job(const std::string& id) {
   return all.contains("job") ? all["job"] : all;
 }
 
-uint64_t Cluster::Generation(const std::string& id) { return Number(Job(id).value("generation", json(0))); }
+v1::GetJobReply Cluster::GetJob(const std::string& id) {
+  if (client_ == nullptr) client_ = std::make_unique<cli::Client>(cli::Connection{.address = address()});
+  const absl::StatusOr<v1::GetJobReply> reply = client_->GetJob(id);
+  if (!reply.ok()) client_ = nullptr;  // a channel that could not connect waits for a second before it tries again
+  return reply.value_or(v1::GetJobReply());
+}
 
-std::string Cluster::State(const std::string& id) { return Job(id).value("state", ""); }
+uint64_t Cluster::Generation(const std::string& id) { return GetJob(id).job().generation(); }
+
+std::string Cluster::State(const std::string& id) {
+  const v1::GetJobReply reply = GetJob(id);
+  return reply.has_job() ? cli::StateName(reply.job().state()) : "";
+}
 
 bool Cluster::WaitForState(const std::string& id, const std::string& state, absl::Duration deadline) {
   std::string last;
@@ -287,9 +324,8 @@ bool Cluster::WaitForStep(const std::string& id, uint64_t step, absl::Duration d
   uint64_t seen = 0;
   const bool reached = Eventually(
       [&] {
-        const json all = MusterJson({"describe", id});
-        const json metrics = all.value("last_metrics", json::object());
-        if (metrics.contains("step")) seen = Number(metrics["step"]);
+        const v1::GetJobReply reply = GetJob(id);
+        if (reply.has_last_metrics()) seen = reply.last_metrics().step();
         return seen >= step;
       },
       deadline);

@@ -13,11 +13,13 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 #include "absl/time/time.h"
+#include "cli/client.h"
 
 namespace muster::cluster {
 
@@ -77,6 +79,8 @@ class Cluster {
   // Submits it detached and returns the job's id.
   std::string Submit(const JobOptions& options);
   nlohmann::json Job(const std::string& id);
+  // These and WaitFor... call the coordinator from this process: a process of the CLI for each poll takes more of the
+  // machine than the job.
   std::string State(const std::string& id);    // "running"
   uint64_t Generation(const std::string& id);  // the newest
   // Polls until the job is in that state; a test failure at the deadline, or if it ends otherwise.
@@ -104,11 +108,13 @@ class Cluster {
     std::string log;
   };
   Ran Run(const std::vector<std::string>& argv, absl::Duration deadline);
+  v1::GetJobReply GetJob(const std::string& id);  // empty if the coordinator did not answer
   Daemon Spawn(const std::vector<std::string>& command, const std::string& name);
   int WaitFor(Daemon& daemon, absl::Duration deadline);
   std::string LogTail(const std::string& path) const;
 
   std::string folder_;
+  std::unique_ptr<cli::Client> client_;
   Daemon coordinator_;
   std::map<int, Daemon> workers_;
 };

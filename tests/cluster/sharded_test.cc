@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -58,20 +59,21 @@ TEST(Sharded, EveryStrategyTrainsAsOneRankDoes) {
 TEST(Sharded, SynchronizedBatchNormTrainsAsOneRankDoes) {
   Cluster cluster;
   cluster.StartCoordinator();
-  cluster.StartWorker(0, 3);
+  cluster.StartWorker(0, 6);
   const std::string images = cluster.folder() + "/images.bin";
   {
     std::ofstream out(images, std::ios::binary);  // in CIFAR-10's layout
     for (int i = 0; i < 60 * 3073; ++i) out.put(static_cast<char>(i % 3073 == 0 ? i / 3073 % 10 : i * 31 % 251));
   }
-  const auto losses = [&](const std::string& name, int ranks, const std::string& strategy, bool synchronized) {
+  const auto losses = [&](const std::string& name, int ranks, const std::string& strategy, bool synchronized,
+                          const std::string& more = "") {
     const std::string path = absl::StrCat(cluster.folder(), "/", name, ".yaml");
     std::ofstream(path) << "apiVersion: muster/v1\nkind: Job\nname: " << name
                         << "\nmodel: {family: resnet, depth: 8, width: 4, sync_batch_norm: "
                         << (synchronized ? "true" : "false") << "}\ndata: {images: " << images
                         << "}\nbatch: {sequences: 10, microbatch: " << (ranks == 1 ? 10 : 4)
                         << "}\nsteps: 5\noptimizer: {kind: sgd, lr: 0.01}\n"
-                        << Options(ranks, strategy);
+                        << Options(ranks, strategy) << more;
     const Ran ran = cluster.Muster({"submit", "-d", "-o", "name", path});
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     const std::string id(absl::StripAsciiWhitespace(ran.out));
@@ -85,6 +87,9 @@ TEST(Sharded, SynchronizedBatchNormTrainsAsOneRankDoes) {
     ASSERT_EQ(seen.size(), alone.size()) << strategy;
     for (size_t s = 0; s < seen.size(); ++s) EXPECT_NEAR(seen[s], alone[s], 5e-6 * alone[s]) << strategy << " " << s;
   }
+  const std::vector<double> staged = losses("staged", 6, "kind: ddp", true, "parallel: {pipeline: 2}\n");
+  ASSERT_EQ(staged.size(), alone.size());
+  for (size_t s = 0; s < staged.size(); ++s) EXPECT_NEAR(staged[s], alone[s], 5e-6 * alone[s]) << s;
   EXPECT_GT(std::abs(losses("each", 3, "kind: ddp", false).at(0) - alone[0]), 1e-4) << "each rank by its own images";
 }
 
@@ -110,20 +115,14 @@ TEST(Sharded, SharesFollowTheMeasuredSpeed) {
   EXPECT_TRUE(absl::StrContains(wrong.err, "only placement: ragged gives ranks shares")) << wrong.err;
 }
 
-TEST(Sharded, ItsCheckpointIsReadByAnybody) {
-  Cluster cluster;
-  cluster.StartCoordinator();
-  cluster.StartWorker(0, 2);
-  const std::string id =
-      cluster.Submit({.name = "calm", .steps = 40, .checkpoint_every = 20, .extra = Options(2, "kind: fsdp")});
-  ASSERT_TRUE(cluster.WaitForState(id, "completed"));
-
-  // Two files, each with its checksum; readable as one checkpoint.
-  const std::string step = cluster.CheckpointPath("calm") + "/step-0000000040-g1";
-  EXPECT_TRUE(std::filesystem::exists(step + "/shard-00001.safetensors"));
-  const Ran sums = cluster.Shell("sha256sum -c manifest.sha256 shard-00000.sha256 shard-00001.sha256", step);
-  EXPECT_EQ(sums.exit_code, 0) << sums.out << sums.err;
-  const std::string out = cluster.folder() + "/exported";
+// A file for each shard with its checksum, which are readable as one checkpoint by one rank.
+void ExpectOneCheckpoint(Cluster& cluster, const std::string& step, int shards) {
+  std::string sums = "sha256sum -c manifest.sha256";
+  for (int shard = 0; shard < shards; ++shard) absl::StrAppend(&sums, " shard-0000", shard, ".sha256");
+  const Ran summed = cluster.Shell(sums, step);
+  EXPECT_EQ(summed.exit_code, 0) << summed.out << summed.err;
+  EXPECT_FALSE(std::filesystem::exists(absl::StrCat(step, "/shard-0000", shards, ".safetensors")));
+  const std::string out = absl::StrCat(cluster.folder(), "/exported-", shards);
   const Ran exported = cluster.Muster({"export", step, out});
   EXPECT_EQ(exported.exit_code, 0) << exported.err;
   const auto loss = [&](const std::string& path) {
@@ -132,7 +131,21 @@ TEST(Sharded, ItsCheckpointIsReadByAnybody) {
     return nlohmann::json::parse(ran.out, nullptr, false).value("loss", 0.0);
   };
   EXPECT_GT(loss(step), 0);
-  EXPECT_EQ(loss(step), loss(out)) << "a checkpoint of two shards and its export";
+  EXPECT_EQ(loss(step), loss(out)) << "a checkpoint of several shards and its export";
+}
+
+TEST(Sharded, ItsCheckpointIsReadByAnybody) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 4);
+  // Of two shards, and of two stages of two shards.
+  for (const auto& [name, shards, options] :
+       {std::tuple("calm", 2, Options(2, "kind: fsdp")),
+        std::tuple("staged", 4, Options(4, "kind: fsdp") + "parallel: {pipeline: 2}\n")}) {
+    const std::string id = cluster.Submit({.name = name, .steps = 40, .checkpoint_every = 20, .extra = options});
+    ASSERT_TRUE(cluster.WaitForState(id, "completed"));
+    ExpectOneCheckpoint(cluster, cluster.CheckpointPath(name) + "/step-0000000040-g1", shards);
+  }
 }
 
 struct Row {
@@ -185,6 +198,16 @@ TEST(Sharded, AnyStrategyAndSizeGoesOnFromAnyOther) {
                     {2, "kind: zero, stage: 1", "offload: {optimizer: true}\n"},
                     {3, "kind: fsdp, placement: rows"},
                     {1, "kind: single"}},
+                   "", 5e-6);
+}
+
+// Stages on processes of their own, with shards and replicas inside.
+TEST(Sharded, AnyMeshGoesOnFromAnyOther) {
+  ExpectEachGoesOn({{4, "kind: fsdp", "parallel: {pipeline: 2}\n"},
+                    {1, "kind: single"},
+                    {4, "kind: single", "parallel: {pipeline: 4}\npipeline: {schedule: gpipe}\n"},
+                    {2, "kind: fsdp"},
+                    {4, "kind: ddp", "parallel: {pipeline: 2}\npipeline: {schedule: interleaved, chunks: 2}\n"}},
                    "", 5e-6);
 }
 

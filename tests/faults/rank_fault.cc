@@ -49,6 +49,7 @@ std::set<uint64_t> StagesOf(const std::string& phase) {
 std::string StrategyText(const std::string& strategy) {
   if (strategy == "zero1") return "kind: zero, stage: 1";
   if (strategy == "zero3") return "kind: zero, stage: 3";
+  if (strategy == "pipeline") return "kind: fsdp";  // in each of two stages
   return "kind: " + strategy;
 }
 
@@ -80,7 +81,8 @@ cluster::JobOptions JobOf(const std::string& strategy, int ranks, const std::str
           .steps = kSteps,
           .checkpoint_every = 50,
           .sequences = 2 * ranks,
-          .extra = absl::StrCat("resources: {ranks: ", ranks, "}\nstrategy: {", StrategyText(strategy), "}\n")};
+          .extra = absl::StrCat("resources: {ranks: ", ranks, "}\nstrategy: {", StrategyText(strategy), "}\n",
+                                strategy == "pipeline" ? "parallel: {pipeline: 2}\n" : "")};
 }
 
 absl::StatusOr<rundir::RankDir> FindRank(const Cluster& cluster, const std::string& job, uint64_t generation,

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "worker/collectives/gloo.h"
 
 namespace muster::parity {
@@ -39,27 +38,16 @@ const std::vector<NamedStrategy>& StrategyTable() {
   return *table;
 }
 
-RankGroups::RankGroups(const PartitionTable& table, uint32_t ranks, uint32_t rank, collectives::KeyValue& rendezvous) {
-  if (ranks == 1) return;
-  const uint32_t shards = table.shards();
-  const auto make = [&](int32_t group, const std::string& name, uint32_t index, uint32_t size) {
-    groups_[static_cast<size_t>(group)] =
-        collectives::MakeGloo(
-            {.rank = static_cast<int>(index), .size = static_cast<int>(size), .name = name, .host = "127.0.0.1"},
-            rendezvous)
-            .value();
-  };
-  make(kWorldGroup, "world", rank, ranks);
-  if (shards > 1) make(kShardGroup, absl::StrCat("shard ", rank / shards), rank % shards, shards);
-  if (ranks > shards) make(kReplicaGroup, absl::StrCat("replica ", rank % shards), rank / shards, ranks / shards);
-  make(kExchangeGroup, "exchange", rank, ranks);
-}
-
-std::array<collectives::Group*, kGroups> RankGroups::all() const {
-  std::array<collectives::Group*, kGroups> all{};
-  for (size_t i = 0; i < all.size(); ++i) all[i] = groups_[i].get();
-  return all;
-}
+RankGroups::RankGroups(const engine::Configured& configured, collectives::KeyValue& rendezvous)
+    : groups_(engine::MakeGroups(configured.mesh, configured.config.schedule.groups, configured.config.rank,
+                                 [&](const GroupSpec& group, const Membership& own) {
+                                   return collectives::MakeGloo({.rank = static_cast<int>(own.index),
+                                                                 .size = static_cast<int>(own.size),
+                                                                 .name = engine::NameOf(group, own),
+                                                                 .host = "127.0.0.1"},
+                                                                rendezvous);
+                                 })
+                  .value()) {}
 
 void RunRanks(uint32_t ranks, const std::function<void(uint32_t)>& body) {
   std::vector<std::thread> threads;

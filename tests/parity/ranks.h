@@ -1,19 +1,18 @@
 // Ranks as threads of this process, for comparisons under every strategy.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "proto/partition.pb.h"
 #include "proto/spec.pb.h"
-#include "strategies/schedule/schedule.h"
 #include "tests/parity/peer.h"
 #include "worker/collectives/group.h"
 #include "worker/collectives/key_value.h"
+#include "worker/engine/configure.h"
+#include "worker/engine/mesh_groups.h"
 
 namespace muster::parity {
 
@@ -32,11 +31,11 @@ const std::vector<NamedStrategy>& StrategyTable();
 // A rank's process groups by Gloo over loopback, as the trainer makes them. All ranks make theirs at the same time.
 class RankGroups {
  public:
-  RankGroups(const PartitionTable& table, uint32_t ranks, uint32_t rank, collectives::KeyValue& rendezvous);
-  std::array<collectives::Group*, kGroups> all() const;
+  RankGroups(const engine::Configured& configured, collectives::KeyValue& rendezvous);
+  const std::vector<collectives::Group*>& by_number() const { return groups_.by_number; }
 
  private:
-  std::array<std::unique_ptr<collectives::Group>, kGroups> groups_;
+  engine::MeshGroups groups_;
 };
 
 // Runs body(rank) in a thread each, and waits.

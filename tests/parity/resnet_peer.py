@@ -4,7 +4,8 @@ peer.py calls `run` with a run, which returns {"losses", "norms", "evaluation": 
 {"export", "images"}, which returns {"loss", "top1"}. A run: the model's numbers, the optimizer's, `data` (float32 images
 [samples, C, H, W], then as many int64 labels), `weights` (raw float32, tensors one after another as `tensors` lists
 them), `steps`, `samples` a step over all ranks, `microbatch` (of a rank), `ranks` (more than one:
-DistributedDataParallel over Gloo, one process each; with `sync_bn`, and SyncBatchNorm), `out` (the file for the final
+DistributedDataParallel over Gloo, one process each; with `sync_bn`, and SyncBatchNorm), `frozen` (names of parameters
+that need no gradient), `out` (the file for the final
 tensors, as `weights`), and `mistake`: "" or one of MISTAKES, to show that the test's limits catch it.
 """
 import contextlib
@@ -191,9 +192,12 @@ def train(config, rank=0):
     if config["sync_bn"] and ranks > 1:
         library = kernels_of_sync_batch_norm(config["mistake"])  # as long as it lives
         synchronize(model)
+    for name in config["frozen"]:
+        model.get_parameter(name).requires_grad_(False)
     wrapped = DistributedDataParallel(model) if ranks > 1 else model
-    decay = [p for p in model.parameters() if p.dim() >= 2]
-    plain = [p for p in model.parameters() if p.dim() < 2]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decay = [p for p in trained if p.dim() >= 2]
+    plain = [p for p in trained if p.dim() < 2]
     optimizer = torch.optim.SGD([{"params": decay}, {"params": plain, "weight_decay": 0.0}], lr=config["lr"],
                                 momentum=config["momentum"], weight_decay=config["weight_decay"],
                                 nesterov=config["mistake"] == "nesterov")

@@ -41,6 +41,7 @@ struct ResnetTrial {
   bool peer_is_one = false;   // the peer computes the whole batch in one process, by torch.nn.BatchNorm2d
   std::string mistake = {};
   uint32_t seed = 3;  // of weights and images
+  std::vector<std::string> freeze = {};
 };
 
 struct Outcome {
@@ -107,6 +108,7 @@ Train MakeResnetTrain(const ResnetTrial& trial) {
   o.set_weight_decay(5e-3);
   o.set_clip_norm(1.0);
   train.set_seed(trial.seed);
+  for (const std::string& pattern : trial.freeze) train.add_freeze(pattern);
   return train;
 }
 
@@ -142,17 +144,27 @@ json TensorsOf(const Inventory& inventory) {
   return tensors;
 }
 
+json FrozenOf(const Inventory& inventory) {
+  json names = json::array();
+  for (const Unit& unit : inventory.units()) {
+    for (const Tensor& tensor : unit.tensors()) {
+      if (tensor.frozen()) names.push_back(tensor.name());
+    }
+  }
+  return names;
+}
+
 Outcome Ours(const ResnetTrial& trial) {
   const Train train = MakeResnetTrain(trial);
-  const Inventory inventory = models::MakeInventory(train.model()).value();
+  const Inventory inventory = models::MakeInventory(train).value();
   collectives::MemoryKeyValue rendezvous;
   Outcome outcome;
   Images images(trial);
   std::mutex mutex;
   const auto run = [&](uint32_t rank) {
     engine::Configured made = engine::Configure(train, inventory, trial.ranks, rank).value();
-    const RankGroups groups(made.config.table, trial.ranks, rank, rendezvous);
-    made.config.groups = groups.all();
+    const RankGroups groups(made, rendezvous);
+    made.config.groups = groups.by_number();
     made.config.check_accesses = true;
     const auto engine = engine::Engine::Create(made.config).value();
     const strategies::Share share = strategies::ShareOf(trial.samples, trial.ranks, rank);
@@ -179,7 +191,7 @@ Outcome Theirs(const ResnetTrial& trial) {
   alone.ranks = 1;
   const Train train = MakeResnetTrain(alone);
   const Resnet& m = train.model().resnet();
-  const Inventory inventory = models::MakeInventory(train.model()).value();
+  const Inventory inventory = models::MakeInventory(train).value();
   const auto engine = engine::Engine::Create(engine::Configure(train, inventory).value().config).value();
   std::vector<float> tensors;
   Collect(*engine, inventory, true, tensors);
@@ -204,6 +216,7 @@ Outcome Theirs(const ResnetTrial& trial) {
                                              {"weight_decay", 5e-3},
                                              {"clip_norm", 1.0},
                                              {"label_smoothing", trial.smoothing},
+                                             {"frozen", FrozenOf(inventory)},
                                              {"mistake", trial.mistake},
                                              {"data", data},
                                              {"weights", weights},
@@ -333,6 +346,23 @@ TEST(ResnetParity, MistakesOfSynchronizationAreSeen) {
   for (const char* mistake : {"own_statistics", "equal_counts", "own_sums", "own_count"}) {
     ExpectCaughtResnet({.ranks = 3, .samples = 13, .microbatch = 5, .synchronized = true, .mistake = mistake});
   }
+}
+// Autograd ends at the first parameter that needs a gradient; running statistics go on in front of it, and so does what
+// SyncBatchNorm exchanges forward, also of a rank whose microbatch is empty.
+TEST(ResnetParity, BehindAFrozenFront) {
+  const std::vector<std::string> freeze = {"*", "!layer2.*", "!layer3.*", "!fc.*", "layer3.0.conv1.weight"};
+  ExpectSameResnet({.freeze = freeze});
+  ExpectSameResnet({.recompute = true, .freeze = freeze});
+  ExpectSameResnet({.ranks = 2, .freeze = freeze});
+  ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_fsdp(); }, .ranks = 2, .freeze = freeze});
+  ExpectSameResnet({.ranks = 3, .samples = 13, .microbatch = 3, .synchronized = true, .freeze = freeze});
+  ExpectSameResnet({.strategy = [](Strategy& s) { s.mutable_zero()->set_stage(3); },
+                    .ranks = 3,
+                    .samples = 10,
+                    .microbatch = 3,
+                    .recompute = true,
+                    .synchronized = true,
+                    .freeze = freeze});
 }
 // Trained by our trainer with each stem, exported, and read by torchvision's model, or by the paper's.
 TEST(ResnetParity, AnExportHasTheSameLossThere) {

@@ -112,8 +112,8 @@ class TensorsParity : public ::testing::Test {
     const auto run = [&](uint32_t rank) {
       engine::Configured made = engine::Configure(train, inventory, trial.ranks, rank).value();
       made.config.plugin = plugins::LoadPlugin(train.model(), {.roots = {}, .named = kTensorsLibrary}).value();
-      const RankGroups groups(made.config.table, trial.ranks, rank, rendezvous);
-      made.config.groups = groups.all();
+      const RankGroups groups(made, rendezvous);
+      made.config.groups = groups.by_number();
       made.config.check_accesses = true;
       const auto engine = engine::Engine::Create(made.config).value();
       {

@@ -55,9 +55,9 @@ Train MakeTrain(const Trial& trial) {
   return train;
 }
 
-engine::Config MakeConfig(const Trial& trial, uint32_t rank) {
+engine::Configured Configure(const Trial& trial, uint32_t rank) {
   const Train train = MakeTrain(trial);
-  return engine::Configure(train, *models::MakeInventory(train.model()), trial.ranks, rank).value().config;
+  return engine::Configure(train, *models::MakeInventory(train.model()), trial.ranks, rank).value();
 }
 
 }  // namespace
@@ -76,9 +76,10 @@ Curve Lab::Ours(const Trial& trial) const {
   collectives::MemoryKeyValue rendezvous;
   std::vector<Curve> curves(trial.ranks);
   const auto run = [&](uint32_t rank) {
-    engine::Config config = MakeConfig(trial, rank);
-    const RankGroups groups(config.table, trial.ranks, rank, rendezvous);
-    config.groups = groups.all();
+    engine::Configured configured = Configure(trial, rank);
+    engine::Config& config = configured.config;
+    const RankGroups groups(configured, rendezvous);
+    config.groups = groups.by_number();
     const auto engine = engine::Engine::Create(config).value();
     const strategies::Share share = strategies::ShareOf(trial.sequences, trial.ranks, rank);
     std::vector<uint32_t> tokens;
@@ -102,7 +103,7 @@ Curve Lab::Theirs(const Trial& trial) const {
   const models::ModelFamily& family = *models::FamilyOf(model);
   Trial alone = trial;
   alone.ranks = 1;
-  const auto engine = engine::Engine::Create(MakeConfig(alone, 0)).value();
+  const auto engine = engine::Engine::Create(Configure(alone, 0).config).value();
   const std::string path = folder_.path() + "/weights.bin";
   json config = {{"model", family.ToConfig(model)},
                  {"layers", model.gpt2().layers()},

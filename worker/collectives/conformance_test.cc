@@ -53,11 +53,13 @@ class ThreadsTransport final : public DeviceTransport {
     return true;
   }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override { return std::make_unique<Event>(last_); }
-  absl::StatusOr<std::unique_ptr<DeviceTransport>> Split(int color, int key) override {
+  absl::StatusOr<Part> Split(int color, int key) override {
     const at::Tensor all = at::zeros({threads_->size(), 2}, at::kLong);
     all[threads_->rank()][0] = color;
     all[threads_->rank()][1] = key;
     if (absl::Status status = threads_->AllReduce(all)->Wait(); !status.ok()) return status;
+    const int split = splits_++;
+    if (color == kNoColor) return nullptr;
     int size = 0, rank = 0;
     for (int r = 0; r < threads_->size(); ++r) {
       if (all[r][0].item<int64_t>() != color) continue;
@@ -65,7 +67,7 @@ class ThreadsTransport final : public DeviceTransport {
       rank += all[r][1].item<int64_t>() < key;
     }
     const MutexLock lock(parts_->mutex);
-    Groups& groups = parts_->groups[{splits_++, color}];
+    Groups& groups = parts_->groups[{split, color}];
     if (groups.empty()) groups = MakeThreads(size);
     return std::make_unique<ThreadsTransport>(std::move(groups[static_cast<size_t>(rank)]), std::make_shared<Parts>());
   }
@@ -219,6 +221,13 @@ INSTANTIATE_TEST_SUITE_P(Backends, MessageConformance, ::testing::ValuesIn(Backe
 TEST(Device, RowsAndColumnsOfRanksAreGroups) {
   const Groups groups = DeviceGroups(4, absl::Seconds(20));
   ExpectRowsAndColumns(groups, [](DeviceGroup& world, int color, int rank, int size) {
+    return world.Split(color, {.rank = rank, .size = size, .count = [] { return 1; }, .diagnose = [] { return ""; }});
+  });
+}
+
+TEST(Device, ARankMayBeInNoPartOfASplit) {
+  const Groups groups = DeviceGroups(4, absl::Seconds(20));
+  ExpectAPairAndNoPartOfTheOthers(groups, [](DeviceGroup& world, int color, int rank, int size) {
     return world.Split(color, {.rank = rank, .size = size, .count = [] { return 1; }, .diagnose = [] { return ""; }});
   });
 }

@@ -308,4 +308,28 @@ void ExpectRowsAndColumns(const Groups& world, const F& split) {
   for (std::thread& rank : ranks) rank.join();
 }
 
+// The first and the last rank are a group, made by `split`(world, color, rank, size) on every rank at once; the others
+// are in none.
+template <typename F>
+void ExpectAPairAndNoPartOfTheOthers(const Groups& world, const F& split) {
+  const int size = static_cast<int>(world.size());
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto& whole = dynamic_cast<DeviceGroup&>(*world[static_cast<size_t>(rank)]);
+      const bool last = rank == size - 1, in = rank == 0 || last;
+      const auto pair = split(whole, in ? 0 : kNoColor, last ? 1 : 0, 2);
+      ASSERT_TRUE(pair.ok()) << pair.status();
+      ASSERT_EQ(*pair != nullptr, in) << "rank " << rank;
+      if (in) {
+        const at::Tensor sum = at::full({1}, rank + 1, at::TensorOptions(at::kFloat).device(whole.device()));
+        ASSERT_TRUE((*pair)->AllReduce(sum)->Wait().ok());
+        EXPECT_EQ(sum[0].item<float>(), static_cast<float>(size + 1));
+      }
+      EXPECT_TRUE(whole.Barrier().ok()) << "the whole lives on";
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
 }  // namespace muster::collectives

@@ -98,13 +98,14 @@ class Communicator {
     return Health();
   }
 
+  // Null: no part of this rank's.
   absl::StatusOr<std::unique_ptr<DeviceTransport>> Split(int color, int key) {
     const SteadyPoint deadline = After(options_.timeout);
     for (Backoff backoff; true; backoff.Sleep()) {
       if (absl::Status status = Health(); !status.ok()) return status;
       auto part = TrySplit(color, key);
       if (!part.ok()) return Fail(absl::StrCat("a split of the group: ", part.status().message()));
-      if (*part != nullptr) return part;
+      if (part->has_value()) return **std::move(part);
       if (Left(deadline) <= absl::ZeroDuration()) return Fail(absl::StrCat("a split of the group: ", Late()));
     }
   }
@@ -152,11 +153,11 @@ class Communicator {
     return true;
   }
 
-  // Null: not yet.
-  absl::StatusOr<std::unique_ptr<DeviceTransport>> TrySplit(int color, int key) {
+  // None: not yet.
+  absl::StatusOr<DeviceTransport::Part> TrySplit(int color, int key) {
     const MutexLock lock(mutex_);
     if (!failure_.ok()) return failure_;
-    if (!pending_.empty()) return nullptr;
+    if (!pending_.empty()) return std::nullopt;
     return transport_->Split(color, key);
   }
 
@@ -334,6 +335,7 @@ class DeviceGroupImpl final : public DeviceGroup {
   absl::StatusOr<std::unique_ptr<DeviceGroup>> Split(int color, DeviceGroupOptions part) override {
     absl::StatusOr<std::unique_ptr<DeviceTransport>> transport = communicator_->Split(color, part.rank);
     if (!transport.ok()) return transport.status();
+    if (*transport == nullptr) return nullptr;
     return MakeDeviceGroup(std::move(part), *std::move(transport));
   }
 

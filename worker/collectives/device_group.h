@@ -40,9 +40,10 @@ struct DeviceGroupOptions {
 class DeviceGroup : public Group {
  public:
   virtual c10::Device device() const = 0;
-  // The group of those ranks of this one that give the same `color`, ordered by `part.rank`. Every rank calls it, in
-  // the same order of splits; first waits until the device has finished this group's collectives. Unavailable: not all
-  // ranks came within the group's timeout, which fails this group, too. Throws as MakeDeviceGroup.
+  // The group of those ranks of this one that give the same `color`, ordered by `part.rank`; null for kNoColor, the
+  // color of a rank that is in no part and of which nothing in `part` is used. Every rank calls it, in the same order
+  // of splits; first waits until the device has finished this group's collectives. Unavailable: not all ranks came
+  // within the group's timeout, which fails this group, too. Throws as MakeDeviceGroup.
   virtual absl::StatusOr<std::unique_ptr<DeviceGroup>> Split(int color, DeviceGroupOptions part) = 0;
 };
 

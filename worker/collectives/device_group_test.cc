@@ -20,6 +20,7 @@ namespace muster::collectives {
 namespace {
 
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -401,6 +402,25 @@ TEST_F(DeviceGroupTest, ASplitWaitsForWhatIsInProgressAndThenForTheOtherRanks) {
   ASSERT_TRUE(part.ok()) << part.status();
   EXPECT_THAT(device.calls(), Contains("split 3 1"));
   EXPECT_EQ((*part)->rank(), 1);
+  EXPECT_TRUE(group->Health().ok());
+}
+
+TEST_F(DeviceGroupTest, ARankOfNoPartSplitsWithTheOthersAndGetsNone) {
+  const auto group = Make();
+  device.split.Set(false);
+  absl::StatusOr<std::unique_ptr<DeviceGroup>> part = absl::InternalError("not yet");
+  std::atomic<bool> returned = false;
+  std::thread splitting([&] {
+    part = group->Split(kNoColor, {});
+    returned = true;
+  });
+  EXPECT_TRUE(Eventually([&] { return device.calls().size() > 1; }));
+  EXPECT_FALSE(returned) << "the other ranks have not come";
+  device.split.Set(true);
+  splitting.join();
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_EQ(*part, nullptr);
+  EXPECT_THAT(device.calls(), Each("split -1 0"));
   EXPECT_TRUE(group->Health().ok());
 }
 

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,6 +19,9 @@
 #include "worker/collectives/group.h"
 
 namespace muster::collectives {
+
+// The color of a rank that is in no part of a split.
+inline constexpr int kNoColor = -1;
 
 // A collective as Group defines it. No part is empty.
 struct DeviceCollective {
@@ -52,9 +56,10 @@ class DeviceTransport {
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() = 0;
 
   // Makes the transport of a part of the ranks: of those that give the same `color`, in the order of `key`. Every rank
-  // of this one calls it, when the device has finished every collective. Null: still in progress; call it again, and
-  // nothing else but Ready and Abort before it has ended.
-  virtual absl::StatusOr<std::unique_ptr<DeviceTransport>> Split(int color, int key) = 0;
+  // of this one calls it, when the device has finished every collective. None: still in progress; call it again, and
+  // nothing else but Ready and Abort before it has ended. Null, for kNoColor: the rank is in no part.
+  using Part = std::optional<std::unique_ptr<DeviceTransport>>;
+  virtual absl::StatusOr<Part> Split(int color, int key) = 0;
 
   // The clean end, when the device has finished every collective: Finalize, as Begin; when ready, Destroy.
   virtual absl::StatusOr<bool> Finalize() = 0;

@@ -90,11 +90,12 @@ class FakeDevice {
       if (absl::Status status = device_.record.Get(); !status.ok()) return status;
       return std::make_unique<FakeEvent>(device_);
     }
-    absl::StatusOr<std::unique_ptr<DeviceTransport>> Split(int color, int key) override {
+    absl::StatusOr<Part> Split(int color, int key) override {
       device_.Add(absl::StrCat("split ", color, " ", key));
       const absl::StatusOr<bool> made = device_.split.Get();
       if (!made.ok()) return made.status();
-      return *made ? std::make_unique<FakeTransport>(device_) : nullptr;
+      if (!*made) return std::nullopt;
+      return color == kNoColor ? nullptr : std::make_unique<FakeTransport>(device_);
     }
     absl::StatusOr<bool> Finalize() override {
       device_.Add("finalize");

@@ -155,8 +155,9 @@ class NcclTransport final : public DeviceTransport {
     });
   }
 
-  absl::StatusOr<std::unique_ptr<DeviceTransport>> Split(int color, int key) override {
-    using Made = absl::StatusOr<std::unique_ptr<DeviceTransport>>;
+  absl::StatusOr<Part> Split(int color, int key) override {
+    static_assert(kNoColor == NCCL_SPLIT_NOCOLOR);
+    using Made = absl::StatusOr<Part>;
     return OnDevice<Made>(device_, [&]() -> Made {
       absl::StatusOr<bool> ready = true;
       if (!splitting_) {
@@ -166,14 +167,18 @@ class NcclTransport final : public DeviceTransport {
       }
       // This communicator is ready first; before that the other one may not exist.
       if (ready.ok()) ready = Ready();
+      if (ready.ok() && *ready && color == kNoColor) {
+        splitting_ = false;
+        return Part(nullptr);
+      }
       if (ready.ok() && *ready) ready = StateOf(part_);
       int rank = 0, size = 0;
       if (ready.ok() && *ready) ready = Result(ncclCommUserRank(part_, &rank));
       if (ready.ok() && *ready) ready = Result(ncclCommCount(part_, &size));
       if (!ready.ok()) return ready.status();
-      if (!*ready) return nullptr;
+      if (!*ready) return std::nullopt;
       splitting_ = false;
-      return std::make_unique<NcclTransport>(device_, rank, size, std::exchange(part_, nullptr));
+      return Part(std::make_unique<NcclTransport>(device_, rank, size, std::exchange(part_, nullptr)));
     });
   }
 
@@ -302,6 +307,7 @@ absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeNccl(const NcclOptions& options
 
 absl::StatusOr<std::unique_ptr<DeviceGroup>> SplitNccl(DeviceGroup& world, int color, const NcclOptions& options,
                                                        KeyValue& rendezvous) {
+  if (color == kNoColor) return world.Split(color, {});
   auto joined = Peers::Join(options.rank, options.size, options.name, options.host, rendezvous);
   if (!joined.ok()) return joined.status();
   const std::shared_ptr<Peers> peers = *std::move(joined);

@@ -34,7 +34,8 @@ absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeNccl(const NcclOptions& options
 
 // A group of those ranks of `world` that give the same `color`: no second id and no second meeting, as NCCL connects it
 // through the communicator that is there (ncclCommSplit). Every rank of `world` calls it, in the same order of splits;
-// options.rank is the rank in the part, and the device and deadlines are those of `world`. Errors as MakeNccl.
+// one of kNoColor is in no part and gets null. options.rank is the rank in the part, and the device and deadlines are
+// those of `world`. Errors as MakeNccl.
 absl::StatusOr<std::unique_ptr<DeviceGroup>> SplitNccl(DeviceGroup& world, int color, const NcclOptions& options,
                                                        KeyValue& rendezvous);
 

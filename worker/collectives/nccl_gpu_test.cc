@@ -50,6 +50,31 @@ TEST(Nccl, RowsAndColumnsOfRanksAreGroups) {
   });
 }
 
+TEST(Nccl, ARankMayBeInNoPartOfASplit) {
+  const int size = static_cast<int>(c10::cuda::device_count());
+  ASSERT_GE(size, 1) << "there is no GPU: the test would pass without having run";
+  if (size == 1) {  // the only rank is in none
+    const Groups groups = NcclGroups(1, absl::Seconds(60));
+    MemoryKeyValue values;
+    const auto none = SplitNccl(dynamic_cast<DeviceGroup&>(*groups[0]), kNoColor, {}, values);
+    ASSERT_TRUE(none.ok()) << none.status();
+    EXPECT_EQ(*none, nullptr);
+    return;
+  }
+  MemoryKeyValue values;
+  const Groups groups = NcclGroups(size, absl::Seconds(60));
+  ExpectAPairAndNoPartOfTheOthers(groups, [&](DeviceGroup& world, int color, int rank, int part) {
+    return SplitNccl(world, color,
+                     {.rank = rank,
+                      .size = part,
+                      .name = "pair",
+                      .host = "127.0.0.1",
+                      .device = world.rank(),
+                      .timeout = absl::Seconds(60)},
+                     values);
+  });
+}
+
 Backend NcclBackend() {
   return {"nccl", c10::kCUDA, static_cast<int>(c10::cuda::device_count()), NcclGroups, /*tells_of_messages=*/true};
 }

@@ -311,6 +311,7 @@ class ThreadGroup final : public Group {
 
  private:
   std::unique_ptr<Work> Issue(Offer offer) {
+    std::unique_ptr<ThreadWork> work;  // outlives the lock, which its end takes: copying may throw
     const MutexLock lock(shared_->mutex);
     if (!shared_->failed.ok()) return std::make_unique<FailedWork>(shared_->failed);
     const uint64_t number = shared_->issued[static_cast<size_t>(rank_)]++;
@@ -322,7 +323,7 @@ class ThreadGroup final : public Group {
     }
     const std::shared_ptr<Meeting> meeting = entry;
     const size_t place = static_cast<size_t>(rank_);
-    auto work = std::make_unique<ThreadWork>(shared_, meeting, place, Form(offer));
+    work = std::make_unique<ThreadWork>(shared_, meeting, place, Form(offer));
     Join(*meeting, place, std::move(offer));
     if (std::ranges::find(meeting->come, false) == meeting->come.end()) shared_->meetings.erase(number);
     return work;
@@ -330,6 +331,7 @@ class ThreadGroup final : public Group {
 
   std::unique_ptr<Work> Pair(Collective kind, int from, int to, at::Tensor values) {
     Offer offer{kind, {{std::move(values), 0}}};
+    std::unique_ptr<ThreadWork> work;  // as in Issue
     const MutexLock lock(shared_->mutex);
     if (!shared_->failed.ok()) return std::make_unique<FailedWork>(shared_->failed);
     auto& unmatched = shared_->pairs[{from, to}];
@@ -342,7 +344,7 @@ class ThreadGroup final : public Group {
       unmatched.emplace_back(kind, meeting);
     }
     const size_t place = kind == Collective::kSend ? kSender : 1;
-    auto work = std::make_unique<ThreadWork>(shared_, meeting, place, Form(offer));
+    work = std::make_unique<ThreadWork>(shared_, meeting, place, Form(offer));
     Join(*meeting, place, std::move(offer));
     return work;
   }

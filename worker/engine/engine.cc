@@ -98,7 +98,7 @@ class CompiledEngine final : public Engine {
   absl::Status Guarded(F&& body);
 
   void Initialise();
-  // Of this rank's bf16 matrices on a CPU: those of the units, and those of Muon's update.
+  // Of this rank's bf16 matrices on a CPU: those of the units, and those of Muon's update, which may be offloaded.
   void ChooseGemms();
   absl::Status MakeUnits();
   void MakeState();
@@ -283,21 +283,22 @@ absl::Status CompiledEngine::MakeQueue() {
 }
 
 void CompiledEngine::MakeInputs() {
-  inputs_.emplace(OffloadedInputs::Options{.schedule = &config_.schedule,
-                                           .inventory = &config_.inventory,
-                                           .host = &host_,
-                                           .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
-                                           .device = device_,
-                                           .poison = config_.poison});
+  inputs_.emplace(
+      OffloadedInputs::Options{.schedule = &config_.schedule,
+                               .inventory = &config_.inventory,
+                               .host = &host_,
+                               .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
+                               .device = device_,
+                               .poison = config_.poison});
 }
 
 void CompiledEngine::MakeReceived() {
-  received_.emplace(ReceivedActivations::Options{
-      .schedule = &config_.schedule,
-      .inventory = &config_.inventory,
-      .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
-      .device = device_,
-      .compute = ScalarTypeOf(config_.train.precision().compute())});
+  received_.emplace(
+      ReceivedActivations::Options{.schedule = &config_.schedule,
+                                   .inventory = &config_.inventory,
+                                   .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
+                                   .device = device_,
+                                   .compute = ScalarTypeOf(config_.train.precision().compute())});
 }
 
 void CompiledEngine::Initialise() {
@@ -316,8 +317,10 @@ void CompiledEngine::Initialise() {
 }
 
 void CompiledEngine::ChooseGemms() {
-  const bool multiplies = config_.train.precision().compute() == DTYPE_BF16 || config_.train.optimizer().has_muon();
-  if (!device_.is_cpu() || !multiplies) return;
+  const bool on_cpu = device_.is_cpu(), updates = on_cpu || storage_->offloads();
+  const bool multiplies = (on_cpu && config_.train.precision().compute() == DTYPE_BF16) ||
+                          (updates && config_.train.optimizer().has_muon());
+  if (!multiplies) return;
   const units::Bf16Choice choice = units::ChooseBf16Gemms();
   bf16_gemms_ = config_.bf16_gemms.value_or(choice.gemms);
   if (!config_.bf16_gemms.has_value()) notes_.push_back(choice.log);
@@ -372,9 +375,13 @@ void CompiledEngine::MakeBuffers() {
   }
 }
 
+// Those of the first of the ranks that train the same units: along one axis after the other.
 void CompiledEngine::ShareBuffers() {
-  if (!flat_buffers_.defined() || config_.groups[kWorldGroup] == nullptr) return;
-  ThrowIfBad(config_.groups[kWorldGroup]->Broadcast(flat_buffers_, /*root=*/0)->Wait());
+  if (!flat_buffers_.defined()) return;
+  for (const int32_t axis : {kShardGroup, kReplicaGroup}) {
+    collectives::Group* const group = config_.groups[axis];
+    if (group != nullptr) ThrowIfBad(group->Broadcast(flat_buffers_, /*root=*/0)->Wait());
+  }
 }
 
 void CompiledEngine::MakeState() {
@@ -550,20 +557,21 @@ void CompiledEngine::Optimize(Training& training, uint64_t step, const Op& op) {
   FlatOptimizer& optimizer = *optimizers_.at(std::max(0, op.unit));
   if (DecidesOnDevice()) {
     optimizer.StepUnless(*training.decision, step, training.learning_rate);
-    Renew();
+    ++parameters_version_;
     return;
   }
   const StepResult& result = training.result;
   if (result.skipped || training.halted) return;
   // torch.nn.utils.clip_grad_norm_
   const double clipped = std::min(1.0, rules_.clip_norm / (result.gradient_norm + 1e-6));
-  optimizer.Step(step - training.update.skipped_steps(), training.learning_rate, clipped / result.loss_scale);
-  if (!storage_->offloads()) {
-    Renew();
-    return;
+  if (storage_->offloads()) {
+    storage_->BeginStep(op);
+    for (const StatePart& part : optimizer.State()) host_.Expect(part.values);
   }
+  optimizer.Step(step - training.update.skipped_steps(), training.learning_rate, clipped / result.loss_scale);
   ++parameters_version_;
-  storage_->Stepped(op);
+  if (!storage_->offloads()) return;
+  storage_->EndStep(op);
   for (const StatePart& part : optimizer.State()) host_.Evict(part.values);
 }
 

@@ -35,19 +35,19 @@
 namespace muster::engine {
 
 struct Config {
-  Inventory inventory;   // of the rank's stage, if there is a pipeline (strategies::StageModel)
-  PartitionTable table;  // likewise
-  uint32_t rank = 0;     // of the generation
-  uint32_t shard = 0;    // of `table`
+  Inventory inventory;      // of the rank's stage, if there is a pipeline (strategies::StageModel)
+  PartitionTable table;     // likewise
+  uint32_t rank = 0;        // of the generation
+  uint32_t shard = 0;       // of `table`
   uint32_t data_ranks = 1;  // that divide a batch
   Schedule schedule;
   Schedule evaluation;
   Train train;  // resolved
   bool cuda = false;
-  bool decide_on_device = false;                      // decide skipping and clipping on the device; always so on a GPU
+  bool decide_on_device = false;  // decide skipping and clipping on the device; always so on a GPU
   // By Op::group; they outlive the engine. Null: no such group, or it has one rank.
   std::vector<collectives::Group*> groups = std::vector<collectives::Group*>(kGroups);
-  OpListener* progress = nullptr;                     // receives each op of a step; outlives the engine. May be null
+  OpListener* progress = nullptr;  // receives each op of a step; outlives the engine. May be null
   // For tests and for hunting a fault:
   bool poison = false;          // fill released parameters with NaN, to expose a use after release
   bool check_accesses = false;  // refuse an op that does not wait for another one with which it conflicts in memory

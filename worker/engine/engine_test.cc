@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <string_view>
 
 #include "absl/strings/match.h"
 #include "models/inventory.h"
@@ -432,6 +434,40 @@ TEST(Engine, Bf16ComputesWithLoadedParameters) {
   ASSERT_TRUE(loaded->Push().ok());
   EXPECT_EQ(loaded->Evaluate(tokens.batch).value().loss, trained->Evaluate(tokens.batch).value().loss);
   EXPECT_EQ(loaded->Step(tokens.batch, 1e-2)->loss, trained->Step(tokens.batch, 1e-2)->loss);
+}
+
+int64_t& FlatCasts() {
+  static thread_local int64_t elements = 0;
+  return elements;
+}
+
+// Elements of flat fp32 buffers that operators of a step cast into others, as storage keeps parameters.
+int64_t CastInAStep(Engine& engine) {
+  const auto count = [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+    if (std::string_view(function.name()) != "aten::copy_") return nullptr;
+    const at::Tensor to = function.inputs()[0].toTensor(), from = function.inputs()[1].toTensor();
+    if (to.dim() == 1 && from.scalar_type() == at::kFloat && to.scalar_type() != at::kFloat) FlatCasts() += to.numel();
+    return nullptr;
+  };
+  FlatCasts() = 0;
+  const at::CallbackHandle handle = at::addGlobalCallback(at::RecordFunctionCallback(count).needsInputs(true));
+  EXPECT_TRUE(engine.Step(Tokens(4).batch, 1e-2).ok());
+  at::removeCallback(handle);
+  return FlatCasts();
+}
+
+// LibTorch's AdamW needs a pass over the master weights to cast them, the program of GPUs none.
+TEST(Engine, TheProgramOfAdamWLeavesNothingToCast) {
+  Config bf16 = Small(4, 2);
+  bf16.train.mutable_precision()->set_compute(DTYPE_BF16);
+  Compile(bf16);
+  for (Config config : {bf16, InFp16(Small(4, 2), 1024)}) {
+    auto operators = Engine::Create(config).value();
+    config.device_rows = true;
+    auto program = Engine::Create(config).value();
+    EXPECT_GE(CastInAStep(*operators), static_cast<int64_t>(models::Parameters(config.inventory)));
+    EXPECT_EQ(CastInAStep(*program), 0);
+  }
 }
 
 TEST(Engine, AccumulationChangesOnlyTheOrderOfSums) {

@@ -90,6 +90,12 @@ at::Tensor HostMemory::Zeros(int64_t elements, at::ScalarType dtype) {
       options);
 }
 
+void HostMemory::Expect(const at::Tensor& soon) const {
+  if (!is_file() || soon.numel() == 0) return;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(soon.const_data_ptr()), first = begin / PageBytes() * PageBytes();
+  (void)madvise(reinterpret_cast<void*>(first), begin + soon.nbytes() - first, MADV_WILLNEED);
+}
+
 void HostMemory::Evict(const at::Tensor& used) const {
   if (!is_file() || used.numel() == 0) return;
   const uintptr_t page = PageBytes(), begin = reinterpret_cast<uintptr_t>(used.const_data_ptr());

@@ -19,6 +19,10 @@ class HostMemory {
   // has room; InvalidArgument: no file can be made in the folder.
   at::Tensor Zeros(int64_t elements, at::ScalarType dtype);
 
+  // Of a file: what `soon` has begins to come into memory, as fast as the disk reads; a page that is only touched waits
+  // for the disk alone. Elsewhere nothing.
+  void Expect(const at::Tensor& soon) const;
+
   // Of a file: what `used` has is written back and leaves memory, so that a pass over all of it needs no more memory
   // than a part. Elsewhere nothing.
   void Evict(const at::Tensor& used) const;

@@ -18,11 +18,13 @@ InFlightMicrobatches::InFlightMicrobatches(const Options& options, std::vector<C
       flows_(contexts_.size(), std::vector<Activations>(chunks_.size())),
       received_{flows_, flows_},
       outputs_{flows_, flows_},
-      recomputed_(options.modules->size()) {
+      recomputed_(options.modules->size()),
+      goes_back_(options.modules->size()) {
   for (size_t m = 0; m < contexts_.size(); ++m) states_.emplace_back(options.modules->size());
   for (const Op& op : options.schedule->ops) {
     const Pass pass = Traits(op.kind).pass;
     if (pass == Pass::kRecompute) recomputed_[op.unit] = true;
+    if (pass == Pass::kBackward) goes_back_[op.unit] = true;
     if (pass != Pass::kNone && op.group >= 0) last_exchanging_ = std::max(last_exchanging_, op.unit);
   }
 }
@@ -34,6 +36,19 @@ Activations InFlightMicrobatches::Run(const Op& op, F&& pass) {
   Activations result = pass();
   options_.exchanges->End(options_.inventory->units(op.unit).exchange(), Traits(op.kind).pass);
   return result;
+}
+
+Context InFlightMicrobatches::ContextOf(const Op& op) const {
+  Context context = contexts_[op.microbatch];
+  const ChunkEdges* edges = EdgesOf(op);
+  const bool from_stage = edges != nullptr && edges->receive >= 0 && op.unit == chunks_[chunk_of_[op.unit]].begin;
+  context.input_gradient = from_stage ? edges->send_gradient >= 0 : op.unit > 0 && goes_back_[op.unit - 1];
+  if (Traits(op.kind).pass == Pass::kRecompute) context.mode = Mode::kRecompute;
+  const bool saves = goes_back_[op.unit] && !recomputed_[op.unit];
+  if (Traits(op.kind).pass == Pass::kForward && context.mode == Mode::kTrain && !saves) {
+    context.mode = Mode::kTrainUnsaved;
+  }
+  return context;
 }
 
 const ChunkEdges* InFlightMicrobatches::EdgesOf(const Op& op) const {
@@ -56,23 +71,25 @@ void InFlightMicrobatches::BeginChunk(const Op& op) {
     if (edges->receive_gradient >= 0) flows[chunk] = std::exchange(received_[1][op.microbatch][chunk], {});
     if (edges->receive_gradient < 0 && !span.last) flows[chunk] = std::exchange(flows[chunk + 1], {});
   }
-  const bool sends = forward ? edges->send >= 0 && op.unit == span.end - 1 : edges->send_gradient >= 0 && op.unit == span.begin;
+  if (!Sends(op)) return;
   std::deque<Activations*>& sent = sent_[forward ? 0 : 1];
-  if (!sends || sent.size() < 2) return;
+  if (sent.size() < 2) return;
   sent.front()->clear();  // the pass has waited for its send
   sent.pop_front();
 }
 
-void InFlightMicrobatches::EndChunk(const Op& op) {
-  const int32_t chunk = chunk_of_[op.unit];
-  const ChunkSpan& span = chunks_[chunk];
+bool InFlightMicrobatches::Sends(const Op& op) const {
   const ChunkEdges* edges = EdgesOf(op);
-  if (edges == nullptr) return;
-  const bool forward = Traits(op.kind).pass == Pass::kForward;
-  Activations& flow = flows_[op.microbatch][chunk];
-  if (forward ? edges->send >= 0 && op.unit == span.end - 1 : edges->send_gradient >= 0 && op.unit == span.begin) {
-    outputs_[forward ? 0 : 1][op.microbatch][chunk] = std::exchange(flow, {});
-  }
+  const ChunkSpan& span = chunks_[chunk_of_[op.unit]];
+  if (edges == nullptr) return false;
+  if (Traits(op.kind).pass == Pass::kForward) return edges->send >= 0 && op.unit == span.end - 1;
+  return edges->send_gradient >= 0 && op.unit == span.begin;
+}
+
+void InFlightMicrobatches::EndChunk(const Op& op) {
+  if (!Sends(op)) return;
+  const int direction = Traits(op.kind).pass == Pass::kForward ? 0 : 1;
+  outputs_[direction][op.microbatch][chunk_of_[op.unit]] = std::exchange(FlowOf(op), {});
 }
 
 std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Receive(const Op& op) {
@@ -92,7 +109,7 @@ std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Send(const
   sent_[direction].push_back(&output);
   std::vector<std::unique_ptr<collectives::Work>> works;
   if (contexts_[op.microbatch].samples == 0) return works;
-  CheckFlow(*options_.inventory, op, output, options_.compute);
+  CheckFlow(*options_.inventory, op, output, contexts_[op.microbatch].samples, options_.compute);
   for (at::Tensor& tensor : output) {
     // A slot may be received into again before this is sent.
     tensor = options_.received->Owns(tensor) ? tensor.clone() : tensor.contiguous();
@@ -105,24 +122,15 @@ void InFlightMicrobatches::Forward(const Op& op) {
   if (Skips(op)) return;
   BeginChunk(op);
   Activations& flow = FlowOf(op);
-  if (!recomputed_[op.unit]) {
-    flow = Run(op, [&] { return ModuleOf(op).Forward(contexts_[op.microbatch], flow, StateOf(op).saved); });
-  } else {
-    Context context = contexts_[op.microbatch];
-    context.mode = Mode::kTrainUnsaved;
-    units::Saved none;
-    StateOf(op).input = flow;
-    flow = Run(op, [&] { return ModuleOf(op).Forward(context, flow, none); });
-  }
+  if (recomputed_[op.unit]) StateOf(op).input = flow;
+  flow = Run(op, [&] { return ModuleOf(op).Forward(ContextOf(op), flow, StateOf(op).saved); });
   EndChunk(op);
 }
 
 void InFlightMicrobatches::Recompute(const Op& op) {
   if (Skips(op)) return;
-  Context context = contexts_[op.microbatch];
-  context.mode = Mode::kRecompute;
   const Activations input = std::exchange(StateOf(op).input, {});
-  Run(op, [&] { return ModuleOf(op).Forward(context, input, StateOf(op).saved); });
+  Run(op, [&] { return ModuleOf(op).Forward(ContextOf(op), input, StateOf(op).saved); });
 }
 
 void InFlightMicrobatches::Backward(const Op& op) {
@@ -130,8 +138,9 @@ void InFlightMicrobatches::Backward(const Op& op) {
   BeginChunk(op);
   // Of an empty microbatch: first what the last forward returned, whose shape its gradient has.
   Activations& flow = FlowOf(op);
-  flow = Run(
-      op, [&] { return ModuleOf(op).Backward(contexts_[op.microbatch], std::exchange(StateOf(op).saved, {}), flow); });
+  const Context context = ContextOf(op);
+  flow = Run(op, [&] { return ModuleOf(op).Backward(context, std::exchange(StateOf(op).saved, {}), flow); });
+  if (!context.input_gradient) flow.clear();
   if (Offloads(op.unit)) options_.inputs->EndUse(op.unit);
   EndChunk(op);
 }
@@ -155,7 +164,8 @@ Access InFlightMicrobatches::InputOf(int32_t unit, int32_t microbatch, bool writ
   return {begin, begin + sizeof(units::Activations), write};
 }
 
-// What is sent and what a pass reads of a slot is not there yet when the ops are posted: where it is kept stands for it.
+// What is sent and what a pass reads of a slot is not there yet when the ops are posted: where it is kept stands for
+// it.
 std::vector<Access> InFlightMicrobatches::EdgeAccesses(const Op& op) const {
   std::vector<Access> accesses;
   const ChunkEdges* edges = Traits(op.kind).scope == OpScope::kMicrobatch ? EdgesOf(op) : nullptr;
@@ -178,7 +188,7 @@ std::vector<Access> InFlightMicrobatches::EdgeAccesses(const Op& op) const {
       return {kept(of(received_, 0), true), Writes(options_.received->SlotOf(op))};
     case EdgeUse::kReceiveGradient:
       return {kept(of(received_, 1), true), Writes(options_.received->SlotOf(op))};
-    case EdgeUse::kNone:
+    default:
       break;
   }
   const Pass pass = Traits(op.kind).pass;

@@ -33,12 +33,13 @@ class InFlightMicrobatches {
     const ReceivedActivations* received = nullptr;
     const std::vector<collectives::Group*>* groups = nullptr;  // by Op::group
     at::ScalarType compute = at::kFloat;
-    bool poison = false;                // fill released inputs with NaN
+    bool poison = false;  // fill released inputs with NaN
   };
   // `contexts`: one per microbatch.
   InFlightMicrobatches(const Options& options, std::vector<units::Context> contexts);
 
-  void Forward(const Op& op);  // saves only the unit's input if the schedule recomputes it
+  // Saves only the unit's input if the schedule recomputes it, and nothing if it has no backward.
+  void Forward(const Op& op);
   void Recompute(const Op& op);
   void Backward(const Op& op);
   void OffloadInput(const Op& op);
@@ -58,6 +59,7 @@ class InFlightMicrobatches {
   };
   bool Skips(const Op& op) const { return contexts_[op.microbatch].samples == 0 && op.unit > last_exchanging_; }
   units::UnitModule& ModuleOf(const Op& op) const { return *(*options_.modules)[op.unit]; }
+  units::Context ContextOf(const Op& op) const;
   // Runs a unit's pass, and checks what it exchanges.
   template <typename F>
   units::Activations Run(const Op& op, F&& pass);
@@ -69,6 +71,8 @@ class InFlightMicrobatches {
   void BeginChunk(const Op& op);
   // After the pass: what its chunk hands on, if the unit is the chunk's last (or its first, backward).
   void EndChunk(const Op& op);
+  // Whether the pass makes what its chunk sends to another stage.
+  bool Sends(const Op& op) const;
   const ChunkEdges* EdgesOf(const Op& op) const;
   std::vector<Access> EdgeAccesses(const Op& op) const;
   // Stands for the memory of an input, which is not yet there when an op that makes it is posted.
@@ -77,15 +81,15 @@ class InFlightMicrobatches {
   const Options options_;
   const std::vector<units::Context> contexts_;
   const std::vector<ChunkSpan> chunks_;
-  const std::vector<int32_t> chunk_of_;                // by unit
+  const std::vector<int32_t> chunk_of_;                 // by unit
   std::vector<std::vector<units::Activations>> flows_;  // by microbatch and chunk
   // Activations and gradients, by microbatch and chunk: what was received, and what is to be sent.
   std::array<std::vector<std::vector<units::Activations>>, 2> received_, outputs_;
   // The outputs of each direction that were sent last: they stay until a pass has waited for their send.
   std::array<std::deque<units::Activations*>, 2> sent_;
   std::vector<std::vector<UnitState>> states_;
-  std::vector<bool> recomputed_;  // by unit
-  int32_t last_exchanging_ = -1;  // unit; -1: none
+  std::vector<bool> recomputed_, goes_back_;  // by unit
+  int32_t last_exchanging_ = -1;              // unit; -1: none
 };
 
 }  // namespace muster::engine

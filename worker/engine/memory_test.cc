@@ -31,6 +31,7 @@ struct Dimensions {
   bool grouped = true;         // of a llama: two heads share keys and values
   bool recomputed = false;     // activation_checkpointing
   bool offloaded = false;      // and its inputs in host memory
+  std::vector<std::string> freeze = {};
 };
 
 struct Planned {
@@ -76,7 +77,8 @@ Planned Plan(const Dimensions& shape, Device device = DEVICE_CPU) {
   }
   config.train.set_activation_checkpointing(shape.recomputed);
   config.train.mutable_offload()->set_activations(shape.offloaded);
-  auto made = Configure(config.train, *models::MakeInventory(config.train.model(), device));
+  for (const std::string& pattern : shape.freeze) config.train.add_freeze(pattern);
+  auto made = Configure(config.train, *models::MakeInventory(config.train, device));
   planned.config = std::move(made->config);
   planned.bytes = made->memory.peak - made->memory.fixed;
   planned.host_bytes = made->memory.host;
@@ -136,6 +138,34 @@ TEST(Memory, ThePlanIsWhatTheEngineTakes) {
     EXPECT_NEAR(static_cast<double>(engine->peak_memory_bytes()), static_cast<double>(planned.bytes),
                 0.01 * static_cast<double>(planned.bytes) + (64 << 10))
         << name;
+  }
+}
+
+// Six of eight blocks are frozen: their activations are not kept, nor those of the embedding.
+TEST(Memory, AFrozenFrontKeepsNoActivations) {
+  InstallCpuAllocator();
+  for (const bool llama : {false, true}) {
+    for (const bool recomputed : {false, true}) {
+      Dimensions shape{.layers = 8,
+                       .heads = 4,
+                       .width = 128,
+                       .vocabulary = 256,
+                       .context = 128,
+                       .sequences = 8,
+                       .microbatch = 8,
+                       .momentum = true,
+                       .llama = llama,
+                       .recomputed = recomputed};
+      if (llama) shape.freeze = {"*", "!model.layers.6.*", "!model.layers.7.*", "!model.norm.weight"};
+      if (!llama) shape.freeze = {"*", "!h.6.*", "!h.7.*", "!ln_f.*"};
+      ResetCpuMemoryPeak();
+      const Planned planned = Plan(shape);
+      auto engine = Engine::Create(planned.config).value();
+      ASSERT_TRUE(Train(*engine, shape, 2).ok());
+      EXPECT_NEAR(static_cast<double>(engine->peak_memory_bytes()), static_cast<double>(planned.bytes),
+                  0.01 * static_cast<double>(planned.bytes) + (64 << 10))
+          << llama << recomputed;
+    }
   }
 }
 

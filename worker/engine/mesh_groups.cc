@@ -9,8 +9,7 @@
 namespace muster::engine {
 
 std::string NameOf(const GroupSpec& group, const Membership& own) {
-  const char* const what = group.channel == Channel::kGradients ? "-gradients" : "";
-  return absl::StrCat(absl::StrReplaceAll(Print(group), {{" ", "-"}}), what, "-", own.first);
+  return absl::StrCat(absl::StrReplaceAll(Print(group), {{" ", "-"}, {",", ""}}), "-", own.first);
 }
 
 absl::StatusOr<MeshGroups> MakeGroups(const Mesh& mesh, const std::vector<GroupSpec>& groups, uint32_t rank,
@@ -21,11 +20,13 @@ absl::StatusOr<MeshGroups> MakeGroups(const Mesh& mesh, const std::vector<GroupS
     const std::optional<Membership> own = MembershipOf(mesh, groups[g], rank);
     if (!own.has_value() || own->size == 1) continue;
     for (size_t other = 0; other < g; ++other) {
-      if (made.by_number[other] != nullptr && ShareMembers(mesh, groups[other], groups[g])) group = made.by_number[other];
+      if (made.by_number[other] != nullptr && ShareMembers(mesh, groups[other], groups[g]))
+        group = made.by_number[other];
     }
     if (group != nullptr) continue;
     auto one = make(groups[g], *own);
     if (!one.ok()) return one.status();
+    if (*one == nullptr) continue;
     group = one->get();
     made.owned.push_back(*std::move(one));
   }

@@ -1,6 +1,7 @@
 // Forms the process groups that a rank's schedules name, one after another.
 //
-//   const auto groups = MakeGroups(mesh, config.schedule.groups, rank, [&](const GroupSpec& group, const Membership& own) {
+//   const auto groups = MakeGroups(mesh, config.schedule.groups, rank, [&](const GroupSpec& group, const Membership&
+//   own) {
 //     return collectives::MakeGloo({.rank = own.index, .size = own.size, .name = NameOf(group, own)}, rendezvous);
 //   });
 //   config.groups = groups->by_number;
@@ -26,8 +27,8 @@ struct MeshGroups {
 // Unique in a generation: "shards-4" is the group of rank 4 and of those that share its copy.
 std::string NameOf(const GroupSpec& group, const Membership& own);
 
-// Calls `make` for each group of more than one rank, in their order; groups with the same members share one. Errors of
-// `make`.
+// Calls `make` for each group of more than one rank, in their order; groups with the same members share one. Null from
+// `make`: a group that the schedules do not use. Errors of `make`.
 using MakeGroup =
     absl::FunctionRef<absl::StatusOr<std::unique_ptr<collectives::Group>>(const GroupSpec&, const Membership&)>;
 absl::StatusOr<MeshGroups> MakeGroups(const Mesh& mesh, const std::vector<GroupSpec>& groups, uint32_t rank,

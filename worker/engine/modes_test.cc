@@ -154,6 +154,47 @@ TEST(Modes, EveryRankSkipsTheStepsThatOverflow) {
   }
 }
 
+// What an update writes beside the master weights are the bits that rebuilding all of it from them gives: in whole
+// parameters, in what is gathered in place, by the program of GPUs and by other optimizers, and after skipped steps.
+TEST(Modes, UpdatesWriteWhatIsComputedWith) {
+  constexpr Leg kShort{.steps = 8};
+  const auto expect_same = [&](Trial trial) {
+    trial.ranks = 4, trial.microbatch = 1, trial.loss_scale = 0x1p22;
+    const Curve seen = Train(trial, kShort);
+    trial.rebuilds = true;
+    const Curve rebuilt = Train(trial, kShort);
+    EXPECT_EQ(seen.losses, rebuilt.losses) << trial.name;
+    EXPECT_EQ(seen.evaluation, rebuilt.evaluation) << trial.name;
+    EXPECT_TRUE(seen.state == rebuilt.state) << trial.name << ": weights or state";
+    EXPECT_EQ(seen.norms.front() == 0, trial.compute == DTYPE_FP16) << trial.name << ": skipped";
+    EXPECT_NE(seen.norms.back(), 0) << trial.name << ": still skipped";
+  };
+  for (const auto& [name, choose] : Strategies()) {
+    if (name != "ddp" && name != "zero 1" && name != "zero 2") continue;
+    for (const Dtype compute : {DTYPE_BF16, DTYPE_FP16}) {
+      for (const bool programs : {false, true}) {
+        Trial trial{.name = absl::StrCat(name, ", ", Dtype_Name(compute), programs ? ", programs" : "")};
+        trial.choose = choose, trial.compute = compute;
+        trial.set = [=](Config& c) { c.check_accesses = true, c.device_rows = c.streams = programs; };
+        expect_same(trial);
+      }
+    }
+    for (const std::string optimizer : {"lion", "muon", "adafactor"}) {
+      Trial trial{.name = absl::StrCat(name, ", ", optimizer), .choose = choose, .compute = DTYPE_BF16};
+      trial.optimizer = optimizer;
+      trial.set = [](Config& c) { c.check_accesses = c.device_rows = c.decide_on_device = true; };
+      expect_same(trial);
+    }
+    Trial adapters{.name = absl::StrCat(name, ", adapters"), .compute = DTYPE_FP16};
+    adapters.choose = [choose = choose](::muster::Train& train) {
+      choose(train);
+      train.mutable_lora()->set_rank(2), train.mutable_lora()->set_alpha(2);
+    };
+    adapters.set = [](Config& c) { c.check_accesses = c.device_rows = true; };
+    expect_same(adapters);
+  }
+}
+
 // The next step is issued before the result of the one before is read. Groups hand out nothing early, and each op waits
 // for those of the step before.
 TEST(Modes, OneStepAheadGivesTheSameBits) {
@@ -324,7 +365,7 @@ absl::Status RunOnce(const Trial& trial, const std::function<void(Config&)>& spo
   const ::muster::Train train = MakeTrain(trial);
   const Inventory inventory = *models::MakeInventory(train.model());
   const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
-  const Groups groups(*layout, trial.adversarial);
+  const Groups groups(inventory, *layout, trial.adversarial);
   std::vector<absl::Status> statuses(trial.ranks);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < trial.ranks; ++rank) {

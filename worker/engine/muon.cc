@@ -40,7 +40,8 @@ class MuonOptimizer final : public FlatOptimizer {
         const int64_t rows = run.shape[0];
         const auto matrix = [rows](const at::Tensor& flat) { return flat.view({rows, flat.numel() / rows}); };
         matrices_.push_back({run.begin, run.decay ? weight_decay_ : 0, matrix(run.parameter), matrix(run.gradient),
-                             matrix(momenta_.narrow(0, momenta, run.length))});
+                             matrix(momenta_.narrow(0, momenta, run.length)),
+                             run.computed.defined() ? matrix(run.computed) : run.computed});
         momenta += Padded(run.length);
       }
     }
@@ -59,6 +60,7 @@ class MuonOptimizer final : public FlatOptimizer {
       Orthogonalize(m);
       if (m.weight_decay != 0) m.parameter.mul_(1 - learning_rate * m.weight_decay);
       m.parameter.add_(m.gradient, -learning_rate * Adjustment(m));
+      if (m.computed.defined()) m.computed.copy_(m.parameter);
     }
     adamw_->Step(step, learning_rate * adamw_rate_, factor);
   }
@@ -74,6 +76,7 @@ class MuonOptimizer final : public FlatOptimizer {
       Orthogonalize(m);
       if (m.weight_decay != 0) m.parameter.mul_(shrink);
       m.parameter.sub_(m.gradient.mul_(rate.mul(Adjustment(m))));
+      if (m.computed.defined()) m.computed.copy_(m.parameter);
     }
     adamw_->StepUnless(decision, step, learning_rate * adamw_rate_);
   }
@@ -95,7 +98,7 @@ class MuonOptimizer final : public FlatOptimizer {
   struct Matrix {
     int64_t begin;
     double weight_decay;
-    at::Tensor parameter, gradient, momentum;  // [rows, columns]
+    at::Tensor parameter, gradient, momentum, computed;  // [rows, columns]; computed as in Run
   };
   struct Other {
     int64_t begin, of_adamw, length;  // index in all trained elements, and in AdamW's state

@@ -1,5 +1,6 @@
 #include "worker/engine/optimizer.h"
 
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty.h>
@@ -105,7 +106,8 @@ class ProgramAdamWOptimizer final : public FlatOptimizer {
         exp_avg_sq_(zeros(elements)) {
     for (const Run& run : runs) {
       runs_.push_back({run.parameter, run.gradient, exp_avg_.narrow(0, run.begin, run.length),
-                       exp_avg_sq_.narrow(0, run.begin, run.length), run.decay ? options.weight_decay() : 0.0});
+                       exp_avg_sq_.narrow(0, run.begin, run.length), run.computed,
+                       run.decay ? options.weight_decay() : 0.0});
     }
   }
 
@@ -245,6 +247,41 @@ class LionOptimizer final : public FlatOptimizer {
   at::Tensor exp_avg_;
 };
 
+// An optimizer that does not know of the copies, and then they.
+class CopyingOptimizer final : public FlatOptimizer {
+ public:
+  CopyingOptimizer(std::unique_ptr<FlatOptimizer> optimizer, const std::vector<Run>& runs)
+      : optimizer_(std::move(optimizer)), parameters_(Parameters(runs)) {
+    for (const Run& run : runs) computed_.push_back(run.computed);
+  }
+
+  void Step(uint64_t step, double learning_rate, double factor) override {
+    optimizer_->Step(step, learning_rate, factor);
+    Copy();
+  }
+  void StepUnless(const UpdateDecision& decision, uint64_t step, double learning_rate) override {
+    optimizer_->StepUnless(decision, step, learning_rate);
+    Copy();
+  }
+  std::vector<StatePart> State() override { return optimizer_->State(); }
+
+ private:
+  // On a GPU a few launches for all runs.
+  void Copy() { at::_foreach_copy_(computed_, parameters_); }
+
+  std::unique_ptr<FlatOptimizer> optimizer_;
+  std::vector<at::Tensor> parameters_, computed_;
+};
+
+// Of fp32 parameters, without their copies.
+std::unique_ptr<FlatOptimizer> MakeWithoutCopies(const Optimizer& options, const std::vector<Run>& runs,
+                                                 int64_t elements, const MakeZeros& zeros) {
+  if (options.has_adafactor()) return MakeAdafactor(options, runs, zeros);
+  if (options.has_sgd()) return std::make_unique<SgdOptimizer>(options, runs, elements, zeros);
+  if (options.has_lion()) return std::make_unique<LionOptimizer>(options, runs, elements, zeros);
+  return std::make_unique<AdamWOptimizer>(options, runs, elements, zeros);
+}
+
 }  // namespace
 
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
@@ -252,12 +289,13 @@ std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vect
   if (!runs.empty() && runs.front().parameter.scalar_type() != at::kFloat) {
     return MakeNarrowWeightsOptimizer(options, runs, zeros, gemms, by_programs);
   }
-  if (options.has_adafactor()) return MakeAdafactor(options, runs, zeros);
   if (options.has_muon()) return MakeMuon(options, std::move(runs), zeros, gemms, by_programs);
-  if (options.has_sgd()) return std::make_unique<SgdOptimizer>(options, std::move(runs), elements, zeros);
-  if (options.has_lion()) return std::make_unique<LionOptimizer>(options, std::move(runs), elements, zeros);
-  if (by_programs) return std::make_unique<ProgramAdamWOptimizer>(options, runs, elements, zeros);
-  return std::make_unique<AdamWOptimizer>(options, runs, elements, zeros);
+  if (options.has_adamw() && by_programs) {
+    return std::make_unique<ProgramAdamWOptimizer>(options, runs, elements, zeros);
+  }
+  auto optimizer = MakeWithoutCopies(options, runs, elements, zeros);
+  if (runs.empty() || !runs.front().computed.defined()) return optimizer;
+  return std::make_unique<CopyingOptimizer>(std::move(optimizer), runs);
 }
 
 }  // namespace muster::engine

@@ -23,6 +23,9 @@ struct Run {
   bool decay = false;
   // Of a tensor that is updated as a whole (strategies::IsUpdatedWhole), which this run is; else empty.
   std::vector<int64_t> shape = {};
+  // What this rank computes with in place of `parameter`: a copy, bf16 or fp16 [length], of one dtype in all runs.
+  // Undefined: there is none that stays from step to step.
+  at::Tensor computed = {};
 };
 
 // The state of the elements [begin, begin + length) of those that the optimizer updates.
@@ -37,7 +40,8 @@ struct StatePart {
 class FlatOptimizer {
  public:
   virtual ~FlatOptimizer() = default;
-  // Step number `step` (from 1) with gradients multiplied by `factor` (clipping). May overwrite the gradients.
+  // Step number `step` (from 1) with gradients multiplied by `factor` (clipping). May overwrite the gradients. Copies
+  // in Run::computed are then of the updated parameters, rounded to the nearest, of two equally near the even one.
   virtual void Step(uint64_t step, double learning_rate, double factor) = 0;
   // The same with gradients divided by the decision's divisor, and no update if it skips. `step` counts skipped ones,
   // too. The decision is on the parameters' device and never read by the host.
@@ -50,8 +54,9 @@ using MakeZeros = std::function<at::Tensor(int64_t elements)>;
 
 // `elements` of state. AdamW and SGD as torch.optim's of the same names. Lion as Algorithm 2 of Chen et al. (arXiv
 // 2302.06675) with decoupled weight decay; its temporary is one block of elements, not one per run. Muon: muon.h;
-// Adafactor: adafactor.h. Of parameters in bf16: narrow_weights.h. `by_programs`: AdamW by the program of GPUs
-// (worker/units/adamw.h), on any device, instead of LibTorch's operator.
+// Adafactor: adafactor.h. Of parameters in bf16, without copies: narrow_weights.h. `by_programs`: AdamW by the program
+// of GPUs (worker/units/adamw.h), on any device, instead of LibTorch's operator. The program writes the copies in its
+// pass; what others update is copied after it.
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
                                              const MakeZeros& zeros, const units::Gemms& gemms,
                                              bool by_programs = false);

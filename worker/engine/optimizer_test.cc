@@ -10,9 +10,11 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "testing/optimizers.h"
 #include "worker/engine/update_decision.h"
 
 namespace muster::engine {
@@ -203,6 +205,43 @@ TEST(StepUnless, DividesAndSkips) {
     device->StepUnless(Decision(4, 1, 0), 5, 0.05);
     EXPECT_TRUE(at::equal(before, by_device)) << options.DebugString();
     for (size_t i = 0; i < state.size(); ++i) EXPECT_TRUE(at::equal(state[i], device->State()[i].values));
+  }
+}
+
+// Copies that are computed with, by every optimizer: as LibTorch rounds the parameters, also after a skipped step.
+TEST(Copies, AreOfTheUpdatedParameters) {
+  for (const std::string kind : {"adamw", "sgd", "lion", "muon", "adafactor"}) {
+    for (const bool by_programs : {false, true}) {
+      for (const at::ScalarType narrow : {at::kBFloat16, at::kHalf}) {
+        const at::Tensor parameters = Arena(1), gradients = Arena(0), computed = Arena(1).to(narrow);
+        const auto run = [&](int64_t begin, int64_t length) {
+          return engine::Run{.parameter = parameters.narrow(0, begin, length),
+                             .gradient = gradients.narrow(0, begin, length),
+                             .begin = begin,
+                             .length = length,
+                             .decay = begin == 0,
+                             .shape = begin == 0 ? std::vector<int64_t>{8, 4} : std::vector<int64_t>{length},
+                             .computed = computed.narrow(0, begin, length)};
+        };
+        std::vector<engine::Run> runs = {run(0, 32), run(32, 16)};
+        if (kind != "adafactor") runs[1].shape = {};
+        if (kind != "adafactor" && kind != "muon") runs[0].shape = {};
+        const auto optimizer = MakeOptimizer(OptimizerOf(kind, 1e-2), runs, kElements, OnTheHost, kGemms, by_programs);
+        gradients.copy_(Arena(0.5));
+        optimizer->Step(1, 1e-2, 0.5);
+        const at::Tensor first = computed.clone();
+        EXPECT_TRUE(first.equal(parameters.to(narrow))) << kind << narrow;
+        EXPECT_FALSE(first.equal(Arena(1).to(narrow))) << kind << narrow << ": nothing was updated";
+        gradients.copy_(Arena(0.5));
+        optimizer->StepUnless(Decision(4, 0, 0), 2, 1e-2);
+        EXPECT_TRUE(computed.equal(parameters.to(narrow))) << kind << narrow;
+        EXPECT_FALSE(computed.equal(first)) << kind << narrow;
+        const at::Tensor second = computed.clone();
+        gradients.fill_(std::nan(""));
+        optimizer->StepUnless(Decision(4, 1, 0), 3, 1e-2);
+        EXPECT_TRUE(computed.equal(second)) << kind << narrow << ": of a skipped step";
+      }
+    }
   }
 }
 

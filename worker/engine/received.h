@@ -1,5 +1,5 @@
-// What a rank of a pipeline receives from its neighbors: activations and their gradients, in the slots that the schedule
-// assigns.
+// What a rank of a pipeline receives from its neighbors: activations and their gradients, in the slots that the
+// schedule assigns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,6 +40,7 @@ class ReceivedActivations {
 const google::protobuf::RepeatedPtrField<Activation>& FlowOf(const Inventory& inventory, const Op& op);
 
 // Throws Failed, Internal: the tensors are not as declared, which the receiver relies on.
-void CheckFlow(const Inventory& inventory, const Op& op, const units::Activations& tensors, at::ScalarType compute);
+void CheckFlow(const Inventory& inventory, const Op& op, const units::Activations& tensors, int64_t samples,
+               at::ScalarType compute);
 
 }  // namespace muster::engine

@@ -190,6 +190,14 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
   all.push_back({"full_shard, muon", with("muon", full), 4, 3, 9, 133, 2000});
   all.push_back({"zero 2, adafactor", with("adafactor", ZeroOf(2, PLACEMENT_WHOLE)), 3, 1, 4, 74, 1001});
   all.push_back({"full_shard, adafactor", with("adafactor", full), 4, 3, 9, 133, 2000});
+  for (const std::string optimizer : {"muon", "adafactor"}) {
+    all.push_back({absl::StrCat("full_shard, ", optimizer, ", offloaded"),
+                   [=](::muster::Train& train) {
+                     with(optimizer, full)(train);
+                     train.mutable_offload()->set_optimizer(true);
+                   },
+                   4, 3, 9, 133, 2000});
+  }
   const auto narrow = [](const std::function<void(::muster::Train&)>& choose) {
     return [=](::muster::Train& train) {
       choose(train);
@@ -218,6 +226,20 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
                      },
                      3, 1, 4, 101, 503});
     }
+  }
+  for (const auto& [name, choose] : std::vector<std::pair<std::string, std::function<void(::muster::Train&)>>>{
+           {"ddp", [](::muster::Train& train) { train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1); }},
+           {"zero 2", ZeroOf(2, PLACEMENT_RAGGED)},
+           {"zero 3", ZeroOf(3, PLACEMENT_WHOLE)},
+           {"full_shard", FsdpOf(RESHARD_FULL_SHARD, ACCUMULATION_REDUCE, false)},
+           {"full_shard recomputed", FsdpOf(RESHARD_FULL_SHARD, ACCUMULATION_REDUCE, true)},
+           {"shard_grad_op", FsdpOf(RESHARD_SHARD_GRAD_OP, ACCUMULATION_REDUCE, false)}}) {
+    all.push_back({name + " behind a frozen front",
+                   [choose](::muster::Train& train) {
+                     choose(train);
+                     for (const char* pattern : {"*", "!h.4.*", "!h.5.*", "!ln_f.*"}) train.add_freeze(pattern);
+                   },
+                   3, 1, 6, 101, 503});
   }
   for (size_t i = all.size(); i-- > trained_whole;) {
     if (!all[i].name.starts_with("full_shard")) continue;

@@ -49,6 +49,18 @@ Works AllReduceOwned(const StepContext& c, const Op& op) {
   return works;
 }
 
+// Over an edge, whose sender is rank 0 of its group.
+Works Sent(const StepContext& c, const Op& op, const std::vector<at::Tensor>& tensors) {
+  Works works;
+  for (const at::Tensor& tensor : tensors) works.push_back(GroupOf(c, op).Send(tensor, /*to=*/1));
+  return works;
+}
+Works Received(const StepContext& c, const Op& op, const std::vector<at::Tensor>& tensors) {
+  Works works;
+  for (const at::Tensor& tensor : tensors) works.push_back(GroupOf(c, op).Recv(tensor, /*from=*/0));
+  return works;
+}
+
 // Over the ranks of the op's group: the root of the sum of squares.
 Task MeasureNorm(const StepContext& c, const Op& op) {
   at::Tensor& norm = c.tensors->norm;
@@ -86,12 +98,30 @@ StepTasks::Handler StepTasks::HandlerOf(OpKind kind) {
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->ReleaseInput(op); }); };
     case OpKind::kFetchInput:
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->FetchInput(op); }); };
+    case OpKind::kSendTied:
+      return [](const StepContext& c, const Op& op) {
+        return Communicates([&] { return Sent(c, op, c.storage->TiedParameters(op)); });
+      };
+    case OpKind::kReceiveTied:
+      return [](const StepContext& c, const Op& op) {
+        return Communicates([&] { return Received(c, op, c.storage->TiedParameters(op)); });
+      };
+    case OpKind::kSendTiedGradient:
+      return [](const StepContext& c, const Op& op) {
+        return Communicates([&] { return Sent(c, op, c.storage->TiedGradients(op)); });
+      };
+    case OpKind::kReceiveTiedGradient:
+      return [](const StepContext& c, const Op& op) {
+        return Communicates([&] { return Received(c, op, c.storage->TiedGradients(op)); },
+                            [&] { c.storage->AddTied(op); });
+      };
     case OpKind::kSendActivation:
     case OpKind::kSendGradient:
       return [](const StepContext& c, const Op& op) { return Communicates([&] { return c.microbatches->Send(op); }); };
     case OpKind::kReceiveActivation:
     case OpKind::kReceiveGradient:
-      return [](const StepContext& c, const Op& op) { return Communicates([&] { return c.microbatches->Receive(op); }); };
+      return
+          [](const StepContext& c, const Op& op) { return Communicates([&] { return c.microbatches->Receive(op); }); };
     case OpKind::kOpenGradients:
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.storage->OpenGradients(op); }); };
     case OpKind::kRelease:

@@ -114,6 +114,60 @@ Storage::Storage(const Options& options)
   const int64_t scratch = PlaceFrozenVectors();
   if (scratch > 0) scratch_ = at::zeros({scratch}, fp32);
   FindExtents();
+  FindTied(options.compute, options.device);
+}
+
+void Storage::FindTied(at::ScalarType compute, at::Device device) {
+  const at::TensorOptions fp32 = at::TensorOptions(at::kFloat).device(device);
+  std::map<std::string, int32_t> unit_of;
+  for (int32_t u = 0; u < inventory_->units_size(); ++u) unit_of[inventory_->units(u).name()] = u;
+  for (size_t t = 0; t < schedule_->tied.size(); ++t) {
+    const TiedTensor& tensor = inventory_->tied(static_cast<int>(t));
+    const bool owned = places_.contains(tensor.tensor().name());
+    const std::vector<int64_t> shape(tensor.tensor().shape().begin(), tensor.tensor().shape().end());
+    Tied& tied = tied_.emplace_back();
+    tied.unit = unit_of.at(owned ? tensor.owner() : tensor.user()), tied.owned = owned;
+    tied.name = tensor.tensor().name();
+    tied.parameters = schedule_->tied[t].parameters;
+    if (!owned) tied.value = at::zeros(shape, fp32.dtype(compute));
+    if (tensor.tensor().frozen()) continue;
+    tied.gradient = schedule_->tied[t].gradient;
+    tied.added = at::zeros(shape, fp32);
+  }
+}
+
+template <typename Visit>
+void Storage::EachTied(const Op& op, const Visit& visit) const {
+  for (const Tied& tied : tied_) {
+    if (tied.unit == op.unit && (op.group == tied.parameters || op.group == tied.gradient)) visit(tied);
+  }
+}
+
+std::vector<at::Tensor> Storage::TiedParameters(const Op& op) const {
+  std::vector<at::Tensor> tensors;
+  EachTied(op, [&](const Tied& tied) {
+    if (!tied.owned) return tensors.push_back(tied.value.view({-1}));
+    const Place& place = places_.at(tied.name);
+    const partition::FlatTensor& flat = all_.units[place.unit].flat.tensors[place.index];
+    tensors.push_back(
+        Computed(place.unit).narrow(0, static_cast<int64_t>(flat.begin), static_cast<int64_t>(flat.elements)));
+  });
+  return tensors;
+}
+
+std::vector<at::Tensor> Storage::TiedGradients(const Op& op) const {
+  std::vector<at::Tensor> tensors;
+  EachTied(op, [&](const Tied& tied) {
+    if (tied.added.defined()) tensors.push_back(tied.added.view({-1}));
+  });
+  return tensors;
+}
+
+void Storage::AddTied(const Op& op) {
+  EachTied(op, [&](const Tied& tied) {
+    if (!tied.added.defined()) return;
+    Gradient(tied.unit).narrow(0, places_.at(tied.name).trained, tied.added.numel()).add_(tied.added.view({-1}));
+  });
 }
 
 // Those of a unit that lie together do so in the scratch, too, so that units may join them. Returns the most elements
@@ -216,7 +270,7 @@ at::Tensor Storage::Travelling(int32_t unit) const {
 }
 
 at::Tensor Storage::Stored(const Part& part) const {
-  if (IsWithin(part)) return Computed(part.unit).narrow(0, part.begin, part.length);
+  if (IsWithin(part)) return Computed(part);
   return (part.frozen ? frozen_ : master_).narrow(0, part.at, part.length);
 }
 
@@ -238,7 +292,7 @@ at::Tensor Storage::ToFetch(const Part& part) const {
 
 at::Tensor Storage::Fetched(const Part& part) const {
   if (own_computed_.defined()) return own_computed_.narrow(0, part.own, part.length);
-  return Computed(part.unit).narrow(0, part.begin, part.length);
+  return Computed(part);
 }
 
 std::vector<units::Parameter> Storage::Parameters(int32_t unit) const {
@@ -262,7 +316,15 @@ std::vector<units::Parameter> Storage::Parameters(int32_t unit) const {
         {Computed(place.unit).narrow(0, begin, elements).view(shape).variable_data(), std::move(gradient)});
   };
   for (const Tensor& tensor : inventory_->units(unit).tensors()) add(tensor.name());
-  for (const Borrow& borrow : inventory_->units(unit).borrows()) add(borrow.tensor());
+  for (const Borrow& borrow : inventory_->units(unit).borrows()) {
+    if (places_.contains(borrow.tensor())) {
+      add(borrow.tensor());
+      continue;
+    }
+    for (const Tied& tied : tied_) {
+      if (tied.name == borrow.tensor()) parameters.push_back({tied.value.variable_data(), tied.added});
+    }
+  }
   return parameters;
 }
 
@@ -277,14 +339,14 @@ std::vector<Run> Storage::Runs(int32_t unit, int32_t unit_end, IsWhole whole) co
     size_t mine;
     int64_t begin, length;  // in trained_.mine[mine]
     bool decay;
-    at::Tensor master;
+    at::Tensor master, computed;
     const Tensor* whole;
   };
-  // The master weights of owned elements that are trained, by their number; in one part of those that this rank owns.
-  const auto masters = [this](int64_t own, int64_t length) {
+  const bool copies = computed_.defined() && !master_within_ && !offloads();
+  // The part of what this rank owns that has all of these elements, by their number among those that are trained.
+  const auto part_of = [this](int64_t own) -> const Part& {
     for (const Part& part : parts_) {
-      if (part.frozen || own < part.at || own >= part.at + part.length) continue;
-      return Stored(part).narrow(0, own - part.at, length);
+      if (!part.frozen && own >= part.at && own < part.at + part.length) return part;
     }
     TORCH_CHECK(false, "this rank does not own its trained element ", own);
   };
@@ -305,31 +367,37 @@ std::vector<Run> Storage::Runs(int32_t unit, int32_t unit_end, IsWhole whole) co
         TORCH_CHECK(begin == first && end >= first + elements, "this rank owns only a part of ", own->name());
         end = first + elements;
       }
-      candidates.push_back({m, begin - mine.begin, end - begin, flat.tensors[i].decay,
-                            masters(mine.own + begin - mine.begin, end - begin), own});
+      const int64_t number = mine.own + begin - mine.begin, length = end - begin;
+      const Part& part = part_of(number);
+      const auto there = [&](const at::Tensor& of_part) { return of_part.narrow(0, number - part.at, length); };
+      candidates.push_back({m, begin - mine.begin, length, flat.tensors[i].decay, there(Stored(part)),
+                            copies ? there(Computed(part)) : at::Tensor(), own});
     }
   }
   // Merges neighboring runs that are contiguous in every buffer.
   std::vector<Run> runs;
-  const auto begins_at = [](const at::Tensor& t) { return static_cast<const char*>(t.const_data_ptr()); };
-  const auto ends_at = [&](const at::Tensor& t) { return begins_at(t) + t.nbytes(); };
+  const auto follows = [](const at::Tensor& before, const at::Tensor& t) {
+    const auto begins_at = [](const at::Tensor& of) { return static_cast<const char*>(of.const_data_ptr()); };
+    return !t.defined() || begins_at(before) + before.nbytes() == begins_at(t);
+  };
   const auto join = [](const at::Tensor& t, int64_t more) {
-    return t.as_strided({t.numel() + more}, {1}, t.storage_offset());
+    return t.defined() ? t.as_strided({t.numel() + more}, {1}, t.storage_offset()) : t;
   };
   for (const RunCandidate& candidate : candidates) {
     const Mine& mine = trained_.mine[candidate.mine];
     Run run{candidate.master, UpdateGradient(mine).narrow(0, candidate.begin, candidate.length),
             mine.own - FirstTrained(unit) + candidate.begin, candidate.length, candidate.decay};
+    run.computed = candidate.computed;
     if (candidate.whole != nullptr) {
       run.shape.assign(candidate.whole->shape().begin(), candidate.whole->shape().end());
       runs.push_back(std::move(run));
     } else if (!runs.empty() && runs.back().shape.empty() && runs.back().decay == run.decay &&
-               runs.back().begin + runs.back().length == run.begin &&
-               ends_at(runs.back().parameter) == begins_at(run.parameter) &&
-               ends_at(runs.back().gradient) == begins_at(run.gradient)) {
+               runs.back().begin + runs.back().length == run.begin && follows(runs.back().parameter, run.parameter) &&
+               follows(runs.back().gradient, run.gradient) && follows(runs.back().computed, run.computed)) {
       Run& before = runs.back();
       before.parameter = join(before.parameter, run.length);
       before.gradient = join(before.gradient, run.length);
+      before.computed = join(before.computed, run.length);
       before.length += run.length;
     } else {
       runs.push_back(std::move(run));
@@ -340,30 +408,34 @@ std::vector<Run> Storage::Runs(int32_t unit, int32_t unit_end, IsWhole whole) co
 
 void Storage::ZeroGradients() {
   if (gradients_.defined()) gradients_.zero_();
+  for (const Tied& tied : tied_) {
+    if (!tied.owned && tied.added.defined()) tied.added.zero_();
+  }
   std::fill(reduced_.begin(), reduced_.end(), false);
   std::fill(offloaded_.begin(), offloaded_.end(), false);
 }
 
 void Storage::Renew() {
   if (offloads()) {
-    Stepped({.kind = OpKind::kOptimizerStep, .unit = 0, .unit_end = inventory_->units_size()});
+    EndStep({.kind = OpKind::kOptimizerStep, .unit = 0, .unit_end = inventory_->units_size()});
     if (host_frozen_.defined()) host_frozen_.copy_(frozen_);
     for (const Part& part : parts_) {
       if (computed_.defined() || own_computed_.defined()) Fetched(part).copy_(ToFetch(part));
     }
     return;
   }
-  if (master_within_ || !computed_.defined() || !OwnsAll()) return;
-  if (master_.numel() == computed_.numel()) {
-    computed_.copy_(master_);
-    return;
-  }
   for (const Part& part : parts_) {
-    if (!IsWithin(part)) Computed(part.unit).narrow(0, part.begin, part.length).copy_(Stored(part));
+    if (computed_.defined() && !IsWithin(part)) Computed(part).copy_(Stored(part));
   }
 }
 
-void Storage::Stepped(const Op& op) {
+void Storage::BeginStep(const Op& op) const {
+  for (const at::Tensor& read : {master_, host_gradients_}) {
+    host_->Expect(read.narrow(0, FirstTrained(op.unit), TrainedElements(op.unit, op.unit_end)));
+  }
+}
+
+void Storage::EndStep(const Op& op) {
   const auto of_units = [&](const at::Tensor& trained) {
     return trained.narrow(0, FirstTrained(op.unit), TrainedElements(op.unit, op.unit_end));
   };
@@ -379,6 +451,7 @@ void Storage::Stepped(const Op& op) {
 void Storage::Fetch(const Op& op) {
   for (const Part& part : PartsOf(op.unit, op.unit_end)) {
     if (part.frozen && op.slot < 0) continue;
+    host_->Expect(ToFetch(part));
     Fetched(part).copy_(ToFetch(part), /*non_blocking=*/true);
     host_->Evict(ToFetch(part));
   }
@@ -401,8 +474,7 @@ void Storage::Offload(const Op& op) {
 
 std::vector<at::Tensor> Storage::BeginGather(const Op& op) {
   for (const Part& part : PartsOf(op.unit, op.unit_end)) {
-    if (IsWithin(part) || (offloads() && !own_computed_.defined())) continue;  // it is there
-    Computed(part.unit).narrow(0, part.begin, part.length).copy_(Gathers(part));
+    if (!GathersInPlace()) Computed(part).copy_(Gathers(part));
   }
   std::vector<at::Tensor> buffers;
   for (int32_t u = op.unit; u < op.unit_end; ++u) buffers.push_back(Computed(u));
@@ -487,7 +559,9 @@ void Storage::EndAllReduce(const Op& op) {
 
 std::vector<int32_t> Storage::UsedBy(int32_t unit) const {
   std::vector<int32_t> used = {unit};
-  for (const Borrow& borrow : inventory_->units(unit).borrows()) used.push_back(places_.at(borrow.tensor()).unit);
+  for (const Borrow& borrow : inventory_->units(unit).borrows()) {
+    if (const auto found = places_.find(borrow.tensor()); found != places_.end()) used.push_back(found->second.unit);
+  }
   return used;
 }
 
@@ -502,7 +576,9 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
     case ParameterUse::kNone:
       break;
     case ParameterUse::kGather:
-      for (const Part& part : PartsOf(op.unit, op.unit_end)) accesses.push_back(Reads(Gathers(part)));
+      for (const Part& part : PartsOf(op.unit, op.unit_end)) {
+        if (!GathersInPlace()) accesses.push_back(Reads(Gathers(part)));
+      }
       each_unit([&](int32_t u) { accesses.push_back(Writes(Computed(u))); });
       break;
     case ParameterUse::kFetch:
@@ -518,6 +594,9 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
     case ParameterUse::kRead:
       for (const int32_t u : UsedBy(op.unit)) parameters(u);
       break;
+    case ParameterUse::kSend:
+      each_unit(parameters);
+      break;
     case ParameterUse::kRelease:
       each_unit([&](int32_t u) {
         if (slotted_[u].slot >= 0) accesses.push_back(Writes(Computed(u)));
@@ -532,6 +611,9 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
       break;
     case GradientUse::kAdd:
       for (const int32_t u : UsedBy(op.unit)) accesses.push_back(Writes(Gradient(u)));
+      break;
+    case GradientUse::kAddTied:
+      accesses.push_back(Writes(Gradient(op.unit)));
       break;
     case GradientUse::kReduce:
     case GradientUse::kAllReduce:
@@ -558,11 +640,22 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
       for (const Part& part : PartsOf(unit, unit_end)) {
         if (part.frozen) continue;
         accesses.push_back(Writes(Stored(part)));
-        if (offloads()) accesses.push_back(Writes(ToFetch(part)));
+        if (offloads()) {
+          accesses.push_back(Writes(ToFetch(part)));
+        } else if (computed_.defined() && !master_within_) {
+          accesses.push_back(Writes(Computed(part)));
+        }
       }
-      if (computed_.defined() && !offloads()) accesses.push_back(Writes(computed_));
       break;
     }
+  }
+  for (const Tied& tied : tied_) {
+    if (tied.owned || tied.unit != op.unit) continue;
+    if (op.kind == OpKind::kReceiveTied) accesses.push_back(Writes(tied.value));
+    if (traits.pass != Pass::kNone) accesses.push_back(Reads(tied.value));
+    if (!tied.added.defined()) continue;
+    if (traits.pass == Pass::kBackward) accesses.push_back(Writes(tied.added));
+    if (op.kind == OpKind::kSendTiedGradient) accesses.push_back(Reads(tied.added));
   }
   return accesses;
 }

@@ -3,7 +3,9 @@
 //
 //   compute parameters  if no gather names a slot: one buffer for the whole model; else one buffer per slot
 //   master weights      the owned elements that are trained, fp32 or bf16: a view of the compute parameters if
-//                       those are whole and of that dtype, else a separate buffer
+//                       those are whole and of that dtype, else a separate buffer. Where that is beside compute
+//                       parameters of the whole model, the update writes both (Run::computed), so that these are
+//                       always the master weights, rounded; slots get what they need when they are gathered
 //   frozen weights      the owned elements that are not, as they are computed with: a view of the compute parameters if
 //                       those are whole, else a separate buffer. fp32 where the dtype of computing is fp16, whose range
 //                       is too small to keep weights in
@@ -85,15 +87,19 @@ class Storage {
 
   // Called at the start of a step.
   void ZeroGradients();
-  // Rebuilds the compute parameters from the master weights; a no-op if gathers do that, or if both alias.
+  // Rebuilds what gathers do not copy of the owned parameters as they are computed with, after other changes of the
+  // stored ones than an update.
   void Renew();
-  // After the step of units [op.unit, op.unit_end) in host memory: what Fetch takes is of the updated weights.
-  void Stepped(const Op& op);
+  // Before the step of units [op.unit, op.unit_end) in host memory; and after it: what Fetch takes is of the updated
+  // weights.
+  void BeginStep(const Op& op) const;
+  void EndStep(const Op& op);
   void Fetch(const Op& op);
   void Offload(const Op& op);
   bool offloads() const { return host_ != nullptr; }
 
-  // For units [op.unit, op.unit_end) of a gather: casts the owned extents into the slot; returns each unit's buffer.
+  // For units [op.unit, op.unit_end) of a gather: casts the owned extents into the slot, where they are not there
+  // already; returns each unit's buffer.
   std::vector<at::Tensor> BeginGather(const Op& op);
   void Release(const Op& op);
   void OpenGradients(const Op& op);
@@ -106,6 +112,12 @@ class Storage {
   // The owned gradients, to be summed over replicas.
   std::vector<at::Tensor> BeginAllReduce(const Op& op);
   void EndAllReduce(const Op& op);
+
+  // Of tied tensors (Inventory.tied) that the op moves between stages: what is sent, or received into. TiedGradients of
+  // a stage that owns them is received beside their gradient, and AddTied adds it.
+  std::vector<at::Tensor> TiedParameters(const Op& op) const;
+  std::vector<at::Tensor> TiedGradients(const Op& op) const;
+  void AddTied(const Op& op);
 
   // The memory that the op's work on parameters and gradients touches, by its row in the table of ops.
   std::vector<Access> Accesses(const Op& op) const;
@@ -147,7 +159,7 @@ class Storage {
   at::Tensor Travelling(int32_t unit) const;          // as Gradient, in the reduce dtype
   at::Tensor OwnedGradient(const Mine& mine) const;   // of trained_, on the device
   at::Tensor UpdateGradient(const Mine& mine) const;  // likewise, where the update reads it
-  // The unit, and those that it borrows tensors from.
+  // The unit, and those of this stage that it borrows tensors from.
   std::vector<int32_t> UsedBy(int32_t unit) const;
 
   struct Part {  // of a range that this rank owns: all of it trained, or all of it frozen
@@ -161,11 +173,28 @@ class Storage {
     return absl::MakeSpan(parts_).subspan(parts_begin_[unit], parts_begin_[unit_end] - parts_begin_[unit]);
   }
   bool IsWithin(const Part& part) const { return part.frozen ? frozen_within_ : master_within_; }
+  at::Tensor Computed(const Part& part) const { return Computed(part.unit).narrow(0, part.begin, part.length); }
   at::Tensor Stored(const Part& part) const;
   at::Tensor ToFetch(const Part& part) const;  // in host memory
   at::Tensor Fetched(const Part& part) const;  // on the device
-  // What a gather copies into its slot, or what is there already.
+  // Whether gathers find the owned parameters in their place: those of the whole model, or what was fetched.
+  bool GathersInPlace() const { return computed_.defined() || (offloads() && !own_computed_.defined()); }
+  // What a gather copies into its slot.
   at::Tensor Gathers(const Part& part) const { return offloads() ? Fetched(part) : Stored(part); }
+
+  // A tensor that is tied to another stage's unit: of one that is borrowed its copy and the copy's gradient; of one
+  // that is owned what the gradient receives.
+  struct Tied {
+    int32_t unit = 0;  // that borrows or owns it
+    bool owned = false;
+    std::string name;
+    int32_t parameters = -1, gradient = -1;  // groups
+    at::Tensor value, added;                 // of the tensor's shape
+  };
+  void FindTied(at::ScalarType compute, at::Device device);
+  // Calls visit(tied) for those that the op moves.
+  template <typename Visit>
+  void EachTied(const Op& op, const Visit& visit) const;
 
   struct Slotted {  // a unit's place in its slot
     int32_t slot = -1;
@@ -193,6 +222,7 @@ class Storage {
   at::Tensor scratch_;       // gradients of frozen vectors
   std::vector<at::Tensor> slots_, gradient_slots_, travelling_slots_;
   std::vector<bool> reduced_, offloaded_;  // by unit, in this step
+  std::vector<Tied> tied_;
 };
 
 }  // namespace muster::engine

@@ -1,8 +1,11 @@
 // Every strategy gives the same losses, gradient norms and weights as one rank.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -239,6 +242,38 @@ TEST(Strategies, TrainWithMuonAsOneRankDoes) {
   TrainsWholeTensorsAsOneDoes("muon", LlamaTrialModel(), 4);
 }
 
+// The same GEMMs of the same matrices, by the bucket and in a file: to the bit, where no norm, which is the sum of
+// other parts there, scales gradients, and where microbatches are reduced one by one, or there is one.
+TEST(Strategies, OffloadingWholeTensorsChangesNoBit) {
+  for (const std::string optimizer : {"muon", "adafactor"}) {
+    for (const Choose& choose : {Choose(Single), ZeroStage(1), ZeroStage(3), FsdpOf(RESHARD_FULL_SHARD)}) {
+      for (const Dtype compute : {DTYPE_FP32, DTYPE_BF16}) {
+        const auto unclipped = [=](bool offloaded) -> Choose {
+          return [=](::muster::Train& train) {
+            (offloaded ? Offloaded(choose, false) : choose)(train);
+            train.mutable_optimizer()->set_clip_norm(1e9);
+            if (offloaded && compute == DTYPE_BF16) train.mutable_offload()->set_to(testing::TempDir());
+          };
+        };
+        Trial trial{.name = absl::StrCat(optimizer, ", ", Dtype_Name(compute)), .compute = compute};
+        trial.optimizer = optimizer;
+        trial.choose = unclipped(false);
+        ::muster::Train train;
+        choose(train);
+        const bool single = train.strategy().has_single();
+        trial.ranks = single ? 1 : 3, trial.microbatch = single ? kSequences : 2;
+        const Curve kept = Train(trial, {.steps = 6});
+        trial.choose = unclipped(true);
+        trial.set = [=](Config& config) { config.check_accesses = true, config.streams = compute == DTYPE_BF16; };
+        const Curve seen = Train(trial, {.steps = 6});
+        EXPECT_EQ(seen.losses, kept.losses) << trial.name;
+        EXPECT_TRUE(seen.state == kept.state) << trial.name << ": weights or state";
+        EXPECT_NE(seen.losses.front(), seen.losses.back()) << trial.name;
+      }
+    }
+  }
+}
+
 TEST(Strategies, TrainWithAdafactorAsOneRankDoes) {
   for (const uint32_t ranks : {2u, 3u, 4u}) TrainsWholeTensorsAsOneDoes("adafactor", TrialModel(), ranks);
   TrainsWholeTensorsAsOneDoes("adafactor", LlamaTrialModel(), 4);
@@ -431,6 +466,101 @@ TEST(Strategies, TrainAroundWhatIsFrozenAsOneRankDoes) {
   }
 }
 
+// The schedule in which every unit goes back, whatever is frozen.
+void LetAllGoBack(Config& config, uint32_t ranks) {
+  ::muster::Train train = config.train;
+  train.clear_freeze();
+  Inventory inventory = config.inventory;
+  for (Unit& unit : *inventory.mutable_units()) {
+    for (Tensor& tensor : *unit.mutable_tensors()) tensor.set_frozen(false);
+  }
+  config.schedule = Configure(train, inventory, ranks, config.role.rank())->config.schedule;
+  config.unproven = true;  // it has backwards that no one needs
+}
+
+// Units before the first one that is trained only go forward, to the same bits: what is dropped, exchanged (also by a
+// rank without a sample) and counted in running statistics is the same, and so are the gradients of all others.
+TEST(Strategies, AFrozenFrontThatDoesNotGoBackChangesNoBit) {
+  struct Case {
+    std::string name;
+    Model model;
+    std::vector<std::string> trained;
+  };
+  for (const Case& c : {Case{"gpt2", TrialModel(), {"!h.2.*", "!ln_f.*"}},
+                        Case{"llama", LlamaTrialModel(), {"!model.layers.2.*", "!model.norm.weight"}},
+                        Case{"resnet", ResnetTrialModel(), {"!layer3.*", "!fc.*"}}}) {
+    for (const auto& [name, choose] : std::vector<std::pair<std::string, Choose>>{
+             {"single", Single}, {"ddp", Strategies()[0].second}, {"zero 1", ZeroStage(1)}}) {
+      for (const bool portable : {false, true}) {
+        for (const bool recompute : {false, true}) {
+          if (name == "ddp" && (portable || recompute)) continue;
+          Trial trial{
+              .name = absl::StrCat(c.name, ", ", name, portable ? ", portable" : "", recompute ? ", recomputed" : "")};
+          trial.model = c.model, trial.ranks = name == "single" ? 1 : 4, trial.microbatch = name == "single" ? 3 : 1;
+          trial.choose = [&, choose = choose](::muster::Train& train) {
+            choose(train);
+            train.add_freeze("*");
+            for (const std::string& pattern : c.trained) train.add_freeze(pattern);
+            train.set_activation_checkpointing(recompute);
+            if (c.model.has_resnet()) return;
+            Dropout& dropout = *train.mutable_dropout();
+            dropout.set_embedding(0.1), dropout.set_attention(0.2), dropout.set_residual(0.1);
+          };
+          const auto run = [&](bool all) {
+            std::atomic<int> back = 0;
+            trial.set = [&](Config& config) {
+              config.portable = portable, config.check_accesses = true;
+              if (all) LetAllGoBack(config, trial.ranks);
+              for (const Op& op : config.schedule.ops) {
+                back += op.kind == OpKind::kBackward && op.microbatch == 0 && config.role.rank() == 0 ? 1 : 0;
+              }
+            };
+            Curve curve = Train(trial, {.steps = 4});
+            return std::pair(std::move(curve), back.load());
+          };
+          const auto [seen, back] = run(false);
+          const auto [expected, all] = run(true);
+          ExpectTheSameBits(trial, seen, expected);
+          EXPECT_EQ(back, 2) << trial.name << ": the last layer's and the head's";
+          EXPECT_EQ(all, 5) << trial.name;
+        }
+      }
+    }
+  }
+}
+
+// Where units are gathered and gradients have slots, a schedule of all backwards is another one, so as one rank does.
+TEST(Strategies, TrainBehindAFrozenFrontAsOneRankDoes) {
+  const auto frozen = [](const Choose& choose, const Model& model) -> Choose {
+    return [=](::muster::Train& train) {
+      choose(train);
+      train.add_freeze("*");
+      for (const char* pattern :
+           model.has_resnet() ? std::array{"!layer3.*", "!fc.*"} : std::array{"!h.2.*", "!ln_f.*"})
+        train.add_freeze(pattern);
+    };
+  };
+  for (const Model& model : {TrialModel(), ResnetTrialModel()}) {
+    const Leg leg{.steps = model.has_resnet() ? kResnetSteps : kSteps};
+    Trial single{.name = "single", .choose = frozen(Single, model), .microbatch = 4, .sgd = true, .model = model};
+    single.sgd_limit = 3e-6, single.as_ranks = 4, single.as_microbatch = 1;
+    const Curve alone = Train(single, leg);
+    std::vector<std::pair<std::string, Choose>> all = Strategies();
+    for (const auto& [name, choose] : Strategies()) {
+      if (name != "ddp" && name != "zero 1" && name != "full_shard" && name != "full_shard wrapped") continue;
+      all.emplace_back(name + ", offloaded", Offloaded(choose, FreesParameters(name)));
+      all.emplace_back(name + ", activations offloaded", Recomputed(choose, true));
+    }
+    for (const auto& [name, choose] : all) {
+      Trial trial = single;
+      trial.name = absl::StrCat(name, ", frozen front"), trial.choose = frozen(choose, model);
+      trial.ranks = 4, trial.microbatch = 1, trial.as_ranks = 0;
+      trial.set = [](Config& config) { config.check_accesses = true; };
+      ExpectSame(trial, Train(trial, leg), alone);
+    }
+  }
+}
+
 // What is dropped follows from the sample, so however samples are divided into ranks and microbatches, the run is one
 // rank's.
 TEST(Strategies, DropTheSameOnAnyNumberOfRanks) {
@@ -541,7 +671,7 @@ TEST(Strategies, APartHasNoLogits) {
   const Trial trial{.name = "full_shard", .choose = FsdpOf(RESHARD_FULL_SHARD), .ranks = 2};
   const ::muster::Train train = MakeTrain(trial);
   const Inventory inventory = *models::MakeInventory(train.model());
-  const Groups groups(*strategies::MakeLayout(train, inventory, strategies::AnyPlaces(2)));
+  const Groups groups(inventory, *strategies::MakeLayout(train, inventory, strategies::AnyPlaces(2)));
   Config config = Configure(train, inventory, 2, 1)->config;
   config.groups = groups.of[1];
   const std::vector<uint32_t> tokens = {1, 2};

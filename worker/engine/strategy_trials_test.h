@@ -75,6 +75,7 @@ struct Trial {
   double loss_scale = 65536;              // with fp16: the first one
   bool adversarial = false;               // groups that poison what is in flight
   bool ahead = false;                     // as many steps in flight as the engine takes
+  bool rebuilds = false;                  // compute parameters from the master weights before each step
   std::function<void(Config&)> set = {};  // of every rank
   Model model = TrialModel();
   double sgd_limit = 1e-6;     // on a weight's relative error
@@ -86,7 +87,7 @@ struct Trial {
 
   // A rank's share of `samples`.
   strategies::Share ShareOf(uint32_t samples, uint32_t rank) const {
-    return strategies::ShareOf(samples, ranks / stages, rank % (ranks / stages));
+    return strategies::ShareOf(samples, Mesh{.pipeline = stages, .replica = ranks / stages}, rank);
   }
 };
 
@@ -151,22 +152,23 @@ struct Leg {
 
 // The groups of every rank, by number, between threads.
 struct Groups {
-  explicit Groups(const strategies::Layout& layout, bool adversarial = false) : of(layout.mesh.ranks()) {
+  Groups(const Inventory& inventory, const strategies::Layout& layout, bool adversarial = false)
+      : of(layout.mesh.ranks()) {
     std::map<std::string, std::vector<std::unique_ptr<collectives::Group>>> by_name;  // each for all of its ranks
     for (uint32_t rank = 0; rank < of.size(); ++rank) {
       const pipeline::StageEdges edges =
-          pipeline::EdgesOf(pipeline::StagesOf(layout.table), layout.roles[rank].stage());
-      auto made = MakeGroups(layout.mesh, edges.groups, rank,
-                                   [&](const GroupSpec& group, const Membership& own)
-                                       -> absl::StatusOr<std::unique_ptr<collectives::Group>> {
-        auto& members = by_name[NameOf(group, own)];
-        const int size = static_cast<int>(own.size);
-        if (members.empty()) {
-          members = adversarial ? collectives::MakeAdversarial(size, absl::Seconds(60))
-                                : collectives::MakeThreads(size, absl::Seconds(60));
-        }
-        return std::move(members[own.index]);
-      });
+          pipeline::EdgesOf(inventory, pipeline::StagesOf(layout.table), layout.roles[rank].stage());
+      auto made = MakeGroups(
+          layout.mesh, edges.groups, rank,
+          [&](const GroupSpec& group, const Membership& own) -> absl::StatusOr<std::unique_ptr<collectives::Group>> {
+            auto& members = by_name[NameOf(group, own)];
+            const int size = static_cast<int>(own.size);
+            if (members.empty()) {
+              members = adversarial ? collectives::MakeAdversarial(size, absl::Seconds(60))
+                                    : collectives::MakeThreads(size, absl::Seconds(60));
+            }
+            return std::move(members[own.index]);
+          });
       of[rank] = made->by_number;
       for (auto& group : made->owned) owned.push_back(std::move(group));
     }
@@ -273,6 +275,9 @@ inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& e
   const int ahead = trial.ahead ? engine.most_in_flight() - 1 : 0;
   for (int step = 0, issued = 0; step < leg.steps; ++step) {
     for (; issued < std::min(leg.steps, step + ahead + 1); ++issued) {
+      if (trial.rebuilds) {
+        ASSERT_TRUE(engine.Pull().ok() && engine.Push().ok()) << trial.name;
+      }
       const absl::Status status = IssueStep(trial, rank, engine);
       ASSERT_TRUE(status.ok()) << trial.name << ": " << status;
     }
@@ -321,7 +326,7 @@ inline Curve Train(const Trial& trial, const Leg& leg = {}) {
   const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
   EXPECT_TRUE(layout.ok()) << trial.name << ": " << layout.status();
   if (!layout.ok()) return {};
-  const Groups groups(*layout, trial.adversarial);
+  const Groups groups(inventory, *layout, trial.adversarial);
   std::vector<Curve> curves(trial.ranks);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < trial.ranks; ++rank) {

@@ -73,12 +73,38 @@ void CustomTrainsAsOneDoes(const std::string& kind, bool sgd, uint32_t ranks) {
   }
 }
 
+Choose StrategyNamed(const std::string& name) {
+  for (const auto& [its_name, choose] : Strategies()) {
+    if (its_name == name) return choose;
+  }
+  ADD_FAILURE() << name;
+  return Single;
+}
+
 TEST(CustomStrategies, TrainAsOneRankDoes) { CustomTrainsAsOneDoes("language", /*sgd=*/true, 2); }
 TEST(CustomStrategies, TrainTiedWeightsAsOneRankDoes) { CustomTrainsAsOneDoes("tied language", /*sgd=*/true, 4); }
 
 TEST(CustomStrategies, TrainNamedTensorsAsOneRankDoes) { CustomTrainsAsOneDoes("two towers", /*sgd=*/true, 2); }
 TEST(CustomStrategies, TrainOnTargetsThatAreInputsAsOneRankDoes) {
   CustomTrainsAsOneDoes("autoencoder", /*sgd=*/true, 4);
+}
+
+// Two stages of two ranks: the batch's tensors are read by the first and the last stage.
+TEST(CustomStrategies, TrainInAPipelineAsOneRankDoes) {
+  for (const char* kind : {"language", "two towers", "autoencoder"}) {
+    Trial trial = CustomTrial(kind, /*sgd=*/true);
+    const Curve alone = Train(trial);
+    for (const PipelineSchedule schedule : {PIPELINE_SCHEDULE_GPIPE, PIPELINE_SCHEDULE_1F1B}) {
+      trial.name = absl::StrCat(kind, ", ", PipelineSchedule_Name(schedule));
+      trial.choose = [=](::muster::Train& train) {
+        StrategyNamed("full_shard")(train);
+        train.mutable_pipeline()->set_schedule(schedule);
+        train.mutable_pipeline()->set_chunks(1);
+      };
+      trial.ranks = 4, trial.stages = 2, trial.microbatch = 2;
+      ExpectSame(trial, Train(trial), alone);
+    }
+  }
 }
 
 // In bf16 a mixer gives what its modules give, and a residual stream that a module keeps in fp32 stays so.
@@ -132,6 +158,32 @@ void RecomputingChangesNoBitOf(const std::string& kind) {
 TEST(CustomStrategies, RecomputingChangesNoBit) {
   RecomputingChangesNoBitOf("language");
   RecomputingChangesNoBitOf("two towers");
+}
+
+// Only the last unit is trained, so its backward alone is left.
+TEST(CustomStrategies, TrainBehindAFrozenFrontAsOneRankDoes) {
+  Trial trial = CustomTrial("language", /*sgd=*/true);
+  const Curve initial = Train(trial, {.steps = 0});
+  const Inventory inventory = *models::MakeInventory(trial.model);
+  const auto& last = inventory.units(inventory.units_size() - 1);
+  const auto frozen = [&](const Choose& choose) -> Choose {
+    return [=](::muster::Train& train) {
+      choose(train);
+      train.add_freeze("*");
+      for (const Tensor& tensor : last.tensors()) train.add_freeze(absl::StrCat("!", tensor.name()));
+    };
+  };
+  trial.choose = frozen(Single);
+  const Curve alone = Train(trial);
+  for (const auto& [tensor, values] : alone.weights) {
+    const bool moves = std::any_of(last.tensors().begin(), last.tensors().end(),
+                                   [&, name = tensor](const Tensor& t) { return t.name() == name; });
+    EXPECT_EQ(values != initial.weights.at(tensor), moves) << tensor;
+  }
+  for (const Choose& choose : {Strategies()[0].second, FsdpOf(RESHARD_FULL_SHARD)}) {
+    trial.choose = frozen(choose), trial.ranks = 3, trial.microbatch = 1;
+    ExpectSame(trial, Train(trial), alone);
+  }
 }
 
 void Bf16UpdatesAlmostAsFp32(const std::string& kind) {

@@ -1,4 +1,5 @@
-// Writes the checkpoints of a job. Each rank of the first replica writes the shard that it owns.
+// Writes the checkpoints of a job. Each rank of the first replica writes the shard that it owns, those of all
+// stages of a pipeline into one checkpoint.
 //
 // Training pauses while the shard is copied into host memory; a background thread then writes it. This needs no
 // collective: a shard's checksum file appears in the staging folder once the shard is on disk. Rank 0's thread waits
@@ -65,6 +66,8 @@ class Checkpointer {
   absl::Status AwaitAllShards();
   absl::Status AwaitName();
   absl::Status Agree(const absl::Status& own) const;
+  // All ranks of a stage have its buffers; the first one writes them.
+  bool WritesBuffers() const;
   bool first() const { return assignment_.key().rank() == 0; }
   const std::string& path() const { return assignment_.spec().train().checkpoint().path(); }
 

@@ -36,8 +36,8 @@ Options MakeOptions(const Assignment& assignment, const GroupSpec& group, const 
   return options;
 }
 
-// `world`: the group of all ranks, null if that is the one to be made. `membership`: none if the rank takes no part, which
-// a split of the world's communicator must be told.
+// `world`: the group of all ranks, null if that is the one to be made. `membership`: none if the rank takes no part; all
+// ranks take part in a split of the world's communicator.
 absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assignment, const GroupSpec& group,
                                                          const std::optional<Membership>& membership,
                                                          collectives::Group* world, collectives::KeyValue& rendezvous) {
@@ -64,8 +64,8 @@ absl::Status CheckDigest(const Assignment& assignment, const Membership& members
   if (!expected.ok()) return expected.status();
   if (*expected == group.digest) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("rank ", assignment.key().rank(), " would issue other collectives in the group ", name, " than rank ",
-                   membership.first, ": two different builds; install the same release on all workers"));
+      absl::StrCat("rank ", assignment.key().rank(), " would issue other collectives in the group ", name,
+                   " than rank ", membership.first, ": two different builds; install the same release on all workers"));
 }
 
 }  // namespace
@@ -75,17 +75,20 @@ absl::Duration CollectiveDeadline(const Assignment& assignment) {
   return deadline > absl::ZeroDuration() ? deadline : kDefaultDeadline;
 }
 
-std::vector<GroupToJoin> GroupsToJoin(const strategies::Layout& layout, const strategies::RankProgram& program) {
+std::vector<GroupToJoin> GroupsToJoin(const Inventory& inventory, const strategies::Layout& layout,
+                                      const strategies::RankProgram& program) {
   const std::vector<GroupSpec>& own = program.schedule.groups;
   std::vector<GroupToJoin> groups;
+  const bool exchanges = std::any_of(inventory.units().begin(), inventory.units().end(),
+                                     [](const Unit& unit) { return unit.has_exchange(); });
   const auto digest = [&](int32_t number) {
     return absl::StrCat(CollectivesDigest(program.schedule, number), CollectivesDigest(program.evaluation, number));
   };
   for (int32_t number = 0; number < kGroups; ++number) {
-    if (number == kExchangeGroup && !UsesGroup(program.schedule, number)) continue;
+    if (number == kExchangeGroup && !exchanges) continue;
     groups.push_back({own[static_cast<size_t>(number)], digest(number), number});
   }
-  for (const GroupSpec& edge : pipeline::Edges(pipeline::StagesOf(layout.table))) {
+  for (const GroupSpec& edge : pipeline::Edges(inventory, pipeline::StagesOf(layout.table))) {
     const auto found = std::find(own.begin(), own.end(), edge);
     groups.push_back({edge, "", found == own.end() ? -1 : static_cast<int32_t>(found - own.begin())});
   }

@@ -32,9 +32,10 @@ struct GroupToJoin {
   std::string digest;
   int32_t number = -1;  // Op::group of this rank's schedules; -1: it takes no part
 };
-// In an order that is the same on all ranks: the common groups, without that of exchanges if no unit exchanges, then all
-// edges of the pipeline.
-std::vector<GroupToJoin> GroupsToJoin(const strategies::Layout& layout, const strategies::RankProgram& program);
+// In an order that is the same on all ranks: the common groups, without that of exchanges if no unit exchanges, then
+// all edges of the pipeline.
+std::vector<GroupToJoin> GroupsToJoin(const Inventory& inventory, const strategies::Layout& layout,
+                                      const strategies::RankProgram& program);
 
 // Waits for all other ranks; `rendezvous` outlives the groups.
 // Unavailable: a rank did not join within CollectiveDeadline; the message names it. FailedPrecondition: this rank would

@@ -1,17 +1,32 @@
 #include "worker/trainer/ranks.h"
 
+#include <ATen/ops/full.h>
+
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/inventory.h"
+#include "strategies/compile.h"
 #include "worker/collectives/memory_key_value.h"
 
 namespace muster::trainer {
 namespace {
 
 using ::testing::HasSubstr;
+
+std::vector<GroupToJoin> Common(bool exchanges) {
+  std::vector<GroupToJoin> groups;
+  for (int32_t number = 0; number < kGroups; ++number) {
+    if (number == kExchangeGroup && !exchanges) continue;
+    groups.push_back({CommonGroups()[static_cast<size_t>(number)], absl::StrCat("digest of ", number), number});
+  }
+  return groups;
+}
 
 // What the last of `world` ranks gets whose digest of one group differs from the others'; none: group -1.
 absl::Status JoinWithOther(uint32_t world, uint32_t shards, int32_t group) {
@@ -23,10 +38,11 @@ absl::Status JoinWithOther(uint32_t world, uint32_t shards, int32_t group) {
       Assignment assignment;
       assignment.set_world(world);
       assignment.mutable_key()->set_rank(rank);
-      GroupDigests digests = {"by all", "in a replica", "between replicas", ""};
-      if (group == kExchangeGroup) digests[group] = "inside passes";
-      if (rank + 1 == world && group >= 0) digests[group] = "other";
-      joined[rank] = JoinRanks(assignment, shards, digests, rendezvous);
+      std::vector<GroupToJoin> groups = Common(/*exchanges=*/group == kExchangeGroup);
+      for (GroupToJoin& to_join : groups) {
+        if (rank + 1 == world && to_join.number == group) to_join.digest = "other";
+      }
+      joined[rank] = JoinRanks(assignment, {.replica = world / shards, .shard = shards}, groups, rendezvous);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -41,10 +57,10 @@ TEST(JoinRanks, ARankWithOtherCollectivesIsNamedWithTheOneItDiffersFrom) {
     const char* says;
   };
   for (const Case& c :
-       {Case{2, 2, kWorldGroup, "rank 1 would issue other collectives in the group world than rank 0"},
-        Case{2, 2, kShardGroup, "rank 1 would issue other collectives in the group world than rank 0"},
-        Case{2, 1, kReplicaGroup, "rank 1 would issue other collectives in the group world than rank 0"},
-        Case{2, 1, kExchangeGroup, "rank 1 would issue other collectives in the group exchange than rank 0"},
+       {Case{2, 2, kWorldGroup, "rank 1 would issue other collectives in the group world-0 than rank 0"},
+        Case{2, 2, kShardGroup, "rank 1 would issue other collectives in the group shards-0 than rank 0"},
+        Case{2, 1, kReplicaGroup, "rank 1 would issue other collectives in the group replicas-0 than rank 0"},
+        Case{2, 1, kExchangeGroup, "rank 1 would issue other collectives in the group exchange-0 than rank 0"},
         Case{4, 2, kReplicaGroup,
              "rank 3 would issue other collectives in the group replicas-1 than rank 1: two different "
              "builds"}}) {
@@ -65,8 +81,7 @@ TEST(JoinRanks, TheGroupOfExchangesIsOneOfItsOwnAndOnlyThereIfNeeded) {
         Assignment assignment;
         assignment.set_world(2);
         assignment.mutable_key()->set_rank(rank);
-        const GroupDigests digests = {"by all", "in a replica", "between replicas", exchanges ? "inside passes" : ""};
-        const auto joined = JoinRanks(assignment, 1, digests, rendezvous);
+        const auto joined = JoinRanks(assignment, {.replica = 2}, Common(exchanges), rendezvous);
         ASSERT_TRUE(joined.ok()) << joined.status();
         collectives::Group* const group = joined->groups[kExchangeGroup];
         ASSERT_EQ(group != nullptr, exchanges);
@@ -77,6 +92,109 @@ TEST(JoinRanks, TheGroupOfExchangesIsOneOfItsOwnAndOnlyThereIfNeeded) {
     }
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+Train PipelineOf(uint32_t stages) {
+  Train train;
+  Llama& m = *train.mutable_model()->mutable_llama();
+  m.set_layers(2), m.set_heads(2), m.set_key_value_heads(2), m.set_width(8), m.set_head_width(4), m.set_inner(8);
+  m.set_vocabulary(16), m.set_context(8);
+  train.mutable_batch()->set_sequences(8);
+  train.mutable_batch()->set_microbatch(1);
+  train.mutable_optimizer()->mutable_sgd();
+  train.mutable_parallel()->set_pipeline(stages);
+  Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
+  fsdp.set_reshard(RESHARD_HYBRID), fsdp.set_shard_ranks(2);
+  fsdp.set_placement(PLACEMENT_EVEN), fsdp.set_accumulation(ACCUMULATION_REDUCE);
+  return train;
+}
+
+// The ranks of a group as a number in binary: each adds its own digit.
+uint64_t MembersOf(collectives::Group* group, uint32_t rank) {
+  if (group == nullptr) return 0;
+  const at::Tensor sum = at::full({1}, static_cast<int64_t>(uint64_t{1} << rank), at::kLong);
+  EXPECT_TRUE(group->AllReduce(sum)->Wait().ok());
+  return static_cast<uint64_t>(sum.item<int64_t>());
+}
+
+// Eight ranks: two stages of two replicas of two shards, and four stages of two shards. The members of each rank's
+// groups in binary, written out by hand.
+TEST(JoinRanks, RanksOfAPipelineMeetInTheGroupsOfTheirMesh) {
+  struct Case {
+    uint32_t stages, rank;
+    uint64_t shards, replicas, model;
+    std::vector<uint64_t> edges;  // in both directions
+  };
+  const std::vector<Case> cases = {
+      {2, 0, 0b00000011, 0b00000101, 0b00110011, {0b00010001, 0b00010001}},
+      {2, 3, 0b00001100, 0b00001010, 0b11001100, {0b10001000, 0b10001000}},
+      {2, 5, 0b00110000, 0b10100000, 0b00110011, {0b00100010, 0b00100010}},
+      {4, 1, 0b00000011, 0, 0b11111111, {0b00001010, 0b00001010}},
+      {4, 4, 0b00110000, 0, 0b11111111, {0b00010100, 0b00010100, 0b01010000, 0b01010000}},
+  };
+  for (const uint32_t stages : {2u, 4u}) {
+    const Train train = PipelineOf(stages);
+    const Inventory inventory = *models::MakeInventory(train);
+    const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(8));
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    collectives::MemoryKeyValue rendezvous;
+    std::vector<std::thread> threads;
+    for (uint32_t rank = 0; rank < 8; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto program = strategies::Compile(train, inventory, *layout, rank);
+        ASSERT_TRUE(program.ok()) << program.status();
+        Assignment assignment;
+        assignment.set_world(8);
+        assignment.mutable_key()->set_rank(rank);
+        const std::vector<GroupToJoin> groups = GroupsToJoin(inventory, *layout, *program);
+        EXPECT_EQ(groups.size(), 4 + 2 * (stages - 1)) << "all ranks name the edges of all stages";
+        const auto joined = JoinRanks(assignment, layout->mesh, groups, rendezvous);
+        ASSERT_TRUE(joined.ok()) << joined.status();
+        ASSERT_EQ(joined->groups.size(), program->schedule.groups.size());
+        std::vector<uint64_t> members;
+        for (collectives::Group* group : joined->groups) members.push_back(MembersOf(group, rank));
+        EXPECT_EQ(members[kWorldGroup], 0b11111111u);
+        for (const Case& c : cases) {
+          if (c.stages != stages || c.rank != rank) continue;
+          EXPECT_EQ(members[kShardGroup], c.shards) << rank;
+          EXPECT_EQ(members[kReplicaGroup], c.replicas) << rank;
+          EXPECT_EQ(members[kModelGroup], c.model) << rank;
+          std::vector<uint64_t> edges(members.begin() + kGroups, members.end());
+          std::sort(edges.begin(), edges.end());
+          EXPECT_EQ(edges, c.edges) << rank;
+        }
+        EXPECT_EQ(members[kExchangeGroup], 0u) << "no unit exchanges";
+        EXPECT_TRUE(joined->groups[kWorldGroup]->Barrier().ok());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+// A split of the world's communicator needs all ranks, also those of stages whose units exchange nothing.
+TEST(GroupsToJoin, AreTheSameOnAllRanks) {
+  Train train;
+  Resnet& m = *train.mutable_model()->mutable_resnet();
+  m.set_depth(8), m.set_width(3), m.set_image(8), m.set_classes(6), m.set_sync_batch_norm(true);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_batch()->set_sequences(8);
+  train.mutable_batch()->set_microbatch(1);
+  train.mutable_optimizer()->mutable_sgd();
+  train.mutable_strategy()->mutable_ddp();
+  const Inventory all = *models::MakeInventory(train);
+  train.mutable_parallel()->set_pipeline(static_cast<uint32_t>(all.units_size()));  // the last one has the head alone
+  const uint32_t world = 2 * train.parallel().pipeline();
+  const auto layout = strategies::MakeLayout(train, all, strategies::AnyPlaces(world));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  std::vector<std::vector<GroupSpec>> of;
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    std::vector<GroupSpec>& specs = of.emplace_back();
+    for (const GroupToJoin& group : GroupsToJoin(all, *layout, *strategies::Compile(train, all, *layout, rank))) {
+      specs.push_back(group.spec);
+    }
+    EXPECT_EQ(specs, of[0]) << rank;
+  }
+  EXPECT_THAT(of[0], ::testing::Contains(CommonGroups()[kExchangeGroup]));
 }
 
 }  // namespace

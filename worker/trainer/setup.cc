@@ -118,7 +118,8 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     if (!status.ok()) return status;
   }
   absl::StatusOr<Ranks> ranks =
-      JoinRanks(assignment, rank.program.layout.mesh, GroupsToJoin(rank.program.layout, rank.program.rank), rendezvous);
+      JoinRanks(assignment, rank.program.layout.mesh,
+                GroupsToJoin(rank.program.inventory, rank.program.layout, rank.program.rank), rendezvous);
   if (!ranks.ok()) return ranks.status();
   rank.ranks = *std::move(ranks);
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine =

@@ -85,6 +85,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inve
   if (!plugin.ok()) return plugin.status();
   Train alone = train;
   alone.mutable_strategy()->mutable_single();
+  alone.clear_parallel(), alone.clear_pipeline();
   alone.mutable_optimizer()->mutable_sgd()->set_momentum(0);
   alone.mutable_precision()->set_compute(DTYPE_FP32);  // the weights as they are
   alone.mutable_precision()->set_params(DTYPE_FP32);

@@ -13,6 +13,9 @@ namespace muster::units {
 
 struct AdamWRun {
   at::Tensor parameter, gradient, exp_avg, exp_avg_sq;  // fp32 [n], contiguous
+  // Undefined, or bf16 or fp16 [n], contiguous, of one dtype in all runs: becomes a copy of the updated parameter,
+  // rounded to the nearest.
+  at::Tensor computed = {};
   double weight_decay = 0;
 };
 
@@ -28,8 +31,8 @@ struct AdamWDecision {
   at::Tensor divisor, skip, skipped;
 };
 
-// Updates in place all but the gradients, in fp32, as torch.optim.AdamW. All tensors are on one device, and runs do not
-// overlap. Same bits wherever a run begins. Throws c10::Error for other tensors.
+// Updates all but the gradients in place, in fp32 but for the copies, as torch.optim.AdamW. All tensors are on one
+// device, and runs do not overlap. Same bits wherever a run begins. Throws c10::Error for other tensors.
 void UpdateByAdamW(const std::vector<AdamWRun>& runs, const AdamWNumbers& numbers, const AdamWDecision& decision = {});
 
 }  // namespace muster::units

@@ -26,7 +26,7 @@ Activations AutogradUnit::Forward(const Context& context, const Activations& in,
     return {Compute(context, first ? context.inputs() : in[0], kept)};
   }
   const c10::AutoGradMode on(true);
-  const at::Tensor x = first ? context.inputs() : in[0].detach().requires_grad_(true);
+  const at::Tensor x = first ? context.inputs() : in[0].detach().requires_grad_(context.input_gradient);
   const at::Tensor y = Compute(context, x, nullptr);
   saved.tensors = {x, y};
   return {y.detach()};
@@ -39,13 +39,13 @@ Activations AutogradUnit::Backward(const Context&, Saved saved, const Activation
     inputs.push_back(leaves_[i]);
     sinks.push_back(parameters_[i].gradient);
   }
-  const bool first = !saved.tensors[0].requires_grad();
-  if (!first) inputs.push_back(saved.tensors[0]);
+  const bool returns = saved.tensors[0].requires_grad();
+  if (returns) inputs.push_back(saved.tensors[0]);
   if (inputs.empty()) return {};
   std::vector<at::Tensor> gradients = Gradients(saved.tensors[1], grads[0], inputs);
   const c10::AutoGradMode off(false);
   for (size_t i = 0; i < sinks.size(); ++i) sinks[i].add_(gradients[i]);
-  if (first) return {};
+  if (!returns) return {};
   return {std::move(gradients.back())};
 }
 

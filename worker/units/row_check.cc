@@ -176,30 +176,32 @@ std::vector<Compared> CompareHeads(at::Device device, at::ScalarType type) {
 }
 
 // AdamW's seventh step, of a run that begins at four elements and one that does not; what differs is the parameters'
-// movement.
-std::vector<Compared> CompareAdamW(at::Device device, at::ScalarType) {
+// movement. Where a copy in a narrow type is written, it is the parameters cast.
+std::vector<Compared> CompareAdamW(at::Device device, at::ScalarType narrow) {
   constexpr int64_t kElements = 20'001;
   const at::TensorOptions wide = at::TensorOptions(device).dtype(at::kFloat);
   const at::Tensor before = Numbers({kElements}, 1, wide), gradient = Numbers({kElements}, 2, wide);
   const at::Tensor mean = Numbers({kElements}, 3, wide), square = Numbers({kElements}, 4, wide).square();
   const auto one = [&](double value) { return at::full({1}, value, wide); };
   std::vector<at::Tensor> results[2];
+  std::vector<Compared> all;
   for (const bool ours : {true, false}) {
+    const at::Tensor computed = narrow == at::kFloat ? at::Tensor() : at::zeros({kElements}, wide.dtype(narrow));
     const at::Tensor p = before.clone(), m = mean.clone(), v = square.clone();
     for (const auto& [begin, length, decay] :
          {std::tuple(int64_t{0}, int64_t{9'001}, 0.1), std::tuple(int64_t{9'001}, kElements - 9'001, 0.0)}) {
-      const auto part = [&, b = begin, n = length](const at::Tensor& t) { return t.narrow(0, b, n); };
+      const auto part = [&, b = begin, n = length](const at::Tensor& t) { return t.defined() ? t.narrow(0, b, n) : t; };
       if (ours) {
-        UpdateByAdamW({{part(p), part(gradient), part(m), part(v), decay}}, {.learning_rate = 0.1, .step = 9},
-                      {one(2), one(0), one(2)});
+        UpdateByAdamW({{part(p), part(gradient), part(m), part(v), part(computed), decay}},
+                      {.learning_rate = 0.1, .step = 9}, {one(2), one(0), one(2)});
       } else {
         at::_fused_adamw_({part(p)}, {part(gradient).clone()}, {part(m)}, {part(v)}, {}, {one(7).squeeze(0)}, 0.1, 0.9,
                           0.999, decay, 1e-8, /*amsgrad=*/false, /*maximize=*/false, one(2), one(0));
       }
     }
     results[ours ? 0 : 1] = {p.sub(before), m, v};
+    if (ours && computed.defined()) all.push_back({"AdamWStep", computed, p.to(narrow)});
   }
-  std::vector<Compared> all;
   for (size_t i = 0; i < 3; ++i) all.push_back({"AdamWStep", results[0][i], results[1][i]});
   return all;
 }

@@ -8,6 +8,8 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -320,27 +322,65 @@ TEST_P(RowPrograms, WhereTensorsBeginChangesNoBit) {
 // More runs than one launch takes, each of several blocks or of none; where a run begins changes no bit.
 TEST(AdamW, UpdatesEachElementOfEachRunOnce) {
   const int64_t n = programs::kAdamWElements + 5;
-  const auto updated = [&](int64_t first_run, int64_t runs) {
+  const auto updated = [&](int64_t first_run, int64_t runs, at::ScalarType narrow = at::kFloat) {
     const at::Tensor p = Normal({n}, 1).to(at::kFloat), g = Normal({n}, 2).to(at::kFloat);
     const at::Tensor m = Normal({n}, 3).to(at::kFloat), v = Normal({n}, 4).square().to(at::kFloat);
+    const at::Tensor computed = at::zeros({n}, narrow);
     std::vector<AdamWRun> all;
     int64_t begin = 0;
     for (int64_t r = 0; r < runs; ++r) {
       const int64_t length = r == 0 ? first_run : r + 1 == runs ? n - begin : (n - first_run) / runs * (r % 2);
       const auto part = [&](const at::Tensor& t) { return t.narrow(0, begin, length); };
-      all.push_back({part(p), part(g), part(m), part(v), 0.1});
+      const at::Tensor copy = narrow == at::kFloat ? at::Tensor() : part(computed);
+      all.push_back({part(p), part(g), part(m), part(v), copy, 0.1});
       begin += length;
     }
     UpdateByAdamW(all, {.learning_rate = 0.1, .step = 3});
+    if (narrow != at::kFloat) {
+      EXPECT_TRUE(computed.equal(p.to(narrow))) << narrow;  // LibTorch's rounding
+    }
     return std::vector<at::Tensor>{p, m, v};
   };
   const std::vector<at::Tensor> whole = updated(n, 1);
   for (const int64_t first : {1, 2, 3, 4, 100}) {
     const std::vector<at::Tensor> parts = updated(first, 3 * programs::kAdamWRuns / 2);
     for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(parts[i].equal(whole[i])) << first << ", tensor " << i;
+    for (const at::ScalarType narrow : {at::kBFloat16, at::kHalf}) {
+      const std::vector<at::Tensor> copied = updated(first, 3 * programs::kAdamWRuns / 2, narrow);
+      for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(copied[i].equal(whole[i])) << narrow << ", tensor " << i;
+    }
   }
-  EXPECT_THROW(UpdateByAdamW({{whole[0], whole[1], whole[2].narrow(0, 1, n - 1), whole[2], 0}}, {}), c10::Error);
-  EXPECT_THROW(UpdateByAdamW({{whole[0], whole[1], whole[2].to(at::kHalf), whole[2], 0}}, {}), c10::Error);
+  EXPECT_THROW(UpdateByAdamW({{whole[0], whole[1], whole[2].narrow(0, 1, n - 1), whole[2]}}, {}), c10::Error);
+  EXPECT_THROW(UpdateByAdamW({{whole[0], whole[1], whole[2].to(at::kHalf), whole[2]}}, {}), c10::Error);
+  EXPECT_THROW(UpdateByAdamW({{whole[0], whole[1], whole[2], whole[2], whole[0]}}, {}), c10::Error) << "an fp32 copy";
+}
+
+// Halfway between two neighbors, next to it, past the largest half, too small for one, and what is no number, as
+// LibTorch rounds them. A learning rate of 0 leaves the parameters as they are.
+TEST(AdamW, CopiesAreRoundedAsLibTorchRounds) {
+  std::vector<float> values = {0.0f, 65519.0f, 65520.0f, 1e30f, 3.4e38f, 1e-8f, 2.98e-8f, 6e-8f, 1e-40f};
+  for (int i = 0; i < 4; ++i) {
+    const float up = static_cast<float>(i);
+    values.insert(values.end(), {1 + (up + 0.5f) / 128, std::nextafter(1 + (up + 0.5f) / 128, 2.0f)});
+    values.insert(values.end(), {1 + (up + 0.5f) / 1024, std::nextafter(1 + (up + 0.5f) / 1024, 0.0f)});
+  }
+  const auto numbers = static_cast<int64_t>(values.size());
+  values.push_back(std::nanf(""));
+  const at::Tensor p = at::tensor(values), zeros = at::zeros_like(p);
+  for (const at::ScalarType narrow : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor computed = at::ones_like(p, narrow);
+    UpdateByAdamW({{p, zeros, zeros.clone(), zeros.clone(), computed}}, {.learning_rate = 0, .step = 1});
+    const auto bits = [&](const at::Tensor& t) { return t.narrow(0, 0, numbers).view(at::kShort); };
+    EXPECT_TRUE(bits(computed).equal(bits(at::tensor(values).to(narrow)))) << computed;
+    EXPECT_TRUE(std::isnan(computed[numbers].item<float>()));
+  }
+}
+
+TEST(AdamW, ASkippedUpdateWritesNoCopy) {
+  const at::Tensor p = at::ones({5}), g = at::ones({5}), state = at::zeros({5}), computed = at::zeros({5}, at::kHalf);
+  const at::Tensor one = at::ones({1});
+  UpdateByAdamW({{p, g, state, state, computed}}, {}, {.divisor = one, .skip = one, .skipped = one});
+  EXPECT_TRUE(computed.equal(at::zeros({5}, at::kHalf)));
 }
 
 }  // namespace

@@ -155,15 +155,17 @@ TEST(SimtBlock, GivesTheBitsOfTheLoopThatStandsInForIt) {
 TEST(SimtBlock, GivesTheBitsOfTheLoopInAdamWToo) {
   const int64_t elements = programs::kAdamWElements + 37;  // two blocks, and a rest that is no four
   const at::Tensor p = NormalNumbers({elements}, at::kFloat, 1), g = NormalNumbers({elements}, at::kFloat, 2);
-  const at::Tensor m = at::zeros({elements}), v = at::zeros({elements});
-  const auto run = [&](int64_t begin, int64_t length, int64_t end) {
+  const at::Tensor m = at::zeros({elements}), v = at::zeros({elements}), c = at::zeros({elements}, at::kHalf);
+  const auto run = [&](int64_t begin, int64_t length, int32_t end) {
     const auto at = [&](const at::Tensor& t) { return t.mutable_data_ptr<float>() + begin; };
-    return programs::AdamWRun{at(p), at(g), at(m), at(v), length, end, 0.1f};
+    auto* const computed = reinterpret_cast<programs::Fp16*>(c.mutable_data_ptr<c10::Half>()) + begin;
+    return programs::AdamWRun<programs::Fp16>{at(p), at(g), at(m), at(v), computed, length, end, 0.1f};
   };
   const int64_t first = elements - 16;
-  programs::AdamWStep program{.runs = {run(0, first, 2), run(first, 0, 2), run(first, 16, 3)}, .count = 3};
+  programs::AdamWStep<programs::Fp16> program{.runs = {run(0, first, 2), run(first, 0, 2), run(first, 16, 3)},
+                                              .count = 3};
   program.learning_rate = 0.1, program.beta1 = 0.9, program.beta2 = 0.99, program.step = 3, program.factor = 0.5;
-  ExpectSameBits(program, {p, m, v});
+  ExpectSameBits(program, {p, m, v, c});
 }
 
 TEST(SimtBlock, GivesTheBitsOfTheLoopInLlamasProgramsToo) {

@@ -27,7 +27,7 @@ namespace muster::units {
 
 enum class Mode {
   kTrain,
-  kTrainUnsaved,  // as train, but saves nothing; kRecompute follows
+  kTrainUnsaved,  // as train, but saves nothing: kRecompute follows, or no backward does
   kRecompute,     // saves what train would have
   kEvaluate,
   kGenerate
@@ -61,6 +61,9 @@ struct Context {
   Mode mode = Mode::kTrain;
   int microbatch = 0;
   int64_t samples = 0;  // zero only if the unit, or one after it, exchanges; then what the first unit reads has none
+  // Of a pass of training: whether the units before need the gradients that Backward returns. If not, it may return
+  // nothing.
+  bool input_gradient = true;
   SampleRanks* ranks = nullptr;  // in training; null: this rank has all samples of the microbatch
   DropoutRates dropout;
   NamedTensors batch;    // the task's, [samples, ...]

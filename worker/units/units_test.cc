@@ -390,6 +390,34 @@ TEST(Units, EqualTheWholeGraphInFloat) {
   }
 }
 
+// Of units that are autograd's. The parameters' gradients are the same.
+TEST(Units, TheFirstTrainedOneSparesTheGradientOfItsInput) {
+  const Dimensions& shape = kShapes[0];
+  const Inventory inventory = Make(shape);
+  const Unit& block = inventory.units(1);
+  const int64_t context_length = shape.context, width = shape.width;
+  const at::Tensor x = Filled({2, context_length, width}, at::kFloat, 100), d = Filled(x.sizes(), at::kFloat, 200);
+  std::map<bool, std::vector<at::Tensor>> gradients;
+  for (const bool wanted : {true, false}) {
+    std::vector<Parameter> parameters;
+    for (const Tensor& tensor : block.tensors()) {
+      const std::vector<int64_t> sizes(tensor.shape().begin(), tensor.shape().end());
+      const at::Tensor value = Filled(sizes, at::kFloat, static_cast<double>(parameters.size()));
+      parameters.push_back({value, gradients[wanted].emplace_back(at::zeros_like(value))});
+    }
+    const auto unit = MakeUnit(inventory, block, std::move(parameters), {.portable = true}).value();
+    Context context;
+    context.input_gradient = wanted;
+    Saved saved;
+    unit->Forward(context, {x}, saved);
+    EXPECT_EQ(unit->Backward(context, std::move(saved), {d}).size(), wanted ? 1u : 0u);
+  }
+  for (size_t i = 0; i < gradients[true].size(); ++i) {
+    EXPECT_GT(Norm(gradients[true][i]), 0);
+    EXPECT_TRUE(gradients[false][i].equal(gradients[true][i])) << block.tensors(static_cast<int>(i)).name();
+  }
+}
+
 // Schedules may keep several microbatches in flight; each one's gradient enters once.
 TEST(Units, MicrobatchesMayBeOnTheirWayTogether) {
   const Dimensions& shape = kShapes[0];

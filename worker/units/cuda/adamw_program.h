@@ -10,20 +10,23 @@ inline constexpr int kAdamWRuns = 64;
 inline constexpr int64_t kAdamWElements = 8192;  // of one block
 constexpr int64_t AdamWBlocks(int64_t elements) { return (elements + kAdamWElements - 1) / kAdamWElements; }
 
+template <typename N>
 struct AdamWRun {
   float* parameter;
   const float* gradient;
   float *exp_avg, *exp_avg_sq;
+  N* computed;  // the copy that is computed with; null: there is none
   int64_t elements;
-  int64_t end;  // block after its last one
+  int32_t end;  // block after its last one
   float weight_decay;
 };
 
+template <typename N>
 struct AdamWStep {
   using Number = float;
   static constexpr const char* kName = "muster::AdamWStep";
   static constexpr int kThreads = kWideThreads;
-  AdamWRun runs[kAdamWRuns];
+  AdamWRun<N> runs[kAdamWRuns];
   int count;
   double learning_rate, beta1, beta2;
   float epsilon;
@@ -49,7 +52,7 @@ struct AdamWStep {
         r = middle + 1;
       }
     }
-    const AdamWRun& run = runs[r];
+    const AdamWRun<N>& run = runs[r];
     const int64_t begin = (at.x - (r == 0 ? 0 : runs[r - 1].end)) * kAdamWElements;
     const int64_t left = run.elements - begin;
     const int n = static_cast<int>(left < kAdamWElements ? left : kAdamWElements);
@@ -73,6 +76,7 @@ struct AdamWStep {
     float* const p = run.parameter + begin;
     const float* const g = run.gradient + begin;
     float *const m = run.exp_avg + begin, *const v = run.exp_avg_sq + begin;
+    N* const c = run.computed == nullptr ? nullptr : run.computed + begin;
     const auto body = [&](auto count, int i) {
       constexpr int kCount = decltype(count)::value;
       auto ps = Load<kCount>(p + i), ms = Load<kCount>(m + i), vs = Load<kCount>(v + i);
@@ -81,10 +85,14 @@ struct AdamWStep {
       Store(ps, p + i);
       Store(ms, m + i);
       Store(vs, v + i);
+      if (c == nullptr) return;
+      Pack<N, kCount> cs;
+      for (int k = 0; k < kCount; ++k) Put(ps.at[k], cs.at[k]);
+      Store(cs, c + i);
     };
-    EachPack(block, n, body, p, g, m, v);
+    EachPack(block, n, body, p, g, m, v, c);
   }
 };
-static_assert(sizeof(AdamWStep) <= 4096);
+static_assert(sizeof(AdamWStep<float>) <= 4096 && sizeof(AdamWStep<Bf16>) <= 4096);
 
 }  // namespace muster::units::programs

@@ -79,7 +79,8 @@ const char* Launch(const Program& program, void* stream) {
   MUSTER_LAUNCH(ColumnTiles<SumColumns<float, N>>);             \
   MUSTER_LAUNCH(ColumnTiles<programs::NarrowAndSum<float, N>>); \
   MUSTER_LAUNCH(ColumnTiles<GeluBackward<float, N>>);           \
-  MUSTER_LAUNCH(ColumnTiles<NormVectors<float, N>>)
+  MUSTER_LAUNCH(ColumnTiles<NormVectors<float, N>>);            \
+  MUSTER_LAUNCH(AdamWStep<N>)
 #define MUSTER_LAUNCH_GATED_FOR(N)                     \
   MUSTER_LAUNCH(RmsNorm<float, N>);                    \
   MUSTER_LAUNCH(AddAndRmsNorm<float, N>);              \
@@ -103,6 +104,5 @@ MUSTER_LAUNCH(ColumnTotals<float, 1>);
 MUSTER_LAUNCH(ColumnTotals<float, 2>);
 MUSTER_LAUNCH(LossTotal<float>);
 MUSTER_LAUNCH(DropoutFactors);
-MUSTER_LAUNCH(AdamWStep);
 
 }  // namespace muster::units::programs

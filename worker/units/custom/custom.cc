@@ -76,7 +76,7 @@ class CustomUnit final : public UnitModule {
     const bool again = context.mode == Mode::kRecompute && !buffers_.empty();
     if (again) BindBuffers(Copies());
     const c10::AutoGradMode on(true);
-    if (!first_) x = {x[0].detach().requires_grad_(true)};
+    if (!first_) x = {x[0].detach().requires_grad_(context.input_gradient)};
     const at::Tensor y = unit_->Forward(x);
     if (again) BindBuffers(buffers_);
     saved.tensors = std::move(x);
@@ -90,7 +90,7 @@ class CustomUnit final : public UnitModule {
     unit_->Train(true);
     const c10::AutoGradMode on(true);
     Tensors x = std::move(saved.tensors);
-    if (!first_) x = {x[0].detach().requires_grad_(true)};
+    if (!first_) x = {x[0].detach().requires_grad_(context.input_gradient)};
     const at::Tensor y = Output(unit_->Forward(x));
     if (const at::Tensor loss = Loss(context, y, context.label_smoothing); loss.defined()) {
       const c10::AutoGradMode off(false);
