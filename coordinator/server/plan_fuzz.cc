@@ -73,6 +73,23 @@ class Numbers {
   size_t at_ = 0;
 };
 
+// Stages, on a number of ranks that they divide.
+void Pipeline(Numbers& numbers, muster::JobSpec& spec) {
+  muster::Train& train = *spec.mutable_train();
+  const uint32_t stages = numbers.UpTo(256), each = std::max(1u, spec.resources().ranks() / stages);
+  spec.mutable_resources()->set_ranks(std::min(4096 / stages, each) * stages);
+  spec.mutable_resources()->clear_min_ranks();
+  train.mutable_parallel()->set_pipeline(stages);
+  if (train.batch().has_microbatch()) {  // not more microbatches than are allowed
+    train.mutable_batch()->set_sequences(std::max(1u, std::min(train.batch().sequences(), 50'000u)));
+  }
+  const auto schedule = static_cast<muster::PipelineSchedule>(numbers.Below(muster::PipelineSchedule_ARRAYSIZE));
+  if (stages > 1) train.mutable_pipeline()->set_schedule(schedule);
+  if (stages > 1 && schedule == muster::PIPELINE_SCHEDULE_INTERLEAVED) {
+    train.mutable_pipeline()->set_chunks(2 + numbers.Below(7));
+  }
+}
+
 muster::JobSpec SpecOf(Numbers& numbers) {
   muster::JobSpec spec;
   spec.set_name("fuzz");
@@ -141,6 +158,7 @@ muster::JobSpec SpecOf(Numbers& numbers) {
     if (numbers.Below(6) == 0) train.add_freeze(pattern);
   }
   if (numbers.Below(3) == 0) train.mutable_dropout()->set_residual(0.1), train.mutable_dropout()->set_attention(0.1);
+  if (numbers.Below(3) == 0) Pipeline(numbers, spec);
   return spec;
 }
 
@@ -167,7 +185,8 @@ std::vector<std::string> Seeds() {
           numbers({999, 0, 127, 256, 128, 63, 0, 1, 0, 0, 0, 0, 0, 0}, 1),
           numbers({4095, 0, 0, 0, 0, 4095, 0, 1, 0, 0, 1, 1, 2, 2, 2, 0, 7}, 2),
           numbers({1299, 0, 63, 1000, 100, 4095, 0, 1, 0, 0, 0, 1, 3, 3, 4, 64}, 3),
-          numbers({299, 0, 127, 1000, 100, 511, 0, 1, 0, 0, 0, 0, 2, 3, 1, 0, 1}, 0)};
+          numbers({299, 0, 127, 1000, 100, 511, 0, 1, 0, 0, 0, 0, 2, 3, 1, 0, 1}, 0),
+          numbers({79, 0, 511, 1000, 100, 4095, 0, 63, 0, 1, 511, 0, 0, 0, 1, 3, 1, 1, 1, 0, 1, 1}, 0)};
 }
 
 std::vector<std::string> Words() {

@@ -82,6 +82,8 @@ TEST(Plan, OfAPipelineShowsItsStages) {
                   "2 stages of 2 ranks: each lies on one node; activations and gradients cross nodes "
                   "at 0 of 1 boundary between stages"))
       << plan.DebugString();
+  EXPECT_TRUE(has(plan.placement(), "1.00 × its share")) << "each of two shards has half of a unit of its stage";
+  EXPECT_TRUE(has(plan.placement(), "where equal parts")) << plan.DebugString();
   EXPECT_FALSE(has(plan.notes(), "some stage always waits"));
   // Three nodes in the middle of stages; and fewer microbatches than stages.
   train.mutable_batch()->set_microbatch(8);

@@ -20,7 +20,7 @@ constexpr uint64_t kBytes = 4;  // an element of master weights
 // A unit whose busiest owner sends this little is no bottleneck.
 constexpr uint64_t kSmallUnitBytes = 64 << 10;
 
-// `owned`: a zero for each shard, and left so.
+// `due`: of each shard, of a unit of its stage. `owned`: a zero for each shard, and left so.
 UnitExplanation ExplainUnit(const std::string& name, const OwnedUnit& unit, const std::vector<double>& due,
                             std::vector<uint64_t>& owned) {
   std::vector<uint32_t> owners;
@@ -47,11 +47,10 @@ UnitExplanation ExplainUnit(const std::string& name, const OwnedUnit& unit, cons
   return out;
 }
 
-bool EqualParts(const UnitPartition& unit, uint32_t shards) {
+bool EqualParts(const UnitPartition& unit) {
   if (unit.boundaries_size() == 0) return false;
-  for (uint32_t s = 0; s < shards; ++s) {
-    const int at = static_cast<int>(s);
-    if (unit.boundaries(at + 1) - unit.boundaries(at) != unit.boundaries(1)) return false;
+  for (int s = 0; s + 1 < unit.boundaries_size(); ++s) {
+    if (unit.boundaries(s + 1) - unit.boundaries(s) != unit.boundaries(1)) return false;
   }
   return true;
 }
@@ -65,10 +64,11 @@ bool IsCutInTwo(const OwnedUnit& unit, uint32_t shards) {
 Cuts CutsOf(const PartitionTable& table, const Inventory& inventory, const std::vector<UnitExplanation>& units) {
   bool equal = true;
   for (int u = 0; u < inventory.units_size(); ++u) {
-    if (IsFrozenInPart(inventory.units(u)) && IsCutInTwo(OwnedUnitOf(table, inventory, u), table.shards())) continue;
+    if (IsFrozenInPart(inventory.units(u)) && IsCutInTwo(OwnedUnitOf(table, inventory, u), ShardsOfStage(table)))
+      continue;
     const UnitExplanation& unit = units[static_cast<size_t>(u)];
     if (unit.ranges > unit.owners) return Cuts::kRows;
-    equal &= EqualParts(table.units(u), table.shards());
+    equal &= EqualParts(table.units(u));
   }
   return equal ? Cuts::kEqual : Cuts::kFitted;
 }
@@ -203,6 +203,13 @@ Explanation Explain(const PartitionTable& table, const Inventory& inventory, abs
     const double share = static_cast<double>(e.bytes[s]) / total;
     e.over_mean = std::max(e.over_mean, share * static_cast<double>(shards));
     e.over_share = std::max(e.over_share, share / due[s]);
+  }
+  // Only a stage's own shards own parts of its units.
+  const size_t of_stage = ShardsOfStage(table);
+  for (size_t first = 0; first < shards; first += of_stage) {
+    const auto begin = due.begin() + static_cast<ptrdiff_t>(first), end = begin + static_cast<ptrdiff_t>(of_stage);
+    const double sum = std::accumulate(begin, end, 0.0);
+    std::for_each(begin, end, [&](double& shard) { shard /= sum; });
   }
   std::vector<uint64_t> scratch(shards);
   for (int u = 0; u < inventory.units_size(); ++u) {
