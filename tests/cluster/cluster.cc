@@ -230,7 +230,10 @@ Ran Cluster::Run(const std::vector<std::string>& argv, absl::Duration deadline) 
                                   "XDG_CONFIG_HOME=" + folder_ + "/config"};
   all.insert(all.end(), environment.begin(), environment.end());
   Daemon process;
-  process.pid = SpawnProcess(argv, all, base + ".out", base + ".err");
+  {
+    const FewCores one(getpid() + count, 1);  // for eval and sample, as for ranks: see StartWorker
+    process.pid = SpawnProcess(argv, all, base + ".out", base + ".err");
+  }
   process.log = base + ".err";
   Ran ran;
   int status = 0;

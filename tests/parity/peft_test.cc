@@ -45,7 +45,8 @@ class Peft : public ::testing::Test {
     return out;
   }
   double EvalOf(const std::string& folder) {
-    const std::string text = RunPeft({"eval", "--checkpoint", folder, "--data", bench_.Path("val.bin"), "--json"});
+    const std::string text =
+        RunPeft({"eval", "--checkpoint", folder, "--data", bench_.Path("val.bin"), "--threads", "1", "--json"});
     return nlohmann::json::parse(text, nullptr, false).value("loss", std::nan(""));
   }
 

@@ -106,7 +106,8 @@ class Transformers : public ::testing::Test {
   }
   double OurLoss(const std::string& folder) {
     const json found =
-        json::parse(Run({"eval", "--checkpoint", folder, "--data", bench_.Path("val.bin"), "--json"}), nullptr, false);
+        json::parse(Run({"eval", "--checkpoint", folder, "--data", bench_.Path("val.bin"), "--threads", "1", "--json"}),
+                    nullptr, false);
     return found.value("loss", std::nan(""));
   }
   // Of the models in `folders`, or of those that `make`, fours of folder, dtype, shard size and config.json, tells it
