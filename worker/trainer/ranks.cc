@@ -36,8 +36,8 @@ Options MakeOptions(const Assignment& assignment, const GroupSpec& group, const 
   return options;
 }
 
-// `world`: the group of all ranks, null if that is the one to be made. `membership`: none if the rank takes no part; all
-// ranks take part in a split of the world's communicator.
+// `world`: the group of all ranks, null if that is the one to be made. `membership`: none if the rank takes no part;
+// all ranks take part in a split of the world's communicator.
 absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assignment, const GroupSpec& group,
                                                          const std::optional<Membership>& membership,
                                                          collectives::Group* world, collectives::KeyValue& rendezvous) {
