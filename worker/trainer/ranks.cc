@@ -119,6 +119,11 @@ absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, const Mesh& mesh, 
     made.emplace_back(group.spec, joined);
     ranks.groups.resize(std::max(ranks.groups.size(), static_cast<size_t>(group.number) + 1));
     ranks.groups[static_cast<size_t>(group.number)] = joined;
+    if (group.spec.is_edge()) {
+      // In the order of all edges, so that no two ranks wait for each other; a step's first message then does not wait.
+      const c10::Device device(assignment.device() == DEVICE_CUDA ? c10::kCUDA : c10::kCPU);
+      if (absl::Status s = collectives::Connect(*joined, /*from=*/0, /*to=*/1, device); !s.ok()) return s;
+    }
     if (group.digest.empty()) continue;
     if (absl::Status s = CheckDigest(assignment, *own, group, rendezvous); !s.ok()) return s;
   }
