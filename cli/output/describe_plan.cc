@@ -152,7 +152,7 @@ std::string StageTable(const v1::PlanReply& plan, const Screen& screen) {
   return absl::StrCat(table.Render(screen), "a rank's step of ", Seconds(plan.simulated().step_seconds()),
                       " predicted on ", OneLine(plan.simulated().hardware()),
                       "; bubble: it does not compute; exposed: communication that no compute "
-                      "overlaps; sends: to other stages, and it receives as much\n");
+                      "overlaps; sends: to other stages\n");
 }
 
 std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {

@@ -186,10 +186,26 @@ uint64_t BytesOf(const google::protobuf::RepeatedPtrField<Activation>& activatio
   return bytes;
 }
 
+// What a stage sends for tensors that stages share: parameters to the one that borrows them, gradients back.
+uint64_t TiedBytes(const Inventory& inventory, uint32_t stage, const Train& train) {
+  uint64_t bytes = 0;
+  for (const TiedTensor& tied : inventory.tied()) {
+    uint64_t elements = 1;
+    for (const uint64_t size : tied.tensor().shape()) elements *= size;
+    if (tied.owner_stage() == stage) {
+      bytes += elements * strategies::DtypeBytes(train.precision().compute());
+    } else if (!tied.tensor().frozen()) {
+      bytes += 4 * elements;
+    }
+  }
+  return bytes;
+}
+
 void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted>& predicted, PlanReply& plan) {
   const strategies::Layout& layout = job.memory_plan.layout;
   if (layout.mesh.pipeline == 1) return;
   const uint64_t sequences = strategies::ShareOf(job.train.batch().sequences(), layout.mesh, 0).sequences;
+  const int first_trained = models::FirstTrained(job.inventory);  // no gradient goes further back
   double all_flops = 0;
   for (const Unit& unit : job.inventory.units()) all_flops += unit.forward_flops();
   for (uint32_t stage = 0; stage < layout.mesh.pipeline; ++stage) {
@@ -210,10 +226,10 @@ void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted
           c + 1 < inventory.chunks_size() ? static_cast<int>(inventory.chunks(c + 1).begin()) : inventory.units_size();
       of.add_chunks(ChunkName(inventory, begin, end));
       const uint32_t model_end = chunk.model_begin() + static_cast<uint32_t>(end - begin);
-      if (chunk.model_begin() > 0) handed_on += BytesOf(chunk.inputs(), job.train);
+      if (static_cast<int>(chunk.model_begin()) > first_trained) handed_on += BytesOf(chunk.inputs(), job.train);
       if (model_end < inventory.model_units()) handed_on += BytesOf(inventory.units(end - 1).outputs(), job.train);
     }
-    of.set_sent_bytes(handed_on * sequences);
+    of.set_sent_bytes(handed_on * sequences + TiedBytes(inventory, stage, job.train));
     for (uint32_t shard = 0; shard < layout.mesh.owners_of_stage(); ++shard) {
       const uint64_t peak = job.memory_plan.by_shard[stage * layout.mesh.owners_of_stage() + shard].peak;
       of.set_peak_bytes(std::max(of.peak_bytes(), peak));

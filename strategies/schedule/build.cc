@@ -103,7 +103,7 @@ class Builder {
     Op norm{.kind = OpKind::kGradientNorm, .group = recipe_.sharded || Pipelined() ? kModelGroup : -1};
     if (Pipelined()) norm.waits.push_back(last());
     for (const auto& [unit, sent] : sent_tied_) norm.waits.push_back(sent);
-    for (const int32_t added : tied_added_) norm.waits.push_back(added);
+    for (const int32_t moved : tied_moved_) norm.waits.push_back(moved);
     if (last_reduction_ >= 0) norm.waits.push_back(last_reduction_);
     Emit(std::move(norm));
     Step();
@@ -263,7 +263,7 @@ class Builder {
             .group = tied.edges.gradient,
             .waits = {computed}});
       computed = last();
-      tied_added_.push_back(computed);
+      tied_moved_.push_back(computed);
     }
     return computed;
   }
@@ -277,6 +277,7 @@ class Builder {
             .unit_end = tied.unit + 1,
             .group = tied.edges.gradient,
             .waits = {tied.computed}});
+      tied_moved_.push_back(last());  // the next step begins with zeros there
     }
   }
 
@@ -729,7 +730,7 @@ class Builder {
   std::map<std::string, int32_t> unit_by_name_;
   std::vector<Tied> tied_;
   std::map<int32_t, int32_t> sent_tied_, received_tied_;  // by unit: the op
-  std::vector<int32_t> tied_added_;                       // ops that add gradients
+  std::vector<int32_t> tied_moved_;                       // ops that move gradients
   std::vector<int64_t> last_backward_;                    // by unit: its last such event; -1: none
   int32_t last_loss_ = -1;                                // the last backward of the last unit
   std::vector<int32_t> slot_, gradient_slot_;             // by span

@@ -246,6 +246,7 @@ class Checker {
   absl::Status CheckEdges(const Op& op) {
     const EdgeRules::Finding found = edges_.Run(op, at_);
     if (found.wrong.has_value()) return Wrong("edges", *found.wrong);
+    if (Traits(op.kind).edge == EdgeUse::kSendTiedGradient) sent_.push_back(at_);
     return MustFollowAll(found.follows);
   }
 
@@ -662,7 +663,7 @@ class Checker {
   bool clipped_ = false, stepped_ = false;
   bool right_norm_ = false;
   Axes reduced_axes_ = kNoAxis;         // of reductions to owners
-  std::vector<size_t> sent_;            // ops that read parameters which the step changes
+  std::vector<size_t> sent_;            // ops that read what changes with the step, or at the next one's begin
   std::vector<size_t> losses_;          // ops that add to the loss
   std::optional<size_t> summed_at_;     // the sum of the scalars
   Clock begun_{};                       // when the current op begins

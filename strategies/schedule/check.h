@@ -45,7 +45,7 @@ namespace muster {
 //  - tied: a unit that borrows a tensor of another stage's reads it after it is received, and its gradient is sent
 //  after
 //    all of its backwards; the owner sends the tensor while it is resident, and what it gets back is one contribution
-//    more, after its own; each once
+//    more, after its own; each once; what is sent is sent when the step's end changes it
 //  - groups: a reduction has a group, a gather may have one; kGradientNorm has that of the kReduces on all stages, and
 //    none where every rank has the whole gradient; with any kReduce or kAllReduce, the passes of a unit that exchanges
 //    have kExchangeGroup; no other op has one

@@ -226,10 +226,17 @@ TEST(Pipelines, RunOnStreamsAsOneRankDoes) {
 // A stage that is frozen as a whole goes back for nothing, and no gradient is sent to it. Of GPT-2 the embedding is
 // trained by its use in the head of the other stage alone.
 TEST(Pipelines, AFrozenFrontDoesNotGoBack) {
-  for (const Model& model : {TrialModel(), LlamaTrialModel()}) {
-    for (const std::vector<std::string>& frozen : std::vector<std::vector<std::string>>{
-             {"*layers.0.*", "*embed_tokens*"}, {"*", "!*norm.weight"}, {"h.*", "wpe*"}}) {
-      const auto freeze = [&](const Choose& choose) -> Choose {
+  struct Case {
+    Model model;
+    std::vector<std::vector<std::string>> freezes;
+  };
+  const std::vector<Case> cases = {
+      {TrialModel(), {{"h.*", "wpe*"}, {"*", "!ln_f*"}, {"wte*", "wpe*", "h.0.*"}}},
+      {LlamaTrialModel(), {{"*", "!model.norm.weight"}, {"*embed_tokens*", "*layers.0.*"}}},
+  };
+  for (const auto& [model, freezes] : cases) {
+    for (const std::vector<std::string>& frozen : freezes) {
+      const auto freeze = [&frozen = frozen](const Choose& choose) -> Choose {
         return [=](T& train) {
           choose(train);
           train.mutable_freeze()->Assign(frozen.begin(), frozen.end());

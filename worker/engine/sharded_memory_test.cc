@@ -264,7 +264,7 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
     Configured made = configure(sharded);
     Mute group(static_cast<int>(sharded.rank), static_cast<int>(sharded.ranks));
     const bool replicas = made.config.table.shards() < sharded.ranks;
-    made.config.groups = {&group, &group, replicas ? &group : nullptr};
+    made.config.groups = {&group, &group, replicas ? &group : nullptr, nullptr, &group};
     made.config.bf16_gemms = units::Bf16Gemms::kPanels;  // which the plan has
     const uint64_t before = CpuMemoryUse().bytes;
     auto engine = Engine::Create(made.config).value();
@@ -320,7 +320,7 @@ TEST(Memory, ASynchronizedResnetTakesWhatThePlanSays) {
     Configured made = Configure(train, *models::MakeInventory(train.model()), 2, 1).value();
     Mute group(1, 2);
     Echo exchange(1, 2);
-    made.config.groups = {&group, nullptr, &group, &exchange};
+    made.config.groups = {&group, nullptr, &group, &exchange, nullptr};
     const uint64_t before = CpuMemoryUse().bytes;
     auto engine = Engine::Create(made.config).value();
     {

@@ -474,7 +474,7 @@ void LetAllGoBack(Config& config, uint32_t ranks) {
   for (Unit& unit : *inventory.mutable_units()) {
     for (Tensor& tensor : *unit.mutable_tensors()) tensor.set_frozen(false);
   }
-  config.schedule = Configure(train, inventory, ranks, config.role.rank())->config.schedule;
+  config.schedule = Configure(train, inventory, ranks, config.rank)->config.schedule;
   config.unproven = true;  // it has backwards that no one needs
 }
 
@@ -512,7 +512,7 @@ TEST(Strategies, AFrozenFrontThatDoesNotGoBackChangesNoBit) {
               config.portable = portable, config.check_accesses = true;
               if (all) LetAllGoBack(config, trial.ranks);
               for (const Op& op : config.schedule.ops) {
-                back += op.kind == OpKind::kBackward && op.microbatch == 0 && config.role.rank() == 0 ? 1 : 0;
+                back += op.kind == OpKind::kBackward && op.microbatch == 0 && config.rank == 0 ? 1 : 0;
               }
             };
             Curve curve = Train(trial, {.steps = 4});
