@@ -658,7 +658,7 @@ class Builder {
   // The loss is complete, and this small reduction overlaps the rest of the backward. In a pipeline it comes last: the
   // stages reach it at different times, and it would hold up other reductions.
   void ReduceScalars(const Event& event, int32_t computed) {
-    if (event.kind != OpKind::kBackward || event.unit + 1 != units_) return;
+    if (event.kind != OpKind::kBackward || event.unit + 1 != units_ || !chunks_.back().last) return;
     last_loss_ = computed;
     const bool final = event.microbatch + 1 == recipe_.microbatches;
     if (!Distributed() || Pipelined() || !final) return;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
 #include "models/inventory.h"
+#include "strategies/schedule/chunks.h"
 #include "strategies/schedule/edge_rules.h"
 #include "strategies/schedule/input_rules.h"
 
@@ -94,6 +95,7 @@ class Checker {
         inventory_(inventory),
         units_(inventory.units_size()),
         first_(models::FirstTrained(inventory)),
+        has_loss_(ChunksOf(inventory).back().last),
         ever_gathered_(units_),
         ever_fetched_(units_),
         ever_opened_(units_),
@@ -261,14 +263,14 @@ class Checker {
   }
 
   absl::Status CheckScalars(const Op& op, const OpTraits& traits) {
-    if (traits.pass != Pass::kNone && op.unit + 1 == units_) losses_.push_back(at_);
+    if (traits.pass != Pass::kNone && has_loss_ && op.unit + 1 == units_) losses_.push_back(at_);
     switch (traits.scalars) {
       case ScalarUse::kNone:
         break;
       case ScalarUse::kSum:
         if (summed_at_.has_value()) return Wrong("scalars", "summed twice");
         for (const int32_t left : backward_left_) {
-          if (left == units_ && first_ < units_) return Wrong("scalars", "summed before the last loss");
+          if (has_loss_ && left == units_) return Wrong("scalars", "summed before the last loss");
         }
         summed_at_ = at_;
         return MustFollowAll(losses_);
@@ -654,6 +656,7 @@ class Checker {
   const Inventory& inventory_;
   const int32_t units_;
   const int32_t first_;  // unit: where the backward ends
+  const bool has_loss_;  // the model's last unit is here
   size_t at_ = 0;
   std::vector<bool> ever_gathered_, ever_fetched_;  // by unit; the latter: into a slot
   std::vector<bool> ever_opened_;                   // by unit

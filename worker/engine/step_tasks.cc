@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "models/inventory.h"
+
 namespace muster::engine {
 namespace {
 
@@ -166,7 +168,8 @@ std::vector<Access> StepTasks::AccessesOf(const Op& op) const {
   accesses.insert(accesses.end(), inputs.begin(), inputs.end());
   if (context_.tensors == nullptr) return accesses;
   const at::Tensor& scalars = context_.tensors->scalars;
-  const bool last = op.unit + 1 == context_.config->inventory.units_size();
+  const Inventory& inventory = context_.config->inventory;
+  const bool last = op.unit >= 0 && models::ModelUnit(inventory, op.unit) + 1 == models::ModelUnits(inventory);
   if ((Traits(op.kind).pass != Pass::kNone && last) || op.kind == OpKind::kReduceScalars) {
     accesses.push_back(Writes(scalars));
   }
