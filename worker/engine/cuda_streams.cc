@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <deque>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "worker/engine/stream_queue.h"
@@ -21,13 +22,11 @@ absl::Status Check(cudaError_t error, const char* what) {
 // Events are used again: a step makes as many marks as the one before.
 class CudaStreams final : public Streams {
  public:
-  explicit CudaStreams(c10::DeviceIndex device)
-      : device_(device),
-        streams_{c10::cuda::getCurrentCUDAStream(device), c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device),
-                 c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device),
-                 c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device),
-                 c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)} {
-    static_assert(kStreams == 5);
+  explicit CudaStreams(c10::DeviceIndex device) : device_(device) {
+    streams_.push_back(c10::cuda::getCurrentCUDAStream(device));
+    while (streams_.size() < kStreams) {
+      streams_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device));
+    }
   }
   ~CudaStreams() override {
     for (const cudaEvent_t event : events_) cudaEventDestroy(event);
@@ -101,8 +100,8 @@ class CudaStreams final : public Streams {
   }
 
   const c10::DeviceIndex device_;
-  const std::array<c10::cuda::CUDAStream, kStreams> streams_;
-  std::deque<cudaEvent_t> events_;  // by mark, from first_ on
+  std::vector<c10::cuda::CUDAStream> streams_;  // by Stream
+  std::deque<cudaEvent_t> events_;              // by mark, from first_ on
   Mark first_ = 0;
   std::vector<cudaEvent_t> free_;
 };
