@@ -95,7 +95,8 @@ absl::StatusOr<Row> Predict(const Options& options, const strategies::Hardware& 
   Row row{.strategy = strategies::NameOf(*train), .ranks = ranks, .peak_bytes = memory_plan->peak()};
   row.fits = strategies::WhyUnfit(*memory_plan, places).empty();
   row.timeline =
-      strategies::PredictStep(*train, *inventory, memory_plan->layout, memory_plan->program, places, hardware).timeline;
+      strategies::PredictStep(*train, *inventory, memory_plan->layout, memory_plan->programs, places, hardware)[0]
+          .timeline;
   const double tokens = static_cast<double>(uint64_t{options.sequences} * ranks * models::TargetsPerSample(*inventory));
   row.tokens_per_second = tokens / row.timeline.seconds;
   return row;
