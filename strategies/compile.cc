@@ -123,7 +123,7 @@ constexpr uint64_t kBytesPerCut = 8;  // as boundaries
 // Most ops that a schedule of that recipe has: all that may come for a unit and a microbatch, and once a step.
 uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
   uint64_t each = 2 + (recipe.recompute ? 1 : 0) + (recipe.offload_inputs ? 3 : 0);
-  each += recipe.edges.empty() ? 0 : 4;  // received and sent, forward and backward
+  each += recipe.edges.empty() ? 0 : 5;  // received and sent, forward and backward; the backward may be in two
   if (recipe.parameters == Parameters::kFreed) each += 4;
   if (recipe.sharded && recipe.gradients == Gradients::kOwned) each += 2;
   if (recipe.offloaded != Offloaded::kNothing) each += 2;     // gradients: opened, if not counted yet, and offloaded

@@ -99,7 +99,7 @@ class CostModel {
     const OpTraits& traits = Traits(op.kind);
     OpCost cost;
     for (const OpCost& part :
-         {Compute(op, traits.forwards), Exchanged(op, traits.pass), Sent(op, traits.payload),
+         {Compute(op, traits), Exchanged(op, traits.pass), Sent(op, traits.payload),
           Summed(op.group, traits.scalar_bytes), Memory(op, traits.memory), Orthogonalization(op, traits.memory)}) {
       cost.latency += part.latency;
       cost.work += part.work;
@@ -173,7 +173,8 @@ class CostModel {
     return static_cast<double>(std::min(microbatch, share_ - std::min(share_, microbatch * index)));
   }
 
-  OpCost Compute(const Op& op, double forwards) const {
+  OpCost Compute(const Op& op, const OpTraits& traits) const {
+    const double forwards = traits.forwards;
     if (forwards == 0) return {};
     const Unit& unit = inventory_.units(op.unit);
     const double sequences = Sequences(op);
@@ -181,8 +182,15 @@ class CostModel {
     const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * compute_bytes_ / 4;
     const double bytes = static_cast<double>(parameters_.elements[op.unit]) * compute_bytes_ + sequences * activations;
     return {.latency = forwards * hardware_.op_seconds,
-            .work = slowdown_ * forwards *
-                    (unit.forward_flops() * sequences / flops_ + bytes / hardware_.memory_bytes_per_second)};
+            .work = slowdown_ *
+                    (Flops(unit, traits) * sequences / flops_ + forwards * bytes / hardware_.memory_bytes_per_second)};
+  }
+
+  // Per sample. The two halves of a backward are what its gradients of parameters take, and the rest.
+  static double Flops(const Unit& unit, const OpTraits& traits) {
+    if (traits.pass == Pass::kBackwardWeights) return unit.weight_gradient_flops();
+    if (traits.pass == Pass::kBackwardInputs) return 2 * unit.forward_flops() - unit.weight_gradient_flops();
+    return traits.forwards * unit.forward_flops();
   }
 
   // A rank receives all but its own share; a node receives the other nodes' share.

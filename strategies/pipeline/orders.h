@@ -26,6 +26,12 @@ std::vector<Phase> GPipe(const OrderOptions& options);
 // the last group may have fewer.
 std::vector<Phase> OneForwardOneBackward(const OrderOptions& options, uint32_t stage);
 
+// Qi et al. 2024, "Zero Bubble Pipeline Parallelism", section 2.3 and figure 3: ZB-H1. 1F1B whose gradients of weights
+// come `stage` microbatches after those of inputs, so they fill the end of the step, and every stage keeps as much as
+// the first one of 1F1B: at most `stages` microbatches between their forward and their gradients of weights.
+// REQUIRES: chunks = 1.
+std::vector<Phase> ZeroBubbleH1(const OrderOptions& options, uint32_t stage);
+
 // By the schedule's name in a spec.
 std::vector<Phase> OrderOf(PipelineSchedule schedule, const OrderOptions& options, uint32_t stage);
 

@@ -41,7 +41,7 @@ class Walk {
       last.sends = schedule.edges[c].send >= 0, last.receives_gradient = schedule.edges[c].receive_gradient >= 0;
     }
     for (const Op& op : schedule.ops) {
-      if (Traits(op.kind).pass == Pass::kBackward) backwards_[At(op)] = true;
+      if (GoesBack(op.kind)) backwards_[At(op)] = true;
       if (Traits(op.kind).pass == Pass::kRecompute) recomputed_[At(op)] = true;
       if (Traits(op.kind).inputs == InputUse::kOffload) offloaded_[At(op)] = true;
     }
@@ -56,12 +56,12 @@ class Walk {
     const uint64_t handed = input_bytes_[op.unit] * sequences_, saved = unit.saved_bytes() * sequences_,
                    all = edges.receives ? saved - std::min(saved, handed) : saved,
                    input = edges.receives ? 0 : std::min(all, handed), output = unit.output_bytes() * sequences_,
-                   incoming = edges.receives_gradient ? 0 : output,
+                   deferred = unit.deferred_bytes() * sequences_, incoming = edges.receives_gradient ? 0 : output,
                    piece = models::PieceRows(sequences_ * models::TargetsPerSample(inventory_), unit.piece_rows()),
                    forward = unit.forward_bytes() * sequences_ + unit.forward_piece_bytes() * piece;
     const Pass pass = Traits(op.kind).pass;
     if (pass == Pass::kForward && edges.sends) EndOldest(sent_[0]);
-    if (pass == Pass::kBackward && edges.sends_gradient) EndOldest(sent_[1]);
+    if (GoesBack(op.kind) && edges.sends_gradient) EndOldest(sent_[1]);
     const uint64_t before = kept_;
     switch (pass) {
       case Pass::kForward:
@@ -71,11 +71,16 @@ class Walk {
         kept_ += all - input;
         // The output once more, and its gradient, which waits for the backward.
         return kept_ + 2 * output + forward;
+      case Pass::kBackwardWeights:
+        kept_ -= std::min(kept_, deferred);
+        return before;
       case Pass::kBackward:
+      case Pass::kBackwardInputs:
         kept_ -= std::min(kept_, offloaded_[At(op)] ? all - input : all);
+        if (pass == Pass::kBackwardInputs) kept_ += deferred;
         // The incoming gradient is that of the output.
-        return before + incoming + unit.backward_bytes() * sequences_ + unit.backward_piece_bytes() * piece +
-               unit.backward_constant_bytes();
+        return before + (pass == Pass::kBackwardInputs ? deferred : 0) + incoming + unit.backward_bytes() * sequences_ +
+               unit.backward_piece_bytes() * piece + unit.backward_constant_bytes();
       case Pass::kNone:
         if (Traits(op.kind).inputs == InputUse::kRelease) kept_ -= std::min(kept_, input);
         if (Traits(op.kind).edge == EdgeUse::kSendActivation) Send(sent_[0], output);
@@ -99,7 +104,7 @@ class Walk {
     kept_ += bytes;
   }
   void EndOldest(std::deque<uint64_t>& sent) {
-    if (sent.size() < 2) return;
+    if (sent.size() < kOutputsInFlight) return;
     kept_ -= std::min(kept_, sent.front());
     sent.pop_front();
   }

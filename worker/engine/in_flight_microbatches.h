@@ -42,6 +42,9 @@ class InFlightMicrobatches {
   void Forward(const Op& op);
   void Recompute(const Op& op);
   void Backward(const Op& op);
+  // Its two halves.
+  void BackwardInputs(const Op& op);
+  void BackwardWeights(const Op& op);
   void OffloadInput(const Op& op);
   void ReleaseInput(const Op& op);
   void FetchInput(const Op& op);
@@ -56,6 +59,7 @@ class InFlightMicrobatches {
   struct UnitState {  // what one microbatch keeps at one unit
     units::Saved saved;
     units::Activations input;  // until it is recomputed, except while it is offloaded
+    units::Saved deferred;     // from BackwardInputs to BackwardWeights
   };
   bool Skips(const Op& op) const { return contexts_[op.microbatch].samples == 0 && op.unit > last_exchanging_; }
   units::UnitModule& ModuleOf(const Op& op) const { return *(*options_.modules)[op.unit]; }
@@ -63,6 +67,9 @@ class InFlightMicrobatches {
   // Runs a unit's pass, and checks what it exchanges.
   template <typename F>
   units::Activations Run(const Op& op, F&& pass);
+  // `pass`: from what the unit saved and the gradient of its output to that of its input.
+  template <typename F>
+  void GoBack(const Op& op, F&& pass);
   UnitState& StateOf(const Op& op) { return states_[op.microbatch][op.unit]; }
   bool Offloads(int32_t unit) const { return options_.inputs != nullptr && options_.inputs->Has(unit); }
   // What flows through a chunk, in one microbatch: activations forward, their gradients back.

@@ -654,7 +654,7 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
     if (op.kind == OpKind::kReceiveTied) accesses.push_back(Writes(tied.value));
     if (traits.pass != Pass::kNone) accesses.push_back(Reads(tied.value));
     if (!tied.added.defined()) continue;
-    if (traits.pass == Pass::kBackward) accesses.push_back(Writes(tied.added));
+    if (traits.gradients == GradientUse::kAdd) accesses.push_back(Writes(tied.added));
     if (op.kind == OpKind::kSendTiedGradient) accesses.push_back(Reads(tied.added));
   }
   return accesses;
