@@ -1,6 +1,5 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/split_backward.h"
 
 namespace muster::units {
 namespace {
@@ -77,30 +77,19 @@ class Block final : public UnitModule {
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
-    Sinks sinks;
-    for (size_t i = 0; i < p_.size(); ++i) sinks.gradients.push_back(p_[i].gradient);
-    return Backward(context, std::move(saved), grads, sinks);
+    return Backward(context, std::move(saved), grads, GradientSinks(p_));
   }
 
   Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred) override {
-    const at::Tensor vectors = at::zeros({VectorElements()}, p_[kLn1W].gradient.options());
-    Sinks sinks{.gradients = Vectors(vectors), .deferred = &deferred.tensors};
-    deferred.tensors = {vectors};
-    return Backward(context, std::move(saved), grads, sinks);
+    return Backward(context, std::move(saved), grads, GradientSinks(p_, deferred));
   }
 
-  // As Backward defers them: the gradients of vectors, then input and output gradient of each GEMM, those of the MLP
-  // for each block of rows.
+  // In the order in which Backward defers: the MLP's two for each block of rows, then attention's.
   void BackwardWeights(Saved deferred) override {
-    const std::vector<at::Tensor>& kept = deferred.tensors;
-    const std::vector<at::Tensor> vectors = Vectors(kept[0]);
-    for (size_t i = 0; i < p_.size(); ++i) {
-      if (vectors[i].defined()) p_[i].gradient.add_(vectors[i]);
-    }
-    for (size_t k = 1; k + 1 < kept.size(); k += 2) {
-      const bool mlp = k + 4 < kept.size(), first = (k / 2) % 2 == 0;
-      const int weight = mlp ? (first ? kFcProjW : kFcW) : (first ? kProjW : kAttnW);
-      WeightGradient(kept[k], kept[k + 1], weight, {});
+    const std::vector<at::Tensor> gemms = AddDeferredVectors(p_, std::move(deferred));
+    for (size_t k = 0; k < gemms.size(); k += 2) {
+      const bool mlp = k + 4 < gemms.size(), first = k % 4 == 0;
+      WeightGradient(gemms[k], gemms[k + 1], mlp ? (first ? kFcProjW : kFcW) : (first ? kProjW : kAttnW), {});
     }
   }
 
@@ -108,32 +97,8 @@ class Block final : public UnitModule {
   // The inventory's order.
   enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
 
-  // Where a backward adds gradients, by parameter. With `deferred`, those of matrices are left to BackwardWeights: what
-  // their GEMMs read is kept there.
-  struct Sinks {
-    std::vector<at::Tensor> gradients = {};
-    std::vector<at::Tensor>* deferred = nullptr;
-  };
-
-  int64_t VectorElements() const {
-    int64_t elements = 0;
-    for (const Parameter& parameter : p_) elements += parameter.value.dim() == 1 ? parameter.value.numel() : 0;
-    return elements;
-  }
-  // By parameter: its part of `flat`; undefined for matrices.
-  std::vector<at::Tensor> Vectors(const at::Tensor& flat) const {
-    std::vector<at::Tensor> parts;
-    int64_t begin = 0;
-    for (const Parameter& parameter : p_) {
-      parts.emplace_back();
-      if (parameter.value.dim() != 1) continue;
-      parts.back() = flat.narrow(0, begin, parameter.value.numel());
-      begin += parameter.value.numel();
-    }
-    return parts;
-  }
-
-  Activations Backward(const Context& context, Saved saved, const Activations& grads, const Sinks& sinks) const {
+  Activations Backward(const Context& context, Saved saved, const Activations& grads,
+                       const GradientSinks& sinks) const {
     const at::Tensor d = grads[0].contiguous();
     const at::Tensor rows = Flat(d);  // becomes the gradient of the input
     const int64_t tokens = d.size(1);
@@ -145,11 +110,11 @@ class Block final : public UnitModule {
     const at::Tensor x = kept[0], statistics = kept[1];
     const at::Tensor d_qkv = AttendAndProjectBackward({kept.begin() + 2, kept.end()}, rows, context, d.sizes(), sinks);
     kept.clear();
-    const at::Tensor normed = Narrow(x, x.size(1)), d_normed = Beside(normed, sinks);
+    const at::Tensor normed = Narrow(x, x.size(1)), d_normed = sinks.Beside(normed);
     NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed, rows_);
-    AddColumnSums(d_qkv, sinks.gradients[kAttnB], rows_);
+    AddColumnSums(d_qkv, sinks[kAttnB], rows_);
     GemmBackward(normed, d_qkv, kAttnW, d_normed, sinks);
-    NormBackward(d_normed, x, statistics, p_[kLn1W].value, rows, sinks.gradients[kLn1W], sinks.gradients[kLn1B], rows_);
+    NormBackward(d_normed, x, statistics, p_[kLn1W].value, rows, sinks[kLn1W], sinks[kLn1B], rows_);
     return {d};
   }
 
@@ -211,18 +176,14 @@ class Block final : public UnitModule {
   }
 
   // The gradient of rows that a gemm and its bias gave, as a gemm takes it; the bias's is added.
-  at::Tensor GemmGradient(const at::Tensor& d, int bias, const Sinks& sinks) const {
+  at::Tensor GemmGradient(const at::Tensor& d, int bias, const GradientSinks& sinks) const {
     if (!narrow_) {
-      AddColumnSums(d, sinks.gradients[bias], rows_);
-      return sinks.deferred != nullptr ? d.clone() : d;  // d changes before a deferred GEMM reads it
+      AddColumnSums(d, sinks[bias], rows_);
+      return sinks.Unchanging(d);
     }
     const at::Tensor narrow = Narrow(d, d.size(1));
-    NarrowAndSum(d, narrow, sinks.gradients[bias], rows_);
+    NarrowAndSum(d, narrow, sinks[bias], rows_);
     return narrow;
-  }
-  // Where the gradient of `x` may go: to x itself, unless a deferred GEMM reads that.
-  static at::Tensor Beside(const at::Tensor& x, const Sinks& sinks) {
-    return sinks.deferred != nullptr ? at::empty_like(x) : x;
   }
 
   // Adds what the weight's adapter gives, if it has one.
@@ -245,9 +206,9 @@ class Block final : public UnitModule {
     if (inner.defined()) adapters_[weight]->AddGradients(x, d, inner);
   }
   void AddOrDefer(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& inner,
-                  const Sinks& sinks) const {
-    if (sinks.deferred == nullptr) return WeightGradient(x, d, weight, inner);
-    sinks.deferred->insert(sinks.deferred->end(), {x, d});
+                  const GradientSinks& sinks) const {
+    if (!sinks.defers()) return WeightGradient(x, d, weight, inner);
+    sinks.Defer(x, d);
   }
   void InputGradient(const at::Tensor& d, int weight, const at::Tensor& inner, const at::Tensor& d_x) const {
     gemms_.Compute(d, p_[weight].value.t(), d_x);
@@ -255,7 +216,7 @@ class Block final : public UnitModule {
   }
   // Both; d_x may be x.
   void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& d_x,
-                    const Sinks& sinks) const {
+                    const GradientSinks& sinks) const {
     const at::Tensor inner = InnerGradient(d, weight);
     AddOrDefer(x, d, weight, inner, sinks);
     InputGradient(d, weight, inner, d_x);
@@ -281,7 +242,7 @@ class Block final : public UnitModule {
   // Backward of attention and of its output projection. `kept`: attention's output, and what Attend kept. Returns the
   // gradient of q k v.
   at::Tensor AttendAndProjectBackward(std::vector<at::Tensor> kept, const at::Tensor& d, const Context& context,
-                                      at::IntArrayRef shape, const Sinks& sinks) const {
+                                      at::IntArrayRef shape, const GradientSinks& sinks) const {
     const at::Tensor attention = kept[0];
     kept.erase(kept.begin());
     const at::Tensor d_attention = at::empty_like(attention), d_qkv = Narrow(d, 3 * shape[2]);
@@ -319,14 +280,14 @@ class Block final : public UnitModule {
 
   // d, the gradient of FeedForward's result, becomes that of `sum`.
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
-                           const Dropped& dropped, const at::Tensor& d, const Sinks& sinks) const {
+                           const Dropped& dropped, const at::Tensor& d, const GradientSinks& sinks) const {
     const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
     at::Tensor active = at::empty({piece, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
     at::Tensor normed = at::empty({piece, width}, hidden.options());
-    const at::Tensor d_normed = Beside(normed, sinks);
+    const at::Tensor d_normed = sinks.Beside(normed);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
-      if (sinks.deferred != nullptr && r > 0) {  // each block keeps its own
+      if (sinks.defers() && r > 0) {  // each block keeps its own
         active = at::empty({n, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
         normed = at::empty({n, width}, hidden.options());
       }
@@ -336,12 +297,11 @@ class Block final : public UnitModule {
       const at::Tensor dh = d_hidden.narrow(0, 0, n), d_row = d_normed.narrow(0, 0, n);
       const at::Tensor inner = InnerGradient(dy, kFcProjW);
       InputGradient(dy, kFcProjW, inner, dh);
-      GeluBackward(h, p_[kFcB].value, g, dh, sinks.gradients[kFcB], rows_);
+      GeluBackward(h, p_[kFcB].value, g, dh, sinks[kFcB], rows_);
       AddOrDefer(g, dy, kFcProjW, inner, sinks);
       NormAgain(s, st, p_[kLn2W].value, p_[kLn2B].value, row, rows_);
       GemmBackward(row, dh, kFcW, d_row, sinks);
-      NormBackward(d_row, s, st, p_[kLn2W].value, d.narrow(0, r, n), sinks.gradients[kLn2W], sinks.gradients[kLn2B],
-                   rows_);
+      NormBackward(d_row, s, st, p_[kLn2W].value, d.narrow(0, r, n), sinks[kLn2W], sinks[kLn2B], rows_);
     }
   }
 

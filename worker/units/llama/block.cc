@@ -15,6 +15,7 @@
 #include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/split_backward.h"
 
 namespace muster::units {
 namespace {
@@ -83,10 +84,11 @@ class Projection {
     for (const Adapted& part : adapted_) part.adapter.Forward(x, part.Of(y));
   }
 
-  // Adds the parameters' gradients; d_x, which may be x, becomes the gradient of x from d, that of y.
-  void Backward(const at::Tensor& x, const at::Tensor& d, const at::Tensor& d_x) const {
+  // Adds the parameters' gradients, or defers that; d_x, which may be x if it does not, becomes the gradient of x from
+  // d, that of y.
+  void Backward(const at::Tensor& x, const at::Tensor& d, const at::Tensor& d_x, const GradientSinks& sinks) const {
     const std::vector<at::Tensor> inner = InnerGradients(d);
-    AddGradients(x, d, inner);
+    AddOrDefer(x, d, inner, sinks);
     InputGradient(d, inner, d_x);
   }
 
@@ -95,6 +97,11 @@ class Projection {
     std::vector<at::Tensor> inner;
     for (const Adapted& part : adapted_) inner.push_back(part.adapter.InnerGradient(part.Of(d)));
     return inner;
+  }
+  void AddOrDefer(const at::Tensor& x, const at::Tensor& d, const std::vector<at::Tensor>& inner,
+                  const GradientSinks& sinks) const {
+    if (!sinks.defers()) return AddGradients(x, d, inner);
+    sinks.Defer(x, d);
   }
   void AddGradients(const at::Tensor& x, const at::Tensor& d, const std::vector<at::Tensor>& inner) const {
     EachPart(d, [&](const LinearPart& part, const at::Tensor& columns) {
@@ -204,24 +211,42 @@ class LlamaBlock final : public UnitModule {
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
+    return Backward(context, std::move(saved), grads, GradientSinks(p_));
+  }
+
+  Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred) override {
+    return Backward(context, std::move(saved), grads, GradientSinks(p_, deferred));
+  }
+
+  // In the order in which Backward defers: the network's two for each block of rows, then attention's.
+  void BackwardWeights(Saved deferred) override {
+    const std::vector<at::Tensor> gemms = AddDeferredVectors(p_, std::move(deferred));
+    for (size_t k = 0; k < gemms.size(); k += 2) {
+      const bool network = k + 4 < gemms.size(), first = k % 4 == 0;
+      (network ? (first ? down_ : gate_up_) : (first ? out_ : qkv_)).AddGradients(gemms[k], gemms[k + 1], {});
+    }
+  }
+
+ private:
+  Activations Backward(const Context& context, Saved saved, const Activations& grads,
+                       const GradientSinks& sinks) const {
     const at::Tensor d = grads[0].contiguous();
     const int64_t tokens = d.size(1);
     const at::Tensor rows = d.view({-1, d.size(2)});  // becomes the gradient of the input
     std::vector<at::Tensor>& kept = saved.tensors;
     {
       const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
-      FeedForwardBackward(sum, statistics2, hidden, ResidualDropout(context, 2), tokens, rows);
+      FeedForwardBackward(sum, statistics2, hidden, ResidualDropout(context, 2), tokens, rows, sinks);
     }
     const at::Tensor x = kept[0], statistics = kept[1];
-    const at::Tensor d_projected = AttentionBackward(std::exchange(kept, {}), context, rows, tokens);
-    const at::Tensor normed = Narrow(x, x.size(1));
+    const at::Tensor d_projected = AttentionBackward(std::exchange(kept, {}), context, rows, tokens, sinks);
+    const at::Tensor normed = Narrow(x, x.size(1)), d_normed = sinks.Beside(normed);
     RmsNormAgain(x, statistics, Value(at_.input_norm), normed, rows_);
-    qkv_.Backward(normed, d_projected, normed);
-    RmsNormBackward(normed, x, statistics, Value(at_.input_norm), rows, Of(at_.input_norm).gradient, rows_);
+    qkv_.Backward(normed, d_projected, d_normed, sinks);
+    RmsNormBackward(d_normed, x, statistics, Value(at_.input_norm), rows, sinks[at_.input_norm], rows_);
     return {d};
   }
 
- private:
   // Through panels, each block of rows widens the weights again, so a block has more rows. In bf16 they take the same
   // memory.
   static constexpr uint64_t kPanelRowFactor = 2;
@@ -263,7 +288,10 @@ class LlamaBlock final : public UnitModule {
   static at::Tensor Statistics(const at::Tensor& like, int64_t each) {
     return at::empty({like.size(0) * each}, like.options());
   }
-  at::Tensor Narrowed(const at::Tensor& d) const { return narrow_ ? d.to(p_[0].value.scalar_type()) : d; }
+  // As a GEMM takes it.
+  at::Tensor GemmGradient(const at::Tensor& d, const GradientSinks& sinks) const {
+    return narrow_ ? d.to(p_[0].value.scalar_type()) : sinks.Unchanging(d);
+  }
 
   static at::Tensor Pop(std::vector<at::Tensor>& tensors) {
     at::Tensor last = std::move(tensors.back());
@@ -298,13 +326,13 @@ class LlamaBlock final : public UnitModule {
   }
 
   // d_a.projected turns from the gradient of what attention took into that of what was projected.
-  void TurnBack(const Attended& a, const Attended& d_a, int64_t tokens) const {
+  void TurnBack(const Attended& a, const Attended& d_a, int64_t tokens, const GradientSinks& sinks) const {
     Rope(QK(d_a), rope_->cosine, rope_->sine, tokens, 0, /*back=*/true, rows_);
     if (!model_.qk_norm()) return;
-    HeadNormBackward(Q(d_a), Heads(a.projected, 0, q_width_), a.q_statistics, Value(at_.q_norm),
-                     Of(at_.q_norm).gradient, rows_);
+    HeadNormBackward(Q(d_a), Heads(a.projected, 0, q_width_), a.q_statistics, Value(at_.q_norm), sinks[at_.q_norm],
+                     rows_);
     HeadNormBackward(K(d_a), Heads(a.projected, q_width_, kv_width_), a.k_statistics, Value(at_.k_norm),
-                     Of(at_.k_norm).gradient, rows_);
+                     sinks[at_.k_norm], rows_);
   }
 
   // Attention's output. If `keep`, a.kept receives what its backward needs.
@@ -320,14 +348,15 @@ class LlamaBlock final : public UnitModule {
   // Backward of attention and of the projections around it, but for that of q, k and v, whose gradient it returns.
   // `kept`: what Forward saved, up to what attention kept; `d`: the gradient of the sum after attention.
   at::Tensor AttentionBackward(std::vector<at::Tensor> kept, const Context& context, const at::Tensor& d,
-                               int64_t tokens) const {
+                               int64_t tokens, const GradientSinks& sinks) const {
     Attended a{kept[2], kept[3], kept[4], kept[5], {kept.begin() + 7, kept.end()}};
     const int64_t sequences = d.size(0) / tokens;
     const Attended d_a{.projected = at::empty_like(a.projected)};
     {
       const at::Tensor attention = kept[6], d_attention = at::empty_like(attention);
       kept.clear();
-      out_.Backward(attention, Narrowed(Undropped(d, ResidualDropout(context, 1), tokens, 0)), d_attention);
+      out_.Backward(attention, GemmGradient(Undropped(d, ResidualDropout(context, 1), tokens, 0), sinks), d_attention,
+                    sinks);
       if (rows_ == RowCode::kDevice) {
         AttendByOperatorBackward(a.kept, d_attention, d_a.projected);
       } else {
@@ -337,7 +366,7 @@ class LlamaBlock final : public UnitModule {
       }
     }
     a.kept.clear();
-    TurnBack(a, d_a, tokens);
+    TurnBack(a, d_a, tokens, sinks);
     return d_a.projected;
   }
 
@@ -368,22 +397,28 @@ class LlamaBlock final : public UnitModule {
 
   // d, the gradient of FeedForward's result, becomes that of `sum`; `hidden` becomes its own gradient.
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
-                           const DropoutPlace& dropout, int64_t tokens, const at::Tensor& d) const {
+                           const DropoutPlace& dropout, int64_t tokens, const at::Tensor& d,
+                           const GradientSinks& sinks) const {
     const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(sum);
-    const at::Tensor active = at::empty({piece, inner}, hidden.options()), d_active = at::empty_like(active);
-    const at::Tensor normed = at::empty({piece, width}, hidden.options());
+    at::Tensor active = at::empty({piece, inner}, hidden.options());
+    at::Tensor normed = at::empty({piece, width}, hidden.options());
+    const at::Tensor d_active = at::empty_like(active), d_normed = sinks.Beside(normed);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
+      if (sinks.defers() && r > 0) {  // each block keeps its own
+        active = at::empty({n, inner}, hidden.options()), normed = at::empty({n, width}, hidden.options());
+      }
+      const at::Tensor d_row = d_normed.narrow(0, 0, n);
       const at::Tensor g = active.narrow(0, 0, n), dg = d_active.narrow(0, 0, n), row = normed.narrow(0, 0, n);
       const at::Tensor h = hidden.narrow(0, r, n), s = sum.narrow(0, r, n), st = statistics.narrow(0, r, n);
-      const at::Tensor to = d.narrow(0, r, n), dy = Narrowed(Undropped(to, dropout, tokens, r));
+      const at::Tensor to = d.narrow(0, r, n), dy = GemmGradient(Undropped(to, dropout, tokens, r), sinks);
       const std::vector<at::Tensor> inner = down_.InnerGradients(dy);
       down_.InputGradient(dy, inner, dg);
       SwiGluBackward(h, g, dg, h, rows_);
-      down_.AddGradients(g, dy, inner);
+      down_.AddOrDefer(g, dy, inner, sinks);
       RmsNormAgain(s, st, Value(at_.inner_norm), row, rows_);
-      gate_up_.Backward(row, h, row);
-      RmsNormBackward(row, s, st, Value(at_.inner_norm), to, Of(at_.inner_norm).gradient, rows_);
+      gate_up_.Backward(row, h, d_row, sinks);
+      RmsNormBackward(d_row, s, st, Value(at_.inner_norm), to, sinks[at_.inner_norm], rows_);
     }
   }
 
