@@ -201,9 +201,16 @@ class Resolver {
   void Pipeline_(Pipeline& p) {
     if (!p.has_schedule()) p.set_schedule(PIPELINE_SCHEDULE_1F1B);
     Known("pipeline.schedule", PipelineSchedule_IsValid(p.schedule()) && p.schedule() != PIPELINE_SCHEDULE_UNSPECIFIED);
+    if (p.schedule() == PIPELINE_SCHEDULE_ZERO_BUBBLE) {
+      if (!p.has_chunks()) p.set_chunks(1);
+      if (p.chunks() == 1 || p.chunks() == 2) return;
+      Error("pipeline.chunks", absl::StrCat("of zero_bubble must be 1 (ZB-H1) or 2 (ZB-V), got ", p.chunks()));
+      return p.set_chunks(1);
+    }
     if (p.schedule() != PIPELINE_SCHEDULE_INTERLEAVED) {
       if (p.has_chunks()) {
-        Error("pipeline.chunks", "only schedule: interleaved has several chunks of the model on a stage");
+        Error("pipeline.chunks",
+              "only schedule: interleaved and zero_bubble have several chunks of the model on a stage");
       }
       return;
     }

@@ -156,7 +156,7 @@ PartitionTable TableOfStage(const PartitionTable& table, uint32_t stage) {
   for (const UnitPartition& unit : table.units()) {
     if (unit.stage() != stage) continue;
     UnitPartition& own = *of.add_units() = unit;
-    own.clear_stage();
+    own.clear_stage(), own.clear_begins_chunk();
     for (Piece& piece : *own.mutable_pieces()) {
       for (Extent& extent : *piece.mutable_extents()) extent.set_shard(extent.shard() - stage * of.shards());
     }

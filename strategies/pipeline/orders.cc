@@ -1,6 +1,7 @@
 #include "strategies/pipeline/orders.h"
 
 #include <algorithm>
+#include <array>
 
 namespace muster::pipeline {
 namespace {
@@ -72,12 +73,47 @@ std::vector<Phase> ZeroBubbleH1(const OrderOptions& options, uint32_t stage) {
   return phases;
 }
 
+std::vector<Phase> ZeroBubbleV(const OrderOptions& options, uint32_t stage) {
+  // Of as many as fill the pipeline; what is left without those that do not exist blocks no more than the whole.
+  const auto all = static_cast<int32_t>(std::max(2 * options.stages - 1, options.microbatches));
+  const auto before = static_cast<int32_t>(stage), from = static_cast<int32_t>(options.stages - stage);
+  std::vector<Phase> phases;
+  std::array<std::array<int32_t, 2>, 3> next{};  // microbatch, by kind and chunk
+  const auto add = [&](PhaseKind kind, int32_t chunk) {
+    phases.push_back({kind, chunk, next[static_cast<size_t>(kind)][static_cast<size_t>(chunk)]++});
+  };
+  const auto both_halves = [&](int32_t chunk) {
+    add(PhaseKind::kBackward, chunk);
+    add(PhaseKind::kBackwardWeights, chunk);
+  };
+  const auto& forwards = next[static_cast<size_t>(PhaseKind::kForward)];
+  // Warm-up.
+  for (int32_t i = 0; i < 2 * from - 1; ++i) add(PhaseKind::kForward, 0);
+  for (int32_t i = 0; i < before; ++i) add(PhaseKind::kForward, 1), add(PhaseKind::kForward, 0);
+  for (int32_t i = 0; i < from; ++i) add(PhaseKind::kForward, 1), both_halves(1);
+  while (forwards[1] < forwards[0] || forwards[0] < all) {
+    if (forwards[0] < all) add(PhaseKind::kForward, 0);
+    both_halves(0);
+    add(PhaseKind::kForward, 1);
+    both_halves(1);
+  }
+  // The end of the step: inputs first, so that the stages before can go on.
+  for (int32_t i = 0; i < before; ++i) add(PhaseKind::kBackward, 0), add(PhaseKind::kBackward, 1);
+  for (int32_t i = 0; i < from; ++i) both_halves(0);
+  for (const int32_t chunk : {1, 0}) {
+    while (next[2][static_cast<size_t>(chunk)] < all) add(PhaseKind::kBackwardWeights, chunk);
+  }
+  std::erase_if(phases,
+                [&](const Phase& phase) { return phase.microbatch >= static_cast<int32_t>(options.microbatches); });
+  return phases;
+}
+
 std::vector<Phase> OrderOf(PipelineSchedule schedule, const OrderOptions& options, uint32_t stage) {
   switch (schedule) {
     case PIPELINE_SCHEDULE_GPIPE:
       return GPipe(options);
     case PIPELINE_SCHEDULE_ZERO_BUBBLE:
-      return ZeroBubbleH1(options, stage);
+      return options.chunks == 1 ? ZeroBubbleH1(options, stage) : ZeroBubbleV(options, stage);
     default:
       return OneForwardOneBackward(options, stage);
   }

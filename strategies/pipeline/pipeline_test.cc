@@ -70,6 +70,29 @@ TEST(Orders, ZeroBubbleH1AsPublished) {
   }
 }
 
+// What PyTorch 2.11's ScheduleZBVZeroBubble computes for four ranks and eight microbatches, its chunks p and 7 - p as 0
+// and 1.
+TEST(Orders, ZeroBubbleVAsInPyTorch) {
+  const OrderOptions options{.stages = 4, .chunks = 2, .microbatches = 8};
+  const char* const published[] = {
+      "F0.0 F0.1 F0.2 F0.3 F0.4 F0.5 F0.6 F1.0 B1.0 W1.0 F1.1 B1.1 W1.1 F1.2 B1.2 W1.2 F1.3 B1.3 "
+      "W1.3 F0.7 B0.0 W0.0 F1.4 B1.4 W1.4 B0.1 W0.1 F1.5 B1.5 W1.5 B0.2 W0.2 F1.6 B1.6 W1.6 B0.3 "
+      "W0.3 F1.7 B1.7 W1.7 B0.4 W0.4 B0.5 W0.5 B0.6 W0.6 B0.7 W0.7",
+      "F0.0 F0.1 F0.2 F0.3 F0.4 F1.0 F0.5 F1.1 B1.0 W1.0 F1.2 B1.1 W1.1 F1.3 B1.2 W1.2 F0.6 B0.0 "
+      "W0.0 F1.4 B1.3 W1.3 F0.7 B0.1 W0.1 F1.5 B1.4 W1.4 B0.2 W0.2 F1.6 B1.5 W1.5 B0.3 W0.3 F1.7 "
+      "B1.6 W1.6 B0.4 B1.7 B0.5 W0.4 B0.6 W0.5 B0.7 W0.6 W1.7 W0.7",
+      "F0.0 F0.1 F0.2 F1.0 F0.3 F1.1 F0.4 F1.2 B1.0 W1.0 F1.3 B1.1 W1.1 F0.5 B0.0 W0.0 F1.4 B1.2 "
+      "W1.2 F0.6 B0.1 W0.1 F1.5 B1.3 W1.3 F0.7 B0.2 W0.2 F1.6 B1.4 W1.4 B0.3 W0.3 F1.7 B1.5 W1.5 "
+      "B0.4 B1.6 B0.5 B1.7 B0.6 W0.4 B0.7 W0.5 W1.6 W1.7 W0.6 W0.7",
+      "F0.0 F1.0 F0.1 F1.1 F0.2 F1.2 F0.3 F1.3 B1.0 W1.0 F0.4 B0.0 W0.0 F1.4 B1.1 W1.1 F0.5 B0.1 "
+      "W0.1 F1.5 B1.2 W1.2 F0.6 B0.2 W0.2 F1.6 B1.3 W1.3 F0.7 B0.3 W0.3 F1.7 B1.4 W1.4 B0.4 B1.5 "
+      "B0.5 B1.6 B0.6 B1.7 B0.7 W0.4 W1.5 W1.6 W1.7 W0.5 W0.6 W0.7",
+  };
+  for (uint32_t stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(Text(ZeroBubbleV(options, stage), true), published[stage]) << stage;
+  }
+}
+
 TEST(Orders, GPipe) {
   EXPECT_EQ(Text(GPipe({.stages = 4, .chunks = 1, .microbatches = 3}), false), "F0 F1 F2 B0 B1 B2");
 }
@@ -181,7 +204,8 @@ struct Pipeline {
     const std::vector<int> begins = CutEvenly(model, order.stages * order.chunks);
     for (int u = 0, c = -1; u < model.units_size(); ++u) {
       if (c + 1 < static_cast<int>(begins.size()) && begins[c + 1] == u) ++c;
-      stages.push_back(static_cast<uint32_t>(c) % order.stages);
+      const uint32_t stage = StageOfChunk(kind, static_cast<uint32_t>(c), order.stages);
+      stages.emplace_back(stage, u > 0 && begins[static_cast<size_t>(c)] == u && stages.back().stage == stage);
     }
     recipe.microbatches = static_cast<int32_t>(order.microbatches);
     for (uint32_t stage = 0; stage < order.stages; ++stage) {
@@ -229,7 +253,9 @@ TEST(Pipelines, EveryShapeIsProven) {
     const OrderOptions order{.stages = 2 + static_cast<uint32_t>(random() % 4),
                              .chunks = several ? 2 + static_cast<uint32_t>(random() % 2) : 1,
                              .microbatches = 1 + static_cast<uint32_t>(random() % 11)};
-    const PipelineSchedule kind = several             ? PIPELINE_SCHEDULE_INTERLEAVED
+    const bool in_a_v = several && order.chunks == 2 && random() % 2 == 0;
+    const PipelineSchedule kind = in_a_v              ? PIPELINE_SCHEDULE_ZERO_BUBBLE
+                                  : several           ? PIPELINE_SCHEDULE_INTERLEAVED
                                   : random() % 3 == 0 ? PIPELINE_SCHEDULE_GPIPE
                                   : random() % 2 == 0 ? PIPELINE_SCHEDULE_ZERO_BUBBLE
                                                       : PIPELINE_SCHEDULE_1F1B;
@@ -309,10 +335,10 @@ TEST(Pipelines, TheBubbleIsThePublishedOne) {
   // As many blocks a stage, so that stages are equal: embedding and head are free, and go with the first and last.
   Inventory model = Untied(8);
   for (Unit& unit : *model.mutable_units()) unit.set_forward_flops(unit.kind() == "gpt2.block" ? 1 : 1e-3);
-  const auto seconds = [&](PipelineSchedule kind, bool recompute) {
+  const auto seconds = [&](PipelineSchedule kind, bool recompute, uint32_t chunks = 1) {
     ScheduleRecipe recipe;
     recipe.recompute = recompute;
-    const Pipeline pipeline(model, {.stages = kStages, .chunks = 1, .microbatches = kMicrobatches}, kind, recipe);
+    const Pipeline pipeline(model, {.stages = kStages, .chunks = chunks, .microbatches = kMicrobatches}, kind, recipe);
     std::vector<std::vector<OpCost>> costs;
     std::vector<StageCosts> stages;
     for (size_t p = 0; p < kStages; ++p) {
@@ -327,6 +353,8 @@ TEST(Pipelines, TheBubbleIsThePublishedOne) {
   };
   EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_1F1B, false), 3 * kMicrobatches + (kStages - 1) * 3, 1e-9);
   EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, false), 3 * kMicrobatches + (kStages - 1) * 1, 1e-9);
+  // In a V the last stage begins P - 1 chunks of half a stage after the first, and nobody waits any more.
+  EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, false, 2), 3 * kMicrobatches + (kStages - 1) * 0.5, 1e-9);
   EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_1F1B, true), 4 * kMicrobatches + (kStages - 1) * 4, 1e-9);
   EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, true), 4 * kMicrobatches + (kStages - 1) * 2, 1e-9);
 }
@@ -349,7 +377,9 @@ TEST(Pipelines, NothingOfAnEdgeIsNeedless) {
                          {2, Tied(5), freed},
                          {1, Untied(5), {}, PIPELINE_SCHEDULE_ZERO_BUBBLE},
                          {1, Tied(5), {}, PIPELINE_SCHEDULE_ZERO_BUBBLE},
-                         {1, Tied(5), freed, PIPELINE_SCHEDULE_ZERO_BUBBLE}}) {
+                         {1, Tied(5), freed, PIPELINE_SCHEDULE_ZERO_BUBBLE},
+                         {2, Untied(5), {}, PIPELINE_SCHEDULE_ZERO_BUBBLE},
+                         {2, Tied(5), freed, PIPELINE_SCHEDULE_ZERO_BUBBLE}}) {
     const OrderOptions order{.stages = 2, .chunks = chunks, .microbatches = 5};
     const Pipeline right(model, order, kind, recipe);
     ASSERT_EQ(right.Proven(), absl::OkStatus());

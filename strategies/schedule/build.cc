@@ -297,11 +297,20 @@ class Builder {
     return ended;
   }
 
+  // By the table of ops; what goes to an earlier stage, and its gradients, must not hold up what goes to a later one.
+  Stream StreamOf(const Op& op) const {
+    const Stream stream = Traits(op.kind).stream;
+    if (Traits(op.kind).payload != Payload::kActivations) return stream;
+    const GroupSpec& edge = schedule_.groups[static_cast<size_t>(op.group)];
+    const bool back = edge.channel == Channel::kActivations ? edge.from > edge.to : edge.from < edge.to;
+    return back ? OnTheWayBack(stream) : stream;
+  }
+
   // An op is on its stream of the table of ops. It waits only for what its other waits do not imply, and one that
   // computes for what no op before it has waited for: ops of a stream end in their order, and those that compute begin
   // in theirs.
   void Emit(Op op) {
-    op.stream = Traits(op.kind).stream;
+    op.stream = StreamOf(op);
     const auto join = [](Ended& ended, const Ended& more) {
       for (size_t s = 0; s < kStreams; ++s) ended[s] = std::max(ended[s], more[s]);
     };
@@ -399,15 +408,17 @@ class Builder {
             .microbatch = planned.phase.microbatch,
             .group = group,
             .waits = {computed}});
-      sent_[backward].push_back(this->last());
+      sent_[group].push_back(this->last());
     }
     for (const int32_t slot : planned.frees) freed_activation_[slot] = {computed};
   }
 
   // What the last event of a phase waits for: too many of its outputs must not be on their way.
   void WaitForOutputs(const Phase& phase, Waits& waits) const {
-    const std::vector<int32_t>& sent = sent_[IsBackward(phase)];
-    if (SendsTo(phase) >= 0 && sent.size() >= kOutputsInFlight) waits.push_back(sent[sent.size() - kOutputsInFlight]);
+    const auto found = sent_.find(SendsTo(phase));
+    if (found == sent_.end()) return;
+    const std::vector<int32_t>& sent = found->second;
+    if (sent.size() >= kOutputsInFlight) waits.push_back(sent[sent.size() - kOutputsInFlight]);
   }
 
   bool ReadsParameters(const Event& event) const {
@@ -738,14 +749,14 @@ class Builder {
   std::vector<std::vector<int32_t>> reads_;        // by unit: spans of gathers_ that its events read, ascending
   std::vector<Event> events_;
   std::vector<PlannedPhase> phases_;
-  std::vector<Hold> holds_;                   // of parameters, by begin
-  std::vector<uint32_t> gathered_from_;       // by hold: the event that its gather is issued before; ascending
-  std::vector<uint32_t> released_;            // indices of holds_, by end
-  std::vector<Hold> opens_before_;            // of gradients, by begin
-  std::vector<Hold> reductions_after_;        // of gradients, by end
-  std::vector<size_t> last_of_;               // by span: the last of them
-  std::vector<Waits> freed_activation_;       // by slot of activations: the pass that read it last
-  std::array<std::vector<int32_t>, 2> sent_;  // activations, gradients
+  std::vector<Hold> holds_;                       // of parameters, by begin
+  std::vector<uint32_t> gathered_from_;           // by hold: the event that its gather is issued before; ascending
+  std::vector<uint32_t> released_;                // indices of holds_, by end
+  std::vector<Hold> opens_before_;                // of gradients, by begin
+  std::vector<Hold> reductions_after_;            // of gradients, by end
+  std::vector<size_t> last_of_;                   // by span: the last of them
+  std::vector<Waits> freed_activation_;           // by slot of activations: the pass that read it last
+  std::map<int32_t, std::vector<int32_t>> sent_;  // by edge
   std::map<std::string, int32_t> unit_by_name_;
   std::vector<Tied> tied_;
   std::map<int32_t, int32_t> sent_tied_, received_tied_;  // by unit: the op
@@ -761,9 +772,10 @@ class Builder {
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;
   int32_t last_reduction_ = -1;
-  static constexpr Ended kNone = {-1, -1, -1, -1, -1, -1, -1, -1, -1};
+  static constexpr Ended kNone = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   // By stream: what has ended when its last op has; of kCompute, also when its next one begins.
-  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone};
+  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone, kNone, kNone, kNone,
+                                           kNone, kNone, kNone, kNone, kNone, kNone};
   std::vector<Ended> ended_with_;  // by op, with offloading
 };
 

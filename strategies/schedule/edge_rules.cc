@@ -107,7 +107,7 @@ EdgeRules::Finding EdgeRules::Send(const Op& op, size_t at, Direction direction)
   if (computed == to_send_[direction].end()) return {.wrong = "is sent before it is computed, or twice"};
   const size_t made = computed->second;
   to_send_[direction].erase(computed);
-  sent_[direction].push_back(at);
+  sent_[group].push_back(at);
   return {.follows = {made}};
 }
 
@@ -139,7 +139,7 @@ EdgeRules::Finding EdgeRules::Computed(const Op& op, size_t at) {
   }
   if (!ends) return finding;
   if (sends) {
-    const std::vector<size_t>& sent = sent_[direction];
+    const std::vector<size_t>& sent = sent_[forward ? edges.send : edges.send_gradient];
     if (sent.size() >= kOutputsInFlight) finding.follows.push_back(sent[sent.size() - kOutputsInFlight]);
     to_send_[direction][key] = at;
   }

@@ -58,9 +58,20 @@ enum class Stream : uint8_t {
   kSendActivations,
   kReceiveActivations,
   kSendGradients,
-  kReceiveGradients
+  kReceiveGradients,
+  // The same four between chunks whose activations go to an earlier stage.
+  kSendActivationsBack,
+  kReceiveActivationsBack,
+  kSendGradientsBack,
+  kReceiveGradientsBack
 };
-inline constexpr size_t kStreams = 9;
+inline constexpr size_t kStreams = 13;
+
+// Of one of the first four.
+constexpr Stream OnTheWayBack(Stream stream) {
+  return static_cast<Stream>(static_cast<uint8_t>(stream) + static_cast<uint8_t>(Stream::kSendActivationsBack) -
+                             static_cast<uint8_t>(Stream::kSendActivations));
+}
 
 // What an op works on, and so which of its indices must be set.
 enum class OpScope : uint8_t {
@@ -162,7 +173,7 @@ enum class MemoryTraffic : uint8_t {
 struct OpTraits {
   OpKind kind;
   std::string_view name;  // as printed, in schedules, traces and messages
-  Stream stream;          // that the builder puts it on
+  Stream stream;          // that the builder puts it on, or on the one OnTheWayBack
   OpScope scope;
   // Rules of the checker.
   GroupUse group = GroupUse::kNone;

@@ -61,7 +61,7 @@ struct Schedule {
   std::vector<Op> ops;
 };
 
-// How many outputs of each direction a stage of a pipeline may be sending at a time: the pass that makes one more waits
+// How many outputs a stage of a pipeline may be sending over an edge at a time: the pass that makes one more waits
 // for the oldest of them.
 inline constexpr size_t kOutputsInFlight = 2;
 

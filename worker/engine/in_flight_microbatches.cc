@@ -72,7 +72,7 @@ void InFlightMicrobatches::BeginChunk(const Op& op) {
     if (edges->receive_gradient < 0 && !span.last) flows[chunk] = std::exchange(flows[chunk + 1], {});
   }
   if (!Sends(op)) return;
-  std::deque<Activations*>& sent = sent_[forward ? 0 : 1];
+  std::deque<Activations*>& sent = sent_[forward ? edges->send : edges->send_gradient];
   if (sent.size() < kOutputsInFlight) return;
   sent.front()->clear();  // the pass has waited for its send
   sent.pop_front();
@@ -106,7 +106,7 @@ std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Receive(co
 std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Send(const Op& op) {
   const int direction = Traits(op.kind).edge == EdgeUse::kSendActivation ? 0 : 1;
   Activations& output = outputs_[direction][op.microbatch][chunk_of_[op.unit]];
-  sent_[direction].push_back(&output);
+  sent_[op.group].push_back(&output);
   std::vector<std::unique_ptr<collectives::Work>> works;
   if (contexts_[op.microbatch].samples == 0) return works;
   CheckFlow(*options_.inventory, op, output, contexts_[op.microbatch].samples, options_.compute);

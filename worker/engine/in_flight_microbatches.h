@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -92,8 +93,8 @@ class InFlightMicrobatches {
   std::vector<std::vector<units::Activations>> flows_;  // by microbatch and chunk
   // Activations and gradients, by microbatch and chunk: what was received, and what is to be sent.
   std::array<std::vector<std::vector<units::Activations>>, 2> received_, outputs_;
-  // The outputs of each direction that were sent last: they stay until a pass has waited for their send.
-  std::array<std::deque<units::Activations*>, 2> sent_;
+  // The outputs that were sent last: they stay until a pass has waited for their send.
+  std::map<int32_t, std::deque<units::Activations*>> sent_;  // by edge
   std::vector<std::vector<UnitState>> states_;
   std::vector<bool> recomputed_, goes_back_;  // by unit
   int32_t last_exchanging_ = -1;              // unit; -1: none
