@@ -353,7 +353,7 @@ TEST(Pipelines, TheBubbleIsThePublishedOne) {
   };
   EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_1F1B, false), 3 * kMicrobatches + (kStages - 1) * 3, 1e-9);
   EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, false), 3 * kMicrobatches + (kStages - 1) * 1, 1e-9);
-  // In a V the last stage begins P - 1 chunks of half a stage after the first, and nobody waits any more.
+  // In a V the last stage begins P - 1 chunks of half a stage after the first, and no one waits any more.
   EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, false, 2), 3 * kMicrobatches + (kStages - 1) * 0.5, 1e-9);
   EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_1F1B, true), 4 * kMicrobatches + (kStages - 1) * 4, 1e-9);
   EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, true), 4 * kMicrobatches + (kStages - 1) * 2, 1e-9);
