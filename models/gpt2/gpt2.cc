@@ -151,7 +151,7 @@ class Gpt2Models final : public ModelFamily {
     *resolved.mutable_gpt2() = *std::move(gpt2);
     return resolved;
   }
-  Inventory MakeInventory(const Model& resolved, Device device) const override {
+  Inventory MakeInventory(const Model& resolved, Device device, const TensorShare&) const override {
     return MakeGpt2(resolved.gpt2(), device);
   }
   std::string Describe(const Model& model) const override {

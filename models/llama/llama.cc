@@ -297,7 +297,7 @@ class LlamaModels final : public ModelFamily {
     *resolved.mutable_llama() = *std::move(llama);
     return resolved;
   }
-  Inventory MakeInventory(const Model& resolved, Device device) const override {
+  Inventory MakeInventory(const Model& resolved, Device device, const TensorShare&) const override {
     return MakeLlama(resolved.llama(), device);
   }
   std::string Describe(const Model& model) const override {
