@@ -66,7 +66,10 @@ Inventory ShareOf(const Inventory& inventory, uint32_t rank) {
   share.set_tensor_rank(rank);
   for (int u = 0; u < share.units_size(); ++u) {
     for (int t = 0; t < share.units(u).tensors_size(); ++t) {
-      share.mutable_units(u)->mutable_tensors(t)->set_frozen(inventory.units(u).tensors(t).frozen());
+      const Tensor& whole = inventory.units(u).tensors(t);
+      Tensor& tensor = *share.mutable_units(u)->mutable_tensors(t);
+      tensor.set_frozen(whole.frozen());
+      if (tensor.has_box()) *tensor.mutable_box()->mutable_shape() = whole.shape();
     }
   }
   AddDropoutBytes(share);
