@@ -291,9 +291,11 @@ absl::Status CheckShare(const PartitionTable& table, const Inventory& share, uin
 
 absl::Status Check(const PartitionTable& table, const Inventory& inventory) {
   const uint32_t stages = Stages(table), tensor = TensorRanks(table);
-  if (tensor != models::TensorRanks(inventory)) {
-    return absl::InvalidArgumentError(absl::StrCat("partition table: ", tensor, " ranks compute a unit together, and ",
-                                                   models::TensorRanks(inventory), " are expected"));
+  // A share of a model has a table of its own.
+  const uint32_t expected = inventory.has_tensor_rank() ? 1 : models::TensorRanks(inventory);
+  if (tensor != expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("partition table: ", tensor, " ranks compute a unit together, and ", expected, " are expected"));
   }
   if (static_cast<uint64_t>(table.units_size()) != uint64_t{tensor} * static_cast<uint64_t>(inventory.units_size())) {
     return absl::InvalidArgumentError(absl::StrCat("partition table: ", table.units_size(), " units, the model has ",
