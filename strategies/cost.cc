@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -207,11 +208,32 @@ class CostModel {
   // Each collective waits for the one before. A rank without samples takes part, too.
   OpCost Exchanged(const Op& op, Pass pass) const {
     if (pass == Pass::kNone || op.group < 0) return {};
+    if (inventory_.units(op.unit).has_tensor_exchange()) return TensorExchanged(op, pass);
     const Exchange& exchange = inventory_.units(op.unit).exchange();
     const double gathered = static_cast<double>(exchange.gathered_bytes()), ranks = groups_[op.group].ranks;
     OpCost cost = pass == Pass::kBackward ? Summed(op.group, static_cast<double>(exchange.summed_bytes()))
                                           : Moved(op.group, ranks * gathered, (ranks - 1) * gathered);
     cost.latency *= exchange.collectives();
+    return cost;
+  }
+
+  OpCost TensorExchanged(const Op& op, Pass pass) const {
+    const Unit& unit = inventory_.units(op.unit);
+    const TensorExchange& exchange = unit.tensor_exchange();
+    const TensorExchange::Pass& own = pass == Pass::kBackward ? exchange.backward() : exchange.forward();
+    const double sequences = Sequences(op), ranks = groups_[op.group].ranks;
+    if (sequences == 0) return {};
+    const auto of_samples = [&](uint64_t bytes) { return sequences * static_cast<double>(bytes); };
+    const double gathered = of_samples(own.gathered_bytes()), scattered = of_samples(own.scattered_bytes());
+    const OpCost parts[] = {
+        Summed(op.group, of_samples(own.summed_bytes()) + static_cast<double>(own.constant_bytes())),
+        Moved(op.group, ranks * gathered, (ranks - 1) * gathered),
+        Moved(op.group, ranks * scattered, (ranks - 1) * scattered)};
+    const double rows = sequences * static_cast<double>(models::TargetsPerSample(inventory_));
+    const double pieces = unit.piece_rows() == 0 ? 1 : std::ceil(rows / static_cast<double>(unit.piece_rows()));
+    const double each = Moved(op.group, 1, 1).latency;
+    OpCost cost{.latency = each * (own.collectives() + own.piece_collectives() * pieces), .work = 0};
+    for (const OpCost& part : parts) cost.work += part.work;
     return cost;
   }
 

@@ -169,7 +169,7 @@ TEST(Stages, TablesAreJoinedAndTakenApart) {
   EXPECT_EQ(joined.shards(), 6u);
   EXPECT_EQ(StagesOf(joined), stages);
   for (uint32_t stage = 0; stage < 2; ++stage) {
-    EXPECT_EQ(partition::TableOfStage(joined, stage).SerializeAsString(), tables[stage].SerializeAsString());
+    EXPECT_EQ(partition::TableOf(joined, stage).SerializeAsString(), tables[stage].SerializeAsString());
   }
   for (const partition::OwnedRange& range : partition::OwnedUnitOf(joined, inventory, 2).ranges) {
     EXPECT_GE(range.shard, 3u) << "a unit of stage 1";

@@ -72,6 +72,12 @@ absl::StatusOr<std::vector<int>> ReadCut(const Train& train, const Inventory& in
 
 }  // namespace
 
+uint32_t Stages(const StageOfUnit& stages) {
+  uint32_t count = 1;
+  for (const UnitPlace& unit : stages) count = std::max(count, unit.stage + 1);
+  return count;
+}
+
 std::vector<int> CutEvenly(const Inventory& inventory, uint32_t chunks) {
   const int units = inventory.units_size();
   std::vector<Work> until(1);  // of the units before
@@ -144,22 +150,29 @@ absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& invent
 
 StageOfUnit StagesOf(const PartitionTable& table) {
   StageOfUnit of;
-  for (const UnitPartition& unit : table.units()) of.emplace_back(unit.stage(), unit.begins_chunk());
+  for (const UnitPartition& unit : table.units()) {
+    if (unit.tensor() == 0) of.emplace_back(unit.stage(), unit.begins_chunk());
+  }
   return of;
 }
 
-PartitionTable Join(const std::vector<PartitionTable>& of_stage, const StageOfUnit& stages) {
-  if (of_stage.size() == 1) return of_stage[0];
-  const uint32_t shards = of_stage[0].shards();
+PartitionTable Join(const std::vector<PartitionTable>& of, const StageOfUnit& stages, uint32_t tensor) {
+  if (of.size() == 1) return of[0];
+  const uint32_t shards = of[0].shards(), count = static_cast<uint32_t>(of.size()) / tensor;
   PartitionTable table;
-  table.set_shards(shards * static_cast<uint32_t>(of_stage.size()));
-  table.set_stages(static_cast<uint32_t>(of_stage.size()));
-  std::vector<int> next(of_stage.size());
-  for (const auto& [stage, begins_chunk] : stages) {
-    UnitPartition& unit = *table.add_units() = of_stage[stage].units(next[stage]++);
-    unit.set_stage(stage), unit.set_begins_chunk(begins_chunk);
-    for (Piece& piece : *unit.mutable_pieces()) {
-      for (Extent& extent : *piece.mutable_extents()) extent.set_shard(extent.shard() + stage * shards);
+  table.set_shards(shards * static_cast<uint32_t>(of.size()));
+  if (count > 1) table.set_stages(count);
+  if (tensor > 1) table.set_tensor(tensor);
+  for (uint32_t share = 0; share < tensor; ++share) {
+    std::vector<int> next(count);
+    for (const auto& [stage, begins_chunk] : stages) {
+      UnitPartition& unit = *table.add_units() = of[stage * tensor + share].units(next[stage]++);
+      unit.set_stage(stage), unit.set_begins_chunk(begins_chunk), unit.set_tensor(share);
+      for (Piece& piece : *unit.mutable_pieces()) {
+        for (Extent& extent : *piece.mutable_extents()) {
+          extent.set_shard((stage * shards + extent.shard()) * tensor + share);
+        }
+      }
     }
   }
   return table;

@@ -28,6 +28,9 @@ using StageOfUnit = std::vector<UnitPlace>;
 // in a V: there and back (Qi et al. 2024, section 6).
 uint32_t StageOfChunk(PipelineSchedule schedule, uint32_t chunk, uint32_t stages);
 
+// How many there are.
+uint32_t Stages(const StageOfUnit& stages);
+
 // The first unit of each of `chunks` stretches of units, none empty, so that the most work of any is as little as can
 // be: of FLOPs, and of bytes where the FLOPs are equal. REQUIRES: 1 <= chunks <= units.
 std::vector<int> CutEvenly(const Inventory& inventory, uint32_t chunks);
@@ -39,9 +42,9 @@ absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& invent
 // Of a table.
 StageOfUnit StagesOf(const PartitionTable& table);
 
-// One table of the tables of all stages (partition::TableOfStage is the inverse). REQUIRES: each has equally many
-// shards.
-PartitionTable Join(const std::vector<PartitionTable>& of_stage, const StageOfUnit& stages);
+// One table of those of all stages, each of all shares of its units' tensors: stage p's share t is of[p * tensor + t]
+// (partition::TableOf is the inverse). REQUIRES: each has equally many shards.
+PartitionTable Join(const std::vector<PartitionTable>& of, const StageOfUnit& stages, uint32_t tensor = 1);
 
 // A stage's units, with what they read from the unit before.
 Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, uint32_t stage);

@@ -197,8 +197,11 @@ class Checker {
       return Wrong("groups", "no such group");
     }
     if (traits.pass == Pass::kNone) return absl::OkStatus();
-    const bool exchanges = (reduces_ || all_reduces_) && inventory_.units(op.unit).has_exchange();
-    if (op.group == (exchanges ? kExchangeGroup : -1)) return absl::OkStatus();
+    const Unit& unit = inventory_.units(op.unit);
+    const bool with_samples = (reduces_ || all_reduces_) && unit.has_exchange();
+    const bool exchanges = with_samples || unit.has_tensor_exchange();
+    const int32_t group = unit.has_tensor_exchange() ? kTensorGroup : with_samples ? kExchangeGroup : -1;
+    if (op.group == group) return absl::OkStatus();
     return Wrong("groups", exchanges ? "the unit exchanges with other ranks, and has not their group"
                                      : "the unit exchanges nothing");
   }

@@ -25,16 +25,25 @@ InFlightMicrobatches::InFlightMicrobatches(const Options& options, std::vector<C
     const Pass pass = Traits(op.kind).pass;
     if (pass == Pass::kRecompute) recomputed_[op.unit] = true;
     if (GoesBack(op.kind)) goes_back_[op.unit] = true;
-    if (pass != Pass::kNone && op.group >= 0) last_exchanging_ = std::max(last_exchanging_, op.unit);
+    if (pass != Pass::kNone && op.group == kExchangeGroup) last_exchanging_ = std::max(last_exchanging_, op.unit);
   }
 }
 
 template <typename F>
 Activations InFlightMicrobatches::Run(const Op& op, F&& pass) {
   if (op.group < 0) return pass();
+  const Unit& unit = options_.inventory->units(op.unit);
+  if (op.group == kTensorGroup) {
+    const Context& context = contexts_[op.microbatch];
+    options_.tensor->Begin();
+    Activations result = pass();
+    options_.tensor->End(*options_.inventory, unit, Traits(op.kind).pass, context.mode == Mode::kEvaluate,
+                         context.samples);
+    return result;
+  }
   options_.exchanges->Begin();
   Activations result = pass();
-  options_.exchanges->End(options_.inventory->units(op.unit).exchange(), Traits(op.kind).pass);
+  options_.exchanges->End(unit.exchange(), Traits(op.kind).pass);
   return result;
 }
 

@@ -16,6 +16,7 @@
 #include "worker/engine/exchanges.h"
 #include "worker/engine/offloaded_inputs.h"
 #include "worker/engine/received.h"
+#include "worker/engine/tensor_exchanges.h"
 #include "worker/units/unit.h"
 
 namespace muster::engine {
@@ -28,7 +29,8 @@ class InFlightMicrobatches {
     const Schedule* schedule;  // all outlive it
     const Inventory* inventory;
     const std::vector<std::unique_ptr<units::UnitModule>>* modules;
-    Exchanges* exchanges = nullptr;     // null: no op has a group
+    Exchanges* exchanges = nullptr;     // null: no unit exchanges with other ranks' samples
+    TensorExchanges* tensor = nullptr;  // null: units are whole
     OffloadedInputs* inputs = nullptr;  // null: none are offloaded
     // Of a stage of a pipeline; null: there are no edges.
     const ReceivedActivations* received = nullptr;

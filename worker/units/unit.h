@@ -57,6 +57,22 @@ class SampleRanks {
   virtual void Sum(const at::Tensor& values) = 0;
 };
 
+// The ranks that compute the same samples, each with its share of the unit's tensors (Inventory.tensor_ranks). Each
+// makes the same calls in the same order, as the inventory declares (Unit.tensor_exchange). Tensors are contiguous, of
+// any floating dtype, on the unit's device. A failure is thrown, also through autograd.
+class TensorRanks {
+ public:
+  virtual ~TensorRanks() = default;
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
+  // In place, the sum over the ranks: the same bits on each.
+  virtual void Sum(const at::Tensor& values) = 0;
+  // `all` [size * n, ...] becomes the parts [n, ...] of all ranks in their order.
+  virtual void Gather(const at::Tensor& part, const at::Tensor& all) = 0;
+  // `part` [n, ...] becomes this rank's part of the sum over ranks of `all` [size * n, ...], which may be overwritten.
+  virtual void SumScattered(const at::Tensor& all, const at::Tensor& part) = 0;
+};
+
 struct Context {
   Mode mode = Mode::kTrain;
   int microbatch = 0;
@@ -64,7 +80,8 @@ struct Context {
   // Of a pass of training: whether the units before need the gradients that Backward returns. If not, it may return
   // nothing.
   bool input_gradient = true;
-  SampleRanks* ranks = nullptr;  // in training; null: this rank has all samples of the microbatch
+  SampleRanks* ranks = nullptr;   // in training; null: this rank has all samples of the microbatch
+  TensorRanks* tensor = nullptr;  // null: the unit is whole
   DropoutRates dropout;
   NamedTensors batch;    // the task's, [samples, ...]
   int64_t position = 0;  // position of the first token; nonzero in mode generate only
