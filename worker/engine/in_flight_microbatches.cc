@@ -95,7 +95,21 @@ bool InFlightMicrobatches::Sends(const Op& op) const {
   return edges->send_gradient >= 0 && op.unit == span.begin;
 }
 
+bool InFlightMicrobatches::HandsOver(const Op& op) const {
+  const ChunkEdges* edges = EdgesOf(op);
+  const ChunkSpan& span = chunks_[chunk_of_[op.unit]];
+  if (edges == nullptr) return false;
+  if (Traits(op.kind).pass == Pass::kForward) return edges->send < 0 && !span.last && op.unit == span.end - 1;
+  return edges->send_gradient < 0 && !span.first && op.unit == span.begin;
+}
+
 void InFlightMicrobatches::EndChunk(const Op& op) {
+  if (HandsOver(op)) {
+    // A backward may return the slot that it was given, which is received into again before the other chunk reads it.
+    for (at::Tensor& tensor : FlowOf(op)) {
+      if (options_.received->Owns(tensor)) tensor = tensor.clone();
+    }
+  }
   if (!Sends(op)) return;
   const int direction = Traits(op.kind).pass == Pass::kForward ? 0 : 1;
   outputs_[direction][op.microbatch][chunk_of_[op.unit]] = std::exchange(FlowOf(op), {});

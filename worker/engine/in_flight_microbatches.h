@@ -81,6 +81,8 @@ class InFlightMicrobatches {
   void BeginChunk(const Op& op);
   // After the pass: what its chunk hands on, if the unit is the chunk's last (or its first, backward).
   void EndChunk(const Op& op);
+  // Whether the pass makes what its chunk hands to another chunk of this stage, which computes at some other time.
+  bool HandsOver(const Op& op) const;
   // Whether the pass makes what its chunk sends to another stage.
   bool Sends(const Op& op) const;
   const ChunkEdges* EdgesOf(const Op& op) const;
