@@ -1,6 +1,7 @@
 #include "strategies/compile.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -357,8 +358,24 @@ absl::StatusOr<StageTables> MakeStageTables(const Train& train, const Inventory&
 
 }  // namespace
 
+std::vector<pipeline::ChunkPlace> StagePlaces(const Train& train, absl::Span<const RankPlace> ranks) {
+  const size_t count = std::max(1u, train.parallel().pipeline()), each = ranks.size() / count;
+  std::vector<pipeline::ChunkPlace> places(count);
+  double sum = 0, known = 0;
+  for (const RankPlace& rank : ranks) sum += rank.flops_per_second, known += rank.flops_per_second > 0 ? 1 : 0;
+  if (!SharesBySpeed(train.strategy()) || known == 0) return places;
+  for (size_t stage = 0; stage < count; ++stage) {
+    places[stage].speed = std::numeric_limits<double>::infinity();
+    for (const RankPlace& rank : ranks.subspan(stage * each, each)) {
+      const double speed = rank.flops_per_second > 0 ? rank.flops_per_second : sum / known;
+      places[stage].speed = std::min(places[stage].speed, speed);
+    }
+  }
+  return places;
+}
+
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
-                                  Budget* budget) {
+                                  Budget* budget, absl::Span<const pipeline::ChunkPlace> places) {
   const uint32_t pipeline = std::max(1u, train.parallel().pipeline()), tensor = models::TensorRanks(inventory);
   if (ranks.size() % pipeline != 0) {
     return absl::InvalidArgumentError(
@@ -370,7 +387,9 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
                                                    pipeline > 1 ? " ranks of a stage" : " ranks"));
   }
   if (absl::Status s = SpendOnTable(train, inventory, ranks.size(), budget); !s.ok()) return s;
-  const absl::StatusOr<pipeline::StageOfUnit> stages = pipeline::StagesOf(train, inventory);
+  const std::vector<pipeline::ChunkPlace> by_speed = StagePlaces(train, ranks);
+  const absl::StatusOr<pipeline::StageOfUnit> stages =
+      pipeline::StagesOf(train, inventory, places.empty() ? by_speed : places, budget);
   if (!stages.ok()) return stages.status();
   absl::StatusOr<StageTables> made = MakeStageTables(train, inventory, ranks, *stages);
   if (!made.ok()) return made.status();

@@ -14,6 +14,7 @@
 #include "proto/spec.pb.h"
 #include "strategies/budget.h"
 #include "strategies/partition/planners.h"
+#include "strategies/pipeline/cut.h"
 #include "strategies/schedule/schedule.h"
 
 namespace muster::strategies {
@@ -68,8 +69,13 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
 // with 2), or its table is too large; or parallel does not divide the ranks or the units. Messages begin with
 // the field's path, "strategy: ". ResourceExhausted, Cancelled:
 // from the budget.
+//
+// A pipeline's cut is the spec's, or CutUnits' for its stages at `places`; none: at StagePlaces.
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
-                                  Budget* budget = nullptr);
+                                  Budget* budget = nullptr, absl::Span<const pipeline::ChunkPlace> places = {});
+
+// By stage: as fast as its slowest rank where shares are by speed, else all alike; whatever their memory.
+std::vector<pipeline::ChunkPlace> StagePlaces(const Train& train, absl::Span<const RankPlace> ranks);
 
 // The name in a spec: "fsdp".
 const char* KindOf(const Strategy& strategy);

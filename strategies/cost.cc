@@ -13,7 +13,6 @@
 #include "models/inventory.h"
 #include "strategies/optimizer_plan.h"
 #include "strategies/partition/table.h"
-#include "strategies/schedule/chunks.h"
 
 namespace muster::strategies {
 namespace {
@@ -56,7 +55,6 @@ class CostModel {
             absl::Span<const RankPlace> ranks, const Hardware& hardware)
       : train_(train),
         inventory_(model.inventory()),
-        input_bytes_(InputBytes(model.inventory())),
         table_(model.table()),
         hardware_(hardware),
         last_microbatch_(program.schedule.microbatches - 1),
@@ -205,6 +203,12 @@ class CostModel {
     return {.latency = latency, .work = g.nodes > 1 ? std::max(inside, between) : inside};
   }
 
+  // From one rank to another.
+  OpCost Handed(int32_t group, double bytes) const {
+    const Link& link = groups_[group].nodes > 1 ? hardware_.between : hardware_.inside;
+    return {.latency = link.seconds, .work = bytes / link.bytes_per_second};
+  }
+
   // Each collective waits for the one before. A rank without samples takes part, too.
   OpCost Exchanged(const Op& op, Pass pass) const {
     if (pass == Pass::kNone || op.group < 0) return {};
@@ -250,9 +254,10 @@ class CostModel {
       case Payload::kActivations: {
         const EdgeUse edge = Traits(op.kind).edge;
         const bool handed_on = edge == EdgeUse::kSendActivation || edge == EdgeUse::kReceiveGradient;
-        const double bytes = Sequences(op) * static_cast<double>(handed_on ? inventory_.units(op.unit).output_bytes()
-                                                                           : input_bytes_[op.unit]);
-        return Moved(op.group, bytes, bytes);
+        const double bytes = Sequences(op) * static_cast<double>(models::OutputBytes(
+                                                 handed_on ? inventory_.units(op.unit).outputs() : InputsOf(op.unit),
+                                                 static_cast<uint64_t>(compute_bytes_)));
+        return Handed(op.group, bytes);
       }
       case Payload::kTied:
         return Tied(op, compute_bytes_);
@@ -262,6 +267,13 @@ class CostModel {
     return {};
   }
 
+  // What the first unit of a chunk reads.
+  const google::protobuf::RepeatedPtrField<Activation>& InputsOf(int32_t unit) const {
+    const auto chunk = std::find_if(inventory_.chunks().begin(), inventory_.chunks().end(),
+                                    [&](const Chunk& c) { return static_cast<int32_t>(c.begin()) == unit; });
+    return chunk->inputs();
+  }
+
   OpCost Tied(const Op& op, double width) const {
     const std::string& unit = inventory_.units(op.unit).name();
     double bytes = 0;
@@ -269,7 +281,7 @@ class CostModel {
       if (tied.owner() == unit || tied.user() == unit)
         bytes += width * static_cast<double>(models::Elements(tied.tensor()));
     }
-    return Moved(op.group, bytes, bytes);
+    return Handed(op.group, bytes);
   }
 
   OpCost Sharded(const Op& op, const Sizes& sizes, double width) const {
@@ -297,7 +309,6 @@ class CostModel {
 
   const Train& train_;
   const Inventory& inventory_;
-  const std::vector<uint64_t> input_bytes_;  // by unit
   const PartitionTable& table_;
   const Hardware& hardware_;
   const int32_t last_microbatch_;

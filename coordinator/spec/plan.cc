@@ -174,24 +174,11 @@ std::string ChunkName(const Inventory& inventory, int begin, int end) {
   return end == begin + 1 ? first : absl::StrCat(first, " to ", inventory.units(end - 1).name());
 }
 
-// Of a sample, in the types in which units hand it on.
-uint64_t BytesOf(const google::protobuf::RepeatedPtrField<Activation>& activations, const Train& train) {
-  uint64_t bytes = 0;
-  for (const Activation& activation : activations) {
-    uint64_t elements = 1;
-    for (const uint64_t size : activation.shape()) elements *= size;
-    const bool narrow = activation.type() == Activation::COMPUTE;
-    bytes += elements * (narrow ? strategies::DtypeBytes(train.precision().compute()) : 4);
-  }
-  return bytes;
-}
-
 // What a stage sends for tensors that stages share: parameters to the one that borrows them, gradients back.
 uint64_t TiedBytes(const Inventory& inventory, uint32_t stage, const Train& train) {
   uint64_t bytes = 0;
   for (const TiedTensor& tied : inventory.tied()) {
-    uint64_t elements = 1;
-    for (const uint64_t size : tied.tensor().shape()) elements *= size;
+    const uint64_t elements = models::Elements(tied.tensor());
     if (tied.owner_stage() == stage) {
       bytes += elements * strategies::DtypeBytes(train.precision().compute());
     } else if (!tied.tensor().frozen()) {
@@ -205,6 +192,7 @@ void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted
   const strategies::Layout& layout = job.memory_plan.layout;
   if (layout.mesh.pipeline == 1) return;
   const uint64_t sequences = strategies::ShareOf(job.train.batch().sequences(), layout.mesh, 0).sequences;
+  const uint64_t width = strategies::DtypeBytes(job.train.precision().compute());
   const int first_trained = models::FirstTrained(job.inventory);  // no gradient goes further back
   double all_flops = 0;
   for (const Unit& unit : job.inventory.units()) all_flops += unit.forward_flops();
@@ -226,8 +214,9 @@ void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted
           c + 1 < inventory.chunks_size() ? static_cast<int>(inventory.chunks(c + 1).begin()) : inventory.units_size();
       of.add_chunks(ChunkName(inventory, begin, end));
       const uint32_t model_end = chunk.model_begin() + static_cast<uint32_t>(end - begin);
-      if (static_cast<int>(chunk.model_begin()) > first_trained) handed_on += BytesOf(chunk.inputs(), job.train);
-      if (model_end < inventory.model_units()) handed_on += BytesOf(inventory.units(end - 1).outputs(), job.train);
+      if (static_cast<int>(chunk.model_begin()) > first_trained)
+        handed_on += models::OutputBytes(chunk.inputs(), width);
+      if (model_end < inventory.model_units()) handed_on += models::OutputBytes(inventory.units(end - 1), width);
     }
     of.set_sent_bytes(handed_on * sequences + TiedBytes(inventory, stage, job.train));
     for (uint32_t shard = 0; shard < layout.mesh.owners_of_stage(); ++shard) {
