@@ -214,15 +214,28 @@ class StageMemory {
   double element_bytes_ = 0;
 };
 
+// Whether the stages together have about as much memory as they need: a cut moves it from one to another, and little of
+// it goes away.
+bool MayFitTogether(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks) {
+  constexpr double kMostSaved = 1.3;
+  double needs = 0, room = 0;
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].memory_bytes == 0) return true;
+    needs += static_cast<double>(memory_plan.of(rank).peak);
+    room += kUsable * static_cast<double>(ranks[rank].memory_bytes);
+  }
+  return needs <= kMostSaved * room;
+}
+
 // Looks for a cut with which all stages fit.
 absl::StatusOr<MemoryPlan> CutForMemory(const Train& train, const Inventory& inventory,
                                         absl::Span<const RankPlace> ranks, MemoryPlan best, Budget* budget) {
-  constexpr int kMostTries = 6;
+  const int most_tries = MayFitTogether(best, ranks) ? 6 : 0;
   uint64_t lacking = MostLacking(best, ranks);
   StageMemory memory(inventory, ranks, StagePlaces(train, ranks));
   memory.See(best);
   std::vector<std::string> tried = {best.layout.table_sha256};
-  for (int i = 0; i < kMostTries && lacking > 0; ++i) {
+  for (int i = 0; i < most_tries && lacking > 0; ++i) {
     absl::StatusOr<MemoryPlan> next = LookOnce(train, inventory, ranks, budget, memory.places());
     if (!next.ok()) return next;
     if (std::find(tried.begin(), tried.end(), next->layout.table_sha256) != tried.end()) break;

@@ -156,12 +156,22 @@ std::string StageTable(const v1::PlanReply& plan, const Screen& screen) {
 }
 
 std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
-  Table table({{"CANDIDATE"}, {"PEAK", true}, {"STEP", true}, {"FITS"}});
+  const bool reasons = std::any_of(plan.candidates().begin(), plan.candidates().end(),
+                                   [](const v1::CandidatePlan& c) { return !c.lost().empty(); });
+  std::vector<Column> columns = {{"CANDIDATE"}, {"PEAK", true}, {"STEP", true}, {"FITS"}};
+  if (reasons) columns.push_back({"WHY NOT"});
+  Table table(columns);
+  bool least = false;
   for (const v1::CandidatePlan& c : plan.candidates()) {
-    table.Add({Cell(c.strategy(), c.strategy() == plan.strategy() ? Colour::kGreen : Colour::kNone),
-               FormatBytes(c.peak_bytes()), Seconds(c.step_seconds()), c.unfit().empty() ? "yes" : "no"});
+    const char* bound = c.least() ? "> " : "";
+    least |= c.least();
+    std::vector<Cell> cells = {Cell(c.strategy(), c.strategy() == plan.strategy() ? Colour::kGreen : Colour::kNone),
+                               absl::StrCat(bound, FormatBytes(c.peak_bytes())),
+                               absl::StrCat(bound, Seconds(c.step_seconds())), c.unfit().empty() ? "yes" : "no"};
+    if (reasons) cells.emplace_back(c.lost().empty() ? "chosen" : c.lost());
+    table.Add(std::move(cells));
   }
-  return table.Render(screen);
+  return absl::StrCat(table.Render(screen), least ? ">: lower bounds, by which it lost before it was planned\n" : "");
 }
 
 std::string Times(const v1::PlanReply& plan) {

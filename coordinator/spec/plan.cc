@@ -27,8 +27,7 @@ constexpr size_t kMaxPrintedBytes = 256 * 1024;  // of a plan's schedule
 constexpr size_t kMaxOps = 20'000;
 constexpr size_t kMaxTableBytes = 4 << 20;  // of a plan's table: rows of every tensor on a thousand ranks are more
 
-void AddModel(const JobSpec& resolved, const Mesh& mesh, const Inventory& inventory, PlanReply& plan) {
-  const Train& train = resolved.train();
+void AddModel(const Train& train, const Mesh& mesh, const Inventory& inventory, PlanReply& plan) {
   plan.set_parameters(models::Parameters(inventory));
   plan.set_samples_per_step(train.batch().sequences());
   if (inventory.task().name() == models::kLanguageModel) {
@@ -310,10 +309,12 @@ void AddChoice(const strategies::Choice& choice, PlanReply& plan) {
   plan.set_strategy_reason(choice.reason);
   for (const strategies::Candidate& candidate : choice.candidates) {
     CandidatePlan& c = *plan.add_candidates();
-    c.set_strategy(strategies::NameOf(candidate.train));
+    c.set_strategy(candidate.name);
     c.set_peak_bytes(candidate.peak_bytes);
     c.set_step_seconds(candidate.step_seconds);
     c.set_unfit(candidate.unfit);
+    c.set_lost(candidate.lost);
+    c.set_least(candidate.least);
   }
 }
 
@@ -369,8 +370,9 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   MadePlan made;
   PlanReply& plan = made.reply;
   if (job->choice.has_value()) AddChoice(*job->choice, plan);
-  AddModel(resolved, memory_plan.layout.mesh, job->inventory, plan);
-  plan.set_strategy(strategies::NameOf(job->train));
+  AddModel(job->train, memory_plan.layout.mesh, job->inventory, plan);
+  plan.set_strategy(job->choice.has_value() ? job->choice->candidates[job->choice->chosen].name
+                                            : strategies::NameOf(job->train));
   AddTable(memory_plan, job->train, job->inventory, ranks, plan);
   AddStagePlaces(memory_plan.layout.mesh, ranks, plan);
   AddSchedules(*job, plan);
