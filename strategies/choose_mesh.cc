@@ -22,8 +22,8 @@ namespace {
 
 constexpr double kSlower = 1.02;  // a simpler mix may take so much longer
 constexpr size_t kShown = 5;      // mixes that are reported
-constexpr size_t kMostPlanned = 24;
-constexpr double kBudgetShare = 0.7;  // the rest is for the plan of the chosen one
+constexpr size_t kMostPlanned = 48;
+constexpr double kBudgetShare = 0.5;  // the rest is for the plan of the chosen one
 constexpr uint32_t kMaxStages = 256;
 constexpr uint32_t kTensorRanks[] = {1};
 
@@ -325,8 +325,9 @@ absl::StatusOr<Choice> Search::Choose() const {
          .peak_bytes = way->least.bytes(),
          .step_seconds = way->least.seconds,
          .unfit = way->unfit,
-         .lost = way->unfit.empty() ? absl::StrCat("takes at least ", TimeText(way->least.seconds))
-                                    : absl::StrCat("does not fit: ", way->unfit),
+         .lost = !way->unfit.empty()                    ? absl::StrCat("does not fit: ", way->unfit)
+                 : way->least.seconds < winner->seconds ? "was not planned: the limit of planning came first"
+                                                        : absl::StrCat("takes at least ", TimeText(way->least.seconds)),
          .least = true});
   }
   return choice;

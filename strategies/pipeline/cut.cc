@@ -1,6 +1,7 @@
 #include "strategies/pipeline/cut.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -96,6 +97,91 @@ absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const 
     if (lacking > cut.lacking_bytes) cut.lacking_bytes = lacking, cut.lacks = static_cast<uint32_t>(c);
   }
   return cut;
+}
+
+namespace {
+
+// What the chunks of a cut take, by stage.
+class StageLoads {
+ public:
+  StageLoads(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
+             absl::Span<const uint32_t> stage_of_chunk)
+      : cutter_(units), units_(units.size()), places_(places), stage_of_chunk_(stage_of_chunk) {}
+
+  // For comparisons: what the stages lack, then the slowest stage, then the slowest chunk, then how even stages are.
+  std::tuple<double, double, double, double> Of(const std::vector<int>& begins) {
+    seconds_.assign(places_.size(), 0), bytes_.assign(places_.size(), 0);
+    double slowest_chunk = 0;
+    for (size_t c = 0; c < begins.size(); ++c) {
+      const size_t end = c + 1 < begins.size() ? static_cast<size_t>(begins[c + 1]) : units_;
+      const uint32_t stage = stage_of_chunk_[c];
+      ChunkPlace all = places_[stage];
+      all.room_bytes = 0;  // what it lacks then is what it takes
+      const Load load = cutter_.Of(static_cast<size_t>(begins[c]), end, all);
+      seconds_[stage] += load.seconds, bytes_[stage] += load.lacking;
+      slowest_chunk = std::max(slowest_chunk, load.seconds);
+    }
+    double squares = 0;
+    lacking_ = 0;
+    for (uint32_t stage = 0; stage < places_.size(); ++stage) {
+      squares += seconds_[stage] * seconds_[stage];
+      const double lacking = bytes_[stage] - places_[stage].room_bytes;
+      if (lacking > lacking_) lacking_ = lacking, lacks_ = stage;
+    }
+    return {lacking_, *std::max_element(seconds_.begin(), seconds_.end()), slowest_chunk, squares};
+  }
+  // Of the last one.
+  double lacking() const { return lacking_; }
+  uint32_t lacks() const { return lacks_; }
+
+ private:
+  const Cutter cutter_;
+  const size_t units_;
+  const absl::Span<const ChunkPlace> places_;
+  const absl::Span<const uint32_t> stage_of_chunk_;
+  std::vector<double> seconds_, bytes_;
+  double lacking_ = 0;
+  uint32_t lacks_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Cut> CutStages(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
+                              absl::Span<const uint32_t> stage_of_chunk, strategies::Budget* budget) {
+  const size_t chunks = stage_of_chunk.size();
+  std::vector<ChunkPlace> by_chunk;
+  for (const uint32_t stage : stage_of_chunk) {
+    by_chunk.push_back(places[stage]);
+    by_chunk.back().room_bytes *= static_cast<double>(places.size()) / static_cast<double>(chunks);
+  }
+  absl::StatusOr<Cut> cut = CutUnits(units, by_chunk, budget);
+  if (!cut.ok() || chunks == places.size()) return cut;
+  // Each try looks at all chunks.
+  constexpr size_t kMostSteps = 4'000'000;
+  const auto what = [&] { return absl::StrCat("a cut into ", chunks, " chunks; use fewer stages or chunks"); };
+  StageLoads loads(units, places, stage_of_chunk);
+  auto best = loads.Of(cut->begins);
+  std::vector<int> begins = cut->begins;
+  size_t steps = 0;
+  for (bool better = true; better && steps < kMostSteps;) {
+    better = false;
+    // The last unit of one chunk to another one, by the begins of those from `first` to `last`.
+    for (size_t first = 1; first < chunks; ++first) {
+      for (size_t last = first; last < chunks && steps < kMostSteps; ++last) {
+        for (const int by : {-1, 1}) {
+          const int end = last + 1 < chunks ? begins[last + 1] : static_cast<int>(units.size());
+          if (begins[first] + by <= begins[first - 1] || begins[last] + by >= end) continue;
+          std::vector<int> moved = begins;
+          for (size_t c = first; c <= last; ++c) moved[c] += by;
+          steps += chunks;
+          if (const auto now = loads.Of(moved); now < best) best = now, begins = std::move(moved), better = true;
+        }
+      }
+    }
+  }
+  if (absl::Status s = strategies::Spend(budget, steps, what); !s.ok()) return s;
+  loads.Of(begins);
+  return Cut{.begins = std::move(begins), .lacking_bytes = loads.lacking(), .lacks = loads.lacks()};
 }
 
 }  // namespace muster::pipeline

@@ -48,4 +48,11 @@ struct Cut {
 absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
                              strategies::Budget* budget = nullptr);
 
+// The same for stages that have several chunks each: the k-th chunk is on stage_of_chunk[k], at
+// places[stage_of_chunk[k]]. Begins with CutUnits, where each chunk has an equal part of its stage's memory, and then
+// moves boundaries by a unit while that helps: what stages lack, then the slowest stage, then the slowest chunk.
+// `lacks` is a stage.
+absl::StatusOr<Cut> CutStages(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
+                              absl::Span<const uint32_t> stage_of_chunk, strategies::Budget* budget = nullptr);
+
 }  // namespace muster::pipeline

@@ -57,6 +57,35 @@ TEST(CutUnits, WithoutACutThatFitsItSaysWhoLacksHowMuch) {
   EXPECT_EQ(cut.lacking_bytes, 5) << "three units of 10 bytes in 25";
 }
 
+// 32 layers and a head of three layers' work on four stages of two chunks: 35 / 4 is 8.75, so no stage has less than 9.
+TEST(CutStages, TheSlowestStageCountsAndNotItsChunks) {
+  std::vector<double> works(33, 1);
+  works.front() = 0, works.push_back(3);
+  const std::vector<UnitLoad> units = Works(works);
+  for (const std::vector<uint32_t>& stage_of_chunk :
+       {std::vector<uint32_t>{0, 1, 2, 3, 0, 1, 2, 3}, std::vector<uint32_t>{0, 1, 2, 3, 3, 2, 1, 0}}) {
+    const Cut cut = *CutStages(units, std::vector<ChunkPlace>(4), stage_of_chunk);
+    std::vector<double> seconds(4);
+    for (size_t c = 0; c < 8; ++c) {
+      const size_t end = c + 1 < 8 ? static_cast<size_t>(cut.begins[c + 1]) : units.size();
+      for (auto u = static_cast<size_t>(cut.begins[c]); u < end; ++u) seconds[stage_of_chunk[c]] += works[u];
+    }
+    EXPECT_EQ(*std::max_element(seconds.begin(), seconds.end()), 9);
+  }
+}
+
+// Two stages of two chunks: what one chunk of a stage does not need the other one may have.
+TEST(CutStages, ChunksOfAStageShareItsMemory) {
+  std::vector<UnitLoad> units = Works({1, 1, 1, 1});
+  units[0].elements = 10;
+  const std::vector<ChunkPlace> places = {{.element_bytes = 1, .room_bytes = 12},
+                                          {.element_bytes = 1, .room_bytes = 2}};
+  const Cut cut = *CutStages(units, places, {0, 1, 0, 1});
+  EXPECT_EQ(cut.lacking_bytes, 0);
+  EXPECT_EQ(CutStages(units, {places[1], places[0]}, {0, 1, 0, 1})->lacking_bytes, 9) << "11 bytes in 2";
+  EXPECT_EQ(CutStages(units, {places[1], places[0]}, {0, 1, 0, 1})->lacks, 0u);
+}
+
 TEST(CutUnits, WorkIsCounted) {
   strategies::Budget budget({.work = 50});
   const absl::Status status =

@@ -96,13 +96,13 @@ absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& invent
     if (!cut.ok()) return cut.status();
     begins = *std::move(cut);
   } else {
-    std::vector<ChunkPlace> places;
+    std::vector<uint32_t> stage_of_chunk;
     for (uint32_t c = 0; c < chunks; ++c) {
-      places.push_back(by_stage.empty() ? ChunkPlace()
-                                        : by_stage[StageOfChunk(train.pipeline().schedule(), c, stages)]);
-      places.back().room_bytes /= chunks / stages;
+      stage_of_chunk.push_back(StageOfChunk(train.pipeline().schedule(), c, stages));
     }
-    absl::StatusOr<Cut> cut = CutUnits(LoadsOf(inventory), places, budget);
+    const std::vector<ChunkPlace> equal(stages);
+    absl::StatusOr<Cut> cut =
+        CutStages(LoadsOf(inventory), by_stage.empty() ? equal : by_stage, stage_of_chunk, budget);
     if (!cut.ok()) return cut.status();
     begins = std::move(cut->begins);
   }
