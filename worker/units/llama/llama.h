@@ -11,7 +11,7 @@
 namespace muster::units {
 
 // UnitMaker of the family.
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Model& model, const Unit& unit,
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Inventory& inventory, const Unit& unit,
                                                           std::vector<Parameter> parameters,
                                                           const UnitOptions& options);
 
