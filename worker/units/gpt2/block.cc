@@ -93,7 +93,8 @@ class Block final : public UnitModule {
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
     const TensorRows ranks(context, sequence_parallel_);
-    const VectorSinks sinks(ranks, ranks.divided(), p_, {kLn1W, kLn1B, kProjB, kLn2W, kLn2B, kFcProjB});
+    const std::vector<int> by_row = {kLn1W, kLn1B, kProjB, kLn2W, kLn2B, kFcProjB};
+    const VectorSinks sinks(ranks, p_, ranks.divided() ? by_row : std::vector<int>());
     const at::Tensor d = grads[0].contiguous();
     const at::Tensor rows = Flat(d);  // becomes the gradient of the input
     const int64_t tokens = d.size(1) * ranks.parts();
