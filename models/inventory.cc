@@ -65,8 +65,12 @@ Inventory ShareOf(const Inventory& inventory, uint32_t rank) {
       FamilyOf(inventory.model())->MakeInventory(inventory.model(), inventory.device(), of).units();
   share.set_tensor_rank(rank);
   for (int u = 0; u < share.units_size(); ++u) {
+    share.mutable_units(u)->clear_deferred_bytes();  // its collectives come in the order of whole backwards
     for (int t = 0; t < share.units(u).tensors_size(); ++t) {
-      share.mutable_units(u)->mutable_tensors(t)->set_frozen(inventory.units(u).tensors(t).frozen());
+      const Tensor& whole = inventory.units(u).tensors(t);
+      Tensor& tensor = *share.mutable_units(u)->mutable_tensors(t);
+      tensor.set_frozen(whole.frozen());
+      if (tensor.has_box()) *tensor.mutable_box()->mutable_shape() = whole.shape();
     }
   }
   AddDropoutBytes(share);

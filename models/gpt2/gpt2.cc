@@ -115,6 +115,10 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device, const TensorShare& 
     SetShareBytes(c, t, device, share, unit);
     return unit;
   }
+  // The inputs of the four GEMMs and the gradients of their outputs (Qi et al. 2024, table 1: 32 s b h bytes in 16
+  // bits), and the gradients of vectors: of norms, and of the GEMMs' outputs.
+  unit.set_deferred_bytes(4 * t * 16 * c + 4 * 13 * c);
+  unit.set_weight_gradient_flops(2.0 * t * 12 * c * c);
   unit.set_forward_bytes(4 * t * c);                  // ln_2
   unit.set_forward_piece_bytes(16 * c);               // GELU
   unit.set_backward_piece_bytes(2 * 16 * c + 4 * c);  // GELU, the hidden layer's gradient, ln_2 or its gradient

@@ -2,6 +2,7 @@
 // executes it. Plain values, no thread safety needed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -59,6 +60,10 @@ struct Schedule {
   std::vector<TiedEdges> tied = {};                // by tied tensor of the inventory (Inventory.tied)
   std::vector<Op> ops;
 };
+
+// How many outputs a stage of a pipeline may be sending over an edge at a time: the pass that makes one more waits
+// for the oldest of them.
+inline constexpr size_t kOutputsInFlight = 2;
 
 bool UsesGroup(const Schedule& schedule, int32_t group);
 

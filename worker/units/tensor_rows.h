@@ -51,6 +51,7 @@ class VectorSinks {
   VectorSinks(const TensorRows& ranks, const std::vector<Parameter>& parameters, const std::vector<int>& partial);
 
   const at::Tensor& operator[](int parameter) const { return sinks_[static_cast<size_t>(parameter)]; }
+  const std::vector<at::Tensor>& all() const { return sinks_; }  // by parameter
   void Finish() const;
 
  private:

@@ -1,10 +1,17 @@
 #include "worker/units/unit.h"
 
+#include <stdexcept>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "worker/units/family.h"
 
 namespace muster::units {
+
+Activations UnitModule::BackwardInputs(const Context&, Saved, const Activations&, Saved&) {
+  throw std::logic_error("the backward of this unit does not split");
+}
+void UnitModule::BackwardWeights(Saved) { throw std::logic_error("the backward of this unit does not split"); }
 
 absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Inventory& inventory, const Unit& unit,
                                                      std::vector<Parameter> parameters, const UnitOptions& options) {

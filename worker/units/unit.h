@@ -128,6 +128,13 @@ class UnitModule {
   // Adds the parameters' gradients to their sinks and returns the gradients of the inputs (none for an embedding).
   // `grads` are those of the outputs and may be overwritten; empty for the head, whose gradient begins with loss_scale.
   virtual Activations Backward(const Context& context, Saved saved, const Activations& grads) = 0;
+
+  // Backward in two, of a unit whose inventory states deferred_bytes; any number of passes may lie between. The first
+  // returns the gradients of the inputs, adds to no sink, and fills `deferred`, which holds nothing of the engine's
+  // memory: neither parameters nor what another rank sent. The second adds the parameters' gradients without reading
+  // parameters. Others throw.
+  virtual Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred);
+  virtual void BackwardWeights(Saved deferred);
 };
 
 struct UnitOptions {

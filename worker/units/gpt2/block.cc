@@ -12,6 +12,7 @@
 #include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/split_backward.h"
 #include "worker/units/tensor_rows.h"
 
 namespace muster::units {
@@ -94,7 +95,32 @@ class Block final : public UnitModule {
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
     const TensorRows ranks(context, sequence_parallel_);
     const std::vector<int> by_row = {kLn1W, kLn1B, kProjB, kLn2W, kLn2B, kFcProjB};
-    const VectorSinks sinks(ranks, p_, ranks.divided() ? by_row : std::vector<int>());
+    const VectorSinks vectors(ranks, p_, ranks.divided() ? by_row : std::vector<int>());
+    Activations d = Backward(context, ranks, std::move(saved), grads, GradientSinks(vectors.all()));
+    vectors.Finish();
+    return d;
+  }
+
+  Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred) override {
+    return Backward(context, TensorRows(context, sequence_parallel_), std::move(saved), grads,
+                    GradientSinks(p_, deferred));
+  }
+
+  // In the order in which Backward defers: the MLP's two for each block of rows, then attention's.
+  void BackwardWeights(Saved deferred) override {
+    const std::vector<at::Tensor> gemms = AddDeferredVectors(p_, std::move(deferred));
+    for (size_t k = 0; k < gemms.size(); k += 2) {
+      const bool mlp = k + 4 < gemms.size(), first = k % 4 == 0;
+      WeightGradient(gemms[k], gemms[k + 1], mlp ? (first ? kFcProjW : kFcW) : (first ? kProjW : kAttnW), {});
+    }
+  }
+
+ private:
+  // The inventory's order.
+  enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
+
+  Activations Backward(const Context& context, const TensorRows& ranks, Saved saved, const Activations& grads,
+                       const GradientSinks& sinks) const {
     const at::Tensor d = grads[0].contiguous();
     const at::Tensor rows = Flat(d);  // becomes the gradient of the input
     const int64_t tokens = d.size(1) * ranks.parts();
@@ -103,7 +129,7 @@ class Block final : public UnitModule {
       const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
       const Dropped network = ResidualDropout(context, kNetworkAdds, tokens);
       if (ranks.alone()) {
-        FeedForwardBackward(sum, statistics2, hidden, network, rows);
+        FeedForwardBackward(sum, statistics2, hidden, network, rows, sinks);
       } else {
         FeedForwardBackwardOfShare(ranks, sinks, sum, statistics2, hidden, network, rows);
       }
@@ -115,17 +141,12 @@ class Block final : public UnitModule {
     at::Tensor normed = Narrow(x, x.size(1));
     NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed, rows_);
     normed = ranks.Whole(normed);
-    AddColumnSums(d_qkv, p_[kAttnB].gradient, rows_);
-    GemmBackward(normed, d_qkv, kAttnW, normed);
-    normed = ranks.Summed(normed);
-    NormBackward(normed, x, statistics, p_[kLn1W].value, rows, sinks[kLn1W], sinks[kLn1B], rows_);
-    sinks.Finish();
+    const at::Tensor d_normed = sinks.Beside(normed);
+    AddColumnSums(d_qkv, sinks[kAttnB], rows_);
+    GemmBackward(normed, d_qkv, kAttnW, d_normed, sinks);
+    NormBackward(ranks.Summed(d_normed), x, statistics, p_[kLn1W].value, rows, sinks[kLn1W], sinks[kLn1B], rows_);
     return {d};
   }
-
- private:
-  // The inventory's order.
-  enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
 
   // Which of the unit's places drops.
   enum : uint32_t { kWeights, kAttentionAdds, kNetworkAdds };
@@ -195,13 +216,13 @@ class Block final : public UnitModule {
   }
 
   // The gradient of rows that a gemm and its bias gave, as a gemm takes it; the bias's is added.
-  at::Tensor GemmGradient(const at::Tensor& d, const at::Tensor& d_bias) const {
+  at::Tensor GemmGradient(const at::Tensor& d, int bias, const GradientSinks& sinks) const {
     if (!narrow_) {
-      AddColumnSums(d, d_bias, rows_);
-      return d;
+      AddColumnSums(d, sinks[bias], rows_);
+      return sinks.Unchanging(d);
     }
     const at::Tensor narrow = Narrow(d, d.size(1));
-    NarrowAndSum(d, narrow, d_bias, rows_);
+    NarrowAndSum(d, narrow, sinks[bias], rows_);
     return narrow;
   }
 
@@ -224,14 +245,20 @@ class Block final : public UnitModule {
     if (p_[weight].gradient.defined()) gemms_.AddTo(p_[weight].gradient, x.t(), d);
     if (inner.defined()) adapters_[weight]->AddGradients(x, d, inner);
   }
+  void AddOrDefer(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& inner,
+                  const GradientSinks& sinks) const {
+    if (!sinks.defers()) return WeightGradient(x, d, weight, inner);
+    sinks.Defer(x, d);
+  }
   void InputGradient(const at::Tensor& d, int weight, const at::Tensor& inner, const at::Tensor& d_x) const {
     gemms_.Compute(d, p_[weight].value.t(), d_x);
     if (inner.defined()) adapters_[weight]->AddInputGradient(inner, d_x);
   }
   // Both; d_x may be x.
-  void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& d_x) const {
+  void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& d_x,
+                    const GradientSinks& sinks) const {
     const at::Tensor inner = InnerGradient(d, weight);
-    WeightGradient(x, d, weight, inner);
+    AddOrDefer(x, d, weight, inner, sinks);
     InputGradient(d, weight, inner, d_x);
   }
 
@@ -255,14 +282,14 @@ class Block final : public UnitModule {
   // Backward of attention and of its output projection. `kept`: attention's output, and what Attend kept. Returns the
   // gradient of q k v.
   at::Tensor AttendAndProjectBackward(std::vector<at::Tensor> kept, const at::Tensor& d, const Context& context,
-                                      const TensorRows& ranks, const VectorSinks& sinks, int64_t samples,
+                                      const TensorRows& ranks, const GradientSinks& sinks, int64_t samples,
                                       int64_t tokens) const {
     const at::Tensor attention = kept[0];
     kept.erase(kept.begin());
     const at::Tensor d_attention = at::empty_like(attention), d_qkv = Narrow(attention, 3 * attention.size(1));
     const Dropped dropped = ResidualDropout(context, kAttentionAdds, tokens);
     const at::Tensor added = Undropped(d, dropped, ranks.first(d.size(0)));
-    GemmBackward(attention, ranks.Whole(GemmGradient(added, sinks[kProjB])), kProjW, d_attention);
+    GemmBackward(attention, ranks.Whole(GemmGradient(added, kProjB, sinks)), kProjW, d_attention, sinks);
     if (rows_ == RowCode::kDevice) {
       AttendByOperatorBackward(kept, d_attention, d_qkv);
     } else {
@@ -296,23 +323,28 @@ class Block final : public UnitModule {
 
   // d, the gradient of FeedForward's result, becomes that of `sum`.
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
-                           const Dropped& dropped, const at::Tensor& d) const {
+                           const Dropped& dropped, const at::Tensor& d, const GradientSinks& sinks) const {
     const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
-    const at::Tensor active = at::empty({piece, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
-    const at::Tensor normed = at::empty({piece, width}, hidden.options());
+    at::Tensor active = at::empty({piece, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
+    at::Tensor normed = at::empty({piece, width}, hidden.options());
+    const at::Tensor d_normed = sinks.Beside(normed);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
+      if (sinks.defers() && r > 0) {  // each block keeps its own
+        active = at::empty({n, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
+        normed = at::empty({n, width}, hidden.options());
+      }
       const at::Tensor g = active.narrow(0, 0, n), row = normed.narrow(0, 0, n), s = sum.narrow(0, r, n);
       const at::Tensor h = hidden.narrow(0, r, n), st = statistics.narrow(0, r, n);
-      const at::Tensor dy = GemmGradient(Undropped(d.narrow(0, r, n), dropped, r), p_[kFcProjB].gradient);
-      const at::Tensor dh = d_hidden.narrow(0, 0, n);
+      const at::Tensor dy = GemmGradient(Undropped(d.narrow(0, r, n), dropped, r), kFcProjB, sinks);
+      const at::Tensor dh = d_hidden.narrow(0, 0, n), d_row = d_normed.narrow(0, 0, n);
       const at::Tensor inner = InnerGradient(dy, kFcProjW);
       InputGradient(dy, kFcProjW, inner, dh);
-      GeluBackward(h, p_[kFcB].value, g, dh, p_[kFcB].gradient, rows_);
-      WeightGradient(g, dy, kFcProjW, inner);
+      GeluBackward(h, p_[kFcB].value, g, dh, sinks[kFcB], rows_);
+      AddOrDefer(g, dy, kFcProjW, inner, sinks);
       NormAgain(s, st, p_[kLn2W].value, p_[kLn2B].value, row, rows_);
-      GemmBackward(row, dh, kFcW, row);
-      NormBackward(row, s, st, p_[kLn2W].value, d.narrow(0, r, n), p_[kLn2W].gradient, p_[kLn2B].gradient, rows_);
+      GemmBackward(row, dh, kFcW, d_row, sinks);
+      NormBackward(d_row, s, st, p_[kLn2W].value, d.narrow(0, r, n), sinks[kLn2W], sinks[kLn2B], rows_);
     }
   }
 
@@ -336,10 +368,10 @@ class Block final : public UnitModule {
     return y;
   }
 
-  void FeedForwardBackwardOfShare(const TensorRows& ranks, const VectorSinks& sinks, const at::Tensor& sum,
+  void FeedForwardBackwardOfShare(const TensorRows& ranks, const GradientSinks& sinks, const at::Tensor& sum,
                                   const at::Tensor& statistics, const at::Tensor& hidden, const Dropped& dropped,
                                   const at::Tensor& d) const {
-    const at::Tensor all_dy = ranks.Whole(GemmGradient(Undropped(d, dropped, ranks.first(d.size(0))), sinks[kFcProjB]));
+    const at::Tensor all_dy = ranks.Whole(GemmGradient(Undropped(d, dropped, ranks.first(d.size(0))), kFcProjB, sinks));
     at::Tensor normed = Narrow(sum, sum.size(1));  // becomes its gradient
     NormAgain(sum, statistics, p_[kLn2W].value, p_[kLn2B].value, normed, rows_);
     normed = ranks.Whole(normed);
@@ -350,9 +382,9 @@ class Block final : public UnitModule {
       const at::Tensor g = active.narrow(0, 0, n), dh = d_hidden.narrow(0, 0, n), row = normed.narrow(0, r, n);
       const at::Tensor h = hidden.narrow(0, r, n), dy = all_dy.narrow(0, r, n);
       InputGradient(dy, kFcProjW, {}, dh);
-      GeluBackward(h, p_[kFcB].value, g, dh, p_[kFcB].gradient, rows_);
+      GeluBackward(h, p_[kFcB].value, g, dh, sinks[kFcB], rows_);
       WeightGradient(g, dy, kFcProjW, {});
-      GemmBackward(row, dh, kFcW, row);
+      GemmBackward(row, dh, kFcW, row, sinks);
     }
     normed = ranks.Summed(normed);
     NormBackward(normed, sum, statistics, p_[kLn2W].value, d, sinks[kLn2W], sinks[kLn2B], rows_);

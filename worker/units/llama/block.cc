@@ -16,6 +16,7 @@
 #include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/split_backward.h"
 #include "worker/units/tensor_rows.h"
 
 namespace muster::units {
@@ -85,10 +86,11 @@ class Projection {
     for (const Adapted& part : adapted_) part.adapter.Forward(x, part.Of(y));
   }
 
-  // Adds the parameters' gradients; d_x, which may be x, becomes the gradient of x from d, that of y.
-  void Backward(const at::Tensor& x, const at::Tensor& d, const at::Tensor& d_x) const {
+  // Adds the parameters' gradients, or defers that; d_x, which may be x if it does not, becomes the gradient of x from
+  // d, that of y.
+  void Backward(const at::Tensor& x, const at::Tensor& d, const at::Tensor& d_x, const GradientSinks& sinks) const {
     const std::vector<at::Tensor> inner = InnerGradients(d);
-    AddGradients(x, d, inner);
+    AddOrDefer(x, d, inner, sinks);
     InputGradient(d, inner, d_x);
   }
 
@@ -97,6 +99,11 @@ class Projection {
     std::vector<at::Tensor> inner;
     for (const Adapted& part : adapted_) inner.push_back(part.adapter.InnerGradient(part.Of(d)));
     return inner;
+  }
+  void AddOrDefer(const at::Tensor& x, const at::Tensor& d, const std::vector<at::Tensor>& inner,
+                  const GradientSinks& sinks) const {
+    if (!sinks.defers()) return AddGradients(x, d, inner);
+    sinks.Defer(x, d);
   }
   void AddGradients(const at::Tensor& x, const at::Tensor& d, const std::vector<at::Tensor>& inner) const {
     EachPart(d, [&](const LinearPart& part, const at::Tensor& columns) {
@@ -224,7 +231,29 @@ class LlamaBlock final : public UnitModule {
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
     const TensorRows ranks(context, sequence_parallel_);
-    const VectorSinks sinks(ranks, p_, PartialVectors(ranks));
+    const VectorSinks vectors(ranks, p_, PartialVectors(ranks));
+    Activations d = Backward(context, ranks, std::move(saved), grads, GradientSinks(vectors.all()));
+    vectors.Finish();
+    return d;
+  }
+
+  Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred) override {
+    return Backward(context, TensorRows(context, sequence_parallel_), std::move(saved), grads,
+                    GradientSinks(p_, deferred));
+  }
+
+  // In the order in which Backward defers: the network's two for each block of rows, then attention's.
+  void BackwardWeights(Saved deferred) override {
+    const std::vector<at::Tensor> gemms = AddDeferredVectors(p_, std::move(deferred));
+    for (size_t k = 0; k < gemms.size(); k += 2) {
+      const bool network = k + 4 < gemms.size(), first = k % 4 == 0;
+      (network ? (first ? down_ : gate_up_) : (first ? out_ : qkv_)).AddGradients(gemms[k], gemms[k + 1], {});
+    }
+  }
+
+ private:
+  Activations Backward(const Context& context, const TensorRows& ranks, Saved saved, const Activations& grads,
+                       const GradientSinks& sinks) const {
     const at::Tensor d = grads[0].contiguous();
     const int64_t tokens = d.size(1) * ranks.parts();
     const at::Tensor rows = d.view({-1, d.size(2)});  // becomes the gradient of the input
@@ -233,7 +262,7 @@ class LlamaBlock final : public UnitModule {
       const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
       const DropoutPlace network = ResidualDropout(context, 2);
       if (ranks.alone()) {
-        FeedForwardBackward(sum, statistics2, hidden, network, tokens, rows);
+        FeedForwardBackward(sum, statistics2, hidden, network, tokens, rows, sinks);
       } else {
         FeedForwardBackwardOfShare(ranks, sinks, sum, statistics2, hidden, network, tokens, rows);
       }
@@ -244,17 +273,15 @@ class LlamaBlock final : public UnitModule {
     RmsNormAgain(x, statistics, Value(at_.input_norm), normed, rows_);
     normed = ranks.Whole(normed);
     const std::vector<at::Tensor> inner = qkv_.InnerGradients(d_projected);
-    qkv_.AddGradients(normed, d_projected, inner);
+    qkv_.AddOrDefer(normed, d_projected, inner, sinks);
     // Of keys that all ranks compute, one rank's input gradient is that of all.
     if (mirrors_keys() && context.tensor->rank() > 0) d_projected.narrow(1, q_width_, 2 * kv_width_).zero_();
-    qkv_.InputGradient(d_projected, inner, normed);
-    normed = ranks.Summed(normed);
-    RmsNormBackward(normed, x, statistics, Value(at_.input_norm), rows, sinks[at_.input_norm], rows_);
-    sinks.Finish();
+    const at::Tensor d_normed = sinks.Beside(normed);
+    qkv_.InputGradient(d_projected, inner, d_normed);
+    RmsNormBackward(ranks.Summed(d_normed), x, statistics, Value(at_.input_norm), rows, sinks[at_.input_norm], rows_);
     return {d};
   }
 
- private:
   // Through panels, each block of rows widens the weights again, so a block has more rows. In bf16 they take the same
   // memory.
   static constexpr uint64_t kPanelRowFactor = 2;
@@ -317,7 +344,10 @@ class LlamaBlock final : public UnitModule {
   static at::Tensor Statistics(const at::Tensor& like, int64_t each) {
     return at::empty({like.size(0) * each}, like.options());
   }
-  at::Tensor Narrowed(const at::Tensor& d) const { return narrow_ ? d.to(p_[0].value.scalar_type()) : d; }
+  // As a GEMM takes it.
+  at::Tensor GemmGradient(const at::Tensor& d, const GradientSinks& sinks) const {
+    return narrow_ ? d.to(p_[0].value.scalar_type()) : sinks.Unchanging(d);
+  }
 
   static at::Tensor Pop(std::vector<at::Tensor>& tensors) {
     at::Tensor last = std::move(tensors.back());
@@ -358,7 +388,7 @@ class LlamaBlock final : public UnitModule {
   }
 
   // d_a.projected turns from the gradient of what attention took into that of what was projected.
-  void TurnBack(const Attended& a, const Attended& d_a, const VectorSinks& sinks, int64_t tokens) const {
+  void TurnBack(const Attended& a, const Attended& d_a, const GradientSinks& sinks, int64_t tokens) const {
     Rope(QK(d_a), rope_->cosine, rope_->sine, tokens, 0, /*back=*/true, rows_);
     if (!model_.qk_norm()) return;
     HeadNormBackward(Q(d_a), Heads(a.projected, 0, q_width_), a.q_statistics, Value(at_.q_norm), sinks[at_.q_norm],
@@ -381,15 +411,16 @@ class LlamaBlock final : public UnitModule {
   // Backward of attention and of the projections around it, but for that of q, k and v, whose gradient it returns.
   // `kept`: what Forward saved, up to what attention kept; `d`: the gradient of the sum after attention.
   at::Tensor AttentionBackward(std::vector<at::Tensor> kept, const Context& context, const TensorRows& ranks,
-                               const VectorSinks& sinks, const at::Tensor& d, int64_t tokens) const {
+                               const GradientSinks& sinks, const at::Tensor& d, int64_t tokens) const {
     Attended a{kept[2], kept[3], kept[4], kept[5], {kept.begin() + 7, kept.end()}};
     const int64_t sequences = a.projected.size(0) / tokens;
     const Attended d_a{.projected = mirrors_keys() ? at::zeros_like(a.projected) : at::empty_like(a.projected)};
     {
       const at::Tensor attention = kept[6], d_attention = at::empty_like(attention);
       kept.clear();
-      const at::Tensor dy = Narrowed(Undropped(d, ResidualDropout(context, 1), tokens, ranks.first(d.size(0))));
-      out_.Backward(attention, ranks.Whole(dy), d_attention);
+      const DropoutPlace dropout = ResidualDropout(context, 1);
+      const at::Tensor dy = GemmGradient(Undropped(d, dropout, tokens, ranks.first(d.size(0))), sinks);
+      out_.Backward(attention, ranks.Whole(dy), d_attention, sinks);
       if (rows_ == RowCode::kDevice && mirrors_keys()) {
         const at::Tensor seen = Narrow(a.projected, q_width_ + 2 * seen_kv_width_);
         AttendByOperatorBackward(a.kept, d_attention, seen);
@@ -443,22 +474,28 @@ class LlamaBlock final : public UnitModule {
 
   // d, the gradient of FeedForward's result, becomes that of `sum`; `hidden` becomes its own gradient.
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
-                           const DropoutPlace& dropout, int64_t tokens, const at::Tensor& d) const {
+                           const DropoutPlace& dropout, int64_t tokens, const at::Tensor& d,
+                           const GradientSinks& sinks) const {
     const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(sum);
-    const at::Tensor active = at::empty({piece, inner}, hidden.options()), d_active = at::empty_like(active);
-    const at::Tensor normed = at::empty({piece, width}, hidden.options());
+    at::Tensor active = at::empty({piece, inner}, hidden.options());
+    at::Tensor normed = at::empty({piece, width}, hidden.options());
+    const at::Tensor d_active = at::empty_like(active), d_normed = sinks.Beside(normed);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
+      if (sinks.defers() && r > 0) {  // each block keeps its own
+        active = at::empty({n, inner}, hidden.options()), normed = at::empty({n, width}, hidden.options());
+      }
+      const at::Tensor d_row = d_normed.narrow(0, 0, n);
       const at::Tensor g = active.narrow(0, 0, n), dg = d_active.narrow(0, 0, n), row = normed.narrow(0, 0, n);
       const at::Tensor h = hidden.narrow(0, r, n), s = sum.narrow(0, r, n), st = statistics.narrow(0, r, n);
-      const at::Tensor to = d.narrow(0, r, n), dy = Narrowed(Undropped(to, dropout, tokens, r));
+      const at::Tensor to = d.narrow(0, r, n), dy = GemmGradient(Undropped(to, dropout, tokens, r), sinks);
       const std::vector<at::Tensor> inner = down_.InnerGradients(dy);
       down_.InputGradient(dy, inner, dg);
       SwiGluBackward(h, g, dg, h, rows_);
-      down_.AddGradients(g, dy, inner);
+      down_.AddOrDefer(g, dy, inner, sinks);
       RmsNormAgain(s, st, Value(at_.inner_norm), row, rows_);
-      gate_up_.Backward(row, h, row);
-      RmsNormBackward(row, s, st, Value(at_.inner_norm), to, Of(at_.inner_norm).gradient, rows_);
+      gate_up_.Backward(row, h, d_row, sinks);
+      RmsNormBackward(d_row, s, st, Value(at_.inner_norm), to, sinks[at_.inner_norm], rows_);
     }
   }
 
@@ -483,10 +520,10 @@ class LlamaBlock final : public UnitModule {
     return y;
   }
 
-  void FeedForwardBackwardOfShare(const TensorRows& ranks, const VectorSinks& sinks, const at::Tensor& sum,
+  void FeedForwardBackwardOfShare(const TensorRows& ranks, const GradientSinks& sinks, const at::Tensor& sum,
                                   const at::Tensor& statistics, const at::Tensor& hidden, const DropoutPlace& dropout,
                                   int64_t tokens, const at::Tensor& d) const {
-    const at::Tensor all_dy = ranks.Whole(Narrowed(Undropped(d, dropout, tokens, ranks.first(d.size(0)))));
+    const at::Tensor all_dy = ranks.Whole(GemmGradient(Undropped(d, dropout, tokens, ranks.first(d.size(0))), sinks));
     at::Tensor normed = Narrow(sum, sum.size(1));  // becomes its gradient
     RmsNormAgain(sum, statistics, Value(at_.inner_norm), normed, rows_);
     normed = ranks.Whole(normed);
@@ -499,7 +536,7 @@ class LlamaBlock final : public UnitModule {
       down_.InputGradient(dy, {}, dg);
       SwiGluBackward(h, g, dg, h, rows_);
       down_.AddGradients(g, dy, {});
-      gate_up_.Backward(row, h, row);
+      gate_up_.Backward(row, h, row, sinks);
     }
     normed = ranks.Summed(normed);
     RmsNormBackward(normed, sum, statistics, Value(at_.inner_norm), d, sinks[at_.inner_norm], rows_);
