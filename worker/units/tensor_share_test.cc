@@ -380,8 +380,8 @@ TEST(TensorShare, DropsWhatOneRankDrops) {
   }
 }
 
-// Over all gradients, about as near float64 as one rank is: a tensor alone is a matter of luck. Each of four products is
-// rounded before they are summed, where one rank rounds once. A wrong gradient is off by its own size.
+// Over all gradients, about as near float64 as one rank is: a tensor alone is a matter of luck. Each of four products
+// is rounded before they are summed, where one rank rounds once. A wrong gradient is off by its own size.
 TEST(TensorShare, InNarrowTypesIsNearFloat64) {
   for (const ShareTrial& trial : ShareTrials()) {
     for (const UnitOptions& options : {kVectorRows, kDeviceRows, UnitOptions{.bf16_gemms = Bf16Gemms::kPanels}}) {
