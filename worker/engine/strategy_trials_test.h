@@ -78,7 +78,7 @@ struct Trial {
   bool rebuilds = false;                  // compute parameters from the master weights before each step
   std::function<void(Config&)> set = {};  // of every rank
   Model model = TrialModel();
-  double sgd_limit = 1e-6;     // on a weight's relative error
+  double sgd_limit = 1e-6, adamw_limit = 1e-5;  // on a tensor's relative error
   std::string optimizer = {};  // one that updates whole tensors, in place of the above, with placement: whole
   // Of images: one rank's microbatches hold what these ranks' microbatches hold together; 0: the samples in their
   // order.
@@ -381,7 +381,7 @@ inline void ExpectSameWeights(const Trial& trial, const Curve& seen, const Curve
       norm += static_cast<double>(right[i]) * right[i];
       most = std::max(most, std::abs(d));
     }
-    EXPECT_LE(std::sqrt(difference), (trial.sgd ? trial.sgd_limit : 1e-5) * std::sqrt(norm))
+    EXPECT_LE(std::sqrt(difference), (trial.sgd ? trial.sgd_limit : trial.adamw_limit) * std::sqrt(norm))
         << trial.name << " " << tensor;
     EXPECT_LE(most, 0.02 * rate) << trial.name << " " << tensor;
   }

@@ -10,6 +10,7 @@ namespace muster::units {
 
 // Which part a rank has, of ranks that compute each unit together (Context::tensor).
 struct LanguageShare {
+  int64_t rank = 0;
   int64_t first_id = 0;            // of its rows of the vocabulary
   int64_t vocabulary = 0;          // of all ranks; 0: this rank has all
   bool sequence_parallel = false;  // between units it has a part of the tokens

@@ -204,7 +204,8 @@ LanguageShare LanguageShareOf(const Inventory& inventory) {
   const uint64_t vocabulary = models::Find(inventory.task(), models::kTargets).bound();
   const models::Part part =
       models::PartOf(vocabulary, {.ranks = models::TensorRanks(inventory), .rank = inventory.tensor_rank()});
-  return {static_cast<int64_t>(part.begin), static_cast<int64_t>(vocabulary), inventory.sequence_parallel()};
+  return {inventory.tensor_rank(), static_cast<int64_t>(part.begin), static_cast<int64_t>(vocabulary),
+          inventory.sequence_parallel()};
 }
 
 std::unique_ptr<UnitModule> MakeLanguageHead(FinalNorm norm, Parameter table, uint64_t piece_rows,

@@ -23,17 +23,16 @@ at::Tensor TensorRows::Summed(const at::Tensor& products) const {
   return part;
 }
 
-VectorSinks::VectorSinks(const TensorRows& ranks, bool partial, const std::vector<Parameter>& parameters,
-                         const std::vector<int>& vectors)
+VectorSinks::VectorSinks(const TensorRows& ranks, const std::vector<Parameter>& parameters,
+                         const std::vector<int>& partial)
     : ranks_(ranks) {
   for (const Parameter& parameter : parameters) sinks_.push_back(parameter.gradient);
-  if (ranks.alone() || !partial) return;
+  if (ranks.alone() || partial.empty()) return;
   int64_t elements = 0;
-  for (const int v : vectors) elements += sinks_[static_cast<size_t>(v)].numel();
-  if (elements == 0) return;
-  all_ = at::zeros({elements}, sinks_[static_cast<size_t>(vectors[0])].options());
+  for (const int v : partial) elements += sinks_[static_cast<size_t>(v)].numel();
+  all_ = at::zeros({elements}, sinks_[static_cast<size_t>(partial[0])].options());
   int64_t at = 0;
-  for (const int v : vectors) {
+  for (const int v : partial) {
     at::Tensor& sink = sinks_[static_cast<size_t>(v)];
     const at::Tensor part = all_.narrow(0, at, sink.numel());
     at += sink.numel();

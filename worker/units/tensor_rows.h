@@ -43,15 +43,15 @@ class TensorRows {
   bool parts_;
 };
 
-// Where a backward adds the gradients of vectors. Each rank adds up those of its rows; Finish adds their sum over the
-// ranks to the parameters' gradients, if each rank has had a part of the rows (`partial`). Without, what is added to
-// `sinks[i]` is the gradient of parameter i.
+// Where a backward adds the gradients of parameters. Of `partial` vectors each rank has those of its rows or heads
+// only; Finish adds their sum over the ranks to the parameters' gradients. What is added to another sink is the
+// gradient.
 class VectorSinks {
  public:
-  VectorSinks(const TensorRows& ranks, bool partial, const std::vector<Parameter>& parameters,
-              const std::vector<int>& vectors);
+  VectorSinks(const TensorRows& ranks, const std::vector<Parameter>& parameters, const std::vector<int>& partial);
 
   const at::Tensor& operator[](int parameter) const { return sinks_[static_cast<size_t>(parameter)]; }
+  const std::vector<at::Tensor>& all() const { return sinks_; }  // by parameter
   void Finish() const;
 
  private:

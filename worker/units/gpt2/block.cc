@@ -93,11 +93,17 @@ class Block final : public UnitModule {
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
-    return Backward(context, std::move(saved), grads, GradientSinks(p_));
+    const TensorRows ranks(context, sequence_parallel_);
+    const std::vector<int> by_row = {kLn1W, kLn1B, kProjB, kLn2W, kLn2B, kFcProjB};
+    const VectorSinks vectors(ranks, p_, ranks.divided() ? by_row : std::vector<int>());
+    Activations d = Backward(context, ranks, std::move(saved), grads, GradientSinks(vectors.all()));
+    vectors.Finish();
+    return d;
   }
 
   Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred) override {
-    return Backward(context, std::move(saved), grads, GradientSinks(p_, deferred));
+    return Backward(context, TensorRows(context, sequence_parallel_), std::move(saved), grads,
+                    GradientSinks(p_, deferred));
   }
 
   // In the order in which Backward defers: the MLP's two for each block of rows, then attention's.
@@ -113,12 +119,8 @@ class Block final : public UnitModule {
   // The inventory's order.
   enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
 
-  Activations Backward(const Context& context, Saved saved, const Activations& grads,
+  Activations Backward(const Context& context, const TensorRows& ranks, Saved saved, const Activations& grads,
                        const GradientSinks& sinks) const {
-    const TensorRows ranks(context, sequence_parallel_);
-    // The backward of a share is not split.
-    const VectorSinks vectors(ranks, ranks.divided(), p_, {kLn1W, kLn1B, kProjB, kLn2W, kLn2B, kFcProjB});
-    const auto vector = [&](int parameter) { return ranks.alone() ? sinks[parameter] : vectors[parameter]; };
     const at::Tensor d = grads[0].contiguous();
     const at::Tensor rows = Flat(d);  // becomes the gradient of the input
     const int64_t tokens = d.size(1) * ranks.parts();
@@ -129,12 +131,12 @@ class Block final : public UnitModule {
       if (ranks.alone()) {
         FeedForwardBackward(sum, statistics2, hidden, network, rows, sinks);
       } else {
-        FeedForwardBackwardOfShare(ranks, vectors, sum, statistics2, hidden, network, rows, sinks);
+        FeedForwardBackwardOfShare(ranks, sinks, sum, statistics2, hidden, network, rows);
       }
     }
     const at::Tensor x = kept[0], statistics = kept[1];
-    const at::Tensor d_qkv = AttendAndProjectBackward({kept.begin() + 2, kept.end()}, rows, context, ranks,
-                                                      vector(kProjB), sinks, d.size(0), tokens);
+    const at::Tensor d_qkv =
+        AttendAndProjectBackward({kept.begin() + 2, kept.end()}, rows, context, ranks, sinks, d.size(0), tokens);
     kept.clear();
     at::Tensor normed = Narrow(x, x.size(1));
     NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed, rows_);
@@ -142,8 +144,7 @@ class Block final : public UnitModule {
     const at::Tensor d_normed = sinks.Beside(normed);
     AddColumnSums(d_qkv, sinks[kAttnB], rows_);
     GemmBackward(normed, d_qkv, kAttnW, d_normed, sinks);
-    NormBackward(ranks.Summed(d_normed), x, statistics, p_[kLn1W].value, rows, vector(kLn1W), vector(kLn1B), rows_);
-    vectors.Finish();
+    NormBackward(ranks.Summed(d_normed), x, statistics, p_[kLn1W].value, rows, sinks[kLn1W], sinks[kLn1B], rows_);
     return {d};
   }
 
@@ -215,13 +216,13 @@ class Block final : public UnitModule {
   }
 
   // The gradient of rows that a gemm and its bias gave, as a gemm takes it; the bias's is added.
-  at::Tensor GemmGradient(const at::Tensor& d, const at::Tensor& d_bias, const GradientSinks& sinks) const {
+  at::Tensor GemmGradient(const at::Tensor& d, int bias, const GradientSinks& sinks) const {
     if (!narrow_) {
-      AddColumnSums(d, d_bias, rows_);
+      AddColumnSums(d, sinks[bias], rows_);
       return sinks.Unchanging(d);
     }
     const at::Tensor narrow = Narrow(d, d.size(1));
-    NarrowAndSum(d, narrow, d_bias, rows_);
+    NarrowAndSum(d, narrow, sinks[bias], rows_);
     return narrow;
   }
 
@@ -281,14 +282,14 @@ class Block final : public UnitModule {
   // Backward of attention and of its output projection. `kept`: attention's output, and what Attend kept. Returns the
   // gradient of q k v.
   at::Tensor AttendAndProjectBackward(std::vector<at::Tensor> kept, const at::Tensor& d, const Context& context,
-                                      const TensorRows& ranks, const at::Tensor& d_bias, const GradientSinks& sinks,
-                                      int64_t samples, int64_t tokens) const {
+                                      const TensorRows& ranks, const GradientSinks& sinks, int64_t samples,
+                                      int64_t tokens) const {
     const at::Tensor attention = kept[0];
     kept.erase(kept.begin());
     const at::Tensor d_attention = at::empty_like(attention), d_qkv = Narrow(attention, 3 * attention.size(1));
     const Dropped dropped = ResidualDropout(context, kAttentionAdds, tokens);
     const at::Tensor added = Undropped(d, dropped, ranks.first(d.size(0)));
-    GemmBackward(attention, ranks.Whole(GemmGradient(added, d_bias, sinks)), kProjW, d_attention, sinks);
+    GemmBackward(attention, ranks.Whole(GemmGradient(added, kProjB, sinks)), kProjW, d_attention, sinks);
     if (rows_ == RowCode::kDevice) {
       AttendByOperatorBackward(kept, d_attention, d_qkv);
     } else {
@@ -335,7 +336,7 @@ class Block final : public UnitModule {
       }
       const at::Tensor g = active.narrow(0, 0, n), row = normed.narrow(0, 0, n), s = sum.narrow(0, r, n);
       const at::Tensor h = hidden.narrow(0, r, n), st = statistics.narrow(0, r, n);
-      const at::Tensor dy = GemmGradient(Undropped(d.narrow(0, r, n), dropped, r), sinks[kFcProjB], sinks);
+      const at::Tensor dy = GemmGradient(Undropped(d.narrow(0, r, n), dropped, r), kFcProjB, sinks);
       const at::Tensor dh = d_hidden.narrow(0, 0, n), d_row = d_normed.narrow(0, 0, n);
       const at::Tensor inner = InnerGradient(dy, kFcProjW);
       InputGradient(dy, kFcProjW, inner, dh);
@@ -367,11 +368,10 @@ class Block final : public UnitModule {
     return y;
   }
 
-  void FeedForwardBackwardOfShare(const TensorRows& ranks, const VectorSinks& vectors, const at::Tensor& sum,
+  void FeedForwardBackwardOfShare(const TensorRows& ranks, const GradientSinks& sinks, const at::Tensor& sum,
                                   const at::Tensor& statistics, const at::Tensor& hidden, const Dropped& dropped,
-                                  const at::Tensor& d, const GradientSinks& sinks) const {
-    const at::Tensor all_dy =
-        ranks.Whole(GemmGradient(Undropped(d, dropped, ranks.first(d.size(0))), vectors[kFcProjB], sinks));
+                                  const at::Tensor& d) const {
+    const at::Tensor all_dy = ranks.Whole(GemmGradient(Undropped(d, dropped, ranks.first(d.size(0))), kFcProjB, sinks));
     at::Tensor normed = Narrow(sum, sum.size(1));  // becomes its gradient
     NormAgain(sum, statistics, p_[kLn2W].value, p_[kLn2B].value, normed, rows_);
     normed = ranks.Whole(normed);
@@ -382,12 +382,12 @@ class Block final : public UnitModule {
       const at::Tensor g = active.narrow(0, 0, n), dh = d_hidden.narrow(0, 0, n), row = normed.narrow(0, r, n);
       const at::Tensor h = hidden.narrow(0, r, n), dy = all_dy.narrow(0, r, n);
       InputGradient(dy, kFcProjW, {}, dh);
-      GeluBackward(h, p_[kFcB].value, g, dh, p_[kFcB].gradient, rows_);
+      GeluBackward(h, p_[kFcB].value, g, dh, sinks[kFcB], rows_);
       WeightGradient(g, dy, kFcProjW, {});
       GemmBackward(row, dh, kFcW, row, sinks);
     }
     normed = ranks.Summed(normed);
-    NormBackward(normed, sum, statistics, p_[kLn2W].value, d, vectors[kLn2W], vectors[kLn2B], rows_);
+    NormBackward(normed, sum, statistics, p_[kLn2W].value, d, sinks[kLn2W], sinks[kLn2B], rows_);
   }
 
   const std::vector<Parameter> p_;

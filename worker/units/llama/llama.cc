@@ -67,13 +67,8 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Inventory& inven
                             unit.piece_rows(), share, options);
   }
   if (unit.kind() != "llama.block") return absl::UnimplementedError(absl::StrCat("llama has no unit ", unit.kind()));
-  if (inventory.has_tensor_rank()) {
-    return absl::UnimplementedError(absl::StrCat("unit ", unit.name(),
-                                                 " is a share of a Llama block (parallel.tensor), "
-                                                 "which this build does not compute"));
-  }
   if (options.portable) return MakePortableLlamaBlock(model.llama(), unit, std::move(p), options);
-  return MakeLlamaBlock(model.llama(), unit, std::move(p), options);
+  return MakeLlamaBlock(model.llama(), unit, std::move(p), share, options);
 }
 
 }  // namespace muster::units
