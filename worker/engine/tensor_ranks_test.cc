@@ -30,7 +30,7 @@ Trial Divided(const std::string& name, uint32_t tensor, const Choose& choose, bo
           .sgd = sgd,
           .set = [](Config& config) { config.check_accesses = true; },
           .model = DividedModel(),
-          .sgd_limit = 3e-6,
+          .sgd_limit = 5e-6,
           // Each product is summed in another order, and AdamW divides by the roots of small second moments.
           .adamw_limit = 3e-5,
           .tensor = tensor};
