@@ -51,6 +51,7 @@ class Resolver {
     Resources_();
     if (spec_.workload_case() == JobSpec::WORKLOAD_NOT_SET) spec_.mutable_train();
     Train& train = *spec_.mutable_train();
+    TensorRange_(train);
     Model_(train);
     Data_(train);
     Parallel_(train);
@@ -167,13 +168,17 @@ class Resolver {
   // Ranks of a stage that divide the batch.
   uint32_t DataRanks(uint32_t ranks) const { return std::max(1u, ranks / Stages() / TensorRanks()); }
 
-  // Whether the model can be divided so is found with its inventory.
+  // Before the inventory is made, which finds whether the model can be divided so.
+  void TensorRange_(Train& train) {
+    if (!train.parallel().has_tensor()) return;
+    const uint32_t tensor = train.parallel().tensor();
+    if (tensor >= 1 && tensor <= kMaxTensorRanks) return;
+    Error("parallel.tensor", absl::StrCat("must be 1 to ", kMaxTensorRanks, ", got ", tensor));
+    train.mutable_parallel()->set_tensor(1);
+  }
+
   void Tensor_(Train& train) {
     const uint32_t ranks = spec_.resources().ranks(), stages = Stages(), tensor = train.parallel().tensor();
-    if ((tensor == 0 && train.has_parallel()) || tensor > kMaxTensorRanks) {
-      Error("parallel.tensor", absl::StrCat("must be 1 to ", kMaxTensorRanks, ", got ", tensor));
-      return train.mutable_parallel()->set_tensor(1);
-    }
     if (tensor <= 1) {
       if (train.parallel().sequence_parallel()) {
         Error("parallel.sequence_parallel", "needs parallel: {tensor: N} with at least 2 ranks");

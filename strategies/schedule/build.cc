@@ -95,13 +95,16 @@ class Builder {
     PlanTraining();
     training_ = true;
     EmitEvents();
-    if (Pipelined()) {
+    // The ranks of a share have the loss in common, so without other reductions the sum overlaps nothing.
+    const bool scalars_last = Pipelined() || (IsShare(inventory_) && !Distributed());
+    if (scalars_last) {
       Op scalars{.kind = OpKind::kReduceScalars, .group = kWorldGroup};
       if (last_loss_ >= 0) scalars.waits = {last_loss_};
       Emit(std::move(scalars));
     }
-    Op norm{.kind = OpKind::kGradientNorm, .group = recipe_.sharded || Pipelined() ? kModelGroup : -1};
-    if (Pipelined()) norm.waits.push_back(last());
+    Op norm{.kind = OpKind::kGradientNorm,
+            .group = recipe_.sharded || Pipelined() || IsShare(inventory_) ? kModelGroup : -1};
+    if (scalars_last) norm.waits.push_back(last());
     for (const auto& [unit, sent] : sent_tied_) norm.waits.push_back(sent);
     for (const int32_t moved : tied_moved_) norm.waits.push_back(moved);
     if (last_reduction_ >= 0) norm.waits.push_back(last_reduction_);

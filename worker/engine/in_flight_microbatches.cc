@@ -38,7 +38,7 @@ Activations InFlightMicrobatches::Run(const Op& op, F&& pass) {
     options_.tensor->Begin();
     Activations result = pass();
     options_.tensor->End(*options_.inventory, unit, Traits(op.kind).pass, context.mode == Mode::kEvaluate,
-                         context.samples);
+                         options_.compute != at::kFloat, context.samples);
     return result;
   }
   options_.exchanges->Begin();

@@ -36,7 +36,7 @@ void TensorExchanges::Finish(std::unique_ptr<collectives::Work> work) {
 
 void TensorExchanges::Begin() { collectives_ = summed_bytes_ = gathered_bytes_ = scattered_bytes_ = 0; }
 
-void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pass, bool evaluation,
+void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pass, bool evaluation, bool narrow,
                           int64_t samples) const {
   const TensorExchange& exchange = unit.tensor_exchange();
   const TensorExchange::Pass& declared = pass == Pass::kBackward ? exchange.backward()
@@ -47,8 +47,11 @@ void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pas
   const uint64_t pieces = piece == 0 ? 0 : (rows + piece - 1) / piece;
   const uint64_t collectives = n == 0 ? 0 : declared.collectives() + declared.piece_collectives() * pieces;
   const uint64_t summed = n == 0 ? 0 : n * declared.summed_bytes() + declared.constant_bytes();
-  if (collectives_ == collectives && summed_bytes_ == summed && gathered_bytes_ == n * declared.gathered_bytes() &&
-      scattered_bytes_ == n * declared.scattered_bytes()) {
+  const auto is = [&](uint64_t bytes, uint64_t most) {
+    return narrow ? bytes <= most && bytes >= most / 2 : bytes == most;
+  };
+  if (collectives_ == collectives && is(summed_bytes_, summed) && is(gathered_bytes_, n * declared.gathered_bytes()) &&
+      is(scattered_bytes_, n * declared.scattered_bytes())) {
     return;
   }
   throw Failed(absl::InternalError(absl::StrCat(

@@ -35,7 +35,9 @@ class TensorExchanges final : public units::TensorRanks {
   void Begin();
   // Throws Failed, Internal, if the pass over so many samples exchanged something else than the inventory declares: a
   // plan with other costs, and ranks that may not match.
-  void End(const Inventory& inventory, const Unit& unit, Pass pass, bool evaluation, int64_t samples) const;
+  // `narrow`: GEMMs compute in two bytes, so what is exchanged of their results is half of what is declared.
+  void End(const Inventory& inventory, const Unit& unit, Pass pass, bool evaluation, bool narrow,
+           int64_t samples) const;
 
   // On a CPU: time blocked in collectives since the last call.
   double TakeWaitedSeconds();

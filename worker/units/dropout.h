@@ -19,7 +19,8 @@ struct DropoutPlace {
   double rate = 0;  // 0: nothing is dropped
   uint64_t seed = 0;
   uint32_t step = 0, place = 0;
-  int64_t first_sample = 0;  // of the step's samples over all ranks: that of the tensor's first row
+  int64_t first_sample = 0;   // of the step's samples over all ranks: that of the tensor's first row
+  int64_t first_element = 0;  // of a sample: number of the tensor's first one, of a share of the heads
 
   bool on() const { return rate > 0; }
   uint32_t least() const;                                             // word that is kept

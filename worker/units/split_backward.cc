@@ -33,10 +33,6 @@ at::Tensor ZerosForVectors(const std::vector<Parameter>& parameters) {
 
 }  // namespace
 
-GradientSinks::GradientSinks(const std::vector<Parameter>& parameters) {
-  for (const Parameter& parameter : parameters) gradients_.push_back(parameter.gradient);
-}
-
 GradientSinks::GradientSinks(const std::vector<Parameter>& parameters, Saved& deferred) : deferred_(&deferred.tensors) {
   deferred.tensors = {ZerosForVectors(parameters)};
   gradients_ = Vectors(parameters, deferred.tensors[0]);

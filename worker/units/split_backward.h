@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "worker/units/unit.h"
@@ -13,8 +14,8 @@ namespace muster::units {
 // which can be left for later.
 class GradientSinks {
  public:
-  // To the parameters' own.
-  explicit GradientSinks(const std::vector<Parameter>& parameters);
+  // To these, by parameter: the parameters' own, or VectorSinks' (tensor_rows.h).
+  explicit GradientSinks(std::vector<at::Tensor> gradients) : gradients_(std::move(gradients)) {}
   // Into `deferred`, which becomes zeros for all vectors, then the two operands of each GEMM.
   GradientSinks(const std::vector<Parameter>& parameters, Saved& deferred);
 

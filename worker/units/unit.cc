@@ -8,9 +8,11 @@
 
 namespace muster::units {
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): those that split take it
 Activations UnitModule::BackwardInputs(const Context&, Saved, const Activations&, Saved&) {
   throw std::logic_error("the backward of this unit does not split");
 }
+// NOLINTNEXTLINE(performance-unnecessary-value-param): likewise
 void UnitModule::BackwardWeights(Saved) { throw std::logic_error("the backward of this unit does not split"); }
 
 absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Inventory& inventory, const Unit& unit,
@@ -24,8 +26,12 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Inventory& inventory,
     return absl::InvalidArgumentError(absl::StrCat("unit ", unit.name(), " was given ", options.buffers.size(),
                                                    " buffers, it has ", unit.buffers_size()));
   }
+  if (inventory.has_tensor_rank() && options.portable) {
+    return absl::UnimplementedError(absl::StrCat(
+        "unit ", unit.name(), " is a share of a unit (parallel.tensor), which ", "portable code does not compute"));
+  }
   for (const UnitFamily& family : UnitFamilies()) {
-    if (inventory.family() == family.name) return family.make(inventory.model(), unit, std::move(parameters), options);
+    if (inventory.family() == family.name) return family.make(inventory, unit, std::move(parameters), options);
   }
   return absl::UnimplementedError(absl::StrCat("unit ", unit.name(), " is of the family '", inventory.family(),
                                                "', which this build does not have"));
