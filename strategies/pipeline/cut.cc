@@ -108,10 +108,11 @@ class StageLoads {
              absl::Span<const uint32_t> stage_of_chunk)
       : cutter_(units), units_(units.size()), places_(places), stage_of_chunk_(stage_of_chunk) {}
 
-  // For comparisons: what the stages lack, then the slowest stage, then the slowest chunk, then how even stages are.
+  // For comparisons: what the stages lack; then a microbatch's rounds, each as slow as its slowest chunk; then the
+  // slowest stage; then how even stages are.
   std::tuple<double, double, double, double> Of(const std::vector<int>& begins) {
     seconds_.assign(places_.size(), 0), bytes_.assign(places_.size(), 0);
-    double slowest_chunk = 0;
+    double rounds = 0, slowest = 0;
     for (size_t c = 0; c < begins.size(); ++c) {
       const size_t end = c + 1 < begins.size() ? static_cast<size_t>(begins[c + 1]) : units_;
       const uint32_t stage = stage_of_chunk_[c];
@@ -119,7 +120,8 @@ class StageLoads {
       all.room_bytes = 0;  // what it lacks then is what it takes
       const Load load = cutter_.Of(static_cast<size_t>(begins[c]), end, all);
       seconds_[stage] += load.seconds, bytes_[stage] += load.lacking;
-      slowest_chunk = std::max(slowest_chunk, load.seconds);
+      slowest = std::max(slowest, load.seconds);
+      if ((c + 1) % places_.size() == 0) rounds += std::exchange(slowest, 0);
     }
     double squares = 0;
     lacking_ = 0;
@@ -128,7 +130,7 @@ class StageLoads {
       const double lacking = bytes_[stage] - places_[stage].room_bytes;
       if (lacking > lacking_) lacking_ = lacking, lacks_ = stage;
     }
-    return {lacking_, *std::max_element(seconds_.begin(), seconds_.end()), slowest_chunk, squares};
+    return {lacking_, rounds, *std::max_element(seconds_.begin(), seconds_.end()), squares};
   }
   // Of the last one.
   double lacking() const { return lacking_; }
