@@ -37,7 +37,7 @@ Choice MixOf(const Train& train, const std::vector<RankPlace>& ranks, const Hard
   return *choice;
 }
 
-std::string Told(const Choice& choice) {
+std::string TextOf(const Choice& choice) {
   std::string text = choice.reason;
   for (const Candidate& c : choice.candidates) {
     absl::StrAppend(&text, "\n", c.name, ": ", c.step_seconds, " s, ", c.peak_bytes, " bytes; ", c.lost);
@@ -47,7 +47,7 @@ std::string Told(const Choice& choice) {
 
 TEST(ChooseMesh, OnOneRankThereIsOneStage) {
   const Choice choice = MixOf(Blocks(4, 512, 8), FullNodes(1, 8, 0), *FindHardware("h100"));
-  EXPECT_TRUE(choice.train().strategy().has_single()) << Told(choice);
+  EXPECT_TRUE(choice.train().strategy().has_single()) << TextOf(choice);
   EXPECT_EQ(choice.train().parallel().pipeline(), 1u);
   EXPECT_FALSE(choice.train().parallel().auto_());
   EXPECT_FALSE(choice.train().has_pipeline());
@@ -60,7 +60,7 @@ TEST(ChooseMesh, OnOneRankThereIsOneStage) {
 // ring over NVLink moves them in milliseconds, so inside one node nothing is gained by stages, which idle.
 TEST(ChooseMesh, InsideANodeWithAFastNetworkThereIsNoPipeline) {
   const Choice choice = MixOf(Blocks(8, 2048, 64), FullNodes(8, 8, 80 * kGib), *FindHardware("h100"));
-  EXPECT_EQ(choice.train().parallel().pipeline(), 1u) << Told(choice);
+  EXPECT_EQ(choice.train().parallel().pipeline(), 1u) << TextOf(choice);
 }
 
 // Two nodes of four ranks, connected by 0.1 GB/s a rank. Without stages the gradients of 400M parameters, 1.6 GB, go to
@@ -72,11 +72,11 @@ TEST(ChooseMesh, ASlowNetworkBetweenNodesHasStagesOnNodes) {
   Hardware slow = *FindHardware("h100");
   slow.between.bytes_per_second = 0.1e9;
   const Choice choice = MixOf(Blocks(8, 2048, 32), FullNodes(8, 4, 80 * kGib), slow);
-  EXPECT_EQ(choice.train().parallel().pipeline(), 2u) << Told(choice);
+  EXPECT_EQ(choice.train().parallel().pipeline(), 2u) << TextOf(choice);
   const auto flat = std::find_if(choice.candidates.begin(), choice.candidates.end(),
                                  [](const Candidate& c) { return c.train.parallel().pipeline() == 1; });
-  ASSERT_NE(flat, choice.candidates.end()) << Told(choice);
-  EXPECT_GT(flat->step_seconds, 3.9) << Told(choice);
+  ASSERT_NE(flat, choice.candidates.end()) << TextOf(choice);
+  EXPECT_GT(flat->step_seconds, 3.9) << TextOf(choice);
   EXPECT_TRUE(absl::StrContains(flat->lost, flat->least ? "takes at least" : "exposed communication")) << flat->lost;
 }
 
@@ -85,16 +85,16 @@ TEST(ChooseMesh, AModelTooLargeForOneRankIsDivided) {
   const Train train = Blocks(32, 2048, 16);
   const Hardware h100 = *FindHardware("h100");
   const Choice large = MixOf(train, FullNodes(4, 4, 12 * kGib), h100);
-  ASSERT_TRUE(large.fits) << Told(large);
-  EXPECT_FALSE(large.train().strategy().has_ddp()) << Told(large);
+  ASSERT_TRUE(large.fits) << TextOf(large);
+  EXPECT_FALSE(large.train().strategy().has_ddp()) << TextOf(large);
   EXPECT_LE(SlotBytesFor(large.candidates[large.chosen].peak_bytes), 12 * kGib);
-  EXPECT_TRUE(large.train().strategy().has_fsdp() || large.train().parallel().pipeline() > 1) << Told(large);
+  EXPECT_TRUE(large.train().strategy().has_fsdp() || large.train().parallel().pipeline() > 1) << TextOf(large);
 
   // On one rank of 20 GiB only host memory has room for the state: 3.2 GB of bf16 weights and 6.4 GB of fp32 gradients
   // stay less than that.
   const Choice offloaded = MixOf(train, FullNodes(1, 1, 20 * kGib), h100);
-  EXPECT_TRUE(offloaded.fits) << Told(offloaded);
-  EXPECT_TRUE(offloaded.train().offload().optimizer()) << Told(offloaded);
+  EXPECT_TRUE(offloaded.fits) << TextOf(offloaded);
+  EXPECT_TRUE(offloaded.train().offload().optimizer()) << TextOf(offloaded);
 
   const Choice none = MixOf(train, FullNodes(1, 1, kGib), h100);
   EXPECT_FALSE(none.fits);
@@ -108,15 +108,15 @@ TEST(ChooseMesh, SaysOfEveryNumberOfStagesWhyItLost) {
   for (size_t c = 0; c < choice.candidates.size(); ++c) {
     const Candidate& candidate = choice.candidates[c];
     stages.insert(candidate.train.parallel().pipeline());
-    EXPECT_EQ(candidate.lost.empty(), c == choice.chosen) << Told(choice);
+    EXPECT_EQ(candidate.lost.empty(), c == choice.chosen) << TextOf(choice);
     if (c < 5) {
-      EXPECT_GE(candidate.step_seconds, before) << Told(choice);
+      EXPECT_GE(candidate.step_seconds, before) << TextOf(choice);
       EXPECT_EQ(candidate.unfit, "");
       EXPECT_FALSE(candidate.least);
       before = candidate.step_seconds;
     }
   }
-  EXPECT_EQ(stages, (std::set<uint32_t>{1, 2, 4, 8, 16, 32})) << Told(choice);
+  EXPECT_EQ(stages, (std::set<uint32_t>{1, 2, 4, 8, 16, 32})) << TextOf(choice);
 }
 
 TEST(ChooseMesh, KeepsWhatTheUserSaid) {
@@ -147,7 +147,7 @@ TEST(ChooseMesh, AThousandRanksAreWithinTheBudget) {
   Budget budget;
   const auto choice = ChooseMesh(train, inventory, FullNodes(1024, 8, 80 * kGib), h100, &budget);
   ASSERT_TRUE(choice.ok()) << choice.status();
-  EXPECT_TRUE(choice->fits) << Told(*choice);
+  EXPECT_TRUE(choice->fits) << TextOf(*choice);
   EXPECT_GE(choice->candidates.size(), 5u);
   EXPECT_TRUE(CompileWhole(choice->train(), inventory, choice->memory_plan, &budget).ok()) << "some is left for it";
 }
