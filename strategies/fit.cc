@@ -62,7 +62,8 @@ class Advice {
   bool Enough() const { return exhausted_ || fits_.size() >= kMostAdvice; }
   // Whether a spec may ask for so small a microbatch.
   bool Allowed(const Train& train, uint32_t world) const {
-    const uint32_t data_ranks = world / std::max(1u, train.parallel().pipeline());
+    const uint32_t data_ranks =
+        world / (std::max(1u, train.parallel().pipeline()) * std::max(1u, train.parallel().tensor()));
     return uint64_t{Microbatches(train.batch(), data_ranks)} * static_cast<uint64_t>(inventory_.units_size()) <=
            kMaxUnitMicrobatches;
   }

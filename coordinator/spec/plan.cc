@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "strategies/optimizer_plan.h"
 #include "strategies/partition/explain.h"
 #include "strategies/partition/table.h"
+#include "strategies/pipeline/stages.h"
 #include "strategies/schedule/memory.h"
 
 namespace muster::spec {
@@ -99,6 +101,7 @@ void AddRanks(const strategies::MemoryPlan& memory_plan, const std::vector<RankP
     r.set_shard(memory_plan.layout.roles[rank].shard());
     r.set_replica(memory_plan.layout.roles[rank].replica());
     r.set_stage(memory_plan.layout.roles[rank].stage());
+    r.set_tensor(memory_plan.layout.roles[rank].tensor());
   }
 }
 
@@ -193,18 +196,23 @@ void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted
   const uint64_t sequences = strategies::ShareOf(job.train.batch().sequences(), layout.mesh, 0).sequences;
   const uint64_t width = strategies::DtypeBytes(job.train.precision().compute());
   const int first_trained = models::FirstTrained(job.inventory);  // no gradient goes further back
-  double all_flops = 0;
-  for (const Unit& unit : job.inventory.units()) all_flops += unit.forward_flops();
+  const pipeline::StageOfUnit places = pipeline::StagesOf(layout.table);
+  std::vector<double> flops(layout.mesh.pipeline);  // of a sample, by stage
+  std::vector<uint64_t> parameters(layout.mesh.pipeline);
+  for (int u = 0; u < job.inventory.units_size(); ++u) {
+    const Unit& unit = job.inventory.units(u);
+    flops[places[u].stage] += unit.forward_flops();
+    for (const Tensor& tensor : unit.tensors()) parameters[places[u].stage] += models::Elements(tensor);
+  }
+  const double all_flops = std::accumulate(flops.begin(), flops.end(), 0.0);
   for (uint32_t stage = 0; stage < layout.mesh.pipeline; ++stage) {
     const strategies::StageModel model(job.inventory, layout, stage);
     const Inventory& inventory = model.inventory();
     StagePlan& of = *plan.add_stages();
     of.set_stage(stage);
     of.set_units(static_cast<uint32_t>(inventory.units_size()));
-    of.set_parameters(models::Parameters(inventory));
-    double flops = 0;
-    for (const Unit& unit : inventory.units()) flops += unit.forward_flops();
-    of.set_flops_share(all_flops > 0 ? flops / all_flops : 0);
+    of.set_parameters(parameters[stage]);
+    of.set_flops_share(all_flops > 0 ? flops[stage] / all_flops : 0);
     uint64_t handed_on = 0;
     for (int c = 0; c < inventory.chunks_size(); ++c) {
       const Chunk& chunk = inventory.chunks(c);
@@ -251,6 +259,22 @@ void AddStagePlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanR
                                       : absl::StrCat(divided, divided == 1 ? " lies" : " lie", " on several nodes"),
                                   "; activations and gradients cross nodes at ", crossing, " of ", mesh.pipeline - 1,
                                   mesh.pipeline == 2 ? " boundary" : " boundaries", " between stages"));
+}
+
+// "each unit is computed by 4 ranks of one node"; on nodes that the planner was given, several may be of several nodes.
+void AddTensorPlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanReply& plan) {
+  if (mesh.tensor == 1) return;
+  uint32_t crossing = 0;
+  for (uint32_t first = 0; first < mesh.ranks(); first += mesh.tensor) {
+    const auto elsewhere = [&](uint32_t rank) { return ranks[rank].node != ranks[first].node; };
+    bool crosses = false;
+    for (uint32_t t = 1; t < mesh.tensor; ++t) crosses |= elsewhere(first + t);
+    crossing += crosses ? 1 : 0;
+  }
+  plan.add_placement(absl::StrCat("each unit is computed by ", mesh.tensor, " ranks together, ",
+                                  crossing == 0 ? "which share a node"
+                                                : absl::StrCat("and ", crossing, " of ", mesh.ranks() / mesh.tensor,
+                                                               " such groups lie on several nodes")));
 }
 
 // Stages idle while a pipeline fills and drains.
@@ -375,6 +399,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
                                             : strategies::NameOf(job->train));
   AddTable(memory_plan, job->train, job->inventory, ranks, plan);
   AddStagePlaces(memory_plan.layout.mesh, ranks, plan);
+  AddTensorPlaces(memory_plan.layout.mesh, ranks, plan);
   AddSchedules(*job, plan);
   AddRanks(memory_plan, ranks, plan);
   AddBubbleNote(job->train, memory_plan.layout.mesh, plan);

@@ -185,7 +185,6 @@ class Resolver {
       }
       return;
     }
-    const size_t before = errors_.size();
     if (ranks % (uint64_t{stages} * tensor) != 0) {
       Error("parallel.tensor", absl::StrCat(tensor,
                                             stages > 1 ? absl::StrCat(" ranks for each unit of ", stages, " stages")
@@ -194,9 +193,6 @@ class Resolver {
     }
     if (strategies::NeedsWholeTensors(train.optimizer())) {
       Error("optimizer.kind", "updates whole matrices, which parallel.tensor divides", "adamw");
-    }
-    if (errors_.size() == before && model_good_) {
-      Error("parallel.tensor", "not in this build yet; use more shards (strategy) or stages (parallel.pipeline)", "1");
     }
   }
 

@@ -195,6 +195,13 @@ TEST(Resolve, ParallelAutoLeavesTheMixOpen) {
 
 void Divided(JobSpec& spec, uint32_t ranks) { spec.mutable_train()->mutable_parallel()->set_tensor(ranks); }
 
+TEST(Resolve, TensorRanksDivideRanksAndModel) {
+  JobSpec spec = Good();
+  Staged(spec, 8, 2), Divided(spec, 2);
+  spec.mutable_train()->mutable_parallel()->set_sequence_parallel(true);
+  EXPECT_EQ(Text(Resolve({}, spec)), "");
+}
+
 // A trainer reads 0 where a default is forgotten, so each field has one, or is here.
 TEST(Resolve, LeavesNoFieldWithoutAValue) {
   const std::set<std::string> open_on_purpose = {
@@ -463,7 +470,6 @@ TEST(Resolve, EveryMistakeHasItsPath) {
          train(s).mutable_parallel()->set_auto_(true), train(s).mutable_pipeline();
          train(s).mutable_strategy()->mutable_auto_();
        }},
-      {"parallel.tensor", "not in this build yet", [&](JobSpec& s) { Staged(s, 8, 2), Divided(s, 2); }},
       {"parallel.tensor", "2 ranks for each unit of 2 stages do not divide resources.ranks 10",
        [&](JobSpec& s) { Staged(s, 10, 2), Divided(s, 2); }},
       {"parallel.tensor", "heads", [&](JobSpec& s) { Staged(s, 12, 2), Divided(s, 3); }},
