@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <google/protobuf/util/field_mask_util.h>
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "models/family.h"
@@ -27,8 +28,6 @@ absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device) {
   return inventory;
 }
 
-namespace {
-
 absl::Status Divide(const Train& train, Inventory& inventory) {
   const TensorShare share{.ranks = std::max(1u, train.parallel().tensor()),
                           .sequence_parallel = train.parallel().sequence_parallel()};
@@ -44,8 +43,6 @@ absl::Status Divide(const Train& train, Inventory& inventory) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device) {
   absl::StatusOr<Inventory> inventory = MakeInventory(train.model(), device);
   if (!inventory.ok()) return inventory;
@@ -58,13 +55,23 @@ uint32_t TensorRanks(const Inventory& inventory) { return std::max(1u, inventory
 
 bool IsShare(const Inventory& inventory) { return inventory.has_tensor_rank(); }
 
+Inventory WithoutUnits(const Inventory& inventory) {
+  using google::protobuf::util::FieldMaskUtil;
+  google::protobuf::FieldMask units, rest;
+  units.add_paths("units");
+  FieldMaskUtil::Subtract<Inventory>(FieldMaskUtil::GetFieldMaskForAllFields<Inventory>(), units, &rest);
+  Inventory of;
+  FieldMaskUtil::MergeMessageTo(inventory, rest, FieldMaskUtil::MergeOptions(), &of);
+  return of;
+}
+
 Inventory ShareOf(const Inventory& inventory, uint32_t rank) {
   const TensorShare of{
       .ranks = TensorRanks(inventory), .rank = rank, .sequence_parallel = inventory.sequence_parallel()};
   if (of.whole()) return inventory;
-  Inventory share = inventory;
-  *share.mutable_units() =
-      FamilyOf(inventory.model())->MakeInventory(inventory.model(), inventory.device(), of).units();
+  Inventory share = WithoutUnits(inventory);
+  Inventory made = FamilyOf(inventory.model())->MakeInventory(inventory.model(), inventory.device(), of);
+  share.mutable_units()->Swap(made.mutable_units());
   share.set_tensor_rank(rank);
   for (int u = 0; u < share.units_size(); ++u) {
     share.mutable_units(u)->clear_deferred_bytes();  // its collectives come in the order of whole backwards

@@ -23,11 +23,18 @@ absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device = DEVI
 // begins with "freeze" or "lora" (models/tuning.h). `train` is resolved.
 absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device = DEVICE_CPU);
 
+// Says in a whole model's inventory that ranks compute its units together, as `train` has it (parallel.tensor).
+// InvalidArgument: they cannot; "parallel.tensor: " and which number stands in the way.
+absl::Status Divide(const Train& train, Inventory& inventory);
+
 // How many ranks compute each unit of the model together.
 uint32_t TensorRanks(const Inventory& inventory);
 
 // Whether the inventory is what one of them computes.
 bool IsShare(const Inventory& inventory);
+
+// What all parts of a model have in common. The units are not copied first: parts x units may be millions.
+Inventory WithoutUnits(const Inventory& inventory);
 
 // What one of them computes, of the whole model's inventory: its part of each tensor that is cut (Tensor.box), the
 // others whole, and the FLOPs, bytes and collectives of that. `inventory` itself if TensorRanks is 1. REQUIRES: rank <

@@ -17,6 +17,7 @@ namespace muster::strategies {
 // What a stage's units take, together.
 struct Bounds::Stage {
   double compute = 0;                // of all microbatches
+  double exchanged = 0;              // the part of it in which tensor ranks wait for each other
   double forward = 0, backward = 0;  // of one microbatch of its first chunk, as far as the next stage waits for it
   double inputs = 0, weights = 0;    // of one microbatch of all its chunks: up to the gradient of inputs, and after it
   double elements = 0, trained = 0, largest = 0;
@@ -61,9 +62,18 @@ bool KeepsAllGradients(const Strategy& strategy) {
 }  // namespace
 
 Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
-  const uint32_t count = std::max(1u, train.parallel().pipeline()), each = static_cast<uint32_t>(ranks_.size()) / count;
-  const uint32_t shards = Shards(train.strategy(), ranks_.subspan(0, each));
-  const Mesh mesh{.pipeline = count, .replica = each / shards, .shard = shards};
+  const uint32_t count = std::max(1u, train.parallel().pipeline()), tensor = models::TensorRanks(inventory_),
+                 each = static_cast<uint32_t>(ranks_.size()) / count / tensor;
+  std::vector<RankPlace> alike;  // of the first stage, those with the first share
+  for (uint32_t r = 0; r < each; ++r) alike.push_back(ranks_[r * tensor]);
+  const uint32_t shards = Shards(train.strategy(), alike);
+  const Mesh mesh{.pipeline = count, .replica = each / shards, .shard = shards, .tensor = tensor};
+  const auto exchange = [&](const Unit& unit, Pass pass, double of_samples) {
+    if (!unit.has_tensor_exchange()) return 0.0;
+    const OpCost cost =
+        TensorExchangeCost(inventory_, unit, pass, of_samples, Topology(mesh, kTensorGroup), hardware_);
+    return cost.latency + cost.work;
+  };
   const Rates rates = RatesOf(train, inventory_.device(), ranks_, hardware_);
   const double samples = static_cast<double>(ShareOf(train.batch().sequences(), each, 0).sequences),
                rows = MicrobatchRows(train.batch(), each), microbatches = Microbatches(train.batch(), each),
@@ -90,13 +100,22 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
     };
     const double flops = unit.forward_flops(),
                  later = splits && SplitsBackward(unit) ? unit.weight_gradient_flops() : 0;
-    const double forward = pass(rows, 1, flops);
-    const double back = goes_back ? pass(rows, later > 0 ? 1 : 2, 2 * flops - later) + (again ? forward : 0) : 0;
-    const double last_back = goes_back ? pass(last_rows, later > 0 ? 1 : 2, 2 * flops - later) : 0;
+    const auto exchanged = [&](double of_samples) {
+      const double once = exchange(unit, Pass::kForward, of_samples);
+      return once + (goes_back ? exchange(unit, Pass::kBackward, of_samples) + (again ? once : 0) : 0);
+    };
+    const double forward = pass(rows, 1, flops) + exchange(unit, Pass::kForward, rows);
+    const double back = goes_back ? pass(rows, later > 0 ? 1 : 2, 2 * flops - later) +
+                                        exchange(unit, Pass::kBackward, rows) + (again ? forward : 0)
+                                  : 0;
+    const double last_back = goes_back ? pass(last_rows, later > 0 ? 1 : 2, 2 * flops - later) +
+                                             exchange(unit, Pass::kBackward, last_rows)
+                                       : 0;
     const double after = goes_back && later > 0 ? pass(rows, 1, later) : 0;
     const double forwards = goes_back ? again ? 4 : 3 : 1;
     const OpCost all = PassCost(rates, unit, microbatches * elements, samples, forwards, forwards * flops);
-    of.compute += microbatches * all.latency + all.work;
+    const double exchanges = (microbatches - 1) * exchanged(rows) + exchanged(last_rows);
+    of.compute += microbatches * all.latency + all.work + exchanges, of.exchanged += exchanges;
     of.inputs += forward + back, of.weights += after;
     if (chunks[stage] == 1) of.forward += forward, of.backward += last_back;
     of.elements += elements, of.trained += Elements(unit, true), of.largest = std::max(of.largest, elements);
@@ -166,7 +185,8 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
     }
   }
   const double links = Links(train, stages[0], mesh);
-  const double of_both = hardware_.sharing == Sharing::kProcessor ? stages[0].compute + links : links;
+  const double of_both =
+      hardware_.sharing == Sharing::kProcessor ? stages[0].compute - stages[0].exchanged + links : links;
   least.seconds = std::max(least.seconds, of_both);
   return least;
 }
@@ -201,7 +221,7 @@ double Bounds::Links(const Train& train, const Stage& stage, const Mesh& mesh) {
 
 const GroupTopology& Bounds::Topology(const Mesh& mesh, int32_t group) {
   const auto [at, fresh] =
-      topologies_.emplace(std::tuple(mesh.pipeline, mesh.replica, mesh.shard, group), GroupTopology());
+      topologies_.emplace(std::tuple(mesh.pipeline, mesh.replica, mesh.shard, mesh.tensor, group), GroupTopology());
   if (fresh) at->second = TopologyOf(CommonGroups()[static_cast<size_t>(group)], mesh, 0, ranks_);
   return at->second;
 }

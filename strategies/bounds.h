@@ -31,7 +31,8 @@ struct Least {
 // Of one model on given ranks. Not thread-safe.
 class Bounds {
  public:
-  // All outlive it.
+  // Where ranks compute units together, `inventory` is the largest share of the model: that of the first rank. All
+  // outlive it.
   Bounds(const Inventory& inventory, absl::Span<const RankPlace> ranks, const Hardware& hardware)
       : inventory_(inventory), ranks_(ranks), hardware_(hardware) {}
 
@@ -46,7 +47,7 @@ class Bounds {
   const Inventory& inventory_;
   const absl::Span<const RankPlace> ranks_;
   const Hardware& hardware_;
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t, int32_t>, GroupTopology> topologies_;
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, int32_t>, GroupTopology> topologies_;
 };
 
 // "optimizer state 31.2 GiB": the largest part.

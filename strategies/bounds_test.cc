@@ -57,19 +57,25 @@ TEST(Bounds, AreBelowThePlanAndNearIt) {
     if (random() % 2 == 0) train.mutable_precision()->set_compute(DTYPE_BF16);
     train.mutable_parallel()->set_pipeline(stages);
     const PipelineShape shape = PipelineShapes()[random() % PipelineShapes().size()];
-    const Inventory inventory = *models::MakeInventory(train.model(), gpu ? DEVICE_CUDA : DEVICE_CPU);
+    const uint32_t tensor = 1u << random() % 3;
+    train.mutable_parallel()->set_tensor(tensor);
+    train.mutable_parallel()->set_sequence_parallel(tensor > 1 && random() % 2 == 0);
+    const Inventory inventory = *models::MakeInventory(train, gpu ? DEVICE_CUDA : DEVICE_CPU);
     if (stages > 1) {
       if (stages * shape.chunks > static_cast<uint32_t>(inventory.units_size())) continue;
       train.mutable_pipeline()->set_schedule(shape.schedule);
       if (shape.chunks > 1) train.mutable_pipeline()->set_chunks(shape.chunks);
     }
-    const std::vector<RankPlace> ranks = FullNodes(stages * each, 1 + random() % 8, 0);
+    const std::vector<RankPlace> ranks = FullNodes(stages * each * tensor, 1 + random() % 8, 0);
     const std::vector<Strategy> strategies = DataStrategies(train, ranks);
     train = With(train, strategies[random() % strategies.size()], random() % 2 == 0);
     const auto share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), each, 0u).sequences);
     train.mutable_batch()->set_microbatch(1 + random() % std::min(share, 4u));
-    const Least least = Bounds(inventory, ranks, gpu ? h100 : cpu).Of(train, *pipeline::StagesOf(train, inventory));
-    const MemoryPlan plan = *PlanMemory(train, inventory, ranks);
+    const Inventory largest = models::ShareOf(inventory, 0);
+    const Least least = Bounds(largest, ranks, gpu ? h100 : cpu).Of(train, *pipeline::StagesOf(train, inventory));
+    const auto planned = PlanMemory(train, inventory, ranks);
+    ASSERT_TRUE(planned.ok()) << planned.status() << train.DebugString();
+    const MemoryPlan& plan = *planned;
     const double seconds =
         PredictStep(train, inventory, plan.layout, plan.programs, ranks, gpu ? h100 : cpu)[0].timeline.seconds;
     const std::string name =

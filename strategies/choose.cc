@@ -70,7 +70,7 @@ std::string Reason(const Choice& choice, const Hardware& hardware) {
 
 std::vector<Strategy> DataStrategies(const Train& train, absl::Span<const RankPlace> ranks) {
   std::vector<Strategy> all(1);
-  if (ranks.size() == std::max(1u, train.parallel().pipeline())) {
+  if (ranks.size() == uint64_t{std::max(1u, train.parallel().pipeline())} * std::max(1u, train.parallel().tensor())) {
     all[0].mutable_single();
     return all;
   }

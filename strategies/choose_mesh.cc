@@ -4,6 +4,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -16,19 +17,33 @@
 #include "common/bytes.h"
 #include "models/inventory.h"
 #include "strategies/bounds.h"
+#include "strategies/optimizer_plan.h"
 
 namespace muster::strategies {
 namespace {
 
 constexpr double kSlower = 1.02;  // a simpler mix may take so much longer
 constexpr size_t kShown = 5;      // mixes that are reported
-constexpr size_t kMostPlanned = 48;
+constexpr size_t kMostPlanned = 128;
+constexpr int kTriesOfAMesh = 3;
 constexpr double kBudgetShare = 0.5;  // the rest is for the plan of the chosen one
 constexpr uint32_t kMaxStages = 256;
-constexpr uint32_t kTensorRanks[] = {1};
+constexpr uint32_t kMaxTensorRanks = 16;
+
+// The model, computed by so many ranks together.
+struct Division {
+  Division(Inventory of, absl::Span<const RankPlace> ranks, const Hardware& hardware)
+      : inventory(std::move(of)), share(models::ShareOf(inventory, 0)), bounds(share, ranks, hardware) {}
+  Division(const Division&) = delete;
+  Division& operator=(const Division&) = delete;
+
+  const Inventory inventory, share;
+  Bounds bounds;
+};
 
 struct Way {
   Train train;
+  const Division* division = nullptr;
   Least least;
   size_t order = 0;   // the simplest first
   std::string unfit;  // empty: its lower bound fits
@@ -44,6 +59,16 @@ struct Planned {
 };
 
 uint32_t StagesOf(const Train& train) { return std::max(1u, train.parallel().pipeline()); }
+uint32_t TensorOf(const Train& train) { return std::max(1u, train.parallel().tensor()); }
+
+// Whether each node has a multiple of so many neighboring ranks, so that they need not cross nodes.
+bool FillNodes(absl::Span<const RankPlace> ranks, uint32_t tensor) {
+  if (ranks.size() % tensor != 0) return false;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].node != ranks[r - r % tensor].node) return false;
+  }
+  return true;
+}
 
 // All but the microbatch.
 std::string KeyOf(const Train& train) {
@@ -73,8 +98,9 @@ class Search {
         inventory_(inventory),
         ranks_(ranks),
         hardware_(hardware),
-        budget_(budget),
-        bounds_(inventory, ranks, hardware) {}
+        budget_(budget) {
+    for (uint32_t tensor = 1; tensor <= kMaxTensorRanks; tensor *= 2) Divide(tensor);
+  }
 
   // Every way to run, with its bounds. Errors of the budget.
   absl::Status List(bool offload) {
@@ -82,20 +108,24 @@ class Search {
     const bool cuts = models::CheckOutputs(inventory_).ok() && !train_.offload().activations();
     for (uint32_t stages = 1; stages <= std::min({all, units, kMaxStages}); ++stages) {
       if (all % stages != 0 || (stages > 1 && !cuts)) continue;
-      for (const uint32_t tensor : kTensorRanks) {
+      for (Division& division : divisions_) {
+        if (all / stages % models::TensorRanks(division.inventory) != 0) continue;
         for (const PipelineShape& shape : stages > 1 ? PipelineShapes() : PipelineShapes().subspan(0, 1)) {
           if (uint64_t{stages} * shape.chunks > units) continue;
-          if (absl::Status s = ListShape(ShapeOf(stages, tensor, shape), offload); !s.ok()) return s;
+          if (absl::Status s = ListShape(ShapeOf(stages, division, shape), division, offload); !s.ok()) return s;
         }
       }
     }
     return absl::OkStatus();
   }
 
-  // Plans them, those that may be fastest first; and, if none of these fits, those that may need least.
+  // Plans them, those that may be fastest first; and, if none of these fits, those that may need least. One of each mesh
+  // comes first: bounds of different meshes are not equally close.
   absl::Status Plan() {
     const size_t before = planned_.size();
-    absl::Status status = PlanInOrder(before + kMostPlanned, [](const Way& way) { return way.least.seconds; });
+    const auto seconds = [](const Way& way) { return way.least.seconds; };
+    absl::Status status = PlanInOrder(before + kMostPlanned, seconds, kTriesOfAMesh);
+    if (status.ok()) status = PlanInOrder(before + kMostPlanned, seconds);
     if (status.ok() && !AnyFits() && planned_.size() >= before + kMostPlanned) {
       status = PlanInOrder(planned_.size() + kMostPlanned / 2,
                            [](const Way& way) { return static_cast<double>(way.least.bytes()); });
@@ -123,10 +153,27 @@ class Search {
   absl::StatusOr<Choice> Choose() const;
 
  private:
-  Train ShapeOf(uint32_t stages, uint32_t tensor, const PipelineShape& shape) const {
+  // Where the model can be divided so, between neighboring ranks of a node; with sequence parallelism, which moves as
+  // many bytes and keeps less, where the context can be.
+  void Divide(uint32_t tensor) {
+    if (!FillNodes(ranks_, tensor) || (tensor > 1 && NeedsWholeTensors(train_.optimizer()))) return;
+    for (const bool sequence_parallel : {true, false}) {
+      Train train = train_;
+      train.mutable_parallel()->set_tensor(tensor);
+      train.mutable_parallel()->set_sequence_parallel(sequence_parallel);
+      Inventory inventory = inventory_;
+      if (!models::Divide(train, inventory).ok()) continue;
+      divisions_.emplace_back(std::move(inventory), ranks_, hardware_);
+      return;
+    }
+  }
+
+  Train ShapeOf(uint32_t stages, const Division& division, const PipelineShape& shape) const {
     Train train = train_;
     train.clear_parallel(), train.clear_pipeline();
-    train.mutable_parallel()->set_pipeline(stages), train.mutable_parallel()->set_tensor(tensor);
+    Parallel& parallel = *train.mutable_parallel();
+    parallel.set_pipeline(stages), parallel.set_tensor(models::TensorRanks(division.inventory));
+    parallel.set_sequence_parallel(division.inventory.sequence_parallel());
     if (stages == 1) return train;
     train.mutable_pipeline()->set_schedule(shape.schedule);
     if (shape.chunks > 1 || shape.schedule == PIPELINE_SCHEDULE_ZERO_BUBBLE) {
@@ -135,7 +182,10 @@ class Search {
     return train;
   }
 
-  absl::Status PlanInOrder(size_t most, absl::FunctionRef<double(const Way&)> by) {
+  // `tries`: of each mesh, so many, or one that fits.
+  absl::Status PlanInOrder(size_t most, absl::FunctionRef<double(const Way&)> by,
+                           std::optional<int> tries = std::nullopt) {
+    std::map<std::pair<uint32_t, uint32_t>, int> tried;
     std::vector<std::pair<double, const Way*>> open;
     for (const Way& way : ways_) {
       if (way.unfit.empty()) open.emplace_back(by(way), &way);
@@ -144,29 +194,32 @@ class Search {
     for (const auto& [key, way] : open) {
       if (planned_.size() >= most || exhausted_) break;
       if (way->least.seconds > WorstShown() || Fits(KeyOf(way->train)) || IsLikeAnUnfit(*way)) continue;
+      int& of_mesh = tried[{StagesOf(way->train), TensorOf(way->train)}];
+      if (tries.has_value() && of_mesh++ >= *tries) continue;
       if (absl::Status s = PlanOne(*way); !s.ok()) return s;
+      if (tries.has_value() && Fits(KeyOf(way->train))) of_mesh = *tries;
     }
     return absl::OkStatus();
   }
 
-  absl::Status ListShape(const Train& shape, bool offload) {
+  absl::Status ListShape(const Train& shape, Division& division, bool offload) {
     const auto cut = pipeline::StagesOf(shape, inventory_, {}, budget_);
     if (!cut.ok()) return cut.status();
-    const uint32_t data_ranks = static_cast<uint32_t>(ranks_.size()) / StagesOf(shape) / shape.parallel().tensor();
+    const uint32_t data_ranks = static_cast<uint32_t>(ranks_.size()) / StagesOf(shape) / TensorOf(shape);
     std::vector<uint32_t> microbatches = MicrobatchesToTry(shape, inventory_, data_ranks);
     std::reverse(microbatches.begin(), microbatches.end());
     for (const Strategy& strategy : DataStrategies(shape, ranks_)) {
       for (const bool recompute : {false, true}) {
         if (!recompute && train_.activation_checkpointing()) continue;
         for (const uint32_t microbatch : microbatches) {
-          Way way{.train = With(shape, strategy, recompute)};
+          Way way{.train = With(shape, strategy, recompute), .division = &division};
           way.train.mutable_batch()->set_microbatch(microbatch);
           if (offload) way.train.mutable_offload()->set_optimizer(true);
           const auto what = [&] { return absl::StrCat("ways to run on ", ranks_.size(), " ranks"); };
           absl::Status s = Spend(budget_, 10 * static_cast<uint64_t>(inventory_.units_size()), what);
           if (s.ok()) s = Hold(budget_, ways_.size() * static_cast<uint64_t>(way.train.SpaceUsedLong()), what);
           if (!s.ok()) return s;
-          way.least = bounds_.Of(way.train, *cut);
+          way.least = division.bounds.Of(way.train, *cut);
           way.order = ways_.size();
           way.unfit = WhyNot(way.least, StagesOf(shape));
           ways_.push_back(std::move(way));
@@ -189,7 +242,8 @@ class Search {
   }
 
   absl::Status PlanOne(const Way& way) {
-    const absl::StatusOr<MemoryPlan> plan = PlanMemory(way.train, inventory_, ranks_, budget_);
+    const Inventory& inventory = way.division->inventory;
+    const absl::StatusOr<MemoryPlan> plan = PlanMemory(way.train, inventory, ranks_, budget_);
     absl::Status status = plan.status();
     if (status.ok()) status = SpendOnTimes(plan->programs, budget_);
     // What was found by now is enough, if it is anything.
@@ -201,11 +255,13 @@ class Search {
     if (absl::IsInvalidArgument(status) && ways_.size() > 1) return absl::OkStatus();
     if (!status.ok()) return status;
     const std::vector<Predicted> predicted =
-        PredictStep(way.train, inventory_, plan->layout, plan->programs, ranks_, hardware_);
-    const Timeline& slowest = predicted[SlowestStage(predicted)].timeline;
+        PredictStep(way.train, inventory, plan->layout, plan->programs, ranks_, hardware_);
+    const Predicted& slow = predicted[SlowestStage(predicted)];
+    const Timeline& slowest = slow.timeline;
     Planned& planned = planned_.emplace_back();
     planned.way = &way, planned.peak = plan->peak(), planned.seconds = predicted[0].timeline.seconds;
-    planned.compute = slowest.busy[static_cast<size_t>(Stream::kCompute)], planned.exposed = slowest.exposed;
+    planned.compute = slowest.busy[static_cast<size_t>(Stream::kCompute)] - slow.exchanged;
+    planned.exposed = slowest.exposed + slow.exchanged;
     if (WhyUnfit(*plan, ranks_).empty()) return absl::OkStatus();
     const auto most = std::max_element(plan->by_shard.begin(), plan->by_shard.end(),
                                        [](const Memory& a, const Memory& b) { return a.peak < b.peak; });
@@ -243,7 +299,7 @@ class Search {
   const absl::Span<const RankPlace> ranks_;
   const Hardware& hardware_;
   Budget* const budget_;
-  Bounds bounds_;
+  std::deque<Division> divisions_;
   std::deque<Way> ways_;
   std::vector<Planned> planned_;
   bool exhausted_ = false;
@@ -273,6 +329,19 @@ Candidate CandidateOf(const Planned& planned) {
           .least = false};
 }
 
+// That was not planned.
+Candidate CandidateOf(const Way& way, const Planned& winner) {
+  return {.name = MixName(way.train),
+          .train = way.train,
+          .peak_bytes = way.least.bytes(),
+          .step_seconds = way.least.seconds,
+          .unfit = way.unfit,
+          .lost = !way.unfit.empty()                   ? absl::StrCat("does not fit: ", way.unfit)
+                  : way.least.seconds < winner.seconds ? "was not planned: the limit of planning came first"
+                                                       : absl::StrCat("takes at least ", TimeText(way.least.seconds)),
+          .least = true};
+}
+
 absl::StatusOr<Choice> Search::Choose() const {
   std::vector<const Planned*> order;
   for (const Planned& planned : planned_) order.push_back(&planned);
@@ -293,42 +362,36 @@ absl::StatusOr<Choice> Search::Choose() const {
   }
   choice.least_peak = order[0]->peak;
   for (const Planned* planned : order) choice.least_peak = std::min(choice.least_peak, planned->peak);
-  std::vector<uint32_t> stages;
-  const auto add = [&](Candidate candidate) {
-    stages.push_back(StagesOf(candidate.train));
-    choice.candidates.push_back(std::move(candidate));
-  };
+  const auto add = [&](Candidate candidate) { choice.candidates.push_back(std::move(candidate)); };
   for (const Planned* planned : order) {
     if (choice.candidates.size() == kShown || (choice.fits && !planned->unfit.empty())) break;
     if (planned == winner) choice.chosen = choice.candidates.size();
     add(CandidateOf(*planned));
     if (planned != winner) choice.candidates.back().lost = WhyLost(*planned, *winner);
   }
-  // Of the other numbers of stages, what was planned, or else the ways by their bounds.
-  for (const Planned* planned : order) {
-    if (std::find(stages.begin(), stages.end(), StagesOf(planned->way->train)) != stages.end()) continue;
-    add(CandidateOf(*planned));
-    choice.candidates.back().lost = WhyLost(*planned, *winner);
-  }
-  std::map<uint32_t, const Way*> by_stages;
-  for (const Way& way : ways_) {
-    const auto rank = [](const Way* w) {
-      return std::tuple(!w->unfit.empty(), w->unfit.empty() ? w->least.seconds : static_cast<double>(w->least.bytes()));
+  // Of other numbers of stages and of ranks that compute a unit, what was planned, or else the ways by their bounds.
+  for (const auto axis : {StagesOf, TensorOf}) {
+    const auto shown = [&](uint32_t number) {
+      return std::any_of(choice.candidates.begin(), choice.candidates.end(),
+                         [&](const Candidate& candidate) { return axis(candidate.train) == number; });
     };
-    const Way*& best = by_stages[StagesOf(way.train)];
-    if (best == nullptr || rank(&way) < rank(best)) best = &way;
-  }
-  for (const auto& [count, way] : by_stages) {
-    if (std::find(stages.begin(), stages.end(), count) != stages.end()) continue;
-    add({.name = MixName(way->train),
-         .train = way->train,
-         .peak_bytes = way->least.bytes(),
-         .step_seconds = way->least.seconds,
-         .unfit = way->unfit,
-         .lost = !way->unfit.empty()                    ? absl::StrCat("does not fit: ", way->unfit)
-                 : way->least.seconds < winner->seconds ? "was not planned: the limit of planning came first"
-                                                        : absl::StrCat("takes at least ", TimeText(way->least.seconds)),
-         .least = true});
+    for (const Planned* planned : order) {
+      if (shown(axis(planned->way->train))) continue;
+      add(CandidateOf(*planned));
+      choice.candidates.back().lost = WhyLost(*planned, *winner);
+    }
+    std::map<uint32_t, const Way*> best;
+    for (const Way& way : ways_) {
+      const auto rank = [](const Way* w) {
+        return std::tuple(!w->unfit.empty(),
+                          w->unfit.empty() ? w->least.seconds : static_cast<double>(w->least.bytes()));
+      };
+      const Way*& of = best[axis(way.train)];
+      if (of == nullptr || rank(&way) < rank(of)) of = &way;
+    }
+    for (const auto& [number, way] : best) {
+      if (!shown(number)) add(CandidateOf(*way, *winner));
+    }
   }
   return choice;
 }
@@ -364,6 +427,10 @@ std::string MixName(const Train& train) {
     if (train.pipeline().chunks() > 1) absl::StrAppend(&name, " of ", train.pipeline().chunks(), " chunks");
     absl::StrAppend(&name, ", ");
   }
+  if (TensorOf(train) > 1) {
+    absl::StrAppend(&name, "tensor ", TensorOf(train),
+                    train.parallel().sequence_parallel() ? " with sequence parallel, " : ", ");
+  }
   absl::StrAppend(&name, NameOf(train), ", microbatch ", train.batch().microbatch());
   if (train.offload().optimizer()) absl::StrAppend(&name, ", offload.optimizer");
   return name;
@@ -396,7 +463,9 @@ absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory
   absl::StatusOr<Choice> choice = search.Choose();
   if (!choice.ok()) return choice;
   choice->reason = ReasonOf(*choice, hardware);
-  absl::StatusOr<MemoryPlan> chosen = PlanMemory(choice->train(), inventory, ranks, budget);
+  Inventory divided = inventory;
+  if (absl::Status s = models::Divide(choice->train(), divided); !s.ok()) return s;
+  absl::StatusOr<MemoryPlan> chosen = PlanMemory(choice->train(), divided, ranks, budget);
   if (!chosen.ok()) return chosen.status();
   choice->memory_plan = *std::move(chosen);
   return choice;

@@ -18,7 +18,8 @@ struct PipelineShape {
 };
 absl::Span<const PipelineShape> PipelineShapes();
 
-// Tries every number of stages that divides the ranks; on each every shape, each of DataStrategies, microbatches of
+// Tries every number of stages that divides the ranks, and 1, 2, 4, 8 and 16 ranks that compute each unit together
+// where these share a node; on each every shape, each of DataStrategies, microbatches of
 // powers of two and a rank's whole share, with and without activation checkpointing. What the spec says of microbatch,
 // checkpointing and offloading stays; offload.optimizer is tried on GPUs where nothing else fits. What needs more
 // memory than slots have by its lower bound is left out. The others are planned and simulated by their lower bound of
@@ -27,16 +28,15 @@ absl::Span<const PipelineShape> PipelineShapes();
 // than 2% slower.
 //
 // The candidates are the five fastest that fit, the fastest first (fewer where fewer fit), and of each number of stages
-// that they do not have the best one, each with the reason why it lost. Where nothing fits, the chosen one is the one
+// and of ranks that compute a unit that they do not have the best one, each with the reason why it lost. Where nothing fits, the chosen one is the one
 // that needs least of those that were planned.
-//
-// Tensor parallelism is not tried yet: kTensorRanks in the .cc is where it goes.
 //
 // REQUIRES: `train` is resolved and says parallel: auto. Errors as Compile.
 absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                   const Hardware& hardware, Budget* budget = nullptr);
 
-// "4 stages by interleaved of 2 chunks, fsdp full_shard with activation_checkpointing, microbatch 2".
+// "4 stages by interleaved of 2 chunks, tensor 8 with sequence parallel, fsdp full_shard with activation_checkpointing,
+// microbatch 2".
 std::string MixName(const Train& train);
 
 // The fields of a concrete `train` that parallel: auto chooses beside strategy and checkpointing, and no others.

@@ -85,6 +85,26 @@ OpCost Moved(const GroupTopology& g, const Hardware& hardware, double bytes, dou
   return {.latency = latency, .work = g.nodes > 1 ? std::max(inside, between) : inside};
 }
 
+OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double samples,
+                          const GroupTopology& group, const Hardware& hardware) {
+  if (!unit.has_tensor_exchange() || samples == 0) return {};
+  const TensorExchange::Pass& own =
+      pass == Pass::kBackward ? unit.tensor_exchange().backward() : unit.tensor_exchange().forward();
+  const double ranks = group.ranks,
+               summed = samples * static_cast<double>(own.summed_bytes()) + static_cast<double>(own.constant_bytes());
+  const double gathered = samples * static_cast<double>(own.gathered_bytes()),
+               scattered = samples * static_cast<double>(own.scattered_bytes());
+  // A sum takes twice what moves its bytes.
+  const OpCost parts[] = {Moved(group, hardware, 2 * summed, 2 * summed * (ranks - 1) / ranks),
+                          Moved(group, hardware, ranks * gathered, (ranks - 1) * gathered),
+                          Moved(group, hardware, ranks * scattered, (ranks - 1) * scattered)};
+  const double rows = samples * static_cast<double>(models::TargetsPerSample(inventory));
+  const double pieces = unit.piece_rows() == 0 ? 1 : std::ceil(rows / static_cast<double>(unit.piece_rows()));
+  OpCost cost{.latency = parts[1].latency * (own.collectives() + own.piece_collectives() * pieces), .work = 0};
+  for (const OpCost& part : parts) cost.work += part.work;
+  return cost;
+}
+
 namespace {
 
 class CostModel {
@@ -126,6 +146,14 @@ class CostModel {
     }
     const std::vector<uint64_t> state = StateBytes(train.optimizer(), inventory, table);
     state_bytes_ = *std::max_element(state.begin(), state.end());
+  }
+
+  // Seconds of the op that are exchanges of ranks that compute its unit together.
+  double TensorSeconds(const Op& op) const {
+    const Pass pass = Traits(op.kind).pass;
+    if (pass == Pass::kNone || !inventory_.units(op.unit).has_tensor_exchange()) return 0;
+    const OpCost cost = Exchanged(op, pass);
+    return cost.latency + cost.work;
   }
 
   OpCost Of(const Op& op) const {
@@ -229,32 +257,15 @@ class CostModel {
   // Each collective waits for the one before. A rank without samples takes part, too.
   OpCost Exchanged(const Op& op, Pass pass) const {
     if (pass == Pass::kNone || op.group < 0) return {};
-    if (inventory_.units(op.unit).has_tensor_exchange()) return TensorExchanged(op, pass);
-    const Exchange& exchange = inventory_.units(op.unit).exchange();
+    const Unit& unit = inventory_.units(op.unit);
+    if (unit.has_tensor_exchange()) {
+      return TensorExchangeCost(inventory_, unit, pass, Sequences(op), groups_[op.group], hardware_);
+    }
+    const Exchange& exchange = unit.exchange();
     const double gathered = static_cast<double>(exchange.gathered_bytes()), ranks = groups_[op.group].ranks;
     OpCost cost = pass == Pass::kBackward ? Summed(op.group, static_cast<double>(exchange.summed_bytes()))
                                           : Moved(op.group, ranks * gathered, (ranks - 1) * gathered);
     cost.latency *= exchange.collectives();
-    return cost;
-  }
-
-  OpCost TensorExchanged(const Op& op, Pass pass) const {
-    const Unit& unit = inventory_.units(op.unit);
-    const TensorExchange& exchange = unit.tensor_exchange();
-    const TensorExchange::Pass& own = pass == Pass::kBackward ? exchange.backward() : exchange.forward();
-    const double sequences = Sequences(op), ranks = groups_[op.group].ranks;
-    if (sequences == 0) return {};
-    const auto of_samples = [&](uint64_t bytes) { return sequences * static_cast<double>(bytes); };
-    const double gathered = of_samples(own.gathered_bytes()), scattered = of_samples(own.scattered_bytes());
-    const OpCost parts[] = {
-        Summed(op.group, of_samples(own.summed_bytes()) + static_cast<double>(own.constant_bytes())),
-        Moved(op.group, ranks * gathered, (ranks - 1) * gathered),
-        Moved(op.group, ranks * scattered, (ranks - 1) * scattered)};
-    const double rows = sequences * static_cast<double>(models::TargetsPerSample(inventory_));
-    const double pieces = unit.piece_rows() == 0 ? 1 : std::ceil(rows / static_cast<double>(unit.piece_rows()));
-    const double each = Moved(op.group, 1, 1).latency;
-    OpCost cost{.latency = each * (own.collectives() + own.piece_collectives() * pieces), .work = 0};
-    for (const OpCost& part : parts) cost.work += part.work;
     return cost;
   }
 
@@ -382,7 +393,13 @@ std::vector<Predicted> PredictStep(const Train& train, const Inventory& inventor
     const CostModel model(train, stage_model, layout.mesh, stage, programs[stage], ranks, hardware);
     const std::vector<Op>& ops = programs[stage].schedule.ops;
     predicted[stage].costs.reserve(ops.size());
-    for (const Op& op : ops) predicted[stage].costs.push_back(model.Of(op));
+    for (const Op& op : ops) {
+      predicted[stage].costs.push_back(model.Of(op));
+      predicted[stage].exchanged += model.TensorSeconds(op);
+    }
+    // Of an outline, as of the whole step.
+    const double outlined = programs[stage].schedule.microbatches;
+    predicted[stage].exchanged *= (outlined + programs[stage].left_out) / outlined;
     stages.push_back({&programs[stage].schedule, &predicted[stage].costs});
   }
   std::vector<Timeline> timelines =

@@ -43,9 +43,14 @@ GroupTopology TopologyOf(const GroupSpec& group, const Mesh& mesh, uint32_t stag
 // Of a collective. A rank receives `incoming` of the bytes; a node receives the other nodes' share.
 OpCost Moved(const GroupTopology& group, const Hardware& hardware, double bytes, double incoming);
 
+// Of what a unit's pass over so many samples exchanges inside it, among the ranks that compute the unit together.
+OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double samples,
+                          const GroupTopology& group, const Hardware& hardware);
+
 struct Predicted {
   std::vector<OpCost> costs;  // by op of the training schedule
   Timeline timeline;
+  double exchanged = 0;  // seconds of computing that are exchanges of ranks that compute units together
 };
 
 // Before PredictStep. Errors of the budget.

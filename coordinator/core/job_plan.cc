@@ -89,6 +89,9 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
     if (!choice.ok()) return choice.status();
     plan.by_mesh = plan.train.parallel().auto_();
     plan.train = choice->train();
+    if (plan.by_mesh) {
+      if (absl::Status s = models::Divide(plan.train, plan.inventory); !s.ok()) return s;
+    }
     least_peak = choice->least_peak;
     memory_plan = std::move(choice->memory_plan);
     plan.choice = *std::move(choice);

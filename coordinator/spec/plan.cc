@@ -105,7 +105,9 @@ void AddRanks(const strategies::MemoryPlan& memory_plan, const std::vector<RankP
   }
 }
 
-void AddTimes(const Timeline& timeline, const strategies::Hardware& hardware, Simulated& simulated) {
+void AddTimes(const strategies::Predicted& predicted, const strategies::Hardware& hardware, Simulated& simulated) {
+  const Timeline& timeline = predicted.timeline;
+  simulated.set_exchanged_seconds(predicted.exchanged);
   simulated.set_hardware(hardware.name);
   simulated.set_assumptions(hardware.assumptions);
   simulated.set_step_seconds(timeline.seconds);
@@ -291,12 +293,13 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
                        PlanReply& plan) {
   const Checkpoint& checkpoint = train.checkpoint();
   if (checkpoint.path().empty() || (checkpoint.has_async() && !checkpoint.async())) return;
-  const PartitionTable& table = memory_plan.layout.table;
-  const std::vector<uint64_t> own = partition::OwnedElements(table, inventory),
-                              state = strategies::StateBytes(train.optimizer(), inventory, table);
+  const Mesh& mesh = memory_plan.layout.mesh;
   uint64_t most = 0;
-  for (size_t shard = 0; shard < own.size(); ++shard) {
-    most = std::max(most, 4 * own[shard] + state[shard]);
+  for (uint32_t part = 0; part < mesh.pipeline * mesh.tensor; ++part) {
+    const strategies::StageModel model(inventory, memory_plan.layout, part / mesh.tensor, part % mesh.tensor);
+    const std::vector<uint64_t> own = partition::OwnedElements(model.table(), model.inventory()),
+                                state = strategies::StateBytes(train.optimizer(), model.inventory(), model.table());
+    for (size_t shard = 0; shard < own.size(); ++shard) most = std::max(most, 4 * own[shard] + state[shard]);
   }
   plan.add_notes(absl::StrCat("a checkpoint is written from a copy of up to ", FormatBytes(most),
                               " a rank in its machine's memory, beside the peak; where that is not free, training "
@@ -410,7 +413,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   if (job->unfit.has_value()) plan.set_unfit(job->unfit->why);
   const std::vector<strategies::Predicted> predicted =
       strategies::PredictStep(job->train, job->inventory, memory_plan.layout, memory_plan.programs, ranks, on.hardware);
-  AddTimes(predicted[strategies::SlowestStage(predicted)].timeline, on.hardware, *plan.mutable_simulated());
+  AddTimes(predicted[strategies::SlowestStage(predicted)], on.hardware, *plan.mutable_simulated());
   AddStages(*job, predicted, plan);
   if (on.ops) AddOps(*job, predicted, plan);
   made.planned = std::make_shared<const core::Planned>(core::PlannedOf(*job));

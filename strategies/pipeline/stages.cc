@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include <google/protobuf/util/field_mask_util.h>
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "models/inventory.h"
@@ -31,17 +30,6 @@ std::vector<ModelChunk> ChunksOf(const StageOfUnit& stages) {
 GroupSpec Edge(Channel channel, uint32_t from, uint32_t to) {
   return {
       .axes = kPipelineAxis, .channel = channel, .from = static_cast<int32_t>(from), .to = static_cast<int32_t>(to)};
-}
-
-// What all stages have in common. The units are not copied first: stages x units would be millions.
-Inventory WithoutUnits(const Inventory& inventory) {
-  using google::protobuf::util::FieldMaskUtil;
-  google::protobuf::FieldMask units, rest;
-  units.add_paths("units");
-  FieldMaskUtil::Subtract<Inventory>(FieldMaskUtil::GetFieldMaskForAllFields<Inventory>(), units, &rest);
-  Inventory of;
-  FieldMaskUtil::MergeMessageTo(inventory, rest, FieldMaskUtil::MergeOptions(), &of);
-  return of;
 }
 
 uint32_t ChunksOf(const Train& train) {
@@ -160,7 +148,7 @@ PartitionTable Join(const std::vector<PartitionTable>& of, const StageOfUnit& st
 }
 
 Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, uint32_t stage) {
-  Inventory of = WithoutUnits(inventory);
+  Inventory of = models::WithoutUnits(inventory);
   of.set_model_units(static_cast<uint32_t>(inventory.units_size()));
   of.set_first_trained(static_cast<uint32_t>(models::FirstTrained(inventory)));
   for (const ModelChunk& chunk : ChunksOf(stages)) {

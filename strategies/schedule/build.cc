@@ -65,11 +65,12 @@ class Builder {
       bytes_.push_back(4 * partition::Flatten(unit).elements);
       trained_bytes_.push_back(4 * partition::TrainedElements(unit));
     }
+    owners_ = OwnersByUnit(inventory);
+    lent_ = LentToOtherChunks();
     gathers_ = GatherSpans();
     reductions_ = ReduceSpans();
     gather_of_ = SpanByUnit(gathers_, units_);
     reduction_of_ = SpanByUnit(reductions_, units_);
-    owners_ = OwnersByUnit(inventory);
     for (const std::vector<int32_t>& owners : owners_) {
       std::vector<int32_t>& reads = reads_.emplace_back();
       for (const int32_t owner : owners) reads.push_back(gather_of_[owner]);
@@ -162,10 +163,23 @@ class Builder {
   bool Splits(int32_t u) const { return splits_ && SplitsBackward(inventory_.units(u)); }
   static bool AddsGradients(const Event& event) { return Traits(event.kind).gradients == GradientUse::kAdd; }
 
+  // By unit: whether one of another chunk of the stage borrows a tensor of it.
+  std::vector<bool> LentToOtherChunks() const {
+    std::vector<bool> lent(static_cast<size_t>(units_));
+    for (const ChunkSpan& chunk : chunks_) {
+      for (int32_t u = chunk.begin; u < chunk.end; ++u) {
+        for (const int32_t owner : owners_[u]) {
+          if (owner < chunk.begin || owner >= chunk.end) lent[owner] = true;
+        }
+      }
+    }
+    return lent;
+  }
+
   // Spans do not reach over it: the chunks of a stage are computed at different times, and so are the gradients of
-  // units that split and of those that do not.
+  // units that split, of those that do not, and of those that another chunk adds to.
   bool BeginsSpan(int32_t u) const {
-    if (u > 0 && Splits(u) != Splits(u - 1)) return true;
+    if (u > 0 && (Splits(u) != Splits(u - 1) || lent_[u] || lent_[u - 1])) return true;
     return std::any_of(chunks_.begin(), chunks_.end(), [u](const ChunkSpan& chunk) { return chunk.begin == u; });
   }
 
@@ -751,6 +765,7 @@ class Builder {
   std::vector<Span> gathers_, reductions_;         // what is gathered, and what reduced, together
   std::vector<int32_t> gather_of_, reduction_of_;  // by unit: its span of those
   std::vector<std::vector<int32_t>> owners_;       // by unit
+  std::vector<bool> lent_;                         // by unit
   std::vector<std::vector<int32_t>> reads_;        // by unit: spans of gathers_ that its events read, ascending
   std::vector<Event> events_;
   std::vector<PlannedPhase> phases_;
