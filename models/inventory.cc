@@ -118,9 +118,11 @@ int ModelUnits(const Inventory& inventory) {
   return inventory.chunks().empty() ? inventory.units_size() : static_cast<int>(inventory.model_units());
 }
 
-uint64_t OutputBytes(const Unit& unit, uint64_t compute_bytes) {
+uint64_t OutputBytes(const Unit& unit, uint64_t compute_bytes) { return OutputBytes(unit.outputs(), compute_bytes); }
+
+uint64_t OutputBytes(const google::protobuf::RepeatedPtrField<Activation>& outputs, uint64_t compute_bytes) {
   uint64_t bytes = 0;
-  for (const Activation& output : unit.outputs()) {
+  for (const Activation& output : outputs) {
     uint64_t elements = 1;
     for (const uint64_t n : output.shape()) elements *= n;
     bytes += elements * (output.type() == Activation::COMPUTE ? compute_bytes : sizeof(float));

@@ -57,7 +57,8 @@ uint64_t Buffers(const Inventory& inventory);
 int ModelUnit(const Inventory& inventory, int unit);
 int ModelUnits(const Inventory& inventory);
 
-// Of one sample of all that the unit hands to the next one, where computing takes `compute_bytes` an element.
+// Of one sample of all that a unit hands to the next one, where computing takes `compute_bytes` an element.
+uint64_t OutputBytes(const google::protobuf::RepeatedPtrField<Activation>& outputs, uint64_t compute_bytes);
 uint64_t OutputBytes(const Unit& unit, uint64_t compute_bytes);
 
 // Whether the inventory says what goes from each unit to the next, as a cut between ranks needs. FailedPrecondition: a

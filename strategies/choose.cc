@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/bytes.h"
+#include "strategies/choose_mesh.h"
 
 namespace muster::strategies {
 namespace {
@@ -34,39 +35,15 @@ bool GoesByNodes(const Train& train, absl::Span<const RankPlace> ranks) {
   return true;
 }
 
-std::vector<Train> AllWays(const Train& train, absl::Span<const RankPlace> ranks) {
+std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
   const bool always = train.activation_checkpointing();
   std::vector<Train> ways;
-  Strategy simple;
-  if (ranks.size() == std::max(1u, train.parallel().pipeline())) {
-    simple.mutable_single();
-    ways.push_back(With(train, simple, always));
-    if (!always) ways.push_back(With(train, simple, true));
-    return ways;
+  for (const Strategy& strategy : DataStrategies(train, ranks)) ways.push_back(With(train, strategy, always));
+  if (!always) {
+    const bool alone = ways[0].strategy().has_single();
+    ways.push_back(With(train, alone ? ways[0].strategy() : FsdpOf(RESHARD_FULL_SHARD), true));
   }
-  simple.mutable_ddp();
-  ways.push_back(With(train, simple, always));
-  for (const uint32_t stage : {1u, 2u}) {
-    simple.mutable_zero()->set_stage(stage);
-    ways.push_back(With(train, simple, always));
-  }
-  ways.push_back(With(train, FsdpOf(RESHARD_SHARD_GRAD_OP), always));
-  ways.push_back(With(train, FsdpOf(RESHARD_FULL_SHARD), always));
-  if (GoesByNodes(train, ranks)) ways.push_back(With(train, FsdpOf(RESHARD_HYBRID), always));
-  if (!always) ways.push_back(With(train, FsdpOf(RESHARD_FULL_SHARD), true));
   return ways;
-}
-
-std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
-  std::vector<Train> ways = AllWays(train, ranks);
-  if (train.offload().parameters())
-    std::erase_if(ways, [](const Train& t) { return KeepsAllParameters(t.strategy()); });
-  return ways;
-}
-
-std::string Time(double seconds) {
-  if (seconds < 1) return absl::StrFormat("%.3g ms", 1e3 * seconds);
-  return seconds < 1000 ? absl::StrFormat("%.3g s", seconds) : absl::StrFormat("%.0f s", seconds);
 }
 
 std::string Reason(const Choice& choice, const Hardware& hardware) {
@@ -77,12 +54,12 @@ std::string Reason(const Choice& choice, const Hardware& hardware) {
   for (const Candidate& candidate : choice.candidates) {
     if (&candidate == &chosen) continue;
     if (candidate.unfit.empty()) {
-      slower.push_back(absl::StrCat(NameOf(candidate.train), " ", Time(candidate.step_seconds)));
+      slower.push_back(absl::StrCat(NameOf(candidate.train), " ", TimeText(candidate.step_seconds)));
     } else {
       unfit.push_back(absl::StrCat(NameOf(candidate.train), " ", FormatBytes(SlotBytesFor(candidate.peak_bytes))));
     }
   }
-  std::string reason = absl::StrCat(name, ", ", Time(chosen.step_seconds), " a step predicted on ", hardware.name,
+  std::string reason = absl::StrCat(name, ", ", TimeText(chosen.step_seconds), " a step predicted on ", hardware.name,
                                     " and ", FormatBytes(chosen.peak_bytes), " a rank");
   if (!slower.empty()) absl::StrAppend(&reason, "; others that fit: ", absl::StrJoin(slower, ", "));
   if (!unfit.empty()) absl::StrAppend(&reason, "; does not fit: ", absl::StrJoin(unfit, ", "));
@@ -91,8 +68,29 @@ std::string Reason(const Choice& choice, const Hardware& hardware) {
 
 }  // namespace
 
+std::vector<Strategy> DataStrategies(const Train& train, absl::Span<const RankPlace> ranks) {
+  std::vector<Strategy> all(1);
+  if (ranks.size() == std::max(1u, train.parallel().pipeline())) {
+    all[0].mutable_single();
+    return all;
+  }
+  all[0].mutable_ddp();
+  for (const uint32_t stage : {1u, 2u}) all.emplace_back().mutable_zero()->set_stage(stage);
+  all.push_back(FsdpOf(RESHARD_SHARD_GRAD_OP));
+  all.push_back(FsdpOf(RESHARD_FULL_SHARD));
+  if (GoesByNodes(train, ranks)) all.push_back(FsdpOf(RESHARD_HYBRID));
+  if (train.offload().parameters()) std::erase_if(all, KeepsAllParameters);
+  return all;
+}
+
+std::string TimeText(double seconds) {
+  if (seconds < 1) return absl::StrFormat("%.3g ms", 1e3 * seconds);
+  return seconds < 1000 ? absl::StrFormat("%.3g s", seconds) : absl::StrFormat("%.0f s", seconds);
+}
+
 absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                               const Hardware& hardware, Budget* budget) {
+  if (train.parallel().auto_()) return ChooseMesh(train, inventory, ranks, hardware, budget);
   Choice choice;
   for (Train& way : Ways(train, ranks)) {
     absl::StatusOr<MemoryPlan> memory_plan = PlanMemory(way, inventory, ranks, budget);
@@ -103,6 +101,7 @@ absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, ab
     candidate.unfit = WhyUnfit(*memory_plan, ranks);
     candidate.step_seconds =
         PredictStep(way, inventory, memory_plan->layout, memory_plan->programs, ranks, hardware)[0].timeline.seconds;
+    candidate.name = NameOf(way);
     candidate.train = std::move(way);
   }
   const auto less = [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; };

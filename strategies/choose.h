@@ -14,14 +14,17 @@
 namespace muster::strategies {
 
 struct Candidate {
+  std::string name;
   Train train;              // concrete
   uint64_t peak_bytes = 0;  // of the rank that needs most
   double step_seconds = 0;  // predicted
   std::string unfit;        // empty: it fits
+  std::string lost;         // parallel: auto: why it was not chosen; empty: it was
+  bool least = false;       // parallel: auto: it was not planned; peak and step are lower bounds
 };
 
 struct Choice {
-  std::vector<Candidate> candidates;  // simplest first
+  std::vector<Candidate> candidates;  // simplest first; of parallel: auto as ChooseMesh has them
   size_t chosen = 0;
   bool fits = false;        // otherwise the chosen one is the one that needs least
   std::string reason;       // one line: what was chosen, by which figures, and what does not fit
@@ -34,8 +37,15 @@ struct Choice {
 // Candidates are, for the ranks of each stage of a pipeline, single on one rank; ddp, zero 1 and 2, fsdp shard_grad_op
 // and full_shard on several, and hybrid on several nodes with equally many ranks; each strategy that shards most also
 // with activation checkpointing. Takes the fastest that fits, but prefers a simpler one that is less than 2% slower.
-// REQUIRES: `train` is resolved and its strategy auto. Errors as Compile.
+// With parallel: auto, ChooseMesh. REQUIRES: `train` is resolved and its strategy auto. Errors as Compile.
 absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                               const Hardware& hardware, Budget* budget = nullptr);
+
+// Of the ranks of one stage, simplest first: single on one; ddp, zero 1 and 2, fsdp shard_grad_op and full_shard on
+// several, and hybrid on several nodes with equally many ranks. Those that offload.parameters goes with.
+std::vector<Strategy> DataStrategies(const Train& train, absl::Span<const RankPlace> ranks);
+
+// "1.2 s", "310 ms".
+std::string TimeText(double seconds);
 
 }  // namespace muster::strategies

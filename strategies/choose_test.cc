@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 #include "strategies/partition/flat.h"
 
@@ -192,6 +193,75 @@ TEST(PlanMemory, SharesBySpeedAreAsLargeAsMemoryAllows) {
   // A model that fits no slots is still reported.
   for (RankPlace& rank : ranks) rank.memory_bytes = kGiB / 2;
   EXPECT_NE(WhyUnfit(*PlanMemory(train, inventory, ranks), ranks), "");
+}
+
+// Two to three stages of a rank each, with slots that some cuts fit, against all cuts.
+TEST(PlanMemory, CutsAPipelineForItsStagesMemory) {
+  int moved = 0, none = 0;
+  for (const uint32_t stages : {2u, 3u}) {
+    Train train = SizedGpt2(GPT2_SIZE_SMALL, 4 * stages, 1);
+    train.mutable_model()->mutable_gpt2()->set_layers(6);
+    train.mutable_strategy()->mutable_single();
+    train.mutable_parallel()->set_pipeline(stages);
+    train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+    const Inventory inventory = *models::MakeInventory(train.model());
+    const MemoryPlan free = *PlanMemory(train, inventory, FullNodes(stages, 8, 0));
+    std::vector<std::vector<std::string>> cuts = {{}};
+    for (uint32_t stage = 1; stage < stages; ++stage) {
+      std::vector<std::vector<std::string>> more;
+      for (const std::vector<std::string>& cut : cuts) {
+        for (int u = 1; u < inventory.units_size(); ++u) {
+          more.push_back(cut);
+          more.back().push_back(inventory.units(u).name());
+        }
+      }
+      cuts = more;
+    }
+    for (const double part : {1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5}) {
+      std::vector<RankPlace> ranks = FullNodes(stages, 8, 0);
+      for (uint32_t rank = 0; rank < stages; ++rank) {
+        const double bytes = part * static_cast<double>(SlotBytesFor(free.peak()));
+        ranks[rank].memory_bytes = static_cast<uint64_t>(rank == 0 ? bytes : 0.9 * bytes);
+      }
+      bool any = false;
+      for (const std::vector<std::string>& cut : cuts) {
+        Train with = train;
+        for (const std::string& name : cut) with.mutable_pipeline()->add_cut(name);
+        const auto plan = PlanMemory(with, inventory, ranks);
+        any |= plan.ok() && WhyUnfit(*plan, ranks).empty();
+      }
+      const MemoryPlan plan = *PlanMemory(train, inventory, ranks);
+      const std::string why = WhyUnfit(plan, ranks);
+      EXPECT_EQ(why.empty(), any) << stages << " stages, " << part << ": " << why;
+      EXPECT_EQ(plan.no_cut_fits, !any);
+      if (!any) {
+        EXPECT_TRUE(absl::StrContains(why, absl::StrCat("; no cut into ", stages, " stages was found that fits")))
+            << why;
+        EXPECT_TRUE(absl::StrContains(why, "the stage lacks ")) << why;
+      }
+      none += any ? 0 : 1;
+      moved += any && plan.layout.table_sha256 != free.layout.table_sha256 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(moved, 1);
+  EXPECT_GT(none, 1);
+}
+
+TEST(MakeLayout, GivesAFastStageMoreWhereSharesAreBySpeed) {
+  Train train = Ragged(2);
+  train.mutable_parallel()->set_pipeline(2);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  std::vector<RankPlace> ranks = FullNodes(2, 2, 0);
+  const auto units = [&] {
+    const PartitionTable table = MakeLayout(train, inventory, ranks)->table;
+    return std::count_if(table.units().begin(), table.units().end(),
+                         [](const UnitPartition& unit) { return unit.stage() == 0; });
+  };
+  const auto equal = units();
+  ranks[0].flops_per_second = 3e12, ranks[1].flops_per_second = 1e12;
+  EXPECT_GT(units(), equal + 2) << "12 layers and a head of five layers' work";
+  train.mutable_strategy()->mutable_fsdp()->set_shares(SHARES_MEMORY);
+  EXPECT_EQ(units(), equal);
 }
 
 TEST(MakeLayout, RefusesATableThatNoMessageHolds) {

@@ -1,6 +1,7 @@
 #include "strategies/compile.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -125,6 +126,9 @@ constexpr uint64_t kWorkPerDigested = 8;  // an op's text, hashed
 constexpr uint64_t kBytesPerOp = sizeof(Op) + 24;
 constexpr uint64_t kWorkPerCut = 1;   // of a unit: planned, checked, summed up, serialized
 constexpr uint64_t kBytesPerCut = 8;  // as boundaries
+// Of a part of the model: made, cut, checked, summed up for its memory.
+constexpr uint64_t kWorkPerPartTensor = 100;
+constexpr uint64_t kBytesPerPartTensor = 400;
 
 // Most ops that a schedule of that recipe has: all that may come for a unit and a microbatch, and once a step.
 uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
@@ -150,17 +154,21 @@ absl::Status SpendOnTable(const Train& train, const Inventory& inventory, uint64
   const bool sharded = strategy.has_zero() || strategy.has_fsdp();
   const Placement placement = strategy.has_zero() ? strategy.zero().placement() : strategy.fsdp().placement();
   const bool searched = placement == PLACEMENT_WHOLE || placement == PLACEMENT_RAGGED;
-  const uint64_t shards = sharded ? ranks : 1, tensors = Tensors(inventory),
+  const uint64_t shares = models::TensorRanks(inventory), shards = sharded ? ranks : 1, tensors = Tensors(inventory),
                  units = static_cast<uint64_t>(inventory.units_size());
   // It ends when it is too large to be handed out, and each cut takes a byte at least.
-  const uint64_t cuts = std::min<uint64_t>(kMaxTableBytes, units * shards);
+  const uint64_t cuts = std::min<uint64_t>(kMaxTableBytes, units * std::max(shards, shares));
   const auto what = [&] {
     return absl::StrCat("a partition table of ", units, " units on ", ranks,
                         " ranks; use fewer ranks, or strategy.placement: even");
   };
-  absl::Status status =
-      Spend(budget, 16 * tensors + kWorkPerCut * cuts + (searched ? cuts * tensors / units / 4 : 0), what);
-  return status.ok() ? Hold(budget, kBytesPerCut * cuts, what) : status;
+  // Stages and shares are models of their own.
+  const uint64_t parts = train.parallel().pipeline() > 1 || shares > 1 ? shares * tensors : 0;
+  absl::Status status = Spend(budget,
+                              16 * tensors + kWorkPerPartTensor * parts + kWorkPerCut * cuts +
+                                  (searched ? cuts * tensors / units / 4 : 0),
+                              what);
+  return status.ok() ? Hold(budget, kBytesPerCut * cuts + kBytesPerPartTensor * parts, what) : status;
 }
 
 absl::StatusOr<RankProgram> CompileRecipe(const ScheduleRecipe& recipe, const Inventory& inventory, Budget* budget,
@@ -225,11 +233,49 @@ Buffers BuffersOf(const RankProgram& program, const UnitSizes& sizes) {
   return buffers;
 }
 
-// The units of one stage, with one share of their tensors. REQUIRES: these are not all of the model.
-Inventory PartOf(const Inventory& inventory, const pipeline::StageOfUnit& stages, uint32_t stage, uint32_t tensor) {
-  if (models::TensorRanks(inventory) == 1) return pipeline::StageInventory(inventory, stages, stage);
-  Inventory share = models::ShareOf(inventory, tensor);
-  return pipeline::Stages(stages) == 1 ? share : pipeline::StageInventory(share, stages, stage);
+// The inventories of all parts, as Layout has them: each share is made once, and then cut into its stages. REQUIRES:
+// there are several.
+std::vector<ModelPart> PartsOf(const Inventory& inventory, const pipeline::StageOfUnit& stages) {
+  const uint32_t count = pipeline::Stages(stages), tensor = models::TensorRanks(inventory);
+  std::vector<ModelPart> parts(size_t{count} * tensor);
+  for (uint32_t share = 0; share < tensor; ++share) {
+    const Inventory divided = tensor > 1 ? models::ShareOf(inventory, share) : Inventory();
+    const Inventory& own = tensor > 1 ? divided : inventory;
+    for (uint32_t stage = 0; stage < count; ++stage) {
+      Inventory& of = parts[size_t{stage} * tensor + share].inventory;
+      of = count > 1 ? pipeline::StageInventory(own, stages, stage) : own;
+    }
+  }
+  return parts;
+}
+
+// REQUIRES: `table` is joined of the parts' tables.
+absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world,
+                                std::vector<ModelPart> parts) {
+  if (absl::Status s = pipeline::CheckCut(inventory, pipeline::StagesOf(table)); !s.ok()) return s;
+  if (world % table.shards() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a table of ", table.shards(), " shards, and ", world, " ranks are not a multiple of that"));
+  }
+  Layout layout;
+  const uint32_t tensor = partition::TensorRanks(table);
+  layout.mesh = {.pipeline = partition::Stages(table),
+                 .replica = world / table.shards(),
+                 .shard = partition::ShardsOfStage(table) / tensor,
+                 .tensor = tensor};
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    const Coordinate at = CoordinateOf(layout.mesh, rank);
+    RankRole& role = layout.roles.emplace_back();
+    role.set_rank(rank);
+    role.set_shard(OwnerAt(layout.mesh, at));
+    role.set_replica(at.replica);
+    role.set_stage(at.pipeline);
+    role.set_tensor(at.tensor);
+  }
+  layout.table_sha256 = partition::TableSha256(table);
+  layout.table = std::move(table);
+  if (!parts.empty()) layout.parts = std::make_shared<const std::vector<ModelPart>>(std::move(parts));
+  return layout;
 }
 
 }  // namespace
@@ -274,40 +320,19 @@ uint32_t Microbatches(const Batch& batch, uint32_t data_ranks) {
   return std::max(1u, (share + rows - 1) / rows);
 }
 
-StageModel::StageModel(const Inventory& inventory, const Layout& layout, uint32_t stage, uint32_t tensor)
-    : whole_inventory_(&inventory), whole_table_(&layout.table) {
-  if (layout.mesh.pipeline == 1 && layout.mesh.tensor == 1) return;
-  inventory_ = PartOf(inventory, pipeline::StagesOf(layout.table), stage, tensor);
-  table_ = partition::TableOf(layout.table, stage, tensor);
-}
-
 uint32_t ShardInStage(const Layout& layout, uint32_t rank) { return CoordinateOf(layout.mesh, rank).shard; }
 
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world) {
   if (absl::Status s = partition::Check(table, inventory); !s.ok()) return s;
-  if (absl::Status s = pipeline::CheckCut(inventory, pipeline::StagesOf(table)); !s.ok()) return s;
-  if (world % table.shards() != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a table of ", table.shards(), " shards, and ", world, " ranks are not a multiple of that"));
+  std::vector<ModelPart> parts;
+  if (partition::Stages(table) * partition::TensorRanks(table) > 1) {
+    parts = PartsOf(inventory, pipeline::StagesOf(table));
+    for (size_t part = 0; part < parts.size(); ++part) {
+      const uint32_t tensor = partition::TensorRanks(table), number = static_cast<uint32_t>(part);
+      parts[part].table = partition::TableOf(table, number / tensor, number % tensor);
+    }
   }
-  Layout layout;
-  const uint32_t tensor = partition::TensorRanks(table);
-  layout.mesh = {.pipeline = partition::Stages(table),
-                 .replica = world / table.shards(),
-                 .shard = partition::ShardsOfStage(table) / tensor,
-                 .tensor = tensor};
-  for (uint32_t rank = 0; rank < world; ++rank) {
-    const Coordinate at = CoordinateOf(layout.mesh, rank);
-    RankRole& role = layout.roles.emplace_back();
-    role.set_rank(rank);
-    role.set_shard(OwnerAt(layout.mesh, at));
-    role.set_replica(at.replica);
-    role.set_stage(at.pipeline);
-    role.set_tensor(at.tensor);
-  }
-  layout.table_sha256 = partition::TableSha256(table);
-  layout.table = std::move(table);
-  return layout;
+  return LayoutOf(std::move(table), inventory, world, std::move(parts));
 }
 
 bool KeepsAllParameters(const Strategy& strategy) {
@@ -322,26 +347,21 @@ bool SharesBySpeed(const Strategy& strategy) {
 
 namespace {
 
-// The tables of all stages, each on its own ranks, which have neighboring numbers, and of all shares of their units'
-// tensors; and what the owners' parts are in proportion to, by owner.
-struct StageTables {
+// A table for the ranks of each of `parts`, which are numbered as in Layout: those of a stage are neighbors. And what
+// the owners' parts are in proportion to, by owner.
+struct PartTables {
   std::vector<PartitionTable> tables;
   std::vector<uint64_t> weights;
 };
-absl::StatusOr<StageTables> MakeStageTables(const Train& train, const Inventory& inventory,
-                                            absl::Span<const RankPlace> ranks, const pipeline::StageOfUnit& stages) {
-  const size_t count = pipeline::Stages(stages), tensor = models::TensorRanks(inventory);
-  const size_t each = ranks.size() / count;
-  StageTables made;
-  for (size_t part = 0; part < count * tensor; ++part) {
+absl::StatusOr<PartTables> MakeTables(const Train& train, absl::Span<const RankPlace> ranks, uint32_t tensor,
+                                      absl::Span<const Inventory* const> parts) {
+  const size_t each = ranks.size() / (parts.size() / tensor);
+  PartTables made;
+  for (size_t part = 0; part < parts.size(); ++part) {
     const size_t stage = part / tensor, share = part % tensor;
-    std::optional<Inventory> divided;
-    if (count * tensor > 1)
-      divided = PartOf(inventory, stages, static_cast<uint32_t>(stage), static_cast<uint32_t>(share));
-    const Inventory& own = divided.has_value() ? *divided : inventory;
     std::vector<RankPlace> its_ranks;
     for (size_t r = share; r < each; r += tensor) its_ranks.push_back(ranks[stage * each + r]);
-    absl::StatusOr<PartitionTable> table = TableOf(train, own, its_ranks);
+    absl::StatusOr<PartitionTable> table = TableOf(train, *parts[part], its_ranks);
     if (!table.ok()) return table.status();
     if (part > 0 && table->shards() != made.tables[0].shards()) {
       return absl::InvalidArgumentError(absl::StrCat("strategy: stage 0 has ", made.tables[0].shards(),
@@ -350,10 +370,11 @@ absl::StatusOr<StageTables> MakeStageTables(const Train& train, const Inventory&
     }
     const std::vector<uint64_t> weights =
         partition::Weights(its_ranks, table->shards(), SharesBySpeed(train.strategy()) ? SHARES_SPEED : SHARES_MEMORY,
-                           partition::FlatElements(own));
-    made.weights.resize(count * tensor * weights.size());
-    for (size_t s = 0; s < weights.size(); ++s)
+                           partition::FlatElements(*parts[part]));
+    made.weights.resize(parts.size() * weights.size());
+    for (size_t s = 0; s < weights.size(); ++s) {
       made.weights[(stage * weights.size() + s) * tensor + share] = weights[s];
+    }
     made.tables.push_back(*std::move(table));
   }
   return made;
@@ -361,8 +382,24 @@ absl::StatusOr<StageTables> MakeStageTables(const Train& train, const Inventory&
 
 }  // namespace
 
+std::vector<pipeline::ChunkPlace> StagePlaces(const Train& train, absl::Span<const RankPlace> ranks) {
+  const size_t count = std::max(1u, train.parallel().pipeline()), each = ranks.size() / count;
+  std::vector<pipeline::ChunkPlace> places(count);
+  double sum = 0, known = 0;
+  for (const RankPlace& rank : ranks) sum += rank.flops_per_second, known += rank.flops_per_second > 0 ? 1 : 0;
+  if (!SharesBySpeed(train.strategy()) || known == 0) return places;
+  for (size_t stage = 0; stage < count; ++stage) {
+    places[stage].speed = std::numeric_limits<double>::infinity();
+    for (const RankPlace& rank : ranks.subspan(stage * each, each)) {
+      const double speed = rank.flops_per_second > 0 ? rank.flops_per_second : sum / known;
+      places[stage].speed = std::min(places[stage].speed, speed);
+    }
+  }
+  return places;
+}
+
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
-                                  Budget* budget) {
+                                  Budget* budget, absl::Span<const pipeline::ChunkPlace> places) {
   const uint32_t pipeline = std::max(1u, train.parallel().pipeline()), tensor = models::TensorRanks(inventory);
   if (ranks.size() % pipeline != 0) {
     return absl::InvalidArgumentError(
@@ -374,9 +411,18 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
                                                    pipeline > 1 ? " ranks of a stage" : " ranks"));
   }
   if (absl::Status s = SpendOnTable(train, inventory, ranks.size(), budget); !s.ok()) return s;
-  const absl::StatusOr<pipeline::StageOfUnit> stages = pipeline::StagesOf(train, inventory);
+  const std::vector<pipeline::ChunkPlace> by_speed = StagePlaces(train, ranks);
+  const absl::StatusOr<pipeline::StageOfUnit> stages =
+      pipeline::StagesOf(train, inventory, places.empty() ? by_speed : places, budget);
   if (!stages.ok()) return stages.status();
-  absl::StatusOr<StageTables> made = MakeStageTables(train, inventory, ranks, *stages);
+  std::vector<ModelPart> parts;
+  std::vector<const Inventory*> inventories = {&inventory};
+  if (pipeline * tensor > 1) {
+    parts = PartsOf(inventory, *stages);
+    inventories.clear();
+    for (const ModelPart& part : parts) inventories.push_back(&part.inventory);
+  }
+  absl::StatusOr<PartTables> made = MakeTables(train, ranks, tensor, inventories);
   if (!made.ok()) return made.status();
   size_t bytes = 0;
   for (const PartitionTable& table : made->tables) bytes += table.ByteSizeLong();
@@ -386,9 +432,13 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
         ", the most that can be handed out; of the placements, even has the "
         "smallest tables; use that, fewer ranks, or a model of fewer layers"));
   }
-  PartitionTable table =
-      made->tables.size() == 1 ? std::move(made->tables[0]) : pipeline::Join(made->tables, *stages, tensor);
-  absl::StatusOr<Layout> layout = LayoutOf(std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
+  for (size_t part = 0; part < inventories.size(); ++part) {
+    if (absl::Status s = partition::Check(made->tables[part], *inventories[part]); !s.ok()) return s;
+  }
+  PartitionTable table = parts.empty() ? std::move(made->tables[0]) : pipeline::Join(made->tables, *stages, tensor);
+  for (size_t part = 0; part < parts.size(); ++part) parts[part].table = std::move(made->tables[part]);
+  absl::StatusOr<Layout> layout =
+      LayoutOf(std::move(table), inventory, static_cast<uint32_t>(ranks.size()), std::move(parts));
   if (layout.ok()) layout->weights = std::move(made->weights);
   return layout;
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +14,7 @@
 #include "proto/spec.pb.h"
 #include "strategies/budget.h"
 #include "strategies/partition/planners.h"
+#include "strategies/pipeline/cut.h"
 #include "strategies/schedule/schedule.h"
 
 namespace muster::strategies {
@@ -28,6 +29,13 @@ inline constexpr uint64_t kMaxUnitMicrobatches = 250'000;
 // `world` ranks on one node, of equal memory.
 std::vector<RankPlace> AnyPlaces(uint32_t world);
 
+// What the ranks of one stage of a pipeline with one share of its units' tensors train, as a model of its own: its
+// units, and its part of the table with its own shards, numbered from 0.
+struct ModelPart {
+  Inventory inventory;
+  PartitionTable table;
+};
+
 // How a job is laid out over its ranks.
 struct Layout {
   PartitionTable table;
@@ -36,25 +44,29 @@ struct Layout {
   std::vector<RankRole> roles;  // by rank: its place in the mesh
   // By shard: what its shares are in proportion to, as partition::Weights; empty for a table from elsewhere.
   std::vector<uint64_t> weights;
+  // By stage and share, stage * mesh.tensor + share; copies of a layout have them in common. Where the only part is all
+  // of the model, none: it is not copied.
+  std::shared_ptr<const std::vector<ModelPart>> parts;
 };
 
-// What the ranks of one stage of a pipeline with one share of its units' tensors train, as a model of its own: its
-// units, and its part of the table with its own shards, numbered from 0. All of the model is not copied. Model and
-// layout outlive it.
+// A part of a model, or all of it where a layout has only one. Model and layout outlive it.
 class StageModel {
  public:
-  StageModel(const Inventory& inventory, const Layout& layout, uint32_t stage, uint32_t tensor = 0);
+  StageModel(const Inventory& inventory, const Layout& layout, uint32_t stage, uint32_t tensor = 0)
+      : inventory_(&inventory), table_(&layout.table) {
+    if (layout.parts == nullptr) return;
+    const ModelPart& part = layout.parts->at(size_t{stage} * layout.mesh.tensor + tensor);
+    inventory_ = &part.inventory, table_ = &part.table;
+  }
   // A rank's.
   StageModel(const Inventory& inventory, const Layout& layout, const RankRole& role)
       : StageModel(inventory, layout, role.stage(), role.tensor()) {}
-  const Inventory& inventory() const { return inventory_.has_value() ? *inventory_ : *whole_inventory_; }
-  const PartitionTable& table() const { return table_.has_value() ? *table_ : *whole_table_; }
+  const Inventory& inventory() const { return *inventory_; }
+  const PartitionTable& table() const { return *table_; }
 
  private:
-  const Inventory* const whole_inventory_;
-  const PartitionTable* const whole_table_;
-  std::optional<Inventory> inventory_;
-  std::optional<PartitionTable> table_;
+  const Inventory* inventory_;
+  const PartitionTable* table_;
 };
 
 // The rank's shard among those of its stage and share.
@@ -68,8 +80,13 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
 // with 2), or its table is too large; or parallel does not divide the ranks or the units. Messages begin with
 // the field's path, "strategy: ". ResourceExhausted, Cancelled:
 // from the budget.
+//
+// A pipeline's cut is the spec's, or CutUnits' for its stages at `places`; none: at StagePlaces.
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
-                                  Budget* budget = nullptr);
+                                  Budget* budget = nullptr, absl::Span<const pipeline::ChunkPlace> places = {});
+
+// By stage: as fast as its slowest rank where shares are by speed, else all alike; whatever their memory.
+std::vector<pipeline::ChunkPlace> StagePlaces(const Train& train, absl::Span<const RankPlace> ranks);
 
 // The name in a spec: "fsdp".
 const char* KindOf(const Strategy& strategy);

@@ -13,41 +13,79 @@
 #include "models/inventory.h"
 #include "strategies/optimizer_plan.h"
 #include "strategies/partition/table.h"
-#include "strategies/schedule/chunks.h"
 
 namespace muster::strategies {
 namespace {
 
-// The groups of one kind, as the cost model sees them: the most ranks and the most nodes of any group.
-struct GroupTopology {
-  uint32_t ranks = 1;
-  uint32_t nodes = 1;
-  uint32_t least_on_node = 1;  // their ports carry the traffic into the node
-};
+// Ranks on the fullest node.
+double Crowd(absl::Span<const RankPlace> ranks) {
+  std::map<uint32_t, uint32_t> of_node;
+  uint32_t most = 1;
+  for (const RankPlace& rank : ranks) most = std::max(most, ++of_node[rank.node]);
+  return most;
+}
 
 double Doublings(uint32_t n) { return n <= 1 ? 0 : std::bit_width(n - 1); }
 
-// By Op::group, of the groups that have ranks of `stage`.
+// By Op::group.
 std::vector<GroupTopology> TopologiesOf(const std::vector<GroupSpec>& groups, const Mesh& mesh, uint32_t stage,
                                         absl::Span<const RankPlace> ranks) {
   std::vector<GroupTopology> topologies;
-  const uint32_t of_stage = mesh.ranks() / mesh.pipeline;
-  for (const GroupSpec& group : groups) {
-    GroupTopology& topology = topologies.emplace_back();
-    topology.least_on_node = mesh.ranks();
-    std::set<uint32_t> seen;  // groups of the kind, by their first rank
-    for (uint32_t rank = stage * of_stage; rank < (stage + 1) * of_stage; ++rank) {
-      const std::optional<Membership> own = MembershipOf(mesh, group, rank);
-      if (!own.has_value() || !seen.insert(own->first).second) continue;
-      std::map<uint32_t, uint32_t> on_node;
-      for (const uint32_t member : MembersOf(mesh, group, rank)) ++on_node[ranks[member].node];
-      for (const auto& [node, count] : on_node) topology.least_on_node = std::min(topology.least_on_node, count);
-      topology.ranks = std::max(topology.ranks, own->size);
-      topology.nodes = std::max(topology.nodes, static_cast<uint32_t>(on_node.size()));
-    }
-  }
+  for (const GroupSpec& group : groups) topologies.push_back(TopologyOf(group, mesh, stage, ranks));
   return topologies;
 }
+
+}  // namespace
+
+Rates RatesOf(const Train& train, Device device, absl::Span<const RankPlace> ranks, const Hardware& hardware) {
+  const bool tf32 = train.precision().tf32() && hardware.tf32_flops > 0;
+  // GPUs compute fp16 as fast as bf16, CPUs by GEMMs of fp32.
+  const bool narrow =
+      train.precision().compute() == DTYPE_BF16 || (train.precision().compute() == DTYPE_FP16 && device == DEVICE_CUDA);
+  Rates rates{.flops = narrow ? hardware.bf16_flops
+                       : tf32 ? hardware.tf32_flops
+                              : hardware.fp32_flops,
+              .memory_bytes_per_second = hardware.memory_bytes_per_second,
+              .op_seconds = hardware.op_seconds,
+              .width = static_cast<double>(DtypeBytes(train.precision().compute()))};
+  if (hardware.at_full_speed > 0) rates.slowdown = std::max(1.0, Crowd(ranks) / hardware.at_full_speed);
+  return rates;
+}
+
+OpCost PassCost(const Rates& rates, const Unit& unit, double elements, double samples, double forwards, double flops) {
+  const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * rates.width / 4;
+  const double bytes = elements * rates.width + samples * activations;
+  return {.latency = forwards * rates.op_seconds,
+          .work = rates.slowdown * (flops * samples / rates.flops + forwards * bytes / rates.memory_bytes_per_second)};
+}
+
+GroupTopology TopologyOf(const GroupSpec& group, const Mesh& mesh, uint32_t stage, absl::Span<const RankPlace> ranks) {
+  const uint32_t of_stage = mesh.ranks() / mesh.pipeline;
+  GroupTopology topology;
+  topology.least_on_node = mesh.ranks();
+  std::set<uint32_t> seen;  // groups of the kind, by their first rank
+  for (uint32_t rank = stage * of_stage; rank < (stage + 1) * of_stage; ++rank) {
+    const std::optional<Membership> own = MembershipOf(mesh, group, rank);
+    if (!own.has_value() || !seen.insert(own->first).second) continue;
+    std::map<uint32_t, uint32_t> on_node;
+    for (const uint32_t member : MembersOf(mesh, group, rank)) ++on_node[ranks[member].node];
+    for (const auto& [node, count] : on_node) topology.least_on_node = std::min(topology.least_on_node, count);
+    topology.ranks = std::max(topology.ranks, own->size);
+    topology.nodes = std::max(topology.nodes, static_cast<uint32_t>(on_node.size()));
+  }
+  return topology;
+}
+
+OpCost Moved(const GroupTopology& g, const Hardware& hardware, double bytes, double incoming) {
+  if (g.ranks <= 1) return {};
+  const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : incoming / hardware.inside.bytes_per_second;
+  const double between = bytes * (g.nodes - 1) / g.nodes / (g.least_on_node * hardware.between.bytes_per_second);
+  const double latency = Doublings(g.ranks / g.nodes + (g.ranks % g.nodes > 0 ? 1 : 0)) * hardware.inside.seconds +
+                         Doublings(g.nodes) * hardware.between.seconds;
+  return {.latency = latency, .work = g.nodes > 1 ? std::max(inside, between) : inside};
+}
+
+namespace {
 
 class CostModel {
  public:
@@ -56,14 +94,14 @@ class CostModel {
             absl::Span<const RankPlace> ranks, const Hardware& hardware)
       : train_(train),
         inventory_(model.inventory()),
-        input_bytes_(InputBytes(model.inventory())),
         table_(model.table()),
         hardware_(hardware),
         last_microbatch_(program.schedule.microbatches - 1),
         left_out_(program.left_out),
         groups_(TopologiesOf(program.schedule.groups, mesh, stage, ranks)),
         share_(ShareOf(train.batch().sequences(), mesh.data_ranks(), 0).sequences),
-        compute_bytes_(DtypeBytes(train.precision().compute())),
+        rates_(RatesOf(train, model.inventory().device(), ranks, hardware)),
+        compute_bytes_(rates_.width),
         reduce_bytes_(DtypeBytes(train.precision().reduce())),
         state_rate_(hardware.memory_bytes_per_second),
         update_flops_(hardware.bf16_flops) {
@@ -88,12 +126,6 @@ class CostModel {
     }
     const std::vector<uint64_t> state = StateBytes(train.optimizer(), inventory, table);
     state_bytes_ = *std::max_element(state.begin(), state.end());
-    const bool tf32 = train.precision().tf32() && hardware.tf32_flops > 0;
-    // GPUs compute fp16 as fast as bf16, CPUs by GEMMs of fp32.
-    const bool narrow = train.precision().compute() == DTYPE_BF16 ||
-                        (train.precision().compute() == DTYPE_FP16 && inventory.device() == DEVICE_CUDA);
-    flops_ = narrow ? hardware.bf16_flops : tf32 ? hardware.tf32_flops : hardware.fp32_flops;
-    if (hardware.at_full_speed > 0) slowdown_ = std::max(1.0, Crowd(ranks) / hardware.at_full_speed);
   }
 
   OpCost Of(const Op& op) const {
@@ -121,14 +153,6 @@ class CostModel {
       most.push_back(*std::max_element(of.begin(), of.end()));
     }
   };
-
-  // Ranks on the fullest node.
-  static double Crowd(absl::Span<const RankPlace> ranks) {
-    std::map<uint32_t, uint32_t> of_node;
-    uint32_t most = 1;
-    for (const RankPlace& rank : ranks) most = std::max(most, ++of_node[rank.node]);
-    return most;
-  }
 
   static uint64_t Sum(const std::vector<uint64_t>& by_unit, const Op& op) {
     return std::accumulate(by_unit.begin() + op.unit, by_unit.begin() + op.unit_end, uint64_t{0});
@@ -163,7 +187,8 @@ class CostModel {
   OpCost Orthogonalization(const Op& op, MemoryTraffic traffic) const {
     if (traffic != MemoryTraffic::kOptimizerState || !train_.optimizer().has_muon()) return {};
     const int unit_end = op.unit < 0 ? inventory_.units_size() : op.unit_end;
-    return {.work = slowdown_ * UpdateFlops(train_.optimizer(), inventory_, table_, std::max(0, op.unit), unit_end) /
+    return {.work = rates_.slowdown *
+                    UpdateFlops(train_.optimizer(), inventory_, table_, std::max(0, op.unit), unit_end) /
                     update_flops_};
   }
 
@@ -180,11 +205,8 @@ class CostModel {
     const Unit& unit = inventory_.units(op.unit);
     const double sequences = Sequences(op);
     if (sequences == 0) return {};
-    const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * compute_bytes_ / 4;
-    const double bytes = static_cast<double>(parameters_.elements[op.unit]) * compute_bytes_ + sequences * activations;
-    return {.latency = forwards * hardware_.op_seconds,
-            .work = slowdown_ *
-                    (Flops(unit, traits) * sequences / flops_ + forwards * bytes / hardware_.memory_bytes_per_second)};
+    return PassCost(rates_, unit, static_cast<double>(parameters_.elements[op.unit]), sequences, forwards,
+                    Flops(unit, traits));
   }
 
   // Per sample. The two halves of a backward are what its gradients of parameters take, and the rest.
@@ -194,15 +216,14 @@ class CostModel {
     return traits.forwards * unit.forward_flops();
   }
 
-  // A rank receives all but its own share; a node receives the other nodes' share.
   OpCost Moved(int32_t group, double bytes, double incoming) const {
-    const GroupTopology& g = groups_[group];
-    if (g.ranks <= 1) return {};
-    const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : incoming / hardware_.inside.bytes_per_second;
-    const double between = bytes * (g.nodes - 1) / g.nodes / (g.least_on_node * hardware_.between.bytes_per_second);
-    const double latency = Doublings(g.ranks / g.nodes + (g.ranks % g.nodes > 0 ? 1 : 0)) * hardware_.inside.seconds +
-                           Doublings(g.nodes) * hardware_.between.seconds;
-    return {.latency = latency, .work = g.nodes > 1 ? std::max(inside, between) : inside};
+    return strategies::Moved(groups_[group], hardware_, bytes, incoming);
+  }
+
+  // From one rank to another.
+  OpCost Handed(int32_t group, double bytes) const {
+    const Link& link = groups_[group].nodes > 1 ? hardware_.between : hardware_.inside;
+    return {.latency = link.seconds, .work = bytes / link.bytes_per_second};
   }
 
   // Each collective waits for the one before. A rank without samples takes part, too.
@@ -250,9 +271,10 @@ class CostModel {
       case Payload::kActivations: {
         const EdgeUse edge = Traits(op.kind).edge;
         const bool handed_on = edge == EdgeUse::kSendActivation || edge == EdgeUse::kReceiveGradient;
-        const double bytes = Sequences(op) * static_cast<double>(handed_on ? inventory_.units(op.unit).output_bytes()
-                                                                           : input_bytes_[op.unit]);
-        return Moved(op.group, bytes, bytes);
+        const double bytes = Sequences(op) * static_cast<double>(models::OutputBytes(
+                                                 handed_on ? inventory_.units(op.unit).outputs() : InputsOf(op.unit),
+                                                 static_cast<uint64_t>(compute_bytes_)));
+        return Handed(op.group, bytes);
       }
       case Payload::kTied:
         return Tied(op, compute_bytes_);
@@ -262,6 +284,13 @@ class CostModel {
     return {};
   }
 
+  // What the first unit of a chunk reads.
+  const google::protobuf::RepeatedPtrField<Activation>& InputsOf(int32_t unit) const {
+    const auto chunk = std::find_if(inventory_.chunks().begin(), inventory_.chunks().end(),
+                                    [&](const Chunk& c) { return static_cast<int32_t>(c.begin()) == unit; });
+    return chunk->inputs();
+  }
+
   OpCost Tied(const Op& op, double width) const {
     const std::string& unit = inventory_.units(op.unit).name();
     double bytes = 0;
@@ -269,7 +298,7 @@ class CostModel {
       if (tied.owner() == unit || tied.user() == unit)
         bytes += width * static_cast<double>(models::Elements(tied.tensor()));
     }
-    return Moved(op.group, bytes, bytes);
+    return Handed(op.group, bytes);
   }
 
   OpCost Sharded(const Op& op, const Sizes& sizes, double width) const {
@@ -297,21 +326,19 @@ class CostModel {
 
   const Train& train_;
   const Inventory& inventory_;
-  const std::vector<uint64_t> input_bytes_;  // by unit
   const PartitionTable& table_;
   const Hardware& hardware_;
   const int32_t last_microbatch_;
   const uint32_t left_out_;
   const std::vector<GroupTopology> groups_;
   const uint64_t share_;  // sequences of a step
+  const Rates rates_;
   const double compute_bytes_, reduce_bytes_;
   double state_rate_;    // bytes per second of the memory that has the optimizer's state
   double update_flops_;  // FLOP/s of the optimizer's GEMMs
   Sizes parameters_, gradients_;
   uint64_t own_ = 0;          // the most trained elements that any shard owns
   uint64_t state_bytes_ = 0;  // the most optimizer state
-  double flops_ = 0;
-  double slowdown_ = 1;  // of compute, when ranks of a node share its cores
 };
 
 }  // namespace

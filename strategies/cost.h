@@ -20,6 +20,29 @@
 
 namespace muster::strategies {
 
+// How fast a rank computes a job, whatever its layout.
+struct Rates {
+  double flops = 0;     // of GEMMs
+  double slowdown = 1;  // of compute, where ranks of a node share its cores
+  double memory_bytes_per_second = 0;
+  double op_seconds = 0;
+  double width = 4;  // bytes of an element that it computes with
+};
+Rates RatesOf(const Train& train, Device device, absl::Span<const RankPlace> ranks, const Hardware& hardware);
+// As many passes as `forwards` through a unit of so many elements of parameters, of so many samples in all.
+OpCost PassCost(const Rates& rates, const Unit& unit, double elements, double samples, double forwards, double flops);
+
+// The groups of one kind, as the cost model sees them: the most ranks and the most nodes of any group.
+struct GroupTopology {
+  uint32_t ranks = 1;
+  uint32_t nodes = 1;
+  uint32_t least_on_node = 1;  // their ports carry the traffic into the node
+};
+// Of the groups that have ranks of `stage`.
+GroupTopology TopologyOf(const GroupSpec& group, const Mesh& mesh, uint32_t stage, absl::Span<const RankPlace> ranks);
+// Of a collective. A rank receives `incoming` of the bytes; a node receives the other nodes' share.
+OpCost Moved(const GroupTopology& group, const Hardware& hardware, double bytes, double incoming);
+
 struct Predicted {
   std::vector<OpCost> costs;  // by op of the training schedule
   Timeline timeline;

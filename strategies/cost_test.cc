@@ -72,6 +72,35 @@ TEST(PredictStep, DdpReducesEveryByteOnceOverTheLinks) {
 }
 
 // Two ranks of a node: a link moves the other rank's half in a gather, and a sum is twice a move.
+// What a ResNet hands on is bf16 where it computes in that; a language model's residual stream is fp32.
+TEST(PredictStep, StagesSendActivationsInTheirTypes) {
+  Train train = TinyToCost();
+  train.mutable_model()->mutable_resnet()->set_depth(18);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_parallel()->set_pipeline(2);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_GPIPE);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const auto sent = [&](Dtype compute) {
+    train.mutable_precision()->set_compute(compute);
+    const std::vector<RankPlace> ranks = FullNodes(2, 1, 0);
+    const Layout layout = *MakeLayout(train, inventory, ranks);
+    const std::vector<RankProgram> programs = *Outline(train, inventory, layout);
+    const Predicted first = PredictStep(train, inventory, layout, programs, ranks, Round())[0];
+    for (size_t i = 0; i < first.costs.size(); ++i) {
+      const Op& op = programs[0].schedule.ops[i];
+      if (op.kind == OpKind::kSendActivation) {
+        const Unit& unit = inventory.units(op.unit);
+        EXPECT_NEAR(first.costs[i].work, static_cast<double>(models::OutputBytes(unit, DtypeBytes(compute))) / 25e6,
+                    1e-12);
+        return first.costs[i].work;
+      }
+    }
+    ADD_FAILURE() << "nothing is sent";
+    return 0.0;
+  };
+  EXPECT_NEAR(sent(DTYPE_BF16), sent(DTYPE_FP32) / 2, 1e-12);
+}
+
 TEST(PredictStep, WhatUnitsExchangeTakesTheTimeOfCompute) {
   Train train = TinyToCost();
   train.mutable_batch()->set_microbatch(4);

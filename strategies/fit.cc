@@ -12,6 +12,7 @@
 #include "common/bytes.h"
 #include "strategies/defaults.h"
 #include "strategies/partition/table.h"
+#include "strategies/pipeline/stages.h"
 
 namespace muster::strategies {
 namespace {
@@ -61,7 +62,8 @@ class Advice {
   bool Enough() const { return exhausted_ || fits_.size() >= kMostAdvice; }
   // Whether a spec may ask for so small a microbatch.
   bool Allowed(const Train& train, uint32_t world) const {
-    const uint32_t data_ranks = world / std::max(1u, train.parallel().pipeline());
+    const uint32_t data_ranks =
+        world / (std::max(1u, train.parallel().pipeline()) * std::max(1u, train.parallel().tensor()));
     return uint64_t{Microbatches(train.batch(), data_ranks)} * static_cast<uint64_t>(inventory_.units_size()) <=
            kMaxUnitMicrobatches;
   }
@@ -120,8 +122,8 @@ uint64_t MemoryPlan::peak() const {
 namespace {
 
 absl::StatusOr<MemoryPlan> LookOnce(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
-                                    Budget* budget) {
-  absl::StatusOr<Layout> layout = MakeLayout(train, inventory, ranks, budget);
+                                    Budget* budget, absl::Span<const pipeline::ChunkPlace> places = {}) {
+  absl::StatusOr<Layout> layout = MakeLayout(train, inventory, ranks, budget, places);
   if (!layout.ok()) return layout.status();
   absl::StatusOr<std::vector<RankProgram>> programs = Outline(train, inventory, *layout, budget);
   if (!programs.ok()) return programs.status();
@@ -138,13 +140,124 @@ uint64_t MostElements(uint64_t memory_bytes, uint64_t own, uint64_t peak, uint64
   return static_cast<uint64_t>(std::max(1.0, room / static_cast<double>(bytes_an_element) * 63 / 64));
 }
 
+// What the rank that lacks most is short of; 0: all fit.
+uint64_t MostLacking(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks) {
+  uint64_t most = 0;
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    const uint64_t needs = SlotBytesFor(memory_plan.of(rank).peak);
+    if (ranks[rank].memory_bytes > 0 && needs > ranks[rank].memory_bytes) {
+      most = std::max(most, needs - ranks[rank].memory_bytes);
+    }
+  }
+  return most;
+}
+
+// How the memory of a pipeline's stages grows with their units, as the plans of some cuts show it.
+class StageMemory {
+ public:
+  StageMemory(const Inventory& inventory, absl::Span<const RankPlace> ranks, std::vector<pipeline::ChunkPlace> stages)
+      : units_(pipeline::LoadsOf(inventory)), ranks_(ranks), places_(std::move(stages)), seen_(places_.size()) {}
+
+  // By stage, as CutUnits takes it.
+  const std::vector<pipeline::ChunkPlace>& places() const { return places_; }
+
+  void See(const MemoryPlan& memory_plan) {
+    std::vector<Seen> now(places_.size());
+    const pipeline::StageOfUnit stages = pipeline::StagesOf(memory_plan.layout.table);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      now[stages[u].stage].elements += units_[u].elements;
+      now[stages[u].stage].kept += units_[u].kept_bytes;
+    }
+    for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (ranks_[rank].memory_bytes == 0) continue;
+      const Memory& memory = memory_plan.of(rank);
+      Seen& of = now[memory_plan.layout.roles[rank].stage()];
+      const double left = kUsable * static_cast<double>(ranks_[rank].memory_bytes) - static_cast<double>(memory.peak);
+      if (of.peak > 0 && left >= of.left) continue;
+      of.left = left, of.peak = static_cast<double>(memory.peak);
+      of.activations = static_cast<double>(memory.activations), of.fixed = static_cast<double>(memory.fixed);
+    }
+    // The same in all stages, but for tensors that are tied to another stage's.
+    for (const Seen& of : now) {
+      if (of.peak == 0) continue;
+      const double average = (of.peak - of.fixed - of.activations) / std::max(1.0, of.elements);
+      element_bytes_ = element_bytes_ == 0 ? average : std::min(element_bytes_, average);
+    }
+    for (size_t stage = 0; stage < now.size(); ++stage) Take(now[stage], stage);
+  }
+
+ private:
+  // A stage's units, and the rank of it that has least left.
+  struct Seen {
+    double elements = 0, kept = 0;
+    double peak = 0, activations = 0, fixed = 0, left = 0;
+  };
+
+  // What kept bytes add is known from the second cut on: what they added from the one before. Until then it counts as
+  // nothing, so that a stage is tried with more.
+  void Take(const Seen& now, size_t stage) {
+    if (now.peak == 0) return;
+    pipeline::ChunkPlace& place = places_[stage];
+    const Seen& before = seen_[stage];
+    place.element_bytes = element_bytes_;
+    const double average = now.kept > 0 ? now.activations / now.kept : 0;
+    if (before.peak > 0 && before.kept != now.kept) {
+      place.kept_times = std::clamp((now.activations - before.activations) / (now.kept - before.kept), 0.0, average);
+    }
+    place.room_bytes = now.left + place.element_bytes * now.elements + place.kept_times * now.kept;
+    seen_[stage] = now;
+  }
+
+  const std::vector<pipeline::UnitLoad> units_;
+  const absl::Span<const RankPlace> ranks_;
+  std::vector<pipeline::ChunkPlace> places_;
+  std::vector<Seen> seen_;
+  double element_bytes_ = 0;
+};
+
+// Whether the stages together have about as much memory as they need: a cut moves it from one to another, and little of
+// it goes away.
+bool MayFitTogether(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks) {
+  constexpr double kMostSaved = 1.3;
+  double needs = 0, room = 0;
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].memory_bytes == 0) return true;
+    needs += static_cast<double>(memory_plan.of(rank).peak);
+    room += kUsable * static_cast<double>(ranks[rank].memory_bytes);
+  }
+  return needs <= kMostSaved * room;
+}
+
+// Looks for a cut with which all stages fit.
+absl::StatusOr<MemoryPlan> CutForMemory(const Train& train, const Inventory& inventory,
+                                        absl::Span<const RankPlace> ranks, MemoryPlan best, Budget* budget) {
+  const int most_tries = MayFitTogether(best, ranks) ? 6 : 0;
+  uint64_t lacking = MostLacking(best, ranks);
+  StageMemory memory(inventory, ranks, StagePlaces(train, ranks));
+  memory.See(best);
+  std::vector<std::string> tried = {best.layout.table_sha256};
+  for (int i = 0; i < most_tries && lacking > 0; ++i) {
+    absl::StatusOr<MemoryPlan> next = LookOnce(train, inventory, ranks, budget, memory.places());
+    if (!next.ok()) return next;
+    if (std::find(tried.begin(), tried.end(), next->layout.table_sha256) != tried.end()) break;
+    tried.push_back(next->layout.table_sha256);
+    memory.See(*next);
+    if (const uint64_t lacks = MostLacking(*next, ranks); lacks < lacking) best = *std::move(next), lacking = lacks;
+  }
+  best.no_cut_fits = lacking > 0;
+  return best;
+}
+
 }  // namespace
 
 absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                       Budget* budget) {
   absl::StatusOr<MemoryPlan> memory_plan = LookOnce(train, inventory, ranks, budget);
-  if (!memory_plan.ok() || !SharesBySpeed(train.strategy()) || WhyUnfit(*memory_plan, ranks).empty())
-    return memory_plan;
+  if (!memory_plan.ok() || MostLacking(*memory_plan, ranks) == 0) return memory_plan;
+  if (!SharesBySpeed(train.strategy())) {
+    if (memory_plan->layout.mesh.pipeline == 1 || !train.pipeline().cut().empty()) return memory_plan;
+    return CutForMemory(train, inventory, ranks, *std::move(memory_plan), budget);
+  }
   std::vector<uint64_t> bytes;  // by stage
   for (uint32_t stage = 0; stage < memory_plan->programs.size(); ++stage) {
     bytes.push_back(
@@ -193,6 +306,26 @@ absl::StatusOr<std::vector<WholeProgram>> CompileWhole(const Train& train, const
   return whole;
 }
 
+namespace {
+
+// " (stage 1, h.4 to head)"; empty without a pipeline.
+std::string StageText(const Layout& layout, uint32_t rank) {
+  if (layout.mesh.pipeline == 1) return "";
+  const uint32_t stage = layout.roles[rank].stage();
+  std::string text;
+  const auto& units = layout.table.units();
+  const auto of_stage = [&](int u) { return u >= 0 && u < units.size() && units[u].stage() == stage; };
+  for (int u = 0; u < units.size() && units[u].tensor() == 0; ++u) {
+    const bool begins = of_stage(u) && (!of_stage(u - 1) || units[u].begins_chunk());
+    const bool ends = of_stage(u) && (!of_stage(u + 1) || units[u + 1].begins_chunk() || units[u + 1].tensor() > 0);
+    if (begins) absl::StrAppend(&text, ", ", units[u].unit());
+    if (ends && !begins) absl::StrAppend(&text, " to ", units[u].unit());
+  }
+  return absl::StrCat(" (stage ", stage, text, ")");
+}
+
+}  // namespace
+
 std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks) {
   std::optional<uint32_t> worst;
   const auto over = [&](uint32_t rank) {
@@ -204,8 +337,14 @@ std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> 
   }
   if (!worst.has_value()) return "";
   const uint64_t peak = memory_plan.of(*worst).peak;
-  return absl::StrCat("rank ", *worst, " needs ", FormatBytes(SlotBytesFor(peak)), " (its predicted peak of ",
-                      FormatBytes(peak), " and 10% to spare), its slot has ", FormatBytes(ranks[*worst].memory_bytes));
+  return absl::StrCat("rank ", *worst, StageText(memory_plan.layout, *worst), " needs ",
+                      FormatBytes(SlotBytesFor(peak)), " (its predicted peak of ", FormatBytes(peak),
+                      " and 10% to spare), its slot has ", FormatBytes(ranks[*worst].memory_bytes),
+                      memory_plan.no_cut_fits
+                          ? absl::StrCat("; no cut into ", memory_plan.layout.mesh.pipeline,
+                                         " stages was found that fits, and with this one the stage lacks ",
+                                         FormatBytes(SlotBytesFor(peak) - ranks[*worst].memory_bytes))
+                          : "");
 }
 
 namespace {

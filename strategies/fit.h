@@ -27,12 +27,16 @@ struct MemoryPlan {
   std::vector<RankProgram> programs;  // by stage of the pipeline: of its ranks, or its outline
   std::vector<Memory> by_shard;
   std::vector<uint32_t> held;  // shards that own less than their speed's share, since their ranks' memory holds no more
+  bool no_cut_fits = false;    // of a pipeline that the planner cuts: no other cut was found to need less
 
   const Memory& of(uint32_t rank) const { return by_shard[layout.roles[rank].shard()]; }
   uint64_t peak() const;  // of the rank that needs most
 };
 
-// `train` is resolved and concrete. Shares by speed are limited by the ranks' memory. Errors as MakeLayout.
+// `train` is resolved and concrete. Shares by speed are limited by the ranks' memory. A pipeline is cut so that its
+// slowest stage is as fast as can be. If a stage does not fit then, it is cut again for what the stages' memory takes,
+// where the first cut shows how a stage's memory grows with its units; a cut that fits is found unless that differs
+// much among units. Errors as MakeLayout.
 absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                       Budget* budget = nullptr);
 
@@ -48,7 +52,8 @@ absl::StatusOr<std::vector<WholeProgram>> CompileWhole(const Train& train, const
                                                        const MemoryPlan& memory_plan, Budget* budget = nullptr);
 
 // Empty: every rank fits, or its slot's memory is unknown. Otherwise names the rank that does not, with figures: "rank
-// 3 needs 61.2 GiB (its predicted peak of 55.1 GiB and 10% to spare), its slot has 40 GiB".
+// 3 needs 61.2 GiB (its predicted peak of 55.1 GiB and 10% to spare), its slot has 40 GiB"; of a pipeline also its
+// stage.
 std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> ranks);
 
 // Suggests what would fit such slots, each suggestion tried: checkpointing, more sharding, a smaller microbatch, more

@@ -1,9 +1,14 @@
+#include <cerrno>
+#include <cstring>
+#include <fstream>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
 #include "cli/job_file.h"
 #include "cli/output/describe.h"
 #include "cli/output/ownership.h"
+#include "cli/output/timeline.h"
 #include "cli/output_format.h"
 
 namespace muster::cli {
@@ -13,7 +18,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     std::vector<std::string> files;
     std::vector<std::string> sets;
     PlanSections parts;
-    std::string hardware;
+    std::string hardware, timeline;
     uint64_t memory_bytes = 0;
     Format format = Format::kTable;
   };
@@ -28,6 +33,8 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   command->add_flag("--schedule", flags->parts.schedule, "also show the ops of a step, with their times and memory");
   command->add_option("--stage", flags->parts.stage, "with --schedule: only the ops of this stage of a pipeline")
       ->type_name("N");
+  command->add_option("--timeline", flags->timeline, "also write a picture of the predicted step (SVG)")
+      ->type_name("FILE");
   command->add_flag("--simulate", flags->parts.times, "also predict how long a step would take");
   command->add_option("--hardware", flags->hardware,
                       "hardware to predict times for: h100, h200, a100, rtx4090, cpu (default: that of the nodes)");
@@ -45,10 +52,19 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     *request.mutable_spec() = reading->spec;
     request.set_hardware(flags->hardware);
     request.set_memory_bytes(flags->memory_bytes);
-    request.set_ops(flags->parts.schedule || flags->format == Format::kSvg);
+    request.set_ops(flags->parts.schedule || flags->format == Format::kSvg || !flags->timeline.empty());
     flags->parts.times |= !flags->hardware.empty();
     const absl::StatusOr<v1::PlanReply> plan = (*client)->Plan(request);
     if (!plan.ok()) return WithPlaces(plan.status(), reading->sources);
+    if (!flags->timeline.empty()) {
+      const absl::StatusOr<std::string> picture = TimelineSvg(*plan);
+      if (!picture.ok()) return picture.status();
+      errno = 0;
+      std::ofstream out(flags->timeline, std::ios::binary);
+      out << *picture;
+      out.close();
+      if (!out) return absl::InternalError(absl::StrCat("cannot write ", flags->timeline, ": ", std::strerror(errno)));
+    }
     if (flags->format == Format::kTable) {
       Print(DescribePlan(*plan, flags->parts, invocation.Out()));
     } else if (flags->format == Format::kSvg) {

@@ -81,13 +81,16 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
   absl::StrAppend(&out, "\nGenerations:\n", Indented(table.Render(screen)));
   const auto& placed = reply.generations(0).ranks();
   const bool stages = absl::c_any_of(placed, [](const v1::RankPlacement& rank) { return rank.role().stage() > 0; });
+  const bool shares = absl::c_any_of(placed, [](const v1::RankPlacement& rank) { return rank.role().tensor() > 0; });
   std::vector<Column> columns = {{"RANK", true}};
   if (stages) columns.push_back({"STAGE", true});
+  if (shares) columns.push_back({"TENSOR", true});
   columns.insert(columns.end(), {{"NODE"}, {"SLOTS"}, {"STATE"}, {"EXIT"}});
   Table ranks(columns);
   for (const v1::RankPlacement& rank : placed) {
     std::vector<Cell> cells = {absl::StrCat(rank.rank())};
     if (stages) cells.emplace_back(absl::StrCat(rank.role().stage()));
+    if (shares) cells.emplace_back(absl::StrCat(rank.role().tensor()));
     cells.insert(cells.end(), {rank.node(), Slots(rank.slots()), StateName(rank.state()),
                                rank.has_exit() ? rank.exit().message() : ""});
     ranks.Add(std::move(cells));
@@ -283,7 +286,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("Owner", OneLine(job.owner()));
   line("Model", ModelName(job.spec()));
   line("Strategy",
-       absl::StrCat(StrategyName(job.spec()), PipelineName(job.spec()), ", ", RanksOf(job.spec().resources())));
+       absl::StrCat(StrategyName(job.spec()), ParallelName(job.spec()), ", ", RanksOf(job.spec().resources())));
   if (reply.generations_size() > 0) line("Chosen", OneLine(reply.generations(0).strategy_reason()));
   if (job.queue_position() > 0) line("Queue", absl::StrCat("place ", job.queue_position()));
   if (job.has_submitted()) line("Submitted", Ago(job.submitted(), now));

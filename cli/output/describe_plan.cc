@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,7 @@ std::string Names(const std::vector<std::string>& nodes) {
 struct Alike {
   const v1::RankPlan* first = nullptr;
   std::vector<uint32_t> ranks;
+  std::set<uint32_t> shares;  // that these ranks have of their units' tensors
   std::vector<std::string> nodes;
 };
 
@@ -74,9 +76,10 @@ std::vector<Alike> GroupRanks(const v1::PlanReply& plan) {
                                        rank.fixed_bytes(),     rank.peak_bytes(),     rank.slot_bytes(),
                                        rank.host_bytes(),      rank.node().empty(),   rank.stage()};
     const auto [at, fresh] = known.emplace(key, groups.size());
-    if (fresh) groups.push_back({.first = &rank, .ranks = {}, .nodes = {}});
+    if (fresh) groups.push_back({.first = &rank, .ranks = {}, .shares = {}, .nodes = {}});
     Alike& group = groups[at->second];
     group.ranks.push_back(rank.rank());
+    group.shares.insert(rank.tensor());
     if (!rank.node().empty() && (group.nodes.empty() || group.nodes.back() != rank.node())) {
       group.nodes.push_back(rank.node());
     }
@@ -91,7 +94,9 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   const bool host = any([](const v1::RankPlan& r) { return r.host_bytes() > 0; });
   const bool stages = plan.stages_size() > 0;
   std::vector<Column> columns = {{"RANK", true}};
+  const bool shares = any([](const v1::RankPlan& r) { return r.tensor() > 0; });
   if (stages) columns.push_back({"STAGE", true});
+  if (shares) columns.push_back({"TENSOR", true});
   columns.insert(columns.end(), {{"PARAMETERS", true},
                                  {"GRADIENTS", true},
                                  {"OPTIMIZER", true},
@@ -113,6 +118,7 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
     const v1::RankPlan& r = *group.first;
     std::vector<Cell> cells = {Runs(group.ranks)};
     if (stages) cells.emplace_back(absl::StrCat(r.stage()));
+    if (shares) cells.emplace_back(Runs({group.shares.begin(), group.shares.end()}));
     for (const uint64_t bytes : {r.parameter_bytes(), r.gradient_bytes(), r.optimizer_bytes(), r.gather_bytes(),
                                  r.reduce_bytes(), r.activation_bytes()}) {
       cells.emplace_back(FormatBytes(bytes));
@@ -156,12 +162,22 @@ std::string StageTable(const v1::PlanReply& plan, const Screen& screen) {
 }
 
 std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
-  Table table({{"CANDIDATE"}, {"PEAK", true}, {"STEP", true}, {"FITS"}});
+  const bool reasons = std::any_of(plan.candidates().begin(), plan.candidates().end(),
+                                   [](const v1::CandidatePlan& c) { return !c.lost().empty(); });
+  std::vector<Column> columns = {{"CANDIDATE"}, {"PEAK", true}, {"STEP", true}, {"FITS"}};
+  if (reasons) columns.push_back({"WHY NOT"});
+  Table table(columns);
+  bool least = false;
   for (const v1::CandidatePlan& c : plan.candidates()) {
-    table.Add({Cell(c.strategy(), c.strategy() == plan.strategy() ? Colour::kGreen : Colour::kNone),
-               FormatBytes(c.peak_bytes()), Seconds(c.step_seconds()), c.unfit().empty() ? "yes" : "no"});
+    const char* bound = c.least() ? "> " : "";
+    least |= c.least();
+    std::vector<Cell> cells = {Cell(c.strategy(), c.strategy() == plan.strategy() ? Colour::kGreen : Colour::kNone),
+                               absl::StrCat(bound, FormatBytes(c.peak_bytes())),
+                               absl::StrCat(bound, Seconds(c.step_seconds())), c.unfit().empty() ? "yes" : "no"};
+    if (reasons) cells.emplace_back(c.lost().empty() ? "chosen" : c.lost());
+    table.Add(std::move(cells));
   }
-  return table.Render(screen);
+  return absl::StrCat(table.Render(screen), least ? ">: lower bounds, by which it lost before it was planned\n" : "");
 }
 
 std::string Times(const v1::PlanReply& plan) {
@@ -223,7 +239,7 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, c
   std::string out =
       absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec), ", ",
                    Count(static_cast<double>(plan.parameters())), " parameters, ", StrategyName(spec),
-                   PipelineName(spec), " on ", ranks, ranks == 1 ? " rank\n" : " ranks\n");
+                   ParallelName(spec), " on ", ranks, ranks == 1 ? " rank\n" : " ranks\n");
   const bool tokens = plan.tokens_per_step() > 0;
   absl::StrAppend(&out, Grouped(tokens ? plan.tokens_per_step() : plan.samples_per_step()),
                   tokens ? " tokens a step, " : " samples a step, ", plan.microbatches(),

@@ -144,12 +144,19 @@ std::string StrategyName(const v1::JobSpec& spec) {
   return member->name();
 }
 
-std::string PipelineName(const v1::JobSpec& spec) {
+std::string ParallelName(const v1::JobSpec& spec) {
   const v1::Train& train = spec.train();
-  if (train.parallel().pipeline() <= 1) return "";
-  const std::string schedule = EnumName(train.pipeline().schedule(), v1::PipelineSchedule_descriptor());
-  return absl::StrCat(", ", train.parallel().pipeline(), " stages by ", schedule,
-                      train.pipeline().chunks() > 1 ? absl::StrCat(" of ", train.pipeline().chunks(), " chunks") : "");
+  std::string name;
+  if (train.parallel().pipeline() > 1) {
+    const std::string schedule = EnumName(train.pipeline().schedule(), v1::PipelineSchedule_descriptor());
+    absl::StrAppend(&name, ", ", train.parallel().pipeline(), " stages by ", schedule);
+    if (train.pipeline().chunks() > 1) absl::StrAppend(&name, " of ", train.pipeline().chunks(), " chunks");
+  }
+  if (train.parallel().tensor() > 1) {
+    absl::StrAppend(&name, ", tensor parallel over ", train.parallel().tensor(),
+                    train.parallel().sequence_parallel() ? " with sequence parallel" : "");
+  }
+  return name;
 }
 
 std::string OneLine(absl::string_view text) { return Clean(text, false); }

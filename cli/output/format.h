@@ -35,8 +35,8 @@ bool Ended(v1::JobState state);
 // "gpt2 tiny", "zero 3", "fsdp hybrid" of a resolved spec.
 std::string ModelName(const v1::JobSpec& spec);
 std::string StrategyName(const v1::JobSpec& spec);
-// ", 4 stages by 1f1b", ", 2 stages by interleaved of 3 chunks"; "" without a pipeline.
-std::string PipelineName(const v1::JobSpec& spec);
+// ", 4 stages by 1f1b", ", 2 stages by interleaved of 3 chunks, tensor parallel over 4"; "" without either.
+std::string ParallelName(const v1::JobSpec& spec);
 
 // Text from elsewhere (log lines in tables, messages, names) must not move the cursor: control characters become '?',
 // line breaks become spaces.

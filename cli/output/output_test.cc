@@ -487,6 +487,26 @@ TEST(DescribePlan, ShowsTimesCandidatesAndOps) {
   }
 }
 
+TEST(DescribePlan, SaysWhyMixesLost) {
+  v1::PlanReply plan;
+  *plan.mutable_resolved() = MakeJob().spec();
+  plan.set_strategy("ddp, microbatch 8"), plan.set_strategy_reason("ddp, microbatch 8, 20 ms");
+  const auto add = [&](const char* name, double seconds, const char* lost, bool least) {
+    v1::CandidatePlan& c = *plan.add_candidates();
+    c.set_strategy(name), c.set_step_seconds(seconds), c.set_peak_bytes(1024), c.set_lost(lost), c.set_least(least);
+  };
+  add("ddp, microbatch 8", 0.02, "", false);
+  add("2 stages by 1f1b, single, microbatch 1", 0.03, "bubble: 8 ms more, 30% of its step", false);
+  add("4 stages by gpipe, single, microbatch 1", 0.04, "takes at least 40 ms", true);
+  const std::string text = DescribePlan(plan, {}, kPipe);
+  for (const char* part :
+       {"FITS  WHY NOT\n", "ddp, microbatch 8                          1 KiB    20 ms  yes   chosen\n",
+        "yes   bubble: 8 ms more, 30% of its step\n", "> 1 KiB  > 40 ms  yes   takes at least 40 ms\n",
+        ">: lower bounds, by which it lost before it was planned\n"}) {
+    EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;
+  }
+}
+
 TEST(DescribeJob, ShowsAllPartsOfAJob) {
   v1::GetJobReply reply;
   *reply.mutable_job() = MakeJob();

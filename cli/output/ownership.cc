@@ -7,9 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "cli/output/format.h"
+#include "cli/output/svg.h"
+#include "cli/output/timeline.h"
 #include "common/bytes.h"
 
 namespace muster::cli {
@@ -18,9 +19,7 @@ namespace {
 // In pixels.
 constexpr double kMargin = 20, kBars = 120, kBarsWidth = 700, kRight = kBars + kBarsWidth + 10, kWidth = 1000;
 constexpr double kLeastHeight = 14, kMostHeight = 64, kRowGap = 4, kLine = 18;
-constexpr double kStageHeight = 20, kLeastBlock = 0.05;
-constexpr double kLeastWidth = 1;                           // of a part that is drawn alone
-constexpr double kFont = 12, kLeastFont = 7, kDigit = 0.6;  // a digit's width, in font sizes
+constexpr double kLeastWidth = 1;  // of a part that is drawn alone
 constexpr int kLegendColumns = 3, kLegendMost = 192, kCharacters = 150;
 
 struct Segment {
@@ -86,10 +85,6 @@ std::vector<Segment> Visible(const Row& row) {
   return parts;
 }
 
-std::string Escape(absl::string_view text) {
-  return absl::StrReplaceAll(OneLine(text), {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
-}
-
 // Neighboring shards get hues far apart (the golden angle); all are light enough for dark text.
 std::string FillOf(uint32_t shard) {
   const double hue = std::fmod(210 + 137.508 * shard, 360) / 60;
@@ -99,10 +94,6 @@ std::string FillOf(uint32_t shard) {
     return static_cast<int>(std::lround(255 * (light + chroma * (std::clamp(at - 1, 0.0, 1.0) - 0.5))));
   };
   return absl::StrFormat("#%02x%02x%02x", channel(0), channel(4), channel(2));
-}
-
-std::string Text(double x, double y, const std::string& text, const std::string& attributes = "") {
-  return absl::StrFormat("<text x=\"%.1f\" y=\"%.1f\"%s>%s</text>\n", x, y, attributes, Escape(text));
 }
 
 std::string ShardsName(const Segment& part) {
@@ -129,23 +120,20 @@ std::string RanksOf(const std::vector<uint32_t>& ranks) {
 
 std::string DrawRow(const Row& row, double top, double height) {
   const double scale = kBarsWidth / static_cast<double>(std::max<uint64_t>(1, row.elements));
-  std::string out = Text(kBars - 10, top + height / 2 + 4, Cut(row.unit, 16, true), " text-anchor=\"end\"");
+  std::string out = SvgText(kBars - 10, top + height / 2 + 4, Cut(row.unit, 16, true), " text-anchor=\"end\"");
   for (const Segment& part : Visible(row)) {
     const double x = kBars + scale * static_cast<double>(part.begin);
     const double width = scale * static_cast<double>(part.end - part.begin);
     const uint64_t bytes = ToBytes(part.end - part.begin);
     absl::StrAppendFormat(&out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\">", x, top,
                           width, height, FillOf(part.first));
-    absl::StrAppendFormat(&out, "<title>%s: %s of %s, %.2f%%</title></rect>\n", Escape(row.unit), ShardsName(part),
+    absl::StrAppendFormat(&out, "<title>%s: %s of %s, %.2f%%</title></rect>\n", SvgEscape(row.unit), ShardsName(part),
                           FormatBytes(bytes),
                           100.0 * static_cast<double>(part.end - part.begin) / static_cast<double>(row.elements));
     const std::string name = absl::StrCat(part.first);
-    const double size = std::min(kFont, (width - 1) / (kDigit * static_cast<double>(name.size())));
-    if (part.first != part.last || size < kLeastFont) continue;
-    out += Text(x + width / 2, top + height / 2 + size / 3, name,
-                absl::StrFormat(" text-anchor=\"middle\" font-size=\"%.1f\" pointer-events=\"none\"", size));
+    if (part.first == part.last) out += SvgLabel(x, top, width, height, name);
   }
-  return out + Text(kRight, top + height / 2 + 4, FormatBytes(ToBytes(row.elements)));
+  return out + SvgText(kRight, top + height / 2 + 4, FormatBytes(ToBytes(row.elements)));
 }
 
 std::string DrawLegend(const std::vector<uint64_t>& bytes, const std::vector<std::vector<uint32_t>>& holders,
@@ -158,83 +146,13 @@ std::string DrawLegend(const std::vector<uint64_t>& bytes, const std::vector<std
     const double y = top + kLine * (s / kLegendColumns);
     absl::StrAppendFormat(&out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, y - 10,
                           FillOf(s));
-    out += Text(x + 18, y, absl::StrCat("shard ", s, ": ", FormatBytes(bytes[s]), ", ", RanksOf(holders[s])));
+    out += SvgText(x + 18, y, absl::StrCat("shard ", s, ": ", FormatBytes(bytes[s]), ", ", RanksOf(holders[s])));
   }
   if (shown < shards) {
     const auto [least, most] = std::minmax_element(bytes.begin() + shown, bytes.end());
-    out +=
-        Text(kMargin, top + kLine * (shown / kLegendColumns),
-             absl::StrCat("and ", shards - shown, " more shards of ", FormatBytes(*least), " to ", FormatBytes(*most)));
-  }
-  return out;
-}
-
-// What a stage computes at a time: neighboring ops of one kind and microbatch.
-struct Block {
-  absl::string_view kind, microbatch;  // "Forward", "m3"; without: ""
-  double begin = 0, end = 0;
-};
-
-std::vector<Block> BlocksOf(const v1::PlanReply& plan, uint32_t stage) {
-  std::vector<Block> blocks;
-  for (const v1::PlannedOp& op : plan.ops()) {
-    if (op.stage() != stage || op.stream() != "compute" || op.end_seconds() <= op.begin_seconds()) continue;
-    const absl::string_view text = op.op();
-    const size_t last = text.rfind(' ');
-    Block block{text.substr(0, text.find(' ')), "", op.begin_seconds(), op.end_seconds()};
-    if (last != absl::string_view::npos && text.substr(last + 1, 1) == "m") block.microbatch = text.substr(last + 1);
-    const bool same = !blocks.empty() && blocks.back().kind == block.kind &&
-                      blocks.back().microbatch == block.microbatch && blocks.back().end >= block.begin - 1e-9;
-    if (same) {
-      blocks.back().end = block.end;
-    } else {
-      blocks.push_back(block);
-    }
-  }
-  return blocks;
-}
-
-const char* FillOf(absl::string_view kind) {
-  if (kind == "Forward") return "#9ec5f0";
-  if (kind == "Backward") return "#a9d8a0";
-  return kind == "Recompute" ? "#f3dc9a" : "#d5d5d5";
-}
-
-// A row for each stage of a pipeline: what it computes in the step, and when it idles. `y`: the top, then the bottom.
-std::string DrawStages(const v1::PlanReply& plan, double& y) {
-  if (plan.stages().empty() || plan.ops().empty()) return "";
-  double seconds = 0;
-  for (const v1::PlannedOp& op : plan.ops()) seconds = std::max(seconds, op.end_seconds());
-  const double scale = kBarsWidth / std::max(seconds, 1e-12);
-  y += kLine;
-  std::string out = Text(kMargin, y,
-                         absl::StrFormat("predicted step of %.3g ms: forward blue, backward green, recomputed "
-                                         "yellow, the rest of computing gray, idle white",
-                                         1e3 * seconds));
-  y += kRowGap;
-  for (const v1::StagePlan& stage : plan.stages()) {
-    out += Text(kBars - 10, y + kStageHeight / 2 + 4, absl::StrCat("stage ", stage.stage()), " text-anchor=\"end\"");
-    absl::StrAppendFormat(&out,
-                          "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"none\" "
-                          "stroke=\"#bbbbbb\"/>\n",
-                          kBars, y, kBarsWidth, kStageHeight);
-    for (const Block& block : BlocksOf(plan, stage.stage())) {
-      const double width = scale * (block.end - block.begin), x = kBars + scale * block.begin;
-      if (width < kLeastBlock) continue;
-      absl::StrAppendFormat(
-          &out,
-          "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"><title>stage %u: %s "
-          "%s, %.3g to %.3g ms</title></rect>\n",
-          x, y, width, kStageHeight, FillOf(block.kind), stage.stage(), Escape(block.kind), Escape(block.microbatch),
-          1e3 * block.begin, 1e3 * block.end);
-      const std::string name(block.microbatch.substr(block.microbatch.empty() ? 0 : 1));
-      const double size = name.empty() ? 0 : std::min(kFont, (width - 1) / (kDigit * static_cast<double>(name.size())));
-      if (size < kLeastFont) continue;
-      out += Text(x + width / 2, y + kStageHeight / 2 + size / 3, name,
-                  absl::StrFormat(" text-anchor=\"middle\" font-size=\"%.1f\" pointer-events=\"none\"", size));
-    }
-    out += Text(kRight, y + kStageHeight / 2 + 4, absl::StrFormat("%.1f%% bubble", 100 * stage.bubble()));
-    y += kStageHeight + kRowGap;
+    out += SvgText(
+        kMargin, top + kLine * (shown / kLegendColumns),
+        absl::StrCat("and ", shards - shown, " more shards of ", FormatBytes(*least), " to ", FormatBytes(*most)));
   }
   return out;
 }
@@ -260,14 +178,20 @@ absl::StatusOr<std::string> OwnershipSvg(const v1::PlanReply& plan) {
   const v1::JobSpec& spec = plan.resolved();
   double y = kMargin + 14;
   std::string body =
-      Text(kMargin, y,
-           Cut(absl::StrCat(spec.name().empty() ? "" : spec.name() + ": ", ModelName(spec), ", ",
-                            Count(static_cast<double>(plan.parameters())), " parameters, ", StrategyName(spec), " on ",
-                            world, world == 1 ? " rank" : " ranks", ": who owns what"),
-               kCharacters - 40, true),
-           " font-size=\"16\" font-weight=\"bold\"");
-  for (const std::string& line : plan.placement()) body += Text(kMargin, y += kLine, Cut(line, kCharacters, true));
-  body += DrawStages(plan, y);
+      SvgText(kMargin, y,
+              Cut(absl::StrCat(spec.name().empty() ? "" : spec.name() + ": ", ModelName(spec), ", ",
+                               Count(static_cast<double>(plan.parameters())), " parameters, ", StrategyName(spec),
+                               " on ", world, world == 1 ? " rank" : " ranks", ": who owns what"),
+                  kCharacters - 40, true),
+              " font-size=\"16\" font-weight=\"bold\"");
+  for (const std::string& line : plan.placement()) body += SvgText(kMargin, y += kLine, Cut(line, kCharacters, true));
+  if (!plan.stages().empty() && !plan.ops().empty()) {
+    body += SvgText(kMargin, y += kLine,
+                    "predicted step: forward blue, backward green, recomputed yellow, the rest of computing gray; "
+                    "communication below");
+    const TimelineRows rows = DrawTimeline(plan, kBars, kBarsWidth, y + kRowGap);
+    body += rows.svg, y = rows.bottom;
+  }
   y += kLine;
   for (const Row& row : rows) {
     const double height =
@@ -278,12 +202,7 @@ absl::StatusOr<std::string> OwnershipSvg(const v1::PlanReply& plan) {
   y += kLine;
   body += DrawLegend(ShardBytes(rows, shards), Holders(plan), y);
   y += kLine * (std::min<uint32_t>(shards, kLegendMost) / kLegendColumns + 1) + kMargin;
-  return absl::StrFormat(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
-      "font-family=\"sans-serif\" font-size=\"12\" fill=\"#222222\">\n"
-      "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n%s</svg>\n",
-      kWidth, y, kWidth, y, body);
+  return SvgPage(kWidth, y, body);
 }
 
 }  // namespace muster::cli

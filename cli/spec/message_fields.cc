@@ -42,6 +42,11 @@ void CollectPaths(const Descriptor& type, absl::string_view key, const std::stri
 
 std::string KeyOf(const FieldDescriptor& field) { return field.has_json_name() ? field.json_name() : field.name(); }
 
+const FieldDescriptor* AutoField(const Descriptor& type) {
+  const FieldDescriptor* field = type.FindFieldByName("auto");
+  return field != nullptr && field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL ? field : nullptr;
+}
+
 std::string EnumText(const EnumValueDescriptor& value) {
   absl::string_view prefix = value.type()->FindValueByNumber(0)->name();
   absl::string_view text = value.name();

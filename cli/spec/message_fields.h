@@ -21,6 +21,9 @@ std::vector<std::string> EnumTexts(const google::protobuf::EnumDescriptor& type)
 const google::protobuf::EnumValueDescriptor* EnumValue(const google::protobuf::EnumDescriptor& type,
                                                        absl::string_view text);
 
+// The field `auto: true` of a type that may be written as the word `auto` in place of a map; null: it may not.
+const google::protobuf::FieldDescriptor* AutoField(const google::protobuf::Descriptor& type);
+
 // The default member, for a map without the oneof's key; null: the key is required.
 const google::protobuf::FieldDescriptor* DefaultMember(const google::protobuf::OneofDescriptor& oneof);
 std::vector<std::string> MemberNames(const google::protobuf::OneofDescriptor& oneof);

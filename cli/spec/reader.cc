@@ -46,6 +46,10 @@ class MessageReader {
     if (node.kind == Node::Kind::kNull && !path.empty()) {
       return Note(node.where, path, "is empty: give it a value or leave the key out");
     }
+    if (const FieldDescriptor* field = AutoField(*message.GetDescriptor());
+        field != nullptr && node.kind == Node::Kind::kScalar && node.text == "auto") {
+      return message.GetReflection()->SetBool(&message, field, true);
+    }
     if (node.kind != Node::Kind::kMap) {
       return Note(node.where, path, absl::StrCat("expected a map, got ", Describe(node)));
     }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "cli/spec/paths.h"
 #include "cli/spec/set.h"
 
@@ -88,6 +89,18 @@ TEST(ReadSpec, FieldsOfAnotherMemberNameTheirOwner) {
   EXPECT_EQ(Problems("strategy: {kind: zerro, stage: 1}\n"),
             "job.yaml:3:18: strategy.kind: expected single, ddp, zero, fsdp or auto, "
             "got the string \"zerro\", did you mean zero?\n");
+}
+
+TEST(ReadSpec, AutoStandsInPlaceOfAMapThatHasIt) {
+  const std::string head = "apiVersion: muster/v1\nkind: Job\nmodel: {family: gpt2}\n";
+  const Reading word = ReadSpec(head + "parallel: auto\n", "job.yaml", {});
+  EXPECT_EQ(Text(word.problems), "");
+  EXPECT_TRUE(word.spec.train().parallel().auto_());
+  const Reading map = ReadSpec(head + "parallel: {auto: true}\n", "job.yaml", {});
+  EXPECT_EQ(map.spec.SerializeAsString(), word.spec.SerializeAsString());
+  EXPECT_TRUE(absl::StrContains(Problems("parallel: 4\n"), "parallel: expected a map, got the number 4"))
+      << Problems("parallel: 4\n");
+  EXPECT_TRUE(absl::StrContains(Problems("batch: auto\n"), "batch: expected a map"));
 }
 
 TEST(ReadSpec, AnOldSpellingNamesTheNewOne) {

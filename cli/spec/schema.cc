@@ -180,7 +180,9 @@ class SchemaWriter {
     }
     const Descriptor* const type = field.message_type();
     if (named_.insert(type).second) waiting_.push_back(type);
-    return {{"$ref", absl::StrCat("#/$defs/", type->name())}};
+    const ordered_json map = {{"$ref", absl::StrCat("#/$defs/", type->name())}};
+    if (AutoField(*type) == nullptr) return map;
+    return {{"anyOf", {{{"const", "auto"}}, map}}};
   }
 
   std::set<const Descriptor*> named_;

@@ -24,6 +24,8 @@ TEST(Schema, FollowsTheRulesOfTheReader) {
   EXPECT_EQ(schema["$defs"]["Model"]["required"], (ordered_json{"family"}));
   EXPECT_FALSE(schema["$defs"].contains("Gpt2"));
   EXPECT_EQ(schema["properties"]["steps"]["maximum"], 18446744073709551615u);
+  EXPECT_EQ(schema["properties"]["parallel"]["anyOf"],
+            (ordered_json{{{"const", "auto"}}, {{"$ref", "#/$defs/Parallel"}}}));
   EXPECT_EQ(schema["properties"]["env"]["type"], "array");
   EXPECT_EQ(schema["properties"]["env"]["items"]["$ref"], "#/$defs/EnvVar");
   EXPECT_EQ(schema["$defs"]["EnvVar"]["properties"]["value"]["type"], "string");

@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -77,6 +78,14 @@ bool InSpec(const Message& message) {
   return file == v1::JobSpec::descriptor()->file() || file == v1::Unit::descriptor()->file();
 }
 
+// Whether it says `auto` and nothing else.
+bool IsAuto(const Message& message) {
+  const FieldDescriptor* field = AutoField(*message.GetDescriptor());
+  std::vector<const FieldDescriptor*> set;
+  message.GetReflection()->ListFields(message, &set);
+  return field != nullptr && set.size() == 1 && set[0] == field && message.GetReflection()->GetBool(message, field);
+}
+
 // Adds the fields of a spec's message to `out`.
 void AddFields(const Message& message, bool root, ordered_json& out) {
   const Descriptor& type = *message.GetDescriptor();
@@ -93,8 +102,9 @@ void AddFields(const Message& message, bool root, ordered_json& out) {
     } else if (field.is_repeated()) {
       if (r.FieldSize(message, &field) > 0) out[KeyOf(field)] = List(message, field);
     } else if (r.HasField(message, &field)) {
-      out[KeyOf(field)] =
-          field.message_type() != nullptr ? SpecTree(r.GetMessage(message, &field)) : Value(message, field, -1);
+      out[KeyOf(field)] = field.message_type() == nullptr         ? Value(message, field, -1)
+                          : IsAuto(r.GetMessage(message, &field)) ? ordered_json("auto")
+                                                                  : SpecTree(r.GetMessage(message, &field));
     }
   }
 }

@@ -123,6 +123,7 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
     *record.mutable_strategy() = *plan.strategy;
     record.set_activation_checkpointing(plan.activation_checkpointing);
     record.set_strategy_reason(plan.strategy_reason);
+    if (plan.chosen.has_value()) *record.mutable_chosen() = *plan.chosen;
   }
   for (uint32_t rank = 0; rank < decision.ranks.size(); ++rank) {
     RankPlacement& placed = *record.add_ranks();
@@ -450,6 +451,7 @@ JobSpec SpecOf(const Job& job, const Generation& generation) {
   if (!generation.has_strategy()) return spec;
   *spec.mutable_train()->mutable_strategy() = generation.strategy();
   if (generation.activation_checkpointing()) spec.mutable_train()->set_activation_checkpointing(true);
+  if (generation.has_chosen()) spec.mutable_train()->MergeFrom(generation.chosen());
   return spec;
 }
 

@@ -47,7 +47,7 @@ absl::Duration Hangs::LimitOf(const JobEntry& job, const RunningGeneration::Rank
 // Whether the rank is at an op that ends only when another stage is at its own part of it.
 bool Hangs::WaitsForAnotherStage(const JobEntry& job, const RankPlacement& rank) {
   const RunningGeneration::RankProgress& progress = job.running->progress.at(rank.rank());
-  if (job.stages() == 1 || job.running->plan == nullptr || progress.issued == 0) return false;
+  if (job.running->plan == nullptr || job.running->plan->digests.size() == 1 || progress.issued == 0) return false;
   const OpKind kind = job.running->plan->op_names.at(rank.role().stage()).KindOf(progress.op());
   return kind == OpKind::kReduceScalars || kind == OpKind::kGradientNorm ||
          (kind != OpKind::kEnd && Traits(kind).edge != EdgeUse::kNone);
@@ -57,7 +57,7 @@ bool Hangs::WaitsForAnotherStage(const JobEntry& job, const RankPlacement& rank)
 // that was posted ahead hides the op that hangs. The first stage that misses activations is right after the one at
 // fault; where none does, the last stage that misses gradients is right before it.
 uint32_t Hangs::StageThatAllWaitFor(const JobEntry& job, const Generation& generation, uint32_t otherwise) {
-  const uint32_t stages = job.stages();
+  const auto stages = static_cast<uint32_t>(job.running->plan->digests.size());
   std::optional<uint32_t> misses_activations, misses_gradients;
   for (const RankPlacement& rank : generation.ranks()) {
     if (rank.state() == RANK_STATE_EXITED) continue;

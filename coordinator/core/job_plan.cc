@@ -13,6 +13,7 @@
 #include "common/instruction_set.h"
 #include "common/sha256.h"
 #include "models/inventory.h"
+#include "strategies/choose_mesh.h"
 #include "strategies/compile.h"
 
 namespace muster::core {
@@ -86,6 +87,7 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
   if (plan.train.strategy().has_auto_()) {
     auto choice = strategies::Choose(plan.train, plan.inventory, slots.ranks, hardware, budget);
     if (!choice.ok()) return choice.status();
+    plan.by_mesh = plan.train.parallel().auto_();
     plan.train = choice->train();
     least_peak = choice->least_peak;
     memory_plan = std::move(choice->memory_plan);
@@ -132,6 +134,7 @@ Planned PlannedOf(const JobPlan& plan) {
     planned.strategy = plan.train.strategy();
     planned.activation_checkpointing = plan.train.activation_checkpointing();
     planned.strategy_reason = plan.choice->reason;
+    if (plan.by_mesh) planned.chosen = strategies::ChosenOf(plan.train);
   }
   return planned;
 }

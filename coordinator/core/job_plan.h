@@ -48,6 +48,7 @@ struct Planned {
   // strategy: auto, resolved, and why; none: the spec's.
   std::optional<Strategy> strategy;
   bool activation_checkpointing = false;  // goes with it
+  std::optional<Train> chosen;            // parallel: auto, resolved: the fields that take the place of the spec's
   std::string strategy_reason;
   std::optional<Unfit> unfit;  // none: every rank fits, as far as its slot's memory is known
 };
@@ -70,6 +71,7 @@ struct JobPlan {
   Inventory inventory;
   Train train;                               // concrete: with strategy: auto resolved
   std::optional<strategies::Choice> choice;  // of strategy: auto, without its memory plan
+  bool by_mesh = false;                      // with parallel: auto
   strategies::MemoryPlan memory_plan;
   std::vector<strategies::WholeProgram> programs;  // by stage of the pipeline
   std::optional<Unfit> unfit;

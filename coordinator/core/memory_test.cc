@@ -63,6 +63,29 @@ TEST(Memory, ItIsHeadOnlyOfSlotsThatHoldIt) {
   EXPECT_EQ(w.State(w.Submit(Spec("small"))), JOB_STATE_STARTING);
 }
 
+TEST(Memory, ParallelAutoIsResolvedWhereItIsPlacedAndStored) {
+  World w;
+  JobSpec spec = Large("auto", 2);
+  spec.mutable_train()->mutable_strategy()->mutable_auto_();
+  spec.mutable_train()->mutable_parallel()->set_auto_(true);
+  spec.mutable_train()->mutable_batch()->set_sequences(8);
+  spec.mutable_train()->mutable_batch()->clear_microbatch();
+  w.Do(NodeConnected{Sized("a", 2, 12)});
+  const JobId id = w.Submit(spec);
+  ASSERT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+  const Generation generation = w.Newest(id);
+  ASSERT_TRUE(generation.has_chosen());
+  EXPECT_FALSE(generation.chosen().has_model()) << "only what was chosen";
+  const Train train = w.core->DesiredFor(NodeId("a")).ranks(1).run().spec().train();
+  EXPECT_FALSE(train.parallel().auto_());
+  EXPECT_GE(train.parallel().pipeline(), 1u);
+  EXPECT_EQ(train.parallel().pipeline(), generation.chosen().parallel().pipeline());
+  EXPECT_GT(train.batch().microbatch(), 0u);
+  EXPECT_EQ(train.batch().sequences(), 8u);
+  EXPECT_FALSE(train.strategy().has_auto_());
+  EXPECT_TRUE(w.Get(id).spec().train().parallel().auto_()) << "the next generation may choose another";
+}
+
 TEST(Memory, AutoIsResolvedWhereItIsPlacedAndStored) {
   World w;
   JobSpec spec = Large("auto", 2);

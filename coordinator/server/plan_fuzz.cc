@@ -93,6 +93,25 @@ void Pipeline(Numbers& numbers, muster::JobSpec& spec) {
   }
 }
 
+// Ranks that compute each unit together, on a number of ranks that they divide.
+void Tensor(Numbers& numbers, muster::JobSpec& spec) {
+  muster::Train& train = *spec.mutable_train();
+  const uint32_t stages = std::max(1u, train.parallel().pipeline()),
+                 most = std::min(64u, std::max(1u, spec.resources().ranks() / stages)), tensor = numbers.UpTo(most);
+  spec.mutable_resources()->set_ranks(std::max(1u, spec.resources().ranks() / (stages * tensor)) * stages * tensor);
+  spec.mutable_resources()->clear_min_ranks();
+  train.clear_lora();
+  train.mutable_parallel()->set_tensor(tensor);
+  train.mutable_parallel()->set_sequence_parallel(tensor > 1 && numbers.Below(2) == 0);
+  const auto set = [&](auto& model) {
+    model.set_heads(tensor), model.set_width(2 * tensor * (1 + numbers.Below(1024 / tensor)));
+    model.set_vocabulary(tensor + numbers.Below(1 << 16)), model.set_context(tensor * (1 + numbers.Below(64)));
+  };
+  if (!train.model().has_llama()) return set(*train.mutable_model()->mutable_gpt2());
+  set(*train.mutable_model()->mutable_llama());
+  train.mutable_model()->mutable_llama()->set_inner(tensor * (1 + numbers.Below(1 << 8)));
+}
+
 muster::JobSpec SpecOf(Numbers& numbers) {
   muster::JobSpec spec;
   spec.set_name("fuzz");
@@ -162,6 +181,7 @@ muster::JobSpec SpecOf(Numbers& numbers) {
   }
   if (numbers.Below(3) == 0) train.mutable_dropout()->set_residual(0.1), train.mutable_dropout()->set_attention(0.1);
   if (numbers.Below(3) == 0) Pipeline(numbers, spec);
+  if (numbers.Below(4) == 0) Tensor(numbers, spec);
   return spec;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "strategies/optimizer_plan.h"
 #include "strategies/partition/explain.h"
 #include "strategies/partition/table.h"
+#include "strategies/pipeline/stages.h"
 #include "strategies/schedule/memory.h"
 
 namespace muster::spec {
@@ -27,8 +29,7 @@ constexpr size_t kMaxPrintedBytes = 256 * 1024;  // of a plan's schedule
 constexpr size_t kMaxOps = 20'000;
 constexpr size_t kMaxTableBytes = 4 << 20;  // of a plan's table: rows of every tensor on a thousand ranks are more
 
-void AddModel(const JobSpec& resolved, const Mesh& mesh, const Inventory& inventory, PlanReply& plan) {
-  const Train& train = resolved.train();
+void AddModel(const Train& train, const Mesh& mesh, const Inventory& inventory, PlanReply& plan) {
   plan.set_parameters(models::Parameters(inventory));
   plan.set_samples_per_step(train.batch().sequences());
   if (inventory.task().name() == models::kLanguageModel) {
@@ -100,6 +101,7 @@ void AddRanks(const strategies::MemoryPlan& memory_plan, const std::vector<RankP
     r.set_shard(memory_plan.layout.roles[rank].shard());
     r.set_replica(memory_plan.layout.roles[rank].replica());
     r.set_stage(memory_plan.layout.roles[rank].stage());
+    r.set_tensor(memory_plan.layout.roles[rank].tensor());
   }
 }
 
@@ -174,24 +176,11 @@ std::string ChunkName(const Inventory& inventory, int begin, int end) {
   return end == begin + 1 ? first : absl::StrCat(first, " to ", inventory.units(end - 1).name());
 }
 
-// Of a sample, in the types in which units hand it on.
-uint64_t BytesOf(const google::protobuf::RepeatedPtrField<Activation>& activations, const Train& train) {
-  uint64_t bytes = 0;
-  for (const Activation& activation : activations) {
-    uint64_t elements = 1;
-    for (const uint64_t size : activation.shape()) elements *= size;
-    const bool narrow = activation.type() == Activation::COMPUTE;
-    bytes += elements * (narrow ? strategies::DtypeBytes(train.precision().compute()) : 4);
-  }
-  return bytes;
-}
-
 // What a stage sends for tensors that stages share: parameters to the one that borrows them, gradients back.
 uint64_t TiedBytes(const Inventory& inventory, uint32_t stage, const Train& train) {
   uint64_t bytes = 0;
   for (const TiedTensor& tied : inventory.tied()) {
-    uint64_t elements = 1;
-    for (const uint64_t size : tied.tensor().shape()) elements *= size;
+    const uint64_t elements = models::Elements(tied.tensor());
     if (tied.owner_stage() == stage) {
       bytes += elements * strategies::DtypeBytes(train.precision().compute());
     } else if (!tied.tensor().frozen()) {
@@ -205,19 +194,25 @@ void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted
   const strategies::Layout& layout = job.memory_plan.layout;
   if (layout.mesh.pipeline == 1) return;
   const uint64_t sequences = strategies::ShareOf(job.train.batch().sequences(), layout.mesh, 0).sequences;
+  const uint64_t width = strategies::DtypeBytes(job.train.precision().compute());
   const int first_trained = models::FirstTrained(job.inventory);  // no gradient goes further back
-  double all_flops = 0;
-  for (const Unit& unit : job.inventory.units()) all_flops += unit.forward_flops();
+  const pipeline::StageOfUnit places = pipeline::StagesOf(layout.table);
+  std::vector<double> flops(layout.mesh.pipeline);  // of a sample, by stage
+  std::vector<uint64_t> parameters(layout.mesh.pipeline);
+  for (int u = 0; u < job.inventory.units_size(); ++u) {
+    const Unit& unit = job.inventory.units(u);
+    flops[places[u].stage] += unit.forward_flops();
+    for (const Tensor& tensor : unit.tensors()) parameters[places[u].stage] += models::Elements(tensor);
+  }
+  const double all_flops = std::accumulate(flops.begin(), flops.end(), 0.0);
   for (uint32_t stage = 0; stage < layout.mesh.pipeline; ++stage) {
     const strategies::StageModel model(job.inventory, layout, stage);
     const Inventory& inventory = model.inventory();
     StagePlan& of = *plan.add_stages();
     of.set_stage(stage);
     of.set_units(static_cast<uint32_t>(inventory.units_size()));
-    of.set_parameters(models::Parameters(inventory));
-    double flops = 0;
-    for (const Unit& unit : inventory.units()) flops += unit.forward_flops();
-    of.set_flops_share(all_flops > 0 ? flops / all_flops : 0);
+    of.set_parameters(parameters[stage]);
+    of.set_flops_share(all_flops > 0 ? flops[stage] / all_flops : 0);
     uint64_t handed_on = 0;
     for (int c = 0; c < inventory.chunks_size(); ++c) {
       const Chunk& chunk = inventory.chunks(c);
@@ -226,8 +221,9 @@ void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted
           c + 1 < inventory.chunks_size() ? static_cast<int>(inventory.chunks(c + 1).begin()) : inventory.units_size();
       of.add_chunks(ChunkName(inventory, begin, end));
       const uint32_t model_end = chunk.model_begin() + static_cast<uint32_t>(end - begin);
-      if (static_cast<int>(chunk.model_begin()) > first_trained) handed_on += BytesOf(chunk.inputs(), job.train);
-      if (model_end < inventory.model_units()) handed_on += BytesOf(inventory.units(end - 1).outputs(), job.train);
+      if (static_cast<int>(chunk.model_begin()) > first_trained)
+        handed_on += models::OutputBytes(chunk.inputs(), width);
+      if (model_end < inventory.model_units()) handed_on += models::OutputBytes(inventory.units(end - 1), width);
     }
     of.set_sent_bytes(handed_on * sequences + TiedBytes(inventory, stage, job.train));
     for (uint32_t shard = 0; shard < layout.mesh.owners_of_stage(); ++shard) {
@@ -263,6 +259,22 @@ void AddStagePlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanR
                                       : absl::StrCat(divided, divided == 1 ? " lies" : " lie", " on several nodes"),
                                   "; activations and gradients cross nodes at ", crossing, " of ", mesh.pipeline - 1,
                                   mesh.pipeline == 2 ? " boundary" : " boundaries", " between stages"));
+}
+
+// "each unit is computed by 4 ranks of one node"; on nodes that the planner was given, several may be of several nodes.
+void AddTensorPlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanReply& plan) {
+  if (mesh.tensor == 1) return;
+  uint32_t crossing = 0;
+  for (uint32_t first = 0; first < mesh.ranks(); first += mesh.tensor) {
+    const auto elsewhere = [&](uint32_t rank) { return ranks[rank].node != ranks[first].node; };
+    bool crosses = false;
+    for (uint32_t t = 1; t < mesh.tensor; ++t) crosses |= elsewhere(first + t);
+    crossing += crosses ? 1 : 0;
+  }
+  plan.add_placement(absl::StrCat("each unit is computed by ", mesh.tensor, " ranks together, ",
+                                  crossing == 0 ? "which share a node"
+                                                : absl::StrCat("and ", crossing, " of ", mesh.ranks() / mesh.tensor,
+                                                               " such groups lie on several nodes")));
 }
 
 // Stages idle while a pipeline fills and drains.
@@ -321,10 +333,12 @@ void AddChoice(const strategies::Choice& choice, PlanReply& plan) {
   plan.set_strategy_reason(choice.reason);
   for (const strategies::Candidate& candidate : choice.candidates) {
     CandidatePlan& c = *plan.add_candidates();
-    c.set_strategy(strategies::NameOf(candidate.train));
+    c.set_strategy(candidate.name);
     c.set_peak_bytes(candidate.peak_bytes);
     c.set_step_seconds(candidate.step_seconds);
     c.set_unfit(candidate.unfit);
+    c.set_lost(candidate.lost);
+    c.set_least(candidate.least);
   }
 }
 
@@ -380,10 +394,12 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   MadePlan made;
   PlanReply& plan = made.reply;
   if (job->choice.has_value()) AddChoice(*job->choice, plan);
-  AddModel(resolved, memory_plan.layout.mesh, job->inventory, plan);
-  plan.set_strategy(strategies::NameOf(job->train));
+  AddModel(job->train, memory_plan.layout.mesh, job->inventory, plan);
+  plan.set_strategy(job->choice.has_value() ? job->choice->candidates[job->choice->chosen].name
+                                            : strategies::NameOf(job->train));
   AddTable(memory_plan, job->train, job->inventory, ranks, plan);
   AddStagePlaces(memory_plan.layout.mesh, ranks, plan);
+  AddTensorPlaces(memory_plan.layout.mesh, ranks, plan);
   AddSchedules(*job, plan);
   AddRanks(memory_plan, ranks, plan);
   AddBubbleNote(job->train, memory_plan.layout.mesh, plan);

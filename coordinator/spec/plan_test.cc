@@ -358,5 +358,25 @@ TEST(Plan, OfAutoShowsTheCandidates) {
   EXPECT_TRUE(absl::StartsWith(plan.strategy_reason(), plan.strategy())) << plan.strategy_reason();
 }
 
+TEST(Plan, OfParallelAutoShowsTheMixesAndWhyTheyLost) {
+  JobSpec spec = Good();
+  Staged(spec, 4, 2);
+  Train& train = *spec.mutable_train();
+  train.clear_pipeline(), train.clear_parallel();
+  train.mutable_parallel()->set_auto_(true);
+  train.mutable_batch()->set_sequences(32);
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const PlanReply plan = Planned(spec);
+  ASSERT_GE(plan.candidates_size(), 5);
+  int chosen = 0;
+  for (const CandidatePlan& candidate : plan.candidates()) {
+    EXPECT_EQ(candidate.lost().empty(), candidate.strategy() == plan.strategy()) << candidate.strategy();
+    chosen += candidate.lost().empty() ? 1 : 0;
+  }
+  EXPECT_EQ(chosen, 1);
+  EXPECT_TRUE(absl::StartsWith(plan.strategy_reason(), plan.strategy())) << plan.strategy_reason();
+  EXPECT_GT(plan.microbatches(), 0u);
+}
+
 }  // namespace
 }  // namespace muster::spec

@@ -185,7 +185,6 @@ class Resolver {
       }
       return;
     }
-    const size_t before = errors_.size();
     if (ranks % (uint64_t{stages} * tensor) != 0) {
       Error("parallel.tensor", absl::StrCat(tensor,
                                             stages > 1 ? absl::StrCat(" ranks for each unit of ", stages, " stages")
@@ -195,17 +194,37 @@ class Resolver {
     if (strategies::NeedsWholeTensors(train.optimizer())) {
       Error("optimizer.kind", "updates whole matrices, which parallel.tensor divides", "adamw");
     }
-    if (errors_.size() == before && model_good_) {
-      Error("parallel.tensor", "not in this build yet; use more shards (strategy) or stages (parallel.pipeline)", "1");
+  }
+
+  // parallel: auto: what it chooses cannot be given, too.
+  bool AutoParallel_(Train& train) {
+    if (!train.parallel().auto_()) return false;
+    const Parallel& p = train.parallel();
+    if (p.has_pipeline() || p.has_tensor() || p.has_sequence_parallel()) {
+      Error("parallel", "auto chooses the number of stages: leave the other fields out, or auto");
     }
+    if (train.has_pipeline()) Error("pipeline", "is chosen by parallel: auto: leave it out");
+    Strategy& s = *train.mutable_strategy();
+    if (s.kind_case() == Strategy::KIND_NOT_SET) s.mutable_auto_();
+    if (!s.has_auto_()) {
+      Error("strategy.kind", "is chosen by parallel: auto, for the stages that it chooses: leave it out, or say auto",
+            "auto");
+    }
+    Parallel only;
+    only.set_auto_(true);
+    *train.mutable_parallel() = only;
+    train.clear_pipeline();
+    return true;
   }
 
   // `pipeline` starts an error with the field's path.
   void Parallel_(Train& train) {
+    if (AutoParallel_(train)) return;
     if (train.has_parallel()) {
       if (!train.parallel().has_pipeline()) train.mutable_parallel()->set_pipeline(1);
       if (!train.parallel().has_tensor()) train.mutable_parallel()->set_tensor(1);
       if (!train.parallel().has_sequence_parallel()) train.mutable_parallel()->set_sequence_parallel(false);
+      train.mutable_parallel()->set_auto_(false);
     }
     const Resources& r = spec_.resources();
     const uint32_t ranks = r.ranks(), stages = train.parallel().pipeline();
@@ -426,10 +445,11 @@ class Resolver {
     }
     const uint32_t ranks = DataRanks(spec_.resources().ranks());
     const uint32_t share = (batch.sequences() + ranks - 1) / ranks;
-    if (!batch.has_microbatch()) {
+    const bool chosen = train.parallel().auto_() && !batch.has_microbatch();  // when it is placed
+    if (!batch.has_microbatch() && !chosen) {
       batch.set_microbatch(Stages() == 1 ? share : std::max(1u, share / (kMicrobatchesAStage * Stages())));
     }
-    if (batch.microbatch() == 0) Error("batch.microbatch", "must be at least 1, got 0");
+    if (batch.microbatch() == 0 && !chosen) Error("batch.microbatch", "must be at least 1, got 0");
     if (batch.microbatch() > share) {
       Error("batch.microbatch",
             absl::StrCat("a rank has ", share, " sequences of a step (batch.sequences ", batch.sequences(), " over ",

@@ -173,7 +173,34 @@ TEST(Resolve, APipelineHasItsOwnDefaults) {
   EXPECT_FALSE(one.train().has_pipeline());
 }
 
+TEST(Resolve, ParallelAutoLeavesTheMixOpen) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(6);
+  spec.mutable_resources()->set_min_ranks(5);
+  spec.mutable_train()->mutable_checkpoint()->set_path("/c");
+  spec.mutable_train()->mutable_parallel()->set_auto_(true);
+  spec.mutable_train()->mutable_batch()->set_sequences(128);
+  JobSpec given = spec;
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_TRUE(spec.train().strategy().has_auto_());
+  EXPECT_FALSE(spec.train().parallel().has_pipeline());
+  EXPECT_FALSE(spec.train().batch().has_microbatch());
+  JobSpec again = spec;
+  ASSERT_EQ(Text(Resolve({}, again)), "");
+  EXPECT_EQ(again.SerializeAsString(), spec.SerializeAsString());
+  given.mutable_train()->mutable_batch()->set_microbatch(3);
+  ASSERT_EQ(Text(Resolve({}, given)), "");
+  EXPECT_EQ(given.train().batch().microbatch(), 3u);
+}
+
 void Divided(JobSpec& spec, uint32_t ranks) { spec.mutable_train()->mutable_parallel()->set_tensor(ranks); }
+
+TEST(Resolve, TensorRanksDivideRanksAndModel) {
+  JobSpec spec = Good();
+  Staged(spec, 8, 2), Divided(spec, 2);
+  spec.mutable_train()->mutable_parallel()->set_sequence_parallel(true);
+  EXPECT_EQ(Text(Resolve({}, spec)), "");
+}
 
 // A trainer reads 0 where a default is forgotten, so each field has one, or is here.
 TEST(Resolve, LeavesNoFieldWithoutAValue) {
@@ -431,7 +458,18 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"parallel.pipeline", "8 chunks of a model of 6 units", [&](JobSpec& s) { Staged(s, 8, 8); }},
       {"parallel.tensor", "must be 1 to 64, got 65",
        [&](JobSpec& s) { train(s).mutable_parallel()->set_tensor(65); }},
-      {"parallel.tensor", "not in this build yet", [&](JobSpec& s) { Staged(s, 8, 2), Divided(s, 2); }},
+      {"strategy.kind", "is chosen by parallel: auto",
+       [&](JobSpec& s) { train(s).mutable_parallel()->set_auto_(true), train(s).mutable_strategy()->mutable_ddp(); }},
+      {"parallel", "leave the other fields out",
+       [&](JobSpec& s) {
+         train(s).mutable_parallel()->set_auto_(true), train(s).mutable_parallel()->set_pipeline(1);
+         train(s).mutable_strategy()->mutable_auto_();
+       }},
+      {"pipeline", "is chosen by parallel: auto",
+       [&](JobSpec& s) {
+         train(s).mutable_parallel()->set_auto_(true), train(s).mutable_pipeline();
+         train(s).mutable_strategy()->mutable_auto_();
+       }},
       {"parallel.tensor", "2 ranks for each unit of 2 stages do not divide resources.ranks 10",
        [&](JobSpec& s) { Staged(s, 10, 2), Divided(s, 2); }},
       {"parallel.tensor", "heads", [&](JobSpec& s) { Staged(s, 12, 2), Divided(s, 3); }},

@@ -108,6 +108,20 @@ std::vector<Phase> ZeroBubbleV(const OrderOptions& options, uint32_t stage) {
   return phases;
 }
 
+uint32_t LeastInFlight(PipelineSchedule schedule, const OrderOptions& options, uint32_t stage) {
+  const uint32_t all = options.chunks * options.microbatches;
+  if (options.stages == 1) return 1;
+  if (schedule == PIPELINE_SCHEDULE_GPIPE) return all;
+  if (schedule == PIPELINE_SCHEDULE_ZERO_BUBBLE && options.chunks > 1) {
+    return std::min(options.microbatches, 2 * (options.stages - stage) - 1);
+  }
+  // Without those of a last group that is not full.
+  const uint32_t left_over = options.microbatches % options.stages,
+                 missing = options.chunks == 1 || left_over == 0 ? 0 : options.chunks * (options.stages - left_over);
+  const auto warm_up = static_cast<uint32_t>(WarmUp(options, stage)) + 1;
+  return std::min(all, warm_up > missing ? warm_up - missing : 1);
+}
+
 std::vector<Phase> OrderOf(PipelineSchedule schedule, const OrderOptions& options, uint32_t stage) {
   switch (schedule) {
     case PIPELINE_SCHEDULE_GPIPE:

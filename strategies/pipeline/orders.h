@@ -36,6 +36,10 @@ std::vector<Phase> ZeroBubbleH1(const OrderOptions& options, uint32_t stage);
 // stage keeps at most 2 * stages microbatches of a chunk, as much as the first stage of 1F1B. REQUIRES: chunks = 2.
 std::vector<Phase> ZeroBubbleV(const OrderOptions& options, uint32_t stage);
 
+// The most (chunk, microbatch) pairs that are between their forward and their gradient of inputs on this stage at a
+// time, or fewer: a bound that needs no order. Of one stage with all of the model, 1.
+uint32_t LeastInFlight(PipelineSchedule schedule, const OrderOptions& options, uint32_t stage);
+
 // By the schedule's name in a spec.
 std::vector<Phase> OrderOf(PipelineSchedule schedule, const OrderOptions& options, uint32_t stage);
 

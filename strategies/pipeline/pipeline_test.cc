@@ -114,19 +114,6 @@ Inventory Untied(uint32_t layers) {
   return inventory;
 }
 
-TEST(Stages, TheSlowestIsAsFastAsCanBe) {
-  Inventory inventory;
-  for (const double flops : {0.0, 3.0, 3.0, 3.0, 3.0, 5.0}) {
-    Unit& unit = *inventory.add_units();
-    unit.set_name(absl::StrCat("u", inventory.units_size() - 1));
-    unit.set_forward_flops(flops);
-  }
-  EXPECT_EQ(CutEvenly(inventory, 1), (std::vector<int>{0}));
-  EXPECT_EQ(CutEvenly(inventory, 2), (std::vector<int>{0, 4})) << "9 and 8";
-  EXPECT_EQ(CutEvenly(inventory, 3), (std::vector<int>{0, 3, 5})) << "6, 6 and 5";
-  EXPECT_EQ(CutEvenly(inventory, 6), (std::vector<int>{0, 1, 2, 3, 4, 5}));
-}
-
 TEST(Stages, ACutIsReadByTheUnitsNames) {
   const Inventory inventory = Untied(4);
   Train train;

@@ -1,7 +1,6 @@
 #include "strategies/pipeline/stages.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "models/inventory.h"
+#include "strategies/pipeline/cut.h"
 
 namespace muster::pipeline {
 namespace {
@@ -43,14 +43,6 @@ Inventory WithoutUnits(const Inventory& inventory) {
   FieldMaskUtil::MergeMessageTo(inventory, rest, FieldMaskUtil::MergeOptions(), &of);
   return of;
 }
-
-// What a chunk takes, for comparisons: FLOPs, then bytes.
-struct Work {
-  double flops = 0;
-  uint64_t bytes = 0;
-  friend Work operator+(const Work& a, const Work& b) { return {a.flops + b.flops, a.bytes + b.bytes}; }
-  friend auto operator<=>(const Work&, const Work&) = default;
-};
 
 uint32_t ChunksOf(const Train& train) {
   const bool several = train.pipeline().schedule() == PIPELINE_SCHEDULE_INTERLEAVED ||
@@ -92,40 +84,7 @@ uint32_t Stages(const StageOfUnit& stages) {
 }
 
 std::vector<int> CutEvenly(const Inventory& inventory, uint32_t chunks) {
-  const int units = inventory.units_size();
-  std::vector<Work> until(1);  // of the units before
-  for (const Unit& unit : inventory.units()) {
-    until.push_back(until.back() + Work{unit.forward_flops(), unit.saved_bytes()});
-  }
-  const auto of = [&](int begin, int end) {
-    return Work{until[end].flops - until[begin].flops, until[end].bytes - until[begin].bytes};
-  };
-  // By number of chunks and of units: the least that the largest chunk may have, and where the last chunk begins.
-  const Work none{std::numeric_limits<double>::infinity(), 0};
-  std::vector<std::vector<Work>> least(chunks + 1, std::vector<Work>(units + 1, none));
-  std::vector<std::vector<int>> begin(chunks + 1, std::vector<int>(units + 1));
-  least[0][0] = {};
-  for (uint32_t c = 1; c <= chunks; ++c) {
-    for (int end = static_cast<int>(c); end <= units; ++end) {
-      // With a later begin the chunks before have more and the last one less: the best is where these meet.
-      int low = static_cast<int>(c) - 1, high = end - 1;
-      while (low < high) {
-        const int middle = (low + high) / 2;
-        if (least[c - 1][middle] < of(middle, end)) {
-          low = middle + 1;
-        } else {
-          high = middle;
-        }
-      }
-      for (int b = std::max(static_cast<int>(c) - 1, low - 1); b <= low; ++b) {
-        const Work largest = std::max(least[c - 1][b], of(b, end));
-        if (largest < least[c][end]) least[c][end] = largest, begin[c][end] = b;
-      }
-    }
-  }
-  std::vector<int> begins(chunks);
-  for (int c = static_cast<int>(chunks), end = units; c > 0; --c) end = begins[c - 1] = begin[c][end];
-  return begins;
+  return CutUnits(LoadsOf(inventory), std::vector<ChunkPlace>(chunks))->begins;
 }
 
 uint32_t StageOfChunk(PipelineSchedule schedule, uint32_t chunk, uint32_t stages) {
@@ -134,7 +93,8 @@ uint32_t StageOfChunk(PipelineSchedule schedule, uint32_t chunk, uint32_t stages
   return back ? stages - 1 - place : place;
 }
 
-absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& inventory) {
+absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& inventory,
+                                     absl::Span<const ChunkPlace> by_stage, strategies::Budget* budget) {
   const uint32_t stages = std::max(1u, train.parallel().pipeline());
   StageOfUnit of(static_cast<size_t>(inventory.units_size()));
   if (stages == 1) return of;
@@ -149,7 +109,15 @@ absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& invent
     if (!cut.ok()) return cut.status();
     begins = *std::move(cut);
   } else {
-    begins = CutEvenly(inventory, chunks);
+    std::vector<uint32_t> stage_of_chunk;
+    for (uint32_t c = 0; c < chunks; ++c) {
+      stage_of_chunk.push_back(StageOfChunk(train.pipeline().schedule(), c, stages));
+    }
+    const std::vector<ChunkPlace> equal(stages);
+    absl::StatusOr<Cut> cut =
+        CutStages(LoadsOf(inventory), by_stage.empty() ? equal : by_stage, stage_of_chunk, budget);
+    if (!cut.ok()) return cut.status();
+    begins = std::move(cut->begins);
   }
   for (size_t c = 0; c < begins.size(); ++c) {
     const size_t end = c + 1 < begins.size() ? static_cast<size_t>(begins[c + 1]) : of.size();

@@ -10,6 +10,7 @@
 #include "proto/inventory.pb.h"
 #include "proto/partition.pb.h"
 #include "proto/spec.pb.h"
+#include "strategies/pipeline/cut.h"
 #include "strategies/schedule/build.h"
 #include "strategies/schedule/mesh.h"
 
@@ -31,13 +32,15 @@ uint32_t StageOfChunk(PipelineSchedule schedule, uint32_t chunk, uint32_t stages
 // How many there are.
 uint32_t Stages(const StageOfUnit& stages);
 
-// The first unit of each of `chunks` stretches of units, none empty, so that the most work of any is as little as can
-// be: of FLOPs, and of bytes where the FLOPs are equal. REQUIRES: 1 <= chunks <= units.
+// The first unit of each of `chunks` chunks on equal stages, whatever their memory. REQUIRES: 1 <= chunks <= units.
 std::vector<int> CutEvenly(const Inventory& inventory, uint32_t chunks);
 
-// The stages of a spec: its cut, or CutEvenly. InvalidArgument: `pipeline.cut` names a unit that does not exist, or in
-// another order, or too few or too many; or there are fewer units than chunks. Messages begin with the field's path.
-absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& inventory);
+// The stages of a spec: its cut, or that of CutUnits for stages with these speeds and this memory, which a stage's
+// chunks have in equal parts; by default equal ones, whatever their memory. InvalidArgument: `pipeline.cut` names a
+// unit that does not exist, or in another order, or too few or too many; or there are fewer units than chunks. Messages
+// begin with the field's path. Errors of the budget.
+absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& inventory,
+                                     absl::Span<const ChunkPlace> by_stage = {}, strategies::Budget* budget = nullptr);
 
 // Of a table.
 StageOfUnit StagesOf(const PartitionTable& table);

@@ -122,7 +122,8 @@ void ExpectOneCheckpoint(Cluster& cluster, const std::string& step, int shards) 
   const Ran summed = cluster.Shell(sums, step);
   EXPECT_EQ(summed.exit_code, 0) << summed.out << summed.err;
   EXPECT_FALSE(std::filesystem::exists(absl::StrCat(step, "/shard-0000", shards, ".safetensors")));
-  const std::string out = absl::StrCat(cluster.folder(), "/exported-", shards);
+  const std::string job = std::filesystem::path(step).parent_path().filename();
+  const std::string out = absl::StrCat(cluster.folder(), "/exported-", job);
   const Ran exported = cluster.Muster({"export", step, out});
   EXPECT_EQ(exported.exit_code, 0) << exported.err;
   const auto loss = [&](const std::string& path) {
@@ -138,10 +139,11 @@ TEST(Sharded, ItsCheckpointIsReadByAnybody) {
   Cluster cluster;
   cluster.StartCoordinator();
   cluster.StartWorker(0, 4);
-  // Of two shards, and of two stages of two shards.
+  // Of two shards, and of two of each of two stages, or shares of every unit.
   for (const auto& [name, shards, options] :
        {std::tuple("calm", 2, Options(2, "kind: fsdp")),
-        std::tuple("staged", 4, Options(4, "kind: fsdp") + "parallel: {pipeline: 2}\n")}) {
+        std::tuple("staged", 4, Options(4, "kind: fsdp") + "parallel: {pipeline: 2}\n"),
+        std::tuple("shared", 4, Options(4, "kind: fsdp") + "parallel: {tensor: 2, sequence_parallel: true}\n")}) {
     const std::string id = cluster.Submit({.name = name, .steps = 40, .checkpoint_every = 20, .extra = options});
     ASSERT_TRUE(cluster.WaitForState(id, "completed"));
     ExpectOneCheckpoint(cluster, cluster.CheckpointPath(name) + "/step-0000000040-g1", shards);
@@ -201,12 +203,14 @@ TEST(Sharded, AnyStrategyAndSizeGoesOnFromAnyOther) {
                    "", 5e-6);
 }
 
-// Stages on processes of their own, with shards and replicas inside.
+// Stages, and shares of units, on processes of their own, with shards and replicas inside.
 TEST(Sharded, AnyMeshGoesOnFromAnyOther) {
   ExpectEachGoesOn({{4, "kind: fsdp", "parallel: {pipeline: 2}\n"},
                     {1, "kind: single"},
                     {4, "kind: single", "parallel: {pipeline: 4}\npipeline: {schedule: gpipe}\n"},
+                    {4, "kind: fsdp", "parallel: {tensor: 2}\n"},
                     {2, "kind: fsdp"},
+                    {4, "kind: single", "parallel: {pipeline: 2, tensor: 2, sequence_parallel: true}\n"},
                     {4, "kind: ddp", "parallel: {pipeline: 2}\npipeline: {schedule: interleaved, chunks: 2}\n"}},
                    "", 5e-6);
 }

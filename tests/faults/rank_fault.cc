@@ -46,10 +46,15 @@ std::set<uint64_t> StagesOf(const std::string& phase) {
   return {};
 }
 
+std::string ParallelText(const std::string& strategy) {
+  if (strategy == "pipeline") return "parallel: {pipeline: 2}\n";
+  return strategy == "tensor" ? "parallel: {tensor: 2, sequence_parallel: true}\n" : "";
+}
+
 std::string StrategyText(const std::string& strategy) {
   if (strategy == "zero1") return "kind: zero, stage: 1";
   if (strategy == "zero3") return "kind: zero, stage: 3";
-  if (strategy == "pipeline") return "kind: fsdp";  // in each of two stages
+  if (!ParallelText(strategy).empty()) return "kind: fsdp";  // of the ranks inside
   return "kind: " + strategy;
 }
 
@@ -82,7 +87,7 @@ cluster::JobOptions JobOf(const std::string& strategy, int ranks, const std::str
           .checkpoint_every = 50,
           .sequences = 2 * ranks,
           .extra = absl::StrCat("resources: {ranks: ", ranks, "}\nstrategy: {", StrategyText(strategy), "}\n",
-                                strategy == "pipeline" ? "parallel: {pipeline: 2}\n" : "")};
+                                ParallelText(strategy))};
 }
 
 absl::StatusOr<rundir::RankDir> FindRank(const Cluster& cluster, const std::string& job, uint64_t generation,

@@ -36,9 +36,10 @@ const std::vector<std::vector<RankFault>> kGroups = {
      {FaultKind::kFreeze, "optimizer", "ddp", 2, 0, 5},
      {FaultKind::kKill, "reduce", "ddp", 3, 2, 50},
      {FaultKind::kKill, "optimizer", "zero1", 2, 1, 30}},
-    // Two stages of two ranks.
+    // Two stages, or two shares of every unit, of two ranks each.
     {{FaultKind::kKill, "forward", "pipeline", 4, 0, 20}, {FaultKind::kFreeze, "backward", "pipeline", 4, 2, 40}},
-    {{FaultKind::kKill, "backward", "pipeline", 4, 3, 20}},
+    {{FaultKind::kKill, "backward", "pipeline", 4, 3, 20}, {FaultKind::kFreeze, "forward", "tensor", 4, 3, 20}},
+    {{FaultKind::kKill, "backward", "tensor", 4, 1, 20}},
 };
 
 TEST(RankFault, InEachPhaseIsFoundAndRecoveredFrom) {

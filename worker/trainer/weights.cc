@@ -104,7 +104,6 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Inventory& inve
   if (!plugin.ok()) return plugin.status();
   Train alone = train;
   alone.mutable_strategy()->mutable_single();
-  alone.clear_parallel(), alone.clear_pipeline();
   alone.mutable_optimizer()->mutable_sgd()->set_momentum(0);
   alone.mutable_precision()->set_compute(DTYPE_FP32);  // the weights as they are
   alone.mutable_precision()->set_params(DTYPE_FP32);
@@ -161,8 +160,9 @@ absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int thr
   }
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
   if (!checkpoint.ok()) return checkpoint.status();
+  Train train = checkpoint->manifest().spec().train();
+  train.clear_parallel(), train.clear_pipeline();
   // Not the manifest's own inventory: another build may have written it.
-  const Train& train = checkpoint->manifest().spec().train();
   absl::StatusOr<Inventory> inventory = models::MakeInventory(train);
   if (!inventory.ok()) return inventory.status();
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads, library);

@@ -1,0 +1,234 @@
+#include "strategies/bounds.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "models/inventory.h"
+#include "strategies/optimizer_plan.h"
+#include "strategies/pipeline/orders.h"
+#include "strategies/schedule/build.h"
+
+namespace muster::strategies {
+
+// What a stage's units take, together.
+struct Bounds::Stage {
+  double compute = 0;                // of all microbatches
+  double forward = 0, backward = 0;  // of one microbatch of its first chunk, as far as the next stage waits for it
+  double inputs = 0, weights = 0;    // of one microbatch of all its chunks: up to the gradient of inputs, and after it
+  double elements = 0, trained = 0, largest = 0;
+  // Of a sample: of all chunks, and of the one that keeps least; and what waits for the gradients of weights.
+  double kept = 0, least_kept = 0, deferred = 0, least_deferred = 0;
+};
+
+namespace {
+
+double Elements(const Unit& unit, bool trained) {
+  double elements = 0;
+  for (const Tensor& tensor : unit.tensors()) {
+    if (!trained || !tensor.frozen()) elements += static_cast<double>(models::Elements(tensor));
+  }
+  return elements;
+}
+
+bool IsZeroBubble(const Train& train) {
+  return train.parallel().pipeline() > 1 && train.pipeline().schedule() == PIPELINE_SCHEDULE_ZERO_BUBBLE;
+}
+
+// Ranks that share one copy of a stage's state.
+uint32_t Shards(const Strategy& strategy, absl::Span<const RankPlace> ranks) {
+  const auto all = static_cast<uint32_t>(ranks.size());
+  if (strategy.has_zero()) return all;
+  if (!strategy.has_fsdp() || strategy.fsdp().reshard() == RESHARD_NO_SHARD) return 1;
+  if (strategy.fsdp().reshard() != RESHARD_HYBRID) return all;
+  if (strategy.fsdp().shard_ranks() > 0) return std::min(all, strategy.fsdp().shard_ranks());
+  return static_cast<uint32_t>(
+      std::count_if(ranks.begin(), ranks.end(), [&](const RankPlace& rank) { return rank.node == ranks[0].node; }));
+}
+
+bool GathersIntoSlots(const Strategy& strategy) {
+  return (strategy.has_fsdp() && strategy.fsdp().reshard() != RESHARD_NO_SHARD) || strategy.zero().stage() == 3;
+}
+bool KeepsGathered(const Strategy& strategy) { return strategy.fsdp().reshard() == RESHARD_SHARD_GRAD_OP; }
+// Until the last microbatch's reduction.
+bool KeepsAllGradients(const Strategy& strategy) {
+  return !(strategy.has_zero() && strategy.zero().stage() > 1) && !GathersIntoSlots(strategy);
+}
+
+}  // namespace
+
+Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
+  const uint32_t count = std::max(1u, train.parallel().pipeline()), each = static_cast<uint32_t>(ranks_.size()) / count;
+  const uint32_t shards = Shards(train.strategy(), ranks_.subspan(0, each));
+  const Mesh mesh{.pipeline = count, .replica = each / shards, .shard = shards};
+  const Rates rates = RatesOf(train, inventory_.device(), ranks_, hardware_);
+  const double samples = static_cast<double>(ShareOf(train.batch().sequences(), each, 0).sequences),
+               rows = MicrobatchRows(train.batch(), each), microbatches = Microbatches(train.batch(), each),
+               last_rows = samples - rows * (microbatches - 1);
+  const bool splits = IsZeroBubble(train), recompute = train.activation_checkpointing();
+  const int first_trained = models::FirstTrained(inventory_);
+  std::vector<Stage> stages(count);
+  std::vector<double> chunk_kept(count), chunk_deferred(count);
+  std::vector<uint32_t> chunks(count);
+  for (int u = 0; u < inventory_.units_size(); ++u) {
+    const Unit& unit = inventory_.units(u);
+    const uint32_t stage = places[u].stage;
+    Stage& of = stages[stage];
+    const bool begins = u == 0 || places[u - 1].stage != stage || places[u].begins_chunk;
+    if (begins) chunk_kept[stage] = 0, chunk_deferred[stage] = 0, ++chunks[stage];
+    const double elements = Elements(unit, false),
+                 input = u == 0 ? static_cast<double>(unit.saved_bytes())
+                                : static_cast<double>(inventory_.units(u - 1).output_bytes());
+    const bool goes_back = u >= first_trained;
+    const bool again = recompute && u > 0 && goes_back && static_cast<double>(unit.saved_bytes()) > input;
+    const auto pass = [&](double of_samples, double forwards, double flops) {
+      const OpCost cost = PassCost(rates, unit, elements, of_samples, forwards, flops);
+      return cost.latency + cost.work;
+    };
+    const double flops = unit.forward_flops(),
+                 later = splits && SplitsBackward(unit) ? unit.weight_gradient_flops() : 0;
+    const double forward = pass(rows, 1, flops);
+    const double back = goes_back ? pass(rows, later > 0 ? 1 : 2, 2 * flops - later) + (again ? forward : 0) : 0;
+    const double last_back = goes_back ? pass(last_rows, later > 0 ? 1 : 2, 2 * flops - later) : 0;
+    const double after = goes_back && later > 0 ? pass(rows, 1, later) : 0;
+    const double forwards = goes_back ? again ? 4 : 3 : 1;
+    const OpCost all = PassCost(rates, unit, microbatches * elements, samples, forwards, forwards * flops);
+    of.compute += microbatches * all.latency + all.work;
+    of.inputs += forward + back, of.weights += after;
+    if (chunks[stage] == 1) of.forward += forward, of.backward += last_back;
+    of.elements += elements, of.trained += Elements(unit, true), of.largest = std::max(of.largest, elements);
+    // What comes from another stage lies in a slot.
+    const double kept = !goes_back ? 0
+                        : again    ? (begins ? 0 : input)
+                                   : static_cast<double>(unit.saved_bytes()) - (begins ? input : 0);
+    of.kept += std::max(0.0, kept), chunk_kept[stage] += std::max(0.0, kept);
+    const bool ends = u + 1 == inventory_.units_size() || places[u + 1].stage != stage || places[u + 1].begins_chunk;
+    const double deferred = later > 0 && goes_back ? static_cast<double>(unit.deferred_bytes()) : 0;
+    of.deferred += deferred, chunk_deferred[stage] += deferred;
+    if (ends) {
+      const bool first = chunks[stage] == 1;
+      of.least_kept = first ? chunk_kept[stage] : std::min(of.least_kept, chunk_kept[stage]);
+      of.least_deferred = first ? chunk_deferred[stage] : std::min(of.least_deferred, chunk_deferred[stage]);
+    }
+  }
+
+  const Strategy& strategy = train.strategy();
+  const double width = rates.width, master = static_cast<double>(DtypeBytes(StoredDtype(train, false)));
+  const double state_bytes =
+      NeedsWholeTensors(train.optimizer()) ? 0 : 4 * static_cast<double>(MostStateAnElement(train.optimizer()));
+  const bool offloads = train.offload().optimizer() && inventory_.device() == DEVICE_CUDA;
+  Least least;
+  double before = 0, after = 0;
+  for (uint32_t p = 0; p < count; ++p) {
+    const Stage& stage = stages[p];
+    // As AdamW and SGD do: weights, gradients and state, each read and written.
+    const double own = stage.trained / shards;
+    const double update =
+        train.offload().optimizer() ? 0 : own * (16 + 2 * state_bytes) / hardware_.memory_bytes_per_second;
+    double seconds = before + stage.compute + update;
+    if (!splits) {
+      seconds += after;
+    } else if (train.pipeline().chunks() <= 1) {
+      const double deferred = std::min<double>(p, microbatches);
+      // All but what waits for the end of the step, and the last microbatch, which may be smaller.
+      const double until_last = (microbatches - 1) * stage.inputs + (microbatches - 1 - deferred) * stage.weights;
+      seconds = std::max(seconds, before + until_last + after + update);
+    }
+    least.seconds = std::max(least.seconds, seconds);
+    before += stage.forward, after += stage.backward;
+
+    const uint32_t live = pipeline::LeastInFlight(
+        train.pipeline().schedule(),
+        {.stages = count, .chunks = chunks[p], .microbatches = static_cast<uint32_t>(microbatches)}, p);
+    double kept = chunks[p] == 1 ? live * stage.kept : live * stage.least_kept;
+    if (splits && chunks[p] == 1) {
+      // In the steady state, which a step of so many microbatches reaches, p of them wait for their weights' gradients.
+      kept = std::max(kept + (microbatches >= count + p ? p : 0) * stage.deferred, stage.deferred);
+    } else if (splits) {
+      // At the end of the step, one of each chunk for each stage before this one.
+      kept = std::max(kept, std::max(1.0, microbatches >= 2 * count ? 2.0 * p : 0.0) * stage.least_deferred);
+    }
+    const double mine = stage.elements / shards;
+    Least of{.stage = p};
+    const bool whole = !GathersIntoSlots(strategy);
+    double parameters = whole ? width * stage.elements : KeepsGathered(strategy) ? width * stage.elements : 0;
+    if (!offloads && !(whole && master == width)) parameters += std::min(master, width) * mine;
+    of.parameters = static_cast<uint64_t>(parameters);
+    of.gradients = static_cast<uint64_t>(4 * (KeepsAllGradients(strategy) ? stage.trained : offloads ? 0 : own));
+    of.optimizer_state = offloads ? 0 : static_cast<uint64_t>(state_bytes * own);
+    of.activations = static_cast<uint64_t>(kept * std::min(rows, samples));
+    if (p == 0 || of.bytes() > least.bytes()) {
+      of.seconds = least.seconds;
+      least = of;
+    }
+  }
+  const double links = Links(train, stages[0], mesh);
+  const double of_both = hardware_.sharing == Sharing::kProcessor ? stages[0].compute + links : links;
+  least.seconds = std::max(least.seconds, of_both);
+  return least;
+}
+
+// Seconds for which the collectives of a rank of stage 0 keep its links busy.
+double Bounds::Links(const Train& train, const Stage& stage, const Mesh& mesh) {
+  const Strategy& strategy = train.strategy();
+  const double width = static_cast<double>(DtypeBytes(train.precision().compute())),
+               reduced = static_cast<double>(DtypeBytes(train.precision().reduce())),
+               microbatches = Microbatches(train.batch(), mesh.data_ranks());
+  double seconds = 0;
+  if (mesh.shard > 1) {
+    const auto moved = [&](double elements, double bytes) {
+      return Moved(Topology(mesh, kShardGroup), hardware_, elements * bytes,
+                   elements * bytes * (mesh.shard - 1) / mesh.shard)
+          .work;
+    };
+    const bool freed = GathersIntoSlots(strategy) && !KeepsGathered(strategy);
+    // A unit that is used twice in a row is gathered once.
+    const double gathered =
+        freed ? std::max(stage.elements, microbatches * 2 * (stage.elements - stage.largest)) : stage.elements;
+    seconds += moved(gathered, width);
+    seconds += moved((KeepsAllGradients(strategy) ? 1 : microbatches) * stage.trained, reduced);
+  }
+  if (mesh.replica > 1) {
+    const double bytes = stage.trained / mesh.shard * reduced;
+    seconds +=
+        2 * Moved(Topology(mesh, kReplicaGroup), hardware_, bytes, bytes * (mesh.replica - 1) / mesh.replica).work;
+  }
+  return seconds;
+}
+
+const GroupTopology& Bounds::Topology(const Mesh& mesh, int32_t group) {
+  const auto [at, fresh] =
+      topologies_.emplace(std::tuple(mesh.pipeline, mesh.replica, mesh.shard, group), GroupTopology());
+  if (fresh) at->second = TopologyOf(CommonGroups()[static_cast<size_t>(group)], mesh, 0, ranks_);
+  return at->second;
+}
+
+namespace {
+
+std::string Largest(const std::vector<std::pair<uint64_t, const char*>>& parts) {
+  const auto& [bytes, name] = *std::max_element(parts.begin(), parts.end());
+  return absl::StrCat(name, " ", FormatBytes(bytes));
+}
+
+}  // namespace
+
+std::string LargestPart(const Least& least) {
+  return Largest({{least.parameters, "parameters"},
+                  {least.gradients, "gradients"},
+                  {least.optimizer_state, "optimizer state"},
+                  {least.activations, "activations"}});
+}
+
+std::string LargestPart(const Memory& memory) {
+  return Largest({{memory.parameters, "parameters"},
+                  {memory.gradients, "gradients"},
+                  {memory.optimizer_state, "optimizer state"},
+                  {memory.gather_buffers, "gathered parameters"},
+                  {memory.reduce_buffers, "gradients to reduce"},
+                  {memory.activations, "activations"}});
+}
+
+}  // namespace muster::strategies

@@ -1,0 +1,89 @@
+#include "strategies/bounds.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+#include "strategies/choose.h"
+#include "strategies/choose_mesh.h"
+
+namespace muster::strategies {
+namespace {
+
+// 3 x 2 units of a small model and the whole of it, for hand.
+TEST(Bounds, OfOneRankAreItsFlopsAndBytes) {
+  Train train;
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  train.mutable_strategy()->mutable_single();
+  train.mutable_batch()->set_sequences(8);
+  train.mutable_batch()->set_microbatch(2);
+  train.mutable_optimizer()->mutable_adamw();
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Hardware hardware{.fp32_flops = 1e9, .memory_bytes_per_second = 1e12};
+  const std::vector<RankPlace> ranks = FullNodes(1, 1, 0);
+  const Least least =
+      Bounds(inventory, ranks, hardware).Of(train, pipeline::StageOfUnit(static_cast<size_t>(inventory.units_size())));
+  double flops = 0, activations = 0, saved = 0;
+  for (const Unit& unit : inventory.units()) {
+    flops += unit.forward_flops();
+    activations += static_cast<double>(unit.saved_bytes() + unit.output_bytes());
+    saved += static_cast<double>(unit.saved_bytes());
+  }
+  const double bytes = 4.0 * static_cast<double>(models::Parameters(inventory));
+  // Three passes of each of four microbatches read the parameters; AdamW reads and writes four arrays.
+  EXPECT_NEAR(least.seconds, 8 * 3 * (flops * 1e-9 + activations * 1e-12) + (4 * 3 + 8) * bytes * 1e-12, 1e-9);
+  EXPECT_EQ(least.parameters + least.gradients + least.optimizer_state, static_cast<uint64_t>(4 * bytes));
+  EXPECT_EQ(least.activations, static_cast<uint64_t>(2 * saved) - 2 * inventory.units(0).saved_bytes());
+}
+
+// Never above what plan and simulator find, and near it: for random jobs, every shape and every strategy.
+TEST(Bounds, AreBelowThePlanAndNearIt) {
+  std::mt19937 random(11);
+  const Hardware h100 = *FindHardware("h100"), cpu = *FindHardware("cpu");
+  double time_ratios = 0, byte_ratios = 0;
+  int count = 0;
+  for (int i = 0; i < 400; ++i) {
+    const bool gpu = random() % 3 > 0;
+    Train train;
+    Gpt2& model = *train.mutable_model()->mutable_gpt2();
+    model.set_size(random() % 2 == 0 ? GPT2_SIZE_SMALL : GPT2_SIZE_TINY);
+    model.set_layers(4 + random() % 20);
+    *train.mutable_model() = *models::Resolve(train.model());
+    const uint32_t stages = 1u << random() % 3, each = 1u << random() % 4;
+    train.mutable_batch()->set_sequences(each * (1 + random() % 24));
+    train.mutable_optimizer()->mutable_adamw();
+    if (random() % 2 == 0) train.mutable_precision()->set_compute(DTYPE_BF16);
+    train.mutable_parallel()->set_pipeline(stages);
+    const PipelineShape shape = PipelineShapes()[random() % PipelineShapes().size()];
+    const Inventory inventory = *models::MakeInventory(train.model(), gpu ? DEVICE_CUDA : DEVICE_CPU);
+    if (stages > 1) {
+      if (stages * shape.chunks > static_cast<uint32_t>(inventory.units_size())) continue;
+      train.mutable_pipeline()->set_schedule(shape.schedule);
+      if (shape.chunks > 1) train.mutable_pipeline()->set_chunks(shape.chunks);
+    }
+    const std::vector<RankPlace> ranks = FullNodes(stages * each, 1 + random() % 8, 0);
+    const std::vector<Strategy> strategies = DataStrategies(train, ranks);
+    train = With(train, strategies[random() % strategies.size()], random() % 2 == 0);
+    const auto share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), each, 0u).sequences);
+    train.mutable_batch()->set_microbatch(1 + random() % std::min(share, 4u));
+    const Least least = Bounds(inventory, ranks, gpu ? h100 : cpu).Of(train, *pipeline::StagesOf(train, inventory));
+    const MemoryPlan plan = *PlanMemory(train, inventory, ranks);
+    const double seconds =
+        PredictStep(train, inventory, plan.layout, plan.programs, ranks, gpu ? h100 : cpu)[0].timeline.seconds;
+    const std::string name =
+        absl::StrCat(MixName(train), " on ", ranks.size(), " ranks, ", train.batch().sequences(), " sequences");
+    // An outline's time is that of the whole step within 1%.
+    EXPECT_LE(least.seconds, 1.01 * seconds) << name;
+    EXPECT_LE(least.bytes(), plan.peak()) << name;
+    time_ratios += least.seconds / seconds;
+    byte_ratios += static_cast<double>(least.bytes()) / static_cast<double>(plan.peak() - plan.by_shard[0].fixed);
+    ++count;
+  }
+  EXPECT_GT(time_ratios / count, 0.8);
+  EXPECT_GT(byte_ratios / count, 0.6);
+}
+
+}  // namespace
+}  // namespace muster::strategies

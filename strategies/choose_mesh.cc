@@ -1,0 +1,405 @@
+#include "strategies/choose_mesh.h"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/bytes.h"
+#include "models/inventory.h"
+#include "strategies/bounds.h"
+
+namespace muster::strategies {
+namespace {
+
+constexpr double kSlower = 1.02;  // a simpler mix may take so much longer
+constexpr size_t kShown = 5;      // mixes that are reported
+constexpr size_t kMostPlanned = 48;
+constexpr double kBudgetShare = 0.5;  // the rest is for the plan of the chosen one
+constexpr uint32_t kMaxStages = 256;
+constexpr uint32_t kTensorRanks[] = {1};
+
+struct Way {
+  Train train;
+  Least least;
+  size_t order = 0;   // the simplest first
+  std::string unfit;  // empty: its lower bound fits
+};
+
+// A way that was planned.
+struct Planned {
+  const Way* way = nullptr;
+  uint64_t peak = 0;
+  std::string unfit;
+  double seconds = 0, compute = 0, exposed = 0;  // of the stage that computes longest
+  double bubble() const { return std::max(0.0, seconds - compute - exposed); }
+};
+
+uint32_t StagesOf(const Train& train) { return std::max(1u, train.parallel().pipeline()); }
+
+// All but the microbatch.
+std::string KeyOf(const Train& train) {
+  return absl::StrCat(train.parallel().pipeline(), "/", train.parallel().tensor(), "/", train.pipeline().schedule(),
+                      "/", train.pipeline().chunks(), "/", NameOf(train), "/", train.offload().optimizer());
+}
+
+std::vector<uint32_t> MicrobatchesToTry(const Train& train, const Inventory& inventory, uint32_t data_ranks) {
+  const auto share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), data_ranks, 0u).sequences);
+  std::vector<uint32_t> all;
+  if (train.batch().microbatch() > 0) {
+    all = {std::min(share, train.batch().microbatch())};
+  } else {
+    for (uint32_t m = 1; m < share; m *= 2) all.push_back(m);
+    all.push_back(share);
+  }
+  const auto units = static_cast<uint64_t>(inventory.units_size());
+  std::erase_if(all, [&](uint32_t m) { return (share + m - 1) / m * units > kMaxUnitMicrobatches; });
+  return all;
+}
+
+class Search {
+ public:
+  Search(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks, const Hardware& hardware,
+         Budget* budget)
+      : train_(train),
+        inventory_(inventory),
+        ranks_(ranks),
+        hardware_(hardware),
+        budget_(budget),
+        bounds_(inventory, ranks, hardware) {}
+
+  // Every way to run, with its bounds. Errors of the budget.
+  absl::Status List(bool offload) {
+    const uint32_t all = static_cast<uint32_t>(ranks_.size()), units = static_cast<uint32_t>(inventory_.units_size());
+    const bool cuts = models::CheckOutputs(inventory_).ok() && !train_.offload().activations();
+    for (uint32_t stages = 1; stages <= std::min({all, units, kMaxStages}); ++stages) {
+      if (all % stages != 0 || (stages > 1 && !cuts)) continue;
+      for (const uint32_t tensor : kTensorRanks) {
+        for (const PipelineShape& shape : stages > 1 ? PipelineShapes() : PipelineShapes().subspan(0, 1)) {
+          if (uint64_t{stages} * shape.chunks > units) continue;
+          if (absl::Status s = ListShape(ShapeOf(stages, tensor, shape), offload); !s.ok()) return s;
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Plans them, those that may be fastest first; and, if none of these fits, those that may need least.
+  absl::Status Plan() {
+    const size_t before = planned_.size();
+    absl::Status status = PlanInOrder(before + kMostPlanned, [](const Way& way) { return way.least.seconds; });
+    if (status.ok() && !AnyFits() && planned_.size() >= before + kMostPlanned) {
+      status = PlanInOrder(planned_.size() + kMostPlanned / 2,
+                           [](const Way& way) { return static_cast<double>(way.least.bytes()); });
+    }
+    return status;
+  }
+
+  // Where no way is left by its bounds, the one that needs least, so that there is something to report.
+  absl::Status PlanLeast() {
+    if (ways_.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parallel: of ", ranks_.size(), " ranks no number of stages and no microbatch can be planned"));
+    }
+    const auto least = std::min_element(ways_.begin(), ways_.end(),
+                                        [](const Way& a, const Way& b) { return a.least.bytes() < b.least.bytes(); });
+    return PlanOne(*least);
+  }
+
+  bool AnyFits() const {
+    return std::any_of(planned_.begin(), planned_.end(), [](const Planned& p) { return p.unfit.empty(); });
+  }
+  bool Nothing() const { return planned_.empty(); }
+  bool exhausted() const { return exhausted_; }
+
+  absl::StatusOr<Choice> Choose() const;
+
+ private:
+  Train ShapeOf(uint32_t stages, uint32_t tensor, const PipelineShape& shape) const {
+    Train train = train_;
+    train.clear_parallel(), train.clear_pipeline();
+    train.mutable_parallel()->set_pipeline(stages), train.mutable_parallel()->set_tensor(tensor);
+    if (stages == 1) return train;
+    train.mutable_pipeline()->set_schedule(shape.schedule);
+    if (shape.chunks > 1 || shape.schedule == PIPELINE_SCHEDULE_ZERO_BUBBLE) {
+      train.mutable_pipeline()->set_chunks(shape.chunks);
+    }
+    return train;
+  }
+
+  absl::Status PlanInOrder(size_t most, absl::FunctionRef<double(const Way&)> by) {
+    std::vector<std::pair<double, const Way*>> open;
+    for (const Way& way : ways_) {
+      if (way.unfit.empty()) open.emplace_back(by(way), &way);
+    }
+    std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [key, way] : open) {
+      if (planned_.size() >= most || exhausted_) break;
+      if (way->least.seconds > WorstShown() || Fits(KeyOf(way->train)) || IsLikeAnUnfit(*way)) continue;
+      if (absl::Status s = PlanOne(*way); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ListShape(const Train& shape, bool offload) {
+    const auto cut = pipeline::StagesOf(shape, inventory_, {}, budget_);
+    if (!cut.ok()) return cut.status();
+    const uint32_t data_ranks = static_cast<uint32_t>(ranks_.size()) / StagesOf(shape) / shape.parallel().tensor();
+    std::vector<uint32_t> microbatches = MicrobatchesToTry(shape, inventory_, data_ranks);
+    std::reverse(microbatches.begin(), microbatches.end());
+    for (const Strategy& strategy : DataStrategies(shape, ranks_)) {
+      for (const bool recompute : {false, true}) {
+        if (!recompute && train_.activation_checkpointing()) continue;
+        for (const uint32_t microbatch : microbatches) {
+          Way way{.train = With(shape, strategy, recompute)};
+          way.train.mutable_batch()->set_microbatch(microbatch);
+          if (offload) way.train.mutable_offload()->set_optimizer(true);
+          const auto what = [&] { return absl::StrCat("ways to run on ", ranks_.size(), " ranks"); };
+          absl::Status s = Spend(budget_, 10 * static_cast<uint64_t>(inventory_.units_size()), what);
+          if (s.ok()) s = Hold(budget_, ways_.size() * static_cast<uint64_t>(way.train.SpaceUsedLong()), what);
+          if (!s.ok()) return s;
+          way.least = bounds_.Of(way.train, *cut);
+          way.order = ways_.size();
+          way.unfit = WhyNot(way.least, StagesOf(shape));
+          ways_.push_back(std::move(way));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // By the largest slot of the stage, which some rank of it does not exceed.
+  std::string WhyNot(const Least& least, uint32_t stages) const {
+    const size_t each = ranks_.size() / stages;
+    uint64_t most = 0;
+    for (const RankPlace& rank : ranks_.subspan(least.stage * each, each)) {
+      if (rank.memory_bytes == 0) return "";
+      most = std::max(most, rank.memory_bytes);
+    }
+    if (SlotBytesFor(least.bytes()) <= most) return "";
+    return absl::StrCat(LargestPart(least), " of at least ", FormatBytes(least.bytes()));
+  }
+
+  absl::Status PlanOne(const Way& way) {
+    const absl::StatusOr<MemoryPlan> plan = PlanMemory(way.train, inventory_, ranks_, budget_);
+    absl::Status status = plan.status();
+    if (status.ok()) status = SpendOnTimes(plan->programs, budget_);
+    // What was found by now is enough, if it is anything.
+    if (absl::IsResourceExhausted(status) && !planned_.empty()) {
+      exhausted_ = true;
+      return absl::OkStatus();
+    }
+    // A table may be too large for one strategy and not for others.
+    if (absl::IsInvalidArgument(status) && ways_.size() > 1) return absl::OkStatus();
+    if (!status.ok()) return status;
+    const std::vector<Predicted> predicted =
+        PredictStep(way.train, inventory_, plan->layout, plan->programs, ranks_, hardware_);
+    const Timeline& slowest = predicted[SlowestStage(predicted)].timeline;
+    Planned& planned = planned_.emplace_back();
+    planned.way = &way, planned.peak = plan->peak(), planned.seconds = predicted[0].timeline.seconds;
+    planned.compute = slowest.busy[static_cast<size_t>(Stream::kCompute)], planned.exposed = slowest.exposed;
+    if (WhyUnfit(*plan, ranks_).empty()) return absl::OkStatus();
+    const auto most = std::max_element(plan->by_shard.begin(), plan->by_shard.end(),
+                                       [](const Memory& a, const Memory& b) { return a.peak < b.peak; });
+    planned.unfit = absl::StrCat(LargestPart(*most), " of ", FormatBytes(most->peak));
+    return absl::OkStatus();
+  }
+
+  bool Fits(const std::string& key) const {
+    return std::any_of(planned_.begin(), planned_.end(),
+                       [&](const Planned& p) { return p.unfit.empty() && KeyOf(p.way->train) == key; });
+  }
+
+  // One with as many stages and the same strategy was planned and did not fit, and by their bounds this one needs as
+  // much.
+  bool IsLikeAnUnfit(const Way& way) const {
+    return std::any_of(planned_.begin(), planned_.end(), [&](const Planned& p) {
+      const Train& other = p.way->train;
+      return !p.unfit.empty() && p.way->least.bytes() <= way.least.bytes() && KeyOf(other) == KeyOf(way.train);
+    });
+  }
+
+  // The fifth of the times of those that fit.
+  double WorstShown() const {
+    std::vector<double> times;
+    for (const Planned& planned : planned_) {
+      if (planned.unfit.empty()) times.push_back(planned.seconds);
+    }
+    if (times.size() < kShown) return std::numeric_limits<double>::infinity();
+    std::nth_element(times.begin(), times.begin() + kShown - 1, times.end());
+    return times[kShown - 1];
+  }
+
+  const Train& train_;
+  const Inventory& inventory_;
+  const absl::Span<const RankPlace> ranks_;
+  const Hardware& hardware_;
+  Budget* const budget_;
+  Bounds bounds_;
+  std::deque<Way> ways_;
+  std::vector<Planned> planned_;
+  bool exhausted_ = false;
+};
+
+// In what the loser takes longer most.
+std::string WhyLost(const Planned& loser, const Planned& winner) {
+  if (!loser.unfit.empty()) return absl::StrCat("does not fit: ", loser.unfit);
+  if (loser.seconds <= winner.seconds) return "as fast, and less simple";
+  const bool recomputes = loser.way->train.activation_checkpointing() && !winner.way->train.activation_checkpointing();
+  const auto share = [&](double seconds) { return absl::StrFormat(" %.0f%%", 100 * seconds / loser.seconds); };
+  const std::pair<double, std::string> parts[] = {
+      {loser.compute - winner.compute, recomputes ? "recomputing" : "computing"},
+      {loser.bubble() - winner.bubble(), absl::StrCat("bubble", share(loser.bubble()))},
+      {loser.exposed - winner.exposed, absl::StrCat("exposed communication", share(loser.exposed))}};
+  const auto& [more, name] = *std::max_element(std::begin(parts), std::end(parts));
+  return absl::StrCat(name, ": ", TimeText(std::max(0.0, more)), " more");
+}
+
+Candidate CandidateOf(const Planned& planned) {
+  return {.name = MixName(planned.way->train),
+          .train = planned.way->train,
+          .peak_bytes = planned.peak,
+          .step_seconds = planned.seconds,
+          .unfit = planned.unfit,
+          .lost = "",
+          .least = false};
+}
+
+absl::StatusOr<Choice> Search::Choose() const {
+  std::vector<const Planned*> order;
+  for (const Planned& planned : planned_) order.push_back(&planned);
+  const auto better = [](const Planned* a, const Planned* b) {
+    const auto rank = [](const Planned* p) {
+      const bool fits = p->unfit.empty();
+      return std::tuple(!fits, fits ? p->seconds : static_cast<double>(p->peak), p->way->order);
+    };
+    return rank(a) < rank(b);
+  };
+  std::sort(order.begin(), order.end(), better);
+  Choice choice;
+  choice.fits = order[0]->unfit.empty();
+  const Planned* winner = order[0];
+  for (const Planned* planned : order) {
+    const bool close = choice.fits && planned->unfit.empty() && planned->seconds <= kSlower * order[0]->seconds;
+    if (close && planned->way->order < winner->way->order) winner = planned;
+  }
+  choice.least_peak = order[0]->peak;
+  for (const Planned* planned : order) choice.least_peak = std::min(choice.least_peak, planned->peak);
+  std::vector<uint32_t> stages;
+  const auto add = [&](Candidate candidate) {
+    stages.push_back(StagesOf(candidate.train));
+    choice.candidates.push_back(std::move(candidate));
+  };
+  for (const Planned* planned : order) {
+    if (choice.candidates.size() == kShown || (choice.fits && !planned->unfit.empty())) break;
+    if (planned == winner) choice.chosen = choice.candidates.size();
+    add(CandidateOf(*planned));
+    if (planned != winner) choice.candidates.back().lost = WhyLost(*planned, *winner);
+  }
+  // Of the other numbers of stages, what was planned, or else the ways by their bounds.
+  for (const Planned* planned : order) {
+    if (std::find(stages.begin(), stages.end(), StagesOf(planned->way->train)) != stages.end()) continue;
+    add(CandidateOf(*planned));
+    choice.candidates.back().lost = WhyLost(*planned, *winner);
+  }
+  std::map<uint32_t, const Way*> by_stages;
+  for (const Way& way : ways_) {
+    const auto rank = [](const Way* w) {
+      return std::tuple(!w->unfit.empty(), w->unfit.empty() ? w->least.seconds : static_cast<double>(w->least.bytes()));
+    };
+    const Way*& best = by_stages[StagesOf(way.train)];
+    if (best == nullptr || rank(&way) < rank(best)) best = &way;
+  }
+  for (const auto& [count, way] : by_stages) {
+    if (std::find(stages.begin(), stages.end(), count) != stages.end()) continue;
+    add({.name = MixName(way->train),
+         .train = way->train,
+         .peak_bytes = way->least.bytes(),
+         .step_seconds = way->least.seconds,
+         .unfit = way->unfit,
+         .lost = !way->unfit.empty()                    ? absl::StrCat("does not fit: ", way->unfit)
+                 : way->least.seconds < winner->seconds ? "was not planned: the limit of planning came first"
+                                                        : absl::StrCat("takes at least ", TimeText(way->least.seconds)),
+         .least = true});
+  }
+  return choice;
+}
+
+std::string ReasonOf(const Choice& choice, const Hardware& hardware) {
+  const Candidate& chosen = choice.candidates[choice.chosen];
+  if (!choice.fits) return absl::StrCat("nothing fits; ", chosen.name, " needs least: ", chosen.unfit);
+  std::vector<std::string> others;
+  for (const Candidate& candidate : choice.candidates) {
+    if (&candidate == &chosen || candidate.least || !candidate.unfit.empty()) continue;
+    others.push_back(absl::StrCat(candidate.name, " ", TimeText(candidate.step_seconds), " (", candidate.lost, ")"));
+  }
+  return absl::StrCat(chosen.name, ", ", TimeText(chosen.step_seconds), " a step predicted on ", hardware.name, " and ",
+                      FormatBytes(chosen.peak_bytes), " a rank",
+                      others.empty() ? "" : "; others that fit: ", absl::StrJoin(others, ", "));
+}
+
+}  // namespace
+
+absl::Span<const PipelineShape> PipelineShapes() {
+  static constexpr PipelineShape kShapes[] = {{PIPELINE_SCHEDULE_1F1B, 1},        {PIPELINE_SCHEDULE_GPIPE, 1},
+                                              {PIPELINE_SCHEDULE_INTERLEAVED, 2}, {PIPELINE_SCHEDULE_INTERLEAVED, 4},
+                                              {PIPELINE_SCHEDULE_ZERO_BUBBLE, 1}, {PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}};
+  return kShapes;
+}
+
+std::string MixName(const Train& train) {
+  std::string name;
+  if (StagesOf(train) > 1) {
+    const std::string schedule = PipelineSchedule_Name(train.pipeline().schedule());
+    absl::StrAppend(&name, StagesOf(train), " stages by ",
+                    absl::AsciiStrToLower(std::string(absl::StripPrefix(schedule, "PIPELINE_SCHEDULE_"))));
+    if (train.pipeline().chunks() > 1) absl::StrAppend(&name, " of ", train.pipeline().chunks(), " chunks");
+    absl::StrAppend(&name, ", ");
+  }
+  absl::StrAppend(&name, NameOf(train), ", microbatch ", train.batch().microbatch());
+  if (train.offload().optimizer()) absl::StrAppend(&name, ", offload.optimizer");
+  return name;
+}
+
+Train ChosenOf(const Train& train) {
+  Train chosen;
+  *chosen.mutable_parallel() = train.parallel();
+  chosen.mutable_parallel()->set_auto_(false);
+  if (train.has_pipeline()) *chosen.mutable_pipeline() = train.pipeline();
+  chosen.mutable_batch()->set_microbatch(train.batch().microbatch());
+  if (train.has_offload()) *chosen.mutable_offload() = train.offload();
+  return chosen;
+}
+
+absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                                  const Hardware& hardware, Budget* budget) {
+  Budget part = budget == nullptr ? Budget() : budget->Part(kBudgetShare);
+  Search search(train, inventory, ranks, hardware, &part);
+  absl::Status status = search.List(/*offload=*/false);
+  if (status.ok()) status = search.Plan();
+  if (status.ok() && !search.AnyFits() && !search.exhausted() && inventory.device() == DEVICE_CUDA &&
+      !train.has_offload()) {
+    status = search.List(/*offload=*/true);
+    if (status.ok()) status = search.Plan();
+  }
+  if (status.ok() && search.Nothing()) status = search.PlanLeast();
+  if (budget != nullptr) budget->Charge(part);
+  if (!status.ok()) return status;
+  absl::StatusOr<Choice> choice = search.Choose();
+  if (!choice.ok()) return choice;
+  choice->reason = ReasonOf(*choice, hardware);
+  absl::StatusOr<MemoryPlan> chosen = PlanMemory(choice->train(), inventory, ranks, budget);
+  if (!chosen.ok()) return chosen.status();
+  choice->memory_plan = *std::move(chosen);
+  return choice;
+}
+
+}  // namespace muster::strategies

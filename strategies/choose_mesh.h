@@ -1,0 +1,45 @@
+// parallel: auto: the fastest mix of stages, schedule, strategy, microbatch, checkpointing and offloading that fits, by
+// lower bounds and then the simulator. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "strategies/choose.h"
+
+namespace muster::strategies {
+
+// How a pipeline may go: the one list of what is tried.
+struct PipelineShape {
+  PipelineSchedule schedule;
+  uint32_t chunks;  // on a stage
+};
+absl::Span<const PipelineShape> PipelineShapes();
+
+// Tries every number of stages that divides the ranks; on each every shape, each of DataStrategies, microbatches of
+// powers of two and a rank's whole share, with and without activation checkpointing. What the spec says of microbatch,
+// checkpointing and offloading stays; offload.optimizer is tried on GPUs where nothing else fits. What needs more
+// memory than slots have by its lower bound is left out. The others are planned and simulated by their lower bound of
+// time, the least first, and each only in the largest microbatch of those that fit, until no other can be among the
+// five fastest, or the part of the budget for it is spent. Takes the fastest that fits, but a simpler one that is less
+// than 2% slower.
+//
+// The candidates are the five fastest that fit, the fastest first (fewer where fewer fit), and of each number of stages
+// that they do not have the best one, each with the reason why it lost. Where nothing fits, the chosen one is the one
+// that needs least of those that were planned.
+//
+// Tensor parallelism is not tried yet: kTensorRanks in the .cc is where it goes.
+//
+// REQUIRES: `train` is resolved and says parallel: auto. Errors as Compile.
+absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                                  const Hardware& hardware, Budget* budget = nullptr);
+
+// "4 stages by interleaved of 2 chunks, fsdp full_shard with activation_checkpointing, microbatch 2".
+std::string MixName(const Train& train);
+
+// The fields of a concrete `train` that parallel: auto chooses beside strategy and checkpointing, and no others.
+Train ChosenOf(const Train& train);
+
+}  // namespace muster::strategies

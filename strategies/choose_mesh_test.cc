@@ -1,0 +1,170 @@
+#include "strategies/choose_mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+
+namespace muster::strategies {
+namespace {
+
+constexpr uint64_t kGib = uint64_t{1} << 30;
+
+// Layers of equal work, so large that nothing but they counts.
+Train Blocks(uint32_t layers, uint32_t width, uint32_t sequences) {
+  Train train;
+  Llama& llama = *train.mutable_model()->mutable_llama();
+  llama.set_layers(layers), llama.set_heads(16), llama.set_width(width), llama.set_inner(4 * width);
+  llama.set_context(2048), llama.set_vocabulary(256);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_strategy()->mutable_auto_();
+  train.mutable_parallel()->set_auto_(true);
+  train.mutable_batch()->set_sequences(sequences);
+  train.mutable_precision()->set_compute(DTYPE_BF16);
+  train.mutable_optimizer()->mutable_adamw();
+  return train;
+}
+
+Choice MixOf(const Train& train, const std::vector<RankPlace>& ranks, const Hardware& hardware) {
+  const Inventory inventory = *models::MakeInventory(train.model(), hardware.device);
+  Budget budget;
+  const auto choice = ChooseMesh(train, inventory, ranks, hardware, &budget);
+  EXPECT_TRUE(choice.ok()) << choice.status();
+  return *choice;
+}
+
+std::string TextOf(const Choice& choice) {
+  std::string text = choice.reason;
+  for (const Candidate& c : choice.candidates) {
+    absl::StrAppend(&text, "\n", c.name, ": ", c.step_seconds, " s, ", c.peak_bytes, " bytes; ", c.lost);
+  }
+  return text;
+}
+
+TEST(ChooseMesh, OnOneRankThereIsOneStage) {
+  const Choice choice = MixOf(Blocks(4, 512, 8), FullNodes(1, 8, 0), *FindHardware("h100"));
+  EXPECT_TRUE(choice.train().strategy().has_single()) << TextOf(choice);
+  EXPECT_EQ(choice.train().parallel().pipeline(), 1u);
+  EXPECT_FALSE(choice.train().parallel().auto_());
+  EXPECT_FALSE(choice.train().has_pipeline());
+  EXPECT_FALSE(choice.train().activation_checkpointing()) << "which computes a third more";
+  EXPECT_EQ(choice.train().batch().microbatch(), 8u) << "fewer passes read the parameters less often";
+  EXPECT_EQ(choice.candidates[choice.chosen].lost, "");
+}
+
+// Eight ranks of two nodes. Each layer has 12 width^2 = 50M parameters, 16 bytes of state in all: 6.4 GB of 8 layers. A
+// ring over NVLink moves them in milliseconds, so inside one node nothing is gained by stages, which idle.
+TEST(ChooseMesh, InsideANodeWithAFastNetworkThereIsNoPipeline) {
+  const Choice choice = MixOf(Blocks(8, 2048, 64), FullNodes(8, 8, 80 * kGib), *FindHardware("h100"));
+  EXPECT_EQ(choice.train().parallel().pipeline(), 1u) << TextOf(choice);
+}
+
+// Two nodes of four ranks, connected by 0.1 GB/s a rank. Without stages the gradients of 400M parameters, 1.6 GB, go to
+// each node and back: 2 x 1.6 GB x 1/2 / (4 x 0.1 GB/s) = 4 s. Two stages, one on each node, send for each of 8
+// sequences a rank a residual stream of 2048 x 2048 x 4 B = 16.8 MB forward, and its gradient back: 8 x 16.8 MB / 0.1
+// GB/s = 1.3 s each way, at the same time. The FLOPs, 6 x 400M x 2048 x 64 / 8 ranks / 445 TFLOP/s = 0.09 s, do not
+// count.
+TEST(ChooseMesh, ASlowNetworkBetweenNodesHasStagesOnNodes) {
+  Hardware slow = *FindHardware("h100");
+  slow.between.bytes_per_second = 0.1e9;
+  const Choice choice = MixOf(Blocks(8, 2048, 32), FullNodes(8, 4, 80 * kGib), slow);
+  EXPECT_EQ(choice.train().parallel().pipeline(), 2u) << TextOf(choice);
+  const auto flat = std::find_if(choice.candidates.begin(), choice.candidates.end(),
+                                 [](const Candidate& c) { return c.train.parallel().pipeline() == 1; });
+  ASSERT_NE(flat, choice.candidates.end()) << TextOf(choice);
+  EXPECT_GT(flat->step_seconds, 3.9) << TextOf(choice);
+  EXPECT_TRUE(absl::StrContains(flat->lost, flat->least ? "takes at least" : "exposed communication")) << flat->lost;
+}
+
+// 32 layers of 50M parameters take 16 bytes each: 25.8 GB of state, which no rank of 12 GiB holds whole, but a quarter.
+TEST(ChooseMesh, AModelTooLargeForOneRankIsDivided) {
+  const Train train = Blocks(32, 2048, 16);
+  const Hardware h100 = *FindHardware("h100");
+  const Choice large = MixOf(train, FullNodes(4, 4, 12 * kGib), h100);
+  ASSERT_TRUE(large.fits) << TextOf(large);
+  EXPECT_FALSE(large.train().strategy().has_ddp()) << TextOf(large);
+  EXPECT_LE(SlotBytesFor(large.candidates[large.chosen].peak_bytes), 12 * kGib);
+  EXPECT_TRUE(large.train().strategy().has_fsdp() || large.train().parallel().pipeline() > 1) << TextOf(large);
+
+  // On one rank of 20 GiB only host memory has room for the state: 3.2 GB of bf16 weights and 6.4 GB of fp32 gradients
+  // stay less than that.
+  const Choice offloaded = MixOf(train, FullNodes(1, 1, 20 * kGib), h100);
+  EXPECT_TRUE(offloaded.fits) << TextOf(offloaded);
+  EXPECT_TRUE(offloaded.train().offload().optimizer()) << TextOf(offloaded);
+
+  const Choice none = MixOf(train, FullNodes(1, 1, kGib), h100);
+  EXPECT_FALSE(none.fits);
+  EXPECT_TRUE(absl::StartsWith(none.reason, "nothing fits; single with activation_checkpointing")) << none.reason;
+}
+
+TEST(ChooseMesh, SaysOfEveryNumberOfStagesWhyItLost) {
+  const Choice choice = MixOf(Blocks(30, 2048, 128), FullNodes(32, 8, 80 * kGib), *FindHardware("h100"));
+  std::set<uint32_t> stages;
+  double before = 0;
+  for (size_t c = 0; c < choice.candidates.size(); ++c) {
+    const Candidate& candidate = choice.candidates[c];
+    stages.insert(candidate.train.parallel().pipeline());
+    EXPECT_EQ(candidate.lost.empty(), c == choice.chosen) << TextOf(choice);
+    if (c < 5) {
+      EXPECT_GE(candidate.step_seconds, before) << TextOf(choice);
+      EXPECT_EQ(candidate.unfit, "");
+      EXPECT_FALSE(candidate.least);
+      before = candidate.step_seconds;
+    }
+  }
+  EXPECT_EQ(stages, (std::set<uint32_t>{1, 2, 4, 8, 16, 32})) << TextOf(choice);
+}
+
+TEST(ChooseMesh, KeepsWhatTheUserSaid) {
+  Train train = Blocks(8, 1024, 64);
+  train.mutable_batch()->set_microbatch(3);
+  train.set_activation_checkpointing(true);
+  train.mutable_offload()->set_activations(true);
+  const Choice choice = MixOf(train, FullNodes(8, 8, 0), *FindHardware("h100"));
+  for (const Candidate& candidate : choice.candidates) {
+    EXPECT_EQ(candidate.train.batch().microbatch(), 3u);
+    EXPECT_TRUE(candidate.train.activation_checkpointing());
+    EXPECT_EQ(candidate.train.parallel().pipeline(), 1u) << "offload.activations does not go with a pipeline";
+  }
+}
+
+// Within the planning budget, which a slow core spends in 5 s.
+TEST(ChooseMesh, AThousandRanksAreWithinTheBudget) {
+  Train train;
+  train.mutable_model()->mutable_llama()->set_size(LLAMA_SIZE_8B);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_strategy()->mutable_auto_();
+  train.mutable_parallel()->set_auto_(true);
+  train.mutable_batch()->set_sequences(2048);
+  train.mutable_precision()->set_compute(DTYPE_BF16);
+  train.mutable_optimizer()->mutable_adamw();
+  const Hardware h100 = *FindHardware("h100");
+  const Inventory inventory = *models::MakeInventory(train.model(), DEVICE_CUDA);
+  Budget budget;
+  const auto choice = ChooseMesh(train, inventory, FullNodes(1024, 8, 80 * kGib), h100, &budget);
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_TRUE(choice->fits) << TextOf(*choice);
+  EXPECT_GE(choice->candidates.size(), 5u);
+  EXPECT_TRUE(CompileWhole(choice->train(), inventory, choice->memory_plan, &budget).ok()) << "some is left for it";
+}
+
+TEST(ChooseMesh, OfWhatIsChosenARecordHasTheFields) {
+  Train train = Blocks(8, 512, 8);
+  train.mutable_parallel()->clear_auto_(), train.mutable_parallel()->set_pipeline(4);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+  train.mutable_batch()->set_microbatch(2);
+  Train spec = Blocks(8, 512, 8);
+  spec.MergeFrom(ChosenOf(train));
+  EXPECT_FALSE(spec.parallel().auto_());
+  EXPECT_EQ(spec.parallel().pipeline(), 4u);
+  EXPECT_EQ(spec.pipeline().schedule(), PIPELINE_SCHEDULE_1F1B);
+  EXPECT_EQ(spec.batch().microbatch(), 2u);
+  EXPECT_EQ(spec.batch().sequences(), 8u);
+}
+
+}  // namespace
+}  // namespace muster::strategies
