@@ -392,6 +392,32 @@ TEST_F(MusterTest, MetricsAsTableJsonAndCurve) {
   EXPECT_TRUE(absl::StrContains(Run({"metrics", "a-0001", "--plot"}).out, "┤"));
 }
 
+TEST_F(MusterTest, MetricsOfValidationsAsCurves) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(absl::StrContains(Run({"metrics", "a-0001", "--plot", "--metric", "top1"}).err, "has reported top1\n"));
+  for (int step = 0; step <= 20; ++step) {
+    v1::WatchItem item;
+    item.set_job("a-0001");
+    item.mutable_metrics()->set_step(step);
+    item.mutable_metrics()->set_loss(2);
+    if (step % 10 == 0) {
+      v1::NamedMetric& top1 = *item.mutable_metrics()->add_validation();
+      top1.set_name("top1"), top1.set_value(0.5 + 0.02 * step);
+    }
+    store_.Append(item);
+  }
+  const Ended curve = Run({"metrics", "a-0001", "--plot", "--metric", "top1"});
+  EXPECT_EQ(curve.code, 0) << curve.err;
+  EXPECT_TRUE(absl::StartsWith(curve.out, "validation top1\n")) << curve.out;
+  EXPECT_TRUE(absl::StrContains(curve.out, "0.9 ┤")) << curve.out;
+  EXPECT_TRUE(absl::StrContains(curve.out, "0.5 ┤")) << curve.out;
+  const Ended other = Run({"metrics", "a-0001", "--plot", "--metric", "top2"});
+  EXPECT_NE(other.code, 0);
+  EXPECT_TRUE(absl::StrContains(other.err, "no validation of this job has reported top2; known: top1")) << other.err;
+  EXPECT_EQ(Run({"metrics", "a-0001", "--metric", "top1"}).code, 2);
+}
+
 TEST_F(MusterTest, EventsOfAllJobs) {
   Serve();
   PutJob("a-0001", v1::JOB_STATE_RUNNING);

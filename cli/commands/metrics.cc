@@ -1,12 +1,15 @@
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "cli/commands/commands.h"
 #include "cli/follow_job.h"
 #include "cli/output/describe.h"
 #include "cli/output/live.h"
+#include "cli/output/plot.h"
 #include "cli/output_format.h"
 #include "cli/spec/writer.h"
 
@@ -17,6 +20,7 @@ struct MetricsFlags {
   std::string job;
   bool follow = false;
   bool plot = false;
+  std::string metric;
   uint32_t tail = 0;
   Format format = Format::kTable;
 };
@@ -55,6 +59,27 @@ class Rows {
   bool titled_ = false;
 };
 
+// The curve of a metric that the job's task has beside the loss. NotFound: no validation reported it.
+absl::StatusOr<std::string> CurveOf(const std::string& metric, const std::vector<v1::MetricPoint>& points,
+                                    const Screen& screen) {
+  std::set<std::string> known;
+  Plot plot;
+  plot.title = absl::StrCat("validation ", metric);
+  plot.unicode = screen.unicode;
+  plot.width = CurveWidth(screen);
+  for (const v1::MetricPoint& point : points) {
+    for (const v1::NamedMetric& named : point.validation()) {
+      known.insert(named.name());
+      if (named.name() == metric) plot.line.emplace_back(point.step(), named.value());
+    }
+  }
+  if (!known.contains(metric)) {
+    return absl::NotFoundError(absl::StrCat("--metric: no validation of this job has reported ", metric,
+                                            known.empty() ? "" : "; known: ", absl::StrJoin(known, ", ")));
+  }
+  return Draw(plot);
+}
+
 absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& flags) {
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   if (!client.ok()) return client.status();
@@ -85,7 +110,11 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& f
     if (flags.plot) view.Apply(item, absl::Now());
   });
   if (!read.ok()) return read;
-  if (flags.plot) {
+  if (!flags.metric.empty()) {
+    const absl::StatusOr<std::string> curve = CurveOf(flags.metric, points, invocation.Out());
+    if (!curve.ok()) return curve.status();
+    Print(*curve);
+  } else if (flags.plot) {
     const std::string curve = view.Curve();
     if (curve.empty()) Say("fewer than two losses are known yet");
     Print(curve);
@@ -109,7 +138,10 @@ void RegisterMetrics(CLI::App& app, Invocation& invocation) {
                                  "muster metrics @last --plot\nmuster metrics -f gpt2-tiny-x7f2 -o json");
   AddJob(command, flags->job);
   auto* follow = command->add_flag("-f,--follow", flags->follow, "keep printing until the job ends");
-  command->add_flag("--plot", flags->plot, "draw the loss")->excludes(follow);
+  auto* plot = command->add_flag("--plot", flags->plot, "draw the loss")->excludes(follow);
+  command->add_option("--metric", flags->metric, "with --plot: draw this metric of validations, e.g. top1")
+      ->type_name("NAME")
+      ->needs(plot);
   command->add_option("--tail", flags->tail, "only the newest N")->type_name("N");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });

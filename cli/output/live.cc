@@ -181,7 +181,7 @@ std::string JobView::Curve() const {
   plot.marks = validations_;
   plot.marks_title = "validation loss";
   plot.unicode = screen_.unicode;
-  plot.width = screen_.width == 0 ? 72 : std::min(screen_.width, 100);
+  plot.width = CurveWidth(screen_);
   return losses_.size() < 2 ? "" : Draw(plot);
 }
 

@@ -112,6 +112,8 @@ void DrawLine(const std::vector<std::pair<double, double>>& points, const Range&
 
 }  // namespace
 
+int CurveWidth(const Screen& screen) { return screen.width == 0 ? 72 : std::min(screen.width, 100); }
+
 std::string Draw(const Plot& plot) {
   const auto line = Finite(plot.line);
   const auto marks = Finite(plot.marks);

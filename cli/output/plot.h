@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "cli/output/screen.h"
+
 namespace muster::cli {
 
 struct Plot {
@@ -17,6 +19,9 @@ struct Plot {
   int height = 12;                               // rows of the curve, at least 3
   bool unicode = true;                           // braille dots, two by four in a character; else one '*' a character
 };
+
+// Columns of a drawing on this screen.
+int CurveWidth(const Screen& screen);
 
 // Title, curve with three labels on the value axis, first and last step below. Empty without a finite point.
 std::string Draw(const Plot& plot);

@@ -3,6 +3,7 @@
 #include <google/protobuf/duration.pb.h>
 #include <google/protobuf/timestamp.pb.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -27,6 +28,15 @@ ordered_json EnumTree(const google::protobuf::EnumValueDescriptor& value) {
   return value.number() == 0 ? ordered_json(nullptr) : ordered_json(EnumText(value));
 }
 
+// 0.219 of the float 0.219, whose double is 0.21899999678134918.
+double AsWritten(float value) {
+  char text[32];
+  const char* end = std::to_chars(text, text + sizeof(text), value).ptr;
+  double shortest = value;
+  std::from_chars(text, end, shortest);
+  return shortest;
+}
+
 // One value: of a singular field (index -1) or an item of a repeated one.
 ordered_json Value(const Message& message, const FieldDescriptor& field, int index) {
   const Reflection& r = *message.GetReflection();
@@ -43,7 +53,7 @@ ordered_json Value(const Message& message, const FieldDescriptor& field, int ind
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return one ? r.GetDouble(message, &field) : r.GetRepeatedDouble(message, &field, index);
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return one ? r.GetFloat(message, &field) : r.GetRepeatedFloat(message, &field, index);
+      return AsWritten(one ? r.GetFloat(message, &field) : r.GetRepeatedFloat(message, &field, index));
     case FieldDescriptor::CPPTYPE_BOOL:
       return one ? r.GetBool(message, &field) : r.GetRepeatedBool(message, &field, index);
     case FieldDescriptor::CPPTYPE_ENUM:

@@ -26,7 +26,7 @@ kind: Job
 model: {family: gpt2, size: tiny}
 strategy: {kind: zero, stage: 3}
 optimizer: {lr: 3e-4}
-data: {tokens: "a: b"}
+data: {tokens: "a: b", mean: [0.219, 0.4914, 1]}
 steps: 10
 env: [{name: NCCL_DEBUG, value: INFO}, {name: NCCL_IB_DISABLE, value: "1"}]
 )",
@@ -37,7 +37,7 @@ env: [{name: NCCL_DEBUG, value: INFO}, {name: NCCL_IB_DISABLE, value: "1"}]
             "kind: Job\n"
             "env:\n  - name: NCCL_DEBUG\n    value: INFO\n  - name: NCCL_IB_DISABLE\n    value: \"1\"\n"
             "model:\n  family: gpt2\n  size: tiny\n"
-            "data:\n  tokens: \"a: b\"\n"
+            "data:\n  tokens: \"a: b\"\n  mean:\n    - 0.219\n    - 0.4914\n    - 1\n"
             "strategy:\n  kind: zero\n  stage: 3\n"
             "optimizer:\n  kind: adamw\n  lr: 0.0003\n"
             "steps: 10\n");

@@ -81,7 +81,7 @@ TEST(LlamaParity, CatchesMistakes) {
   const Lab lab;
   Trial trial = LlamaTrial(SmallMistral());
   const Curve ours = lab.Ours(trial);
-  for (const char* mistake : {"window", "rope", "heads", "betas", "decay_all"}) {
+  for (const char* mistake : {"window", "rope", "epsilon", "heads", "betas", "decay_all"}) {
     trial.mistake = mistake;
     const Difference d = Compare(ours, lab.Theirs(trial));
     EXPECT_TRUE(std::isfinite(d.loss)) << mistake << ": nothing was compared";

@@ -4,13 +4,14 @@ peer.py calls `run` with a run: those of gpt2_peer.py on one rank, with `model`,
 of transformers. Its mistakes are those of the optimizer and, of the model:
   window    one key more than sliding_window
   rope      a base of the rotary positions four times as large
+  epsilon   an epsilon of RMSNorm ten times as large
   heads     query heads read the keys and values of the wrong group
 """
 import torch
 
 import gpt2_peer
 
-MISTAKES = ("window", "rope", "heads")
+MISTAKES = ("window", "rope", "epsilon", "heads")
 
 
 class Model(torch.nn.Module):
@@ -23,6 +24,8 @@ class Model(torch.nn.Module):
             numbers["sliding_window"] += 1
         if mistake == "rope":
             numbers["rope_theta"] *= 4
+        if mistake == "epsilon":
+            numbers["rms_norm_eps"] *= 10
         self.model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**numbers), attn_implementation="eager")
         missing, unexpected = self.model.load_state_dict(gpt2_peer.load_weights(config), strict=False)
         assert not unexpected and missing == (["lm_head.weight"] if numbers["tie_word_embeddings"] else []), (missing, unexpected)

@@ -374,7 +374,8 @@ TEST(ResnetParity, AnExportHasTheSameLossThere) {
     for (int i = 0; i < 40 * 3073; ++i) out.put(static_cast<char>(i % 3073 == 0 ? i / 3073 % 10 : random() % 256));
   }
   uint64_t generation = 0;
-  for (const auto& [depth, stem] : {std::pair(8u, RESNET_STEM_CIFAR), std::pair(18u, RESNET_STEM_IMAGENET)}) {
+  for (const auto& [depth, stem] : {std::pair(8u, RESNET_STEM_CIFAR), std::pair(18u, RESNET_STEM_IMAGENET),
+                                    std::pair(34u, RESNET_STEM_IMAGENET), std::pair(50u, RESNET_STEM_IMAGENET)}) {
     JobSpec spec = bench.MakeJob();
     Train& train = *spec.mutable_train();
     Resnet& m = *train.mutable_model()->mutable_resnet();
@@ -387,7 +388,7 @@ TEST(ResnetParity, AnExportHasTheSameLossThere) {
     }
     train.mutable_batch()->set_microbatch(8);
     train.mutable_checkpoint()->set_path(bench.Path(absl::StrCat("checkpoints-", depth)));
-    train.set_steps(3);
+    train.set_steps(1);
     trainer::Process job = bench.Start(bench.Assign(spec, ++generation));
     ASSERT_EQ(job.Wait(), 0) << job.Log();
     const std::string out = bench.Path(absl::StrCat("export-", depth));

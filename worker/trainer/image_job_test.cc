@@ -126,7 +126,8 @@ TEST_F(ImageJob, LearnsReportsItsTasksMetricsAndExports) {
 TEST_F(ImageJob, KilledAndResumedEndsWithTheSameWeightsAndStatistics) {
   JobSpec undisturbed = spec_;
   undisturbed.mutable_train()->mutable_checkpoint()->set_path(bench_.Path("undisturbed"));
-  Process whole = bench_.Start(bench_.Assign(undisturbed, 1));
+  const Assignment expected = bench_.Assign(undisturbed, 1);
+  Process whole = bench_.Start(expected);
   ASSERT_EQ(whole.Wait(), 0) << whole.Log();
   Assignment assignment = bench_.Assign(spec_, 2);
   Process first = bench_.Start(assignment);
@@ -139,6 +140,8 @@ TEST_F(ImageJob, KilledAndResumedEndsWithTheSameWeightsAndStatistics) {
   Process second = bench_.Start(assignment);
   ASSERT_EQ(second.Wait(), 0) << second.Log();
   EXPECT_EQ(bench_.NewestWeights(spec_), bench_.NewestWeights(undisturbed));
+  // Statistics that no checkpoint has are in no weights; evaluations use them.
+  EXPECT_EQ(LastMetrics(assignment).validation_loss(), LastMetrics(expected).validation_loss());
 }
 
 TEST_F(ImageJob, RefusesDataOfAnotherModel) {
