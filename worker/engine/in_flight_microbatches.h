@@ -38,6 +38,9 @@ class InFlightMicrobatches {
   // `contexts`: one per microbatch.
   InFlightMicrobatches(const Options& options, std::vector<units::Context> contexts);
 
+  // As new: before the schedule is run again.
+  void Reset();
+
   // Saves only the unit's input if the schedule recomputes it, and nothing if it has no backward.
   void Forward(const Op& op);
   void Recompute(const Op& op);
