@@ -4,6 +4,10 @@
 //    bazel run //bench:scaling -- [--model xl] [--hardware h100] [--sequences 8] [--microbatch 8] [--compute bf16]
 //                                 [--memory 80GiB] [--least 1] [--most 1024] [--ranks_per_node 8] [--json]
 //
+// With --stages 8,16,64 in place of strategies: the schedules of pipelines with so many stages of one rank each,
+// --sequences as microbatches of one (times the stages), kept activations or --recompute. The bubble is that of the
+// stage that computes longest; GiB those of the stage that needs most.
+//
 // Measures nothing. A row states the part of the step that does not overlap with compute, the tokens per second, and
 // those per rank relative to one rank that holds everything; "-" does not fit into a slot.
 #include <cstdio>
@@ -35,6 +39,8 @@ struct Options {
   // Measured values, of ranks that work at the same time, in place of the hardware's; 0: the hardware's.
   double flops = 0, memory_bytes_per_second = 0, link_bytes_per_second = 0, link_seconds = 0;
   uint64_t memory_bytes = uint64_t{80} << 30;
+  std::vector<uint32_t> stages;  // of pipelines
+  bool recompute = false;
   bool json = false;
 };
 
@@ -102,6 +108,47 @@ absl::StatusOr<Row> Predict(const Options& options, const strategies::Hardware& 
   return row;
 }
 
+struct PipelineRow {
+  const char* name;
+  PipelineSchedule schedule;
+  uint32_t chunks;
+};
+constexpr PipelineRow kPipelines[] = {{"1f1b", PIPELINE_SCHEDULE_1F1B, 1},
+                                      {"interleaved, 2 chunks", PIPELINE_SCHEDULE_INTERLEAVED, 2},
+                                      {"zero bubble, ZB-H1", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1},
+                                      {"zero bubble, ZB-V", PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}};
+
+absl::Status RunPipelines(const Options& options, const strategies::Hardware& hardware) {
+  std::printf("GPT-2 %s, %u microbatches of a sequence for each stage, compute %s%s\n%s\n\n", options.model.c_str(),
+              options.sequences, options.compute.c_str(), options.recompute ? ", recomputed" : "",
+              hardware.assumptions.c_str());
+  std::printf("%6s  %-22s %10s %8s %12s\n", "STAGES", "SCHEDULE", "STEP ms", "BUBBLE", "GiB A RANK");
+  for (const uint32_t stages : options.stages) {
+    for (const PipelineRow& row : kPipelines) {
+      absl::StatusOr<Train> train = TrainOf(options, stages);
+      if (!train.ok()) return train.status();
+      train->mutable_batch()->set_microbatch(1);
+      train->mutable_strategy()->mutable_single();
+      train->mutable_parallel()->set_pipeline(stages);
+      train->mutable_pipeline()->set_schedule(row.schedule), train->mutable_pipeline()->set_chunks(row.chunks);
+      train->set_activation_checkpointing(options.recompute);
+      const auto inventory = models::MakeInventory(train->model(), hardware.device);
+      if (!inventory.ok()) return inventory.status();
+      const std::vector<RankPlace> places =
+          strategies::FullNodes(stages, hardware.ranks_per_node, options.memory_bytes);
+      const auto plan = strategies::PlanMemory(*train, *inventory, places);
+      if (!plan.ok()) return plan.status();
+      const std::vector<strategies::Predicted> predicted =
+          strategies::PredictStep(*train, *inventory, plan->layout, plan->programs, places, hardware);
+      const Timeline& slowest = predicted[strategies::SlowestStage(predicted)].timeline;
+      const double computing = slowest.busy[static_cast<size_t>(Stream::kCompute)];
+      std::printf("%6u  %-22s %10.1f %7.1f%% %12.2f\n", stages, row.name, 1e3 * slowest.seconds,
+                  100 * (1 - computing / slowest.seconds), static_cast<double>(plan->peak()) / (1 << 30));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Run(const Options& options) {
   auto hardware = strategies::FindHardware(options.hardware);
   if (!hardware.ok()) return hardware.status();
@@ -114,6 +161,7 @@ absl::Status Run(const Options& options) {
   if (options.memory_bytes_per_second > 0) hardware->memory_bytes_per_second = options.memory_bytes_per_second;
   if (options.link_bytes_per_second > 0) hardware->inside.bytes_per_second = options.link_bytes_per_second;
   if (options.link_seconds > 0) hardware->inside.seconds = options.link_seconds;
+  if (!options.stages.empty()) return RunPipelines(options, *hardware);
   nlohmann::ordered_json tree = {{"hardware", hardware->name}, {"assumptions", hardware->assumptions}};
   if (!options.json) {
     std::printf("GPT-2 %s, %u sequences a rank in microbatches of %u, compute %s, slots of %s\n%s\n\n",
@@ -176,6 +224,8 @@ int main(int argc, char** argv) {
   app.add_option("--link_rate", options.link_bytes_per_second, "bytes a second into a rank, measured");
   app.add_option("--link_seconds", options.link_seconds, "of a hop, measured");
   app.add_option("--memory", options.memory_bytes, "of a slot")->transform(CLI::AsSizeValue(false));
+  app.add_option("--stages", options.stages, "of pipelines, whose schedules are compared")->delimiter(',');
+  app.add_flag("--recompute", options.recompute, "of pipelines: activation checkpointing");
   app.add_flag("--json", options.json);
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = Run(options);

@@ -29,7 +29,7 @@ absl::Status ReadAsBf16(const TensorRun& run, F&& read) {
   std::vector<float> wide;
   for (size_t begin = 0; begin < run.bf16.size(); begin += wide.size()) {
     wide.resize(std::min(kAtOnce, run.bf16.size() - begin));
-    const TensorRun part{run.name, run.shape, run.begin + begin, absl::MakeSpan(wide)};
+    const TensorRun part{run.name, run.shape, run.begin + begin, absl::MakeSpan(wide), {}, run.box};
     if (absl::Status status = read(part); !status.ok()) return status;
     std::transform(wide.begin(), wide.end(), run.bf16.begin() + static_cast<std::ptrdiff_t>(begin), ToBf16);
   }

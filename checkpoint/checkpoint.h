@@ -15,7 +15,9 @@
 //
 // In a shard a parameter has its Hugging Face name, and optimizer state is named "optimizer.<kind>.<name>". If a shard
 // owns only elements [begin, begin + length) of a tensor, they are one flat run "<name>@<begin>", and the same key in
-// __metadata__ holds "<begin> <shape>", e.g. "4096 256x128".
+// __metadata__ holds "<begin> <shape>", e.g. "4096 256x128". If several ranks compute each unit together, a shard owns
+// elements of a part of a tensor, in which <begin> counts, and "<begin> <shape> <row> <first> <run>" describes that
+// part: elements [first, first + run) of each row of `row` elements.
 //
 // Thread-safe: no shared state but the disk.
 #pragma once
@@ -33,6 +35,7 @@
 #include "absl/types/span.h"
 #include "checkpoint/shard_reader.h"
 #include "checkpoint/step_name.h"
+#include "models/box.h"
 #include "proto/manifest.pb.h"
 
 namespace muster::checkpoint {
@@ -48,6 +51,7 @@ struct TensorRun {
   uint64_t begin = 0;           // element
   absl::Span<float> values;
   absl::Span<uint16_t> bf16 = {};  // in place of `values`; fp32 in files, and rounded when it is read
+  models::FlatBox box = {};        // the part of the tensor in which `begin` counts; all by default
 
   uint64_t size() const { return values.size() + bf16.size(); }
 };
@@ -110,10 +114,16 @@ class Checkpoint {
     size_t shard = 0;  // index in shards_
     size_t entry = 0;  // index in its header
     std::vector<uint64_t> shape;
-    uint64_t begin = 0;
+    uint64_t begin = 0;  // elements of `box`
     uint64_t end = 0;
+    models::FlatBox box = {};
   };
   Checkpoint() = default;
+  // Elements of `run` from `to` on, from those of `stored` from `from` on.
+  absl::Status ReadPart(const StoredRun& stored, uint64_t from, const TensorRun& run, uint64_t to, uint64_t elements,
+                        BlockScratch& scratch) const;
+  // What `stored` has of it; adds to `filled`.
+  absl::Status ReadCommon(const StoredRun& stored, const TensorRun& run, BlockScratch& scratch, uint64_t& filled) const;
   absl::Status OpenShards();
   absl::Status Index(size_t shard);
 

@@ -115,6 +115,43 @@ TEST_F(CheckpointTest, ExtentsOfSeveralShardsAreJoined) {
   }
 }
 
+// [4, 6] with the elements' numbers as values, written by two shards that have columns 0 to 2 and 3 to 5, the second
+// one's as two runs. Read as a whole, by rows, by other columns and by the same ones.
+TEST_F(CheckpointTest, PartsOfATensorAreReadAsAnyOtherParts) {
+  const std::vector<uint64_t> shape = {4, 6};
+  const models::FlatBox left{.row = 6, .begin = 0, .run = 3}, right{.row = 6, .begin = 3, .run = 3};
+  std::vector<float> of_left = {0, 1, 2, 6, 7, 8, 12, 13, 14, 18, 19, 20};
+  std::vector<float> of_right = {3, 4, 5, 9, 10, 11, 15, 16, 17, 21, 22, 23};
+  const StepName name{.step = 1, .generation = 1};
+  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(WriteShard(path_, name, 0, {{"w", shape, 0, absl::MakeSpan(of_left), {}, left}}).ok());
+  const absl::Span<float> both = absl::MakeSpan(of_right);
+  ASSERT_TRUE(WriteShard(path_, name, 1,
+                         {{"w", shape, 0, both.first(5), {}, right}, {"w", shape, 5, both.subspan(5), {}, right}})
+                  .ok());
+  Manifest manifest = MakeManifest(1);
+  manifest.mutable_table()->set_shards(2);
+  ASSERT_TRUE(Finish(path_, manifest).ok());
+  const auto checkpoint = Checkpoint::Open(Directory(1)).value();
+  const auto read = [&](uint64_t begin, size_t elements, const models::FlatBox& box) {
+    std::vector<float> values(elements, -1);
+    const absl::Status status = checkpoint.Read({"w", shape, begin, absl::MakeSpan(values), {}, box});
+    EXPECT_TRUE(status.ok()) << status;
+    return values;
+  };
+  std::vector<float> all(24);
+  for (size_t i = 0; i < 24; ++i) all[i] = static_cast<float>(i);
+  EXPECT_EQ(read(0, 24, {}), all);
+  EXPECT_THAT(read(7, 4, {}), ElementsAre(7, 8, 9, 10));
+  EXPECT_THAT(read(1, 4, {.row = 24, .begin = 12, .run = 12}), ElementsAre(13, 14, 15, 16)) << "rows 2 and 3";
+  EXPECT_THAT(read(0, 8, {.row = 6, .begin = 2, .run = 2}), ElementsAre(2, 3, 8, 9, 14, 15, 20, 21));
+  EXPECT_THAT(read(2, 3, {.row = 6, .begin = 2, .run = 2}), ElementsAre(8, 9, 14));
+  EXPECT_EQ(read(0, 12, right), of_right);
+  std::vector<float> more(13);
+  EXPECT_THAT(std::string(checkpoint.Read({"w", shape, 0, absl::MakeSpan(more), {}, right}).message()),
+              HasSubstr("the checkpoint holds"));
+}
+
 TEST_F(CheckpointTest, AHoleBetweenShardsIsFound) {
   const StepName name{5, 1};
   Manifest manifest = MakeManifest(5);

@@ -189,6 +189,13 @@ absl::Status HuggingFaceModel::Read(const TensorRun& run) const {
   if (entry.shape != run.shape) {
     return wrong("shape [", absl::StrJoin(entry.shape, ", "), "], expected [", absl::StrJoin(run.shape, ", "), "]");
   }
+  // Stretches that are consecutive in the file.
+  for (uint64_t at = 0; !run.box.whole() && at < run.values.size();) {
+    const uint64_t n = std::min<uint64_t>(run.values.size() - at, run.box.Left(run.begin + at));
+    const TensorRun part{run.name, run.shape, run.box.Whole(run.begin + at), run.values.subspan(at, n)};
+    if (absl::Status status = Read(part); !status.ok() || at + n == run.values.size()) return status;
+    at += n;
+  }
   if (entry.dtype == "F32") {
     return file.Read(entry, run.begin * 4, run.values.size() * 4, reinterpret_cast<char*>(run.values.data()));
   }

@@ -56,14 +56,19 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& directory) {
   return manifest;
 }
 
-// "4096 256x128"
-bool ParseExtent(const std::string& text, uint64_t& begin, std::vector<uint64_t>& shape) {
+// "4096 256x128", or "0 256x128 128 64 64".
+bool ParseExtent(const std::string& text, uint64_t& begin, std::vector<uint64_t>& shape, models::FlatBox& box) {
   const std::vector<std::string> words = absl::StrSplit(text, ' ');
-  if (words.size() != 2 || !absl::SimpleAtoi(words[0], &begin)) return false;
+  if ((words.size() != 2 && words.size() != 5) || !absl::SimpleAtoi(words[0], &begin)) return false;
+  uint64_t elements = 1;
   for (const auto& word : absl::StrSplit(words[1], 'x')) {
     if (!absl::SimpleAtoi(word, &shape.emplace_back())) return false;
+    elements *= shape.back();
   }
-  return true;
+  if (words.size() == 2) return true;
+  return absl::SimpleAtoi(words[2], &box.row) && absl::SimpleAtoi(words[3], &box.begin) &&
+         absl::SimpleAtoi(words[4], &box.run) && box.run > 0 && box.begin < box.row && box.run <= box.row - box.begin &&
+         elements % box.row == 0;
 }
 
 }  // namespace
@@ -123,13 +128,47 @@ absl::Status Checkpoint::Index(size_t shard) {
     }
     if (const auto extent = header.metadata.find(name); extent != header.metadata.end()) {
       stored.shape.clear();
-      if (!ParseExtent(extent->second, stored.begin, stored.shape) || name.rfind('@') == std::string::npos) {
+      if (!ParseExtent(extent->second, stored.begin, stored.shape, stored.box) ||
+          name.rfind('@') == std::string::npos) {
         return absl::DataLossError(absl::StrCat(directory_, ": the extent of ", name, " is unreadable"));
       }
       name.resize(name.rfind('@'));
       stored.end = stored.begin + elements;
     }
     runs_[name].push_back(std::move(stored));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::ReadPart(const StoredRun& stored, uint64_t from, const TensorRun& run, uint64_t to,
+                                  uint64_t elements, BlockScratch& scratch) const {
+  const ShardReader& shard = shards_[stored.shard];
+  return shard.Read(shard.header().tensors[stored.entry], (from - stored.begin) * sizeof(float),
+                    elements * sizeof(float), reinterpret_cast<char*>(run.values.data() + (to - run.begin)), scratch);
+}
+
+absl::Status Checkpoint::ReadCommon(const StoredRun& stored, const TensorRun& run, BlockScratch& scratch,
+                                    uint64_t& filled) const {
+  const uint64_t end = run.begin + run.values.size();
+  if (stored.box == run.box) {
+    const uint64_t from = std::max(stored.begin, run.begin), to = std::min(stored.end, end);
+    if (from >= to) return absl::OkStatus();
+    filled += to - from;
+    return ReadPart(stored, from, run, from, to - from, scratch);
+  }
+  // Stretches that are consecutive in both, in the order of the shard's file.
+  for (uint64_t at = run.begin; at < end;) {
+    const uint64_t place = run.box.Whole(at), from = std::max(stored.begin, stored.box.FirstFrom(place));
+    if (from >= stored.end) break;
+    const uint64_t skipped = stored.box.Whole(from) - place, left = std::min(end - at, run.box.Left(at));
+    if (skipped >= left) {
+      at += left;
+      continue;
+    }
+    at += skipped;
+    const uint64_t elements = std::min({left - skipped, stored.box.Left(from), stored.end - from});
+    if (absl::Status s = ReadPart(stored, from, run, at, elements, scratch); !s.ok()) return s;
+    filled += elements, at += elements;
   }
   return absl::OkStatus();
 }
@@ -143,21 +182,13 @@ absl::Status Checkpoint::Read(const TensorRun& run, BlockScratch& scratch) const
   if (found == runs_.end()) {
     return wrong("the checkpoint has no such tensor: was the model or the optimizer changed since?");
   }
-  const uint64_t end = run.begin + run.values.size();
   uint64_t filled = 0;
   for (const StoredRun& stored : found->second) {
     if (stored.shape != run.shape) {
       return wrong(absl::StrCat("shape [", absl::StrJoin(stored.shape, ", "), "] in the checkpoint, [",
                                 absl::StrJoin(run.shape, ", "), "] in the model"));
     }
-    const uint64_t from = std::max(stored.begin, run.begin), to = std::min(stored.end, end);
-    if (from >= to) continue;
-    const ShardReader& shard = shards_[stored.shard];
-    absl::Status status = shard.Read(shard.header().tensors[stored.entry], (from - stored.begin) * sizeof(float),
-                                     (to - from) * sizeof(float),
-                                     reinterpret_cast<char*>(run.values.data() + (from - run.begin)), scratch);
-    if (!status.ok()) return status;
-    filled += to - from;
+    if (absl::Status status = ReadCommon(stored, run, scratch, filled); !status.ok()) return status;
   }
   if (filled != run.values.size()) {
     return wrong(absl::StrCat("the checkpoint holds ", filled, " of ", run.values.size(), " elements"));

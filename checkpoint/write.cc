@@ -42,6 +42,9 @@ SafetensorsHeader MakeHeader(absl::Span<const TensorRun> runs) {
       entry.name = absl::StrCat(run.name, "@", run.begin);
       entry.shape = {run.size()};
       header.metadata[entry.name] = absl::StrCat(run.begin, " ", absl::StrJoin(run.shape, "x"));
+      if (!run.box.whole()) {
+        absl::StrAppend(&header.metadata[entry.name], " ", run.box.row, " ", run.box.begin, " ", run.box.run);
+      }
     }
     offset += run.size() * sizeof(float);
     entry.end = offset;

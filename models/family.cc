@@ -64,6 +64,12 @@ std::string ModelFamily::Differences(const Model& theirs, const Model& ours) con
   return absl::StrJoin(differing, "; ");
 }
 
+absl::Status ModelFamily::CheckTensorRanks(const Model&, const TensorShare& share) const {
+  if (share.whole()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("models of family ", name(), " compute each unit on one rank; use more shards or stages"));
+}
+
 const std::vector<const ModelFamily*>& Families() {
   static const auto& families =
       *new std::vector<const ModelFamily*>{&Gpt2Family(), &LlamaFamily(), &ResnetFamily(), &CustomFamily()};

@@ -4,6 +4,7 @@
 // of the two lists of families. No other file names one.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,15 @@
 
 namespace muster::models {
 
+// Which part of each unit a rank computes, where several compute it together (Mesh::tensor). By default all of it.
+struct TensorShare {
+  uint32_t ranks = 1;
+  uint32_t rank = 0;
+  bool sequence_parallel = false;
+
+  bool whole() const { return ranks == 1; }
+};
+
 class ModelFamily {
  public:
   virtual ~ModelFamily() = default;
@@ -26,8 +36,11 @@ class ModelFamily {
   // `model` with every number filled in: defaults, and a size's numbers under the given overrides. InvalidArgument: a
   // number is missing or does not fit; the message begins with the field, as Resolve's in inventory.h.
   virtual absl::StatusOr<Model> Resolve(const Model& model) const = 0;
-  // `device`: DEVICE_CPU or DEVICE_CUDA.
-  virtual Inventory MakeInventory(const Model& resolved, Device device) const = 0;
+  // `device`: DEVICE_CPU or DEVICE_CUDA. REQUIRES: CheckTensorRanks(resolved, share) is OK.
+  virtual Inventory MakeInventory(const Model& resolved, Device device, const TensorShare& share) const = 0;
+  // InvalidArgument: so many ranks cannot compute each unit together; the message says which number of the model stands
+  // in the way ("heads: 25 are not a multiple of 2"). Here: no more than one can.
+  virtual absl::Status CheckTensorRanks(const Model& resolved, const TensorShare& share) const;
   // For lists: "gpt2 small", "gpt2 2x32".
   virtual std::string Describe(const Model& model) const = 0;
 

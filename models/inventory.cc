@@ -20,18 +20,65 @@ absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device) {
   if (!resolved.ok()) return resolved.status();
   const ModelFamily& family = *FamilyOf(*resolved);
   const Device known = device == DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU;
-  Inventory inventory = family.MakeInventory(*resolved, known);
+  Inventory inventory = family.MakeInventory(*resolved, known, TensorShare{});
   inventory.set_family(family.name());
   inventory.set_device(known);
   *inventory.mutable_model() = *std::move(resolved);
   return inventory;
 }
 
+namespace {
+
+absl::Status Divide(const Train& train, Inventory& inventory) {
+  const TensorShare share{.ranks = std::max(1u, train.parallel().tensor()),
+                          .sequence_parallel = train.parallel().sequence_parallel()};
+  if (share.whole()) return absl::OkStatus();
+  const auto error = [](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("parallel.tensor: ", why));
+  };
+  if (train.has_lora()) return error("adapters (lora) are not divided; use more shards or stages");
+  const absl::Status possible = FamilyOf(inventory.model())->CheckTensorRanks(inventory.model(), share);
+  if (!possible.ok()) return error(possible.message());
+  inventory.set_tensor_ranks(share.ranks);
+  inventory.set_sequence_parallel(share.sequence_parallel);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device) {
   absl::StatusOr<Inventory> inventory = MakeInventory(train.model(), device);
   if (!inventory.ok()) return inventory;
+  if (absl::Status s = Divide(train, *inventory); !s.ok()) return s;
   if (absl::Status s = Tune(train, *inventory); !s.ok()) return s;
   return inventory;
+}
+
+uint32_t TensorRanks(const Inventory& inventory) { return std::max(1u, inventory.tensor_ranks()); }
+
+Inventory ShareOf(const Inventory& inventory, uint32_t rank) {
+  const TensorShare of{
+      .ranks = TensorRanks(inventory), .rank = rank, .sequence_parallel = inventory.sequence_parallel()};
+  if (of.whole()) return inventory;
+  Inventory share = inventory;
+  *share.mutable_units() =
+      FamilyOf(inventory.model())->MakeInventory(inventory.model(), inventory.device(), of).units();
+  share.set_tensor_rank(rank);
+  for (int u = 0; u < share.units_size(); ++u) {
+    share.mutable_units(u)->clear_deferred_bytes();  // its collectives come in the order of whole backwards
+    for (int t = 0; t < share.units(u).tensors_size(); ++t) {
+      const Tensor& whole = inventory.units(u).tensors(t);
+      Tensor& tensor = *share.mutable_units(u)->mutable_tensors(t);
+      tensor.set_frozen(whole.frozen());
+      if (tensor.has_box()) *tensor.mutable_box()->mutable_shape() = whole.shape();
+    }
+  }
+  AddDropoutBytes(share);
+  return share;
+}
+
+bool Counts(const Inventory& inventory, const Tensor& tensor) {
+  return tensor.has_box() || inventory.tensor_rank() == 0;
 }
 
 uint64_t Elements(const Tensor& tensor) {

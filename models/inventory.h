@@ -23,9 +23,21 @@ absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device = DEVI
 // begins with "freeze" or "lora" (models/tuning.h). `train` is resolved.
 absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device = DEVICE_CPU);
 
+// How many ranks compute each unit of the model together.
+uint32_t TensorRanks(const Inventory& inventory);
+
+// What one of them computes, of the whole model's inventory: its part of each tensor that is cut (Tensor.box), the
+// others whole, and the FLOPs, bytes and collectives of that. `inventory` itself if TensorRanks is 1. REQUIRES: rank <
+// TensorRanks.
+Inventory ShareOf(const Inventory& inventory, uint32_t rank);
+
 // Elements of all tensors, each counted once.
 uint64_t Parameters(const Inventory& inventory);
 uint64_t Elements(const Tensor& tensor);
+
+// Whether the rank of this share counts the tensor in sums over ranks, and writes it: it has a part of its own of it,
+// or is the first of those that have the same.
+bool Counts(const Inventory& inventory, const Tensor& tensor);
 
 // Those of them that are trained.
 uint64_t TrainedParameters(const Inventory& inventory);

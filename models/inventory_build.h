@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "models/family.h"
 #include "proto/inventory.pb.h"
 
 namespace muster::models {
@@ -52,10 +53,37 @@ BatchTensor& AddBatchTensor(Task& task, const std::string& name, BatchTensor::Ty
 void SetLanguageTask(Inventory& inventory, uint64_t vocabulary, uint64_t context);
 // The task of naming the class of an image [channels, height, width].
 void SetImageTask(Inventory& inventory, uint64_t channels, uint64_t height, uint64_t width, uint64_t classes);
-// The residual stream between units of a language model, which is fp32 whatever they compute in.
-void AddHiddenStates(Unit& unit, uint64_t tokens, uint64_t width);
-// The first and the last unit of a language model, without tensors; the inventory's task is set.
-Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width);
-Unit& AddLanguageHead(Inventory& inventory, const char* kind, uint64_t width, Device device);
+// The residual stream between units of a language model, which is fp32 whatever they compute in. Where a share has a
+// part of the tokens, that part.
+void AddHiddenStates(Unit& unit, uint64_t tokens, uint64_t width, const TensorShare& share);
+// The first and the last unit of a language model, without tensors; the inventory's task is set. `positions`: whether
+// the embedding has a table of them. `norm`: elements of the last norm's vectors.
+Unit& AddTokenEmbedding(Inventory& inventory, const char* kind, uint64_t width, bool positions,
+                        const TensorShare& share);
+Unit& AddLanguageHead(Inventory& inventory, const char* kind, uint64_t width, uint64_t norm, Device device,
+                      const TensorShare& share);
+
+// ---- Shares of a model ----
+
+// The share's part of n things: the first parts have one more where n is not a multiple of the ranks.
+struct Part {
+  uint64_t begin, size;
+};
+Part PartOf(uint64_t n, const TensorShare& share);
+
+// Leaves the share's part of a whole tensor: of axis `axis` of `view`, which splits dimensions of its shape.
+void Cut(Tensor& tensor, const std::vector<uint64_t>& view, uint32_t axis, const TensorShare& share);
+
+// How many parts the tokens of the residual stream have.
+inline uint64_t TokenParts(const TensorShare& share) { return share.sequence_parallel ? share.ranks : 1; }
+
+// The collectives of a transformer's block: a norm, then GEMMs by columns, then one by rows; twice. `vectors`: elements
+// of vectors whose gradients each share has for a part of the rows or heads.
+void AddBlockExchange(Unit& unit, uint64_t tokens, uint64_t width, uint64_t vectors, const TensorShare& share);
+
+// InvalidArgument: "`field`: `n` are not a multiple of ..." the ranks.
+absl::Status CheckMultiple(const char* field, uint64_t n, const TensorShare& share);
+// What every language model needs: rows of the vocabulary for each share, and with sequence_parallel tokens.
+absl::Status CheckLanguageShare(uint64_t vocabulary, uint64_t context, const TensorShare& share);
 
 }  // namespace muster::models

@@ -93,14 +93,14 @@ absl::Status AddAdapters(const Lora& lora, Inventory& inventory) {
   return absl::InvalidArgumentError("lora: this model has no linear layers that take adapters");
 }
 
+}  // namespace
+
 // Beside the factors of a row, backward takes a copy of the gradient of what was dropped.
-absl::Status AddDropout(const Dropout& dropout, Inventory& inventory) {
-  if (dropout.embedding() == 0 && dropout.attention() == 0 && dropout.residual() == 0) return absl::OkStatus();
-  bool any = false;
+void AddDropoutBytes(Inventory& inventory) {
+  const Dropout& dropout = inventory.dropout();
   const uint64_t rows = TargetsPerSample(inventory);
   for (Unit& unit : *inventory.mutable_units()) {
     if (!unit.drops()) continue;
-    any = true;
     const bool block = unit.attention().heads() > 0;
     if (block ? dropout.residual() > 0 : dropout.embedding() > 0) {
       unit.set_backward_bytes(unit.backward_bytes() + unit.output_bytes());
@@ -112,8 +112,18 @@ absl::Status AddDropout(const Dropout& dropout, Inventory& inventory) {
       unit.set_backward_bytes(unit.backward_bytes() + 2 * weights);
     }
   }
-  if (any) return absl::OkStatus();
-  return absl::InvalidArgumentError("dropout: this model has no places for it");
+}
+
+namespace {
+
+absl::Status AddDropout(const Dropout& dropout, Inventory& inventory) {
+  if (dropout.embedding() == 0 && dropout.attention() == 0 && dropout.residual() == 0) return absl::OkStatus();
+  if (std::none_of(inventory.units().begin(), inventory.units().end(), [](const Unit& unit) { return unit.drops(); })) {
+    return absl::InvalidArgumentError("dropout: this model has no places for it");
+  }
+  *inventory.mutable_dropout() = dropout;
+  AddDropoutBytes(inventory);
+  return absl::OkStatus();
 }
 
 }  // namespace

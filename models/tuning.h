@@ -15,6 +15,9 @@ namespace muster::models {
 // adapters ("lora: ...") or without places for dropout, or nothing left to train.
 absl::Status Tune(const Train& train, Inventory& inventory);
 
+// Counts what the inventory's dropout takes, in its units' bytes.
+void AddDropoutBytes(Inventory& inventory);
+
 // Whether `name` fits the pattern, in which * stands for any characters and ? for one.
 bool Fits(absl::string_view pattern, absl::string_view name);
 

@@ -95,7 +95,13 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& who
       return NotYet(strategy);
   }
   if (ranks == 1) recipe = single::RecipeOf();
+  // The same ops for all shares of its tensors.
   recipe.even_units = partition::EvenUnits(model.table(), inventory);
+  for (uint32_t tensor = 1; tensor < layout.mesh.tensor; ++tensor) {
+    const StageModel other(whole, layout, stage, tensor);
+    const std::vector<bool> even = partition::EvenUnits(other.table(), other.inventory());
+    for (size_t u = 0; u < even.size(); ++u) recipe.even_units[u] = recipe.even_units[u] && even[u];
+  }
   recipe.microbatches = static_cast<int32_t>(microbatches.value_or(Microbatches(train.batch(), ranks)));
   recipe.recompute = train.activation_checkpointing();
   recipe.offload_inputs = recipe.recompute && train.offload().activations();
@@ -123,7 +129,7 @@ constexpr uint64_t kBytesPerCut = 8;  // as boundaries
 // Most ops that a schedule of that recipe has: all that may come for a unit and a microbatch, and once a step.
 uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
   uint64_t each = 2 + (recipe.recompute ? 1 : 0) + (recipe.offload_inputs ? 3 : 0);
-  each += recipe.edges.empty() ? 0 : 4;  // received and sent, forward and backward
+  each += recipe.edges.empty() ? 0 : 5;  // received and sent, forward and backward; the backward may be in two
   if (recipe.parameters == Parameters::kFreed) each += 4;
   if (recipe.sharded && recipe.gradients == Gradients::kOwned) each += 2;
   if (recipe.offloaded != Offloaded::kNothing) each += 2;     // gradients: opened, if not counted yet, and offloaded
@@ -219,6 +225,12 @@ Buffers BuffersOf(const RankProgram& program, const UnitSizes& sizes) {
   return buffers;
 }
 
+// The units of one stage, with one share of their tensors.
+Inventory PartOf(const Inventory& inventory, const pipeline::StageOfUnit& stages, uint32_t stage, uint32_t tensor) {
+  Inventory share = models::ShareOf(inventory, tensor);
+  return pipeline::Stages(stages) == 1 ? share : pipeline::StageInventory(share, stages, stage);
+}
+
 }  // namespace
 
 const char* KindOf(const Strategy& strategy) {
@@ -261,16 +273,14 @@ uint32_t Microbatches(const Batch& batch, uint32_t data_ranks) {
   return std::max(1u, (share + rows - 1) / rows);
 }
 
-StageModel::StageModel(const Inventory& inventory, const Layout& layout, uint32_t stage)
+StageModel::StageModel(const Inventory& inventory, const Layout& layout, uint32_t stage, uint32_t tensor)
     : whole_inventory_(&inventory), whole_table_(&layout.table) {
-  if (layout.mesh.pipeline == 1) return;
-  inventory_ = pipeline::StageInventory(inventory, pipeline::StagesOf(layout.table), stage);
-  table_ = partition::TableOfStage(layout.table, stage);
+  if (layout.mesh.pipeline == 1 && layout.mesh.tensor == 1) return;
+  inventory_ = PartOf(inventory, pipeline::StagesOf(layout.table), stage, tensor);
+  table_ = partition::TableOf(layout.table, stage, tensor);
 }
 
-uint32_t ShardInStage(const Layout& layout, uint32_t rank) {
-  return layout.roles.at(rank).shard() % layout.mesh.owners_of_stage();
-}
+uint32_t ShardInStage(const Layout& layout, uint32_t rank) { return CoordinateOf(layout.mesh, rank).shard; }
 
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world) {
   if (absl::Status s = partition::Check(table, inventory); !s.ok()) return s;
@@ -280,9 +290,11 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
         absl::StrCat("a table of ", table.shards(), " shards, and ", world, " ranks are not a multiple of that"));
   }
   Layout layout;
+  const uint32_t tensor = partition::TensorRanks(table);
   layout.mesh = {.pipeline = partition::Stages(table),
                  .replica = world / table.shards(),
-                 .shard = partition::ShardsOfStage(table)};
+                 .shard = partition::ShardsOfStage(table) / tensor,
+                 .tensor = tensor};
   for (uint32_t rank = 0; rank < world; ++rank) {
     const Coordinate at = CoordinateOf(layout.mesh, rank);
     RankRole& role = layout.roles.emplace_back();
@@ -290,6 +302,7 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
     role.set_shard(OwnerAt(layout.mesh, at));
     role.set_replica(at.replica);
     role.set_stage(at.pipeline);
+    role.set_tensor(at.tensor);
   }
   layout.table_sha256 = partition::TableSha256(table);
   layout.table = std::move(table);
@@ -308,24 +321,25 @@ bool SharesBySpeed(const Strategy& strategy) {
 
 namespace {
 
-// The tables of all stages, each on its own ranks, which have neighboring numbers; and what their shares are in
-// proportion to.
+// The tables of all stages, each on its own ranks, which have neighboring numbers, and of all shares of their units'
+// tensors; and what the owners' parts are in proportion to, by owner.
 struct StageTables {
   std::vector<PartitionTable> tables;
   std::vector<uint64_t> weights;
 };
 absl::StatusOr<StageTables> MakeStageTables(const Train& train, const Inventory& inventory,
                                             absl::Span<const RankPlace> ranks, const pipeline::StageOfUnit& stages) {
-  const size_t count = std::max(1u, train.parallel().pipeline()), each = ranks.size() / count;
+  const size_t count = pipeline::Stages(stages), tensor = models::TensorRanks(inventory);
+  const size_t each = ranks.size() / count;
   StageTables made;
-  for (uint32_t stage = 0; stage < count; ++stage) {
-    const absl::Span<const RankPlace> its_ranks = ranks.subspan(stage * each, each);
-    std::optional<Inventory> part;
-    if (count > 1) part = pipeline::StageInventory(inventory, stages, stage);
-    const Inventory& own = part.has_value() ? *part : inventory;
+  for (size_t part = 0; part < count * tensor; ++part) {
+    const size_t stage = part / tensor, share = part % tensor;
+    const Inventory own = PartOf(inventory, stages, static_cast<uint32_t>(stage), static_cast<uint32_t>(share));
+    std::vector<RankPlace> its_ranks;
+    for (size_t r = share; r < each; r += tensor) its_ranks.push_back(ranks[stage * each + r]);
     absl::StatusOr<PartitionTable> table = TableOf(train, own, its_ranks);
     if (!table.ok()) return table.status();
-    if (stage > 0 && table->shards() != made.tables[0].shards()) {
+    if (part > 0 && table->shards() != made.tables[0].shards()) {
       return absl::InvalidArgumentError(absl::StrCat("strategy: stage 0 has ", made.tables[0].shards(),
                                                      " shards on its ranks, and stage ", stage, " ", table->shards(),
                                                      "; strategy.shard_ranks says how many share one copy"));
@@ -333,7 +347,9 @@ absl::StatusOr<StageTables> MakeStageTables(const Train& train, const Inventory&
     const std::vector<uint64_t> weights =
         partition::Weights(its_ranks, table->shards(), SharesBySpeed(train.strategy()) ? SHARES_SPEED : SHARES_MEMORY,
                            partition::FlatElements(own));
-    made.weights.insert(made.weights.end(), weights.begin(), weights.end());
+    made.weights.resize(count * tensor * weights.size());
+    for (size_t s = 0; s < weights.size(); ++s)
+      made.weights[(stage * weights.size() + s) * tensor + share] = weights[s];
     made.tables.push_back(*std::move(table));
   }
   return made;
@@ -343,10 +359,15 @@ absl::StatusOr<StageTables> MakeStageTables(const Train& train, const Inventory&
 
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                   Budget* budget) {
-  const uint32_t pipeline = std::max(1u, train.parallel().pipeline());
+  const uint32_t pipeline = std::max(1u, train.parallel().pipeline()), tensor = models::TensorRanks(inventory);
   if (ranks.size() % pipeline != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("parallel.pipeline: ", pipeline, " stages do not divide ", ranks.size(), " ranks"));
+  }
+  if (ranks.size() % (uint64_t{pipeline} * tensor) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("parallel.tensor: ", tensor, " ranks for each unit do not divide ",
+                                                   ranks.size() / pipeline,
+                                                   pipeline > 1 ? " ranks of a stage" : " ranks"));
   }
   if (absl::Status s = SpendOnTable(train, inventory, ranks.size(), budget); !s.ok()) return s;
   const absl::StatusOr<pipeline::StageOfUnit> stages = pipeline::StagesOf(train, inventory);
@@ -361,7 +382,8 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
         ", the most that can be handed out; of the placements, even has the "
         "smallest tables; use that, fewer ranks, or a model of fewer layers"));
   }
-  PartitionTable table = made->tables.size() == 1 ? std::move(made->tables[0]) : pipeline::Join(made->tables, *stages);
+  PartitionTable table =
+      made->tables.size() == 1 ? std::move(made->tables[0]) : pipeline::Join(made->tables, *stages, tensor);
   absl::StatusOr<Layout> layout = LayoutOf(std::move(table), inventory, static_cast<uint32_t>(ranks.size()));
   if (layout.ok()) layout->weights = std::move(made->weights);
   return layout;
@@ -471,7 +493,7 @@ uint64_t FixedBytes(const Inventory& inventory, const Layout& layout) {
 
 namespace {
 
-// Of the shards of one stage.
+// Of the shards of one stage and share.
 std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, const Layout& layout,
                                   const StageModel& model, const RankProgram& program) {
   const Inventory& inventory = model.inventory();
@@ -545,13 +567,17 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
 
 std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
                                   absl::Span<const RankProgram> programs) {
-  std::vector<Memory> shards;
+  std::vector<Memory> owners(layout.mesh.owners());
   for (uint32_t stage = 0; stage < programs.size(); ++stage) {
-    const std::vector<Memory> its =
-        MemoryOfStage(train, inventory, layout, StageModel(inventory, layout, stage), programs[stage]);
-    shards.insert(shards.end(), its.begin(), its.end());
+    for (uint32_t tensor = 0; tensor < layout.mesh.tensor; ++tensor) {
+      const std::vector<Memory> its =
+          MemoryOfStage(train, inventory, layout, StageModel(inventory, layout, stage, tensor), programs[stage]);
+      for (uint32_t shard = 0; shard < its.size(); ++shard) {
+        owners[OwnerAt(layout.mesh, {.pipeline = stage, .shard = shard, .tensor = tensor})] = its[shard];
+      }
+    }
   }
-  return shards;
+  return owners;
 }
 
 uint64_t BytesAnElement(const Train& train, const StageModel& stage, const RankProgram& program) {
@@ -577,7 +603,7 @@ uint64_t BytesAnElement(const Train& train, const StageModel& stage, const RankP
 
 Memory MemoryOf(const Train& train, const Inventory& inventory, const Layout& layout, const RankProgram& program,
                 uint32_t rank) {
-  const StageModel model(inventory, layout, layout.roles.at(rank).stage());
+  const StageModel model(inventory, layout, layout.roles.at(rank));
   return MemoryOfStage(train, inventory, layout, model, program).at(ShardInStage(layout, rank));
 }
 

@@ -38,11 +38,15 @@ struct Layout {
   std::vector<uint64_t> weights;
 };
 
-// What the ranks of one stage of a pipeline train, as a model of its own: its units, and its part of the table with the
-// stage's own shards, numbered from 0. Without a pipeline all of it, which is not copied. Model and layout outlive it.
+// What the ranks of one stage of a pipeline with one share of its units' tensors train, as a model of its own: its
+// units, and its part of the table with its own shards, numbered from 0. All of the model is not copied. Model and
+// layout outlive it.
 class StageModel {
  public:
-  StageModel(const Inventory& inventory, const Layout& layout, uint32_t stage);
+  StageModel(const Inventory& inventory, const Layout& layout, uint32_t stage, uint32_t tensor = 0);
+  // A rank's.
+  StageModel(const Inventory& inventory, const Layout& layout, const RankRole& role)
+      : StageModel(inventory, layout, role.stage(), role.tensor()) {}
   const Inventory& inventory() const { return inventory_.has_value() ? *inventory_ : *whole_inventory_; }
   const PartitionTable& table() const { return table_.has_value() ? *table_ : *whole_table_; }
 
@@ -53,7 +57,7 @@ class StageModel {
   std::optional<PartitionTable> table_;
 };
 
-// The rank's shard among those of its stage.
+// The rank's shard among those of its stage and share.
 uint32_t ShardInStage(const Layout& layout, uint32_t rank);
 
 // Lays out a table from elsewhere. InvalidArgument: it is not a table of this model, or `world` is not a multiple of
@@ -61,7 +65,7 @@ uint32_t ShardInStage(const Layout& layout, uint32_t rank);
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world);
 
 // Unimplemented: a strategy that this build does not have yet; InvalidArgument: it does not match the ranks (single
-// with 2), or its table is too large; or parallel.pipeline does not divide the ranks or the units. Messages begin with
+// with 2), or its table is too large; or parallel does not divide the ranks or the units. Messages begin with
 // the field's path, "strategy: ". ResourceExhausted, Cancelled:
 // from the budget.
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
@@ -77,7 +81,7 @@ bool KeepsAllParameters(const Strategy& strategy);
 // Whether ragged shares are in proportion to speed.
 bool SharesBySpeed(const Strategy& strategy);
 
-// Of the ranks of one stage.
+// Of the ranks of one stage: those with different shares of its tensors do the same with them.
 struct RankProgram {
   Schedule schedule;    // of a training step
   Schedule evaluation;  // of a pass forward

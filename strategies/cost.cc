@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -99,7 +100,7 @@ class CostModel {
     const OpTraits& traits = Traits(op.kind);
     OpCost cost;
     for (const OpCost& part :
-         {Compute(op, traits.forwards), Exchanged(op, traits.pass), Sent(op, traits.payload),
+         {Compute(op, traits), Exchanged(op, traits.pass), Sent(op, traits.payload),
           Summed(op.group, traits.scalar_bytes), Memory(op, traits.memory), Orthogonalization(op, traits.memory)}) {
       cost.latency += part.latency;
       cost.work += part.work;
@@ -173,7 +174,8 @@ class CostModel {
     return static_cast<double>(std::min(microbatch, share_ - std::min(share_, microbatch * index)));
   }
 
-  OpCost Compute(const Op& op, double forwards) const {
+  OpCost Compute(const Op& op, const OpTraits& traits) const {
+    const double forwards = traits.forwards;
     if (forwards == 0) return {};
     const Unit& unit = inventory_.units(op.unit);
     const double sequences = Sequences(op);
@@ -181,8 +183,15 @@ class CostModel {
     const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * compute_bytes_ / 4;
     const double bytes = static_cast<double>(parameters_.elements[op.unit]) * compute_bytes_ + sequences * activations;
     return {.latency = forwards * hardware_.op_seconds,
-            .work = slowdown_ * forwards *
-                    (unit.forward_flops() * sequences / flops_ + bytes / hardware_.memory_bytes_per_second)};
+            .work = slowdown_ *
+                    (Flops(unit, traits) * sequences / flops_ + forwards * bytes / hardware_.memory_bytes_per_second)};
+  }
+
+  // Per sample. The two halves of a backward are what its gradients of parameters take, and the rest.
+  static double Flops(const Unit& unit, const OpTraits& traits) {
+    if (traits.pass == Pass::kBackwardWeights) return unit.weight_gradient_flops();
+    if (traits.pass == Pass::kBackwardInputs) return 2 * unit.forward_flops() - unit.weight_gradient_flops();
+    return traits.forwards * unit.forward_flops();
   }
 
   // A rank receives all but its own share; a node receives the other nodes' share.
@@ -199,11 +208,32 @@ class CostModel {
   // Each collective waits for the one before. A rank without samples takes part, too.
   OpCost Exchanged(const Op& op, Pass pass) const {
     if (pass == Pass::kNone || op.group < 0) return {};
+    if (inventory_.units(op.unit).has_tensor_exchange()) return TensorExchanged(op, pass);
     const Exchange& exchange = inventory_.units(op.unit).exchange();
     const double gathered = static_cast<double>(exchange.gathered_bytes()), ranks = groups_[op.group].ranks;
     OpCost cost = pass == Pass::kBackward ? Summed(op.group, static_cast<double>(exchange.summed_bytes()))
                                           : Moved(op.group, ranks * gathered, (ranks - 1) * gathered);
     cost.latency *= exchange.collectives();
+    return cost;
+  }
+
+  OpCost TensorExchanged(const Op& op, Pass pass) const {
+    const Unit& unit = inventory_.units(op.unit);
+    const TensorExchange& exchange = unit.tensor_exchange();
+    const TensorExchange::Pass& own = pass == Pass::kBackward ? exchange.backward() : exchange.forward();
+    const double sequences = Sequences(op), ranks = groups_[op.group].ranks;
+    if (sequences == 0) return {};
+    const auto of_samples = [&](uint64_t bytes) { return sequences * static_cast<double>(bytes); };
+    const double gathered = of_samples(own.gathered_bytes()), scattered = of_samples(own.scattered_bytes());
+    const OpCost parts[] = {
+        Summed(op.group, of_samples(own.summed_bytes()) + static_cast<double>(own.constant_bytes())),
+        Moved(op.group, ranks * gathered, (ranks - 1) * gathered),
+        Moved(op.group, ranks * scattered, (ranks - 1) * scattered)};
+    const double rows = sequences * static_cast<double>(models::TargetsPerSample(inventory_));
+    const double pieces = unit.piece_rows() == 0 ? 1 : std::ceil(rows / static_cast<double>(unit.piece_rows()));
+    const double each = Moved(op.group, 1, 1).latency;
+    OpCost cost{.latency = each * (own.collectives() + own.piece_collectives() * pieces), .work = 0};
+    for (const OpCost& part : parts) cost.work += part.work;
     return cost;
   }
 

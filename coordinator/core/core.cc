@@ -173,7 +173,8 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
   }
   scheduler::Demand demand{resolved.resources().ranks(), resolved.resources().device()};
   demand.slot_bytes = slot_bytes;
-  demand.multiple = StagesOf(resolved);
+  demand.multiple = StagesOf(resolved) * TensorRanksOf(resolved);
+  demand.together = TensorRanksOf(resolved);
   if (!whole) demand.least = resolved.resources().min_ranks();
   const scheduler::Decision now = scheduler::Cluster(views).Place(demand);
   const scheduler::Decision later = now.ranks.empty() ? scheduler::Cluster(idle).Place(demand) : now;

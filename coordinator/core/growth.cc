@@ -22,7 +22,7 @@ Growth::Room Growth::Find(JobEntry& job) {
   }
   const scheduler::Cluster without(views);
   scheduler::Demand demand = Queue::DemandOf(job);
-  demand.least = static_cast<uint32_t>(job.newest()->record().ranks_size()) + job.stages();
+  demand.least = static_cast<uint32_t>(job.newest()->record().ranks_size()) + job.least_group();
   while (demand.ranks >= demand.least) {
     const Plans::Wanted* wanted = plans_->Find(id, Plans::Purpose::kGrowth);
     const scheduler::Decision decision = without.Place(demand, wanted == nullptr ? nullptr : &wanted->decision);
@@ -37,7 +37,7 @@ Growth::Room Growth::Find(JobEntry& job) {
       case Queue::PlanState::kRefused:
         plans_->Drop(id, Plans::Purpose::kGrowth);
     }
-    demand.ranks = static_cast<uint32_t>(decision.ranks.size()) - job.stages();
+    demand.ranks = static_cast<uint32_t>(decision.ranks.size()) - job.least_group();
   }
   return Room::kNone;
 }

@@ -51,6 +51,7 @@ std::string SignatureOf(const Slots& slots) {
 }
 
 uint32_t StagesOf(const JobSpec& spec) { return std::max(1u, spec.train().parallel().pipeline()); }
+uint32_t TensorRanksOf(const JobSpec& spec) { return std::max(1u, spec.train().parallel().tensor()); }
 
 std::string PlanKey(const JobSpec& spec, const Slots& slots) {
   Train train = spec.train();

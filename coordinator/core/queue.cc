@@ -140,7 +140,7 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, scheduler::Pass& pass, 
     if (job.slot_bytes != demand.slot_bytes) {
       demand.slot_bytes = job.slot_bytes;
     } else if (decision.ranks.size() > job.least_ranks()) {
-      demand.ranks = static_cast<uint32_t>(decision.ranks.size()) - job.stages();
+      demand.ranks = static_cast<uint32_t>(decision.ranks.size()) - job.least_group();
     } else {
       return std::nullopt;
     }
@@ -174,7 +174,8 @@ Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const sche
 scheduler::Demand Queue::DemandOf(const JobEntry& job) {
   const Resources& resources = job.record().spec().resources();
   scheduler::Demand demand{resources.ranks(), resources.device(), job.slot_bytes};
-  demand.multiple = job.stages();
+  demand.multiple = job.least_group();
+  demand.together = TensorRanksOf(job.record().spec());
   if (!job.whole_until.has_value()) demand.least = job.least_ranks();
   return demand;
 }

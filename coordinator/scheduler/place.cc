@@ -59,7 +59,8 @@ Cluster::Cluster(const std::vector<NodeView>& nodes) : any_node_(!nodes.empty())
     for (const SlotView& slot : node.slots) {
       Supply& supply = slot.device == DEVICE_CUDA ? cuda_ : cpu_;
       const bool is_free = slot.holder.job.empty();
-      for (Counts* counts : {&supply.all, &supply.by_memory[slot.memory_bytes]}) {
+      for (Counts* counts :
+           {&supply.all, &supply.by_memory[slot.memory_bytes], &supply.by_node[node.id][slot.memory_bytes]}) {
         ++counts->hoped;
         counts->total += takes_ranks;
         counts->free += takes_ranks && is_free;
@@ -85,8 +86,20 @@ bool Cluster::Suits(uint64_t memory_bytes, const Demand& demand) {
 
 Cluster::Counts Cluster::Count(const Demand& demand) const {
   const Supply& supply = Of(Resolve(demand.device));
-  if (demand.slot_bytes == 0 && demand.below_bytes == 0) return supply.all;
   Counts sum;
+  if (demand.together > 1) {
+    for (const auto& [node, by_memory] : supply.by_node) {
+      Counts of;
+      for (const auto& [memory, counts] : by_memory) {
+        if (!Suits(memory, demand)) continue;
+        of.total += counts.total, of.hoped += counts.hoped, of.free += counts.free;
+      }
+      const auto grouped = [&](uint64_t slots) { return slots - slots % demand.together; };
+      sum.total += grouped(of.total), sum.hoped += grouped(of.hoped), sum.free += grouped(of.free);
+    }
+    return sum;
+  }
+  if (demand.slot_bytes == 0 && demand.below_bytes == 0) return supply.all;
   for (const auto& [memory, counts] : supply.by_memory) {
     if (!Suits(memory, demand)) continue;
     sum.total += counts.total, sum.hoped += counts.hoped, sum.free += counts.free;
@@ -108,12 +121,13 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   if (!any_node_) return "no node has joined yet";
   const Counts supply = Count(demand);
   const uint32_t needed = demand.needed();
-  const std::string needs = absl::StrCat("needs ", needed < demand.ranks ? absl::StrCat(needed, " to ") : "",
-                                         Counted(demand.ranks), OfMemory(demand));
+  const std::string needs = absl::StrCat(
+      "needs ", needed < demand.ranks ? absl::StrCat(needed, " to ") : "", Counted(demand.ranks), OfMemory(demand),
+      demand.together > 1 ? absl::StrCat(", each ", demand.together, " on one node (parallel.tensor)") : "");
   const std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
   if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node takes ranks now", others);
   if (supply.hoped < needed) {
-    if (Of(device).all.hoped >= needed) {  // the slots exist, but have too little memory
+    if (demand.together == 1 && Of(device).all.hoped >= needed) {  // the slots exist, but have too little memory
       return absl::StrCat(needs, ", the nodes have ", supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped),
                           ", the largest has ", FormatBytes(Largest(device)), others);
     }
@@ -166,6 +180,7 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept) const {
     std::vector<FreeSlot> good;
     std::copy_if(slots.begin(), slots.end(), std::back_inserter(good),
                  [&](const FreeSlot& slot) { return Suits(slot.memory_bytes, demand); });
+    good.resize(good.size() - good.size() % demand.together);
     if (good.empty()) continue;
     by_free[good.size()].insert(node);
     suitable[node] = std::move(good);
@@ -194,6 +209,7 @@ void Cluster::Take(const Decision& decision, const Claim& holder) {
     const uint64_t taken = std::erase_if(node->second, [&](const FreeSlot& slot) { return slot.index == rank.slot; });
     supply.all.free -= taken;
     supply.by_memory[rank.memory_bytes].free -= taken;
+    supply.by_node[rank.node][rank.memory_bytes].free -= taken;
     ++user.slots[rank.memory_bytes];
     if (node->second.empty()) supply.free_slots.erase(node);
   }

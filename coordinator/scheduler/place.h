@@ -39,7 +39,9 @@ struct Demand {
   uint64_t slot_bytes = 0;   // least memory of a slot
   uint64_t below_bytes = 0;  // 0: any; else only slots that are known to have less memory
   uint32_t least = 0;        // least number of ranks, if there are not enough slots for all; 0: all or none
-  uint32_t multiple = 1;  // the number of ranks is a multiple of it, as `ranks` and `least` are: stages of a pipeline
+  // The number of ranks is a multiple of it, as `ranks` and `least` are: stages of a pipeline times `together`.
+  uint32_t multiple = 1;
+  uint32_t together = 1;  // consecutive ranks that must be on one node: those that compute each unit together
 
   uint32_t needed() const { return least == 0 ? ranks : std::min(least, ranks); }
 };
@@ -68,10 +70,10 @@ class Cluster {
   Device Resolve(Device requested) const;
 
   // Places all ranks; if that is impossible, as many as there are slots for, but at least demand.needed(), and a
-  // multiple of demand.multiple; else none. Uses as few nodes as possible: the emptiest nodes first, until one node can
-  // hold all remaining ranks; of such nodes the fullest. Ties are broken by node id. The ranks on a node are
-  // consecutive, on ascending slots. `kept`: a former decision, which is made again if all of its slots are still free
-  // and suit the demand.
+  // multiple of demand.multiple; else none. Each node gets a multiple of demand.together. Uses as few nodes as
+  // possible: the emptiest nodes first, until one node can hold all remaining ranks; of such nodes the fullest. Ties
+  // are broken by node id. The ranks on a node are consecutive, on ascending slots. `kept`: a former decision, which is
+  // made again if all of its slots are still free and suit the demand.
   Decision Place(const Demand& demand, const Decision* kept = nullptr) const;
   bool FitsWhenIdle(const Demand& demand) const;
 
@@ -100,7 +102,8 @@ class Cluster {
   struct Supply {  // slots of one device
     Counts all;
     std::map<uint64_t, Counts> by_memory;
-    std::map<NodeId, std::vector<FreeSlot>> free_slots;  // on nodes that take ranks, ascending
+    std::map<NodeId, std::map<uint64_t, Counts>> by_node;  // likewise
+    std::map<NodeId, std::vector<FreeSlot>> free_slots;    // on nodes that take ranks, ascending
     struct User {
       Claim claim;
       std::map<uint64_t, uint64_t> slots;  // slot count by memory
@@ -109,7 +112,8 @@ class Cluster {
   };
   const Supply& Of(Device device) const;
   bool StillFree(const Decision& kept, const Demand& demand) const;
-  // If memory matters, the cost grows with the number of different slot sizes.
+  // If memory matters, the cost grows with the number of different slot sizes; if ranks must be together, with that of
+  // nodes. Of a node only as many slots count as groups of ranks can have.
   Counts Count(const Demand& demand) const;
   uint64_t Largest(Device device) const;
   std::string WhyNot(const Demand& demand, Device device) const;

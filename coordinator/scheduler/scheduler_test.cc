@@ -106,7 +106,21 @@ TEST(Place, Table) {
   }
 }
 
-// A cluster after Take equals a cluster built from the same slots.
+// Four ranks compute each unit together, on one node: what a node has beyond a multiple of them stays free.
+TEST(Place, RanksThatMustBeTogetherAreOnOneNode) {
+  const Demand demand{.ranks = 8, .least = 4, .multiple = 4, .together = 4};
+  const auto placed = [&](const std::vector<NodeView>& nodes) { return Placed(Cluster(nodes).Place(demand)); };
+  EXPECT_EQ(placed({Node("a:FFFFF"), Node("b:FFFF")}), "a0 a1 a2 a3 b0 b1 b2 b3");
+  EXPECT_EQ(placed({Node("a:FFF"), Node("b:FFFFFFF")}), "b0 b1 b2 b3");
+  const Decision none = Cluster({Node("a:FFF"), Node("b:FFF"), Node("c:FFF")}).Place(demand);
+  EXPECT_EQ(Placed(none), "");
+  EXPECT_FALSE(none.fits_when_idle) << "nine slots, and no node has four";
+  EXPECT_EQ(
+      none.reason,
+      "needs 4 to 8 slots, each 4 on one node (parallel.tensor) on cpu, the nodes have none; at most 0 ranks would "
+      "fit");
+}
+
 // Stages of a pipeline: 3 of them on 9, 6 or 3 ranks.
 TEST(Place, AsManyRanksAsAreAMultiple) {
   const Demand demand{.ranks = 9, .least = 3, .multiple = 3};
@@ -120,6 +134,7 @@ TEST(Place, AsManyRanksAsAreAMultiple) {
       << "four ranks are kept for no job of three stages";
 }
 
+// A cluster after Take equals a cluster built from the same slots.
 TEST(Place, TakenSlotsAreNoLongerFree) {
   Cluster cluster({Node("a:FFF"), Node("b:FF")});
   const Decision first = cluster.Place({4, DEVICE_AUTO});

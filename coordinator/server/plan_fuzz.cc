@@ -88,6 +88,9 @@ void Pipeline(Numbers& numbers, muster::JobSpec& spec) {
   if (stages > 1 && schedule == muster::PIPELINE_SCHEDULE_INTERLEAVED) {
     train.mutable_pipeline()->set_chunks(2 + numbers.Below(7));
   }
+  if (stages > 1 && schedule == muster::PIPELINE_SCHEDULE_ZERO_BUBBLE) {
+    train.mutable_pipeline()->set_chunks(1 + numbers.Below(2));
+  }
 }
 
 muster::JobSpec SpecOf(Numbers& numbers) {

@@ -135,6 +135,8 @@ TEST(Plan, BubblesShrinkAsTheyShould) {
   EXPECT_NEAR(bubble(4, PIPELINE_SCHEDULE_GPIPE), 1.0 / 5, 0.03);
   // (P - 1) / (V M + P - 1)
   EXPECT_NEAR(bubble(4, PIPELINE_SCHEDULE_INTERLEAVED), 1.0 / 9, 0.04);
+  // ZB-H1, where forward and both halves of the backward take the same time: (P - 1) / (3 M + P - 1) (Qi et al. 2024)
+  EXPECT_NEAR(bubble(4, PIPELINE_SCHEDULE_ZERO_BUBBLE), 1.0 / 13, 0.03);
 }
 
 TEST(Plan, ChoosesTheStrategyOfAPipelinesStages) {

@@ -34,7 +34,8 @@ constexpr double kMostBeta2Decay = 100;
 constexpr uint32_t kMaxLoraRank = 4096;
 constexpr int kMaxPatterns = 256;
 constexpr uint32_t kMaxStages = 256;
-constexpr uint32_t kMaxChunks = 64;  // on each stage
+constexpr uint32_t kMaxTensorRanks = 64;  // more than a node has
+constexpr uint32_t kMaxChunks = 64;       // on each stage
 // By default a stage has so many times as many microbatches as there are stages, if its share of the batch has as many
 // sequences: it idles for less than a fifth of the step then (Huang et al. 2019, GPipe, section 2.3).
 constexpr uint32_t kMicrobatchesAStage = 4;
@@ -50,6 +51,7 @@ class Resolver {
     Resources_();
     if (spec_.workload_case() == JobSpec::WORKLOAD_NOT_SET) spec_.mutable_train();
     Train& train = *spec_.mutable_train();
+    TensorRange_(train);
     Model_(train);
     Data_(train);
     Parallel_(train);
@@ -162,14 +164,52 @@ class Resolver {
   }
 
   uint32_t Stages() const { return std::max(1u, spec_.train().parallel().pipeline()); }
-  // Ranks of a stage, which divide the batch.
-  uint32_t DataRanks(uint32_t ranks) const { return std::max(1u, ranks / Stages()); }
+  uint32_t TensorRanks() const { return std::max(1u, spec_.train().parallel().tensor()); }
+  // Ranks of a stage that divide the batch.
+  uint32_t DataRanks(uint32_t ranks) const { return std::max(1u, ranks / Stages() / TensorRanks()); }
+
+  // Before the inventory is made, which finds whether the model can be divided so.
+  void TensorRange_(Train& train) {
+    if (!train.parallel().has_tensor()) return;
+    const uint32_t tensor = train.parallel().tensor();
+    if (tensor >= 1 && tensor <= kMaxTensorRanks) return;
+    Error("parallel.tensor", absl::StrCat("must be 1 to ", kMaxTensorRanks, ", got ", tensor));
+    train.mutable_parallel()->set_tensor(1);
+  }
+
+  void Tensor_(Train& train) {
+    const uint32_t ranks = spec_.resources().ranks(), stages = Stages(), tensor = train.parallel().tensor();
+    if (tensor <= 1) {
+      if (train.parallel().sequence_parallel()) {
+        Error("parallel.sequence_parallel", "needs parallel: {tensor: N} with at least 2 ranks");
+      }
+      return;
+    }
+    const size_t before = errors_.size();
+    if (ranks % (uint64_t{stages} * tensor) != 0) {
+      Error("parallel.tensor", absl::StrCat(tensor,
+                                            stages > 1 ? absl::StrCat(" ranks for each unit of ", stages, " stages")
+                                                       : " ranks for each unit",
+                                            " do not divide resources.ranks ", ranks));
+    }
+    if (strategies::NeedsWholeTensors(train.optimizer())) {
+      Error("optimizer.kind", "updates whole matrices, which parallel.tensor divides", "adamw");
+    }
+    if (errors_.size() == before && model_good_) {
+      Error("parallel.tensor", "not in this build yet; use more shards (strategy) or stages (parallel.pipeline)", "1");
+    }
+  }
 
   // `pipeline` starts an error with the field's path.
   void Parallel_(Train& train) {
-    if (train.has_parallel() && !train.parallel().has_pipeline()) train.mutable_parallel()->set_pipeline(1);
+    if (train.has_parallel()) {
+      if (!train.parallel().has_pipeline()) train.mutable_parallel()->set_pipeline(1);
+      if (!train.parallel().has_tensor()) train.mutable_parallel()->set_tensor(1);
+      if (!train.parallel().has_sequence_parallel()) train.mutable_parallel()->set_sequence_parallel(false);
+    }
     const Resources& r = spec_.resources();
     const uint32_t ranks = r.ranks(), stages = train.parallel().pipeline();
+    Tensor_(train);
     if (train.has_parallel() && (stages == 0 || stages > std::min(kMaxStages, std::max(1u, ranks)))) {
       Error("parallel.pipeline",
             absl::StrCat("must be 1 to ",
@@ -177,19 +217,26 @@ class Resolver {
                          ", got ", stages));
       return train.mutable_parallel()->set_pipeline(1);
     }
+    const uint32_t multiple = std::max(1u, stages) * TensorRanks();
+    if (r.has_min_ranks() && r.min_ranks() % multiple != 0) {
+      const uint32_t nearest = (r.min_ranks() / multiple + 1) * multiple;
+      Error("resources.min_ranks",
+            absl::StrCat(
+                "must be a multiple of ",
+                stages <= 1         ? "parallel.tensor "
+                : TensorRanks() > 1 ? "parallel.pipeline times parallel.tensor "
+                                    : "parallel.pipeline ",
+                multiple, ": a job with fewer ranks keeps ",
+                TensorRanks() > 1 ? "these, and has fewer shards or replicas" : "its stages, each with fewer ranks",
+                "; got ", r.min_ranks()),
+            nearest <= ranks ? absl::StrCat(nearest) : "");
+    }
     if (stages <= 1) {
       if (train.has_pipeline()) Error("pipeline", "needs parallel: {pipeline: N} with at least 2 stages");
       return;
     }
     if (ranks % stages != 0) {
       Error("parallel.pipeline", absl::StrCat(stages, " stages do not divide resources.ranks ", ranks));
-    }
-    if (r.has_min_ranks() && r.min_ranks() % stages != 0) {
-      const uint32_t nearest = (r.min_ranks() / stages + 1) * stages;
-      Error("resources.min_ranks",
-            absl::StrCat("must be a multiple of parallel.pipeline ", stages,
-                         ": a job with fewer ranks keeps its stages, each with fewer ranks; got ", r.min_ranks()),
-            nearest <= ranks ? absl::StrCat(nearest) : "");
     }
     Pipeline_(*train.mutable_pipeline());
     if (!model_good_ || stages * std::max(1u, train.pipeline().chunks()) > kMaxStages * kMaxChunks) return;
@@ -201,9 +248,16 @@ class Resolver {
   void Pipeline_(Pipeline& p) {
     if (!p.has_schedule()) p.set_schedule(PIPELINE_SCHEDULE_1F1B);
     Known("pipeline.schedule", PipelineSchedule_IsValid(p.schedule()) && p.schedule() != PIPELINE_SCHEDULE_UNSPECIFIED);
+    if (p.schedule() == PIPELINE_SCHEDULE_ZERO_BUBBLE) {
+      if (!p.has_chunks()) p.set_chunks(1);
+      if (p.chunks() == 1 || p.chunks() == 2) return;
+      Error("pipeline.chunks", absl::StrCat("of zero_bubble must be 1 (ZB-H1) or 2 (ZB-V), got ", p.chunks()));
+      return p.set_chunks(1);
+    }
     if (p.schedule() != PIPELINE_SCHEDULE_INTERLEAVED) {
       if (p.has_chunks()) {
-        Error("pipeline.chunks", "only schedule: interleaved has several chunks of the model on a stage");
+        Error("pipeline.chunks",
+              "only schedule: interleaved and zero_bubble have several chunks of the model on a stage");
       }
       return;
     }

@@ -173,6 +173,8 @@ TEST(Resolve, APipelineHasItsOwnDefaults) {
   EXPECT_FALSE(one.train().has_pipeline());
 }
 
+void Divided(JobSpec& spec, uint32_t ranks) { spec.mutable_train()->mutable_parallel()->set_tensor(ranks); }
+
 // A trainer reads 0 where a default is forgotten, so each field has one, or is here.
 TEST(Resolve, LeavesNoFieldWithoutAValue) {
   const std::set<std::string> open_on_purpose = {
@@ -427,6 +429,14 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"parallel.pipeline", "must be 1 to 256, got 257", [&](JobSpec& s) { Staged(s, 514, 257); }},
       {"parallel.pipeline", "3 stages do not divide resources.ranks 4", [&](JobSpec& s) { Staged(s, 4, 3); }},
       {"parallel.pipeline", "8 chunks of a model of 6 units", [&](JobSpec& s) { Staged(s, 8, 8); }},
+      {"parallel.tensor", "must be 1 to 64, got 65",
+       [&](JobSpec& s) { train(s).mutable_parallel()->set_tensor(65); }},
+      {"parallel.tensor", "not in this build yet", [&](JobSpec& s) { Staged(s, 8, 2), Divided(s, 2); }},
+      {"parallel.tensor", "2 ranks for each unit of 2 stages do not divide resources.ranks 10",
+       [&](JobSpec& s) { Staged(s, 10, 2), Divided(s, 2); }},
+      {"parallel.tensor", "heads", [&](JobSpec& s) { Staged(s, 12, 2), Divided(s, 3); }},
+      {"parallel.sequence_parallel", "needs parallel: {tensor: N}",
+       [&](JobSpec& s) { train(s).mutable_parallel()->set_sequence_parallel(true); }},
       {"resources.min_ranks", "must be a multiple of parallel.pipeline 2",
        [&](JobSpec& s) {
          Staged(s, 4, 2), s.mutable_resources()->set_min_ranks(3);

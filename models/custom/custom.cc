@@ -393,7 +393,7 @@ class CustomModels final : public ModelFamily {
     return resolved;
   }
   // Measured on a CPU: on a GPU bytes differ by what its kernels keep.
-  Inventory MakeInventory(const Model& resolved, Device) const override {
+  Inventory MakeInventory(const Model& resolved, Device, const TensorShare&) const override {
     Inventory inventory;
     *inventory.mutable_task() = resolved.custom().task();
     *inventory.mutable_units() = resolved.custom().units();

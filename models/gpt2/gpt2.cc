@@ -47,39 +47,81 @@ void AddNorm(Unit& unit, const std::string& name, uint64_t width) {
   AddTensor(unit, name + ".bias", {width}, Initialisation::ZEROS);
 }
 
-void AddLinear(Unit& unit, const std::string& name, uint64_t in, uint64_t out, double standard_deviation) {
+// Returns the weight.
+Tensor& AddLinear(Unit& unit, const std::string& name, uint64_t in, uint64_t out, double standard_deviation) {
   AddTensor(unit, name + ".weight", {in, out}, Initialisation::NORMAL, standard_deviation)
       .set_linear(LINEAR_LAYOUT_IN_OUT);
   AddTensor(unit, name + ".bias", {out}, Initialisation::ZEROS);
+  return *unit.mutable_tensors(unit.tensors_size() - 2);
 }
 
-Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device) {
-  const uint64_t c = m.width(), t = m.context();
+// By outputs: axis `axis` of `out`, which splits them.
+void AddColumns(Unit& unit, const std::string& name, uint64_t in, const std::vector<uint64_t>& out, uint32_t axis,
+                const TensorShare& share) {
+  uint64_t width = 1;
+  for (const uint64_t n : out) width *= n;
+  std::vector<uint64_t> view = {in};
+  view.insert(view.end(), out.begin(), out.end());
+  Cut(AddLinear(unit, name, in, width, kStandardDeviation), view, axis + 1, share);
+  Cut(*unit.mutable_tensors(unit.tensors_size() - 1), out, axis, share);
+}
+
+// The bytes of a share's block; on a GPU as in MakeBlock.
+void SetShareBytes(uint64_t c, uint64_t t, Device device, const TensorShare& share, Unit& unit) {
+  const uint64_t own = c / share.ranks, parts = TokenParts(share);
+  // Of all rows: what the second norm gives, and with sequence_parallel also what the GEMM by rows gives.
+  unit.set_forward_bytes(4 * t * (share.sequence_parallel ? 2 * c + own : c));
+  unit.set_forward_piece_bytes(16 * own);
+  // What a norm gives, which becomes its own gradient; with sequence_parallel also that gradient's part, and the
+  // gradient of what the GEMM by rows gave.
+  uint64_t backward = share.sequence_parallel ? 2 * c + 2 * own : c;
+  unit.set_backward_piece_bytes(2 * 16 * own);
+  if (device == DEVICE_CUDA) {
+    const uint64_t around = 8 * own + c, gone = 4 * own + c / parts;
+    backward = std::max(backward, around > gone ? around - gone : 0);
+    unit.set_backward_piece_bytes(unit.backward_piece_bytes() + 4 * (4 * own + 2 * c) / kGpuTileRows);
+  }
+  unit.set_backward_bytes(4 * t * backward + (device == DEVICE_CUDA ? 4 * t * 3 * own / kGpuTileRows : 0));
+}
+
+Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device, const TensorShare& share) {
+  const uint64_t c = m.width(), t = m.context(), d = c / m.heads(), heads = m.heads() / share.ranks;
+  const uint64_t own = heads * d, parts = TokenParts(share);
   // Residual projections are scaled by 1/sqrt(residual layers), two a block (section 2.3).
   const double residual = kStandardDeviation / std::sqrt(2.0 * m.layers());
   Unit unit;
   unit.set_name(absl::StrCat("h.", layer));
   unit.set_kind("gpt2.block");
   unit.set_drops(true);
-  unit.mutable_attention()->set_heads(m.heads());
-  unit.mutable_attention()->set_width(m.width() / m.heads());
+  unit.mutable_attention()->set_heads(static_cast<uint32_t>(heads));
+  unit.mutable_attention()->set_width(static_cast<uint32_t>(d));
   const std::string at = unit.name() + ".";
   AddNorm(unit, at + "ln_1", c);
-  AddLinear(unit, at + "attn.c_attn", c, 3 * c, kStandardDeviation);
-  AddLinear(unit, at + "attn.c_proj", c, c, residual);
+  AddColumns(unit, at + "attn.c_attn", c, {3, m.heads(), d}, 1, share);
+  Cut(AddLinear(unit, at + "attn.c_proj", c, c, residual), {c, c}, 0, share);
   AddNorm(unit, at + "ln_2", c);
-  AddLinear(unit, at + "mlp.c_fc", c, 4 * c, kStandardDeviation);
-  AddLinear(unit, at + "mlp.c_proj", 4 * c, c, residual);
+  AddColumns(unit, at + "mlp.c_fc", c, {4 * c}, 0, share);
+  Cut(AddLinear(unit, at + "mlp.c_proj", 4 * c, c, residual), {4 * c, c}, 0, share);
   // 12 c^2 weights per token, and attention's two GEMMs over the causal half.
-  unit.set_forward_flops(2.0 * t * 12 * c * c + 2.0 * 2 * c * t * t / 2);
+  unit.set_forward_flops(2.0 * t * 12 * c * own + 2.0 * 2 * own * t * t / 2);
   // Input, q k v, attention's output, the sum after it, the hidden layer before GELU; then each norm's mean and
   // deviation, and the softmax's log-sums. The reference by autograd keeps half as much again.
-  unit.set_saved_bytes(4 * t * (c + 3 * c + c + c + 4 * c) + 4 * t * (4 + m.heads()));
-  unit.set_piece_rows(HiddenPieceRows(4 * c, device));
+  unit.set_saved_bytes(4 * t * (c / parts + 3 * own + own + c / parts + 4 * own) + 4 * (4 * t / parts + t * heads));
+  unit.set_piece_rows(HiddenPieceRows(4 * own, device));
+  AddHiddenStates(unit, t, c, share);
+  // The vectors: two norms' and the biases of the GEMMs by rows.
+  AddBlockExchange(unit, t, c, share.sequence_parallel ? 6 * c : 0, share);
+  if (!share.whole()) {
+    SetShareBytes(c, t, device, share, unit);
+    return unit;
+  }
+  // The inputs of the four GEMMs and the gradients of their outputs (Qi et al. 2024, table 1: 32 s b h bytes in 16
+  // bits), and the gradients of vectors: of norms, and of the GEMMs' outputs.
+  unit.set_deferred_bytes(4 * t * 16 * c + 4 * 13 * c);
+  unit.set_weight_gradient_flops(2.0 * t * 12 * c * c);
   unit.set_forward_bytes(4 * t * c);                  // ln_2
   unit.set_forward_piece_bytes(16 * c);               // GELU
   unit.set_backward_piece_bytes(2 * 16 * c + 4 * c);  // GELU, the hidden layer's gradient, ln_2 or its gradient
-  AddHiddenStates(unit, t, c);
   if (device == DEVICE_CUDA) {
     // Attention's backward: the gradients of its output and of q k v, the latter once more before they are joined, and
     // its sums; all less the hidden layer and the sum after attention, which are gone by then. The bias's sums.
@@ -115,16 +157,16 @@ absl::StatusOr<Gpt2> ResolveGpt2(const Gpt2& model) {
   return m;
 }
 
-Inventory MakeGpt2(const Gpt2& m, Device device) {
+Inventory MakeGpt2(const Gpt2& m, Device device, const TensorShare& share) {
   const uint64_t c = m.width(), t = m.context(), v = m.vocabulary();
   Inventory inventory;
   SetLanguageTask(inventory, v, t);
 
-  Unit& embedding = AddTokenEmbedding(inventory, "gpt2.embedding", c);
-  AddTensor(embedding, "wte.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);
+  Unit& embedding = AddTokenEmbedding(inventory, "gpt2.embedding", c, /*positions=*/true, share);
+  Cut(AddTensor(embedding, "wte.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation), {v, c}, 0, share);
   AddTensor(embedding, "wpe.weight", {t, c}, Initialisation::NORMAL, kStandardDeviation / 2);  // OpenAI's 0.01
-  for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer, device);
-  Unit& head = AddLanguageHead(inventory, "gpt2.head", c, device);
+  for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer, device, share);
+  Unit& head = AddLanguageHead(inventory, "gpt2.head", c, /*norm=*/2 * c, device, share);
   AddNorm(head, "ln_f", c);
   Borrow& borrow = *head.add_borrows();
   borrow.set_unit("embedding");
@@ -151,8 +193,13 @@ class Gpt2Models final : public ModelFamily {
     *resolved.mutable_gpt2() = *std::move(gpt2);
     return resolved;
   }
-  Inventory MakeInventory(const Model& resolved, Device device) const override {
-    return MakeGpt2(resolved.gpt2(), device);
+  Inventory MakeInventory(const Model& resolved, Device device, const TensorShare& share) const override {
+    return MakeGpt2(resolved.gpt2(), device, share);
+  }
+  absl::Status CheckTensorRanks(const Model& resolved, const TensorShare& share) const override {
+    const Gpt2& m = resolved.gpt2();
+    if (absl::Status s = CheckMultiple("heads", m.heads(), share); !s.ok()) return s;
+    return CheckLanguageShare(m.vocabulary(), m.context(), share);
   }
   std::string Describe(const Model& model) const override {
     const Gpt2& m = model.gpt2();

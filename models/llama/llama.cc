@@ -198,49 +198,92 @@ uint32_t WindowOf(const Llama& m, uint32_t layer) {
   return m.has_window() && m.window() < m.context() && !full ? m.window() : 0;
 }
 
-Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
-  const uint64_t c = m.width(), t = m.context(), inner = m.inner();
-  const uint64_t q = uint64_t{m.heads()} * m.head_width(), kv = uint64_t{m.key_value_heads()} * m.head_width();
+// Whether each share computes all keys and values, because there are more shares than these have heads. Then all heads
+// of a share see the same ones.
+bool MirrorsKeys(const Llama& m, const TensorShare& share) { return m.key_value_heads() < share.ranks; }
+
+// Adds the collectives of a share's block, and the bytes of its passes: as without shares, but for what stands there.
+void AddShare(const Llama& m, const TensorShare& share, Unit& unit) {
+  const uint64_t c = m.width(), t = m.context(), own = c * t / share.ranks;
+  const bool mirrors = MirrorsKeys(m, share);
+  // The norms' where each share has a part of the rows, and those of heads where it has a part of these.
+  AddBlockExchange(unit, t, c,
+                   (share.sequence_parallel ? 2 * c : 0) + (m.qk_norm() ? (mirrors ? 1 : 2) * m.head_width() : 0),
+                   share);
+  TensorExchange::Pass& backward = *unit.mutable_tensor_exchange()->mutable_backward();
+  if (mirrors) {
+    const uint64_t keys = 2 * uint64_t{m.key_value_heads()} * m.head_width();
+    backward.set_collectives(backward.collectives() + 1);
+    backward.set_summed_bytes(backward.summed_bytes() + 4 * t * keys);
+  }
+  // Of all rows: what the second norm gives, and with sequence_parallel also what the GEMM by rows gives. In backward
+  // that becomes its own gradient; with sequence_parallel come that gradient's part, and the gradient of what the GEMM
+  // by rows gave.
+  if (share.sequence_parallel) unit.set_forward_bytes(4 * (2 * t * c + own));
+  const uint64_t around = 4 * (share.sequence_parallel ? 2 * t * c + 2 * own : t * c);
+  unit.set_backward_bytes(std::max(unit.backward_bytes(), around));
+  unit.set_backward_piece_bytes(unit.backward_piece_bytes() - 4 * c);
+}
+
+Unit MakeBlock(const Llama& m, uint32_t layer, Device device, const TensorShare& share) {
+  const uint64_t c = m.width(), t = m.context(), inner = m.inner() / share.ranks, parts = TokenParts(share);
+  const bool mirrors = MirrorsKeys(m, share);
+  const uint64_t heads = m.heads() / share.ranks,
+                 kv_heads = mirrors ? m.key_value_heads() : m.key_value_heads() / share.ranks;
+  const uint64_t q = heads * m.head_width(), kv = kv_heads * m.head_width();
   Unit unit;
   unit.set_name(absl::StrCat("layers.", layer));
   unit.set_kind("llama.block");
   unit.set_drops(true);
-  unit.mutable_attention()->set_heads(m.heads());
-  unit.mutable_attention()->set_key_value_heads(m.key_value_heads());
+  unit.mutable_attention()->set_heads(static_cast<uint32_t>(heads));
+  unit.mutable_attention()->set_key_value_heads(mirrors ? 1 : static_cast<uint32_t>(kv_heads));
   unit.mutable_attention()->set_width(m.head_width());
   const uint64_t window = WindowOf(m, layer);
   if (window > 0) unit.mutable_attention()->set_window(static_cast<uint32_t>(window));
   const std::string at = absl::StrCat("model.layers.", layer, "."), attention = at + "self_attn.";
-  const auto linear = [&](const std::string& name, uint64_t out, uint64_t in) {
-    AddTensor(unit, name, {out, in}, Initialisation::NORMAL, kStandardDeviation).set_linear(LINEAR_LAYOUT_OUT_IN);
+  // `axis`: by outputs or by inputs; none: all of it.
+  const auto linear = [&](const std::string& name, uint64_t out, uint64_t in, std::optional<uint32_t> axis) {
+    Tensor& weight = AddTensor(unit, name, {out, in}, Initialisation::NORMAL, kStandardDeviation);
+    weight.set_linear(LINEAR_LAYOUT_OUT_IN);
+    if (axis.has_value()) Cut(weight, {out, in}, *axis, share);
   };
+  const auto bias = [&](const std::string& name, uint64_t out, bool cut) {
+    Tensor& tensor = AddTensor(unit, name, {out}, Initialisation::ZEROS);
+    if (cut) Cut(tensor, {out}, 0, share);
+  };
+  const uint64_t all_q = uint64_t{m.heads()} * m.head_width(), all_kv = uint64_t{m.key_value_heads()} * m.head_width();
+  const std::optional<uint32_t> kv_axis = mirrors ? std::nullopt : std::optional<uint32_t>(0);
   AddTensor(unit, at + "input_layernorm.weight", {c}, Initialisation::ONES);
-  linear(attention + "q_proj.weight", q, c);
-  linear(attention + "k_proj.weight", kv, c);
-  linear(attention + "v_proj.weight", kv, c);
+  linear(attention + "q_proj.weight", all_q, c, 0);
+  linear(attention + "k_proj.weight", all_kv, c, kv_axis);
+  linear(attention + "v_proj.weight", all_kv, c, kv_axis);
   if (m.qkv_bias()) {
-    AddTensor(unit, attention + "q_proj.bias", {q}, Initialisation::ZEROS);
-    AddTensor(unit, attention + "k_proj.bias", {kv}, Initialisation::ZEROS);
-    AddTensor(unit, attention + "v_proj.bias", {kv}, Initialisation::ZEROS);
+    bias(attention + "q_proj.bias", all_q, true);
+    bias(attention + "k_proj.bias", all_kv, !mirrors);
+    bias(attention + "v_proj.bias", all_kv, !mirrors);
   }
   if (m.qk_norm()) {
     AddTensor(unit, attention + "q_norm.weight", {m.head_width()}, Initialisation::ONES);
     AddTensor(unit, attention + "k_norm.weight", {m.head_width()}, Initialisation::ONES);
   }
-  linear(attention + "o_proj.weight", c, q);
+  linear(attention + "o_proj.weight", c, all_q, 1);
   AddTensor(unit, at + "post_attention_layernorm.weight", {c}, Initialisation::ONES);
-  linear(at + "mlp.gate_proj.weight", inner, c);
-  linear(at + "mlp.up_proj.weight", inner, c);
-  linear(at + "mlp.down_proj.weight", c, inner);
+  linear(at + "mlp.gate_proj.weight", m.inner(), c, 0);
+  linear(at + "mlp.up_proj.weight", m.inner(), c, 0);
+  linear(at + "mlp.down_proj.weight", c, m.inner(), 1);
   // The projections' weights per token, and attention's two GEMMs over the causal half, or that of a window's columns.
   const uint64_t seen = window > 0 ? window : t;
   unit.set_forward_flops(2.0 * t * (c * (q + 2 * kv) + q * c + 3 * c * inner) +
                          2.0 * 2 * q * (1.0 * seen * t - 1.0 * seen * seen / 2));
   // Input, q k v (after their positions; with norms also before), attention's output, the sum after it, gate and up;
   // then each norm's statistic, and the softmax's log-sums.
-  const uint64_t normed = m.qk_norm() ? q + kv : 0, statistics = m.qk_norm() ? m.heads() + m.key_value_heads() : 0;
-  unit.set_saved_bytes(4 * t * (c + q + 2 * kv + normed + q + c + 2 * inner) + 4 * t * (2 + statistics + m.heads()));
+  const uint64_t normed = m.qk_norm() ? q + kv : 0, statistics = m.qk_norm() ? heads + kv_heads : 0;
+  unit.set_saved_bytes(4 * t * (q + 2 * kv + normed + q + 2 * inner + statistics + heads) +
+                       4 * t * (2 * c + 2) / parts);
   unit.set_piece_rows(HiddenPieceRows(inner, device));
+  // As GPT-2's: the inputs of the GEMMs and the gradients of their outputs, and the gradients of the norms.
+  unit.set_deferred_bytes(4 * t * (4 * c + 3 * inner + 2 * q + 2 * kv) + 4 * 2 * (c + m.head_width()));
+  unit.set_weight_gradient_flops(2.0 * t * (c * (q + 2 * kv) + q * c + 3 * c * inner));
   unit.set_forward_bytes(4 * t * c);                     // the second norm
   unit.set_forward_piece_bytes(4 * inner);               // gate times up
   unit.set_backward_piece_bytes(4 * 2 * inner + 4 * c);  // that, its gradient, the norm or its gradient
@@ -258,30 +301,32 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device) {
       unit.set_backward_constant_bytes(4 * blocks.queries * (blocks.before + blocks.queries));
       around += 4 * q;
     }
-    const uint64_t gone = 2 * inner + c;
+    const uint64_t gone = 2 * inner + c / parts;
     unit.set_backward_bytes(4 * t * (around > gone ? around - gone : 0) + 4 * t * (q + 2 * kv) / kGpuTileRows);
     unit.set_backward_piece_bytes(unit.backward_piece_bytes() + 4 * c / kGpuTileRows);
   }
-  AddHiddenStates(unit, t, c);
+  AddHiddenStates(unit, t, c, share);
+  if (!share.whole()) AddShare(m, share, unit);
   return unit;
 }
 
-Inventory MakeLlama(const Llama& m, Device device) {
+Inventory MakeLlama(const Llama& m, Device device, const TensorShare& share) {
   const uint64_t c = m.width(), v = m.vocabulary();
   Inventory inventory;
   SetLanguageTask(inventory, v, m.context());
 
-  Unit& embedding = AddTokenEmbedding(inventory, "llama.embedding", c);
-  AddTensor(embedding, "model.embed_tokens.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);
-  for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer, device);
-  Unit& head = AddLanguageHead(inventory, "llama.head", c, device);
+  Unit& embedding = AddTokenEmbedding(inventory, "llama.embedding", c, /*positions=*/false, share);
+  Cut(AddTensor(embedding, "model.embed_tokens.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation), {v, c}, 0,
+      share);
+  for (uint32_t layer = 0; layer < m.layers(); ++layer) *inventory.add_units() = MakeBlock(m, layer, device, share);
+  Unit& head = AddLanguageHead(inventory, "llama.head", c, /*norm=*/c, device, share);
   AddTensor(head, "model.norm.weight", {c}, Initialisation::ONES);
   if (m.tied_head()) {
     Borrow& borrow = *head.add_borrows();
     borrow.set_unit("embedding");
     borrow.set_tensor("model.embed_tokens.weight");
   } else {
-    AddTensor(head, "lm_head.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation);
+    Cut(AddTensor(head, "lm_head.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation), {v, c}, 0, share);
   }
   return inventory;
 }
@@ -297,8 +342,21 @@ class LlamaModels final : public ModelFamily {
     *resolved.mutable_llama() = *std::move(llama);
     return resolved;
   }
-  Inventory MakeInventory(const Model& resolved, Device device) const override {
-    return MakeLlama(resolved.llama(), device);
+  Inventory MakeInventory(const Model& resolved, Device device, const TensorShare& share) const override {
+    return MakeLlama(resolved.llama(), device, share);
+  }
+  absl::Status CheckTensorRanks(const Model& resolved, const TensorShare& share) const override {
+    const Llama& m = resolved.llama();
+    if (absl::Status s = CheckMultiple("heads", m.heads(), share); !s.ok()) return s;
+    if (MirrorsKeys(m, share) && share.ranks % m.key_value_heads() != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("key_value_heads: ", m.key_value_heads(), " do not divide ",
+                                                     share.ranks, " and are not a multiple of it"));
+    }
+    if (!MirrorsKeys(m, share)) {
+      if (absl::Status s = CheckMultiple("key_value_heads", m.key_value_heads(), share); !s.ok()) return s;
+    }
+    if (absl::Status s = CheckMultiple("inner", m.inner(), share); !s.ok()) return s;
+    return CheckLanguageShare(m.vocabulary(), m.context(), share);
   }
   std::string Describe(const Model& model) const override {
     const Llama& m = model.llama();

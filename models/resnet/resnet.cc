@@ -225,7 +225,9 @@ class Resnets final : public ModelFamily {
     return resolved;
   }
   // The same on every device: LibTorch's operators and autograd.
-  Inventory MakeInventory(const Model& resolved, Device) const override { return MakeResnet(resolved.resnet()); }
+  Inventory MakeInventory(const Model& resolved, Device, const TensorShare&) const override {
+    return MakeResnet(resolved.resnet());
+  }
   std::string Describe(const Model& model) const override { return absl::StrCat("resnet ", model.resnet().depth()); }
 
   bool Reads(const json& config) const override { return config.value("model_type", json()) == kModelType; }

@@ -62,14 +62,15 @@ bool IsCutInTwo(const OwnedUnit& unit, uint32_t shards) {
 }
 
 Cuts CutsOf(const PartitionTable& table, const Inventory& inventory, const std::vector<UnitExplanation>& units) {
-  bool equal = true;
-  for (int u = 0; u < inventory.units_size(); ++u) {
-    if (IsFrozenInPart(inventory.units(u)) && IsCutInTwo(OwnedUnitOf(table, inventory, u), ShardsOfStage(table)))
-      continue;
-    const UnitExplanation& unit = units[static_cast<size_t>(u)];
-    if (unit.ranges > unit.owners) return Cuts::kRows;
-    equal &= EqualParts(table.units(u));
-  }
+  bool equal = true, rows = false;
+  auto explained = units.begin();
+  EachOwnedUnit(table, inventory, [&](const UnitPartition& part, const Unit& unit, const OwnedUnit& owned) {
+    const UnitExplanation& own = *explained++;
+    if (IsFrozenInPart(unit) && IsCutInTwo(owned, ShardsOfStage(table) / TensorRanks(table))) return;
+    rows |= own.ranges > own.owners;
+    equal &= EqualParts(part);
+  });
+  if (rows) return Cuts::kRows;
   return equal ? Cuts::kEqual : Cuts::kFitted;
 }
 
@@ -204,22 +205,22 @@ Explanation Explain(const PartitionTable& table, const Inventory& inventory, abs
     e.over_mean = std::max(e.over_mean, share * static_cast<double>(shards));
     e.over_share = std::max(e.over_share, share / due[s]);
   }
-  // Only a stage's own shards own parts of its units.
-  const size_t of_stage = ShardsOfStage(table);
-  for (size_t first = 0; first < shards; first += of_stage) {
-    const auto begin = due.begin() + static_cast<ptrdiff_t>(first), end = begin + static_cast<ptrdiff_t>(of_stage);
-    const double sum = std::accumulate(begin, end, 0.0);
-    std::for_each(begin, end, [&](double& shard) { shard /= sum; });
+  // Only the shards of a stage and share own parts of its units.
+  const size_t of_stage = ShardsOfStage(table), apart = TensorRanks(table);
+  for (size_t share = 0; share < shards / of_stage * apart; ++share) {
+    const size_t first = share / apart * of_stage + share % apart, end = (share / apart + 1) * of_stage;
+    double sum = 0;
+    for (size_t s = first; s < end; s += apart) sum += due[s];
+    for (size_t s = first; s < end; s += apart) due[s] /= sum;
   }
   std::vector<uint64_t> scratch(shards);
-  for (int u = 0; u < inventory.units_size(); ++u) {
-    const OwnedUnit owned = OwnedUnitOf(table, inventory, u);
-    const UnitExplanation unit = ExplainUnit(inventory.units(u).name(), owned, due, scratch);
+  EachOwnedUnit(table, inventory, [&](const UnitPartition& part, const Unit&, const OwnedUnit& owned) {
+    const UnitExplanation unit = ExplainUnit(part.unit(), owned, due, scratch);
     e.most_ranges = std::max(e.most_ranges, unit.ranges);
     e.units.push_back(unit);
     AddCuts(owned, unit.largest_bytes, e.cut);
     e.tensors += static_cast<uint32_t>(owned.flat.tensors.size());
-  }
+  });
   e.cuts = CutsOf(table, inventory, e.units);
   return e;
 }

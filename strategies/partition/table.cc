@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -25,21 +26,27 @@ bool Divides(const Tensor& tensor, uint64_t at) {
   return tensor.atom() == ATOM_ROW && at % (models::Elements(tensor) / tensor.shape(0)) != 0;
 }
 
-// The shards of a unit's stage.
-struct ShardRange {
-  uint32_t first, count;
+// The shards that own parts of a unit: those of its stage with its share of the tensors.
+struct Owners {
+  uint32_t first, count, apart;
+
+  uint32_t At(uint32_t s) const { return first + s * apart; }
+  bool Has(uint32_t shard) const {
+    return shard >= first && (shard - first) % apart == 0 && (shard - first) / apart < count;
+  }
 };
-ShardRange ShardsOf(const PartitionTable& table, const UnitPartition& part) {
-  const uint32_t count = ShardsOfStage(table);
-  return {part.stage() * count, count};
+Owners OwnersOf(const PartitionTable& table, const UnitPartition& part) {
+  const uint32_t tensor = TensorRanks(table);
+  return {part.stage() * ShardsOfStage(table) + part.tensor(), ShardsOfStage(table) / tensor, tensor};
 }
 
-absl::Status CheckPiece(const Piece& piece, const Tensor& tensor, const ShardRange& shards) {
+absl::Status CheckPiece(const Piece& piece, const Tensor& tensor, const Owners& owners) {
   uint64_t covered = 0;
   for (const Extent& extent : piece.extents()) {
-    if (extent.shard() < shards.first || extent.shard() - shards.first >= shards.count) {
-      return Wrong(piece.tensor(), absl::StrCat("shard ", extent.shard(), " of ", shards.count, " shards",
-                                                shards.first > 0 ? absl::StrCat(" from ", shards.first) : ""));
+    if (!owners.Has(extent.shard())) {
+      return Wrong(piece.tensor(), absl::StrCat("shard ", extent.shard(), " of ", owners.count, " shards",
+                                                owners.first > 0 ? absl::StrCat(" from ", owners.first) : "",
+                                                owners.apart > 1 ? absl::StrCat(", each ", owners.apart) : ""));
     }
     if (extent.begin() != covered) {
       return Wrong(piece.tensor(), absl::StrCat(extent.begin() > covered ? "hole" : "overlap", " at element ",
@@ -92,20 +99,20 @@ absl::StatusOr<std::vector<int>> Order(const UnitPartition& part, const Unit& un
   return order;
 }
 
-absl::Status CheckUnit(const UnitPartition& part, const Unit& unit, const ShardRange& shards) {
+absl::Status CheckUnit(const UnitPartition& part, const Unit& unit, const Owners& owners) {
   if (part.unit() != unit.name()) return Wrong(part.unit(), absl::StrCat("the model has ", unit.name(), " here"));
   const bool by_boundaries = part.boundaries_size() > 0;
-  if (by_boundaries && part.pieces_size() == 0) return CheckBoundaries(part, Flatten(unit), unit, shards.count);
+  if (by_boundaries && part.pieces_size() == 0) return CheckBoundaries(part, Flatten(unit), unit, owners.count);
   const absl::StatusOr<std::vector<int>> order = Order(part, unit);
   if (!order.ok()) return order.status();
   if (by_boundaries) {
     for (const Piece& piece : part.pieces()) {
       if (piece.extents_size() > 0) return Wrong(piece.tensor(), "has extents, and its unit boundaries");
     }
-    return CheckBoundaries(part, Flatten(unit, *order), unit, shards.count);
+    return CheckBoundaries(part, Flatten(unit, *order), unit, owners.count);
   }
   for (int i = 0; i < part.pieces_size(); ++i) {
-    if (absl::Status s = CheckPiece(part.pieces(i), unit.tensors((*order)[i]), shards); !s.ok()) return s;
+    if (absl::Status s = CheckPiece(part.pieces(i), unit.tensors((*order)[i]), owners); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -119,13 +126,13 @@ void Append(std::vector<OwnedRange>& ranges, uint32_t shard, uint64_t begin, uin
   }
 }
 
-OwnedUnit Own(const UnitPartition& part, const Unit& unit, uint32_t first_shard) {
+OwnedUnit Own(const UnitPartition& part, const Unit& unit, const Owners& owners) {
   OwnedUnit owned;
   owned.flat = part.pieces_size() == 0 ? Flatten(unit) : Flatten(unit, *Order(part, unit));
   if (part.boundaries_size() > 0) {
     owned.flat.elements = part.boundaries(part.boundaries_size() - 1);
     for (int s = 0; s + 1 < part.boundaries_size(); ++s) {
-      Append(owned.ranges, first_shard + static_cast<uint32_t>(s), part.boundaries(s), part.boundaries(s + 1));
+      Append(owned.ranges, owners.At(static_cast<uint32_t>(s)), part.boundaries(s), part.boundaries(s + 1));
     }
     return owned;
   }
@@ -150,22 +157,42 @@ uint32_t Stages(const PartitionTable& table) { return std::max(1u, table.stages(
 
 uint32_t ShardsOfStage(const PartitionTable& table) { return table.shards() / Stages(table); }
 
-PartitionTable TableOfStage(const PartitionTable& table, uint32_t stage) {
+uint32_t TensorRanks(const PartitionTable& table) { return std::max(1u, table.tensor()); }
+
+PartitionTable TableOf(const PartitionTable& table, uint32_t stage, uint32_t tensor) {
   PartitionTable of;
-  of.set_shards(ShardsOfStage(table));
+  of.set_shards(ShardsOfStage(table) / TensorRanks(table));
   for (const UnitPartition& unit : table.units()) {
-    if (unit.stage() != stage) continue;
+    if (unit.stage() != stage || unit.tensor() != tensor) continue;
+    const Owners owners = OwnersOf(table, unit);
     UnitPartition& own = *of.add_units() = unit;
-    own.clear_stage();
+    own.clear_stage(), own.clear_begins_chunk(), own.clear_tensor();
     for (Piece& piece : *own.mutable_pieces()) {
-      for (Extent& extent : *piece.mutable_extents()) extent.set_shard(extent.shard() - stage * of.shards());
+      for (Extent& extent : *piece.mutable_extents()) {
+        extent.set_shard((extent.shard() - owners.first) / owners.apart);
+      }
     }
   }
   return of;
 }
 
 OwnedUnit OwnedUnitOf(const PartitionTable& table, const Inventory& inventory, int unit) {
-  return Own(table.units(unit), inventory.units(unit), ShardsOf(table, table.units(unit)).first);
+  return Own(table.units(unit), inventory.units(unit), OwnersOf(table, table.units(unit)));
+}
+
+void EachOwnedUnit(const PartitionTable& table, const Inventory& inventory,
+                   absl::FunctionRef<void(const UnitPartition&, const Unit&, const OwnedUnit&)> visit) {
+  // A table of one share has that share's inventory.
+  const bool shares = TensorRanks(table) > 1;
+  for (uint32_t tensor = 0; tensor < TensorRanks(table); ++tensor) {
+    const std::optional<Inventory> own =
+        shares ? std::optional<Inventory>(models::ShareOf(inventory, tensor)) : std::nullopt;
+    const Inventory& share = shares ? *own : inventory;
+    for (int u = 0; u < share.units_size(); ++u) {
+      const UnitPartition& part = table.units(static_cast<int>(tensor) * share.units_size() + u);
+      visit(part, share.units(u), Own(part, share.units(u), OwnersOf(table, part)));
+    }
+  }
 }
 
 std::vector<OwnedUnit> OwnedUnits(const PartitionTable& table, const Inventory& inventory) {
@@ -228,44 +255,64 @@ std::vector<bool> EvenUnits(const PartitionTable& table, const Inventory& invent
 
 std::vector<uint64_t> OwnedElements(const PartitionTable& table, const Inventory& inventory) {
   std::vector<uint64_t> elements(table.shards());
-  for (int u = 0; u < inventory.units_size(); ++u) {
-    for (const OwnedRange& range : OwnedUnitOf(table, inventory, u).ranges) {
-      elements[range.shard] += range.end - range.begin;
-    }
-  }
+  EachOwnedUnit(table, inventory, [&](const UnitPartition&, const Unit&, const OwnedUnit& unit) {
+    for (const OwnedRange& range : unit.ranges) elements[range.shard] += range.end - range.begin;
+  });
   return elements;
 }
 
 std::vector<uint64_t> TrainedElements(const PartitionTable& table, const Inventory& inventory) {
   std::vector<uint64_t> elements(table.shards());
-  for (int u = 0; u < inventory.units_size(); ++u) {
-    for (const OwnedRange& range : TrainedPart(OwnedUnitOf(table, inventory, u)).ranges) {
-      elements[range.shard] += range.end - range.begin;
-    }
-  }
+  EachOwnedUnit(table, inventory, [&](const UnitPartition&, const Unit&, const OwnedUnit& unit) {
+    for (const OwnedRange& range : TrainedPart(unit).ranges) elements[range.shard] += range.end - range.begin;
+  });
   return elements;
 }
 
+namespace {
+
+// Of the units of one share.
+absl::Status CheckShare(const PartitionTable& table, const Inventory& share, uint32_t tensor) {
+  const uint32_t stages = Stages(table);
+  for (int u = 0; u < share.units_size(); ++u) {
+    const UnitPartition& part = table.units(static_cast<int>(tensor) * share.units_size() + u);
+    if (part.stage() >= stages || part.stage() != table.units(u).stage()) {
+      return Wrong(part.unit(), absl::StrCat("stage ", part.stage(), " of ", stages, " stages"));
+    }
+    if (part.tensor() != tensor) {
+      return Wrong(part.unit(), absl::StrCat("share ", part.tensor(), " of its tensors, and ", tensor, " is expected"));
+    }
+    if (absl::Status s = CheckUnit(part, share.units(u), OwnersOf(table, part)); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status Check(const PartitionTable& table, const Inventory& inventory) {
-  if (table.units_size() != inventory.units_size()) {
+  const uint32_t stages = Stages(table), tensor = TensorRanks(table);
+  // A share of a model has a table of its own.
+  const uint32_t expected = inventory.has_tensor_rank() ? 1 : models::TensorRanks(inventory);
+  if (tensor != expected) {
     return absl::InvalidArgumentError(
-        absl::StrCat("partition table: ", table.units_size(), " units, the model has ", inventory.units_size()));
+        absl::StrCat("partition table: ", tensor, " ranks compute a unit together, and ", expected, " are expected"));
+  }
+  if (static_cast<uint64_t>(table.units_size()) != uint64_t{tensor} * static_cast<uint64_t>(inventory.units_size())) {
+    return absl::InvalidArgumentError(absl::StrCat("partition table: ", table.units_size(), " units, the model has ",
+                                                   inventory.units_size(), tensor > 1 ? " in each share" : ""));
   }
   if (table.shards() == 0) return absl::InvalidArgumentError("partition table: no shard");
-  const uint32_t stages = Stages(table);
-  if (table.shards() % stages != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("partition table: ", table.shards(), " shards, and ", stages, " stages do not divide them"));
+  if (table.shards() % (uint64_t{stages} * tensor) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("partition table: ", table.shards(), " shards, and ", stages,
+                                                   " stages ", tensor > 1 ? absl::StrCat("of ", tensor, " ") : "",
+                                                   "do not divide them"));
+  }
+  for (uint32_t t = 0; t < tensor; ++t) {
+    const absl::Status s = CheckShare(table, tensor > 1 ? models::ShareOf(inventory, t) : inventory, t);
+    if (!s.ok()) return s;
   }
   std::vector<bool> used(stages);
-  for (int u = 0; u < table.units_size(); ++u) {
-    const uint32_t stage = table.units(u).stage();
-    if (stage >= stages) return Wrong(table.units(u).unit(), absl::StrCat("stage ", stage, " of ", stages, " stages"));
-    used[stage] = true;
-    if (absl::Status s = CheckUnit(table.units(u), inventory.units(u), ShardsOf(table, table.units(u))); !s.ok()) {
-      return s;
-    }
-  }
+  for (const UnitPartition& unit : table.units()) used[unit.stage()] = true;
   if (const auto unused = std::find(used.begin(), used.end(), false); unused != used.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("partition table: stage ", unused - used.begin(), " of ", stages, " has no unit"));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "proto/inventory.pb.h"
 #include "proto/partition.pb.h"
@@ -30,12 +31,17 @@ struct OwnedUnit {
 // Of a pipeline: how many stages there are, and how many shards each has. 1 and all without one.
 uint32_t Stages(const PartitionTable& table);
 uint32_t ShardsOfStage(const PartitionTable& table);
-// A stage's part of the table, with its own shards alone, numbered from 0: one unit for each of its units, in their
-// order. REQUIRES: the table passed Check.
-PartitionTable TableOfStage(const PartitionTable& table, uint32_t stage);
+// How many ranks compute each unit together.
+uint32_t TensorRanks(const PartitionTable& table);
+// A stage's and a share's part of the table, with its own shards alone, numbered from 0: one unit for each of the
+// stage's units, in their order. REQUIRES: the table passed Check.
+PartitionTable TableOf(const PartitionTable& table, uint32_t stage, uint32_t tensor = 0);
 
 // Of one unit. REQUIRES: the table passed Check.
 OwnedUnit OwnedUnitOf(const PartitionTable& table, const Inventory& inventory, int unit);
+// Each unit of each share, in the table's order. `inventory` is the whole model's.
+void EachOwnedUnit(const PartitionTable& table, const Inventory& inventory,
+                   absl::FunctionRef<void(const UnitPartition&, const Unit&, const OwnedUnit&)> visit);
 // Of all of them: as many ranges as there are units and shards, so where they are only summed up, one after another
 // takes less memory.
 std::vector<OwnedUnit> OwnedUnits(const PartitionTable& table, const Inventory& inventory);
@@ -58,9 +64,9 @@ std::vector<uint64_t> OwnedElements(const PartitionTable& table, const Inventory
 std::vector<uint64_t> TrainedElements(const PartitionTable& table, const Inventory& inventory);
 
 // InvalidArgument names the tensor: a unit or tensor is missing, unknown or listed twice; extents leave a hole,
-// overlap, exceed the tensor, or name a shard that is not of the unit's stage; stages do not divide the shards, or a
-// stage has no unit; boundaries are too few, descend, are not multiples
-// of 16 or end before the tensors do; a cut divides an atom.
+// overlap, exceed the tensor, or name a shard that is not of the unit's stage and share; stages do not divide the
+// shards, or a stage has no unit; boundaries are too few, descend, are not multiples of 16 or end before the tensors
+// do; a cut divides an atom.
 absl::Status Check(const PartitionTable& table, const Inventory& inventory);
 
 // The bytes that a table is sent as and that its hash covers: its deterministic serialization.

@@ -12,7 +12,7 @@ namespace muster::pipeline {
 
 struct OrderOptions {
   uint32_t stages = 1;
-  uint32_t chunks = 1;  // on each stage; chunk c of stage p is the model's chunk c * stages + p
+  uint32_t chunks = 1;  // on each stage; which of the model's: StageOfChunk in stages.h
   uint32_t microbatches = 1;
 };
 
@@ -25,6 +25,16 @@ std::vector<Phase> GPipe(const OrderOptions& options);
 // stage microbatches are between their forward and their backward. Microbatches pass the chunks in groups of `stages`;
 // the last group may have fewer.
 std::vector<Phase> OneForwardOneBackward(const OrderOptions& options, uint32_t stage);
+
+// Qi et al. 2024, "Zero Bubble Pipeline Parallelism", section 2.3 and figure 3: ZB-H1. 1F1B whose gradients of weights
+// come `stage` microbatches after those of inputs, so they fill the end of the step, and every stage keeps as much as
+// the first one of 1F1B: at most `stages` microbatches between their forward and their gradients of weights.
+// REQUIRES: chunks = 1.
+std::vector<Phase> ZeroBubbleH1(const OrderOptions& options, uint32_t stage);
+
+// Section 6 of it: ZB-V, of two chunks a stage laid out in a V, in the order of PyTorch's ScheduleZBVZeroBubble. Every
+// stage keeps at most 2 * stages microbatches of a chunk, as much as the first stage of 1F1B. REQUIRES: chunks = 2.
+std::vector<Phase> ZeroBubbleV(const OrderOptions& options, uint32_t stage);
 
 // By the schedule's name in a spec.
 std::vector<Phase> OrderOf(PipelineSchedule schedule, const OrderOptions& options, uint32_t stage);

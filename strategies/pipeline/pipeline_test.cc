@@ -16,16 +16,18 @@
 #include "strategies/pipeline/stages.h"
 #include "strategies/schedule/check.h"
 #include "strategies/schedule/check_stages.h"
+#include "strategies/schedule/simulate.h"
 
 namespace muster::pipeline {
 namespace {
 
 // "F0 F1 B0", with a chunk where there are several: "F1.0".
 std::string Text(const std::vector<Phase>& phases, bool chunks) {
+  constexpr const char* kLetters[] = {"F", "B", "W"};
   std::vector<std::string> all;
   for (const Phase& phase : phases) {
-    all.push_back(
-        absl::StrCat(phase.backward ? "B" : "F", chunks ? absl::StrCat(phase.chunk, ".") : "", phase.microbatch));
+    all.push_back(absl::StrCat(kLetters[static_cast<size_t>(phase.kind)], chunks ? absl::StrCat(phase.chunk, ".") : "",
+                               phase.microbatch));
   }
   return absl::StrJoin(all, " ");
 }
@@ -52,6 +54,43 @@ TEST(Orders, InterleavedAsPublished) {
                                "F0.0 F0.1 F0.2 F0.3 F1.0 F1.1 F1.2 F1.3 F0.4 F0.5 F0.6 B1.0 F0.7 B1.1 F1.4 B1.2"));
   EXPECT_TRUE(absl::StartsWith(Text(OneForwardOneBackward(options, 3), true),
                                "F0.0 F0.1 F0.2 F0.3 F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3 F0.4 B0.0"));
+}
+
+// Figure 3 (top) of Qi et al. 2024: ZB-H1 on four devices with eight microbatches, device 1 first.
+TEST(Orders, ZeroBubbleH1AsPublished) {
+  const OrderOptions options{.stages = 4, .chunks = 1, .microbatches = 8};
+  const char* const published[] = {
+      "F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2 F6 B3 W3 F7 B4 W4 B5 W5 B6 W6 B7 W7",
+      "F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 F5 B3 W2 F6 B4 W3 F7 B5 W4 B6 W5 B7 W6 W7",
+      "F0 F1 B0 F2 B1 F3 B2 W0 F4 B3 W1 F5 B4 W2 F6 B5 W3 F7 B6 W4 B7 W5 W6 W7",
+      "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 F5 B5 W2 F6 B6 W3 F7 B7 W4 W5 W6 W7",
+  };
+  for (uint32_t stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(Text(ZeroBubbleH1(options, stage), false), published[stage]) << stage;
+  }
+}
+
+// What PyTorch 2.11's ScheduleZBVZeroBubble computes for four ranks and eight microbatches, its chunks p and 7 - p as 0
+// and 1.
+TEST(Orders, ZeroBubbleVAsInPyTorch) {
+  const OrderOptions options{.stages = 4, .chunks = 2, .microbatches = 8};
+  const char* const published[] = {
+      "F0.0 F0.1 F0.2 F0.3 F0.4 F0.5 F0.6 F1.0 B1.0 W1.0 F1.1 B1.1 W1.1 F1.2 B1.2 W1.2 F1.3 B1.3 "
+      "W1.3 F0.7 B0.0 W0.0 F1.4 B1.4 W1.4 B0.1 W0.1 F1.5 B1.5 W1.5 B0.2 W0.2 F1.6 B1.6 W1.6 B0.3 "
+      "W0.3 F1.7 B1.7 W1.7 B0.4 W0.4 B0.5 W0.5 B0.6 W0.6 B0.7 W0.7",
+      "F0.0 F0.1 F0.2 F0.3 F0.4 F1.0 F0.5 F1.1 B1.0 W1.0 F1.2 B1.1 W1.1 F1.3 B1.2 W1.2 F0.6 B0.0 "
+      "W0.0 F1.4 B1.3 W1.3 F0.7 B0.1 W0.1 F1.5 B1.4 W1.4 B0.2 W0.2 F1.6 B1.5 W1.5 B0.3 W0.3 F1.7 "
+      "B1.6 W1.6 B0.4 B1.7 B0.5 W0.4 B0.6 W0.5 B0.7 W0.6 W1.7 W0.7",
+      "F0.0 F0.1 F0.2 F1.0 F0.3 F1.1 F0.4 F1.2 B1.0 W1.0 F1.3 B1.1 W1.1 F0.5 B0.0 W0.0 F1.4 B1.2 "
+      "W1.2 F0.6 B0.1 W0.1 F1.5 B1.3 W1.3 F0.7 B0.2 W0.2 F1.6 B1.4 W1.4 B0.3 W0.3 F1.7 B1.5 W1.5 "
+      "B0.4 B1.6 B0.5 B1.7 B0.6 W0.4 B0.7 W0.5 W1.6 W1.7 W0.6 W0.7",
+      "F0.0 F1.0 F0.1 F1.1 F0.2 F1.2 F0.3 F1.3 B1.0 W1.0 F0.4 B0.0 W0.0 F1.4 B1.1 W1.1 F0.5 B0.1 "
+      "W0.1 F1.5 B1.2 W1.2 F0.6 B0.2 W0.2 F1.6 B1.3 W1.3 F0.7 B0.3 W0.3 F1.7 B1.4 W1.4 B0.4 B1.5 "
+      "B0.5 B1.6 B0.6 B1.7 B0.7 W0.4 W1.5 W1.6 W1.7 W0.5 W0.6 W0.7",
+  };
+  for (uint32_t stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(Text(ZeroBubbleV(options, stage), true), published[stage]) << stage;
+  }
 }
 
 TEST(Orders, GPipe) {
@@ -130,7 +169,7 @@ TEST(Stages, TablesAreJoinedAndTakenApart) {
   EXPECT_EQ(joined.shards(), 6u);
   EXPECT_EQ(StagesOf(joined), stages);
   for (uint32_t stage = 0; stage < 2; ++stage) {
-    EXPECT_EQ(partition::TableOfStage(joined, stage).SerializeAsString(), tables[stage].SerializeAsString());
+    EXPECT_EQ(partition::TableOf(joined, stage).SerializeAsString(), tables[stage].SerializeAsString());
   }
   for (const partition::OwnedRange& range : partition::OwnedUnitOf(joined, inventory, 2).ranges) {
     EXPECT_GE(range.shard, 3u) << "a unit of stage 1";
@@ -165,7 +204,8 @@ struct Pipeline {
     const std::vector<int> begins = CutEvenly(model, order.stages * order.chunks);
     for (int u = 0, c = -1; u < model.units_size(); ++u) {
       if (c + 1 < static_cast<int>(begins.size()) && begins[c + 1] == u) ++c;
-      stages.push_back(static_cast<uint32_t>(c) % order.stages);
+      const uint32_t stage = StageOfChunk(kind, static_cast<uint32_t>(c), order.stages);
+      stages.emplace_back(stage, u > 0 && begins[static_cast<size_t>(c)] == u && stages.back().stage == stage);
     }
     recipe.microbatches = static_cast<int32_t>(order.microbatches);
     for (uint32_t stage = 0; stage < order.stages; ++stage) {
@@ -213,8 +253,11 @@ TEST(Pipelines, EveryShapeIsProven) {
     const OrderOptions order{.stages = 2 + static_cast<uint32_t>(random() % 4),
                              .chunks = several ? 2 + static_cast<uint32_t>(random() % 2) : 1,
                              .microbatches = 1 + static_cast<uint32_t>(random() % 11)};
-    const PipelineSchedule kind = several             ? PIPELINE_SCHEDULE_INTERLEAVED
+    const bool in_a_v = several && order.chunks == 2 && random() % 2 == 0;
+    const PipelineSchedule kind = in_a_v              ? PIPELINE_SCHEDULE_ZERO_BUBBLE
+                                  : several           ? PIPELINE_SCHEDULE_INTERLEAVED
                                   : random() % 3 == 0 ? PIPELINE_SCHEDULE_GPIPE
+                                  : random() % 2 == 0 ? PIPELINE_SCHEDULE_ZERO_BUBBLE
                                                       : PIPELINE_SCHEDULE_1F1B;
     const uint32_t units = order.stages * order.chunks;
     const uint32_t layers = units + static_cast<uint32_t>(random() % 4);
@@ -241,19 +284,104 @@ TEST(Pipelines, OneForwardOneBackwardKeepsFewActivations) {
   }
 }
 
+// A microbatch is kept until the gradients of its weights: on every stage at most as many as on the first one of 1F1B
+// (Qi et al. 2024, section 2.3). What a split backward keeps in between is counted.
+TEST(Pipelines, ZeroBubbleH1KeepsAsManyAsTheFirstStageOf1F1B) {
+  const Inventory model = Untied(6);
+  const Pipeline pipeline(model, {.stages = 4, .chunks = 1, .microbatches = 16}, PIPELINE_SCHEDULE_ZERO_BUBBLE, {});
+  for (size_t stage = 0; stage < 4; ++stage) {
+    const int32_t block = stage == 0 ? 1 : 0;
+    ASSERT_TRUE(SplitsBackward(pipeline.inventories[stage].units(block)));
+    int live = 0, most = 0;
+    for (const Op& op : pipeline.schedules[stage].ops) {
+      if (op.unit != block) continue;
+      if (op.kind == OpKind::kForward) most = std::max(most, ++live);
+      if (op.kind == OpKind::kBackwardWeights) --live;
+      EXPECT_NE(op.kind, OpKind::kBackward);
+    }
+    EXPECT_EQ(most, 4) << stage;
+    EXPECT_EQ(live, 0) << stage;
+  }
+}
+
+TEST(Pipelines, AHalfBackwardIsRefused) {
+  const Pipeline right(Untied(5), {.stages = 2, .chunks = 1, .microbatches = 3}, PIPELINE_SCHEDULE_ZERO_BUBBLE, {});
+  ASSERT_EQ(right.Proven(), absl::OkStatus());
+  for (const OpKind kind : {OpKind::kBackwardInputs, OpKind::kBackwardWeights}) {
+    for (size_t i = 0; i < right.schedules[0].ops.size(); ++i) {
+      if (right.schedules[0].ops[i].kind != kind) continue;
+      Pipeline wrong = right;
+      wrong.schedules[0].ops[i] = {.kind = OpKind::kSnapshot, .stream = Stream::kCompute};
+      EXPECT_NE(wrong.Proven(), absl::OkStatus()) << i;
+      wrong = right;  // the halves change places
+      for (Op& op : wrong.schedules[0].ops) {
+        if (op.unit != right.schedules[0].ops[i].unit || op.microbatch != right.schedules[0].ops[i].microbatch)
+          continue;
+        if (op.kind == OpKind::kBackwardInputs) {
+          op.kind = OpKind::kBackwardWeights;
+        } else if (op.kind == OpKind::kBackwardWeights) {
+          op.kind = OpKind::kBackwardInputs;
+        }
+      }
+      EXPECT_NE(wrong.Proven(), absl::OkStatus()) << i;
+    }
+  }
+}
+
+// All passes take one unit of time: the bubble of 1F1B is (P - 1)(F + B + W), that of ZB-H1 (P - 1)(F + B - W) (Qi et
+// al. 2024, section 2.3). With recomputation a forward comes before each B, on the critical path.
+TEST(Pipelines, TheBubbleIsThePublishedOne) {
+  constexpr uint32_t kStages = 4, kMicrobatches = 12;
+  // As many blocks a stage, so that stages are equal: embedding and head are free, and go with the first and last.
+  Inventory model = Untied(8);
+  for (Unit& unit : *model.mutable_units()) unit.set_forward_flops(unit.kind() == "gpt2.block" ? 1 : 1e-3);
+  const auto seconds = [&](PipelineSchedule kind, bool recompute, uint32_t chunks = 1) {
+    ScheduleRecipe recipe;
+    recipe.recompute = recompute;
+    const Pipeline pipeline(model, {.stages = kStages, .chunks = chunks, .microbatches = kMicrobatches}, kind, recipe);
+    std::vector<std::vector<OpCost>> costs;
+    std::vector<StageCosts> stages;
+    for (size_t p = 0; p < kStages; ++p) {
+      std::vector<OpCost>& of = costs.emplace_back();
+      for (const Op& op : pipeline.schedules[p].ops) {
+        const bool block = op.unit >= 0 && pipeline.inventories[p].units(op.unit).kind() == "gpt2.block";
+        of.push_back({.work = block ? Traits(op.kind).forwards / 2 : 0});  // two blocks a stage
+      }
+    }
+    for (size_t p = 0; p < kStages; ++p) stages.push_back({&pipeline.schedules[p], &costs[p]});
+    return SimulateStages(stages, Sharing::kLinks)[0].seconds;
+  };
+  EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_1F1B, false), 3 * kMicrobatches + (kStages - 1) * 3, 1e-9);
+  EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, false), 3 * kMicrobatches + (kStages - 1) * 1, 1e-9);
+  // In a V the last stage begins P - 1 chunks of half a stage after the first, and no one waits any more.
+  EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, false, 2), 3 * kMicrobatches + (kStages - 1) * 0.5, 1e-9);
+  EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_1F1B, true), 4 * kMicrobatches + (kStages - 1) * 4, 1e-9);
+  EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, true), 4 * kMicrobatches + (kStages - 1) * 2, 1e-9);
+}
+
 // Every op of an edge and every wait is needed.
 TEST(Pipelines, NothingOfAnEdgeIsNeedless) {
   struct Case {
     uint32_t chunks;
     Inventory model;
     ScheduleRecipe recipe;
+    PipelineSchedule kind = PIPELINE_SCHEDULE_INTERLEAVED;
   };
   const ScheduleRecipe freed{
       .parameters = Parameters::kFreed, .gradients = Gradients::kOwned, .sharded = true, .replicated = true};
-  for (const auto& [chunks, model, recipe] : std::vector<Case>{
-           {1, Untied(5), {}}, {2, Untied(5), {}}, {1, Tied(5), {}}, {2, Tied(5), {}}, {2, Tied(5), freed}}) {
+  for (const auto& [chunks, model, recipe, kind] :
+       std::vector<Case>{{1, Untied(5), {}},
+                         {2, Untied(5), {}},
+                         {1, Tied(5), {}},
+                         {2, Tied(5), {}},
+                         {2, Tied(5), freed},
+                         {1, Untied(5), {}, PIPELINE_SCHEDULE_ZERO_BUBBLE},
+                         {1, Tied(5), {}, PIPELINE_SCHEDULE_ZERO_BUBBLE},
+                         {1, Tied(5), freed, PIPELINE_SCHEDULE_ZERO_BUBBLE},
+                         {2, Untied(5), {}, PIPELINE_SCHEDULE_ZERO_BUBBLE},
+                         {2, Tied(5), freed, PIPELINE_SCHEDULE_ZERO_BUBBLE}}) {
     const OrderOptions order{.stages = 2, .chunks = chunks, .microbatches = 5};
-    const Pipeline right(model, order, PIPELINE_SCHEDULE_INTERLEAVED, recipe);
+    const Pipeline right(model, order, kind, recipe);
     ASSERT_EQ(right.Proven(), absl::OkStatus());
     int removed = 0;
     for (size_t p = 0; p < right.schedules.size(); ++p) {

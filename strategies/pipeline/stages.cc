@@ -19,7 +19,8 @@ struct ModelChunk {
 std::vector<ModelChunk> ChunksOf(const StageOfUnit& stages) {
   std::vector<ModelChunk> chunks;
   for (int u = 0; u < static_cast<int>(stages.size()); ++u) {
-    if (chunks.empty() || chunks.back().stage != stages[u]) chunks.push_back({u, u, stages[u]});
+    const bool begins = chunks.empty() || chunks.back().stage != stages[u].stage || stages[u].begins_chunk;
+    if (begins) chunks.push_back({u, u, stages[u].stage});
     chunks.back().end = u + 1;
   }
   return chunks;
@@ -39,8 +40,9 @@ struct Work {
 };
 
 uint32_t ChunksOf(const Train& train) {
-  const bool several = train.pipeline().schedule() == PIPELINE_SCHEDULE_INTERLEAVED;
-  return train.parallel().pipeline() * (several ? train.pipeline().chunks() : 1);
+  const bool several = train.pipeline().schedule() == PIPELINE_SCHEDULE_INTERLEAVED ||
+                       train.pipeline().schedule() == PIPELINE_SCHEDULE_ZERO_BUBBLE;
+  return train.parallel().pipeline() * (several ? std::max(1u, train.pipeline().chunks()) : 1);
 }
 
 absl::StatusOr<std::vector<int>> ReadCut(const Train& train, const Inventory& inventory, uint32_t chunks) {
@@ -69,6 +71,12 @@ absl::StatusOr<std::vector<int>> ReadCut(const Train& train, const Inventory& in
 }
 
 }  // namespace
+
+uint32_t Stages(const StageOfUnit& stages) {
+  uint32_t count = 1;
+  for (const UnitPlace& unit : stages) count = std::max(count, unit.stage + 1);
+  return count;
+}
 
 std::vector<int> CutEvenly(const Inventory& inventory, uint32_t chunks) {
   const int units = inventory.units_size();
@@ -107,6 +115,12 @@ std::vector<int> CutEvenly(const Inventory& inventory, uint32_t chunks) {
   return begins;
 }
 
+uint32_t StageOfChunk(PipelineSchedule schedule, uint32_t chunk, uint32_t stages) {
+  const uint32_t place = chunk % stages;
+  const bool back = schedule == PIPELINE_SCHEDULE_ZERO_BUBBLE && chunk >= stages;
+  return back ? stages - 1 - place : place;
+}
+
 absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& inventory) {
   const uint32_t stages = std::max(1u, train.parallel().pipeline());
   StageOfUnit of(static_cast<size_t>(inventory.units_size()));
@@ -126,29 +140,39 @@ absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& invent
   }
   for (size_t c = 0; c < begins.size(); ++c) {
     const size_t end = c + 1 < begins.size() ? static_cast<size_t>(begins[c + 1]) : of.size();
-    std::fill(of.begin() + begins[c], of.begin() + static_cast<std::ptrdiff_t>(end), static_cast<uint32_t>(c) % stages);
+    const uint32_t stage = StageOfChunk(train.pipeline().schedule(), static_cast<uint32_t>(c), stages);
+    const bool same = c > 0 && of[begins[c] - 1].stage == stage;
+    std::fill(of.begin() + begins[c], of.begin() + static_cast<std::ptrdiff_t>(end), UnitPlace(stage));
+    of[begins[c]].begins_chunk = same;
   }
   return of;
 }
 
 StageOfUnit StagesOf(const PartitionTable& table) {
   StageOfUnit of;
-  for (const UnitPartition& unit : table.units()) of.push_back(unit.stage());
+  for (const UnitPartition& unit : table.units()) {
+    if (unit.tensor() == 0) of.emplace_back(unit.stage(), unit.begins_chunk());
+  }
   return of;
 }
 
-PartitionTable Join(const std::vector<PartitionTable>& of_stage, const StageOfUnit& stages) {
-  if (of_stage.size() == 1) return of_stage[0];
-  const uint32_t shards = of_stage[0].shards();
+PartitionTable Join(const std::vector<PartitionTable>& of, const StageOfUnit& stages, uint32_t tensor) {
+  if (of.size() == 1) return of[0];
+  const uint32_t shards = of[0].shards(), count = static_cast<uint32_t>(of.size()) / tensor;
   PartitionTable table;
-  table.set_shards(shards * static_cast<uint32_t>(of_stage.size()));
-  table.set_stages(static_cast<uint32_t>(of_stage.size()));
-  std::vector<int> next(of_stage.size());
-  for (const uint32_t stage : stages) {
-    UnitPartition& unit = *table.add_units() = of_stage[stage].units(next[stage]++);
-    unit.set_stage(stage);
-    for (Piece& piece : *unit.mutable_pieces()) {
-      for (Extent& extent : *piece.mutable_extents()) extent.set_shard(extent.shard() + stage * shards);
+  table.set_shards(shards * static_cast<uint32_t>(of.size()));
+  if (count > 1) table.set_stages(count);
+  if (tensor > 1) table.set_tensor(tensor);
+  for (uint32_t share = 0; share < tensor; ++share) {
+    std::vector<int> next(count);
+    for (const auto& [stage, begins_chunk] : stages) {
+      UnitPartition& unit = *table.add_units() = of[stage * tensor + share].units(next[stage]++);
+      unit.set_stage(stage), unit.set_begins_chunk(begins_chunk), unit.set_tensor(share);
+      for (Piece& piece : *unit.mutable_pieces()) {
+        for (Extent& extent : *piece.mutable_extents()) {
+          extent.set_shard((stage * shards + extent.shard()) * tensor + share);
+        }
+      }
     }
   }
   return table;
@@ -192,13 +216,13 @@ std::vector<TiedTensor> TiedTensors(const Inventory& inventory, const StageOfUni
   for (int u = 0; u < inventory.units_size(); ++u) {
     for (const Borrow& borrow : inventory.units(u).borrows()) {
       const auto owner = unit_of.find(borrow.unit());
-      if (owner == unit_of.end() || stages[owner->second] == stages[u]) continue;
+      if (owner == unit_of.end() || stages[owner->second].stage == stages[u].stage) continue;
       TiedTensor& tied = all.emplace_back();
       for (const Tensor& tensor : inventory.units(owner->second).tensors()) {
         if (tensor.name() == borrow.tensor()) *tied.mutable_tensor() = tensor;
       }
       tied.set_owner(borrow.unit()), tied.set_user(inventory.units(u).name());
-      tied.set_owner_stage(stages[owner->second]), tied.set_user_stage(stages[u]);
+      tied.set_owner_stage(stages[owner->second].stage), tied.set_user_stage(stages[u].stage);
     }
   }
   return all;
@@ -209,6 +233,7 @@ std::vector<GroupSpec> Edges(const Inventory& inventory, const StageOfUnit& stag
   const int first_trained = models::FirstTrained(inventory);  // no gradient goes further back
   const std::vector<ModelChunk> chunks = ChunksOf(stages);
   for (size_t c = 1; c < chunks.size(); ++c) {
+    if (chunks[c - 1].stage == chunks[c].stage) continue;
     for (const GroupSpec& edge : {Edge(Channel::kActivations, chunks[c - 1].stage, chunks[c].stage),
                                   Edge(Channel::kGradients, chunks[c].stage, chunks[c - 1].stage)}) {
       if (edge.channel == Channel::kGradients && chunks[c].begin <= first_trained) continue;
@@ -238,13 +263,13 @@ StageEdges EdgesOf(const Inventory& inventory, const StageOfUnit& stages, uint32
   for (size_t c = 0; c < chunks.size(); ++c) {
     if (chunks[c].stage != stage) continue;
     ChunkEdges& own = of.of_chunk.emplace_back();
-    if (c > 0) {
+    if (c > 0 && chunks[c - 1].stage != stage) {
       own.receive = number(Edge(Channel::kActivations, chunks[c - 1].stage, stage));
       if (chunks[c].begin > first_trained) {
         own.send_gradient = number(Edge(Channel::kGradients, stage, chunks[c - 1].stage));
       }
     }
-    if (c + 1 < chunks.size()) {
+    if (c + 1 < chunks.size() && chunks[c + 1].stage != stage) {
       own.send = number(Edge(Channel::kActivations, stage, chunks[c + 1].stage));
       if (chunks[c].end > first_trained)
         own.receive_gradient = number(Edge(Channel::kGradients, chunks[c + 1].stage, stage));

@@ -16,7 +16,20 @@
 namespace muster::pipeline {
 
 // By unit of the model: its stage.
-using StageOfUnit = std::vector<uint32_t>;
+struct UnitPlace {
+  uint32_t stage = 0;
+  bool begins_chunk = false;  // though the unit before it is of the same stage
+  UnitPlace(uint32_t of_stage = 0, bool begins = false) : stage(of_stage), begins_chunk(begins) {}  // NOLINT: a number
+  friend bool operator==(const UnitPlace&, const UnitPlace&) = default;
+};
+using StageOfUnit = std::vector<UnitPlace>;
+
+// Of chunk c of the model: c modulo the number of stages or, of a zero-bubble pipeline's two chunks a stage, laid out
+// in a V: there and back (Qi et al. 2024, section 6).
+uint32_t StageOfChunk(PipelineSchedule schedule, uint32_t chunk, uint32_t stages);
+
+// How many there are.
+uint32_t Stages(const StageOfUnit& stages);
 
 // The first unit of each of `chunks` stretches of units, none empty, so that the most work of any is as little as can
 // be: of FLOPs, and of bytes where the FLOPs are equal. REQUIRES: 1 <= chunks <= units.
@@ -29,9 +42,9 @@ absl::StatusOr<StageOfUnit> StagesOf(const Train& train, const Inventory& invent
 // Of a table.
 StageOfUnit StagesOf(const PartitionTable& table);
 
-// One table of the tables of all stages (partition::TableOfStage is the inverse). REQUIRES: each has equally many
-// shards.
-PartitionTable Join(const std::vector<PartitionTable>& of_stage, const StageOfUnit& stages);
+// One table of those of all stages, each of all shares of its units' tensors: stage p's share t is of[p * tensor + t]
+// (partition::TableOf is the inverse). REQUIRES: each has equally many shards.
+PartitionTable Join(const std::vector<PartitionTable>& of, const StageOfUnit& stages, uint32_t tensor = 1);
 
 // A stage's units, with what they read from the unit before.
 Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, uint32_t stage);
@@ -42,7 +55,8 @@ absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages);
 // The tensors that a unit of one stage borrows from a unit of another, in the order of the units.
 std::vector<TiedTensor> TiedTensors(const Inventory& inventory, const StageOfUnit& stages);
 
-// The edges of a pipeline, each once: between the model's chunks in their order, then those of tied tensors. What all
+// The edges of a pipeline, each once: between the model's chunks on different stages in their order, then those of
+// tied tensors. What all
 // ranks form groups for.
 std::vector<GroupSpec> Edges(const Inventory& inventory, const StageOfUnit& stages);
 // A stage's own, as its schedules list them: groups and edges of its chunks. A pipeline of one stage has none.

@@ -24,9 +24,6 @@ namespace {
 constexpr int32_t kFrontUnits = 3;
 constexpr uint64_t kFrontBytes = 1 << 20;
 
-// Outputs of a stream of a pipeline's edge that are on their way at a time.
-constexpr size_t kOutputsInFlight = 2;
-
 // By unit: those whose parameters it uses, its own first, then those that it borrows from.
 std::vector<std::vector<int32_t>> OwnersByUnit(const Inventory& inventory) {
   std::map<std::string, int32_t> by_name;
@@ -58,7 +55,9 @@ class Builder {
         units_(inventory.units_size()),
         chunks_(ChunksOf(inventory)),
         input_bytes_(InputBytes(inventory)),
-        first_(models::FirstTrained(inventory)) {
+        first_(models::FirstTrained(inventory)),
+        splits_(std::any_of(recipe.order.begin(), recipe.order.end(),
+                            [](const Phase& phase) { return phase.kind == PhaseKind::kBackwardWeights; })) {
     schedule_.groups = recipe.groups, schedule_.edges = recipe.edges, schedule_.tied = recipe.tied;
     for (int32_t u = 0; u < units_; ++u) unit_by_name_[inventory.units(u).name()] = u;
     for (const Unit& unit : inventory.units()) {
@@ -79,11 +78,12 @@ class Builder {
   }
 
   void PlanTraining() {
-    events_.reserve(static_cast<size_t>(recipe_.microbatches) * units_ * (recipe_.recompute ? 3 : 2));
+    events_.reserve(static_cast<size_t>(recipe_.microbatches) * units_ *
+                    (2 + (recipe_.recompute ? 1 : 0) + (splits_ ? 1 : 0)));
     for (const Phase& phase : recipe_.order) Add(phase);
     for (int32_t m = 0; recipe_.order.empty() && m < recipe_.microbatches; ++m) {
-      for (int32_t c = 0; c < chunks(); ++c) Add({false, c, m});
-      for (int32_t c = chunks(); c-- > 0;) Add({true, c, m});
+      for (int32_t c = 0; c < chunks(); ++c) Add({PhaseKind::kForward, c, m});
+      for (int32_t c = chunks(); c-- > 0;) Add({PhaseKind::kBackward, c, m});
     }
     PlanEdges();
     PlanGathers();
@@ -95,13 +95,16 @@ class Builder {
     PlanTraining();
     training_ = true;
     EmitEvents();
-    if (Pipelined()) {
+    // The ranks of a share have the loss in common, so without other reductions the sum overlaps nothing.
+    const bool scalars_last = Pipelined() || (IsShare(inventory_) && !Distributed());
+    if (scalars_last) {
       Op scalars{.kind = OpKind::kReduceScalars, .group = kWorldGroup};
       if (last_loss_ >= 0) scalars.waits = {last_loss_};
       Emit(std::move(scalars));
     }
-    Op norm{.kind = OpKind::kGradientNorm, .group = recipe_.sharded || Pipelined() ? kModelGroup : -1};
-    if (Pipelined()) norm.waits.push_back(last());
+    Op norm{.kind = OpKind::kGradientNorm,
+            .group = recipe_.sharded || Pipelined() || IsShare(inventory_) ? kModelGroup : -1};
+    if (scalars_last) norm.waits.push_back(last());
     for (const auto& [unit, sent] : sent_tied_) norm.waits.push_back(sent);
     for (const int32_t moved : tied_moved_) norm.waits.push_back(moved);
     if (last_reduction_ >= 0) norm.waits.push_back(last_reduction_);
@@ -115,7 +118,7 @@ class Builder {
   Schedule Evaluate(const Builder& training) {
     slot_ = training.slot_;
     schedule_.slots = slots_ = training.slots_;
-    for (int32_t c = 0; c < chunks(); ++c) Add({false, c, 0});
+    for (int32_t c = 0; c < chunks(); ++c) Add({PhaseKind::kForward, c, 0});
     PlanEdges();
     schedule_.activation_slots = std::max(schedule_.activation_slots, training.schedule_.activation_slots);
     PlanGathers();
@@ -155,15 +158,20 @@ class Builder {
   }
   int32_t last() const { return static_cast<int32_t>(ops_.size()) - 1; }
 
-  // Spans do not reach over it: the chunks of a stage are computed at different times.
-  bool BeginsChunk(int32_t u) const {
+  bool Splits(int32_t u) const { return splits_ && SplitsBackward(inventory_.units(u)); }
+  static bool AddsGradients(const Event& event) { return Traits(event.kind).gradients == GradientUse::kAdd; }
+
+  // Spans do not reach over it: the chunks of a stage are computed at different times, and so are the gradients of
+  // units that split and of those that do not.
+  bool BeginsSpan(int32_t u) const {
+    if (u > 0 && Splits(u) != Splits(u - 1)) return true;
     return std::any_of(chunks_.begin(), chunks_.end(), [u](const ChunkSpan& chunk) { return chunk.begin == u; });
   }
 
   std::vector<Span> GatherSpans() const {
     std::vector<Span> spans;
     for (int32_t u = 0; u < units_; ++u) {
-      if (!BeginsChunk(u) && spans.back().bytes + bytes_[u] <= recipe_.gather_bytes) {
+      if (!BeginsSpan(u) && spans.back().bytes + bytes_[u] <= recipe_.gather_bytes) {
         spans.back().end = u + 1;
         spans.back().bytes += bytes_[u];
       } else {
@@ -190,7 +198,7 @@ class Builder {
       span.bytes += trained_bytes_[u];
       const uint64_t enough =
           u < first_ + kFrontUnits ? std::min(recipe_.reduce_bytes, kFrontBytes) : recipe_.reduce_bytes;
-      if (!BeginsChunk(u) && (span.bytes == 0 || (span.bytes < enough && u > first_))) continue;
+      if (!BeginsSpan(u) && (span.bytes == 0 || (span.bytes < enough && u > first_))) continue;
       if (span.bytes > 0) spans.push_back(span);
       span = {u, u, 0};
     }
@@ -237,7 +245,7 @@ class Builder {
     tied_ = TiedHere();
     last_backward_.assign(static_cast<size_t>(units_), -1);
     for (uint32_t e = 0; e < events_.size(); ++e) {
-      if (events_[e].kind == OpKind::kBackward) last_backward_[events_[e].unit] = e;
+      if (AddsGradients(events_[e])) last_backward_[events_[e].unit] = e;
     }
     for (const Tied& tied : tied_) {
       Op op{.unit = tied.unit, .unit_end = tied.unit + 1, .group = tied.edges.parameters};
@@ -292,11 +300,20 @@ class Builder {
     return ended;
   }
 
+  // By the table of ops; what goes to an earlier stage, and its gradients, must not hold up what goes to a later one.
+  Stream StreamOf(const Op& op) const {
+    const Stream stream = Traits(op.kind).stream;
+    if (Traits(op.kind).payload != Payload::kActivations) return stream;
+    const GroupSpec& edge = schedule_.groups[static_cast<size_t>(op.group)];
+    const bool back = edge.channel == Channel::kActivations ? edge.from > edge.to : edge.from < edge.to;
+    return back ? OnTheWayBack(stream) : stream;
+  }
+
   // An op is on its stream of the table of ops. It waits only for what its other waits do not imply, and one that
   // computes for what no op before it has waited for: ops of a stream end in their order, and those that compute begin
   // in theirs.
   void Emit(Op op) {
-    op.stream = Traits(op.kind).stream;
+    op.stream = StreamOf(op);
     const auto join = [](Ended& ended, const Ended& more) {
       for (size_t s = 0; s < kStreams; ++s) ended[s] = std::max(ended[s], more[s]);
     };
@@ -320,24 +337,30 @@ class Builder {
 
   void Add(const Phase& phase) {
     const auto [begin, end, first, last] = chunks_[phase.chunk];
-    if (phase.backward && end <= first_) return;
-    phases_.push_back({phase, static_cast<uint32_t>(events_.size()), 0});
-    for (int32_t u = begin; !phase.backward && u < end; ++u) Add(OpKind::kForward, u, phase.microbatch);
-    for (int32_t u = end; phase.backward && u-- > std::max(begin, first_);) {
-      if (Recomputed(u)) Add(OpKind::kRecompute, u, phase.microbatch);
-      Add(OpKind::kBackward, u, phase.microbatch);
+    const auto before = static_cast<uint32_t>(events_.size());
+    if (phase.kind == PhaseKind::kForward) {
+      for (int32_t u = begin; u < end; ++u) Add(OpKind::kForward, u, phase.microbatch);
     }
-    phases_.back().end = static_cast<uint32_t>(events_.size());
+    for (int32_t u = end; phase.kind == PhaseKind::kBackward && u-- > std::max(begin, first_);) {
+      if (Recomputed(u)) Add(OpKind::kRecompute, u, phase.microbatch);
+      Add(Splits(u) ? OpKind::kBackwardInputs : OpKind::kBackward, u, phase.microbatch);
+    }
+    for (int32_t u = end; phase.kind == PhaseKind::kBackwardWeights && u-- > std::max(begin, first_);) {
+      if (Splits(u)) Add(OpKind::kBackwardWeights, u, phase.microbatch);
+    }
+    const auto after = static_cast<uint32_t>(events_.size());
+    if (after > before) phases_.push_back({phase, before, after});
   }
   void Add(OpKind kind, int32_t unit, int32_t microbatch) { events_.push_back({kind, unit, microbatch}); }
 
+  static bool IsBackward(const Phase& phase) { return phase.kind == PhaseKind::kBackward; }
   int32_t ReceivesFrom(const Phase& phase) const {
-    if (!Pipelined()) return -1;
-    return phase.backward ? recipe_.edges[phase.chunk].receive_gradient : recipe_.edges[phase.chunk].receive;
+    if (!Pipelined() || phase.kind == PhaseKind::kBackwardWeights) return -1;
+    return IsBackward(phase) ? recipe_.edges[phase.chunk].receive_gradient : recipe_.edges[phase.chunk].receive;
   }
   int32_t SendsTo(const Phase& phase) const {
-    if (!Pipelined()) return -1;
-    return phase.backward ? recipe_.edges[phase.chunk].send_gradient : recipe_.edges[phase.chunk].send;
+    if (!Pipelined() || phase.kind == PhaseKind::kBackwardWeights) return -1;
+    return IsBackward(phase) ? recipe_.edges[phase.chunk].send_gradient : recipe_.edges[phase.chunk].send;
   }
 
   // What each phase receives is taken before the phase that comes before it, into the first slot that is free by then.
@@ -345,7 +368,10 @@ class Builder {
     if (!Pipelined()) return;
     // By chunk and microbatch: the phase that reads an activation last.
     std::map<std::pair<int32_t, int32_t>, size_t> last;
-    for (size_t k = 0; k < phases_.size(); ++k) last[{phases_[k].phase.chunk, phases_[k].phase.microbatch}] = k;
+    for (size_t k = 0; k < phases_.size(); ++k) {
+      const Phase& phase = phases_[k].phase;
+      if (phase.kind != PhaseKind::kBackwardWeights) last[{phase.chunk, phase.microbatch}] = k;
+    }
     std::vector<size_t> held_until;  // by slot: a phase
     for (size_t k = 0; k < phases_.size(); ++k) {
       PlannedPhase& planned = phases_[k];
@@ -368,8 +394,8 @@ class Builder {
     if (planned.slot < 0) return;
     const auto& [begin, end, first, last] = chunks_[planned.phase.chunk];
     Op op{.microbatch = planned.phase.microbatch, .group = ReceivesFrom(planned.phase), .slot = planned.slot};
-    op.kind = planned.phase.backward ? OpKind::kReceiveGradient : OpKind::kReceiveActivation;
-    op.unit = planned.phase.backward ? end - 1 : begin;
+    op.kind = IsBackward(planned.phase) ? OpKind::kReceiveGradient : OpKind::kReceiveActivation;
+    op.unit = IsBackward(planned.phase) ? end - 1 : begin;
     op.waits = freed_activation_[planned.slot];
     Emit(std::move(op));
     planned.received = this->last();
@@ -379,26 +405,29 @@ class Builder {
   void EndPhase(PlannedPhase& planned, int32_t computed) {
     if (const int32_t group = SendsTo(planned.phase); group >= 0) {
       const auto& [begin, end, first, last] = chunks_[planned.phase.chunk];
-      const bool backward = planned.phase.backward;
+      const bool backward = IsBackward(planned.phase);
       Emit({.kind = backward ? OpKind::kSendGradient : OpKind::kSendActivation,
             .unit = backward ? begin : end - 1,
             .microbatch = planned.phase.microbatch,
             .group = group,
             .waits = {computed}});
-      sent_[backward].push_back(this->last());
+      sent_[group].push_back(this->last());
     }
     for (const int32_t slot : planned.frees) freed_activation_[slot] = {computed};
   }
 
   // What the last event of a phase waits for: too many of its outputs must not be on their way.
   void WaitForOutputs(const Phase& phase, Waits& waits) const {
-    const std::vector<int32_t>& sent = sent_[phase.backward];
-    if (SendsTo(phase) >= 0 && sent.size() >= kOutputsInFlight) waits.push_back(sent[sent.size() - kOutputsInFlight]);
+    const auto found = sent_.find(SendsTo(phase));
+    if (found == sent_.end()) return;
+    const std::vector<int32_t>& sent = found->second;
+    if (sent.size() >= kOutputsInFlight) waits.push_back(sent[sent.size() - kOutputsInFlight]);
   }
 
   bool ReadsParameters(const Event& event) const {
-    return Traits(event.kind).parameters != ParameterUse::kReadIfBackwardDoes ||
-           !inventory_.units(event.unit).backward_without_parameters();
+    const ParameterUse use = Traits(event.kind).parameters;
+    if (use == ParameterUse::kNone) return false;
+    return use != ParameterUse::kReadIfBackwardDoes || !inventory_.units(event.unit).backward_without_parameters();
   }
 
   void PlanGathers() {
@@ -473,8 +502,11 @@ class Builder {
   }
 
   // Gradients that are reduced in every microbatch leave their slots when its backward ends: in a pipeline that of a
-  // chunk, beside which other microbatches come.
-  bool ClosesGradients(const Phase& phase) const { return phase.backward && (Pipelined() || phase.chunk == 0); }
+  // chunk, beside which other microbatches come. Where backwards split, a span has units that split or units that do
+  // not, and its gradients come in one of the chunk's two phases.
+  bool ClosesGradients(const Phase& phase) const {
+    return phase.kind != PhaseKind::kForward && (Pipelined() || phase.chunk == 0);
+  }
 
   void PlanGradients() {
     const bool owned = recipe_.gradients == Gradients::kOwned;
@@ -489,7 +521,7 @@ class Builder {
     for (const PlannedPhase& planned : phases_) {
       for (uint32_t e = planned.begin; e < planned.end; ++e) {
         const Event& event = events_[e];
-        if (event.kind != OpKind::kBackward) continue;
+        if (!AddsGradients(event)) continue;
         for (const int32_t owner : owners_[event.unit]) {
           const int32_t s = reduction_of_[owner];
           if (s < 0 || Frozen({owner, owner + 1, 0})) continue;
@@ -562,6 +594,7 @@ class Builder {
       Op op{.kind = event.kind, .unit = event.unit, .microbatch = event.microbatch};
       if (event.kind == OpKind::kRecompute && MovesInput(event.unit)) op.waits = {fetched_[event.unit]};
       if (training_ && Distributed() && inventory_.units(event.unit).has_exchange()) op.group = kExchangeGroup;
+      if (inventory_.units(event.unit).has_tensor_exchange()) op.group = kTensorGroup;
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
       if (e == now.begin && now.received >= 0) op.waits.push_back(now.received);
       if (e + 1 == now.end) WaitForOutputs(now.phase, op.waits);
@@ -652,13 +685,13 @@ class Builder {
   void NotePass(const Event& event, int32_t op) {
     if (inputs_.moves.empty()) return;
     if (event.kind == OpKind::kForward) forwarded_[event.unit] = op;
-    if (event.kind == OpKind::kBackward && MovesInput(event.unit)) input_used_[inputs_.slot_of[event.unit]] = op;
+    if (GoesBack(event.kind) && MovesInput(event.unit)) input_used_[inputs_.slot_of[event.unit]] = op;
   }
 
   // The loss is complete, and this small reduction overlaps the rest of the backward. In a pipeline it comes last: the
   // stages reach it at different times, and it would hold up other reductions.
   void ReduceScalars(const Event& event, int32_t computed) {
-    if (event.kind != OpKind::kBackward || event.unit + 1 != units_ || !chunks_.back().last) return;
+    if (!GoesBack(event.kind) || event.unit + 1 != units_ || !chunks_.back().last) return;
     last_loss_ = computed;
     const bool final = event.microbatch + 1 == recipe_.microbatches;
     if (!Distributed() || Pipelined() || !final) return;
@@ -712,6 +745,7 @@ class Builder {
   const std::vector<ChunkSpan> chunks_;
   const std::vector<uint64_t> input_bytes_;        // by unit
   const int32_t first_;                            // unit: where the backward ends
+  const bool splits_;                              // backwards, where units can
   std::vector<uint64_t> bytes_, trained_bytes_;    // by unit
   std::vector<Span> gathers_, reductions_;         // what is gathered, and what reduced, together
   std::vector<int32_t> gather_of_, reduction_of_;  // by unit: its span of those
@@ -719,14 +753,14 @@ class Builder {
   std::vector<std::vector<int32_t>> reads_;        // by unit: spans of gathers_ that its events read, ascending
   std::vector<Event> events_;
   std::vector<PlannedPhase> phases_;
-  std::vector<Hold> holds_;                   // of parameters, by begin
-  std::vector<uint32_t> gathered_from_;       // by hold: the event that its gather is issued before; ascending
-  std::vector<uint32_t> released_;            // indices of holds_, by end
-  std::vector<Hold> opens_before_;            // of gradients, by begin
-  std::vector<Hold> reductions_after_;        // of gradients, by end
-  std::vector<size_t> last_of_;               // by span: the last of them
-  std::vector<Waits> freed_activation_;       // by slot of activations: the pass that read it last
-  std::array<std::vector<int32_t>, 2> sent_;  // activations, gradients
+  std::vector<Hold> holds_;                       // of parameters, by begin
+  std::vector<uint32_t> gathered_from_;           // by hold: the event that its gather is issued before; ascending
+  std::vector<uint32_t> released_;                // indices of holds_, by end
+  std::vector<Hold> opens_before_;                // of gradients, by begin
+  std::vector<Hold> reductions_after_;            // of gradients, by end
+  std::vector<size_t> last_of_;                   // by span: the last of them
+  std::vector<Waits> freed_activation_;           // by slot of activations: the pass that read it last
+  std::map<int32_t, std::vector<int32_t>> sent_;  // by edge
   std::map<std::string, int32_t> unit_by_name_;
   std::vector<Tied> tied_;
   std::map<int32_t, int32_t> sent_tied_, received_tied_;  // by unit: the op
@@ -742,13 +776,19 @@ class Builder {
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;
   int32_t last_reduction_ = -1;
-  static constexpr Ended kNone = {-1, -1, -1, -1, -1, -1, -1, -1, -1};
+  static constexpr Ended kNone = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   // By stream: what has ended when its last op has; of kCompute, also when its next one begins.
-  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone};
+  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone, kNone, kNone, kNone,
+                                           kNone, kNone, kNone, kNone, kNone, kNone};
   std::vector<Ended> ended_with_;  // by op, with offloading
 };
 
 }  // namespace
+
+bool SplitsBackward(const Unit& unit) {
+  return unit.deferred_bytes() > 0 && partition::TrainedElements(unit) > 0 &&
+         std::none_of(unit.tensors().begin(), unit.tensors().end(), [](const Tensor& t) { return t.has_low_rank(); });
+}
 
 Schedule Build(const Inventory& inventory, const ScheduleRecipe& recipe) { return Builder(inventory, recipe).Train(); }
 

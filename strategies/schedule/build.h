@@ -65,10 +65,18 @@ struct ScheduleRecipe {
 //
 // A stage receives what a pass reads before the pass that comes before it, into a slot that is held until the pass has
 // ended, or until the backward has that reads it too; what it computes is in memory of its own. Two of the outputs that
-// it sends may be on their way: the pass that makes a third one waits for the first. A tensor that another stage's unit
-// borrows is sent to it before the owner's first pass of the step, and its gradient is added to the owner's after the
-// last one, before that is reduced.
+// it sends over an edge may be on their way: the pass that makes a third one waits for the first. A tensor that another
+// stage's unit borrows is sent to it before the owner's first pass of the step, and its gradient is added to the
+// owner's after the last one, before that is reduced.
+//
+// Where the order has phases of kBackwardWeights (zero bubble: Qi et al. 2024), the backward of units that split is
+// BackwardInputs, and BackwardWeights in that phase, by which gradients count as added; other units have a whole
+// Backward. Parameters need not be gathered for BackwardWeights, and what a stage received is no longer read by it.
 Schedule Build(const Inventory& inventory, const ScheduleRecipe& recipe);
+
+// Whether the unit's code can compute the gradients of its parameters after that of its input, and some are trained.
+// Not with adapters, whose gradients read parameters.
+bool SplitsBackward(const Unit& unit);
 
 // A forward pass with parameters as in training, in the same slots.
 Schedule BuildEvaluation(const Inventory& inventory, const ScheduleRecipe& recipe);

@@ -115,6 +115,7 @@ class Checker {
         gradient_slots_(static_cast<size_t>(std::max(0, schedule.gradient_slots))),
         forwarded_(schedule.microbatches, 0),
         backward_left_(schedule.microbatches, units_),
+        deferred_(units_),
         used_(units_),
         pending_(units_),
         inputs_(schedule, inventory),
@@ -135,7 +136,7 @@ class Checker {
       if (traits.gradients == GradientUse::kReduce && op.group >= 0) reduced_axes_ = AxesOf(op.group);
       all_reduces_ |= traits.gradients == GradientUse::kAllReduce;
       offloads_ |= traits.gradients == GradientUse::kOffload;
-      trains_ |= traits.pass == Pass::kBackward || traits.gradients == GradientUse::kApply;
+      trains_ |= GoesBack(op.kind) || traits.gradients == GradientUse::kApply;
     }
   }
 
@@ -196,8 +197,11 @@ class Checker {
       return Wrong("groups", "no such group");
     }
     if (traits.pass == Pass::kNone) return absl::OkStatus();
-    const bool exchanges = (reduces_ || all_reduces_) && inventory_.units(op.unit).has_exchange();
-    if (op.group == (exchanges ? kExchangeGroup : -1)) return absl::OkStatus();
+    const Unit& unit = inventory_.units(op.unit);
+    const bool with_samples = (reduces_ || all_reduces_) && unit.has_exchange();
+    const bool exchanges = with_samples || unit.has_tensor_exchange();
+    const int32_t group = unit.has_tensor_exchange() ? kTensorGroup : with_samples ? kExchangeGroup : -1;
+    if (op.group == group) return absl::OkStatus();
     return Wrong("groups", exchanges ? "the unit exchanges with other ranks, and has not their group"
                                      : "the unit exchanges nothing");
   }
@@ -283,7 +287,7 @@ class Checker {
   }
 
   absl::Status CheckPass(const Op& op, Pass pass) {
-    const bool back = pass == Pass::kRecompute || pass == Pass::kBackward;
+    const bool back = pass == Pass::kRecompute || GoesBack(op.kind);
     if (back && op.unit < first_) return Wrong("order", "neither the unit nor one before it is trained");
     switch (pass) {
       case Pass::kNone:
@@ -297,10 +301,15 @@ class Checker {
         if (op.unit >= backward_left_[op.microbatch]) return Wrong("order", "recomputed after its backward");
         break;
       case Pass::kBackward:
+      case Pass::kBackwardInputs:
         if (op.unit >= forwarded_[op.microbatch]) return Wrong("order", "backward before its forward");
         if (op.unit != backward_left_[op.microbatch] - 1) return Wrong("order", "backward out of order, or twice");
         --backward_left_[op.microbatch];
+        if (pass == Pass::kBackwardInputs) deferred_[op.unit].insert(op.microbatch);
         break;
+      case Pass::kBackwardWeights:
+        if (deferred_[op.unit].erase(op.microbatch) > 0) break;
+        return Wrong("order", "gradients of parameters before that of the unit's input, or twice");
     }
     return absl::OkStatus();
   }
@@ -322,13 +331,13 @@ class Checker {
       case GradientUse::kOffload:
         return Offload(op);
       case GradientUse::kMeasure:
-        if (!backward_done_everywhere()) return Wrong("step", "clips before the last backward");
+        if (!backward_done_everywhere() || Deferred()) return Wrong("step", "clips before the last backward");
         if (NotOffloaded()) return Wrong("offload", *NotOffloaded());
         clipped_ = true;
         right_norm_ = IsRightNorm(op.group);
         return AfterAllGradients();
       case GradientUse::kApply:
-        if (!backward_done_everywhere()) return Wrong("step", "steps before the last backward");
+        if (!backward_done_everywhere() || Deferred()) return Wrong("step", "steps before the last backward");
         if (!clipped_) return Wrong("step", "steps without the gradients' norm");
         if (Unreduced()) return Wrong("reduction", *Unreduced());
         if (absl::Status s = MustFollowAll(sent_); !s.ok()) return s;
@@ -459,7 +468,8 @@ class Checker {
 
   // What another stage's units contribute, once a step: to the gradient that is complete but for that.
   absl::Status AddTied(const Op& op) {
-    if (!backward_done_everywhere(op.unit)) return Wrong("tied", "added before the unit's last backward");
+    if (!backward_done_everywhere(op.unit) || !deferred_[op.unit].empty())
+      return Wrong("tied", "added before the unit's last backward");
     for (const Contribution& contribution : pending_[op.unit]) {
       if (absl::Status s = MustFollow(contribution.at); !s.ok()) return s;
     }
@@ -485,7 +495,7 @@ class Checker {
   }
 
   bool Distributed() const { return reduces_ || all_reduces_; }
-  bool SumsScalars() const { return Distributed() || !schedule_.edges.empty(); }
+  bool SumsScalars() const { return Distributed() || !schedule_.edges.empty() || IsShare(inventory_); }
 
   Axes AxesOf(int32_t group) const {
     const auto g = static_cast<size_t>(group);
@@ -493,7 +503,7 @@ class Checker {
   }
   // Over all ranks that have a part of the gradient: those that it is reduced to, on all stages.
   bool IsRightNorm(int32_t group) const {
-    if (!reduces_ && schedule_.edges.empty()) return group < 0;
+    if (!reduces_ && schedule_.edges.empty() && !IsShare(inventory_)) return group < 0;
     const Axes all = reduces_ ? static_cast<Axes>(reduced_axes_ | kPipelineAxis | kTensorAxis) : kModelAxes;
     return group >= 0 && AxesOf(group) == all;
   }
@@ -604,6 +614,11 @@ class Checker {
 
   absl::Status AfterAllGradients() const { return MustFollowAll(gradients_); }
 
+  // Whether a backward was begun and not completed.
+  bool Deferred() const {
+    return std::any_of(deferred_.begin(), deferred_.end(), [](const std::set<int32_t>& of) { return !of.empty(); });
+  }
+
   // Of the unit, in all microbatches.
   bool backward_done_everywhere(int32_t unit = 0) const {
     return std::all_of(backward_left_.begin(), backward_left_.end(),
@@ -639,7 +654,7 @@ class Checker {
     if (const std::optional<std::string> left = inputs_.Left()) return Wrong("inputs", *left);
     if (const std::optional<std::string> left = edges_.Left()) return Wrong("edges", *left);
     if (!trains_) return absl::OkStatus();
-    if (!backward_done_everywhere()) return Wrong("order", "a backward is missing");
+    if (!backward_done_everywhere() || Deferred()) return Wrong("order", "a backward is missing");
     if (Unreduced()) return Wrong("reduction", *Unreduced());
     if (!stepped_) return Wrong("step", "no optimizer step");
     for (int32_t u = 0; u < units_; ++u) {
@@ -680,6 +695,7 @@ class Checker {
   std::vector<SlotState> slots_, gradient_slots_;
   std::vector<int32_t> forwarded_;                  // by microbatch: units forwarded
   std::vector<int32_t> backward_left_;              // by microbatch: units still to go back
+  std::vector<std::set<int32_t>> deferred_;         // by unit: microbatches that wait for kBackwardWeights
   std::vector<std::vector<size_t>> used_;           // by unit: ops that read what is gathered now
   std::vector<size_t> gradients_;                   // ops that complete them: reductions, or all backwards
   std::vector<std::vector<Contribution>> pending_;  // by owner: those that entered no reduction yet

@@ -7,12 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace muster {
-namespace {
-
-// As build.h says.
-constexpr size_t kOutputsOnTheirWay = 2;
-
-}  // namespace
 
 EdgeRules::EdgeRules(const Schedule& schedule, const Inventory& inventory)
     : schedule_(schedule),
@@ -31,8 +25,8 @@ EdgeRules::EdgeRules(const Schedule& schedule, const Inventory& inventory)
         {owned ? owner->second : unit_of.at(tensor.user()), owned, !tensor.tensor().frozen(), schedule.tied[t]});
   }
   for (const Op& op : schedule.ops) {
-    trains_ |= Traits(op.kind).pass == Pass::kBackward;
-    if (Traits(op.kind).pass != Pass::kBackward || op.unit < 0 || op.unit >= inventory.units_size()) continue;
+    trains_ |= GoesBack(op.kind);
+    if (!GoesBack(op.kind) || op.unit < 0 || op.unit >= inventory.units_size()) continue;
     int32_t& last = last_backward_[chunk_of_[op.unit]];
     last = last < 0 ? op.unit : std::min(last, op.unit);
   }
@@ -46,7 +40,8 @@ EdgeRules::Finding EdgeRules::Run(const Op& op, size_t at) {
   }
   switch (traits.edge) {
     case EdgeUse::kNone:
-      return traits.pass == Pass::kForward || traits.pass == Pass::kBackward ? Computed(op, at) : Finding{};
+      if (traits.pass == Pass::kBackwardWeights) computed_[op.unit].push_back(at);
+      return traits.pass == Pass::kForward || GoesBack(op.kind) ? Computed(op, at) : Finding{};
     case EdgeUse::kSendActivation:
       return Send(op, at, kActivation);
     case EdgeUse::kReceiveActivation:
@@ -112,7 +107,7 @@ EdgeRules::Finding EdgeRules::Send(const Op& op, size_t at, Direction direction)
   if (computed == to_send_[direction].end()) return {.wrong = "is sent before it is computed, or twice"};
   const size_t made = computed->second;
   to_send_[direction].erase(computed);
-  sent_[direction].push_back(at);
+  sent_[group].push_back(at);
   return {.follows = {made}};
 }
 
@@ -128,7 +123,7 @@ EdgeRules::Finding EdgeRules::Computed(const Op& op, size_t at) {
              sends = (forward ? edges.send : edges.send_gradient) >= 0;
   const Key key{chunk, op.microbatch};
   Finding finding;
-  if (!forward) computed_[op.unit].push_back(at);
+  if (Traits(op.kind).gradients == GradientUse::kAdd) computed_[op.unit].push_back(at);
   for (const Tied& tied : tied_) {
     if (tied.unit != op.unit || tied.owned) continue;
     if (!tied.parameters.has_value()) return {.wrong = "reads a tied tensor that is not received"};
@@ -144,8 +139,8 @@ EdgeRules::Finding EdgeRules::Computed(const Op& op, size_t at) {
   }
   if (!ends) return finding;
   if (sends) {
-    const std::vector<size_t>& sent = sent_[direction];
-    if (sent.size() >= kOutputsOnTheirWay) finding.follows.push_back(sent[sent.size() - kOutputsOnTheirWay]);
+    const std::vector<size_t>& sent = sent_[forward ? edges.send : edges.send_gradient];
+    if (sent.size() >= kOutputsInFlight) finding.follows.push_back(sent[sent.size() - kOutputsInFlight]);
     to_send_[direction][key] = at;
   }
   if (!forward || !HasBackward(key)) Free(key, at);

@@ -60,7 +60,7 @@ class EdgeRules {
   std::vector<Slot> slots_;
   std::array<std::map<Key, Received>, 2> received_;
   std::array<std::map<Key, size_t>, 2> to_send_;  // computed, not sent yet: the op
-  std::array<std::vector<size_t>, 2> sent_;
+  std::map<int32_t, std::vector<size_t>> sent_;   // by edge
   struct Tied {
     int32_t unit = -1;
     bool owned = false, trained = false;  // `owned`: by this stage; else its unit borrows it

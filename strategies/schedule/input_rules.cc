@@ -83,7 +83,7 @@ InputRules::Finding InputRules::FollowPass(const Op& op, size_t at) {
   if (found == inputs_.end()) return {};
   const Input input = found->second;
   if (!input.fetched.has_value()) return {.wrong = absl::StrCat("that of ", NameOf(found->first), " is not fetched")};
-  if (Traits(op.kind).pass == Pass::kBackward) {
+  if (GoesBack(op.kind)) {
     slots_[input.slot] = {.freed = at};
     inputs_.erase(found);
   }

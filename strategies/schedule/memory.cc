@@ -1,8 +1,8 @@
 #include "strategies/schedule/memory.h"
 
 #include <algorithm>
-#include <array>
 #include <deque>
+#include <map>
 
 #include "models/inventory.h"
 #include "strategies/schedule/chunks.h"
@@ -38,10 +38,14 @@ class Walk {
     for (size_t c = 0; c < schedule.edges.size(); ++c) {
       UnitEdges &first = edges_[chunks[c].begin], &last = edges_[chunks[c].end - 1];
       first.receives = schedule.edges[c].receive >= 0, first.sends_gradient = schedule.edges[c].send_gradient >= 0;
+      // To another chunk of this stage, which may come by later.
+      first.takes = !first.receives && !chunks[c].first,
+      last.hands_over = schedule.edges[c].send < 0 && !chunks[c].last;
+      first.sends_gradient_to = schedule.edges[c].send_gradient, last.sends_to = schedule.edges[c].send;
       last.sends = schedule.edges[c].send >= 0, last.receives_gradient = schedule.edges[c].receive_gradient >= 0;
     }
     for (const Op& op : schedule.ops) {
-      if (Traits(op.kind).pass == Pass::kBackward) backwards_[At(op)] = true;
+      if (GoesBack(op.kind)) backwards_[At(op)] = true;
       if (Traits(op.kind).pass == Pass::kRecompute) recomputed_[At(op)] = true;
       if (Traits(op.kind).inputs == InputUse::kOffload) offloaded_[At(op)] = true;
     }
@@ -56,30 +60,39 @@ class Walk {
     const uint64_t handed = input_bytes_[op.unit] * sequences_, saved = unit.saved_bytes() * sequences_,
                    all = edges.receives ? saved - std::min(saved, handed) : saved,
                    input = edges.receives ? 0 : std::min(all, handed), output = unit.output_bytes() * sequences_,
-                   incoming = edges.receives_gradient ? 0 : output,
+                   deferred = unit.deferred_bytes() * sequences_, incoming = edges.receives_gradient ? 0 : output,
                    piece = models::PieceRows(sequences_ * models::TargetsPerSample(inventory_), unit.piece_rows()),
                    forward = unit.forward_bytes() * sequences_ + unit.forward_piece_bytes() * piece;
     const Pass pass = Traits(op.kind).pass;
-    if (pass == Pass::kForward && edges.sends) EndOldest(sent_[0]);
-    if (pass == Pass::kBackward && edges.sends_gradient) EndOldest(sent_[1]);
+    if (pass == Pass::kForward && edges.sends) EndOldest(sent_[edges.sends_to]);
+    if (GoesBack(op.kind) && edges.sends_gradient) EndOldest(sent_[edges.sends_gradient_to]);
+    if (pass == Pass::kForward && edges.takes) kept_ -= std::min(kept_, handed);
+    if (GoesBack(op.kind) && edges.hands_over) kept_ -= std::min(kept_, output);
     const uint64_t before = kept_;
     switch (pass) {
       case Pass::kForward:
         kept_ += recomputed_[At(op)] ? input : backwards_[At(op)] ? all : 0;
+        if (edges.hands_over) kept_ += output;
         return before + all + output + forward;
       case Pass::kRecompute:
         kept_ += all - input;
         // The output once more, and its gradient, which waits for the backward.
         return kept_ + 2 * output + forward;
+      case Pass::kBackwardWeights:
+        kept_ -= std::min(kept_, deferred);
+        return before;
       case Pass::kBackward:
+      case Pass::kBackwardInputs:
         kept_ -= std::min(kept_, offloaded_[At(op)] ? all - input : all);
+        if (pass == Pass::kBackwardInputs) kept_ += deferred;
+        if (edges.takes) kept_ += handed;
         // The incoming gradient is that of the output.
-        return before + incoming + unit.backward_bytes() * sequences_ + unit.backward_piece_bytes() * piece +
-               unit.backward_constant_bytes();
+        return before + (pass == Pass::kBackwardInputs ? deferred : 0) + incoming + unit.backward_bytes() * sequences_ +
+               unit.backward_piece_bytes() * piece + unit.backward_constant_bytes();
       case Pass::kNone:
         if (Traits(op.kind).inputs == InputUse::kRelease) kept_ -= std::min(kept_, input);
-        if (Traits(op.kind).edge == EdgeUse::kSendActivation) Send(sent_[0], output);
-        if (Traits(op.kind).edge == EdgeUse::kSendGradient) Send(sent_[1], handed);
+        if (Traits(op.kind).edge == EdgeUse::kSendActivation) Send(sent_[op.group], output);
+        if (Traits(op.kind).edge == EdgeUse::kSendGradient) Send(sent_[op.group], handed);
         return std::max(before, kept_);
     }
     return kept_;
@@ -91,6 +104,8 @@ class Walk {
   }
 
   struct UnitEdges {
+    bool takes = false, hands_over = false;
+    int32_t sends_to = -1, sends_gradient_to = -1;  // edges
     bool receives = false, sends = false, receives_gradient = false, sends_gradient = false;
   };
   // What is sent is kept until the pass that waits for it (build.h).
@@ -99,15 +114,15 @@ class Walk {
     kept_ += bytes;
   }
   void EndOldest(std::deque<uint64_t>& sent) {
-    if (sent.size() < 2) return;
+    if (sent.size() < kOutputsInFlight) return;
     kept_ -= std::min(kept_, sent.front());
     sent.pop_front();
   }
 
   const Inventory& inventory_;
-  const std::vector<uint64_t> input_bytes_;   // by unit
-  std::vector<UnitEdges> edges_;              // by unit
-  std::array<std::deque<uint64_t>, 2> sent_;  // activations, gradients
+  const std::vector<uint64_t> input_bytes_;       // by unit
+  std::vector<UnitEdges> edges_;                  // by unit
+  std::map<int32_t, std::deque<uint64_t>> sent_;  // by edge
   const uint64_t sequences_;
   const size_t microbatches_;
   std::vector<bool> backwards_, recomputed_, offloaded_;  // by unit and microbatch

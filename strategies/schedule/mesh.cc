@@ -79,6 +79,7 @@ const char* WhatFlows(Channel channel) {
 std::string Print(const GroupSpec& group) {
   if (group.is_edge()) return absl::StrCat("stage ", group.from, " to ", group.to, WhatFlows(group.channel));
   if (group.channel == Channel::kExchange) return "exchange";
+  if (group.channel == Channel::kTensor) return "tensor";
   switch (group.axes) {
     case kAllAxes:
       return "world";
@@ -94,11 +95,9 @@ std::string Print(const GroupSpec& group) {
 }
 
 std::vector<GroupSpec> CommonGroups() {
-  return {{.axes = kAllAxes},
-          {.axes = kShardAxis},
-          {.axes = kReplicaAxis},
-          {.axes = kDataAxes, .channel = Channel::kExchange},
-          {.axes = kModelAxes}};
+  return {{.axes = kAllAxes},     {.axes = kShardAxis},
+          {.axes = kReplicaAxis}, {.axes = kDataAxes, .channel = Channel::kExchange},
+          {.axes = kModelAxes},   {.axes = kTensorAxis, .channel = Channel::kTensor}};
 }
 
 std::optional<Membership> MembershipOf(const Mesh& mesh, const GroupSpec& group, uint32_t rank) {

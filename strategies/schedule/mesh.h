@@ -59,7 +59,7 @@ enum Axes : uint8_t {
 
 // What a group is for. Two groups of the same ranks whose collectives are on different streams need a communicator
 // each.
-enum class Channel : uint8_t { kCollectives, kExchange, kActivations, kGradients, kTied, kTiedGradients };
+enum class Channel : uint8_t { kCollectives, kExchange, kActivations, kGradients, kTied, kTiedGradients, kTensor };
 
 // A kind of process group: for each rank the ranks that differ from it along these axes only. An edge of a pipeline has
 // two stages only: `from` sends to `to`.
@@ -77,10 +77,11 @@ std::string Print(const GroupSpec& group);
 
 // The numbers under which ops name the groups that every schedule lists (Op::group): all ranks; the ranks that share
 // one copy of a stage's state; the ranks that hold the same shard; the ranks with samples of their own, for what units
-// exchange inside their passes; the ranks that together hold one copy of the model. A pipeline's edges come after
-// them.
-inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2, kExchangeGroup = 3, kModelGroup = 4;
-inline constexpr int32_t kGroups = 5;
+// exchange inside their passes; the ranks that together hold one copy of the model; those that compute a unit together.
+// A pipeline's edges come after them.
+inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2, kExchangeGroup = 3, kModelGroup = 4,
+                         kTensorGroup = 5;
+inline constexpr int32_t kGroups = 6;
 
 // Those, in the order of their numbers.
 std::vector<GroupSpec> CommonGroups();

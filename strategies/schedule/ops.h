@@ -18,7 +18,7 @@ namespace muster {
 enum class OpKind : uint8_t {
   kGather,             // from their owners: the parameters of units [unit, unit_end) become resident in `slot`
   kForward,            // unit, microbatch
-  kBackward,           // unit, microbatch
+  kBackward,           // unit, microbatch: gradients of the unit's input and of its parameters
   kRecompute,          // unit, microbatch: forward again, to have Saved back
   kRelease,            // the parameters of units [unit, unit_end) are no longer resident
   kOpenGradients,      // a gradient of zeros for units [unit, unit_end), in `slot` of the gradient slots
@@ -41,6 +41,8 @@ enum class OpKind : uint8_t {
   kReceiveTied,       // the tensors that the unit borrows from another stage's
   kSendTiedGradient,  // of the latter, after all microbatches
   kReceiveTiedGradient,  // of the former; adds it to the unit's gradient
+  kBackwardInputs,       // unit, microbatch: the first half of kBackward, the gradient of the unit's input
+  kBackwardWeights,      // the second half: adds the gradients of its parameters
   kEnd,                  // not an op: the number of kinds
 };
 inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kEnd);
@@ -56,9 +58,20 @@ enum class Stream : uint8_t {
   kSendActivations,
   kReceiveActivations,
   kSendGradients,
-  kReceiveGradients
+  kReceiveGradients,
+  // The same four between chunks whose activations go to an earlier stage.
+  kSendActivationsBack,
+  kReceiveActivationsBack,
+  kSendGradientsBack,
+  kReceiveGradientsBack
 };
-inline constexpr size_t kStreams = 9;
+inline constexpr size_t kStreams = 13;
+
+// Of one of the first four.
+constexpr Stream OnTheWayBack(Stream stream) {
+  return static_cast<Stream>(static_cast<uint8_t>(stream) + static_cast<uint8_t>(Stream::kSendActivationsBack) -
+                             static_cast<uint8_t>(Stream::kSendActivations));
+}
 
 // What an op works on, and so which of its indices must be set.
 enum class OpScope : uint8_t {
@@ -76,9 +89,11 @@ enum class SlotPool : uint8_t { kNone, kParameters, kGradients, kInputs, kHostIn
 // A pass of the model over a (unit, microbatch), and what happens to the activations.
 enum class Pass : uint8_t {
   kNone,
-  kForward,    // keeps what the backward needs, or only its input if it is recomputed
-  kRecompute,  // restores the rest
-  kBackward,   // frees both
+  kForward,          // keeps what the backward needs, or only its input if it is recomputed
+  kRecompute,        // restores the rest
+  kBackward,         // frees both
+  kBackwardInputs,   // frees both, and keeps what the gradients of parameters need
+  kBackwardWeights,  // frees that
 };
 
 // What the op does with parameters.
@@ -158,7 +173,7 @@ enum class MemoryTraffic : uint8_t {
 struct OpTraits {
   OpKind kind;
   std::string_view name;  // as printed, in schedules, traces and messages
-  Stream stream;          // that the builder puts it on
+  Stream stream;          // that the builder puts it on, or on the one OnTheWayBack
   OpScope scope;
   // Rules of the checker.
   GroupUse group = GroupUse::kNone;
@@ -362,6 +377,20 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .gradients = GradientUse::kAddTied,
      .payload = Payload::kTiedGradients,
      .edge = EdgeUse::kReceiveTiedGradient},
+    {.kind = OpKind::kBackwardInputs,
+     .name = "BackwardInputs",
+     .stream = Stream::kCompute,
+     .scope = OpScope::kMicrobatch,
+     .pass = Pass::kBackwardInputs,
+     .parameters = ParameterUse::kReadIfBackwardDoes,
+     .forwards = 1},
+    {.kind = OpKind::kBackwardWeights,
+     .name = "BackwardWeights",
+     .stream = Stream::kCompute,
+     .scope = OpScope::kMicrobatch,
+     .pass = Pass::kBackwardWeights,
+     .gradients = GradientUse::kAdd,
+     .forwards = 1},
 }};
 
 // Also catches a missing row: the array would end in an empty one.
@@ -375,6 +404,11 @@ static_assert(EveryKindHasItsRow(), "kOpTable needs one row for each OpKind, in 
 
 // REQUIRES: a kind before kEnd.
 constexpr const OpTraits& Traits(OpKind kind) { return kOpTable[static_cast<size_t>(kind)]; }
+
+// Passes the gradient on to the unit before.
+constexpr bool GoesBack(OpKind kind) {
+  return Traits(kind).pass == Pass::kBackward || Traits(kind).pass == Pass::kBackwardInputs;
+}
 
 // Contributions are summed over ranks.
 constexpr bool ReducesGradients(OpKind kind) {

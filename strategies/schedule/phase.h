@@ -5,9 +5,15 @@
 
 namespace muster {
 
+enum class PhaseKind : uint8_t {
+  kForward,
+  kBackward,         // whole, unless the order has kBackwardWeights: then without the gradients of parameters
+  kBackwardWeights,  // these, of the units whose backward splits (SplitsBackward in build.h)
+};
+
 // The passes of one microbatch through the units of one chunk (Inventory.chunks), in their order.
 struct Phase {
-  bool backward = false;
+  PhaseKind kind = PhaseKind::kForward;
   int32_t chunk = 0;
   int32_t microbatch = 0;
   friend bool operator==(const Phase&, const Phase&) = default;

@@ -32,12 +32,20 @@ const char* Name(Stream stream) {
       return "fetch";
     case Stream::kSendActivations:
       return "send activations";
+    case Stream::kSendActivationsBack:
+      return "send activations back";
     case Stream::kReceiveActivations:
       return "receive activations";
+    case Stream::kReceiveActivationsBack:
+      return "receive activations back";
     case Stream::kSendGradients:
       return "send gradients";
+    case Stream::kSendGradientsBack:
+      return "send gradients back";
     case Stream::kReceiveGradients:
       return "receive gradients";
+    case Stream::kReceiveGradientsBack:
+      return "receive gradients back";
   }
   return "?";
 }

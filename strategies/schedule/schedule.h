@@ -2,6 +2,7 @@
 // executes it. Plain values, no thread safety needed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -60,7 +61,14 @@ struct Schedule {
   std::vector<Op> ops;
 };
 
+// How many outputs a stage of a pipeline may be sending over an edge at a time: the pass that makes one more waits
+// for the oldest of them.
+inline constexpr size_t kOutputsInFlight = 2;
+
 bool UsesGroup(const Schedule& schedule, int32_t group);
+
+// Whether the inventory is a share of a model whose units several ranks compute together.
+inline bool IsShare(const Inventory& inventory) { return inventory.has_tensor_rank(); }
 
 // "compute"
 const char* Name(Stream stream);

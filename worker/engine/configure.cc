@@ -11,7 +11,7 @@ absl::StatusOr<Configured> Configure(const Train& train, const Inventory& invent
   if (!program.ok()) return program.status();
   Configured made;
   made.memory = strategies::MemoryOf(train, inventory, *layout, *program, rank);
-  const strategies::StageModel stage(inventory, *layout, layout->roles[rank].stage());
+  const strategies::StageModel stage(inventory, *layout, layout->roles[rank]);
   made.config.inventory = stage.inventory();
   made.config.table = stage.table();
   made.config.rank = rank;

@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -39,6 +40,7 @@
 #include "worker/engine/step_tasks.h"
 #include "worker/engine/storage.h"
 #include "worker/engine/stream_queue.h"
+#include "worker/engine/tensor_exchanges.h"
 #include "worker/engine/update_decision.h"
 #include "worker/units/bf16_gemms.h"
 #include "worker/units/gemm.h"
@@ -66,6 +68,7 @@ class CompiledEngine final : public Engine {
         host_(config.train.offload().to(), /*page_locked=*/config.cuda),
         recorder_(config.cuda) {
     if (config.groups[kExchangeGroup] != nullptr) exchanges_.emplace(config.groups[kExchangeGroup]);
+    if (config.groups[kTensorGroup] != nullptr) tensor_.emplace(config.groups[kTensorGroup]);
   }
 
   absl::Status Prepare();
@@ -109,7 +112,7 @@ class CompiledEngine final : public Engine {
   // Every rank takes the first one's.
   void ShareBuffers();
   at::Tensor ToDevice(const at::Tensor& host) const;
-  Context MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const;
+  Context MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode);
   int64_t MicrobatchRows(const Batch& batch) const;
 
   absl::Status MakeQueue();
@@ -165,6 +168,7 @@ class CompiledEngine final : public Engine {
   void Train(StepWork& work);
   // The loss and the task's metrics, summed over the targets of `rows` samples: float64 [1 + metrics] on the device.
   at::Tensor ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
+  bool CountsLoss() const { return config_.inventory.tensor_rank() == 0; }
   uint64_t TargetsOf(uint64_t samples) const { return samples * models::TargetsPerSample(config_.inventory); }
   void Decide(StepWork& work);
   void Optimize(StepWork& work, const Op& op);
@@ -182,6 +186,8 @@ class CompiledEngine final : public Engine {
   std::vector<std::vector<at::Tensor>> buffers_;                  // by unit
   at::Tensor flat_buffers_;                                       // all of them; undefined: the model has none
   std::optional<Exchanges> exchanges_;                            // none: units exchange nothing
+  std::optional<TensorExchanges> tensor_;                         // none: units are whole
+  at::Tensor uncounted_;                                          // takes the loss that another share's rank counts
   std::optional<OffloadedInputs> inputs_;                         // none: no unit's are
   std::optional<ReceivedActivations> received_;                   // none: there are no other stages
   std::optional<units::Bf16Gemms> bf16_gemms_;                    // none: there are no such matrices
@@ -448,10 +454,11 @@ at::Tensor CompiledEngine::ToDevice(const at::Tensor& host) const {
   return pinned.to(device_, /*non_blocking=*/true);
 }
 
-Context CompiledEngine::MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) const {
+Context CompiledEngine::MakeContext(const Batch& batch, int64_t first, int64_t rows, Mode mode) {
   Context context;
   context.mode = mode;
   context.loss_scale = 1.0 / static_cast<double>(TargetsOf(batch.global_samples));
+  context.tensor = tensor_.has_value() ? &*tensor_ : nullptr;
   if (rows == 0) return context;
   context.samples = rows;
   for (const BatchTensor& described : config_.inventory.task().tensors()) {
@@ -467,6 +474,7 @@ int64_t CompiledEngine::MicrobatchRows(const Batch& batch) const {
 }
 
 std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::Tensor& loss_sum) {
+  if (!CountsLoss()) uncounted_ = at::zeros_like(loss_sum);
   const int64_t samples = static_cast<int64_t>(batch.samples), rows = MicrobatchRows(batch);
   std::vector<Context> contexts(config_.schedule.microbatches);
   for (int m = 0; m < config_.schedule.microbatches; ++m) {
@@ -477,7 +485,8 @@ std::vector<Context> CompiledEngine::MakeContexts(const Batch& batch, const at::
       contexts[m].ranks = &*exchanges_;
       if (contexts[m].samples == 0) contexts[m].batch = NoInputs();
     }
-    contexts[m].loss_sum = loss_sum;
+    // All shares' ranks compute the same loss.
+    contexts[m].loss_sum = CountsLoss() ? loss_sum : uncounted_;
     contexts[m].gradient_scale = gradient_scale_;
     const Dropout& dropout = config_.train.dropout();
     contexts[m].dropout = {.embedding = dropout.embedding(),
@@ -537,6 +546,7 @@ std::shared_ptr<CompiledEngine::StepWork> CompiledEngine::WorkOf(const Batch& ba
                                               .inventory = &config_.inventory,
                                               .modules = &units_,
                                               .exchanges = exchanges_.has_value() ? &*exchanges_ : nullptr,
+                                              .tensor = tensor_.has_value() ? &*tensor_ : nullptr,
                                               .inputs = inputs_.has_value() ? &*inputs_ : nullptr,
                                               .received = received_.has_value() ? &*received_ : nullptr,
                                               .groups = &config_.groups,
@@ -688,6 +698,7 @@ absl::StatusOr<StepResult> CompiledEngine::Await() {
     ReadResult(training);
     training.result.waited_seconds = queue_->waited_seconds();
     if (exchanges_.has_value() && device_.is_cpu()) training.result.waited_seconds += exchanges_->TakeWaitedSeconds();
+    if (tensor_.has_value() && device_.is_cpu()) training.result.waited_seconds += tensor_->TakeWaitedSeconds();
     ThrowIfBad(GroupsHealth());
     result = training.result;
     halted = training.halted;
@@ -731,6 +742,7 @@ at::Tensor CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_
   InFlightMicrobatches microbatches({.schedule = &config_.evaluation,
                                      .inventory = &config_.inventory,
                                      .modules = &units_,
+                                     .tensor = tensor_.has_value() ? &*tensor_ : nullptr,
                                      .received = received_.has_value() ? &*received_ : nullptr,
                                      .groups = &config_.groups,
                                      .compute = ScalarTypeOf(config_.train.precision().compute())},
@@ -743,6 +755,7 @@ at::Tensor CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_
   at_ = {.what = "evaluation"};
   Run(config_.evaluation, tasks, nullptr);
   ThrowIfBad(queue_->Finish());
+  if (!CountsLoss()) sums.zero_();
   return sums;
 }
 
@@ -785,7 +798,7 @@ absl::StatusOr<Evaluation> CompiledEngine::Evaluate(const Batch& batch) {
 
 absl::StatusOr<at::Tensor> CompiledEngine::Predict(const at::Tensor& inputs, Cache* cache) {
   if (absl::Status s = CheckIdle(); !s.ok()) return s;
-  if (config_.table.shards() > 1 || !config_.schedule.edges.empty()) {
+  if (config_.table.shards() > 1 || !config_.schedule.edges.empty() || tensor_.has_value()) {
     return absl::FailedPreconditionError("this rank holds only a part of the model, and a prediction needs all of it");
   }
   if (config_.schedule.slots > 0) {

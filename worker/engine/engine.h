@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "models/box.h"
 #include "proto/inventory.pb.h"
 #include "proto/manifest.pb.h"
 #include "proto/partition.pb.h"
@@ -105,9 +106,11 @@ struct StateView {
   std::string kind;             // "parameter", "buffer", or the optimizer's name for it: "exp_avg", "momentum_buffer"
   std::string tensor;           // inventory's name
   std::vector<uint64_t> shape;  // of the whole tensor, or of its factor
-  uint64_t begin = 0;           // element
+  models::FlatBox box;          // the rank's share of it; all by default
+  uint64_t begin = 0;           // element of the share
   absl::Span<float> values;     // host memory; of what is on a GPU a copy made by Pull() and written back by Push()
   absl::Span<uint16_t> bf16;    // in place of `values`: parameters that are stored so
+  bool counts = true;           // checkpoints take it from this rank: no rank with another share has the same
 };
 
 class Engine {

@@ -24,8 +24,8 @@ InFlightMicrobatches::InFlightMicrobatches(const Options& options, std::vector<C
   for (const Op& op : options.schedule->ops) {
     const Pass pass = Traits(op.kind).pass;
     if (pass == Pass::kRecompute) recomputed_[op.unit] = true;
-    if (pass == Pass::kBackward) goes_back_[op.unit] = true;
-    if (pass != Pass::kNone && op.group >= 0) last_exchanging_ = std::max(last_exchanging_, op.unit);
+    if (GoesBack(op.kind)) goes_back_[op.unit] = true;
+    if (pass != Pass::kNone && op.group == kExchangeGroup) last_exchanging_ = std::max(last_exchanging_, op.unit);
   }
 }
 
@@ -37,7 +37,7 @@ void InFlightMicrobatches::Reset() {
       for (Activations& tensors : by_chunk) tensors.clear();
     }
   }
-  for (auto& sent : sent_) sent.clear();
+  sent_.clear();
   for (auto& of_units : states_) {
     for (UnitState& state : of_units) state = {};
   }
@@ -46,9 +46,18 @@ void InFlightMicrobatches::Reset() {
 template <typename F>
 Activations InFlightMicrobatches::Run(const Op& op, F&& pass) {
   if (op.group < 0) return pass();
+  const Unit& unit = options_.inventory->units(op.unit);
+  if (op.group == kTensorGroup) {
+    const Context& context = contexts_[op.microbatch];
+    options_.tensor->Begin();
+    Activations result = pass();
+    options_.tensor->End(*options_.inventory, unit, Traits(op.kind).pass, context.mode == Mode::kEvaluate,
+                         options_.compute != at::kFloat, context.samples);
+    return result;
+  }
   options_.exchanges->Begin();
   Activations result = pass();
-  options_.exchanges->End(options_.inventory->units(op.unit).exchange(), Traits(op.kind).pass);
+  options_.exchanges->End(unit.exchange(), Traits(op.kind).pass);
   return result;
 }
 
@@ -86,8 +95,8 @@ void InFlightMicrobatches::BeginChunk(const Op& op) {
     if (edges->receive_gradient < 0 && !span.last) flows[chunk] = std::exchange(flows[chunk + 1], {});
   }
   if (!Sends(op)) return;
-  std::deque<Activations*>& sent = sent_[forward ? 0 : 1];
-  if (sent.size() < 2) return;
+  std::deque<Activations*>& sent = sent_[forward ? edges->send : edges->send_gradient];
+  if (sent.size() < kOutputsInFlight) return;
   sent.front()->clear();  // the pass has waited for its send
   sent.pop_front();
 }
@@ -100,7 +109,21 @@ bool InFlightMicrobatches::Sends(const Op& op) const {
   return edges->send_gradient >= 0 && op.unit == span.begin;
 }
 
+bool InFlightMicrobatches::HandsOver(const Op& op) const {
+  const ChunkEdges* edges = EdgesOf(op);
+  const ChunkSpan& span = chunks_[chunk_of_[op.unit]];
+  if (edges == nullptr) return false;
+  if (Traits(op.kind).pass == Pass::kForward) return edges->send < 0 && !span.last && op.unit == span.end - 1;
+  return edges->send_gradient < 0 && !span.first && op.unit == span.begin;
+}
+
 void InFlightMicrobatches::EndChunk(const Op& op) {
+  if (HandsOver(op)) {
+    // A backward may return the slot that it was given, which is received into again before the other chunk reads it.
+    for (at::Tensor& tensor : FlowOf(op)) {
+      if (options_.received->Owns(tensor)) tensor = tensor.clone();
+    }
+  }
   if (!Sends(op)) return;
   const int direction = Traits(op.kind).pass == Pass::kForward ? 0 : 1;
   outputs_[direction][op.microbatch][chunk_of_[op.unit]] = std::exchange(FlowOf(op), {});
@@ -120,7 +143,7 @@ std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Receive(co
 std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Send(const Op& op) {
   const int direction = Traits(op.kind).edge == EdgeUse::kSendActivation ? 0 : 1;
   Activations& output = outputs_[direction][op.microbatch][chunk_of_[op.unit]];
-  sent_[direction].push_back(&output);
+  sent_[op.group].push_back(&output);
   std::vector<std::unique_ptr<collectives::Work>> works;
   if (contexts_[op.microbatch].samples == 0) return works;
   CheckFlow(*options_.inventory, op, output, contexts_[op.microbatch].samples, options_.compute);
@@ -147,16 +170,33 @@ void InFlightMicrobatches::Recompute(const Op& op) {
   Run(op, [&] { return ModuleOf(op).Forward(ContextOf(op), input, StateOf(op).saved); });
 }
 
-void InFlightMicrobatches::Backward(const Op& op) {
+template <typename F>
+void InFlightMicrobatches::GoBack(const Op& op, F&& pass) {
   if (Skips(op)) return;
   BeginChunk(op);
   // Of an empty microbatch: first what the last forward returned, whose shape its gradient has.
   Activations& flow = FlowOf(op);
   const Context context = ContextOf(op);
-  flow = Run(op, [&] { return ModuleOf(op).Backward(context, std::exchange(StateOf(op).saved, {}), flow); });
+  flow = Run(op, [&] { return pass(context, std::exchange(StateOf(op).saved, {}), flow); });
   if (!context.input_gradient) flow.clear();
   if (Offloads(op.unit)) options_.inputs->EndUse(op.unit);
   EndChunk(op);
+}
+
+void InFlightMicrobatches::Backward(const Op& op) {
+  GoBack(op, [&](const Context& context, units::Saved saved, const Activations& grads) {
+    return ModuleOf(op).Backward(context, std::move(saved), grads);
+  });
+}
+
+void InFlightMicrobatches::BackwardInputs(const Op& op) {
+  GoBack(op, [&](const Context& context, units::Saved saved, const Activations& grads) {
+    return ModuleOf(op).BackwardInputs(context, std::move(saved), grads, StateOf(op).deferred);
+  });
+}
+
+void InFlightMicrobatches::BackwardWeights(const Op& op) {
+  if (!Skips(op)) ModuleOf(op).BackwardWeights(std::exchange(StateOf(op).deferred, {}));
 }
 
 void InFlightMicrobatches::OffloadInput(const Op& op) {
@@ -206,11 +246,12 @@ std::vector<Access> InFlightMicrobatches::EdgeAccesses(const Op& op) const {
       break;
   }
   const Pass pass = Traits(op.kind).pass;
-  const bool first = op.unit == span.begin, last = op.unit == span.end - 1;
-  if (first && edges->receive >= 0 && pass != Pass::kNone) accesses.push_back(kept(of(received_, 0), false));
-  if (last && edges->receive_gradient >= 0 && pass == Pass::kBackward) accesses.push_back(kept(of(received_, 1), true));
+  const bool first = op.unit == span.begin, last = op.unit == span.end - 1, back = GoesBack(op.kind);
+  if (first && edges->receive >= 0 && pass != Pass::kNone && pass != Pass::kBackwardWeights)
+    accesses.push_back(kept(of(received_, 0), false));
+  if (last && edges->receive_gradient >= 0 && back) accesses.push_back(kept(of(received_, 1), true));
   if (last && edges->send >= 0 && pass == Pass::kForward) accesses.push_back(kept(of(outputs_, 0), true));
-  if (first && edges->send_gradient >= 0 && pass == Pass::kBackward) accesses.push_back(kept(of(outputs_, 1), true));
+  if (first && edges->send_gradient >= 0 && back) accesses.push_back(kept(of(outputs_, 1), true));
   return accesses;
 }
 
@@ -222,7 +263,7 @@ std::vector<Access> InFlightMicrobatches::Accesses(const Op& op) const {
   if (traits.scope != OpScope::kMicrobatch || !Offloads(op.unit)) return accesses;
   if (forward) accesses.push_back(InputOf(op.unit, op.microbatch, /*write=*/false));
   if (traits.pass == Pass::kRecompute) accesses.push_back(Reads(options_.inputs->DeviceSlot(op.unit)));
-  if (traits.pass == Pass::kBackward) accesses.push_back(Writes(options_.inputs->DeviceSlot(op.unit)));
+  if (GoesBack(op.kind)) accesses.push_back(Writes(options_.inputs->DeviceSlot(op.unit)));
   switch (traits.inputs) {
     case InputUse::kNone:
       break;

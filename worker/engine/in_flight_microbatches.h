@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "worker/engine/exchanges.h"
 #include "worker/engine/offloaded_inputs.h"
 #include "worker/engine/received.h"
+#include "worker/engine/tensor_exchanges.h"
 #include "worker/units/unit.h"
 
 namespace muster::engine {
@@ -27,7 +29,8 @@ class InFlightMicrobatches {
     const Schedule* schedule;  // all outlive it
     const Inventory* inventory;
     const std::vector<std::unique_ptr<units::UnitModule>>* modules;
-    Exchanges* exchanges = nullptr;     // null: no op has a group
+    Exchanges* exchanges = nullptr;     // null: no unit exchanges with other ranks' samples
+    TensorExchanges* tensor = nullptr;  // null: units are whole
     OffloadedInputs* inputs = nullptr;  // null: none are offloaded
     // Of a stage of a pipeline; null: there are no edges.
     const ReceivedActivations* received = nullptr;
@@ -45,6 +48,9 @@ class InFlightMicrobatches {
   void Forward(const Op& op);
   void Recompute(const Op& op);
   void Backward(const Op& op);
+  // Its two halves.
+  void BackwardInputs(const Op& op);
+  void BackwardWeights(const Op& op);
   void OffloadInput(const Op& op);
   void ReleaseInput(const Op& op);
   void FetchInput(const Op& op);
@@ -59,6 +65,7 @@ class InFlightMicrobatches {
   struct UnitState {  // what one microbatch keeps at one unit
     units::Saved saved;
     units::Activations input;  // until it is recomputed, except while it is offloaded
+    units::Saved deferred;     // from BackwardInputs to BackwardWeights
   };
   bool Skips(const Op& op) const { return contexts_[op.microbatch].samples == 0 && op.unit > last_exchanging_; }
   units::UnitModule& ModuleOf(const Op& op) const { return *(*options_.modules)[op.unit]; }
@@ -66,6 +73,9 @@ class InFlightMicrobatches {
   // Runs a unit's pass, and checks what it exchanges.
   template <typename F>
   units::Activations Run(const Op& op, F&& pass);
+  // `pass`: from what the unit saved and the gradient of its output to that of its input.
+  template <typename F>
+  void GoBack(const Op& op, F&& pass);
   UnitState& StateOf(const Op& op) { return states_[op.microbatch][op.unit]; }
   bool Offloads(int32_t unit) const { return options_.inputs != nullptr && options_.inputs->Has(unit); }
   // What flows through a chunk, in one microbatch: activations forward, their gradients back.
@@ -74,6 +84,8 @@ class InFlightMicrobatches {
   void BeginChunk(const Op& op);
   // After the pass: what its chunk hands on, if the unit is the chunk's last (or its first, backward).
   void EndChunk(const Op& op);
+  // Whether the pass makes what its chunk hands to another chunk of this stage, which computes at some other time.
+  bool HandsOver(const Op& op) const;
   // Whether the pass makes what its chunk sends to another stage.
   bool Sends(const Op& op) const;
   const ChunkEdges* EdgesOf(const Op& op) const;
@@ -88,8 +100,8 @@ class InFlightMicrobatches {
   std::vector<std::vector<units::Activations>> flows_;  // by microbatch and chunk
   // Activations and gradients, by microbatch and chunk: what was received, and what is to be sent.
   std::array<std::vector<std::vector<units::Activations>>, 2> received_, outputs_;
-  // The outputs of each direction that were sent last: they stay until a pass has waited for their send.
-  std::array<std::deque<units::Activations*>, 2> sent_;
+  // The outputs that were sent last: they stay until a pass has waited for their send.
+  std::map<int32_t, std::deque<units::Activations*>> sent_;  // by edge
   std::vector<std::vector<UnitState>> states_;
   std::vector<bool> recomputed_, goes_back_;  // by unit
   int32_t last_exchanging_ = -1;              // unit; -1: none

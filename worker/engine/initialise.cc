@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
+#include "models/box.h"
 
 namespace muster::engine {
 namespace {
@@ -35,15 +36,8 @@ std::array<float, 4> NormalBlock(uint64_t key, uint64_t block) {
   return out;
 }
 
-}  // namespace
-
-void Initialise(uint64_t seed, const Tensor& tensor, uint64_t begin, absl::Span<float> values) {
-  if (tensor.init().kind() != Initialisation::NORMAL) {
-    std::fill(values.begin(), values.end(), tensor.init().kind() == Initialisation::ONES ? 1.0f : 0.0f);
-    return;
-  }
-  const uint64_t key = KeyOf(seed, tensor.name());
-  const float deviation = static_cast<float>(tensor.init().standard_deviation());
+// Of consecutive elements of the whole tensor.
+void Draw(uint64_t key, float deviation, uint64_t begin, absl::Span<float> values) {
   const uint64_t end = begin + values.size();
   at::parallel_for(static_cast<int64_t>(begin / 4), static_cast<int64_t>((end + 3) / 4), 1 << 14,
                    [&](int64_t from, int64_t to) {
@@ -55,6 +49,23 @@ void Initialise(uint64_t seed, const Tensor& tensor, uint64_t begin, absl::Span<
                        }
                      }
                    });
+}
+
+}  // namespace
+
+void Initialise(uint64_t seed, const Tensor& tensor, uint64_t begin, absl::Span<float> values) {
+  if (tensor.init().kind() != Initialisation::NORMAL) {
+    std::fill(values.begin(), values.end(), tensor.init().kind() == Initialisation::ONES ? 1.0f : 0.0f);
+    return;
+  }
+  const uint64_t key = KeyOf(seed, tensor.name());
+  const float deviation = static_cast<float>(tensor.init().standard_deviation());
+  const models::FlatBox box = models::FlatBoxOf(tensor);
+  for (uint64_t done = 0; done < values.size();) {
+    const uint64_t n = std::min<uint64_t>(values.size() - done, box.Left(begin + done));
+    Draw(key, deviation, box.Whole(begin + done), values.subspan(done, n));
+    done += n;
+  }
 }
 
 }  // namespace muster::engine

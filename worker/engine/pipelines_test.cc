@@ -27,6 +27,8 @@ const std::vector<std::pair<std::string, std::pair<PipelineSchedule, uint32_t>>>
     {"gpipe", {PIPELINE_SCHEDULE_GPIPE, 1}},
     {"1f1b", {PIPELINE_SCHEDULE_1F1B, 1}},
     {"interleaved", {PIPELINE_SCHEDULE_INTERLEAVED, 2}},
+    {"zero bubble", {PIPELINE_SCHEDULE_ZERO_BUBBLE, 1}},
+    {"zero bubble in a V", {PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}},
 };
 
 Trial OneRank(const Model& model, bool sgd) { return {.name = "single", .choose = Single, .sgd = sgd, .model = model}; }

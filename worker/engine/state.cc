@@ -32,20 +32,31 @@ at::Tensor PageLocked(const at::Tensor& pageable) {
 
 }  // namespace
 
-void State::AddState(Kind& kind, const Tensor* tensor, uint64_t first, const at::Tensor& values,
-                     std::vector<uint64_t> shape) {
-  if (shape.empty()) shape.assign(tensor->shape().begin(), tensor->shape().end());
-  const bool copied = copy_all_ || values.is_cuda();
-  kind.states.push_back({tensor, std::move(shape), first, values, copied ? elements_ : -1});
-  if (copied) elements_ += IsNarrow(values) ? (values.numel() + 1) / 2 : values.numel();
-  gpu_ |= values.is_cuda(), live_ |= !copied;
+void State::AddState(Kind& kind, OwnedState state) {
+  const bool copied = copy_all_ || state.values.is_cuda();
+  if (copied) {
+    state.begin = elements_;
+    elements_ += IsNarrow(state.values) ? (state.values.numel() + 1) / 2 : state.values.numel();
+  }
+  gpu_ |= state.values.is_cuda(), live_ |= !copied;
+  kind.states.push_back(std::move(state));
+}
+
+void State::AddState(Kind& kind, const OwnedExtent& extent, const at::Tensor& values) {
+  const Tensor& tensor = *extent.tensor;
+  const auto& shape = tensor.has_box() ? tensor.box().shape() : tensor.shape();
+  AddState(kind, {.tensor = extent.tensor,
+                  .shape = {shape.begin(), shape.end()},
+                  .first = static_cast<uint64_t>(extent.begin),
+                  .box = models::FlatBoxOf(tensor),
+                  .counts = extent.counts,
+                  .values = values,
+                  .begin = -1});
 }
 
 void State::AddParameters() {
   Kind& kind = KindOf("parameter");
-  for (const OwnedExtent& extent : *extents_) {
-    AddState(kind, extent.tensor, static_cast<uint64_t>(extent.begin), extent.stored);
-  }
+  for (const OwnedExtent& extent : *extents_) AddState(kind, extent, extent.stored);
 }
 
 State::Kind& State::KindOf(const std::string& name) {
@@ -61,15 +72,28 @@ void State::Add(const StatePart& part) {
     // Frozen extents have own = -1. A part ends at the end of an extent, or in the padding that follows it.
     if (extent.own < part.begin || extent.own >= part.begin + part.length) continue;
     if (!part.shape.empty()) {
-      AddState(kind, extent.tensor, 0, part.values, part.shape);
+      AddState(kind, {.tensor = extent.tensor,
+                      .shape = part.shape,
+                      .first = 0,
+                      .box = {},
+                      .counts = extent.counts,
+                      .values = part.values,
+                      .begin = -1});
     } else {
-      AddState(kind, extent.tensor, static_cast<uint64_t>(extent.begin),
-               part.values.narrow(0, extent.own - part.begin, extent.length));
+      AddState(kind, extent, part.values.narrow(0, extent.own - part.begin, extent.length));
     }
   }
 }
 
-void State::AddBuffer(const Tensor* tensor, const at::Tensor& values) { AddState(KindOf("buffer"), tensor, 0, values); }
+void State::AddBuffer(const Tensor* tensor, const at::Tensor& values) {
+  AddState(KindOf("buffer"), {.tensor = tensor,
+                              .shape = {tensor->shape().begin(), tensor->shape().end()},
+                              .first = 0,
+                              .box = {},
+                              .counts = true,
+                              .values = values,
+                              .begin = -1});
+}
 
 at::Tensor State::CopyOf(const OwnedState& state) const {
   const int64_t elements = state.values.numel();
@@ -101,6 +125,7 @@ std::vector<StateView> State::Views() {
       const at::Tensor host = state.begin >= 0 ? CopyOf(state) : state.values;
       StateView& view = views.emplace_back();
       view.kind = kind.name, view.tensor = state.tensor->name(), view.shape = state.shape, view.begin = state.first;
+      view.box = state.box, view.counts = state.counts;
       const size_t elements = static_cast<size_t>(host.numel());
       if (IsNarrow(host)) {
         view.bf16 = absl::MakeSpan(static_cast<uint16_t*>(host.mutable_data_ptr()), elements);

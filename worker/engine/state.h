@@ -35,6 +35,8 @@ class State {
     const Tensor* tensor;
     std::vector<uint64_t> shape;  // the tensor's, or a factor's
     uint64_t first;               // element of it
+    models::FlatBox box;
+    bool counts;
     at::Tensor values;
     int64_t begin;  // in the copy, whose elements have 4 bytes; -1: there is none
   };
@@ -46,8 +48,8 @@ class State {
   void Allocate();
   template <typename Copy>
   void ForEachCopy(const Copy& copy);
-  void AddState(Kind& kind, const Tensor* tensor, uint64_t first, const at::Tensor& values,
-                std::vector<uint64_t> shape = {});
+  void AddState(Kind& kind, const OwnedExtent& extent, const at::Tensor& values);
+  void AddState(Kind& kind, OwnedState state);
   at::Tensor CopyOf(const OwnedState& state) const;
 
   const std::vector<OwnedExtent>* const extents_;

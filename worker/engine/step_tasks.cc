@@ -94,6 +94,10 @@ StepTasks::Handler StepTasks::HandlerOf(OpKind kind) {
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->Recompute(op); }); };
     case OpKind::kBackward:
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->Backward(op); }); };
+    case OpKind::kBackwardInputs:
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->BackwardInputs(op); }); };
+    case OpKind::kBackwardWeights:
+      return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->BackwardWeights(op); }); };
     case OpKind::kOffloadInput:
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.microbatches->OffloadInput(op); }); };
     case OpKind::kReleaseInput:

@@ -240,7 +240,8 @@ void Storage::FindExtents() {
       if (begin >= end) continue;
       const int64_t in_part = begin - part.begin;
       extents_.push_back({tensors.at(flat.name), begin - start, end - begin, part.frozen ? -1 : part.at + in_part,
-                          Stored(part).narrow(0, in_part, end - begin)});
+                          Stored(part).narrow(0, in_part, end - begin),
+                          models::Counts(*inventory_, *tensors.at(flat.name))});
     }
   }
 }
@@ -654,19 +655,32 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
     if (op.kind == OpKind::kReceiveTied) accesses.push_back(Writes(tied.value));
     if (traits.pass != Pass::kNone) accesses.push_back(Reads(tied.value));
     if (!tied.added.defined()) continue;
-    if (traits.pass == Pass::kBackward) accesses.push_back(Writes(tied.added));
+    if (traits.gradients == GradientUse::kAdd) accesses.push_back(Writes(tied.added));
     if (op.kind == OpKind::kSendTiedGradient) accesses.push_back(Reads(tied.added));
   }
   return accesses;
 }
 
 at::Tensor Storage::OwnedNorm() const {
-  if (offloads()) return FlatNorm(host_gradients_);
-  if (own_gradients_.defined()) return FlatNorm(own_gradients_);
-  if (OwnsAll()) return FlatNorm(gradients_);  // zeros between the tensors
+  const bool all_count =
+      std::all_of(extents_.begin(), extents_.end(), [](const OwnedExtent& extent) { return extent.counts; });
+  const at::Tensor& own = offloads() ? host_gradients_ : own_gradients_;
+  if (all_count && own.defined()) return FlatNorm(own);
+  if (all_count && OwnsAll()) return FlatNorm(gradients_);  // zeros between the tensors
   std::vector<at::Tensor> norms;
-  for (const Mine& mine : trained_.mine) norms.push_back(FlatNorm(OwnedGradient(mine)).view({1}));
-  if (norms.empty()) return at::zeros({}, gradients_.options());
+  const auto add = [&](const at::Tensor& gradient) { norms.push_back(FlatNorm(gradient).view({1})); };
+  if (all_count) {
+    for (const Mine& mine : trained_.mine) add(OwnedGradient(mine));
+  } else {
+    for (const OwnedExtent& extent : extents_) {
+      if (!extent.counts || extent.own < 0) continue;
+      const auto after = std::partition_point(trained_.mine.begin(), trained_.mine.end(),
+                                              [&](const Mine& mine) { return mine.own <= extent.own; });
+      const Mine& mine = *std::prev(after);
+      add(UpdateGradient(mine).narrow(0, extent.own - mine.own, extent.length));
+    }
+  }
+  if (norms.empty()) return at::zeros({}, own.defined() ? own.options() : gradients_.options());
   return at::linalg_vector_norm(at::cat(norms));
 }
 

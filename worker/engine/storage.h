@@ -49,8 +49,9 @@ struct OwnedExtent {
   const Tensor* tensor = nullptr;  // of the inventory
   int64_t begin = 0;               // element of the tensor
   int64_t length = 0;
-  int64_t own = -1;   // index among all trained elements that the rank owns; -1: frozen
-  at::Tensor stored;  // [length], fp32 or bf16
+  int64_t own = -1;    // index among all trained elements that the rank owns; -1: frozen
+  at::Tensor stored;   // [length], fp32 or bf16
+  bool counts = true;  // in sums over ranks and in checkpoints: no other share has the same (models::Counts)
 };
 
 class Storage {

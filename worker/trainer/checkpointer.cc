@@ -154,7 +154,7 @@ Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank) : assignmen
   // What lies on a GPU is copied by Pull(). Without periodic checkpoints, the first request allocates the copy.
   if (!writes() || !rank_.engine->state_is_live() || (options.has_async() && !options.async())) return;
   if (options.every_steps() > 0 || options.every_seconds() > 0)
-    copy_.emplace(RunsOf(*rank_.engine, Which::kAll, WritesBuffers()));
+    copy_.emplace(RunsToWrite(*rank_.engine, WritesBuffers()));
   if (copy_.has_value() && !copy_->fits()) {
     LogWarn("asynchronous checkpoints are off, so training waits for each write", {{"reason", copy_->why()}});
   }
@@ -168,14 +168,16 @@ bool Checkpointer::writes() const {
 }
 
 bool Checkpointer::WritesBuffers() const {
-  return writes() && strategies::ShardInStage(rank_.program.layout, assignment_.key().rank()) == 0;
+  const strategies::Layout& layout = rank_.program.layout;
+  const uint32_t rank = assignment_.key().rank();
+  return writes() && strategies::ShardInStage(layout, rank) == 0 && layout.roles[rank].tensor() == 0;
 }
 
 absl::Status Checkpointer::Begin(uint64_t step, uint64_t samples_consumed) {
   const Checkpoint& options = assignment_.spec().train().checkpoint();
   if (options.has_async() && !options.async()) return Write(step, samples_consumed);
   if (!rank_.engine->state_is_live()) return Start(step, samples_consumed, /*copy=*/false);
-  if (!copy_.has_value()) copy_.emplace(RunsOf(*rank_.engine, Which::kAll, WritesBuffers()));
+  if (!copy_.has_value()) copy_.emplace(RunsToWrite(*rank_.engine, WritesBuffers()));
   if (!copy_->fits()) return Write(step, samples_consumed);
   return Start(step, samples_consumed, /*copy=*/true);
 }
@@ -193,7 +195,7 @@ absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool 
   const absl::Status own = before.ok() ? Explain(name, Prepare(name)) : before;
   const absl::Status all = Agree(own);
   if (!all.ok()) return own.ok() ? Explain(name, all) : own;
-  std::vector<checkpoint::TensorRun> runs = RunsOf(*rank_.engine, Which::kAll, WritesBuffers());
+  std::vector<checkpoint::TensorRun> runs = RunsToWrite(*rank_.engine, WritesBuffers());
   if (copy) runs = copy_->Take(std::move(runs));
   std::optional<Manifest> manifest;
   if (first()) manifest = MakeManifest(assignment_, rank_, step, samples_consumed);

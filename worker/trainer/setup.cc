@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
                                                            const SetUpOptions& options) {
   engine::Config config;
   const uint32_t rank = assignment.key().rank();
-  const strategies::StageModel stage(program.inventory, program.layout, program.layout.roles[rank].stage());
+  const strategies::StageModel stage(program.inventory, program.layout, program.layout.roles[rank]);
   config.inventory = stage.inventory();
   config.table = stage.table();
   config.rank = rank;
@@ -52,7 +52,7 @@ absl::Status CheckRole(const Assignment& assignment, const std::vector<RankRole>
   const uint32_t rank = assignment.key().rank();
   const RankRole &assigned = assignment.role(), &own = roles[rank];
   if (assigned.rank() == rank && assigned.shard() == own.shard() && assigned.replica() == own.replica() &&
-      assigned.stage() == own.stage()) {
+      assigned.stage() == own.stage() && assigned.tensor() == own.tensor()) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(

@@ -24,12 +24,16 @@ Lane LaneOf(Stream stream) {
     case Stream::kFetch:
       return LANE_FETCH;
     case Stream::kSendActivations:
+    case Stream::kSendActivationsBack:
       return LANE_SEND_ACTIVATIONS;
     case Stream::kReceiveActivations:
+    case Stream::kReceiveActivationsBack:
       return LANE_RECEIVE_ACTIVATIONS;
     case Stream::kSendGradients:
+    case Stream::kSendGradientsBack:
       return LANE_SEND_GRADIENTS;
     case Stream::kReceiveGradients:
+    case Stream::kReceiveGradientsBack:
       return LANE_RECEIVE_GRADIENTS;
   }
   return LANE_UNSPECIFIED;

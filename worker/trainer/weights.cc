@@ -25,14 +25,33 @@ constexpr uint32_t kInferenceSequences = 4;  // per batch
 
 }  // namespace
 
-std::vector<checkpoint::TensorRun> RunsOf(engine::Engine& engine, Which which, bool buffers) {
+namespace {
+
+checkpoint::TensorRun RunOf(engine::StateView view) {
+  const bool parameter = view.kind == "parameter" || view.kind == "buffer";
+  return {parameter ? view.tensor : absl::StrCat("optimizer.", view.kind, ".", view.tensor),
+          std::move(view.shape),
+          view.begin,
+          view.values,
+          view.bf16,
+          view.box};
+}
+
+}  // namespace
+
+std::vector<checkpoint::TensorRun> RunsToRead(engine::Engine& engine, Which which) {
   std::vector<checkpoint::TensorRun> runs;
   for (engine::StateView& view : engine.State()) {
-    const bool parameter = view.kind == "parameter" || view.kind == "buffer";
-    if (!parameter && which == Which::kParameters) continue;
-    if (view.kind == "buffer" && !buffers) continue;
-    runs.push_back({parameter ? view.tensor : absl::StrCat("optimizer.", view.kind, ".", view.tensor),
-                    std::move(view.shape), view.begin, view.values, view.bf16});
+    if (which == Which::kParameters && view.kind != "parameter" && view.kind != "buffer") continue;
+    runs.push_back(RunOf(std::move(view)));
+  }
+  return runs;
+}
+
+std::vector<checkpoint::TensorRun> RunsToWrite(engine::Engine& engine, bool buffers) {
+  std::vector<checkpoint::TensorRun> runs;
+  for (engine::StateView& view : engine.State()) {
+    if (view.counts && (buffers || view.kind != "buffer")) runs.push_back(RunOf(std::move(view)));
   }
   return runs;
 }
@@ -43,7 +62,7 @@ absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine:
   for (const Unit& unit : checkpoint.manifest().inventory().units()) {
     for (const Tensor& tensor : unit.tensors()) there.insert(tensor.name());
   }
-  for (const checkpoint::TensorRun& run : RunsOf(engine, which)) {
+  for (const checkpoint::TensorRun& run : RunsToRead(engine, which)) {
     // Adapters of a model that had none begin as they are.
     if (which == Which::kParameters && models::IsAdapter(run.name) && !there.contains(run.name)) continue;
     if (absl::Status status = checkpoint.Read(run, scratch); !status.ok()) return status;
@@ -58,7 +77,7 @@ absl::Status Import(const std::string& directory, const Model& model, engine::En
     return absl::FailedPreconditionError(
         absl::StrCat("model.from: ", directory, "/config.json says ", std::string(status.message())));
   }
-  for (const checkpoint::TensorRun& run : RunsOf(engine, Which::kParameters)) {
+  for (const checkpoint::TensorRun& run : RunsToRead(engine, Which::kParameters)) {
     if (models::IsAdapter(run.name)) continue;
     if (absl::Status status = from->Read(run); !status.ok()) return status;
   }
@@ -163,7 +182,7 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
   *manifest.mutable_inventory() = model->inventory;
   *manifest.mutable_table() = partition::Replicated(model->inventory);
   if (absl::Status status = model->engine->Pull(); !status.ok()) return status;
-  return checkpoint::Write(path, std::move(manifest), RunsOf(*model->engine, Which::kParameters));
+  return checkpoint::Write(path, std::move(manifest), RunsToRead(*model->engine, Which::kParameters));
 }
 
 absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {

@@ -13,10 +13,12 @@ namespace muster::trainer {
 
 enum class Which { kParameters, kAll };
 
-// The engine's state as runs of a shard: parameters and buffers under their names, the rest as
-// "optimizer.<kind>.<name>". Views into the engine; on a GPU, call Pull() before reading them and Push() after writing.
-// `buffers`: every rank has them, and only the first one writes them.
-std::vector<checkpoint::TensorRun> RunsOf(engine::Engine& engine, Which which, bool buffers = true);
+// The engine's state as runs of shards: parameters and buffers under their names, the rest as
+// "optimizer.<kind>.<name>". Views into the engine; on a GPU, Push() after writing them.
+std::vector<checkpoint::TensorRun> RunsToRead(engine::Engine& engine, Which which);
+// What this rank writes of a checkpoint: not what a rank with another share of the model writes alike. On a GPU, Pull()
+// before. `buffers`: every rank has them, and only the first one writes them.
+std::vector<checkpoint::TensorRun> RunsToWrite(engine::Engine& engine, bool buffers);
 
 // Reads the engine's state from the checkpoint. FailedPrecondition: it belongs to another model or optimizer. DataLoss:
 // the data read is damaged; the state is then partly overwritten.

@@ -32,21 +32,35 @@ Activations AutogradUnit::Forward(const Context& context, const Activations& in,
   return {y.detach()};
 }
 
-Activations AutogradUnit::Backward(const Context&, Saved saved, const Activations& grads) {
-  std::vector<at::Tensor> inputs, sinks;
+Activations AutogradUnit::Backward(const Context& context, Saved saved, const Activations& grads) {
+  Saved deferred;
+  Activations returned = BackwardInputs(context, std::move(saved), grads, deferred);
+  BackwardWeights(std::move(deferred));
+  return returned;
+}
+
+Activations AutogradUnit::BackwardInputs(const Context&, Saved saved, const Activations& grads, Saved& deferred) {
+  std::vector<at::Tensor> inputs;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].gradient.defined()) continue;
-    inputs.push_back(leaves_[i]);
-    sinks.push_back(parameters_[i].gradient);
+    if (parameters_[i].gradient.defined()) inputs.push_back(leaves_[i]);
   }
   const bool returns = saved.tensors[0].requires_grad();
   if (returns) inputs.push_back(saved.tensors[0]);
   if (inputs.empty()) return {};
-  std::vector<at::Tensor> gradients = Gradients(saved.tensors[1], grads[0], inputs);
-  const c10::AutoGradMode off(false);
-  for (size_t i = 0; i < sinks.size(); ++i) sinks[i].add_(gradients[i]);
+  deferred.tensors = Gradients(saved.tensors[1], grads[0], inputs);
   if (!returns) return {};
-  return {std::move(gradients.back())};
+  at::Tensor returned = std::move(deferred.tensors.back());
+  deferred.tensors.pop_back();
+  return {std::move(returned)};
+}
+
+void AutogradUnit::BackwardWeights(Saved deferred) {
+  const c10::AutoGradMode off(false);
+  auto gradient = deferred.tensors.begin();
+  for (const Parameter& parameter : parameters_) {
+    if (gradient == deferred.tensors.end()) return;
+    if (parameter.gradient.defined()) parameter.gradient.add_(*gradient++);
+  }
 }
 
 }  // namespace muster::units

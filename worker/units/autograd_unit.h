@@ -13,6 +13,9 @@ class AutogradUnit : public UnitModule {
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) final;
   Activations Backward(const Context& context, Saved saved, const Activations& grads) final;
+  // Autograd reads parameters for both halves, so the first one computes all gradients and the second adds them.
+  Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred) final;
+  void BackwardWeights(Saved deferred) final;
 
  protected:
   // `in`: the activations, or of the model's first unit the batch's inputs. `kept`: in mode generate, what the unit

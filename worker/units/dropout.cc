@@ -48,6 +48,7 @@ void DropRow(const float* factors, int64_t n, N* row) {
 uint32_t DropoutPlace::least() const { return static_cast<uint32_t>(std::min(std::ceil(rate * 0x1p32), 0x1p32 - 1)); }
 
 void DropoutFactors(const DropoutPlace& place, int64_t sample, int64_t first, int64_t n, float* out) {
+  first += place.first_element;
   const uint32_t least = place.least();
   const float scale = place.scale();
   const uint32_t of = static_cast<uint32_t>(place.first_sample + sample);

@@ -11,9 +11,9 @@
 
 namespace muster::units {
 
-// Makes `unit` of `model`, which is resolved. The parameters are as many as the unit has and borrows.
+// Makes `unit` of `inventory`, whose model is resolved. The parameters are as many as the unit has and borrows.
 // Unimplemented: not a kind of the family's.
-using UnitMaker = absl::StatusOr<std::unique_ptr<UnitModule>> (*)(const Model& model, const Unit& unit,
+using UnitMaker = absl::StatusOr<std::unique_ptr<UnitModule>> (*)(const Inventory& inventory, const Unit& unit,
                                                                   std::vector<Parameter> parameters,
                                                                   const UnitOptions& options);
 

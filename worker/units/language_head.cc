@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "models/inventory.h"
+#include "models/inventory_build.h"
 #include "worker/units/autograd.h"
 #include "worker/units/gemm.h"
 #include "worker/units/language.h"
@@ -23,14 +24,6 @@
 
 namespace muster::units {
 namespace {
-
-// On piece_rows, in bf16 on a CPU: twice the rows take the same memory, and each block's embedding gradient is a
-// separate bf16 GEMM that is then added to the fp32 one.
-constexpr uint64_t kNarrowRowFactor = 2;
-// Logits are padded to a multiple of this many columns. Otherwise a vocabulary like 50,257 leaves tensor cores unused,
-// and on a CPU the GEMM takes a third longer because rows do not start at a cache line. Padding columns are masked or
-// skipped; the embedding has no rows for them.
-constexpr int64_t kAlignedLogits = 64;
 
 // Final norm, logits by the tied embedding, and cross entropy, in blocks of rows. Backward computes a block's logits,
 // adds their loss, turns them into their gradient in place, and multiplies with it. So in training, forward only saves
@@ -206,8 +199,20 @@ class Head final : public UnitModule {
 
 }  // namespace
 
+LanguageShare LanguageShareOf(const Inventory& inventory) {
+  if (!inventory.has_tensor_rank()) return {};
+  const uint64_t vocabulary = models::Find(inventory.task(), models::kTargets).bound();
+  const models::Part part =
+      models::PartOf(vocabulary, {.ranks = models::TensorRanks(inventory), .rank = inventory.tensor_rank()});
+  return {inventory.tensor_rank(), static_cast<int64_t>(part.begin), static_cast<int64_t>(vocabulary),
+          inventory.sequence_parallel()};
+}
+
 std::unique_ptr<UnitModule> MakeLanguageHead(FinalNorm norm, Parameter table, uint64_t piece_rows,
-                                             const UnitOptions& options) {
+                                             const LanguageShare& share, const UnitOptions& options) {
+  if (share.vocabulary > 0) {
+    return MakeVocabularyHead(std::move(norm), std::move(table), piece_rows, share, options);
+  }
   return std::make_unique<Head>(std::move(norm), std::move(table), piece_rows, options);
 }
 

@@ -1,10 +1,13 @@
+#include <ATen/ops/arange.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/index_add.h>
+#include <ATen/ops/zeros.h>
 
 #include <utility>
 
 #include "worker/units/language.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/tensor_rows.h"
 
 namespace muster::units {
 namespace {
@@ -27,13 +30,16 @@ void AddRows(const at::Tensor& ids, const at::Tensor& rows, const at::Tensor& ta
 
 class Embedding final : public UnitModule {
  public:
-  Embedding(Parameter table, Parameter positions, const UnitOptions& options)
+  Embedding(Parameter table, Parameter positions, const LanguageShare& share, const UnitOptions& options)
       : table_(std::move(table)),
         positions_(std::move(positions)),
+        share_(share),
         index_(options.index),
         flow_(WideType(table_.value.scalar_type())) {}
 
   Activations Forward(const Context& context, const Activations&, Saved&) override {
+    const TensorRows ranks(context, share_.sequence_parallel);
+    if (!ranks.alone()) return {ShareForward(context, ranks)};
     const int64_t tokens = context.inputs().size(1);
     at::Tensor rows = at::embedding(table_.value, context.inputs()).to(flow_);
     if (positions_.value.defined()) rows.add_(positions_.value.narrow(0, context.position, tokens));
@@ -42,6 +48,11 @@ class Embedding final : public UnitModule {
   }
 
   Activations Backward(const Context& context, Saved, const Activations& grads) override {
+    const TensorRows ranks(context, share_.sequence_parallel);
+    if (!ranks.alone()) {
+      ShareBackward(context, ranks, grads[0]);
+      return {};
+    }
     at::Tensor dx = grads[0].to(WideType(table_.value.scalar_type()));
     if (context.dropout.embedding > 0) {
       dx = dx.clone(at::MemoryFormat::Contiguous);
@@ -55,21 +66,71 @@ class Embedding final : public UnitModule {
   }
 
  private:
+  // Ids as rows of this rank's part of the table; those of other ranks' as row 0, and where they are.
+  std::pair<at::Tensor, at::Tensor> OwnIds(const Context& context) const {
+    const at::Tensor id = context.inputs().reshape({-1}).sub(share_.first_id);
+    const at::Tensor elsewhere = id.lt(0).logical_or_(id.ge(table_.value.size(0)));
+    return {id.masked_fill(elsewhere, 0), elsewhere.unsqueeze(1)};
+  }
+  // By row of this rank's, its place in the sequence.
+  static at::Tensor Places(const Context& context, const TensorRows& ranks, int64_t rows) {
+    const at::Tensor row = at::arange(rows, context.inputs().options()).add_(ranks.first(rows));
+    return row.remainder_(context.inputs().size(1)).add_(context.position);
+  }
+
+  // Each row is zero on all ranks but one, so their sum is exact in any dtype.
+  at::Tensor ShareForward(const Context& context, const TensorRows& ranks) const {
+    const auto [ids, elsewhere] = OwnIds(context);
+    const at::Tensor own = at::embedding(table_.value, ids).masked_fill_(elsewhere, 0);
+    const at::Tensor rows = ranks.Summed(own).to(flow_);
+    if (positions_.value.defined()) {
+      at::Tensor(rows).add_(positions_.value.index_select(0, Places(context, ranks, rows.size(0))));
+    }
+    DropRows(Place(context), context.inputs().size(1), ranks.first(rows.size(0)), rows);
+    return rows.view({context.inputs().size(0), -1, rows.size(1)});
+  }
+
+  void ShareBackward(const Context& context, const TensorRows& ranks, const at::Tensor& d) const {
+    const int64_t tokens = context.inputs().size(1), width = d.size(2);
+    at::Tensor dx = d.to(WideType(table_.value.scalar_type())).contiguous().view({-1, width});
+    if (context.dropout.embedding > 0) {
+      dx = dx.clone();
+      DropRows(Place(context), tokens, ranks.first(dx.size(0)), dx);
+    }
+    if (positions_.value.defined() && !ranks.divided()) {
+      if (positions_.gradient.defined()) {
+        at::Tensor(positions_.gradient).narrow(0, 0, tokens).add_(dx.view({-1, tokens, width}).sum(0));
+      }
+    } else if (positions_.value.defined()) {
+      at::Tensor sum = at::zeros({tokens, width}, dx.options());
+      sum.index_add_(0, Places(context, ranks, dx.size(0)), dx);
+      ranks.ranks().Sum(sum);
+      if (positions_.gradient.defined()) at::Tensor(positions_.gradient).narrow(0, 0, tokens).add_(sum);
+    }
+    const at::Tensor all = ranks.Whole(dx);
+    if (!table_.gradient.defined()) return;
+    const auto [ids, elsewhere] = OwnIds(context);
+    AddRows(ids, all.masked_fill(elsewhere, 0), table_.gradient);
+  }
+
+  DropoutPlace Place(const Context& context) const { return context.dropout.At(context.dropout.embedding, index_, 0); }
+
   // rows [samples, tokens, width]
   void Drop(const Context& context, const at::Tensor& rows) const {
-    const DropoutRates& dropout = context.dropout;
-    DropRows(dropout.At(dropout.embedding, index_, 0), rows.size(1), 0, rows.view({-1, rows.size(2)}));
+    DropRows(Place(context), rows.size(1), 0, rows.view({-1, rows.size(2)}));
   }
 
   const Parameter table_, positions_;
+  const LanguageShare share_;
   const int index_;
   const at::ScalarType flow_;  // dtype of its output
 };
 
 }  // namespace
 
-std::unique_ptr<UnitModule> MakeTokenEmbedding(Parameter table, Parameter positions, const UnitOptions& options) {
-  return std::make_unique<Embedding>(std::move(table), std::move(positions), options);
+std::unique_ptr<UnitModule> MakeTokenEmbedding(Parameter table, Parameter positions, const LanguageShare& share,
+                                               const UnitOptions& options) {
+  return std::make_unique<Embedding>(std::move(table), std::move(positions), share, options);
 }
 
 }  // namespace muster::units

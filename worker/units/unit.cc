@@ -1,10 +1,17 @@
 #include "worker/units/unit.h"
 
+#include <stdexcept>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "worker/units/family.h"
 
 namespace muster::units {
+
+Activations UnitModule::BackwardInputs(const Context&, Saved, const Activations&, Saved&) {
+  throw std::logic_error("the backward of this unit does not split");
+}
+void UnitModule::BackwardWeights(Saved) { throw std::logic_error("the backward of this unit does not split"); }
 
 absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Inventory& inventory, const Unit& unit,
                                                      std::vector<Parameter> parameters, const UnitOptions& options) {
@@ -17,8 +24,12 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Inventory& inventory,
     return absl::InvalidArgumentError(absl::StrCat("unit ", unit.name(), " was given ", options.buffers.size(),
                                                    " buffers, it has ", unit.buffers_size()));
   }
+  if (inventory.has_tensor_rank() && options.portable) {
+    return absl::UnimplementedError(absl::StrCat(
+        "unit ", unit.name(), " is a share of a unit (parallel.tensor), which ", "portable code does not compute"));
+  }
   for (const UnitFamily& family : UnitFamilies()) {
-    if (inventory.family() == family.name) return family.make(inventory.model(), unit, std::move(parameters), options);
+    if (inventory.family() == family.name) return family.make(inventory, unit, std::move(parameters), options);
   }
   return absl::UnimplementedError(absl::StrCat("unit ", unit.name(), " is of the family '", inventory.family(),
                                                "', which this build does not have"));

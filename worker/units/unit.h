@@ -42,8 +42,12 @@ struct DropoutRates {
 
   // The place of a unit: 0 its attention, or an embedding's sum; 1 what attention adds, 2 what the network adds.
   DropoutPlace At(double rate, int unit, uint32_t which) const {
-    return {rate,         seed,          static_cast<uint32_t>(step), static_cast<uint32_t>(unit) * 4 + which,
-            first_sample, step_on_device};
+    return {.rate = rate,
+            .seed = seed,
+            .step = static_cast<uint32_t>(step),
+            .place = static_cast<uint32_t>(unit) * 4 + which,
+            .first_sample = first_sample,
+            .step_on_device = step_on_device};
   }
 };
 
@@ -59,6 +63,22 @@ class SampleRanks {
   virtual void Sum(const at::Tensor& values) = 0;
 };
 
+// The ranks that compute the same samples, each with its share of the unit's tensors (Inventory.tensor_ranks). Each
+// makes the same calls in the same order, as the inventory declares (Unit.tensor_exchange). Tensors are contiguous, of
+// any floating dtype, on the unit's device. A failure is thrown, also through autograd.
+class TensorRanks {
+ public:
+  virtual ~TensorRanks() = default;
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
+  // In place, the sum over the ranks: the same bits on each.
+  virtual void Sum(const at::Tensor& values) = 0;
+  // `all` [size * n, ...] becomes the parts [n, ...] of all ranks in their order.
+  virtual void Gather(const at::Tensor& part, const at::Tensor& all) = 0;
+  // `part` [n, ...] becomes this rank's part of the sum over ranks of `all` [size * n, ...], which may be overwritten.
+  virtual void SumScattered(const at::Tensor& all, const at::Tensor& part) = 0;
+};
+
 struct Context {
   Mode mode = Mode::kTrain;
   int microbatch = 0;
@@ -66,7 +86,8 @@ struct Context {
   // Of a pass of training: whether the units before need the gradients that Backward returns. If not, it may return
   // nothing.
   bool input_gradient = true;
-  SampleRanks* ranks = nullptr;  // in training; null: this rank has all samples of the microbatch
+  SampleRanks* ranks = nullptr;   // in training; null: this rank has all samples of the microbatch
+  TensorRanks* tensor = nullptr;  // null: the unit is whole
   DropoutRates dropout;
   NamedTensors batch;    // the task's, [samples, ...]
   int64_t position = 0;  // position of the first token; nonzero in mode generate only
@@ -113,6 +134,13 @@ class UnitModule {
   // Adds the parameters' gradients to their sinks and returns the gradients of the inputs (none for an embedding).
   // `grads` are those of the outputs and may be overwritten; empty for the head, whose gradient begins with loss_scale.
   virtual Activations Backward(const Context& context, Saved saved, const Activations& grads) = 0;
+
+  // Backward in two, of a unit whose inventory states deferred_bytes; any number of passes may lie between. The first
+  // returns the gradients of the inputs, adds to no sink, and fills `deferred`, which holds nothing of the engine's
+  // memory: neither parameters nor what another rank sent. The second adds the parameters' gradients without reading
+  // parameters. Others throw.
+  virtual Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred);
+  virtual void BackwardWeights(Saved deferred);
 };
 
 struct UnitOptions {

@@ -371,7 +371,7 @@ struct DropoutFactors {
   uint64_t key;
   uint32_t step, place, least;  // the least word that is kept
   float scale;
-  int64_t first_sample, tokens, first_row, rows;
+  int64_t first_sample, first_element, tokens, first_row, rows;
   int width;
   const int64_t* step_on_device;  // in place of `step`, or null
 
@@ -379,7 +379,7 @@ struct DropoutFactors {
   template <typename Block>
   MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
     const uint32_t now = step_on_device == nullptr ? step : static_cast<uint32_t>(*step_on_device);
-    const int64_t row = first_row + at.x, first = row % tokens * width;
+    const int64_t row = first_row + at.x, first = first_element + row % tokens * width;
     const uint32_t sample = static_cast<uint32_t>(first_sample + row / tokens);
     block.Each(width, [&](int i) {
       const uint64_t element = static_cast<uint64_t>(first + i), of_four = element / 4;

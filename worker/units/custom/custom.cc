@@ -233,12 +233,12 @@ class CustomUnit final : public UnitModule {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeCustomUnit(const Model& model, const Unit& unit,
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeCustomUnit(const Inventory& inventory, const Unit& unit,
                                                            std::vector<Parameter> parameters,
                                                            const UnitOptions& options) {
   if (options.plugin == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the model is custom: its library, ", model.custom().library(), ", is not loaded"));
+        absl::StrCat("the model is custom: its library, ", inventory.model().custom().library(), ", is not loaded"));
   }
   const std::vector<plugin::Unit*> units = options.plugin->Units();
   const auto found =
@@ -246,7 +246,7 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeCustomUnit(const Model& model, c
   if (found == units.end() || (*found)->Parameters().size() + (*found)->Borrows().size() != parameters.size() ||
       (*found)->Buffers().size() != options.buffers.size()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the library ", model.custom().library(), " has no such unit ", unit.name()));
+        absl::StrCat("the library ", inventory.model().custom().library(), " has no such unit ", unit.name()));
   }
   if (!options.buffers.empty() && parameters[0].value.scalar_type() != at::kFloat) {
     return absl::UnimplementedError(absl::StrCat("precision.compute: unit ", unit.name(),

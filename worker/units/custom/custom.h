@@ -13,7 +13,7 @@ namespace muster::units {
 // the loss and the metrics from its output: by the library's own, or cross entropy. It does so in backward, with its
 // forward, so in training its forward only saves the input. A language model generates by computing the whole sequence
 // for each token: modules keep no cache. FailedPrecondition: no plugin. Unimplemented: bf16 parameters and buffers.
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeCustomUnit(const Model& model, const Unit& unit,
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeCustomUnit(const Inventory& inventory, const Unit& unit,
                                                            std::vector<Parameter> parameters,
                                                            const UnitOptions& options);
 

@@ -12,6 +12,8 @@
 #include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/split_backward.h"
+#include "worker/units/tensor_rows.h"
 
 namespace muster::units {
 namespace {
@@ -29,44 +31,59 @@ constexpr uint64_t kPanelRowFactor = 2;
 // is our own on CPUs, and LibTorch's where the row operations are those of GPUs.
 class Block final : public UnitModule {
  public:
-  Block(const Unit& unit, std::vector<Parameter> p, int64_t heads, const UnitOptions& options)
+  Block(const Unit& unit, std::vector<Parameter> p, int64_t heads, bool sequence_parallel, const UnitOptions& options)
       : p_(std::move(p)),
         gemms_(options.bf16_gemms),
         adapters_(MakeAdapters(unit, p_, gemms_)),
         rows_(p_[0].value.is_cpu() ? options.rows : RowCode::kDevice),
         narrow_(IsNarrow(p_[0].value)),
         heads_(heads),
+        sequence_parallel_(sequence_parallel),
         index_(options.index),
         piece_rows_(PieceRows(unit.piece_rows())) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
+    const TensorRows ranks(context, sequence_parallel_);
     const bool keep = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
-    const int64_t width = in[0].size(2);
+    const int64_t width = in[0].size(2), samples = in[0].size(0), tokens = in[0].size(1) * ranks.parts();
     const at::Tensor x = in[0].contiguous().view({-1, width});
-    const at::Tensor statistics = Wide(x, 2), statistics2 = Wide(x, 2), qkv = Narrow(x, 3 * width);
+    const at::Tensor statistics = Wide(x, 2), statistics2 = Wide(x, 2);
     const at::Tensor normed = Narrow(x, width), sum = Wide(x, width);
     Norm(x, p_[kLn1W].value, p_[kLn1B].value, normed, statistics, rows_);
-    gemms_.ComputeWithBias(normed, p_[kAttnW].value, p_[kAttnB].value, qkv);
-    Adapt(normed, kAttnW, qkv);
+    at::Tensor whole = ranks.Whole(normed);
+    const at::Tensor qkv = Narrow(whole, p_[kAttnW].value.size(1));
+    gemms_.ComputeWithBias(whole, p_[kAttnW].value, p_[kAttnB].value, qkv);
+    Adapt(whole, kAttnW, qkv);
+    whole = at::Tensor();
     at::Tensor attention;
     std::vector<at::Tensor> kept;  // for attention's backward
     if (context.mode == Mode::kGenerate) {
       saved.tensors.resize(1);
       // LibTorch's attention multiplies in the dtype of its inputs, so these are widened as well.
       const at::Tensor given = gemms_.ThroughPanels(qkv) ? qkv.to(at::kFloat) : qkv;
-      const at::Tensor all = ByHead(given, in[0].sizes());
+      const at::Tensor all = ByHead(given, samples);
       attention = AttendAfter(all.select(2, 0), all.select(2, 1), all.select(2, 2), context.position, saved.tensors[0])
-                      .view({-1, width})
+                      .view({qkv.size(0), -1})
                       .to(qkv.scalar_type());
     } else {
-      attention = Attend(qkv, in[0].sizes(), AttentionDropout(context), keep ? &kept : nullptr);
+      attention = Attend(qkv, samples, AttentionDropout(context, tokens), keep ? &kept : nullptr);
     }
-    const at::Tensor projected = narrow_ ? Narrow(x, width) : sum;
-    const Dropped dropped = ResidualDropout(context, kAttentionAdds, in[0].size(1));
-    AddAndNorm(x, projected, Project(attention, kProjW, kProjB, dropped, 0, projected), p_[kLn2W].value,
-               p_[kLn2B].value, sum, normed, statistics2, rows_);
-    const at::Tensor hidden = keep ? Narrow(x, 4 * width) : at::Tensor();
-    const at::Tensor y = FeedForward(normed, sum, hidden, ResidualDropout(context, kNetworkAdds, in[0].size(1)));
+    at::Tensor projected = narrow_ || ranks.divided() ? Narrow(qkv, width) : sum;
+    const Dropped dropped = ResidualDropout(context, kAttentionAdds, tokens);
+    at::Tensor bias;  // that is left to add
+    if (ranks.alone()) {
+      bias = Project(attention, kProjW, kProjB, dropped, 0, projected);
+    } else {
+      Multiply(attention, kProjW, projected);
+      projected = ranks.Summed(projected);
+      bias = DropSum(ranks, kProjB, dropped, projected);
+    }
+    AddAndNorm(x, projected, bias, p_[kLn2W].value, p_[kLn2B].value, sum, normed, statistics2, rows_);
+    projected = at::Tensor();
+    const at::Tensor hidden = keep ? Narrow(qkv, p_[kFcW].value.size(1)) : at::Tensor();
+    const Dropped network = ResidualDropout(context, kNetworkAdds, tokens);
+    const at::Tensor y = ranks.alone() ? FeedForward(normed, sum, hidden, network)
+                                       : FeedForwardOfShare(ranks, normed, sum, hidden, network);
     if (keep) {
       saved.tensors = {x, statistics, attention};
       saved.tensors.insert(saved.tensors.end(), kept.begin(), kept.end());
@@ -76,28 +93,60 @@ class Block final : public UnitModule {
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
-    const at::Tensor d = grads[0].contiguous();
-    const at::Tensor rows = Flat(d);  // becomes the gradient of the input
-    const int64_t tokens = d.size(1);
-    std::vector<at::Tensor>& kept = saved.tensors;
-    {
-      const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
-      FeedForwardBackward(sum, statistics2, hidden, ResidualDropout(context, kNetworkAdds, tokens), rows);
+    const TensorRows ranks(context, sequence_parallel_);
+    const std::vector<int> by_row = {kLn1W, kLn1B, kProjB, kLn2W, kLn2B, kFcProjB};
+    const VectorSinks vectors(ranks, p_, ranks.divided() ? by_row : std::vector<int>());
+    Activations d = Backward(context, ranks, std::move(saved), grads, GradientSinks(vectors.all()));
+    vectors.Finish();
+    return d;
+  }
+
+  Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred) override {
+    return Backward(context, TensorRows(context, sequence_parallel_), std::move(saved), grads,
+                    GradientSinks(p_, deferred));
+  }
+
+  // In the order in which Backward defers: the MLP's two for each block of rows, then attention's.
+  void BackwardWeights(Saved deferred) override {
+    const std::vector<at::Tensor> gemms = AddDeferredVectors(p_, std::move(deferred));
+    for (size_t k = 0; k < gemms.size(); k += 2) {
+      const bool mlp = k + 4 < gemms.size(), first = k % 4 == 0;
+      WeightGradient(gemms[k], gemms[k + 1], mlp ? (first ? kFcProjW : kFcW) : (first ? kProjW : kAttnW), {});
     }
-    const at::Tensor x = kept[0], statistics = kept[1];
-    const at::Tensor d_qkv = AttendAndProjectBackward({kept.begin() + 2, kept.end()}, rows, context, d.sizes());
-    kept.clear();
-    const at::Tensor normed = Narrow(x, x.size(1));
-    NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed, rows_);
-    AddColumnSums(d_qkv, p_[kAttnB].gradient, rows_);
-    GemmBackward(normed, d_qkv, kAttnW, normed);
-    NormBackward(normed, x, statistics, p_[kLn1W].value, rows, p_[kLn1W].gradient, p_[kLn1B].gradient, rows_);
-    return {d};
   }
 
  private:
   // The inventory's order.
   enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
+
+  Activations Backward(const Context& context, const TensorRows& ranks, Saved saved, const Activations& grads,
+                       const GradientSinks& sinks) const {
+    const at::Tensor d = grads[0].contiguous();
+    const at::Tensor rows = Flat(d);  // becomes the gradient of the input
+    const int64_t tokens = d.size(1) * ranks.parts();
+    std::vector<at::Tensor>& kept = saved.tensors;
+    {
+      const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
+      const Dropped network = ResidualDropout(context, kNetworkAdds, tokens);
+      if (ranks.alone()) {
+        FeedForwardBackward(sum, statistics2, hidden, network, rows, sinks);
+      } else {
+        FeedForwardBackwardOfShare(ranks, sinks, sum, statistics2, hidden, network, rows);
+      }
+    }
+    const at::Tensor x = kept[0], statistics = kept[1];
+    const at::Tensor d_qkv =
+        AttendAndProjectBackward({kept.begin() + 2, kept.end()}, rows, context, ranks, sinks, d.size(0), tokens);
+    kept.clear();
+    at::Tensor normed = Narrow(x, x.size(1));
+    NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed, rows_);
+    normed = ranks.Whole(normed);
+    const at::Tensor d_normed = sinks.Beside(normed);
+    AddColumnSums(d_qkv, sinks[kAttnB], rows_);
+    GemmBackward(normed, d_qkv, kAttnW, d_normed, sinks);
+    NormBackward(ranks.Summed(d_normed), x, statistics, p_[kLn1W].value, rows, sinks[kLn1W], sinks[kLn1B], rows_);
+    return {d};
+  }
 
   // Which of the unit's places drops.
   enum : uint32_t { kWeights, kAttentionAdds, kNetworkAdds };
@@ -106,8 +155,11 @@ class Block final : public UnitModule {
     int64_t tokens;  // rows of a sample
   };
 
-  DropoutPlace AttentionDropout(const Context& context) const {
-    return context.dropout.At(context.dropout.attention, index_, kWeights);
+  // Elements are those of all heads.
+  DropoutPlace AttentionDropout(const Context& context, int64_t tokens) const {
+    DropoutPlace place = context.dropout.At(context.dropout.attention, index_, kWeights);
+    if (context.tensor != nullptr) place.first_element = context.tensor->rank() * heads_ * tokens * tokens;
+    return place;
   }
   Dropped ResidualDropout(const Context& context, uint32_t which, int64_t tokens) const {
     return {context.dropout.At(context.dropout.residual, index_, which), tokens};
@@ -124,6 +176,13 @@ class Block final : public UnitModule {
     gemms_.ComputeWithBias(x, p_[weight].value, p_[bias].value, y);
     Adapt(x, weight, y);
     DropRows(dropped.place, dropped.tokens, first, y);
+    return at::zeros_like(p_[bias].value);
+  }
+  // The same of rows that all ranks have summed.
+  at::Tensor DropSum(const TensorRows& ranks, int bias, const Dropped& dropped, at::Tensor y) const {
+    if (!dropped.place.on()) return p_[bias].value;
+    y.add_(p_[bias].value);
+    DropRows(dropped.place, dropped.tokens, ranks.first(y.size(0)), y);
     return at::zeros_like(p_[bias].value);
   }
   // The gradient of what Project gave from that of what was dropped.
@@ -157,13 +216,13 @@ class Block final : public UnitModule {
   }
 
   // The gradient of rows that a gemm and its bias gave, as a gemm takes it; the bias's is added.
-  at::Tensor GemmGradient(const at::Tensor& d, int bias) const {
+  at::Tensor GemmGradient(const at::Tensor& d, int bias, const GradientSinks& sinks) const {
     if (!narrow_) {
-      AddColumnSums(d, p_[bias].gradient, rows_);
-      return d;
+      AddColumnSums(d, sinks[bias], rows_);
+      return sinks.Unchanging(d);
     }
     const at::Tensor narrow = Narrow(d, d.size(1));
-    NarrowAndSum(d, narrow, p_[bias].gradient, rows_);
+    NarrowAndSum(d, narrow, sinks[bias], rows_);
     return narrow;
   }
 
@@ -186,28 +245,34 @@ class Block final : public UnitModule {
     if (p_[weight].gradient.defined()) gemms_.AddTo(p_[weight].gradient, x.t(), d);
     if (inner.defined()) adapters_[weight]->AddGradients(x, d, inner);
   }
+  void AddOrDefer(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& inner,
+                  const GradientSinks& sinks) const {
+    if (!sinks.defers()) return WeightGradient(x, d, weight, inner);
+    sinks.Defer(x, d);
+  }
   void InputGradient(const at::Tensor& d, int weight, const at::Tensor& inner, const at::Tensor& d_x) const {
     gemms_.Compute(d, p_[weight].value.t(), d_x);
     if (inner.defined()) adapters_[weight]->AddInputGradient(inner, d_x);
   }
   // Both; d_x may be x.
-  void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& d_x) const {
+  void GemmBackward(const at::Tensor& x, const at::Tensor& d, int weight, const at::Tensor& d_x,
+                    const GradientSinks& sinks) const {
     const at::Tensor inner = InnerGradient(d, weight);
-    WeightGradient(x, d, weight, inner);
+    AddOrDefer(x, d, weight, inner, sinks);
     InputGradient(d, weight, inner, d_x);
   }
 
-  at::Tensor ByHead(const at::Tensor& qkv, at::IntArrayRef shape) const {
-    return qkv.view({shape[0], shape[1], 3, heads_, shape[2] / heads_});
+  at::Tensor ByHead(const at::Tensor& qkv, int64_t samples) const {
+    return qkv.view({samples, qkv.size(0) / samples, 3, heads_, qkv.size(1) / 3 / heads_});
   }
 
   // Returns attention's output; `kept`, if not null, receives what its backward needs beside that.
-  at::Tensor Attend(const at::Tensor& qkv, at::IntArrayRef shape, const DropoutPlace& dropout,
+  at::Tensor Attend(const at::Tensor& qkv, int64_t samples, const DropoutPlace& dropout,
                     std::vector<at::Tensor>* kept) const {
-    const at::Tensor by_head = ByHead(qkv, shape);
+    const at::Tensor by_head = ByHead(qkv, samples);
     const at::Tensor q = by_head.select(2, 0), k = by_head.select(2, 1), v = by_head.select(2, 2);
     if (rows_ == RowCode::kDevice) return AttendByOperator(q, k, v, kept, dropout);
-    const at::Tensor out = at::empty({qkv.size(0), shape[2]}, qkv.options());
+    const at::Tensor out = at::empty({qkv.size(0), qkv.size(1) / 3}, qkv.options());
     const at::Tensor log_sums = at::empty({qkv.size(0) * heads_}, qkv.options().dtype(WideType(qkv.scalar_type())));
     units::Attend(q, k, v, out, log_sums, dropout);
     if (kept != nullptr) *kept = {qkv, log_sums};
@@ -217,18 +282,21 @@ class Block final : public UnitModule {
   // Backward of attention and of its output projection. `kept`: attention's output, and what Attend kept. Returns the
   // gradient of q k v.
   at::Tensor AttendAndProjectBackward(std::vector<at::Tensor> kept, const at::Tensor& d, const Context& context,
-                                      at::IntArrayRef shape) const {
+                                      const TensorRows& ranks, const GradientSinks& sinks, int64_t samples,
+                                      int64_t tokens) const {
     const at::Tensor attention = kept[0];
     kept.erase(kept.begin());
-    const at::Tensor d_attention = at::empty_like(attention), d_qkv = Narrow(d, 3 * shape[2]);
-    const at::Tensor added = Undropped(d, ResidualDropout(context, kAttentionAdds, shape[1]), 0);
-    GemmBackward(attention, GemmGradient(added, kProjB), kProjW, d_attention);
+    const at::Tensor d_attention = at::empty_like(attention), d_qkv = Narrow(attention, 3 * attention.size(1));
+    const Dropped dropped = ResidualDropout(context, kAttentionAdds, tokens);
+    const at::Tensor added = Undropped(d, dropped, ranks.first(d.size(0)));
+    GemmBackward(attention, ranks.Whole(GemmGradient(added, kProjB, sinks)), kProjW, d_attention, sinks);
     if (rows_ == RowCode::kDevice) {
       AttendByOperatorBackward(kept, d_attention, d_qkv);
     } else {
-      const at::Tensor by_head = ByHead(kept[0], shape), d_by_head = ByHead(d_qkv, shape);
+      const at::Tensor by_head = ByHead(kept[0], samples), d_by_head = ByHead(d_qkv, samples);
       AttendBackward(by_head.select(2, 0), by_head.select(2, 1), by_head.select(2, 2), attention, kept[1], d_attention,
-                     d_by_head.select(2, 0), d_by_head.select(2, 1), d_by_head.select(2, 2), AttentionDropout(context));
+                     d_by_head.select(2, 0), d_by_head.select(2, 1), d_by_head.select(2, 2),
+                     AttentionDropout(context, tokens));
     }
     return d_qkv;
   }
@@ -255,32 +323,80 @@ class Block final : public UnitModule {
 
   // d, the gradient of FeedForward's result, becomes that of `sum`.
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
-                           const Dropped& dropped, const at::Tensor& d) const {
+                           const Dropped& dropped, const at::Tensor& d, const GradientSinks& sinks) const {
     const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
-    const at::Tensor active = at::empty({piece, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
-    const at::Tensor normed = at::empty({piece, width}, hidden.options());
+    at::Tensor active = at::empty({piece, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
+    at::Tensor normed = at::empty({piece, width}, hidden.options());
+    const at::Tensor d_normed = sinks.Beside(normed);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
+      if (sinks.defers() && r > 0) {  // each block keeps its own
+        active = at::empty({n, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
+        normed = at::empty({n, width}, hidden.options());
+      }
       const at::Tensor g = active.narrow(0, 0, n), row = normed.narrow(0, 0, n), s = sum.narrow(0, r, n);
       const at::Tensor h = hidden.narrow(0, r, n), st = statistics.narrow(0, r, n);
-      const at::Tensor dy = GemmGradient(Undropped(d.narrow(0, r, n), dropped, r), kFcProjB);
-      const at::Tensor dh = d_hidden.narrow(0, 0, n);
+      const at::Tensor dy = GemmGradient(Undropped(d.narrow(0, r, n), dropped, r), kFcProjB, sinks);
+      const at::Tensor dh = d_hidden.narrow(0, 0, n), d_row = d_normed.narrow(0, 0, n);
       const at::Tensor inner = InnerGradient(dy, kFcProjW);
       InputGradient(dy, kFcProjW, inner, dh);
-      GeluBackward(h, p_[kFcB].value, g, dh, p_[kFcB].gradient, rows_);
-      WeightGradient(g, dy, kFcProjW, inner);
+      GeluBackward(h, p_[kFcB].value, g, dh, sinks[kFcB], rows_);
+      AddOrDefer(g, dy, kFcProjW, inner, sinks);
       NormAgain(s, st, p_[kLn2W].value, p_[kLn2B].value, row, rows_);
-      GemmBackward(row, dh, kFcW, row);
-      NormBackward(row, s, st, p_[kLn2W].value, d.narrow(0, r, n), p_[kLn2W].gradient, p_[kLn2B].gradient, rows_);
+      GemmBackward(row, dh, kFcW, d_row, sinks);
+      NormBackward(d_row, s, st, p_[kLn2W].value, d.narrow(0, r, n), sinks[kLn2W], sinks[kLn2B], rows_);
     }
+  }
+
+  // The two above of a share of the hidden layer. The ranks sum what they give for all rows.
+  at::Tensor FeedForwardOfShare(const TensorRows& ranks, const at::Tensor& normed, const at::Tensor& sum,
+                                const at::Tensor& hidden, const Dropped& dropped) const {
+    const at::Tensor all = ranks.Whole(normed), y = at::empty_like(sum);
+    const int64_t rows = all.size(0), piece = Piece(all);
+    const at::Tensor active = at::empty({piece, p_[kFcW].value.size(1)}, all.options());
+    const at::Tensor scratch = hidden.defined() ? hidden : at::empty_like(active);
+    const at::Tensor given = narrow_ || ranks.divided() ? Narrow(all, sum.size(1)) : y;
+    for (int64_t r = 0; r < rows; r += piece) {
+      const int64_t n = std::min(piece, rows - r);
+      const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n), g = active.narrow(0, 0, n);
+      Multiply(all.narrow(0, r, n), kFcW, h);
+      AddAndGelu(h, p_[kFcB].value, g, rows_);
+      Multiply(g, kFcProjW, given.narrow(0, r, n));
+    }
+    const at::Tensor added = ranks.Summed(given);
+    AddGemm(sum, added, DropSum(ranks, kFcProjB, dropped, added), y, rows_);
+    return y;
+  }
+
+  void FeedForwardBackwardOfShare(const TensorRows& ranks, const GradientSinks& sinks, const at::Tensor& sum,
+                                  const at::Tensor& statistics, const at::Tensor& hidden, const Dropped& dropped,
+                                  const at::Tensor& d) const {
+    const at::Tensor all_dy = ranks.Whole(GemmGradient(Undropped(d, dropped, ranks.first(d.size(0))), kFcProjB, sinks));
+    at::Tensor normed = Narrow(sum, sum.size(1));  // becomes its gradient
+    NormAgain(sum, statistics, p_[kLn2W].value, p_[kLn2B].value, normed, rows_);
+    normed = ranks.Whole(normed);
+    const int64_t rows = normed.size(0), piece = Piece(normed);
+    const at::Tensor active = at::empty({piece, hidden.size(1)}, hidden.options()), d_hidden = at::empty_like(active);
+    for (int64_t r = 0; r < rows; r += piece) {
+      const int64_t n = std::min(piece, rows - r);
+      const at::Tensor g = active.narrow(0, 0, n), dh = d_hidden.narrow(0, 0, n), row = normed.narrow(0, r, n);
+      const at::Tensor h = hidden.narrow(0, r, n), dy = all_dy.narrow(0, r, n);
+      InputGradient(dy, kFcProjW, {}, dh);
+      GeluBackward(h, p_[kFcB].value, g, dh, sinks[kFcB], rows_);
+      WeightGradient(g, dy, kFcProjW, {});
+      GemmBackward(row, dh, kFcW, row, sinks);
+    }
+    normed = ranks.Summed(normed);
+    NormBackward(normed, sum, statistics, p_[kLn2W].value, d, sinks[kLn2W], sinks[kLn2B], rows_);
   }
 
   const std::vector<Parameter> p_;
   const Gemms gemms_;
   const Adapters adapters_;
   const RowCode rows_;
-  const bool narrow_;  // parameters and GEMMs in bf16 or fp16
-  const int64_t heads_;
+  const bool narrow_;    // parameters and GEMMs in bf16 or fp16
+  const int64_t heads_;  // of this rank
+  const bool sequence_parallel_;
   const int index_;
   const uint64_t piece_rows_;
 };
@@ -288,8 +404,8 @@ class Block final : public UnitModule {
 }  // namespace
 
 std::unique_ptr<UnitModule> MakeGpt2Block(const Unit& unit, std::vector<Parameter> parameters, int64_t heads,
-                                          const UnitOptions& options) {
-  return std::make_unique<Block>(unit, std::move(parameters), heads, options);
+                                          bool sequence_parallel, const UnitOptions& options) {
+  return std::make_unique<Block>(unit, std::move(parameters), heads, sequence_parallel, options);
 }
 
 }  // namespace muster::units

@@ -12,12 +12,12 @@
 namespace muster::units {
 
 // UnitMaker of the family.
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeGpt2Unit(const Model& model, const Unit& unit,
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeGpt2Unit(const Inventory& inventory, const Unit& unit,
                                                          std::vector<Parameter> parameters, const UnitOptions& options);
 
 // The block with a hand-written backward, and the reference by LibTorch's operators and autograd.
 std::unique_ptr<UnitModule> MakeGpt2Block(const Unit& unit, std::vector<Parameter> parameters, int64_t heads,
-                                          const UnitOptions& options);
+                                          bool sequence_parallel, const UnitOptions& options);
 std::unique_ptr<UnitModule> MakePortableGpt2Block(const Unit& unit, std::vector<Parameter> parameters, int64_t heads,
                                                   const UnitOptions& options);
 

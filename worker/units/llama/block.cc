@@ -1,6 +1,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <optional>
@@ -15,6 +16,8 @@
 #include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/split_backward.h"
+#include "worker/units/tensor_rows.h"
 
 namespace muster::units {
 namespace {
@@ -83,10 +86,11 @@ class Projection {
     for (const Adapted& part : adapted_) part.adapter.Forward(x, part.Of(y));
   }
 
-  // Adds the parameters' gradients; d_x, which may be x, becomes the gradient of x from d, that of y.
-  void Backward(const at::Tensor& x, const at::Tensor& d, const at::Tensor& d_x) const {
+  // Adds the parameters' gradients, or defers that; d_x, which may be x if it does not, becomes the gradient of x from
+  // d, that of y.
+  void Backward(const at::Tensor& x, const at::Tensor& d, const at::Tensor& d_x, const GradientSinks& sinks) const {
     const std::vector<at::Tensor> inner = InnerGradients(d);
-    AddGradients(x, d, inner);
+    AddOrDefer(x, d, inner, sinks);
     InputGradient(d, inner, d_x);
   }
 
@@ -95,6 +99,11 @@ class Projection {
     std::vector<at::Tensor> inner;
     for (const Adapted& part : adapted_) inner.push_back(part.adapter.InnerGradient(part.Of(d)));
     return inner;
+  }
+  void AddOrDefer(const at::Tensor& x, const at::Tensor& d, const std::vector<at::Tensor>& inner,
+                  const GradientSinks& sinks) const {
+    if (!sinks.defers()) return AddGradients(x, d, inner);
+    sinks.Defer(x, d);
   }
   void AddGradients(const at::Tensor& x, const at::Tensor& d, const std::vector<at::Tensor>& inner) const {
     EachPart(d, [&](const LinearPart& part, const at::Tensor& columns) {
@@ -143,7 +152,8 @@ class Projection {
 // GPT-2's block.
 class LlamaBlock final : public UnitModule {
  public:
-  LlamaBlock(const Llama& model, const Unit& unit, std::vector<Parameter> p, const UnitOptions& options)
+  LlamaBlock(const Llama& model, const Unit& unit, std::vector<Parameter> p, const LanguageShare& share,
+             const UnitOptions& options)
       : model_(model),
         at_(ParametersOf(model)),
         p_(std::move(p)),
@@ -157,8 +167,14 @@ class LlamaBlock final : public UnitModule {
         down_(gemms_, rows_, {Linear(at_.down)}),
         rope_(MakeRopeTable(model, p_[0].value.options().dtype(WideType(p_[0].value.scalar_type())))),
         narrow_(IsNarrow(p_[0].value)),
-        q_width_(int64_t{model.heads()} * model.head_width()),
-        kv_width_(int64_t{model.key_value_heads()} * model.head_width()),
+        sequence_parallel_(share.sequence_parallel),
+        q_width_(Value(at_.q).size(0)),
+        kv_width_(Value(at_.k).size(0)),
+        seen_kv_width_(int64_t{unit.attention().key_value_heads()} * model.head_width()),
+        // All queries' heads of this rank see the same one; each serves as many of all heads.
+        seen_kv_column_(mirrors_keys() ? share.rank * q_width_ / (model.heads() / model.key_value_heads()) /
+                                             model.head_width() * model.head_width()
+                                       : 0),
         seen_(rows_ == RowCode::kDevice
                   ? MakeKeyWindow(unit.attention().window(), model.context(), p_[0].value.options())
                   : KeyWindow{.window = unit.attention().window()}),
@@ -166,12 +182,17 @@ class LlamaBlock final : public UnitModule {
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const bool keep = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
-    const int64_t width = in[0].size(2), sequences = in[0].size(0), tokens = in[0].size(1);
+    const TensorRows ranks(context, sequence_parallel_);
+    const int64_t width = in[0].size(2), sequences = in[0].size(0), tokens = in[0].size(1) * ranks.parts();
     const at::Tensor x = in[0].contiguous().view({-1, width});
     const at::Tensor statistics = Statistics(x, 1), statistics2 = Statistics(x, 1), normed = Narrow(x, width);
     RmsNorm(x, Value(at_.input_norm), model_.norm_epsilon(), normed, statistics, rows_);
-    Attended a{.projected = Narrow(x, q_width_ + 2 * kv_width_)};
-    qkv_.Forward(normed, a.projected);
+    Attended a;
+    {
+      const at::Tensor whole = ranks.Whole(normed);
+      a.projected = Narrow(whole, q_width_ + 2 * kv_width_);
+      qkv_.Forward(whole, a.projected);
+    }
     Turn(a, tokens, context.position);
     at::Tensor attention;
     if (context.mode == Mode::kGenerate) {
@@ -182,19 +203,24 @@ class LlamaBlock final : public UnitModule {
         const at::Tensor by_head = t.reshape({sequences, tokens, t.size(1), t.size(2)});
         return widen ? by_head.to(at::kFloat) : by_head;
       };
-      attention = AttendAfter(given(Q(a)), given(K(a)), given(V(a)), context.position, saved.tensors[0],
+      attention = AttendAfter(given(Q(a)), given(SeenK(a)), given(SeenV(a)), context.position, saved.tensors[0],
                               {.window = seen_.window})
                       .view({-1, q_width_})
                       .to(a.projected.scalar_type());
     } else {
-      attention = Attend(a, sequences, AttentionDropout(context), keep);
+      attention = Attend(a, sequences, AttentionDropout(context, tokens), keep);
     }
-    const at::Tensor sum = Wide(x, width), projected = narrow_ ? Narrow(x, width) : sum;
+    const at::Tensor sum = Wide(x, width);
+    at::Tensor projected = narrow_ || ranks.divided() ? Narrow(attention, width) : sum;
     out_.Forward(attention, projected);
-    DropRows(ResidualDropout(context, 1), tokens, 0, projected);
+    projected = ranks.Summed(projected);
+    DropRows(ResidualDropout(context, 1), tokens, ranks.first(projected.size(0)), projected);
     AddAndRmsNorm(x, projected, Value(at_.inner_norm), model_.norm_epsilon(), sum, normed, statistics2, rows_);
-    const at::Tensor hidden = keep ? Narrow(x, 2 * int64_t{model_.inner()}) : at::Tensor();
-    const at::Tensor y = FeedForward(normed, sum, hidden, ResidualDropout(context, 2), tokens);
+    projected = at::Tensor();
+    const at::Tensor hidden = keep ? Narrow(attention, 2 * inner()) : at::Tensor();
+    const DropoutPlace network = ResidualDropout(context, 2);
+    const at::Tensor y = ranks.alone() ? FeedForward(normed, sum, hidden, network, tokens)
+                                       : FeedForwardOfShare(ranks, normed, sum, hidden, network, tokens);
     if (keep) {
       saved.tensors = {x, statistics, a.projected, a.turned, a.q_statistics, a.k_statistics, attention};
       saved.tensors.insert(saved.tensors.end(), a.kept.begin(), a.kept.end());
@@ -204,24 +230,58 @@ class LlamaBlock final : public UnitModule {
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
+    const TensorRows ranks(context, sequence_parallel_);
+    const VectorSinks vectors(ranks, p_, PartialVectors(ranks));
+    Activations d = Backward(context, ranks, std::move(saved), grads, GradientSinks(vectors.all()));
+    vectors.Finish();
+    return d;
+  }
+
+  Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred) override {
+    return Backward(context, TensorRows(context, sequence_parallel_), std::move(saved), grads,
+                    GradientSinks(p_, deferred));
+  }
+
+  // In the order in which Backward defers: the network's two for each block of rows, then attention's.
+  void BackwardWeights(Saved deferred) override {
+    const std::vector<at::Tensor> gemms = AddDeferredVectors(p_, std::move(deferred));
+    for (size_t k = 0; k < gemms.size(); k += 2) {
+      const bool network = k + 4 < gemms.size(), first = k % 4 == 0;
+      (network ? (first ? down_ : gate_up_) : (first ? out_ : qkv_)).AddGradients(gemms[k], gemms[k + 1], {});
+    }
+  }
+
+ private:
+  Activations Backward(const Context& context, const TensorRows& ranks, Saved saved, const Activations& grads,
+                       const GradientSinks& sinks) const {
     const at::Tensor d = grads[0].contiguous();
-    const int64_t tokens = d.size(1);
+    const int64_t tokens = d.size(1) * ranks.parts();
     const at::Tensor rows = d.view({-1, d.size(2)});  // becomes the gradient of the input
     std::vector<at::Tensor>& kept = saved.tensors;
     {
       const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
-      FeedForwardBackward(sum, statistics2, hidden, ResidualDropout(context, 2), tokens, rows);
+      const DropoutPlace network = ResidualDropout(context, 2);
+      if (ranks.alone()) {
+        FeedForwardBackward(sum, statistics2, hidden, network, tokens, rows, sinks);
+      } else {
+        FeedForwardBackwardOfShare(ranks, sinks, sum, statistics2, hidden, network, tokens, rows);
+      }
     }
     const at::Tensor x = kept[0], statistics = kept[1];
-    const at::Tensor d_projected = AttentionBackward(std::exchange(kept, {}), context, rows, tokens);
-    const at::Tensor normed = Narrow(x, x.size(1));
+    const at::Tensor d_projected = AttentionBackward(std::exchange(kept, {}), context, ranks, sinks, rows, tokens);
+    at::Tensor normed = Narrow(x, x.size(1));
     RmsNormAgain(x, statistics, Value(at_.input_norm), normed, rows_);
-    qkv_.Backward(normed, d_projected, normed);
-    RmsNormBackward(normed, x, statistics, Value(at_.input_norm), rows, Of(at_.input_norm).gradient, rows_);
+    normed = ranks.Whole(normed);
+    const std::vector<at::Tensor> inner = qkv_.InnerGradients(d_projected);
+    qkv_.AddOrDefer(normed, d_projected, inner, sinks);
+    // Of keys that all ranks compute, one rank's input gradient is that of all.
+    if (mirrors_keys() && context.tensor->rank() > 0) d_projected.narrow(1, q_width_, 2 * kv_width_).zero_();
+    const at::Tensor d_normed = sinks.Beside(normed);
+    qkv_.InputGradient(d_projected, inner, d_normed);
+    RmsNormBackward(ranks.Summed(d_normed), x, statistics, Value(at_.input_norm), rows, sinks[at_.input_norm], rows_);
     return {d};
   }
 
- private:
   // Through panels, each block of rows widens the weights again, so a block has more rows. In bf16 they take the same
   // memory.
   static constexpr uint64_t kPanelRowFactor = 2;
@@ -233,8 +293,29 @@ class LlamaBlock final : public UnitModule {
     std::vector<at::Tensor> kept = {};  // what attention's backward needs beside them and its output
   };
 
-  DropoutPlace AttentionDropout(const Context& context) const {
-    return context.dropout.At(context.dropout.attention, index_, 0);
+  int64_t inner() const { return Value(at_.gate).size(0); }  // of this rank
+  // Whether this rank has a share of the queries, and computes all keys and values.
+  bool mirrors_keys() const {
+    return q_width_ < int64_t{model_.heads()} * model_.head_width() &&
+           kv_width_ == int64_t{model_.key_value_heads()} * model_.head_width();
+  }
+
+  // What each rank has gradients for of its rows or heads only.
+  std::vector<int> PartialVectors(const TensorRows& ranks) const {
+    std::vector<int> vectors;
+    if (ranks.divided()) vectors = {at_.input_norm, at_.inner_norm};
+    if (model_.qk_norm()) vectors.push_back(at_.q_norm);
+    if (model_.qk_norm() && !mirrors_keys()) vectors.push_back(at_.k_norm);
+    return vectors;
+  }
+
+  // Elements are those of all heads.
+  DropoutPlace AttentionDropout(const Context& context, int64_t tokens) const {
+    DropoutPlace place = context.dropout.At(context.dropout.attention, index_, 0);
+    if (context.tensor != nullptr) {
+      place.first_element = context.tensor->rank() * (q_width_ / model_.head_width()) * tokens * tokens;
+    }
+    return place;
   }
   DropoutPlace ResidualDropout(const Context& context, uint32_t which) const {
     return context.dropout.At(context.dropout.residual, index_, which);
@@ -263,7 +344,10 @@ class LlamaBlock final : public UnitModule {
   static at::Tensor Statistics(const at::Tensor& like, int64_t each) {
     return at::empty({like.size(0) * each}, like.options());
   }
-  at::Tensor Narrowed(const at::Tensor& d) const { return narrow_ ? d.to(p_[0].value.scalar_type()) : d; }
+  // As a GEMM takes it.
+  at::Tensor GemmGradient(const at::Tensor& d, const GradientSinks& sinks) const {
+    return narrow_ ? d.to(p_[0].value.scalar_type()) : sinks.Unchanging(d);
+  }
 
   static at::Tensor Pop(std::vector<at::Tensor>& tensors) {
     at::Tensor last = std::move(tensors.back());
@@ -280,6 +364,12 @@ class LlamaBlock final : public UnitModule {
   at::Tensor K(const Attended& a) const { return Heads(Turned(a), q_width_, kv_width_); }
   at::Tensor QK(const Attended& a) const { return Heads(Turned(a), 0, q_width_ + kv_width_); }  // side by side
   at::Tensor V(const Attended& a) const { return Heads(a.projected, q_width_ + kv_width_, kv_width_); }
+
+  // Those that this rank's queries see.
+  at::Tensor SeenK(const Attended& a) const { return Heads(Turned(a), q_width_ + seen_kv_column_, seen_kv_width_); }
+  at::Tensor SeenV(const Attended& a) const {
+    return Heads(a.projected, q_width_ + kv_width_ + seen_kv_column_, seen_kv_width_);
+  }
 
   static at::Tensor BySequence(const at::Tensor& t, int64_t sequences) {
     return t.view({sequences, t.size(0) / sequences, t.size(1), t.size(2)});
@@ -298,18 +388,19 @@ class LlamaBlock final : public UnitModule {
   }
 
   // d_a.projected turns from the gradient of what attention took into that of what was projected.
-  void TurnBack(const Attended& a, const Attended& d_a, int64_t tokens) const {
+  void TurnBack(const Attended& a, const Attended& d_a, const GradientSinks& sinks, int64_t tokens) const {
     Rope(QK(d_a), rope_->cosine, rope_->sine, tokens, 0, /*back=*/true, rows_);
     if (!model_.qk_norm()) return;
-    HeadNormBackward(Q(d_a), Heads(a.projected, 0, q_width_), a.q_statistics, Value(at_.q_norm),
-                     Of(at_.q_norm).gradient, rows_);
+    HeadNormBackward(Q(d_a), Heads(a.projected, 0, q_width_), a.q_statistics, Value(at_.q_norm), sinks[at_.q_norm],
+                     rows_);
     HeadNormBackward(K(d_a), Heads(a.projected, q_width_, kv_width_), a.k_statistics, Value(at_.k_norm),
-                     Of(at_.k_norm).gradient, rows_);
+                     sinks[at_.k_norm], rows_);
   }
 
   // Attention's output. If `keep`, a.kept receives what its backward needs.
   at::Tensor Attend(Attended& a, int64_t sequences, const DropoutPlace& dropout, bool keep) const {
-    const at::Tensor q = BySequence(Q(a), sequences), k = BySequence(K(a), sequences), v = BySequence(V(a), sequences);
+    const at::Tensor q = BySequence(Q(a), sequences), k = BySequence(SeenK(a), sequences),
+                     v = BySequence(SeenV(a), sequences);
     if (rows_ == RowCode::kDevice) return AttendByOperator(q, k, v, keep ? &a.kept : nullptr, dropout, seen_);
     const at::Tensor out = Narrow(a.projected, q_width_);
     a.kept = {at::empty({q.size(0) * q.size(1) * q.size(2)}, rope_->cosine.options())};  // log-sums
@@ -319,25 +410,40 @@ class LlamaBlock final : public UnitModule {
 
   // Backward of attention and of the projections around it, but for that of q, k and v, whose gradient it returns.
   // `kept`: what Forward saved, up to what attention kept; `d`: the gradient of the sum after attention.
-  at::Tensor AttentionBackward(std::vector<at::Tensor> kept, const Context& context, const at::Tensor& d,
-                               int64_t tokens) const {
+  at::Tensor AttentionBackward(std::vector<at::Tensor> kept, const Context& context, const TensorRows& ranks,
+                               const GradientSinks& sinks, const at::Tensor& d, int64_t tokens) const {
     Attended a{kept[2], kept[3], kept[4], kept[5], {kept.begin() + 7, kept.end()}};
-    const int64_t sequences = d.size(0) / tokens;
-    const Attended d_a{.projected = at::empty_like(a.projected)};
+    const int64_t sequences = a.projected.size(0) / tokens;
+    const Attended d_a{.projected = mirrors_keys() ? at::zeros_like(a.projected) : at::empty_like(a.projected)};
     {
       const at::Tensor attention = kept[6], d_attention = at::empty_like(attention);
       kept.clear();
-      out_.Backward(attention, Narrowed(Undropped(d, ResidualDropout(context, 1), tokens, 0)), d_attention);
-      if (rows_ == RowCode::kDevice) {
+      const DropoutPlace dropout = ResidualDropout(context, 1);
+      const at::Tensor dy = GemmGradient(Undropped(d, dropout, tokens, ranks.first(d.size(0))), sinks);
+      out_.Backward(attention, ranks.Whole(dy), d_attention, sinks);
+      if (rows_ == RowCode::kDevice && mirrors_keys()) {
+        const at::Tensor seen = Narrow(a.projected, q_width_ + 2 * seen_kv_width_);
+        AttendByOperatorBackward(a.kept, d_attention, seen);
+        Q(d_a).copy_(Heads(seen, 0, q_width_));
+        SeenK(d_a).copy_(Heads(seen, q_width_, seen_kv_width_));
+        SeenV(d_a).copy_(Heads(seen, q_width_ + seen_kv_width_, seen_kv_width_));
+      } else if (rows_ == RowCode::kDevice) {
         AttendByOperatorBackward(a.kept, d_attention, d_a.projected);
       } else {
-        AttendBackward(BySequence(Q(a), sequences), BySequence(K(a), sequences), BySequence(V(a), sequences), attention,
-                       a.kept[0], d_attention, BySequence(Q(d_a), sequences), BySequence(K(d_a), sequences),
-                       BySequence(V(d_a), sequences), AttentionDropout(context), seen_.window);
+        AttendBackward(BySequence(Q(a), sequences), BySequence(SeenK(a), sequences), BySequence(SeenV(a), sequences),
+                       attention, a.kept[0], d_attention, BySequence(Q(d_a), sequences),
+                       BySequence(SeenK(d_a), sequences), BySequence(SeenV(d_a), sequences),
+                       AttentionDropout(context, tokens), seen_.window);
       }
     }
     a.kept.clear();
-    TurnBack(a, d_a, tokens);
+    if (mirrors_keys()) {
+      at::Tensor keys = d_a.projected.narrow(1, q_width_, 2 * kv_width_);
+      const at::Tensor sum = keys.contiguous();
+      ranks.ranks().Sum(sum);
+      keys.copy_(sum);
+    }
+    TurnBack(a, d_a, sinks, tokens);
     return d_a.projected;
   }
 
@@ -368,23 +474,72 @@ class LlamaBlock final : public UnitModule {
 
   // d, the gradient of FeedForward's result, becomes that of `sum`; `hidden` becomes its own gradient.
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
-                           const DropoutPlace& dropout, int64_t tokens, const at::Tensor& d) const {
+                           const DropoutPlace& dropout, int64_t tokens, const at::Tensor& d,
+                           const GradientSinks& sinks) const {
     const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(sum);
-    const at::Tensor active = at::empty({piece, inner}, hidden.options()), d_active = at::empty_like(active);
-    const at::Tensor normed = at::empty({piece, width}, hidden.options());
+    at::Tensor active = at::empty({piece, inner}, hidden.options());
+    at::Tensor normed = at::empty({piece, width}, hidden.options());
+    const at::Tensor d_active = at::empty_like(active), d_normed = sinks.Beside(normed);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
+      if (sinks.defers() && r > 0) {  // each block keeps its own
+        active = at::empty({n, inner}, hidden.options()), normed = at::empty({n, width}, hidden.options());
+      }
+      const at::Tensor d_row = d_normed.narrow(0, 0, n);
       const at::Tensor g = active.narrow(0, 0, n), dg = d_active.narrow(0, 0, n), row = normed.narrow(0, 0, n);
       const at::Tensor h = hidden.narrow(0, r, n), s = sum.narrow(0, r, n), st = statistics.narrow(0, r, n);
-      const at::Tensor to = d.narrow(0, r, n), dy = Narrowed(Undropped(to, dropout, tokens, r));
+      const at::Tensor to = d.narrow(0, r, n), dy = GemmGradient(Undropped(to, dropout, tokens, r), sinks);
       const std::vector<at::Tensor> inner = down_.InnerGradients(dy);
       down_.InputGradient(dy, inner, dg);
       SwiGluBackward(h, g, dg, h, rows_);
-      down_.AddGradients(g, dy, inner);
+      down_.AddOrDefer(g, dy, inner, sinks);
       RmsNormAgain(s, st, Value(at_.inner_norm), row, rows_);
-      gate_up_.Backward(row, h, row);
-      RmsNormBackward(row, s, st, Value(at_.inner_norm), to, Of(at_.inner_norm).gradient, rows_);
+      gate_up_.Backward(row, h, d_row, sinks);
+      RmsNormBackward(d_row, s, st, Value(at_.inner_norm), to, sinks[at_.inner_norm], rows_);
     }
+  }
+
+  // The two above of a share of the hidden layer. The ranks sum what they give for all rows.
+  at::Tensor FeedForwardOfShare(const TensorRows& ranks, const at::Tensor& normed, const at::Tensor& sum,
+                                const at::Tensor& hidden, const DropoutPlace& dropout, int64_t tokens) const {
+    const at::Tensor all = ranks.Whole(normed), y = at::empty_like(sum);
+    const int64_t rows = all.size(0), piece = Piece(all);
+    const at::Tensor active = at::empty({piece, inner()}, all.options());
+    const at::Tensor scratch = hidden.defined() ? hidden : at::empty({piece, 2 * inner()}, all.options());
+    const at::Tensor given = narrow_ || ranks.divided() ? Narrow(all, sum.size(1)) : y;
+    for (int64_t r = 0; r < rows; r += piece) {
+      const int64_t n = std::min(piece, rows - r);
+      const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n), g = active.narrow(0, 0, n);
+      gate_up_.Forward(all.narrow(0, r, n), h);
+      SwiGlu(h, g, rows_);
+      down_.Forward(g, given.narrow(0, r, n));
+    }
+    const at::Tensor added = ranks.Summed(given);
+    DropRows(dropout, tokens, ranks.first(added.size(0)), added);
+    Add(sum, added, y, rows_);
+    return y;
+  }
+
+  void FeedForwardBackwardOfShare(const TensorRows& ranks, const GradientSinks& sinks, const at::Tensor& sum,
+                                  const at::Tensor& statistics, const at::Tensor& hidden, const DropoutPlace& dropout,
+                                  int64_t tokens, const at::Tensor& d) const {
+    const at::Tensor all_dy = ranks.Whole(GemmGradient(Undropped(d, dropout, tokens, ranks.first(d.size(0))), sinks));
+    at::Tensor normed = Narrow(sum, sum.size(1));  // becomes its gradient
+    RmsNormAgain(sum, statistics, Value(at_.inner_norm), normed, rows_);
+    normed = ranks.Whole(normed);
+    const int64_t rows = normed.size(0), piece = Piece(normed);
+    const at::Tensor active = at::empty({piece, inner()}, hidden.options()), d_active = at::empty_like(active);
+    for (int64_t r = 0; r < rows; r += piece) {
+      const int64_t n = std::min(piece, rows - r);
+      const at::Tensor g = active.narrow(0, 0, n), dg = d_active.narrow(0, 0, n), row = normed.narrow(0, r, n);
+      const at::Tensor h = hidden.narrow(0, r, n), dy = all_dy.narrow(0, r, n);
+      down_.InputGradient(dy, {}, dg);
+      SwiGluBackward(h, g, dg, h, rows_);
+      down_.AddGradients(g, dy, {});
+      gate_up_.Backward(row, h, row, sinks);
+    }
+    normed = ranks.Summed(normed);
+    RmsNormBackward(normed, sum, statistics, Value(at_.inner_norm), d, sinks[at_.inner_norm], rows_);
   }
 
   const Llama model_;
@@ -397,16 +552,18 @@ class LlamaBlock final : public UnitModule {
   const Projection qkv_, out_, gate_up_, down_;
   const std::shared_ptr<const RopeTable> rope_;
   const bool narrow_;  // parameters and GEMMs in bf16 or fp16
-  const int64_t q_width_, kv_width_;
-  const KeyWindow seen_;  // with a mask for LibTorch's operator
+  const bool sequence_parallel_;
+  const int64_t q_width_, kv_width_;              // of this rank, as projected
+  const int64_t seen_kv_width_, seen_kv_column_;  // of its keys and values, those of its queries
+  const KeyWindow seen_;                          // with a mask for LibTorch's operator
   const uint64_t piece_rows_;
 };
 
 }  // namespace
 
 std::unique_ptr<UnitModule> MakeLlamaBlock(const Llama& model, const Unit& unit, std::vector<Parameter> parameters,
-                                           const UnitOptions& options) {
-  return std::make_unique<LlamaBlock>(model, unit, std::move(parameters), options);
+                                           const LanguageShare& share, const UnitOptions& options) {
+  return std::make_unique<LlamaBlock>(model, unit, std::move(parameters), share, options);
 }
 
 }  // namespace muster::units

@@ -55,18 +55,20 @@ LlamaParameters ParametersOf(const Llama& model) {
   return p;
 }
 
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Model& model, const Unit& unit,
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Inventory& inventory, const Unit& unit,
                                                           std::vector<Parameter> parameters,
                                                           const UnitOptions& options) {
   std::vector<Parameter>& p = parameters;
-  if (unit.kind() == "llama.embedding") return MakeTokenEmbedding(p[0], {}, options);
+  const Model& model = inventory.model();
+  const LanguageShare share = LanguageShareOf(inventory);
+  if (unit.kind() == "llama.embedding") return MakeTokenEmbedding(p[0], {}, share, options);
   if (unit.kind() == "llama.head") {
     return MakeLanguageHead({.weight = p[0], .bias = {}, .epsilon = model.llama().norm_epsilon()}, p[1],
-                            unit.piece_rows(), options);
+                            unit.piece_rows(), share, options);
   }
   if (unit.kind() != "llama.block") return absl::UnimplementedError(absl::StrCat("llama has no unit ", unit.kind()));
   if (options.portable) return MakePortableLlamaBlock(model.llama(), unit, std::move(p), options);
-  return MakeLlamaBlock(model.llama(), unit, std::move(p), options);
+  return MakeLlamaBlock(model.llama(), unit, std::move(p), share, options);
 }
 
 }  // namespace muster::units

@@ -6,12 +6,13 @@
 #include <optional>
 #include <vector>
 
+#include "worker/units/language.h"
 #include "worker/units/unit.h"
 
 namespace muster::units {
 
 // UnitMaker of the family.
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Model& model, const Unit& unit,
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeLlamaUnit(const Inventory& inventory, const Unit& unit,
                                                           std::vector<Parameter> parameters,
                                                           const UnitOptions& options);
 
@@ -35,7 +36,7 @@ LlamaParameters ParametersOf(const Llama& model);
 
 // With a hand-written backward, and the reference by LibTorch's operators and autograd.
 std::unique_ptr<UnitModule> MakeLlamaBlock(const Llama& model, const Unit& unit, std::vector<Parameter> parameters,
-                                           const UnitOptions& options);
+                                           const LanguageShare& share, const UnitOptions& options);
 std::unique_ptr<UnitModule> MakePortableLlamaBlock(const Llama& model, const Unit& unit,
                                                    std::vector<Parameter> parameters, const UnitOptions& options);
 

@@ -112,10 +112,10 @@ class ResidualBlock final : public Convolutions {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeResnetUnit(const Model& model, const Unit& unit,
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeResnetUnit(const Inventory& inventory, const Unit& unit,
                                                            std::vector<Parameter> parameters,
                                                            const UnitOptions& options) {
-  const Resnet& m = model.resnet();
+  const Resnet& m = inventory.model().resnet();
   if (unit.kind() == "resnet.stem") return std::make_unique<ResnetStemUnit>(m, std::move(parameters), options);
   if (unit.kind() == "resnet.head") return MakeClassifierHead(parameters[0], parameters[1]);
   if (unit.kind() == "resnet.block") {

@@ -11,7 +11,7 @@ namespace muster::units {
 
 // UnitMaker of the family. In bf16, convolutions and activations are in bf16; normalization and the loss compute in
 // fp32.
-absl::StatusOr<std::unique_ptr<UnitModule>> MakeResnetUnit(const Model& model, const Unit& unit,
+absl::StatusOr<std::unique_ptr<UnitModule>> MakeResnetUnit(const Inventory& inventory, const Unit& unit,
                                                            std::vector<Parameter> parameters,
                                                            const UnitOptions& options);
 

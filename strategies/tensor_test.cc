@@ -1,0 +1,155 @@
+// Layouts of models whose units several ranks compute together.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/box.h"
+#include "models/inventory.h"
+#include "strategies/compile.h"
+#include "strategies/partition/table.h"
+
+namespace muster::strategies {
+namespace {
+
+using ::testing::HasSubstr;
+
+// GPT-2 tiny: 4 layers of width 128, 4 heads, vocabulary 256, context 128.
+Train Tiny(uint32_t pipeline, uint32_t tensor) {
+  Train train;
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+  train.mutable_parallel()->set_pipeline(pipeline);
+  train.mutable_parallel()->set_tensor(tensor);
+  train.mutable_batch()->set_sequences(8);
+  train.mutable_batch()->set_microbatch(1);
+  train.mutable_optimizer()->mutable_adamw();
+  train.mutable_precision()->set_compute(DTYPE_FP32);
+  train.mutable_precision()->set_reduce(DTYPE_FP32);
+  return train;
+}
+
+// rank = ((p R + r) S + s) T + t with P = S = T = 2 and R = 1.
+TEST(TensorRanks, HaveNeighboringNumbersAndAnOwnerEach) {
+  const Train train = Tiny(2, 2);
+  const Inventory inventory = *models::MakeInventory(train);
+  const auto layout = MakeLayout(train, inventory, AnyPlaces(8));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->mesh, (Mesh{.pipeline = 2, .replica = 1, .shard = 2, .tensor = 2}));
+  for (uint32_t rank = 0; rank < 8; ++rank) {
+    const RankRole& role = layout->roles[rank];
+    EXPECT_EQ(role.stage(), rank / 4) << rank;
+    EXPECT_EQ(role.tensor(), rank % 2) << rank;
+    EXPECT_EQ(role.shard(), rank) << "each rank owns a part of its own";
+    EXPECT_EQ(ShardInStage(*layout, rank), rank / 2 % 2) << rank;
+  }
+  EXPECT_EQ(layout->weights.size(), 8u);
+}
+
+// What the ranks own of each tensor, by the elements of the whole, each of which is written by one of them.
+TEST(TensorRanks, OwnEachElementOfTheWholeOnce) {
+  for (const uint32_t tensor : {2u, 4u}) {
+    const Train train = Tiny(2, tensor);
+    const Inventory inventory = *models::MakeInventory(train);
+    const Layout layout = *MakeLayout(train, inventory, AnyPlaces(4 * tensor));
+    std::map<std::string, std::vector<int>> written;
+    for (const Unit& unit : inventory.units()) {
+      for (const Tensor& whole : unit.tensors()) written[whole.name()].resize(models::Elements(whole));
+    }
+    for (uint32_t stage = 0; stage < 2; ++stage) {
+      for (uint32_t t = 0; t < tensor; ++t) {
+        const StageModel model(inventory, layout, stage, t);
+        ASSERT_TRUE(partition::Check(model.table(), model.inventory()).ok());
+        for (const Unit& unit : model.inventory().units()) {
+          for (const Tensor& own : unit.tensors()) {
+            if (!models::Counts(model.inventory(), own)) continue;
+            const models::FlatBox box = models::FlatBoxOf(own);
+            for (uint64_t e = 0; e < models::Elements(own); ++e) ++written[own.name()].at(box.Whole(e));
+          }
+        }
+      }
+    }
+    for (const auto& [name, times] : written) {
+      EXPECT_EQ(times, std::vector<int>(times.size(), 1)) << name << " on " << tensor;
+    }
+  }
+}
+
+// The ranks of all shares of a stage run one program, whose passes name their group, and which the checker holds to.
+TEST(TensorRanks, RunOneProgramAStage) {
+  const Train train = Tiny(2, 2);
+  const Inventory inventory = *models::MakeInventory(train);
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(8));
+  std::vector<std::string> digests;
+  for (uint32_t rank = 0; rank < 8; ++rank) {
+    const auto program = Compile(train, inventory, layout, rank);
+    ASSERT_TRUE(program.ok()) << program.status();
+    digests.push_back(program->digest);
+    for (const Schedule* schedule : {&program->schedule, &program->evaluation}) {
+      for (const Op& op : schedule->ops) {
+        if (Traits(op.kind).pass == Pass::kNone) continue;
+        EXPECT_EQ(op.group, kTensorGroup) << Print(op, inventory);
+      }
+    }
+  }
+  for (uint32_t rank = 0; rank < 8; ++rank) EXPECT_EQ(digests[rank], digests[rank / 4 * 4]) << rank;
+  EXPECT_NE(digests[0], digests[4]);
+  EXPECT_TRUE(Outline(train, inventory, layout).ok());
+}
+
+// A block of width c has 12 c^2 weights in matrices, which are divided, and 3 c + 4 c of biases that are; 2 x 2 c of
+// norms and 2 c of biases are on both ranks. All of it is 4 bytes of weights, gradients and two moments each.
+TEST(TensorRanks, DivideWhatIsKept) {
+  Train train = Tiny(1, 2);
+  train.mutable_strategy()->mutable_ddp();
+  const Inventory inventory = *models::MakeInventory(train);
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(2));
+  const auto programs = *Outline(train, inventory, layout);
+  const std::vector<Memory> memory = MemoryByShard(train, inventory, layout, programs);
+  ASSERT_EQ(memory.size(), 2u);
+  const uint64_t c = 128, blocks = 4 * ((12 * c * c + 7 * c) / 2 + 6 * c), embedding = 128 * c + 128 * c, head = 2 * c;
+  for (const Memory& own : memory) {
+    EXPECT_EQ(own.parameters, 4 * (blocks + embedding + head));
+    EXPECT_EQ(own.gradients, 4 * (blocks + embedding + head));
+    EXPECT_EQ(own.optimizer_state, 8 * (blocks + embedding + head));
+  }
+}
+
+TEST(TensorRanks, AreRefusedWhereTheyDoNotFit) {
+  EXPECT_THAT(std::string(models::MakeInventory(Tiny(1, 3)).status().message()), HasSubstr("parallel.tensor: heads"));
+  Train train = Tiny(2, 2);
+  const Inventory inventory = *models::MakeInventory(train);
+  EXPECT_THAT(std::string(MakeLayout(train, inventory, AnyPlaces(6)).status().message()),
+              HasSubstr("parallel.tensor: 2 ranks for each unit do not divide 3 ranks of a stage"));
+  train.mutable_lora()->set_rank(4);
+  EXPECT_THAT(std::string(models::MakeInventory(train).status().message()), HasSubstr("parallel.tensor: adapters"));
+  Train images;
+  images.mutable_model()->mutable_resnet()->set_depth(20);
+  images.mutable_parallel()->set_tensor(2);
+  EXPECT_THAT(std::string(models::MakeInventory(images).status().message()),
+              HasSubstr("parallel.tensor: models of family resnet compute each unit on one rank"));
+}
+
+TEST(TensorRanks, TablesThatMixUpSharesAreRefused) {
+  const Train train = Tiny(1, 2);
+  const Inventory inventory = *models::MakeInventory(train);
+  const Layout layout = *MakeLayout(train, inventory, AnyPlaces(4));
+  const auto wrong = [&](auto&& change) {
+    PartitionTable table = layout.table;
+    change(table);
+    return std::string(partition::Check(table, inventory).message());
+  };
+  EXPECT_EQ(wrong([](PartitionTable&) {}), "");
+  EXPECT_THAT(wrong([](PartitionTable& t) { t.mutable_units(7)->set_tensor(0); }), HasSubstr("share 0 of its tensors"));
+  EXPECT_THAT(wrong([](PartitionTable& t) { t.set_tensor(1); }), HasSubstr("1 ranks compute a unit together, and 2"));
+  EXPECT_THAT(wrong([](PartitionTable& t) { t.mutable_units()->RemoveLast(); }),
+              HasSubstr("11 units, the model has 6"));
+  EXPECT_THAT(wrong([](PartitionTable& t) { t.set_shards(3); }), HasSubstr("3 shards"));
+}
+
+}  // namespace
+}  // namespace muster::strategies

@@ -1,0 +1,53 @@
+// The collectives that units issue inside their passes with the ranks that compute the other shares of them
+// (Unit.tensor_exchange).
+//
+//   exchanges.Begin();
+//   unit.Forward(context, ...);  // calls context.tensor, which is `exchanges`
+//   exchanges.End(inventory, unit, Pass::kForward, samples);
+//
+// Not thread-safe. A failed collective throws Failed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "proto/inventory.pb.h"
+#include "strategies/schedule/ops.h"
+#include "worker/collectives/group.h"
+#include "worker/units/unit.h"
+
+namespace muster::engine {
+
+class TensorExchanges final : public units::TensorRanks {
+ public:
+  // `group` outlives it.
+  explicit TensorExchanges(collectives::Group* group) : group_(*group) {}
+
+  int64_t rank() const override { return group_.rank(); }
+  int64_t size() const override { return group_.size(); }
+  void Sum(const at::Tensor& values) override;
+  void Gather(const at::Tensor& part, const at::Tensor& all) override;
+  void SumScattered(const at::Tensor& all, const at::Tensor& part) override;
+
+  void Begin();
+  // Throws Failed, Internal, if the pass over so many samples exchanged something else than the inventory declares: a
+  // plan with other costs, and ranks that may not match.
+  // `narrow`: GEMMs compute in two bytes, so what is exchanged of their results is half of what is declared.
+  void End(const Inventory& inventory, const Unit& unit, Pass pass, bool evaluation, bool narrow,
+           int64_t samples) const;
+
+  // On a CPU: time blocked in collectives since the last call.
+  double TakeWaitedSeconds();
+
+ private:
+  void Finish(std::unique_ptr<collectives::Work> work);
+
+  collectives::Group& group_;
+  uint64_t collectives_ = 0, summed_bytes_ = 0, gathered_bytes_ = 0, scattered_bytes_ = 0;  // since Begin
+  std::chrono::duration<double> waited_{};
+};
+
+}  // namespace muster::engine
