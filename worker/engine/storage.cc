@@ -10,6 +10,7 @@
 #include <limits>
 #include <utility>
 
+#include "models/inventory.h"
 #include "strategies/schedule/memory.h"
 #include "worker/engine/norm.h"
 

@@ -147,7 +147,7 @@ TEST(JoinRanks, RanksOfAPipelineMeetInTheGroupsOfTheirMesh) {
         assignment.set_world(8);
         assignment.mutable_key()->set_rank(rank);
         const std::vector<GroupToJoin> groups = GroupsToJoin(inventory, *layout, *program);
-        EXPECT_EQ(groups.size(), 4 + 2 * (stages - 1)) << "all ranks name the edges of all stages";
+        EXPECT_EQ(groups.size(), 5 + 2 * (stages - 1)) << "all ranks name the edges of all stages";
         const auto joined = JoinRanks(assignment, layout->mesh, groups, rendezvous);
         ASSERT_TRUE(joined.ok()) << joined.status();
         ASSERT_EQ(joined->groups.size(), program->schedule.groups.size());

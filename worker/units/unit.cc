@@ -8,9 +8,11 @@
 
 namespace muster::units {
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): those that split take it
 Activations UnitModule::BackwardInputs(const Context&, Saved, const Activations&, Saved&) {
   throw std::logic_error("the backward of this unit does not split");
 }
+// NOLINTNEXTLINE(performance-unnecessary-value-param): likewise
 void UnitModule::BackwardWeights(Saved) { throw std::logic_error("the backward of this unit does not split"); }
 
 absl::StatusOr<std::unique_ptr<UnitModule>> MakeUnit(const Inventory& inventory, const Unit& unit,

@@ -130,7 +130,7 @@ class VocabularyHead final : public UnitModule {
 
   // `logits`: columns of rows of `base`; with `scale` they become their gradient.
   void AddLoss(const Context& context, const TensorRows& ranks, const at::Tensor& targets, const at::Tensor& base,
-               at::Tensor logits, double scale) const {
+               const at::Tensor& logits, double scale) const {
     const int64_t n = logits.size(0), own = logits.size(1), size = ranks.ranks().size();
     const at::Tensor place = targets.sub(share_.first_id), elsewhere = place.lt(0).logical_or_(place.ge(own));
     const at::Tensor column = place.masked_fill(elsewhere, 0);

@@ -179,7 +179,7 @@ class Block final : public UnitModule {
     return at::zeros_like(p_[bias].value);
   }
   // The same of rows that all ranks have summed.
-  at::Tensor DropSum(const TensorRows& ranks, int bias, const Dropped& dropped, at::Tensor y) const {
+  at::Tensor DropSum(const TensorRows& ranks, int bias, const Dropped& dropped, const at::Tensor& y) const {
     if (!dropped.place.on()) return p_[bias].value;
     y.add_(p_[bias].value);
     DropRows(dropped.place, dropped.tokens, ranks.first(y.size(0)), y);
