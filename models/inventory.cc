@@ -56,6 +56,8 @@ absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device) {
 
 uint32_t TensorRanks(const Inventory& inventory) { return std::max(1u, inventory.tensor_ranks()); }
 
+bool IsShare(const Inventory& inventory) { return inventory.has_tensor_rank(); }
+
 Inventory ShareOf(const Inventory& inventory, uint32_t rank) {
   const TensorShare of{
       .ranks = TensorRanks(inventory), .rank = rank, .sequence_parallel = inventory.sequence_parallel()};

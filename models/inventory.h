@@ -26,6 +26,9 @@ absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device = DEVI
 // How many ranks compute each unit of the model together.
 uint32_t TensorRanks(const Inventory& inventory);
 
+// Whether the inventory is what one of them computes.
+bool IsShare(const Inventory& inventory);
+
 // What one of them computes, of the whole model's inventory: its part of each tensor that is cut (Tensor.box), the
 // others whole, and the FLOPs, bytes and collectives of that. `inventory` itself if TensorRanks is 1. REQUIRES: rank <
 // TensorRanks.

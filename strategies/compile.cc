@@ -225,8 +225,9 @@ Buffers BuffersOf(const RankProgram& program, const UnitSizes& sizes) {
   return buffers;
 }
 
-// The units of one stage, with one share of their tensors.
+// The units of one stage, with one share of their tensors. REQUIRES: these are not all of the model.
 Inventory PartOf(const Inventory& inventory, const pipeline::StageOfUnit& stages, uint32_t stage, uint32_t tensor) {
+  if (models::TensorRanks(inventory) == 1) return pipeline::StageInventory(inventory, stages, stage);
   Inventory share = models::ShareOf(inventory, tensor);
   return pipeline::Stages(stages) == 1 ? share : pipeline::StageInventory(share, stages, stage);
 }
@@ -334,7 +335,10 @@ absl::StatusOr<StageTables> MakeStageTables(const Train& train, const Inventory&
   StageTables made;
   for (size_t part = 0; part < count * tensor; ++part) {
     const size_t stage = part / tensor, share = part % tensor;
-    const Inventory own = PartOf(inventory, stages, static_cast<uint32_t>(stage), static_cast<uint32_t>(share));
+    std::optional<Inventory> divided;
+    if (count * tensor > 1)
+      divided = PartOf(inventory, stages, static_cast<uint32_t>(stage), static_cast<uint32_t>(share));
+    const Inventory& own = divided.has_value() ? *divided : inventory;
     std::vector<RankPlace> its_ranks;
     for (size_t r = share; r < each; r += tensor) its_ranks.push_back(ranks[stage * each + r]);
     absl::StatusOr<PartitionTable> table = TableOf(train, own, its_ranks);

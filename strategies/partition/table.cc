@@ -292,7 +292,7 @@ absl::Status CheckShare(const PartitionTable& table, const Inventory& share, uin
 absl::Status Check(const PartitionTable& table, const Inventory& inventory) {
   const uint32_t stages = Stages(table), tensor = TensorRanks(table);
   // A share of a model has a table of its own.
-  const uint32_t expected = inventory.has_tensor_rank() ? 1 : models::TensorRanks(inventory);
+  const uint32_t expected = models::IsShare(inventory) ? 1 : models::TensorRanks(inventory);
   if (tensor != expected) {
     return absl::InvalidArgumentError(
         absl::StrCat("partition table: ", tensor, " ranks compute a unit together, and ", expected, " are expected"));

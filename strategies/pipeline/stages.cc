@@ -5,7 +5,9 @@
 #include <map>
 #include <utility>
 
+#include <google/protobuf/util/field_mask_util.h>
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "models/inventory.h"
 
 namespace muster::pipeline {
@@ -29,6 +31,17 @@ std::vector<ModelChunk> ChunksOf(const StageOfUnit& stages) {
 GroupSpec Edge(Channel channel, uint32_t from, uint32_t to) {
   return {
       .axes = kPipelineAxis, .channel = channel, .from = static_cast<int32_t>(from), .to = static_cast<int32_t>(to)};
+}
+
+// What all stages have in common. The units are not copied first: stages x units would be millions.
+Inventory WithoutUnits(const Inventory& inventory) {
+  using google::protobuf::util::FieldMaskUtil;
+  google::protobuf::FieldMask units, rest;
+  units.add_paths("units");
+  FieldMaskUtil::Subtract<Inventory>(FieldMaskUtil::GetFieldMaskForAllFields<Inventory>(), units, &rest);
+  Inventory of;
+  FieldMaskUtil::MergeMessageTo(inventory, rest, FieldMaskUtil::MergeOptions(), &of);
+  return of;
 }
 
 // What a chunk takes, for comparisons: FLOPs, then bytes.
@@ -179,8 +192,7 @@ PartitionTable Join(const std::vector<PartitionTable>& of, const StageOfUnit& st
 }
 
 Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, uint32_t stage) {
-  Inventory of = inventory;
-  of.clear_units();
+  Inventory of = WithoutUnits(inventory);
   of.set_model_units(static_cast<uint32_t>(inventory.units_size()));
   of.set_first_trained(static_cast<uint32_t>(models::FirstTrained(inventory)));
   for (const ModelChunk& chunk : ChunksOf(stages)) {
@@ -210,13 +222,18 @@ absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages) {
 }
 
 std::vector<TiedTensor> TiedTensors(const Inventory& inventory, const StageOfUnit& stages) {
-  std::map<std::string, int> unit_of;
-  for (int u = 0; u < inventory.units_size(); ++u) unit_of[inventory.units(u).name()] = u;
+  std::map<absl::string_view, int> unit_of;  // those that others borrow from: few of thousands
+  for (const Unit& unit : inventory.units()) {
+    for (const Borrow& borrow : unit.borrows()) unit_of[borrow.unit()] = -1;
+  }
+  for (int u = 0; !unit_of.empty() && u < inventory.units_size(); ++u) {
+    if (const auto found = unit_of.find(inventory.units(u).name()); found != unit_of.end()) found->second = u;
+  }
   std::vector<TiedTensor> all;
   for (int u = 0; u < inventory.units_size(); ++u) {
     for (const Borrow& borrow : inventory.units(u).borrows()) {
       const auto owner = unit_of.find(borrow.unit());
-      if (owner == unit_of.end() || stages[owner->second].stage == stages[u].stage) continue;
+      if (owner->second < 0 || stages[owner->second].stage == stages[u].stage) continue;
       TiedTensor& tied = all.emplace_back();
       for (const Tensor& tensor : inventory.units(owner->second).tensors()) {
         if (tensor.name() == borrow.tensor()) *tied.mutable_tensor() = tensor;

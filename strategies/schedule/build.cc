@@ -58,6 +58,7 @@ class Builder {
         first_(models::FirstTrained(inventory)),
         splits_(std::any_of(recipe.order.begin(), recipe.order.end(),
                             [](const Phase& phase) { return phase.kind == PhaseKind::kBackwardWeights; })) {
+    ended_by_.fill(None());
     schedule_.groups = recipe.groups, schedule_.edges = recipe.edges, schedule_.tied = recipe.tied;
     for (int32_t u = 0; u < units_; ++u) unit_by_name_[inventory.units(u).name()] = u;
     for (const Unit& unit : inventory.units()) {
@@ -96,14 +97,14 @@ class Builder {
     training_ = true;
     EmitEvents();
     // The ranks of a share have the loss in common, so without other reductions the sum overlaps nothing.
-    const bool scalars_last = Pipelined() || (IsShare(inventory_) && !Distributed());
+    const bool scalars_last = Pipelined() || (models::IsShare(inventory_) && !Distributed());
     if (scalars_last) {
       Op scalars{.kind = OpKind::kReduceScalars, .group = kWorldGroup};
       if (last_loss_ >= 0) scalars.waits = {last_loss_};
       Emit(std::move(scalars));
     }
     Op norm{.kind = OpKind::kGradientNorm,
-            .group = recipe_.sharded || Pipelined() || IsShare(inventory_) ? kModelGroup : -1};
+            .group = recipe_.sharded || Pipelined() || models::IsShare(inventory_) ? kModelGroup : -1};
     if (scalars_last) norm.waits.push_back(last());
     for (const auto& [unit, sent] : sent_tied_) norm.waits.push_back(sent);
     for (const int32_t moved : tied_moved_) norm.waits.push_back(moved);
@@ -295,7 +296,7 @@ class Builder {
   bool Transfers() const { return Offloads() || recipe_.offload_inputs || Pipelined(); }
   Ended EndedWith(int32_t w) const {
     if (Transfers()) return ended_with_[static_cast<size_t>(w)];
-    Ended ended = kNone;
+    Ended ended = None();
     ended[static_cast<size_t>(ops_[w].stream)] = w;
     return ended;
   }
@@ -319,7 +320,7 @@ class Builder {
     };
     const bool computes = op.stream == Stream::kCompute;
     Ended& before = ended_by_[static_cast<size_t>(op.stream)];
-    Ended begun = computes ? before : kNone;
+    Ended begun = computes ? before : None();
     std::sort(op.waits.begin(), op.waits.end(), std::greater<>());
     Waits kept;
     for (const int32_t w : op.waits) {
@@ -776,10 +777,13 @@ class Builder {
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;
   int32_t last_reduction_ = -1;
-  static constexpr Ended kNone = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  static constexpr Ended None() {
+    Ended none{};
+    for (int32_t& op : none) op = -1;
+    return none;
+  }
   // By stream: what has ended when its last op has; of kCompute, also when its next one begins.
-  std::array<Ended, kStreams> ended_by_ = {kNone, kNone, kNone, kNone, kNone, kNone, kNone,
-                                           kNone, kNone, kNone, kNone, kNone, kNone};
+  std::array<Ended, kStreams> ended_by_;
   std::vector<Ended> ended_with_;  // by op, with offloading
 };
 

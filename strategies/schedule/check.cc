@@ -495,7 +495,7 @@ class Checker {
   }
 
   bool Distributed() const { return reduces_ || all_reduces_; }
-  bool SumsScalars() const { return Distributed() || !schedule_.edges.empty() || IsShare(inventory_); }
+  bool SumsScalars() const { return Distributed() || !schedule_.edges.empty() || models::IsShare(inventory_); }
 
   Axes AxesOf(int32_t group) const {
     const auto g = static_cast<size_t>(group);
@@ -503,7 +503,7 @@ class Checker {
   }
   // Over all ranks that have a part of the gradient: those that it is reduced to, on all stages.
   bool IsRightNorm(int32_t group) const {
-    if (!reduces_ && schedule_.edges.empty() && !IsShare(inventory_)) return group < 0;
+    if (!reduces_ && schedule_.edges.empty() && !models::IsShare(inventory_)) return group < 0;
     const Axes all = reduces_ ? static_cast<Axes>(reduced_axes_ | kPipelineAxis | kTensorAxis) : kModelAxes;
     return group >= 0 && AxesOf(group) == all;
   }

@@ -67,9 +67,6 @@ inline constexpr size_t kOutputsInFlight = 2;
 
 bool UsesGroup(const Schedule& schedule, int32_t group);
 
-// Whether the inventory is a share of a model whose units several ranks compute together.
-inline bool IsShare(const Inventory& inventory) { return inventory.has_tensor_rank(); }
-
 // "compute"
 const char* Name(Stream stream);
 // "Forward h.0 m1", "Gather h.0..h.3". The groups that every schedule lists by their names.

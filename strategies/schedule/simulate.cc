@@ -1,9 +1,12 @@
 #include "strategies/schedule/simulate.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
+#include <queue>
+#include <tuple>
 #include <utility>
 
 #include "strategies/schedule/stage_ops.h"
@@ -139,7 +142,7 @@ class StagePlay {
 class Play {
  public:
   Play(const std::vector<StageCosts>& stages, Sharing sharing, const Repeated& repeated)
-      : repeated_(repeated), partners_(stages.size()) {
+      : repeated_(repeated), partners_(stages.size()), stages_(stages.size()) {
     std::vector<const Schedule*> schedules;
     for (const StageCosts& stage : stages) {
       plays_.emplace_back(*stage.schedule, *stage.costs, sharing);
@@ -157,7 +160,18 @@ class Play {
   }
 
   std::vector<Timeline> Run() {
-    while (BeginWhatCan()) Advance();
+    for (size_t p = 0; p < plays_.size(); ++p) Touch(p);
+    Settle();
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      if (event.version != stages_[event.stage].version) continue;
+      now_ = event.time;
+      plays_[event.stage].Advance(plays_[event.stage].Step());
+      stages_[event.stage].at = now_;
+      Touch(event.stage);
+      Settle();
+    }
     double seconds = now_;
     if (repeated_.times > 0) {
       seconds += repeated_.times * (to_seconds_ - from_seconds_);
@@ -170,14 +184,43 @@ class Play {
 
  private:
   using Counts = std::vector<StagePlay::Counts>;
+  // The next instant at which an op of a stage ends or begins to work, unless the stage changes before.
+  struct Event {
+    double time;
+    size_t stage;
+    uint64_t version;
+    bool operator>(const Event& other) const {
+      return std::tie(time, stage, version) > std::tie(other.time, other.stage, other.version);
+    }
+  };
+  struct Stage {
+    double at = 0;         // until when it is played
+    uint64_t version = 0;  // changes when its events do
+    bool touched = false;
+  };
 
-  Counts CountsNow() const {
+  // Stages depend on each other only where they meet, so each is played by its own events: with hundreds of stages most
+  // of them do nothing at an instant.
+  void CatchUp(size_t stage) {
+    if (now_ > stages_[stage].at) plays_[stage].Advance(now_ - stages_[stage].at);
+    stages_[stage].at = now_;
+  }
+  void Touch(size_t stage) {
+    if (!std::exchange(stages_[stage].touched, true)) touched_.push_back(stage);
+  }
+
+  Counts CountsNow() {
     Counts counts;
-    for (const StagePlay& play : plays_) counts.push_back(play.CountsNow());
+    for (size_t p = 0; p < plays_.size(); ++p) {
+      CatchUp(p);
+      counts.push_back(plays_[p].CountsNow());
+    }
     return counts;
   }
 
   void Begin(size_t stage, size_t op) {
+    CatchUp(stage);
+    Touch(stage);
     plays_[stage].Begin(op, now_);
     if (stage > 0) return;
     if (op == repeated_.from) from_ = CountsNow(), from_seconds_ = now_;
@@ -200,11 +243,14 @@ class Play {
     return true;
   }
 
-  // Ends ops without cost at once, which may let others begin. False: no op is in progress any more.
-  bool BeginWhatCan() {
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (size_t p = 0; p < plays_.size(); ++p) {
+  // Begins what can begin on the stages that changed and on those that they meet, and ends ops without cost at once,
+  // which may let others begin. Then finds when these stages change next.
+  void Settle() {
+    for (size_t t = 0; t < touched_.size(); ++t) {
+      const size_t p = touched_[t];
+      stages_[p].touched = false;  // it may change again
+      for (bool changed = true; changed;) {
+        changed = false;
         for (size_t s = 0; s < kStreams; ++s) {
           const std::optional<size_t> next = plays_[p].Next(s);
           if (next.has_value()) changed |= BeginIfReady(p, *next);
@@ -212,21 +258,21 @@ class Play {
         }
       }
     }
-    return std::any_of(plays_.begin(), plays_.end(), [](const StagePlay& play) { return play.busy(); });
-  }
-
-  // Advances to the next instant at which an op ends or begins to work.
-  void Advance() {
-    double step = std::numeric_limits<double>::infinity();
-    for (const StagePlay& play : plays_) step = std::min(step, play.Step());
-    for (StagePlay& play : plays_) play.Advance(step);
-    now_ += step;
+    for (const size_t p : touched_) {
+      stages_[p].touched = false;
+      const uint64_t version = ++stages_[p].version;
+      if (plays_[p].busy()) events_.push({now_ + plays_[p].Step(), p, version});
+    }
+    touched_.clear();
   }
 
   const Repeated repeated_;
   std::vector<StagePlay> plays_;
   std::vector<std::vector<std::pair<size_t, size_t>>> meetings_;  // stages and ops
   std::vector<std::map<size_t, size_t>> partners_;                // by stage and op: its meeting
+  std::vector<Stage> stages_;
+  std::vector<size_t> touched_;  // stages that changed at this instant
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   double now_ = 0;
   Counts from_, to_;  // when the repeated stretch began and ended
   double from_seconds_ = 0, to_seconds_ = 0;

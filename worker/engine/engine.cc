@@ -68,7 +68,7 @@ class CompiledEngine final : public Engine {
         host_(config.train.offload().to(), /*page_locked=*/config.cuda),
         recorder_(config.cuda) {
     if (config.groups[kExchangeGroup] != nullptr) exchanges_.emplace(config.groups[kExchangeGroup]);
-    if (IsShare(config.inventory)) tensor_.emplace(config.groups[kTensorGroup]);
+    if (models::IsShare(config.inventory)) tensor_.emplace(config.groups[kTensorGroup]);
   }
 
   absl::Status Prepare();

@@ -31,8 +31,6 @@ const std::vector<std::pair<std::string, std::pair<PipelineSchedule, uint32_t>>>
     {"zero bubble in a V", {PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}},
 };
 
-Trial OneRank(const Model& model, bool sgd) { return {.name = "single", .choose = Single, .sgd = sgd, .model = model}; }
-
 Trial OnStages(const std::string& name, uint32_t stages, const Choose& choose, const Model& model, bool sgd) {
   return {.name = name,
           .choose = choose,

@@ -47,11 +47,10 @@ void State::AddState(Kind& kind, const OwnedExtent& extent, const at::Tensor& va
   const auto& shape = tensor.has_box() ? tensor.box().shape() : tensor.shape();
   AddState(kind, {.tensor = extent.tensor,
                   .shape = {shape.begin(), shape.end()},
+                  .values = values,
                   .first = static_cast<uint64_t>(extent.begin),
                   .box = models::FlatBoxOf(tensor),
-                  .counts = extent.counts,
-                  .values = values,
-                  .begin = -1});
+                  .counts = extent.counts});
 }
 
 void State::AddParameters() {
@@ -72,13 +71,7 @@ void State::Add(const StatePart& part) {
     // Frozen extents have own = -1. A part ends at the end of an extent, or in the padding that follows it.
     if (extent.own < part.begin || extent.own >= part.begin + part.length) continue;
     if (!part.shape.empty()) {
-      AddState(kind, {.tensor = extent.tensor,
-                      .shape = part.shape,
-                      .first = 0,
-                      .box = {},
-                      .counts = extent.counts,
-                      .values = part.values,
-                      .begin = -1});
+      AddState(kind, {.tensor = extent.tensor, .shape = part.shape, .values = part.values, .counts = extent.counts});
     } else {
       AddState(kind, extent, part.values.narrow(0, extent.own - part.begin, extent.length));
     }
@@ -86,13 +79,8 @@ void State::Add(const StatePart& part) {
 }
 
 void State::AddBuffer(const Tensor* tensor, const at::Tensor& values) {
-  AddState(KindOf("buffer"), {.tensor = tensor,
-                              .shape = {tensor->shape().begin(), tensor->shape().end()},
-                              .first = 0,
-                              .box = {},
-                              .counts = true,
-                              .values = values,
-                              .begin = -1});
+  AddState(KindOf("buffer"),
+           {.tensor = tensor, .shape = {tensor->shape().begin(), tensor->shape().end()}, .values = values});
 }
 
 at::Tensor State::CopyOf(const OwnedState& state) const {

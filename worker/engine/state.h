@@ -34,11 +34,11 @@ class State {
   struct OwnedState {
     const Tensor* tensor;
     std::vector<uint64_t> shape;  // the tensor's, or a factor's
-    uint64_t first;               // element of it
-    models::FlatBox box;
-    bool counts;
     at::Tensor values;
-    int64_t begin;  // in the copy, whose elements have 4 bytes; -1: there is none
+    uint64_t first = 0;  // element of `box`
+    models::FlatBox box = {};
+    bool counts = true;
+    int64_t begin = -1;  // in the copy, whose elements have 4 bytes; -1: there is none
   };
   struct Kind {
     std::string name;

@@ -426,6 +426,11 @@ inline double UpdateError(const Curve& seen, const Curve& expected, const Curve&
 
 inline void Single(::muster::Train& train) { train.mutable_strategy()->mutable_single(); }
 
+// What others are compared with.
+inline Trial OneRank(const Model& model, bool sgd) {
+  return {.name = "single", .choose = Single, .sgd = sgd, .model = model};
+}
+
 using Choose = std::function<void(::muster::Train&)>;
 
 inline Choose ZeroStage(uint32_t stage, Accumulation accumulation = ACCUMULATION_REDUCE, uint32_t prefetch = 1) {

@@ -20,8 +20,6 @@ Model DividedModel() {
   return model;
 }
 
-Trial OneRank(bool sgd) { return {.name = "single", .choose = Single, .sgd = sgd, .model = DividedModel()}; }
-
 Trial Divided(const std::string& name, uint32_t tensor, const Choose& choose, bool sgd) {
   return {.name = name,
           .choose = choose,
@@ -38,7 +36,7 @@ Trial Divided(const std::string& name, uint32_t tensor, const Choose& choose, bo
 
 TEST(TensorRanks, TrainAsOneRankDoes) {
   for (const bool sgd : {true, false}) {
-    const Curve expected = Train(OneRank(sgd));
+    const Curve expected = Train(OneRank(DividedModel(), sgd));
     for (const uint32_t tensor : {2u, 4u}) {
       for (const bool sequence : {false, true}) {
         const auto choose = [=](T& train) {
@@ -59,7 +57,7 @@ TEST(TensorRanks, TrainLlamaAsOneRankDoes) {
   model.mutable_llama()->set_heads(4), model.mutable_llama()->set_inner(4 * 10);
   for (const uint32_t shared : {2u, 1u}) {
     model.mutable_llama()->set_key_value_heads(shared);
-    const Curve expected = Train({.name = "single", .choose = Single, .sgd = true, .model = model});
+    const Curve expected = Train(OneRank(model, true));
     for (const bool sequence : {false, true}) {
       Trial trial = Divided(absl::StrCat(shared, " heads of keys", sequence ? ", by tokens" : ""), 2, Single, true);
       trial.choose = [=](T& train) {
@@ -73,7 +71,7 @@ TEST(TensorRanks, TrainLlamaAsOneRankDoes) {
 }
 
 TEST(TensorRanks, TrainInsideEveryStrategyAndPipeline) {
-  const Curve expected = Train(OneRank(true));
+  const Curve expected = Train(OneRank(DividedModel(), true));
   for (const auto& [name, strategy] : Strategies()) {
     for (const uint32_t stages : {1u, 2u}) {
       Trial trial = Divided(absl::StrCat(name, " on ", stages), 2, strategy, true);

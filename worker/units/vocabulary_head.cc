@@ -21,7 +21,8 @@ namespace {
 // A head whose logits' columns are divided among ranks (Shoeybi et al. 2019, section 3). In each piece of rows each
 // rank computes the logits of its part of the vocabulary; the ranks exchange three numbers a row, from which each gets
 // the loss and the gradient of its own logits. The norm's output of all rows is kept for that; piece by piece it
-// becomes its own gradient, which is summed over the ranks at the end.
+// becomes its own gradient, which is summed over the ranks at the end. In any dtype the pieces are the inventory's,
+// since it declares a collective for each.
 class VocabularyHead final : public UnitModule {
  public:
   VocabularyHead(FinalNorm norm, Parameter table, uint64_t piece_rows, const LanguageShare& share,
@@ -33,7 +34,7 @@ class VocabularyHead final : public UnitModule {
         rms_(!norm_.bias.value.defined()),
         gemms_(options.bf16_gemms),
         rows_(options.rows),
-        piece_rows_(piece_rows * (narrow_ && wte_.value.is_cpu() ? kNarrowRowFactor : 1)) {}
+        piece_rows_(piece_rows) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const TensorRows ranks(context, share_.sequence_parallel);
