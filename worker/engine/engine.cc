@@ -118,22 +118,21 @@ class CompiledEngine final : public Engine {
   absl::Status MakeQueue();
   // The memory of trials is not the step's: neither its peak, nor what the allocator keeps.
   void ForgetTrials() const;
+  // Issues all ops of a schedule.
+  void Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener);
   struct Training;
-  // Issues all ops of a schedule. `posted`: null, or their tasks: if it is empty it becomes those of `tasks`.
-  void Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener, std::vector<Task>* posted = nullptr);
   // What the ops of a step work on. Recorded, one serves many steps: then no task may use what is only right in the
-  // step that posted it first, so `step`, `learning_rate` and `host` are that step's.
+  // first of them, of which `step` and `learning_rate` are.
   struct StepWork {
     uint64_t step = 0;
     double learning_rate = 0;
-    Training* host = nullptr;  // where the host decides; else null
+    Training* host = nullptr;  // that of its step; null: recorded
     StepTensors tensors = {};
     std::optional<StepInputs> inputs = {};        // recorded
     std::optional<UpdateDecision> decision = {};  // made by the step's first OptimizerStep
     at::Tensor seen = {};                         // on the device: what seen_on_host becomes
     std::optional<InFlightMicrobatches> microbatches = {};
     std::optional<StepTasks> tasks = {};
-    std::vector<Task> posted = {};  // recorded: by op
   };
   // A step that was issued and not awaited. The device may still use what it holds.
   struct Training {
@@ -511,15 +510,12 @@ units::NamedTensors CompiledEngine::NoInputs() const {
   return inputs;
 }
 
-void CompiledEngine::Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener, std::vector<Task>* posted) {
+void CompiledEngine::Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener) {
   at_.schedule = &schedule;
-  const bool replays = posted != nullptr && !posted->empty();
   queue_->Begin(schedule, listener);
   for (int32_t index = 0; index < static_cast<int32_t>(schedule.ops.size()); ++index) {
     at_.op = index;
-    Task task = replays ? (*posted)[static_cast<size_t>(index)] : tasks.TaskOf(schedule.ops[index]);
-    if (posted != nullptr && !replays) posted->push_back(task);
-    ThrowIfBad(queue_->Post(index, std::move(task)));
+    ThrowIfBad(queue_->Post(index, tasks.TaskOf(schedule.ops[index])));
   }
 }
 
@@ -570,7 +566,7 @@ void CompiledEngine::Train(StepWork& work) {
   work.decision.reset();
   storage_->ZeroGradients();
   if (recorder_.on()) recorder_.End("Prepare");
-  Run(config_.schedule, *work.tasks, config_.progress, config_.recorded ? &work.posted : nullptr);
+  Run(config_.schedule, *work.tasks, config_.progress);
 }
 
 absl::Status CompiledEngine::GroupsHealth() const {

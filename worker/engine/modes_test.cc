@@ -210,10 +210,25 @@ TEST(Modes, OneStepAheadGivesTheSameBits) {
   }
 }
 
-// The tasks of the first step, posted again, are those of later steps: whatever they read of the host is what it was in
-// the first. Another rate in each step, dropout, clipping, microbatches, a loss scale that overflows, recomputation.
-TEST(Modes, RecordedStepsGiveTheSameBits) {
+// The same bits with recorded steps.
+void ExpectSameRecorded(Trial trial) {
   constexpr Leg kLeg{.steps = 8};
+  trial.scheduled = true;
+  const Curve usual = Train(trial, kLeg);
+  trial.name += ", recorded";
+  trial.set = [set = trial.set](Config& c) { set(c), c.recorded = true; };
+  const Curve seen = Train(trial, kLeg);
+  EXPECT_EQ(seen.losses, usual.losses) << trial.name;
+  EXPECT_EQ(seen.norms, usual.norms) << trial.name;
+  EXPECT_EQ(seen.loss_scales, usual.loss_scales) << trial.name;
+  EXPECT_EQ(seen.evaluation, usual.evaluation) << trial.name;
+  EXPECT_TRUE(seen.state == usual.state) << trial.name << ": weights or state";
+  EXPECT_EQ(seen.norms.front() == 0, trial.compute == DTYPE_FP16) << trial.name << ": skipped";
+}
+
+// Whatever the tasks of later steps read of the host is what it was in the first. Another rate in each step, dropout,
+// clipping, microbatches, a loss scale that overflows, recomputation.
+TEST(Modes, RecordedStepsGiveTheSameBits) {
   const auto dropping = [](const Choose& choose) -> Choose {
     return [=](::muster::Train& train) {
       choose(train);
@@ -242,17 +257,42 @@ TEST(Modes, RecordedStepsGiveTheSameBits) {
     for (const auto& [name, choose] : strategies) {
       Trial trial = each.trial;
       trial.name = absl::StrCat(name, ", ", each.name), trial.choose = dropping(choose);
-      trial.ranks = name == "single" ? 1 : 4, trial.microbatch = 1, trial.scheduled = true, trial.set = each.set;
-      const Curve usual = Train(trial, kLeg);
-      trial.name += ", recorded";
-      trial.set = [set = each.set](Config& c) { set(c), c.recorded = true; };
-      const Curve seen = Train(trial, kLeg);
-      EXPECT_EQ(seen.losses, usual.losses) << trial.name;
-      EXPECT_EQ(seen.norms, usual.norms) << trial.name;
-      EXPECT_EQ(seen.loss_scales, usual.loss_scales) << trial.name;
-      EXPECT_EQ(seen.evaluation, usual.evaluation) << trial.name;
-      EXPECT_TRUE(seen.state == usual.state) << trial.name << ": weights or state";
-      EXPECT_EQ(seen.norms.front() == 0, trial.compute == DTYPE_FP16) << trial.name << ": skipped";
+      trial.ranks = name == "single" ? 1 : 4, trial.microbatch = 1, trial.set = each.set;
+      ExpectSameRecorded(trial);
+    }
+  }
+}
+
+// Stages that keep what they send until another pass, shares of units, statistics over ranks, weights in bf16.
+TEST(Modes, RecordedStepsOfDividedModelsGiveTheSameBits) {
+  const auto streams = [](Config& c) { c.streams = true; };
+  const auto on_stages = [](PipelineSchedule schedule, uint32_t chunks) {
+    return [=](::muster::Train& t) {
+      FsdpOf(RESHARD_FULL_SHARD)(t);
+      t.mutable_pipeline()->set_schedule(schedule), t.mutable_pipeline()->set_chunks(chunks);
+    };
+  };
+  Model even = TrialModel();
+  even.mutable_gpt2()->set_heads(4), even.mutable_gpt2()->set_width(40);
+  std::vector<Trial> trials = {
+      {.name = "interleaved stages", .choose = on_stages(PIPELINE_SCHEDULE_INTERLEAVED, 2), .ranks = 4, .stages = 2},
+      {.name = "zero bubble", .choose = on_stages(PIPELINE_SCHEDULE_ZERO_BUBBLE, 1), .ranks = 4, .stages = 2},
+      {.name = "shares of units", .choose = FsdpOf(RESHARD_FULL_SHARD), .ranks = 4, .model = even, .tensor = 2},
+      {.name = "synchronized statistics",
+       .choose = FsdpOf(RESHARD_FULL_SHARD),
+       .ranks = 4,
+       .sgd = true,
+       .model = ResnetTrialModel()},
+      {.name = "bf16 weights",
+       .choose = FsdpOf(RESHARD_FULL_SHARD),
+       .ranks = 4,
+       .compute = DTYPE_BF16,
+       .params = DTYPE_BF16},
+  };
+  for (Trial& trial : trials) {
+    for (const bool ahead : {false, true}) {
+      trial.microbatch = 1, trial.adversarial = ahead, trial.ahead = ahead, trial.set = streams;
+      ExpectSameRecorded(trial);
     }
   }
 }
