@@ -530,10 +530,7 @@ void CompiledEngine::WriteScalars(const Votes& votes, const at::Tensor& scalars)
 
 std::shared_ptr<CompiledEngine::StepWork> CompiledEngine::WorkOf(const Batch& batch, double learning_rate,
                                                                  Training& training) {
-  if (recorded_ != nullptr && recorded_->inputs->shape == ShapeOf(batch)) {
-    recorded_->microbatches->Reset();
-    return recorded_;
-  }
+  if (recorded_ != nullptr && recorded_->inputs->shape == ShapeOf(batch)) return recorded_;
   auto work = std::make_shared<StepWork>();
   work->step = at_.step, work->learning_rate = learning_rate;
   work->host = config_.recorded ? nullptr : &training;

@@ -29,20 +29,6 @@ InFlightMicrobatches::InFlightMicrobatches(const Options& options, std::vector<C
   }
 }
 
-void InFlightMicrobatches::Reset() {
-  flows_.assign(contexts_.size(), std::vector<Activations>(chunks_.size()));
-  // In place: AccessOrder and `sent_` know them by their addresses.
-  for (auto* by_microbatch : {&received_[0], &received_[1], &outputs_[0], &outputs_[1]}) {
-    for (auto& by_chunk : *by_microbatch) {
-      for (Activations& tensors : by_chunk) tensors.clear();
-    }
-  }
-  sent_.clear();
-  for (auto& of_units : states_) {
-    for (UnitState& state : of_units) state = {};
-  }
-}
-
 template <typename F>
 Activations InFlightMicrobatches::Run(const Op& op, F&& pass) {
   if (op.group < 0) return pass();

@@ -21,8 +21,8 @@
 
 namespace muster::engine {
 
-// Serves one pass through a schedule; the schedule and the units outlive it. An empty microbatch is skipped, except up
-// to the last unit that exchanges with other ranks.
+// Serves passes through a schedule, one after another; each consumes what it keeps. The schedule and the units outlive
+// it. An empty microbatch is skipped, except up to the last unit that exchanges with other ranks.
 class InFlightMicrobatches {
  public:
   struct Options {
@@ -40,9 +40,6 @@ class InFlightMicrobatches {
   };
   // `contexts`: one per microbatch.
   InFlightMicrobatches(const Options& options, std::vector<units::Context> contexts);
-
-  // As new: before the schedule is run again.
-  void Reset();
 
   // Saves only the unit's input if the schedule recomputes it, and nothing if it has no backward.
   void Forward(const Op& op);
