@@ -9,6 +9,7 @@
 #include "strategies/optimizer_plan.h"
 #include "strategies/partition/table.h"
 #include "strategies/schedule/check.h"
+#include "worker/engine/recorded_step.h"
 
 namespace muster::engine {
 namespace {
@@ -86,6 +87,9 @@ absl::Status CheckConfig(const Config& config, absl::FunctionRef<bool(OpKind)> r
         "this trainer is built without CUDA: build with --config=cuda, or ask for resources.device: cpu");
   }
 #endif
+  if (config.recorded) {
+    if (absl::Status s = CheckRecorded(config); !s.ok()) return s;
+  }
   return CheckOps(config, runs);
 }
 

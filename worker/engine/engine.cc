@@ -35,6 +35,7 @@
 #include "worker/engine/optimizer.h"
 #include "worker/engine/queue.h"
 #include "worker/engine/received.h"
+#include "worker/engine/recorded_step.h"
 #include "worker/engine/state.h"
 #include "worker/engine/step_tasks.h"
 #include "worker/engine/storage.h"
@@ -119,18 +120,28 @@ class CompiledEngine final : public Engine {
   void ForgetTrials() const;
   // Issues all ops of a schedule.
   void Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener);
+  struct Training;
+  // What the ops of a step work on. Recorded, one serves many steps: then no task may use what is only right in the
+  // first of them, of which `step` and `learning_rate` are.
+  struct StepWork {
+    uint64_t step = 0;
+    double learning_rate = 0;
+    Training* host = nullptr;  // that of its step; null: recorded
+    StepTensors tensors = {};
+    std::optional<StepInputs> inputs = {};        // recorded
+    std::optional<UpdateDecision> decision = {};  // made by the step's first OptimizerStep
+    at::Tensor seen = {};                         // on the device: what seen_on_host becomes
+    std::optional<InFlightMicrobatches> microbatches = {};
+    std::optional<StepTasks> tasks = {};
+  };
   // A step that was issued and not awaited. The device may still use what it holds.
   struct Training {
-    double learning_rate = 0;
     uint64_t global_targets = 0;
-    StepTensors tensors = {};
     at::Tensor seen_on_host = {};  // its scalars and norm, its loss scale, and the update's state after it
     StepResult result = {};
     UpdateState update = {};
     bool halted = false;
-    std::optional<UpdateDecision> decision = {};  // made by the step's first OptimizerStep
-    std::optional<InFlightMicrobatches> microbatches = {};
-    std::optional<StepTasks> tasks = {};
+    std::shared_ptr<StepWork> work = {};
   };
   // The host must know before it updates what is offloaded.
   bool DecidesOnDevice() const {
@@ -148,15 +159,18 @@ class CompiledEngine final : public Engine {
   absl::Status GroupsHealth() const;
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum);
+  // A step's work; with Config::recorded the recorded one, if it has the batch's shape.
+  std::shared_ptr<StepWork> WorkOf(const Batch& batch, double learning_rate, Training& training);
+  void WriteScalars(const Votes& votes, const at::Tensor& scalars) const;
   // What the first unit reads, of zero samples.
   units::NamedTensors NoInputs() const;
-  void Train(const Batch& batch, Training& training);
+  void Train(StepWork& work);
   // The loss and the task's metrics, summed over the targets of `rows` samples: float64 [1 + metrics] on the device.
   at::Tensor ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
   bool CountsLoss() const { return config_.inventory.tensor_rank() == 0; }
   uint64_t TargetsOf(uint64_t samples) const { return samples * models::TargetsPerSample(config_.inventory); }
-  void Decide(Training& training);
-  void Optimize(Training& training, uint64_t step, const Op& op);
+  void Decide(StepWork& work);
+  void Optimize(StepWork& work, const Op& op);
   // Rebuilds what is derived from the parameters after they change.
   void Renew();
 
@@ -180,6 +194,7 @@ class CompiledEngine final : public Engine {
   std::optional<engine::State> state_;
   Recorder recorder_;
   std::unique_ptr<Queue> queue_;
+  std::shared_ptr<StepWork> recorded_;  // null: none, or the next step is recorded anew
   std::deque<std::unique_ptr<Training>> in_flight_;
   at::Tensor update_;           // update_decision.h
   at::Tensor gradient_scale_;   // its loss scale for the units; undefined: there is none
@@ -218,6 +233,7 @@ absl::Status CompiledEngine::Guarded(F&& body) {
   }
   if (queue_ != nullptr) queue_->Abandon();
   in_flight_.clear();
+  recorded_.reset();
   std::string where = absl::StrCat("rank ", config_.rank, ", step ", at_.step > 0 ? at_.step : step_ + 1);
   if (*at_.what != 0) absl::StrAppend(&where, ", ", at_.what);
   if (at_.schedule != nullptr) absl::StrAppend(&where, ", ", Print(at_.schedule->ops[at_.op], config_.inventory));
@@ -352,8 +368,15 @@ absl::Status CompiledEngine::MakeUnits() {
 
 void CompiledEngine::SetUpdateState(const UpdateState& state) {
   awaited_update_ = state;
-  update_ = ToTensor(state, device_);
-  if (ScalesLoss(config_.train)) gradient_scale_ = update_.narrow(0, kLossScale, 1).to(at::kFloat);
+  // In place: a recorded step knows them by their addresses.
+  const at::Tensor update = ToTensor(state, device_), scale = update.narrow(0, kLossScale, 1).to(at::kFloat);
+  if (!update_.defined()) {
+    update_ = update;
+    if (ScalesLoss(config_.train)) gradient_scale_ = scale;
+    return;
+  }
+  update_.copy_(update);
+  if (gradient_scale_.defined()) gradient_scale_.copy_(scale);
 }
 
 absl::Status CompiledEngine::SetProgress(uint64_t step, const UpdateState& update) {
@@ -496,11 +519,22 @@ void CompiledEngine::Run(const Schedule& schedule, StepTasks& tasks, OpListener*
   }
 }
 
-void CompiledEngine::Train(const Batch& batch, Training& training) {
-  const c10::AutoGradMode off(false);
-  const uint64_t step = at_.step;
-  recorder_.Begin();
-  storage_->ZeroGradients();
+void CompiledEngine::WriteScalars(const Votes& votes, const at::Tensor& scalars) const {
+  static_assert(sizeof(StepScalars) == Traits(OpKind::kReduceScalars).scalar_bytes);  // what the cost model takes
+  const StepScalars own = ToScalars(votes);
+  at::Tensor(scalars).zero_();
+  for (size_t i = 0; i < kStepScalars; ++i) {
+    if (own[i] != 0) scalars[static_cast<int64_t>(i)].fill_(own[i]);
+  }
+}
+
+std::shared_ptr<CompiledEngine::StepWork> CompiledEngine::WorkOf(const Batch& batch, double learning_rate,
+                                                                 Training& training) {
+  if (recorded_ != nullptr && recorded_->inputs->shape == ShapeOf(batch)) return recorded_;
+  auto work = std::make_shared<StepWork>();
+  work->step = at_.step, work->learning_rate = learning_rate;
+  work->host = config_.recorded ? nullptr : &training;
+  work->tensors.scalars = at::empty({kStepScalars}, at::TensorOptions(at::kDouble).device(device_));
   const InFlightMicrobatches::Options options{.schedule = &config_.schedule,
                                               .inventory = &config_.inventory,
                                               .modules = &units_,
@@ -511,16 +545,25 @@ void CompiledEngine::Train(const Batch& batch, Training& training) {
                                               .groups = &config_.groups,
                                               .compute = ScalarTypeOf(config_.train.precision().compute()),
                                               .poison = config_.poison};
-  training.microbatches.emplace(options, MakeContexts(batch, training.tensors.scalars[kLossSum]));
-  training.tasks.emplace(
-      StepTasks::Context{.config = &config_,
-                         .storage = &*storage_,
-                         .microbatches = &*training.microbatches,
-                         .tensors = &training.tensors,
-                         .update = [this, &training, step](const Op& op) { Optimize(training, step, op); },
-                         .device = device_});
+  std::vector<Context> contexts = MakeContexts(batch, work->tensors.scalars[kLossSum]);
+  if (config_.recorded) work->inputs.emplace(batch, MicrobatchRows(batch), device_, contexts);
+  work->microbatches.emplace(options, std::move(contexts));
+  work->tasks.emplace(StepTasks::Context{.config = &config_,
+                                         .storage = &*storage_,
+                                         .microbatches = &*work->microbatches,
+                                         .tensors = &work->tensors,
+                                         .update = [this, own = work.get()](const Op& op) { Optimize(*own, op); },
+                                         .device = device_});
+  if (config_.recorded) recorded_ = work;
+  return work;
+}
+
+void CompiledEngine::Train(StepWork& work) {
+  const c10::AutoGradMode off(false);
+  work.decision.reset();
+  storage_->ZeroGradients();
   if (recorder_.on()) recorder_.End("Prepare");
-  Run(config_.schedule, *training.tasks, config_.progress);
+  Run(config_.schedule, *work.tasks, config_.progress);
 }
 
 absl::Status CompiledEngine::GroupsHealth() const {
@@ -545,13 +588,19 @@ void CompiledEngine::ReadResult(Training& training) {
 
 // On a CPU the scalars and the norm are computed by now. On a GPU they may not be, so the update is decided on the
 // device, and the host reads them when it awaits the step, or waits for them where it makes the update.
-void CompiledEngine::Decide(Training& training) {
+void CompiledEngine::Decide(StepWork& work) {
   const at::Tensor scale = update_.narrow(0, kLossScale, 1).clone();
-  const at::Tensor norm = training.tensors.norm.to(at::kDouble).view({1}).div(scale);
-  const at::Tensor numbers = at::cat({training.tensors.scalars, norm});
-  training.decision = DecideUpdate(rules_, numbers, update_);
+  const at::Tensor norm = work.tensors.norm.to(at::kDouble).view({1}).div(scale);
+  const at::Tensor numbers = at::cat({work.tensors.scalars, norm});
+  work.decision = DecideUpdate(rules_, numbers, update_);
+  if (work.inputs.has_value()) work.decision->now = work.inputs->now;
   if (gradient_scale_.defined()) gradient_scale_.copy_(update_.narrow(0, kLossScale, 1));
   const at::Tensor seen = at::cat({numbers, scale, update_});
+  if (work.host == nullptr) {
+    work.seen = seen;
+    return;
+  }
+  Training& training = *work.host;
   if (DecidesOnDevice()) {
     training.seen_on_host = at::empty(seen.sizes(), at::TensorOptions(at::kDouble).pinned_memory(device_.is_cuda()));
     training.seen_on_host.copy_(seen, /*non_blocking=*/true);
@@ -562,14 +611,15 @@ void CompiledEngine::Decide(Training& training) {
   ThrowIfBad(GroupsHealth());
 }
 
-void CompiledEngine::Optimize(Training& training, uint64_t step, const Op& op) {
-  if (!training.decision.has_value()) Decide(training);
+void CompiledEngine::Optimize(StepWork& work, const Op& op) {
+  if (!work.decision.has_value()) Decide(work);
   FlatOptimizer& optimizer = *optimizers_.at(std::max(0, op.unit));
   if (DecidesOnDevice()) {
-    optimizer.StepUnless(*training.decision, step, training.learning_rate);
+    optimizer.StepUnless(*work.decision, work.step, work.learning_rate);
     ++parameters_version_;
     return;
   }
+  const Training& training = *work.host;
   const StepResult& result = training.result;
   if (result.skipped || training.halted) return;
   // torch.nn.utils.clip_grad_norm_
@@ -578,7 +628,7 @@ void CompiledEngine::Optimize(Training& training, uint64_t step, const Op& op) {
     storage_->BeginStep(op);
     for (const StatePart& part : optimizer.State()) host_.Expect(part.values);
   }
-  optimizer.Step(step - training.update.skipped_steps(), training.learning_rate, clipped / result.loss_scale);
+  optimizer.Step(work.step - training.update.skipped_steps(), work.learning_rate, clipped / result.loss_scale);
   ++parameters_version_;
   if (!storage_->offloads()) return;
   storage_->EndStep(op);
@@ -615,17 +665,17 @@ absl::Status CompiledEngine::Issue(const Batch& batch, double learning_rate, con
   const uint64_t step = step_ + in_flight_.size() + 1;
   in_flight_.push_back(std::make_unique<Training>());
   Training& training = *in_flight_.back();
-  training.learning_rate = learning_rate;
   training.global_targets = TargetsOf(batch.global_samples);
   const absl::Status issued = Guarded([&] {
-    static_assert(sizeof(StepScalars) == Traits(OpKind::kReduceScalars).scalar_bytes);  // what the cost model takes
     at_.step = step;
-    const StepScalars own = ToScalars(votes);
-    training.tensors.scalars = at::zeros({kStepScalars}, at::TensorOptions(at::kDouble).device(device_));
-    for (size_t i = 0; i < kStepScalars; ++i) {
-      if (own[i] != 0) training.tensors.scalars[static_cast<int64_t>(i)].fill_(own[i]);
-    }
-    Train(batch, training);
+    recorder_.Begin();
+    training.work = WorkOf(batch, learning_rate, training);
+    StepWork& work = *training.work;
+    WriteScalars(votes, work.tensors.scalars);
+    if (work.inputs.has_value()) work.inputs->Write(batch, step, learning_rate);
+    Train(work);
+    // Not by a task, which would copy to the place of the step that was recorded.
+    if (work.host == nullptr) training.seen_on_host = work.seen.to(at::kCPU).clone();
   });
   if (!issued.ok() && config_.progress != nullptr) config_.progress->EndStep();
   return issued;
@@ -826,6 +876,7 @@ absl::Status CompiledEngine::UseAttention(const std::string& name) {
     if (absl::Status s = units::UseAttention(name); !s.ok()) return s;
   }
   attention_ = name;
+  recorded_.reset();
   return absl::OkStatus();
 }
 

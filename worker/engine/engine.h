@@ -52,7 +52,9 @@ struct Config {
   // For tests and for hunting a fault:
   bool poison = false;          // fill released parameters with NaN, to expose a use after release
   bool check_accesses = false;  // refuse an op that does not wait for another one with which it conflicts in memory
-  bool streams = false;   // on a CPU: run ops by the queue that devices with streams have, and copy state to the host
+  bool streams = false;  // on a CPU: run ops by the queue that devices with streams have, and copy state to the host
+  // Run later steps by the tasks of the first, in its memory, as a CUDA graph replays launches: recorded_step.h.
+  bool recorded = false;
   bool portable = false;  // units by LibTorch's operators and autograd, on any device
   // On a CPU: the units' row operations (units::RowCode::kDevice) and AdamW by the programs of GPUs.
   bool device_rows = false;

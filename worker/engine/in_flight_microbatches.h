@@ -21,8 +21,8 @@
 
 namespace muster::engine {
 
-// Serves one pass through a schedule; the schedule and the units outlive it. An empty microbatch is skipped, except up
-// to the last unit that exchanges with other ranks.
+// Serves passes through a schedule, one after another; each consumes what it keeps. The schedule and the units outlive
+// it. An empty microbatch is skipped, except up to the last unit that exchanges with other ranks.
 class InFlightMicrobatches {
  public:
   struct Options {

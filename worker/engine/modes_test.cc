@@ -210,6 +210,131 @@ TEST(Modes, OneStepAheadGivesTheSameBits) {
   }
 }
 
+// The same bits with recorded steps.
+void ExpectSameRecorded(Trial trial) {
+  constexpr Leg kLeg{.steps = 8};
+  trial.scheduled = true;
+  const Curve usual = Train(trial, kLeg);
+  trial.name += ", recorded";
+  trial.set = [set = trial.set](Config& c) { set(c), c.recorded = true; };
+  const Curve seen = Train(trial, kLeg);
+  EXPECT_EQ(seen.losses, usual.losses) << trial.name;
+  EXPECT_EQ(seen.norms, usual.norms) << trial.name;
+  EXPECT_EQ(seen.loss_scales, usual.loss_scales) << trial.name;
+  EXPECT_EQ(seen.evaluation, usual.evaluation) << trial.name;
+  EXPECT_TRUE(seen.state == usual.state) << trial.name << ": weights or state";
+  EXPECT_EQ(seen.norms.front() == 0, trial.compute == DTYPE_FP16) << trial.name << ": skipped";
+}
+
+// Whatever the tasks of later steps read of the host is what it was in the first. Another rate in each step, dropout,
+// clipping, microbatches, a loss scale that overflows, recomputation.
+TEST(Modes, RecordedStepsGiveTheSameBits) {
+  const auto dropping = [](const Choose& choose) -> Choose {
+    return [=](::muster::Train& train) {
+      choose(train);
+      train.mutable_dropout()->set_embedding(0.1);
+      train.mutable_dropout()->set_residual(0.1), train.mutable_dropout()->set_attention(0.1);
+    };
+  };
+  struct Case {
+    std::string name;
+    Trial trial;
+    std::function<void(Config&)> set;
+  };
+  const auto streams = [](Config& c) { c.streams = true; };
+  const auto rows = [](Config& c) { c.device_rows = c.streams = true; };
+  const std::vector<Case> cases = {
+      {"adamw", {}, streams},
+      {"programs", {.ahead = true}, rows},
+      {"llama, bf16, programs", {.compute = DTYPE_BF16, .model = LlamaTrialModel()}, rows},
+      {"portable, host queue", {}, [](Config& c) { c.portable = c.decide_on_device = true; }},
+      {"fp16 that overflows", {.compute = DTYPE_FP16, .loss_scale = 0x1p22, .ahead = true}, rows},
+      {"sgd, adversarial", {.sgd = true, .adversarial = true}, [](Config& c) { c.check_accesses = c.streams = true; }},
+  };
+  std::vector<std::pair<std::string, Choose>> strategies = Strategies();
+  strategies.emplace_back("single", Single);
+  for (const Case& each : cases) {
+    for (const auto& [name, choose] : strategies) {
+      Trial trial = each.trial;
+      trial.name = absl::StrCat(name, ", ", each.name), trial.choose = dropping(choose);
+      trial.ranks = name == "single" ? 1 : 4, trial.microbatch = 1, trial.set = each.set;
+      ExpectSameRecorded(trial);
+    }
+  }
+}
+
+// Stages that keep what they send until another pass, shares of units, statistics over ranks, weights in bf16.
+TEST(Modes, RecordedStepsOfDividedModelsGiveTheSameBits) {
+  const auto streams = [](Config& c) { c.streams = true; };
+  const auto on_stages = [](PipelineSchedule schedule, uint32_t chunks) {
+    return [=](::muster::Train& t) {
+      FsdpOf(RESHARD_FULL_SHARD)(t);
+      t.mutable_pipeline()->set_schedule(schedule), t.mutable_pipeline()->set_chunks(chunks);
+    };
+  };
+  Model even = TrialModel();
+  even.mutable_gpt2()->set_heads(4), even.mutable_gpt2()->set_width(40);
+  std::vector<Trial> trials = {
+      {.name = "interleaved stages", .choose = on_stages(PIPELINE_SCHEDULE_INTERLEAVED, 2), .ranks = 4, .stages = 2},
+      {.name = "zero bubble", .choose = on_stages(PIPELINE_SCHEDULE_ZERO_BUBBLE, 1), .ranks = 4, .stages = 2},
+      {.name = "shares of units", .choose = FsdpOf(RESHARD_FULL_SHARD), .ranks = 4, .model = even, .tensor = 2},
+      {.name = "synchronized statistics",
+       .choose = FsdpOf(RESHARD_FULL_SHARD),
+       .ranks = 4,
+       .sgd = true,
+       .model = ResnetTrialModel()},
+      {.name = "bf16 weights",
+       .choose = FsdpOf(RESHARD_FULL_SHARD),
+       .ranks = 4,
+       .compute = DTYPE_BF16,
+       .params = DTYPE_BF16},
+  };
+  for (Trial& trial : trials) {
+    for (const bool ahead : {false, true}) {
+      trial.microbatch = 1, trial.adversarial = ahead, trial.ahead = ahead, trial.set = streams;
+      ExpectSameRecorded(trial);
+    }
+  }
+}
+
+// Batches of other sizes, an evaluation between steps, and progress that is set as after a restart.
+TEST(Modes, AnotherShapeIsRecordedAnew) {
+  const auto train = [](bool recorded) {
+    const ::muster::Train train = MakeTrain({.name = "single", .choose = Single});
+    Config config = Configure(train, *models::MakeInventory(train.model()), 1, 0)->config;
+    config.streams = true, config.recorded = recorded;
+    const auto engine = Engine::Create(config).value();
+    std::vector<double> losses;
+    for (const uint32_t samples : {7, 7, 4, 4, 7, 1, 7}) {
+      const std::vector<uint32_t> tokens = Sequences(losses.size());
+      const auto own = absl::MakeSpan(tokens).first(samples * (kContext + 1));
+      const Batch batch = tasks::TokenBatch(samples, own, samples);
+      losses.push_back(engine->Step(batch, 0x1p-10)->loss);
+      losses.push_back(engine->Evaluate(batch)->loss);
+      EXPECT_TRUE(engine->SetProgress(engine->step() + 10, engine->update_state()).ok());
+    }
+    return losses;
+  };
+  EXPECT_EQ(train(true), train(false));
+}
+
+TEST(Modes, WhatCannotBeRecordedIsRefused) {
+  const auto refused = [](const std::function<void(::muster::Train&)>& choose, bool streams = true) {
+    const ::muster::Train train = MakeTrain({.name = "single", .choose = choose});
+    Config config = Configure(train, *models::MakeInventory(train.model()), 1, 0)->config;
+    config.streams = streams, config.recorded = true;
+    return std::string(Engine::Create(config).status().message());
+  };
+  EXPECT_EQ(refused(Single), "");
+  EXPECT_EQ(refused(Single, false), "the step cannot be recorded: the host decides about the update");
+  const auto lion = [](::muster::Train& t) { Single(t), t.mutable_optimizer()->mutable_lion(); };
+  EXPECT_EQ(refused(lion),
+            "the step cannot be recorded: this optimizer computes with the learning rate on the host; adamw and sgd "
+            "do not");
+  const auto offload = [](::muster::Train& t) { Single(t), t.mutable_offload()->set_optimizer(true); };
+  EXPECT_EQ(refused(offload), "the step cannot be recorded: offload copies by the host, which waits for the device");
+}
+
 std::unique_ptr<Engine> OnStreams(const Trial& trial = {.name = "single", .choose = Single}) {
   const ::muster::Train train = MakeTrain(trial);
   Config config = Configure(train, *models::MakeInventory(train.model()), 1, 0)->config;

@@ -42,6 +42,9 @@ std::vector<at::Tensor> StateOf(const at::Tensor& state, const std::vector<Run>&
   return views;
 }
 
+// In fp32, as LibTorch's fused operators read it.
+at::Tensor RateOf(const UpdateDecision& decision) { return decision.now.select(0, 1).to(at::kFloat); }
+
 StatePart OfAll(const char* kind, const at::Tensor& values) { return {kind, 0, values.numel(), values}; }
 
 class AdamWOptimizer final : public FlatOptimizer {
@@ -70,6 +73,10 @@ class AdamWOptimizer final : public FlatOptimizer {
   }
 
   void StepUnless(const UpdateDecision& decision, uint64_t step, double learning_rate) override {
+    if (decision.now.defined()) {
+      step_.copy_(decision.now.select(0, 0)).sub_(decision.skipped.select(0, 0));
+      return Update(RateOf(decision), decision.divisor, decision.skip);
+    }
     step_.fill_(static_cast<double>(step)).sub_(decision.skipped.select(0, 0));
     Update(learning_rate, decision.divisor, decision.skip);
   }
@@ -82,7 +89,9 @@ class AdamWOptimizer final : public FlatOptimizer {
     std::vector<at::Tensor> parameters, gradients, exp_avg, exp_avg_sq, steps;
   };
 
-  void Update(double learning_rate, const std::optional<at::Tensor>& scale, const std::optional<at::Tensor>& skip) {
+  template <typename Rate>
+  void Update(const Rate& learning_rate, const std::optional<at::Tensor>& scale,
+              const std::optional<at::Tensor>& skip) {
     for (Group& g : groups_) {
       at::_fused_adamw_(g.parameters, g.gradients, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps,
                         learning_rate, beta1_, beta2_, g.weight_decay, eps_, /*amsgrad=*/false, /*maximize=*/false,
@@ -118,7 +127,7 @@ class ProgramAdamWOptimizer final : public FlatOptimizer {
 
   void StepUnless(const UpdateDecision& decision, uint64_t step, double learning_rate) override {
     numbers_.step = step, numbers_.learning_rate = learning_rate, numbers_.factor = 1;
-    units::UpdateByAdamW(runs_, numbers_, {decision.divisor, decision.skip, decision.skipped});
+    units::UpdateByAdamW(runs_, numbers_, {decision.divisor, decision.skip, decision.skipped, decision.now});
   }
 
   std::vector<StatePart> State() override { return {OfAll("exp_avg", exp_avg_), OfAll("exp_avg_sq", exp_avg_sq_)}; }
@@ -162,10 +171,13 @@ class SgdOptimizer final : public FlatOptimizer {
     for (const bool decay : {true, false}) {
       const std::vector<Run> runs = Select(runs_, decay);
       if (runs.empty()) continue;
-      at::_fused_sgd_(Parameters(runs), Gradients(runs),
-                      buffer_.defined() ? StateOf(buffer_, runs) : std::vector<at::Tensor>(),
-                      decay ? weight_decay_ : 0.0, momentum_, learning_rate, /*dampening=*/0.0, nesterov_,
-                      /*maximize=*/false, /*is_first_step=*/false, decision.divisor, decision.skip);
+      const auto update = [&](const auto& rate) {
+        at::_fused_sgd_(Parameters(runs), Gradients(runs),
+                        buffer_.defined() ? StateOf(buffer_, runs) : std::vector<at::Tensor>(),
+                        decay ? weight_decay_ : 0.0, momentum_, rate, /*dampening=*/0.0, nesterov_, /*maximize=*/false,
+                        /*is_first_step=*/false, decision.divisor, decision.skip);
+      };
+      decision.now.defined() ? update(RateOf(decision)) : update(learning_rate);
     }
   }
 
@@ -283,6 +295,8 @@ std::unique_ptr<FlatOptimizer> MakeWithoutCopies(const Optimizer& options, const
 }
 
 }  // namespace
+
+bool TakesRateFromDevice(const Optimizer& options) { return options.has_adamw() || options.has_sgd(); }
 
 std::unique_ptr<FlatOptimizer> MakeOptimizer(const Optimizer& options, std::vector<Run> runs, int64_t elements,
                                              const MakeZeros& zeros, const units::Gemms& gemms, bool by_programs) {

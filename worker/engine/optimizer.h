@@ -49,6 +49,9 @@ class FlatOptimizer {
   virtual std::vector<StatePart> State() = 0;
 };
 
+// Whether its StepUnless reads UpdateDecision::now.
+bool TakesRateFromDevice(const Optimizer& options);
+
 // Makes fp32 zeros for the state, where the parameters are.
 using MakeZeros = std::function<at::Tensor(int64_t elements)>;
 

@@ -75,6 +75,7 @@ struct Trial {
   double loss_scale = 65536;              // with fp16: the first one
   bool adversarial = false;               // groups that poison what is in flight
   bool ahead = false;                     // as many steps in flight as the engine takes
+  bool scheduled = false;                 // another learning rate in each step, all exact in fp32
   bool rebuilds = false;                  // compute parameters from the master weights before each step
   std::function<void(Config&)> set = {};  // of every rank
   Model model = TrialModel();
@@ -253,6 +254,7 @@ inline absl::Status IssueStep(const Trial& trial, uint32_t rank, Engine& engine)
   const uint64_t step = engine.step() + static_cast<uint64_t>(engine.in_flight());
   Batch batch = TrialBatch(trial, step, kSequences, rank);
   batch.first_sample = trial.ShareOf(kSequences, rank).first;
+  if (trial.scheduled) return engine.Issue(batch, static_cast<double>(step % 5 + 1) * (trial.sgd ? 0x1p-5 : 0x1p-11));
   return engine.Issue(batch, trial.sgd ? kSgdRate : kAdamRate);
 }
 

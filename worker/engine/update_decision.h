@@ -43,6 +43,9 @@ struct UpdateDecision {
   at::Tensor divisor;  // fp32 [1]: gradients are divided by it: the loss scale, times a factor above 1 that clips
   at::Tensor skip;     // fp32 [1]: 1: the update is skipped; else 0
   at::Tensor skipped;  // fp32 [1]: updates that were skipped before this step
+  // Undefined, or float64 [2]: the number of the step and the learning rate, which are read on the device in place of
+  // the host's, so that the update can be replayed. AdamW and SGD do (TakesRateFromDevice).
+  at::Tensor now = {};
 };
 
 // fp32 [1]: `value`, or `otherwise` where the update is skipped.

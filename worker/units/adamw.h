@@ -26,9 +26,11 @@ struct AdamWNumbers {
 };
 
 // What the device decides, each fp32 [1] there: by what gradients are divided, whether the update is skipped, and how
-// many were before. All undefined: by nothing, no, and none.
+// many were before. All undefined: by nothing, no, and none. `now`: undefined, or float64 [2] there: the step and the
+// learning rate, in place of those of AdamWNumbers.
 struct AdamWDecision {
   at::Tensor divisor, skip, skipped;
+  at::Tensor now = {};
 };
 
 // Updates all but the gradients in place, in fp32 but for the copies, as torch.optim.AdamW. All tensors are on one

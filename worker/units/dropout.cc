@@ -52,9 +52,11 @@ void DropoutFactors(const DropoutPlace& place, int64_t sample, int64_t first, in
   const uint32_t least = place.least();
   const float scale = place.scale();
   const uint32_t of = static_cast<uint32_t>(place.first_sample + sample);
+  const at::Tensor& there = place.step_on_device;
+  const uint32_t step = there.defined() ? static_cast<uint32_t>(*there.const_data_ptr<int64_t>()) : place.step;
   uint32_t words[4][kBlocks];
   for (int64_t begin = first / 4 * 4; begin < first + n; begin += 4 * kBlocks) {
-    Words(place.seed ^ kDropoutKey, static_cast<uint64_t>(begin / 4), of, place.step, place.place, words);
+    Words(place.seed ^ kDropoutKey, static_cast<uint64_t>(begin / 4), of, step, place.place, words);
     const int64_t from = std::max(begin, first), to = std::min(begin + 4 * kBlocks, first + n);
     for (int64_t i = from; i < to; ++i) {
       out[i - first] = words[i % 4][(i - begin) / 4] >= least ? scale : 0;

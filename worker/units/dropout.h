@@ -21,6 +21,9 @@ struct DropoutPlace {
   uint32_t step = 0, place = 0;
   int64_t first_sample = 0;   // of the step's samples over all ranks: that of the tensor's first row
   int64_t first_element = 0;  // of a sample: number of the tensor's first one, of a share of the heads
+  // Undefined, or int64 [1] on the device of what is dropped: read there in place of `step`, so that the same work can
+  // be replayed in another step.
+  at::Tensor step_on_device = {};
 
   bool on() const { return rate > 0; }
   uint32_t least() const;                                             // word that is kept

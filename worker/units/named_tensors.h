@@ -37,6 +37,9 @@ class NamedTensors {
     tensors_.emplace_back(name, std::move(tensor));
   }
 
+  auto begin() const { return tensors_.begin(); }
+  auto end() const { return tensors_.end(); }
+
  private:
   std::vector<std::pair<std::string, at::Tensor>> tensors_;  // a few
 };

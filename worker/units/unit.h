@@ -37,11 +37,17 @@ enum class Mode {
 struct DropoutRates {
   double embedding = 0, attention = 0, residual = 0;
   uint64_t seed = 0, step = 0;
-  int64_t first_sample = 0;  // among the step's samples of all ranks
+  int64_t first_sample = 0;        // among the step's samples of all ranks
+  at::Tensor step_on_device = {};  // as DropoutPlace
 
   // The place of a unit: 0 its attention, or an embedding's sum; 1 what attention adds, 2 what the network adds.
   DropoutPlace At(double rate, int unit, uint32_t which) const {
-    return {rate, seed, static_cast<uint32_t>(step), static_cast<uint32_t>(unit) * 4 + which, first_sample};
+    return {.rate = rate,
+            .seed = seed,
+            .step = static_cast<uint32_t>(step),
+            .place = static_cast<uint32_t>(unit) * 4 + which,
+            .first_sample = first_sample,
+            .step_on_device = step_on_device};
   }
 };
 

@@ -34,6 +34,7 @@ struct AdamWStep {
   // What the device decides, as engine/update_decision.h; or all null, and `factor` multiplies gradients.
   const float *divisor, *skip, *skipped;
   float factor;
+  const double* now;  // the step and the learning rate, in place of those above; or null
 
   struct Numbers {
     float rate, root;
@@ -56,15 +57,17 @@ struct AdamWStep {
     const int64_t begin = (at.x - (r == 0 ? 0 : runs[r - 1].end)) * kAdamWElements;
     const int64_t left = run.elements - begin;
     const int n = static_cast<int>(left < kAdamWElements ? left : kAdamWElements);
+    const double rate = now == nullptr ? learning_rate : now[1];
     // Powers in double are slow on many GPUs, so one thread of a block computes them.
     const Sums<float, 2> corrected = SumOf<float, 2>(block, 1, [&](int, float* sums) {
-      const double t = skipped == nullptr ? step : step - static_cast<double>(*skipped);
-      sums[0] = static_cast<float>(learning_rate / (1 - std::pow(beta1, t)));
+      const double all = now == nullptr ? step : now[0];
+      const double t = skipped == nullptr ? all : all - static_cast<double>(*skipped);
+      sums[0] = static_cast<float>(rate / (1 - std::pow(beta1, t)));
       sums[1] = static_cast<float>(std::sqrt(1 - std::pow(beta2, t)));
     });
     const float divided_by = divisor == nullptr ? 1 : *divisor;
     const float weight1 = static_cast<float>(1 - beta1), weight2 = static_cast<float>(1 - beta2);
-    const float decay = static_cast<float>(learning_rate * run.weight_decay);
+    const float decay = static_cast<float>(rate * run.weight_decay);
     // Averages as interpolations, whose weights then have all their digits: 1 - beta, rounded, not 1 - rounded beta.
     const auto update = [&](float given, float& p, float& m, float& v) {
       const float g = given * factor / divided_by;

@@ -9,10 +9,12 @@ namespace muster::units {
 namespace {
 
 // Null: undefined.
-const float* Decided(const at::Tensor& t, const at::Tensor& on) {
+template <typename T = float>
+const T* Decided(const at::Tensor& t, const at::Tensor& on, int64_t numbers = 1) {
   if (!t.defined()) return nullptr;
-  TORCH_CHECK(t.numel() == 1 && t.device() == on.device(), "AdamW's decision is one number on the parameters' device");
-  return t.const_data_ptr<float>();
+  TORCH_CHECK(t.numel() == numbers && t.is_contiguous() && t.device() == on.device(),
+              "AdamW's decision is on the parameters' device");
+  return t.const_data_ptr<T>();
 }
 
 template <typename N>
@@ -48,7 +50,8 @@ void Update(const std::vector<AdamWRun>& runs, const AdamWNumbers& numbers, cons
         .divisor = Decided(decision.divisor, on),
         .skip = Decided(decision.skip, on),
         .skipped = Decided(decision.skipped, on),
-        .factor = static_cast<float>(numbers.factor)};
+        .factor = static_cast<float>(numbers.factor),
+        .now = Decided<double>(decision.now, on, 2)};
     int64_t blocks = 0;
     for (int i = 0; i < program.count; ++i) {
       const AdamWRun& run = runs[first + static_cast<size_t>(i)];

@@ -373,15 +373,17 @@ struct DropoutFactors {
   float scale;
   int64_t first_sample, first_element, tokens, first_row, rows;
   int width;
+  const int64_t* step_on_device;  // in place of `step`, or null
 
   Grid grid() const { return {rows, 1}; }
   template <typename Block>
   MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
+    const uint32_t now = step_on_device == nullptr ? step : static_cast<uint32_t>(*step_on_device);
     const int64_t row = first_row + at.x, first = first_element + row % tokens * width;
     const uint32_t sample = static_cast<uint32_t>(first_sample + row / tokens);
     block.Each(width, [&](int i) {
       const uint64_t element = static_cast<uint64_t>(first + i), of_four = element / 4;
-      uint32_t c[4] = {static_cast<uint32_t>(of_four), sample + (static_cast<uint32_t>(of_four >> 32) << 20), step,
+      uint32_t c[4] = {static_cast<uint32_t>(of_four), sample + (static_cast<uint32_t>(of_four >> 32) << 20), now,
                        place};
       uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
       for (int round = 0; round < 10; ++round) {
