@@ -70,8 +70,7 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
   const Mesh mesh{.pipeline = count, .replica = each / shards, .shard = shards, .tensor = tensor};
   const auto exchange = [&](const Unit& unit, Pass pass, double of_samples) {
     if (!unit.has_tensor_exchange()) return 0.0;
-    const OpCost cost =
-        TensorExchangeCost(inventory_, unit, pass, of_samples, Topology(mesh, kTensorGroup), hardware_);
+    const OpCost cost = TensorExchangeCost(inventory_, unit, pass, of_samples, Topology(mesh, kTensorGroup), hardware_);
     return cost.latency + cost.work;
   };
   const Rates rates = RatesOf(train, inventory_.device(), ranks_, hardware_);
@@ -108,9 +107,9 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
     const double back = goes_back ? pass(rows, later > 0 ? 1 : 2, 2 * flops - later) +
                                         exchange(unit, Pass::kBackward, rows) + (again ? forward : 0)
                                   : 0;
-    const double last_back = goes_back ? pass(last_rows, later > 0 ? 1 : 2, 2 * flops - later) +
-                                             exchange(unit, Pass::kBackward, last_rows)
-                                       : 0;
+    const double last_back =
+        goes_back ? pass(last_rows, later > 0 ? 1 : 2, 2 * flops - later) + exchange(unit, Pass::kBackward, last_rows)
+                  : 0;
     const double after = goes_back && later > 0 ? pass(rows, 1, later) : 0;
     const double forwards = goes_back ? again ? 4 : 3 : 1;
     const OpCost all = PassCost(rates, unit, microbatches * elements, samples, forwards, forwards * flops);

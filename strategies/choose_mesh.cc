@@ -94,11 +94,7 @@ class Search {
  public:
   Search(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks, const Hardware& hardware,
          Budget* budget)
-      : train_(train),
-        inventory_(inventory),
-        ranks_(ranks),
-        hardware_(hardware),
-        budget_(budget) {
+      : train_(train), inventory_(inventory), ranks_(ranks), hardware_(hardware), budget_(budget) {
     for (uint32_t tensor = 1; tensor <= kMaxTensorRanks; tensor *= 2) Divide(tensor);
   }
 
@@ -119,8 +115,8 @@ class Search {
     return absl::OkStatus();
   }
 
-  // Plans them, those that may be fastest first; and, if none of these fits, those that may need least. One of each mesh
-  // comes first: bounds of different meshes are not equally close.
+  // Plans them, those that may be fastest first; and, if none of these fits, those that may need least. One of each
+  // mesh comes first: bounds of different meshes are not equally close.
   absl::Status Plan() {
     const size_t before = planned_.size();
     const auto seconds = [](const Way& way) { return way.least.seconds; };

@@ -28,8 +28,8 @@ absl::Span<const PipelineShape> PipelineShapes();
 // than 2% slower.
 //
 // The candidates are the five fastest that fit, the fastest first (fewer where fewer fit), and of each number of stages
-// and of ranks that compute a unit that they do not have the best one, each with the reason why it lost. Where nothing fits, the chosen one is the one
-// that needs least of those that were planned.
+// and of ranks that compute a unit that they do not have the best one, each with the reason why it lost. Where nothing
+// fits, the chosen one is the one that needs least of those that were planned.
 //
 // REQUIRES: `train` is resolved and says parallel: auto. Errors as Compile.
 absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,

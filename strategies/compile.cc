@@ -164,10 +164,10 @@ absl::Status SpendOnTable(const Train& train, const Inventory& inventory, uint64
   };
   // Stages and shares are models of their own.
   const uint64_t parts = train.parallel().pipeline() > 1 || shares > 1 ? shares * tensors : 0;
-  absl::Status status = Spend(budget,
-                              16 * tensors + kWorkPerPartTensor * parts + kWorkPerCut * cuts +
-                                  (searched ? cuts * tensors / units / 4 : 0),
-                              what);
+  absl::Status status = Spend(
+      budget,
+      16 * tensors + kWorkPerPartTensor * parts + kWorkPerCut * cuts + (searched ? cuts * tensors / units / 4 : 0),
+      what);
   return status.ok() ? Hold(budget, kBytesPerCut * cuts + kBytesPerPartTensor * parts, what) : status;
 }
 

@@ -185,13 +185,12 @@ std::string Times(const v1::PlanReply& plan) {
   const bool tokens = plan.tokens_per_step() > 0;
   const double amount = static_cast<double>(tokens ? plan.tokens_per_step() : plan.samples_per_step());
   const double rate = t.step_seconds() > 0 ? amount / t.step_seconds() : 0;
-  const std::string exchanged =
-      t.exchanged_seconds() > 0
-          ? absl::StrCat(" (", Seconds(t.exchanged_seconds()), " of it exchanges of tensor ranks)")
-          : "";
+  const std::string exchanged = t.exchanged_seconds() > 0 ? absl::StrCat(" (", Seconds(t.exchanged_seconds()),
+                                                                         " of it exchanges of tensor ranks)")
+                                                          : "";
   return absl::StrCat("A step on ", OneLine(t.hardware()), ", predicted: ", Seconds(t.step_seconds()), ", ",
-                      Count(rate), tokens ? " tokens/s" : " samples/s", "\n  compute ", Seconds(t.compute_seconds()), exchanged,
-                      ", gather ", Seconds(t.gather_seconds()), ", reduce ", Seconds(t.reduce_seconds()),
+                      Count(rate), tokens ? " tokens/s" : " samples/s", "\n  compute ", Seconds(t.compute_seconds()),
+                      exchanged, ", gather ", Seconds(t.gather_seconds()), ", reduce ", Seconds(t.reduce_seconds()),
                       "; communication ", Seconds(t.communication_seconds()), ", of which ",
                       Seconds(t.exposed_seconds()),
                       " not overlapped with compute\n  assumed: ", OneLine(t.assumptions()), "\n");
