@@ -3,6 +3,10 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randn.h>
 
+#include <fstream>
+#include <utility>
+
+#include "checkpoint/safetensors.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "worker/tasks/language_model.h"
@@ -17,7 +21,7 @@ absl::Status SetStrategy(const Dimensions& shape, Strategy& strategy) {
     options.set_accumulation(ACCUMULATION_REDUCE);
     options.set_prefetch(1);
   };
-  if (shape.ranks == shape.stages) {
+  if (shape.data_ranks() == 1) {
     strategy.mutable_single();
   } else if (shape.strategy == "ddp") {
     strategy.mutable_ddp();
@@ -65,11 +69,15 @@ absl::StatusOr<engine::Configured> Configure(const Dimensions& shape) {
   Train train;
   *train.mutable_model() = ModelOf(shape);
   if (absl::Status s = SetStrategy(shape, *train.mutable_strategy()); !s.ok()) return s;
-  train.mutable_batch()->set_sequences(shape.sequences * shape.ranks / shape.stages);
+  train.mutable_batch()->set_sequences(shape.sequences * shape.data_ranks());
   if (shape.stages > 1) {
     train.mutable_parallel()->set_pipeline(shape.stages);
-    train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
-    train.mutable_pipeline()->set_chunks(1);
+    train.mutable_pipeline()->set_schedule(shape.schedule);
+    train.mutable_pipeline()->set_chunks(shape.chunks);
+  }
+  if (shape.tensor > 1) {
+    train.mutable_parallel()->set_tensor(shape.tensor);
+    train.mutable_parallel()->set_sequence_parallel(shape.sequence_parallel);
   }
   if (shape.microbatch > 0) train.mutable_batch()->set_microbatch(shape.microbatch);
   Optimizer& optimizer = *train.mutable_optimizer();
@@ -120,6 +128,25 @@ std::vector<uint32_t> MakeTokens(const Dimensions& shape) {
     token = static_cast<uint32_t>((state >> 8) % shape.vocabulary);
   }
   return tokens;
+}
+
+absl::Status Write(engine::Engine& engine, const std::vector<uint32_t>& tokens, const std::string& path) {
+  checkpoint::SafetensorsHeader header;
+  std::string values;
+  const auto add = [&](std::string name, const char* dtype, std::vector<uint64_t> shape, const void* data,
+                       size_t bytes) {
+    const uint64_t begin = values.size();
+    values.append(static_cast<const char*>(data), bytes);
+    header.tensors.push_back({std::move(name), dtype, std::move(shape), begin, values.size()});
+  };
+  for (const engine::StateView& view : engine.State()) {
+    if (view.kind == "parameter") add(view.tensor, "F32", view.shape, view.values.data(), 4 * view.values.size());
+  }
+  add("tokens", "I32", {tokens.size()}, tokens.data(), 4 * tokens.size());
+  std::ofstream file(path, std::ios::binary);
+  file << checkpoint::EncodeHeader(header) << values;
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError("cannot write " + path);
 }
 
 }  // namespace muster::bench

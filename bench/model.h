@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
@@ -19,13 +20,19 @@ struct Dimensions {
   uint32_t lora = 0;                        // rank of adapters of all linear layers; 0: none
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
   uint32_t ranks = 1, rank = 0;  // `sequences` is a data rank's share
-  uint32_t stages = 1;           // of a pipeline by 1F1B, each of ranks / stages ranks
+  uint32_t stages = 1;           // of a pipeline, each of ranks / stages ranks
+  PipelineSchedule schedule = PIPELINE_SCHEDULE_1F1B;
+  uint32_t chunks = 1;
+  uint32_t tensor = 1;  // ranks that compute each unit together, with parts of the tokens between units if
+  bool sequence_parallel = false;
   std::string strategy = "ddp";  // where there are several ranks: ddp, zero1, zero2, zero3, full_shard, shard_grad_op,
                                  // hybrid
   int threads = 1;
   Dtype dtype = DTYPE_FP32;  // of computing
   bool cuda = false;         // on the first GPU that the process sees
   std::string offload_to;    // a folder, for all state and where the strategy frees them parameters; empty: none
+
+  uint32_t data_ranks() const { return ranks / stages / tensor; }
 };
 
 // The configuration of an engine for AdamW training with clipping, on one rank or by the strategy. Errors as
@@ -36,5 +43,8 @@ absl::StatusOr<engine::Configured> Configure(const Dimensions& shape);
 engine::Batch MakeBatch(const Dimensions& shape);
 // Token ids of one.
 std::vector<uint32_t> MakeTokens(const Dimensions& shape);
+
+// Writes the weights of an engine that has the whole model, and "tokens", for a peer to read with safetensors.
+absl::Status Write(engine::Engine& engine, const std::vector<uint32_t>& tokens, const std::string& path);
 
 }  // namespace muster::bench

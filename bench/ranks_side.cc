@@ -8,6 +8,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/zeros.h>
@@ -38,6 +39,7 @@ struct Rank {
   std::vector<uint32_t> tokens;
   uint64_t planned_bytes = 0;
   int units = 0;                               // of its stage
+  std::vector<double> losses;                  // since the last pause
   std::function<absl::Status(int left)> step;  // `left`: steps to come before the next pause, this one included
 };
 
@@ -70,7 +72,7 @@ absl::Status ReduceOnly(collectives::Group& group, const std::vector<at::Tensor>
 }
 
 struct Options {
-  std::string folder, reduce = "full";
+  std::string folder, reduce = "full", write;
   bool sockets = false, cuda = false;
 };
 
@@ -116,12 +118,13 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
   rank.tokens = bench::MakeTokens(shape);
   rank.step = [&rank, shape](int left) {
     engine::Engine& engine = *rank.engine;
-    const engine::Batch batch =
-        tasks::TokenBatch(shape.sequences, rank.tokens, shape.sequences * shape.ranks / shape.stages);
+    const engine::Batch batch = tasks::TokenBatch(shape.sequences, rank.tokens, shape.sequences * shape.data_ranks());
     while (engine.in_flight() < std::min(left, engine.most_in_flight())) {
       if (absl::Status s = engine.Issue(batch, 1e-4); !s.ok()) return s;
     }
-    return engine.Await().status();
+    const auto result = engine.Await();
+    if (result.ok()) rank.losses.push_back(result->loss);
+    return result.status();
   };
   return absl::OkStatus();
 }
@@ -137,13 +140,17 @@ int main(int argc, char** argv) {
   app.add_option("--strategy", shape.strategy);
   app.add_flag("--sockets", options.sockets, "also where ranks could read each other's memory");
   app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"full", "none", "only"}));
+  app.add_option("--write", options.write,
+                 "of one rank: a file for the model and its batch, as it was before the first step");
   CLI11_PARSE(app, argc, argv);
 
   options.cuda = shape.cuda;
   const uint64_t before = bench::StatusBytes("VmRSS");
   Rank rank;
-  if (const absl::Status status = Prepare(shape, options, rank); !status.ok()) {
-    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  absl::Status prepared = Prepare(shape, options, rank);
+  if (prepared.ok() && !options.write.empty()) prepared = bench::Write(*rank.engine, rank.tokens, options.write);
+  if (!prepared.ok()) {
+    std::fprintf(stderr, "%s\n", prepared.ToString().c_str());
     return 1;
   }
   std::printf("{\"ready\": true, \"units\": %d}\n", rank.units);
@@ -166,6 +173,7 @@ int main(int argc, char** argv) {
     // Where the host runs ahead, only the whole round has a time.
     if (rank.engine != nullptr && rank.engine->most_in_flight() > 1) times.assign(times.size(), since(begin) / steps);
     answer["milliseconds"] = times;
+    answer["losses"] = std::exchange(rank.losses, {});
     answer["peak_bytes"] = bench::StatusBytes("VmHWM");
     answer["memory_bytes"] = bench::StatusBytes("VmHWM") - before;
     if (rank.engine != nullptr) {

@@ -22,12 +22,21 @@ inline void AddShape(CLI::App& app, Dimensions& shape) {
   app.add_option("--width", shape.width);
   app.add_option("--vocabulary", shape.vocabulary);
   app.add_option("--context", shape.context);
-  app.add_option("--sequences", shape.sequences, "of this rank, in a pipeline of all stages");
+  app.add_option("--sequences", shape.sequences, "of this rank, and of those that train with it on the same samples");
   app.add_option("--microbatch", shape.microbatch);
   app.add_option("--threads", shape.threads);
   app.add_option("--ranks", shape.ranks);
   app.add_option("--rank", shape.rank);
   app.add_option("--stages", shape.stages, "of a pipeline");
+  app.add_option("--schedule", shape.schedule, "of a pipeline: gpipe, 1f1b, interleaved or zero_bubble")
+      ->transform(
+          CLI::Transformer(std::map<std::string, PipelineSchedule>{{"gpipe", PIPELINE_SCHEDULE_GPIPE},
+                                                                   {"1f1b", PIPELINE_SCHEDULE_1F1B},
+                                                                   {"interleaved", PIPELINE_SCHEDULE_INTERLEAVED},
+                                                                   {"zero_bubble", PIPELINE_SCHEDULE_ZERO_BUBBLE}}));
+  app.add_option("--chunks", shape.chunks, "of the model, on each stage");
+  app.add_option("--tensor", shape.tensor, "ranks that compute each unit together");
+  app.add_flag("--sequence_parallel", shape.sequence_parallel);
   app.add_option("--dtype", shape.dtype, "fp32, bf16 or fp16")
       ->transform(CLI::Transformer(
           std::map<std::string, Dtype>{{"fp32", DTYPE_FP32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_FP16}}));

@@ -133,12 +133,14 @@ bool Transfers::Wanted() const { return carried_ < issued_ || !failure_.ok(); }
 
 void Transfers::Run() {
   while (true) {
-    std::shared_ptr<Transfer> next;
+    // transfers_ keeps it until all ranks have finished it, this one included. A reference here would keep its tensors
+    // longer than that, until this thread runs again.
+    Transfer* next = nullptr;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &Transfers::Wanted));
       if (!failure_.ok()) return;
-      next = transfers_[transfers_.size() - 1 - (issued_ - ++carried_)];
+      next = transfers_[transfers_.size() - 1 - (issued_ - ++carried_)].get();
     }
     absl::Status status;
     try {
