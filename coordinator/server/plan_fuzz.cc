@@ -182,6 +182,10 @@ muster::JobSpec SpecOf(Numbers& numbers) {
   if (numbers.Below(3) == 0) train.mutable_dropout()->set_residual(0.1), train.mutable_dropout()->set_attention(0.1);
   if (numbers.Below(3) == 0) Pipeline(numbers, spec);
   if (numbers.Below(4) == 0) Tensor(numbers, spec);
+  if (numbers.Below(4) == 0) {
+    train.clear_pipeline(), train.clear_parallel(), train.clear_strategy();
+    train.mutable_parallel()->set_auto_(true);
+  }
   return spec;
 }
 
