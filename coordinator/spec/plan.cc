@@ -314,6 +314,13 @@ void AddDeterminismNote(const Train& train, Device device, PlanReply& plan) {
       "differs in its last bits from an undisturbed one");
 }
 
+void AddGraphsNote(const Train& train, Device device, PlanReply& plan) {
+  if (!train.cuda_graphs() || device == DEVICE_CPU) return;
+  plan.add_notes(
+      "cuda_graphs: true has not run on a GPU yet; a graph keeps the memory of a step's activations, so that of "
+      "validation comes on top of the planned peak, and a hang is reported by step, not by op");
+}
+
 // As PEFT prints it.
 void AddTuningNote(const Inventory& inventory, PlanReply& plan) {
   const uint64_t all = models::Parameters(inventory), trained = models::TrainedParameters(inventory);
@@ -410,6 +417,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   AddPrecisionNote(job->train, on.slots.device, plan);
   AddTuningNote(job->inventory, plan);
   AddDeterminismNote(job->train, on.slots.device, plan);
+  AddGraphsNote(job->train, on.slots.device, plan);
   if (job->unfit.has_value()) plan.set_unfit(job->unfit->why);
   const std::vector<strategies::Predicted> predicted =
       strategies::PredictStep(job->train, job->inventory, memory_plan.layout, memory_plan.programs, ranks, on.hardware);

@@ -220,6 +220,20 @@ TEST(Plan, NotesWhatANondeterministicJobGivesUp) {
   EXPECT_THAT(notes(std::nullopt, DEVICE_CUDA), testing::Not(note));
 }
 
+TEST(Plan, SaysWhatCudaGraphsCost) {
+  const auto note = testing::Contains(testing::HasSubstr("cuda_graphs: true has not run on a GPU yet"));
+  const auto notes = [](bool graphs, Device device) {
+    JobSpec spec = Good();
+    spec.mutable_resources()->set_device(device);
+    spec.mutable_train()->set_cuda_graphs(graphs);
+    EXPECT_TRUE(Resolve({}, spec).empty());
+    return Planned(spec).notes();
+  };
+  EXPECT_THAT(notes(true, DEVICE_CUDA), note);
+  EXPECT_THAT(notes(true, DEVICE_CPU), testing::Not(note)) << "CPUs have none";
+  EXPECT_THAT(notes(false, DEVICE_CUDA), testing::Not(note));
+}
+
 TEST(Plan, SaysHowFp32IsComputedOnGpus) {
   const auto notes = [](bool tf32, Dtype compute, Device device) {
     JobSpec spec = Good();

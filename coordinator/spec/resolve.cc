@@ -804,12 +804,25 @@ class Resolver {
     }
     if (!train.has_seed()) train.set_seed(1);
     if (!train.has_deterministic()) train.set_deterministic(true);
+    CudaGraphs(train);
     if (!train.has_label_smoothing()) train.set_label_smoothing(0);
     Range("label_smoothing", train.label_smoothing(), 0, false, 1, true);
     const uint64_t warmup = train.optimizer().lr_schedule().warmup_steps();
     if (train.has_steps() && train.steps() > 0 && warmup > train.steps()) {
       Error("optimizer.lr_schedule.warmup_steps", absl::StrCat("is above steps ", train.steps(), ", got ", warmup));
     }
+  }
+
+  // engine::CheckRecorded says why, and refuses more: a model from a library.
+  void CudaGraphs(Train& train) {
+    if (!train.has_cuda_graphs()) train.set_cuda_graphs(false);
+    if (!train.cuda_graphs()) return;
+    const auto refuse = [&](const std::string& what) {
+      Error("cuda_graphs", absl::StrCat("not supported with ", what, " yet"), "false");
+    };
+    const Offload& offload = train.offload();
+    if (offload.optimizer() || offload.parameters() || offload.activations()) refuse("offload");
+    if (!train.optimizer().has_adamw() && !train.optimizer().has_sgd()) refuse("optimizers other than adamw and sgd");
   }
 
   void Checkpoint_(Train& train) {

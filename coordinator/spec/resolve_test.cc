@@ -36,6 +36,7 @@ TEST(Resolve, FillsInDefaults) {
   EXPECT_EQ(spec.train().model().gpt2().width(), 128u);
   EXPECT_EQ(spec.train().seed(), 1u);
   EXPECT_TRUE(spec.train().deterministic());
+  EXPECT_FALSE(spec.train().cuda_graphs());
 }
 
 TEST(Resolve, LionKeepsAdamWsProductOfRateAndDecay) {
@@ -123,6 +124,21 @@ TEST(Resolve, DeterministicStaysAsWritten) {
   ASSERT_EQ(Text(Resolve({}, spec)), "");
   EXPECT_TRUE(spec.train().has_deterministic());
   EXPECT_FALSE(spec.train().deterministic());
+}
+
+TEST(Resolve, CudaGraphsCoverWhatReadsItsNumbersOnTheDevice) {
+  const auto text = [](const std::function<void(Train&)>& choose) {
+    JobSpec spec = Good();
+    spec.mutable_train()->set_cuda_graphs(true);
+    choose(*spec.mutable_train());
+    return Text(Resolve({}, spec));
+  };
+  EXPECT_EQ(text([](Train&) {}), "");
+  EXPECT_EQ(text([](Train& train) { train.mutable_optimizer()->mutable_sgd(); }), "");
+  EXPECT_THAT(text([](Train& train) { train.mutable_optimizer()->mutable_lion(); }),
+              testing::HasSubstr("cuda_graphs: not supported with optimizers other than adamw and sgd yet"));
+  EXPECT_THAT(text([](Train& train) { train.mutable_offload()->set_optimizer(true); }),
+              testing::HasSubstr("cuda_graphs: not supported with offload yet"));
 }
 
 // Paths of the optional fields that a message lets open, in all messages that it has.

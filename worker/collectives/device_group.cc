@@ -40,6 +40,7 @@ struct DevicePending {
   SteadyPoint deadline;
   DeviceCollective collective;         // keeps the tensors alive
   std::unique_ptr<DeviceEvent> ended;  // null: being enqueued, or nothing to do
+  bool captured = false;               // part of a graph: `ended` can be waited for and not be queried
 };
 
 // The communicator with its watchdog. The group and its Works share it.
@@ -62,19 +63,42 @@ class Communicator {
     pending->deadline = After(options_.timeout);
     pending->collective = std::move(collective);
     if (pending->collective.parts.empty()) return pending;
+    absl::Status enqueued = EnqueueAll(pending);
+    if (!enqueued.ok()) return enqueued;
+    return pending;
+  }
+
+  // As a collective that ends with all that the current stream holds.
+  absl::Status Launched() {
+    auto pending = std::make_shared<DevicePending>();
+    pending->what = absl::StrCat("graph ", options_.count());
+    pending->deadline = After(options_.timeout);
+    return EnqueueAll(pending);
+  }
+
+  absl::Status BeginCapture() {
     for (Backoff backoff; true; backoff.Sleep()) {
-      const absl::StatusOr<bool> enqueued = Enqueue(pending);
-      if (!enqueued.ok()) return Fail(absl::StrCat(pending->what, ": ", enqueued.status().message()));
-      if (*enqueued) return pending;
+      if (absl::Status status = Health(); !status.ok()) return status;
+      const MutexLock lock(mutex_);
+      if (!pending_.empty()) continue;
+      capturing_ = has_graphs_ = true;
+      return absl::OkStatus();
     }
+  }
+  void EndCapture() {
+    std::deque<std::shared_ptr<DevicePending>> over;  // their tensors are freed without the mutex
+    const MutexLock lock(mutex_);
+    over.swap(captured_);
+    capturing_ = false;
   }
 
   absl::Status Wait(const DevicePending& pending) {
     absl::Status status = Failure();
     if (!status.ok() || pending.ended == nullptr) return status;
     status = pending.ended->Block();
-    if (!status.ok()) return Fail(absl::StrCat("waiting for ", pending.what, ": ", status.message()));
-    return Failure();
+    if (status.ok()) return Failure();
+    const std::string why = absl::StrCat("waiting for ", pending.what, ": ", status.message());
+    return pending.captured ? absl::UnavailableError(why) : Fail(why);
   }
 
   bool Done(const DevicePending& pending) const {
@@ -83,6 +107,7 @@ class Communicator {
       if (!failure_.ok()) return true;
     }
     if (pending.ended == nullptr) return true;
+    if (pending.captured) return false;
     const absl::StatusOr<bool> reached = pending.ended->Reached();
     return !reached.ok() || *reached;  // the watchdog and Health find the error, too
   }
@@ -131,20 +156,34 @@ class Communicator {
   }
 
  private:
-  // False: not yet. Its first call begins.
+  absl::Status EnqueueAll(const std::shared_ptr<DevicePending>& pending) {
+    for (Backoff backoff; true; backoff.Sleep()) {
+      const absl::StatusOr<bool> enqueued = Enqueue(pending);
+      if (enqueued.ok() && *enqueued) return absl::OkStatus();
+      if (enqueued.ok()) continue;
+      const std::string why = absl::StrCat(pending->what, ": ", enqueued.status().message());
+      // What cannot be captured was not run, either. If the communicator has failed, the next look finds it.
+      const bool late = absl::IsDeadlineExceeded(enqueued.status());
+      return pending->captured && !late ? absl::UnavailableError(why) : Fail(why);
+    }
+  }
+
+  // False: not yet. Its first call begins. DeadlineExceeded: that is still in progress.
   absl::StatusOr<bool> Enqueue(const std::shared_ptr<DevicePending>& pending) {
     const MutexLock lock(mutex_);
     if (!failure_.ok()) return failure_;
     absl::StatusOr<bool> ready = false;
-    if (pending_.empty() || pending_.back() != pending) {
-      pending_.push_back(pending);
+    std::deque<std::shared_ptr<DevicePending>>& issued = capturing_ ? captured_ : pending_;
+    if (issued.empty() || issued.back() != pending) {
+      pending->captured = capturing_;
+      issued.push_back(pending);
       ready = transport_->Begin(pending->collective);
     } else {
       ready = transport_->Ready();
     }
     if (!ready.ok()) return ready;
     if (!*ready) {
-      if (Left(pending->deadline) <= absl::ZeroDuration()) return absl::UnavailableError(Late());
+      if (Left(pending->deadline) <= absl::ZeroDuration()) return absl::DeadlineExceededError(Late());
       return false;
     }
     absl::StatusOr<std::unique_ptr<DeviceEvent>> ended = transport_->Record();
@@ -164,7 +203,7 @@ class Communicator {
   std::string Late() const { return absl::StrCat("it was not done within ", absl::FormatDuration(options_.timeout)); }
 
   // Fails the group if there is a reason to. Forgets what the device has finished.
-  void Look() {
+  void Look(bool by_watchdog = false) {
     std::deque<std::shared_ptr<DevicePending>> finished;  // their tensors are freed without the mutex
     std::string why;
     {
@@ -172,7 +211,7 @@ class Communicator {
       if (!failure_.ok()) return;
       why = Check(finished);
     }
-    if (!why.empty()) Fail(why).IgnoreError();
+    if (!why.empty()) Fail(why, by_watchdog).IgnoreError();
   }
 
   // Why the group must fail; empty: no reason.
@@ -194,13 +233,22 @@ class Communicator {
   }
 
   // Returns the group's failure, which is an earlier one if there is one.
-  absl::Status Fail(const std::string& why) {
+  absl::Status Fail(const std::string& why, bool by_watchdog = false) {
     {
       const MutexLock lock(mutex_);
-      const bool first = failure_.ok();
-      if (first) failure_ = absl::UnavailableError(why);
-      if (!first) return FailureLocked();
+      if (!failure_.ok()) return FailureLocked();
+      failure_ = absl::UnavailableError(why);
+      if (has_graphs_ && !by_watchdog) {
+        why_ = why;
+        changed_.notify_all();
+        return FailureLocked();
+      }
     }
+    return Abort(why);
+  }
+
+  // By the thread that has set `failure_`, or by the watchdog in its place.
+  absl::Status Abort(const std::string& why) {
     transport_->Abort();
     std::deque<std::shared_ptr<DevicePending>> aborted;
     {
@@ -234,11 +282,18 @@ class Communicator {
       {
         const MutexLock lock(mutex_);
         changed_.wait_until(mutex_, After(options_.watch),
-                            [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ending_; });
+                            [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ending_ || !why_.empty(); });
+        if (!why_.empty()) break;
         if (ending_ || !failure_.ok()) return;
       }
-      Look();
+      Look(/*by_watchdog=*/true);
     }
+    std::string why;
+    {
+      const MutexLock lock(mutex_);
+      why = why_;
+    }
+    Abort(why).IgnoreError();
   }
 
   // Whether the device has finished everything.
@@ -270,8 +325,12 @@ class Communicator {
   const std::unique_ptr<DeviceTransport> transport_;
 
   mutable Mutex mutex_;
-  std::condition_variable_any changed_;                                         // of named_ and ending_
-  std::deque<std::shared_ptr<DevicePending>> pending_ ABSL_GUARDED_BY(mutex_);  // in the order of their issue
+  std::condition_variable_any changed_;                                          // of named_ and ending_
+  std::deque<std::shared_ptr<DevicePending>> pending_ ABSL_GUARDED_BY(mutex_);   // in the order of their issue
+  std::deque<std::shared_ptr<DevicePending>> captured_ ABSL_GUARDED_BY(mutex_);  // likewise, since BeginCapture
+  bool capturing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_graphs_ ABSL_GUARDED_BY(mutex_) = false;  // there may be graphs with its collectives
+  std::string why_ ABSL_GUARDED_BY(mutex_);          // why the watchdog is to abort; empty: it is not
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool named_ ABSL_GUARDED_BY(mutex_) = false;  // failure_ is final
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
@@ -331,6 +390,9 @@ class DeviceGroupImpl final : public DeviceGroup {
     return issued.ok() ? communicator_->Finish(**issued) : issued.status();
   }
   absl::Status Health() override { return communicator_->Health(); }
+  absl::Status BeginCapture() override { return communicator_->BeginCapture(); }
+  void EndCapture() override { communicator_->EndCapture(); }
+  absl::Status Launched() override { return communicator_->Launched(); }
 
   absl::StatusOr<std::unique_ptr<DeviceGroup>> Split(int color, DeviceGroupOptions part) override {
     absl::StatusOr<std::unique_ptr<DeviceTransport>> transport = communicator_->Split(color, part.rank);

@@ -6,6 +6,10 @@
 // end; the peers are asked who is at fault. So no result of an aborted collective is ever taken for good: Health fails
 // before the abort begins.
 //
+// While a CUDA graph is captured the watchdog asks no event and goes on to look for errors of the transport; an
+// enqueueing keeps its deadline. Once a graph has been captured the watchdog's thread alone aborts, because the abort
+// waits until the caller has destroyed the graph.
+//
 // A call that returns the failure waits for the names of the peers, for at most `name_patience`, and holds no lock
 // meanwhile; after that it returns the cause without them, and later calls return both. done never waits.
 #pragma once

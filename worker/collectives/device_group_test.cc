@@ -496,5 +496,100 @@ TEST_F(DeviceGroupTest, ManyThreadsSeeOneFailure) {
   EXPECT_EQ(std::ranges::count(device.calls(), "abort"), 1);
 }
 
+// ---- CUDA graphs ----
+
+// An event that is queried during a capture makes CUDA drop the capture.
+TEST_F(DeviceGroupTest, NoEventIsQueriedDuringACapture) {
+  options.watch = absl::Milliseconds(1);
+  std::atomic<int> queries = 0;
+  device.on_query.Set([&] { ++queries; });
+  const auto group = Make();
+  const auto before = group->AllReduce(values);
+  absl::Status begun = absl::UnknownError("not yet");
+  std::thread engine([&] { begun = group->BeginCapture(); });
+  ASSERT_TRUE(Eventually([&] { return queries > 2; })) << "it waits for what was issued before";
+  device.reached.Set(true);
+  engine.join();
+  ASSERT_TRUE(begun.ok()) << begun;
+  device.reached.Set(absl::UnavailableError("not permitted on an event last recorded in a capturing stream"));
+  queries = 0;
+  const auto captured = group->AllReduce(values), second = group->AllReduce(values);
+  EXPECT_TRUE(captured->Wait().ok());
+  EXPECT_FALSE(captured->done());
+  for (int looks = 0; looks < 20; ++looks) EXPECT_TRUE(group->Health().ok());
+  absl::SleepFor(20 * options.watch);  // the watchdog looks about as often
+  EXPECT_EQ(queries, 0);
+  group->EndCapture();
+  EXPECT_TRUE(group->Health().ok());
+  EXPECT_FALSE(captured->done());
+  EXPECT_EQ(queries, 0) << "nor later those that were captured";
+  device.reached.Set(true);
+  EXPECT_TRUE(group->Launched().ok());
+  ASSERT_TRUE(Eventually([&] { return queries > 0; })) << "a launch is watched";
+}
+
+TEST_F(DeviceGroupTest, WhatCannotBeCapturedDoesNotFailTheGroup) {
+  device.reached.Set(true);
+  const auto group = Make();
+  ASSERT_TRUE(group->BeginCapture().ok());
+  device.begin.Set(absl::UnavailableError("the stream's capture was invalidated"));
+  EXPECT_THAT(Message(group->AllReduce(values)->Wait()), HasSubstr("all-reduce 1: the stream's capture was invali"));
+  device.begin.Set(true);
+  device.block.Set(absl::UnavailableError("no wait"));
+  EXPECT_THAT(Message(group->AllReduce(values)->Wait()), HasSubstr("waiting for all-reduce 2: no wait"));
+  device.block.Set(absl::OkStatus());
+  group->EndCapture();
+  EXPECT_TRUE(group->Health().ok());
+  EXPECT_TRUE(group->AllReduce(values)->Wait().ok());
+  EXPECT_FALSE(device.aborted());
+  device.begin.Set(absl::UnavailableError("broken"));
+  EXPECT_FALSE(group->AllReduce(values)->Wait().ok());
+  EXPECT_TRUE(Eventually([&] { return device.aborted(); })) << "out of a capture it fails the group";
+}
+
+// A communicator that fails while a graph is captured has failed.
+TEST_F(DeviceGroupTest, AnErrorOfTheNetworkDuringACaptureFailsTheGroup) {
+  options.watch = absl::Milliseconds(1);
+  const auto group = Make();
+  ASSERT_TRUE(group->BeginCapture().ok());
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  ASSERT_TRUE(Eventually([&] { return device.aborted(); }));
+  EXPECT_THAT(Message(group->AllReduce(values)->Wait()), HasSubstr("the network is down"));
+  group->EndCapture();
+}
+
+TEST_F(DeviceGroupTest, AGraphHasTheDeadlineOfACollective) {
+  options.watch = absl::Milliseconds(1);
+  options.timeout = kSoon;
+  device.reached.Set(true);
+  const auto group = Make();
+  ASSERT_TRUE(group->BeginCapture().ok());
+  EXPECT_TRUE(group->AllReduce(values)->Wait().ok());
+  group->EndCapture();
+  device.reached.Set(false);
+  EXPECT_TRUE(group->Launched().ok());
+  ASSERT_TRUE(Eventually([&] { return device.aborted(); }));
+  ASSERT_TRUE(Eventually([&] { return group->Health().message().find("rank 1 is gone") != std::string::npos; }));
+  EXPECT_THAT(Message(group->Health()), HasSubstr("graph 2: it was not done within 50ms (rank 1 is gone)"));
+}
+
+// NCCL's abort waits for the end of the graphs, which the calling thread destroys once it knows of the failure.
+TEST_F(DeviceGroupTest, TheCallerIsNotHeldUpByTheAbortOfAGraph) {
+  std::atomic<bool> destroyed = false, waited = false;
+  device.on_abort.Set([&] { waited = Eventually([&] { return destroyed.load(); }, absl::Seconds(10)); });
+  const auto group = Make();
+  ASSERT_TRUE(group->BeginCapture().ok());
+  group->EndCapture();
+  EXPECT_TRUE(group->Launched().ok());
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  absl::Status health;
+  Aside aside;
+  ASSERT_TRUE(aside.Returns([&] { health = group->Health(); }));
+  EXPECT_EQ(health.message(), "the network is down") << "and no names yet";
+  destroyed = true;
+  ASSERT_TRUE(Eventually([&] { return Message(group->Health()) == "the network is down (rank 1 is gone)"; }));
+  EXPECT_TRUE(waited);
+}
+
 }  // namespace
 }  // namespace muster::collectives

@@ -23,7 +23,8 @@ namespace muster::collectives {
 // The color of a rank that is in no part of a split.
 inline constexpr int kNoColor = -1;
 
-// A collective as Group defines it. No part is empty.
+// A collective as Group defines it. No part is empty. Without parts: only orders the communication stream after the
+// current one.
 struct DeviceCollective {
   enum class Kind { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kReduce, kSend, kRecv };
   Kind kind = Kind::kAllReduce;
@@ -65,7 +66,8 @@ class DeviceTransport {
   virtual absl::StatusOr<bool> Finalize() = 0;
   virtual absl::Status Destroy() = 0;
   // The other end, at any time: a split and collectives in progress end at once, with garbage as results, and streams
-  // that wait for them continue. Returns when no tensor is read or written any more.
+  // that wait for them continue. Returns when no tensor is read or written any more, and when all CUDA graphs with
+  // collectives of this transport are destroyed: NCCL's commDestroySync waits for them, also in an abort.
   virtual void Abort() = 0;
 };
 

@@ -88,6 +88,19 @@ class Group {
   // so far, OK means that those collectives delivered their results; if one was aborted, it is the failure. Asks the
   // transport, so it may find a failure that no one has seen yet. Thread-safe.
   virtual absl::Status Health() = 0;
+
+  // Of a CUDA graph with this group's collectives; nothing on a CPU. What is issued and waited for between BeginCapture
+  // and EndCapture becomes part of a graph and does not run. No other thread may issue, and every rank captures the
+  // same collectives and launches the graph equally often, or none does. BeginCapture first waits until the device has
+  // finished all collectives so far, because no event of theirs may be queried during a capture; errors as Wait. What
+  // fails during a capture fails the capture and not the group, unless the communicator itself has failed.
+  //
+  // Launched is called after each launch, with its stream as the current one: the deadline of a collective then holds
+  // for the whole graph. When the group fails, its Abort ends only once its graphs are destroyed, so after any error
+  // destroy them before anything else is waited for.
+  virtual absl::Status BeginCapture() { return absl::OkStatus(); }
+  virtual void EndCapture() {}
+  virtual absl::Status Launched() { return absl::OkStatus(); }
 };
 
 // Called by ranks `from` and `to` at once: sends one element, so that later messages in this direction are issued

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -16,6 +17,7 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -100,6 +102,8 @@ class CompiledEngine final : public Engine {
   // Turns LibTorch's exceptions into a Status that names rank, step and op.
   template <typename F>
   absl::Status Guarded(F&& body);
+  template <typename F>
+  static absl::Status Caught(F&& body);
 
   void Initialise();
   // Of this rank's bf16 matrices on a CPU: those of the units, and those of Muon's update, which may be offloaded.
@@ -120,6 +124,7 @@ class CompiledEngine final : public Engine {
   void ForgetTrials() const;
   // Issues all ops of a schedule.
   void Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener);
+  void PostAll(const Schedule& schedule, StepTasks& tasks);
   struct Training;
   // What the ops of a step work on. Recorded, one serves many steps: then no task may use what is only right in the
   // first of them, of which `step` and `learning_rate` are.
@@ -133,6 +138,8 @@ class CompiledEngine final : public Engine {
     at::Tensor seen = {};                         // on the device: what seen_on_host becomes
     std::optional<InFlightMicrobatches> microbatches = {};
     std::optional<StepTasks> tasks = {};
+    int runs = 0;                       // op by op
+    std::unique_ptr<Graph> graph = {};  // recorded: null until it was captured
   };
   // A step that was issued and not awaited. The device may still use what it holds.
   struct Training {
@@ -157,10 +164,18 @@ class CompiledEngine final : public Engine {
   void DropInFlight();
   // After a read back from the device, whose numbers look whole even where a collective was aborted.
   absl::Status GroupsHealth() const;
+  // Each once: one group may serve several axes.
+  std::vector<collectives::Group*> Groups() const;
 
   std::vector<Context> MakeContexts(const Batch& batch, const at::Tensor& loss_sum);
   // A step's work; with Config::recorded the recorded one, if it has the batch's shape.
   std::shared_ptr<StepWork> WorkOf(const Batch& batch, double learning_rate, Training& training);
+  // Captures a recorded step that ran once as a graph. None on any rank if one cannot; then no later step is, either.
+  // Returns what to log.
+  std::string Capture(StepWork& work);
+  // Whether this is so on all ranks.
+  bool AllAgree(bool so) const;
+  void Launch(StepWork& work);
   void WriteScalars(const Votes& votes, const at::Tensor& scalars) const;
   // What the first unit reads, of zero samples.
   units::NamedTensors NoInputs() const;
@@ -170,6 +185,8 @@ class CompiledEngine final : public Engine {
   bool CountsLoss() const { return config_.inventory.tensor_rank() == 0; }
   uint64_t TargetsOf(uint64_t samples) const { return samples * models::TargetsPerSample(config_.inventory); }
   void Decide(StepWork& work);
+  // To the host, when the device has reached this; the host does not wait.
+  void CopyBack(const at::Tensor& seen, Training& training) const;
   void Optimize(StepWork& work, const Op& op);
   // Rebuilds what is derived from the parameters after they change.
   void Renew();
@@ -195,6 +212,7 @@ class CompiledEngine final : public Engine {
   Recorder recorder_;
   std::unique_ptr<Queue> queue_;
   std::shared_ptr<StepWork> recorded_;  // null: none, or the next step is recorded anew
+  bool captures_ = false;               // steps as graphs
   std::deque<std::unique_ptr<Training>> in_flight_;
   at::Tensor update_;           // update_decision.h
   at::Tensor gradient_scale_;   // its loss scale for the units; undefined: there is none
@@ -213,27 +231,37 @@ class CompiledEngine final : public Engine {
 };
 
 template <typename F>
-absl::Status CompiledEngine::Guarded(F&& body) {
-  at_ = {};
-  absl::Status status;
+absl::Status CompiledEngine::Caught(F&& body) {
   try {
     body();
     return absl::OkStatus();
   } catch (const Failed& failed) {
-    status = failed.status;
+    return failed.status;
   } catch (const std::bad_alloc&) {
-    status = absl::ResourceExhaustedError("out of memory");
+    return absl::ResourceExhaustedError("out of memory");
   } catch (const c10::Error& e) {
     const std::string what = e.what_without_backtrace();
     const bool memory = absl::StrContains(what, "can't allocate memory") || absl::StrContains(what, "out of memory");
-    status = memory ? absl::ResourceExhaustedError(absl::StrCat(what, "; a smaller batch.microbatch needs less"))
-                    : absl::InternalError(what);
+    return memory ? absl::ResourceExhaustedError(absl::StrCat(what, "; a smaller batch.microbatch needs less"))
+                  : absl::InternalError(what);
   } catch (const std::exception& e) {
-    status = absl::InternalError(e.what());
+    return absl::InternalError(e.what());
   }
+}
+
+template <typename F>
+absl::Status CompiledEngine::Guarded(F&& body) {
+  at_ = {};
+  absl::Status status = Caught(std::forward<F>(body));
+  if (status.ok()) return status;
   if (queue_ != nullptr) queue_->Abandon();
   in_flight_.clear();
+  const bool had_graph = recorded_ != nullptr && recorded_->graph != nullptr;
   recorded_.reset();
+  // A group's abort goes on only now, and then it learns whose fault it is.
+  if (had_graph) {
+    if (absl::Status failure = GroupsHealth(); !failure.ok()) status = failure;
+  }
   std::string where = absl::StrCat("rank ", config_.rank, ", step ", at_.step > 0 ? at_.step : step_ + 1);
   if (*at_.what != 0) absl::StrAppend(&where, ", ", at_.what);
   if (at_.schedule != nullptr) absl::StrAppend(&where, ", ", Print(at_.schedule->ops[at_.op], config_.inventory));
@@ -292,15 +320,15 @@ absl::Status CompiledEngine::Prepare() {
 absl::Status CompiledEngine::MakeQueue() {
   const QueueOptions options{
       .inventory = &config_.inventory, .recorder = &recorder_, .check_accesses = config_.check_accesses};
+  absl::StatusOr<std::unique_ptr<Streams>> streams = std::unique_ptr<Streams>();
+  if (config_.streams) streams = MakeInlineStreams();
+  if (config_.stream_driver) streams = MakeEventStreams(config_.stream_driver());
 #ifdef MUSTER_CUDA
-  if (device_.is_cuda()) {
-    auto streams = MakeCudaStreams(device_.index());
-    if (!streams.ok()) return streams.status();
-    queue_ = MakeStreamQueue(options, *std::move(streams));
-    return absl::OkStatus();
-  }
+  if (device_.is_cuda()) streams = MakeCudaStreams(device_.index());
 #endif
-  queue_ = config_.streams ? MakeStreamQueue(options, MakeInlineStreams()) : MakeHostQueue(options);
+  if (!streams.ok()) return streams.status();
+  queue_ = *streams == nullptr ? MakeHostQueue(options) : MakeStreamQueue(options, *std::move(streams));
+  captures_ = config_.recorded && queue_->captures();
   return absl::OkStatus();
 }
 
@@ -511,8 +539,12 @@ units::NamedTensors CompiledEngine::NoInputs() const {
 }
 
 void CompiledEngine::Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener) {
-  at_.schedule = &schedule;
   queue_->Begin(schedule, listener);
+  PostAll(schedule, tasks);
+}
+
+void CompiledEngine::PostAll(const Schedule& schedule, StepTasks& tasks) {
+  at_.schedule = &schedule;
   for (int32_t index = 0; index < static_cast<int32_t>(schedule.ops.size()); ++index) {
     at_.op = index;
     ThrowIfBad(queue_->Post(index, tasks.TaskOf(schedule.ops[index])));
@@ -554,21 +586,78 @@ std::shared_ptr<CompiledEngine::StepWork> CompiledEngine::WorkOf(const Batch& ba
                                          .tensors = &work->tensors,
                                          .update = [this, own = work.get()](const Op& op) { Optimize(*own, op); },
                                          .device = device_});
-  if (config_.recorded) recorded_ = work;
+  // A step of another shape, as the last one of an epoch, does not cost the graph.
+  if (config_.recorded && (recorded_ == nullptr || recorded_->graph == nullptr)) recorded_ = work;
   return work;
+}
+
+bool CompiledEngine::AllAgree(bool so) const {
+  collectives::Group* const world = config_.groups[kWorldGroup];
+  if (world == nullptr) return so;
+  const at::Tensor against = at::full({1}, so ? 0 : 1, at::TensorOptions(at::kInt).device(device_));
+  ThrowIfBad(world->AllReduce(against)->Wait());
+  const bool agreed = against.item<int>() == 0;
+  ThrowIfBad(GroupsHealth());
+  return agreed;
+}
+
+std::string CompiledEngine::Capture(StepWork& work) {
+  at_.what = "capturing the step as a graph";
+  const std::vector<collectives::Group*> groups = Groups();
+  for (collectives::Group* group : groups) ThrowIfBad(group->BeginCapture());
+  const c10::AutoGradMode off(false);
+  work.decision.reset();
+  storage_->ZeroGradients();
+  absl::Status captured = queue_->BeginCapture(config_.schedule);
+  if (captured.ok()) {
+    captured = Caught([&] { PostAll(config_.schedule, *work.tasks); });
+    absl::StatusOr<std::unique_ptr<Graph>> graph = queue_->EndCapture();
+    captured.Update(graph.status());
+    if (captured.ok()) work.graph = *std::move(graph);
+  }
+  for (collectives::Group* group : groups) group->EndCapture();
+  // That a group has failed is not a matter of the capture.
+  ThrowIfBad(GroupsHealth());
+  captures_ = AllAgree(captured.ok());
+  const std::string op = at_.schedule == nullptr ? "" : Print(at_.schedule->ops[at_.op], config_.inventory);
+  at_.schedule = nullptr;
+  if (captures_) return "from this step on, a step is one launch of a CUDA graph";
+  recorded_.reset();
+  return absl::StrCat("steps go on without a CUDA graph: ", captured.ok() ? "another rank could not capture one"
+                                                                          : absl::StrCat(op, ": ", captured.message()));
+}
+
+void CompiledEngine::Launch(StepWork& work) {
+  storage_->ZeroGradients();
+  if (recorder_.on()) recorder_.End("Prepare");
+  queue_->Begin(config_.schedule, config_.progress);
+  // A mark: where the device is stuck, it has begun the graph or it has not.
+  ThrowIfBad(queue_->Append("the step before", [] { return absl::OkStatus(); }));
+  ThrowIfBad(queue_->Append("the graph of the step", [&] { return work.graph->Launch(); }));
+  for (collectives::Group* group : Groups()) ThrowIfBad(group->Launched());
+  ++parameters_version_;
 }
 
 void CompiledEngine::Train(StepWork& work) {
   const c10::AutoGradMode off(false);
+  if (work.graph != nullptr) return Launch(work);
+  ++work.runs;
   work.decision.reset();
   storage_->ZeroGradients();
   if (recorder_.on()) recorder_.End("Prepare");
   Run(config_.schedule, *work.tasks, config_.progress);
 }
 
-absl::Status CompiledEngine::GroupsHealth() const {
+std::vector<collectives::Group*> CompiledEngine::Groups() const {
+  std::vector<collectives::Group*> groups;
   for (collectives::Group* group : config_.groups) {
-    if (group == nullptr) continue;
+    if (group != nullptr && std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+  }
+  return groups;
+}
+
+absl::Status CompiledEngine::GroupsHealth() const {
+  for (collectives::Group* group : Groups()) {
     if (absl::Status s = group->Health(); !s.ok()) return s;
   }
   return absl::OkStatus();
@@ -601,14 +690,15 @@ void CompiledEngine::Decide(StepWork& work) {
     return;
   }
   Training& training = *work.host;
-  if (DecidesOnDevice()) {
-    training.seen_on_host = at::empty(seen.sizes(), at::TensorOptions(at::kDouble).pinned_memory(device_.is_cuda()));
-    training.seen_on_host.copy_(seen, /*non_blocking=*/true);
-    return;
-  }
+  if (DecidesOnDevice()) return CopyBack(seen, training);
   training.seen_on_host = seen.to(at::kCPU);
   ReadResult(training);
   ThrowIfBad(GroupsHealth());
+}
+
+void CompiledEngine::CopyBack(const at::Tensor& seen, Training& training) const {
+  training.seen_on_host = at::empty(seen.sizes(), at::TensorOptions(at::kDouble).pinned_memory(device_.is_cuda()));
+  training.seen_on_host.copy_(seen, /*non_blocking=*/true);
 }
 
 void CompiledEngine::Optimize(StepWork& work, const Op& op) {
@@ -670,12 +760,22 @@ absl::Status CompiledEngine::Issue(const Batch& batch, double learning_rate, con
     at_.step = step;
     recorder_.Begin();
     training.work = WorkOf(batch, learning_rate, training);
+    if (captures_ && training.work == recorded_ && recorded_->runs == 1 && recorded_->graph == nullptr) {
+      training.result.note = Capture(*training.work);
+      training.work = WorkOf(batch, learning_rate, training);  // what could not be captured is not to be used again
+      at_.what = "";
+    }
     StepWork& work = *training.work;
     WriteScalars(votes, work.tensors.scalars);
     if (work.inputs.has_value()) work.inputs->Write(batch, step, learning_rate);
     Train(work);
     // Not by a task, which would copy to the place of the step that was recorded.
-    if (work.host == nullptr) training.seen_on_host = work.seen.to(at::kCPU).clone();
+    if (work.host == nullptr) {
+      ThrowIfBad(queue_->Append("the step's result", [&] {
+        CopyBack(work.seen, training);
+        return absl::OkStatus();
+      }));
+    }
   });
   if (!issued.ok() && config_.progress != nullptr) config_.progress->EndStep();
   return issued;

@@ -29,6 +29,7 @@
 #include "worker/engine/op_listener.h"
 #include "worker/engine/recorder.h"
 #include "worker/engine/step_scalars.h"
+#include "worker/engine/stream_driver.h"
 #include "worker/units/attention_choice.h"
 #include "worker/units/bf16_gemms.h"
 #include "worker/units/unit.h"
@@ -49,12 +50,15 @@ struct Config {
   // By Op::group; they outlive the engine. Null: no such group, or it has one rank.
   std::vector<collectives::Group*> groups = std::vector<collectives::Group*>(kGroups);
   OpListener* progress = nullptr;  // receives each op of a step; outlives the engine. May be null
+  // Run later steps by the tasks of the first, in its memory: recorded_step.h. Where the device has graphs, the second
+  // step of a shape is captured, and from then on a step is one launch.
+  bool recorded = false;
   // For tests and for hunting a fault:
   bool poison = false;          // fill released parameters with NaN, to expose a use after release
   bool check_accesses = false;  // refuse an op that does not wait for another one with which it conflicts in memory
   bool streams = false;  // on a CPU: run ops by the queue that devices with streams have, and copy state to the host
-  // Run later steps by the tasks of the first, in its memory, as a CUDA graph replays launches: recorded_step.h.
-  bool recorded = false;
+  // On a CPU, with `streams`: their device, which runs what is issued at once. None: one without graphs.
+  std::function<std::unique_ptr<StreamDriver>()> stream_driver = {};
   bool portable = false;  // units by LibTorch's operators and autograd, on any device
   // On a CPU: the units' row operations (units::RowCode::kDevice) and AdamW by the programs of GPUs.
   bool device_rows = false;
@@ -98,6 +102,7 @@ struct StepResult {
   double waited_seconds = 0;  // on a CPU: time blocked in collectives
   bool skipped = false;       // a number was not finite: the parameters were not updated, and training goes on
   double loss_scale = 1;      // by which this step's gradients were multiplied; 1 without fp16
+  std::string note;           // of the step's issue, for the log: whether it was captured as a graph; usually empty
 };
 
 // A contiguous run of a tensor's elements that this rank owns, or a whole buffer, which every rank has. Valid until the

@@ -74,6 +74,18 @@ TEST(EngineOnGpu, EqualRunsAreBitEqual) {
   }
 }
 
+// All but the first are launched as a graph.
+TEST(EngineOnGpu, LaunchedStepsAreBitEqual) {
+  for (const Dtype compute : {DTYPE_FP32, DTYPE_BF16}) {
+    Trial trial = OnGpu({.name = "single", .choose = Single, .microbatch = 3, .compute = compute, .ahead = true});
+    const Curve plain = Train(trial);
+    trial.set = [set = trial.set](Config& c) { set(c), c.recorded = true; };
+    const Curve seen = Train(trial);
+    EXPECT_EQ(seen.losses, plain.losses);
+    EXPECT_EQ(seen.weights, plain.weights);
+  }
+}
+
 TEST(EngineOnGpu, UpdatesAsOnTheCpuInBf16) {
   Trial trial{.name = "single", .choose = Single, .microbatch = 3, .sgd = true, .compute = DTYPE_BF16};
   trial.set = [](Config& c) { c.device_rows = true; };

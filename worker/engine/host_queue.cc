@@ -16,6 +16,7 @@ class HostQueue final : public Queue {
   bool runs_ahead() const override { return false; }
   void Begin(const Schedule& schedule, OpListener* listener) override;
   absl::Status Post(int32_t index, Task task) override;
+  absl::Status Append(const char* what, absl::FunctionRef<absl::Status()> work) override;
   absl::Status Finish() override;
   void Abandon() override {
     for (auto& stream : pending_) stream.clear();
@@ -94,6 +95,15 @@ absl::Status HostQueue::Post(int32_t index, Task task) {
   if (MayBegin(stream.back())) Start(stream.back());
   if (recorder.on()) recorder.End("Issue");
   return absl::OkStatus();
+}
+
+// What computes has ended when it is posted.
+absl::Status HostQueue::Append(const char* what, absl::FunctionRef<absl::Status()> work) {
+  Recorder& recorder = *options_.recorder;
+  recorder.Begin();
+  absl::Status done = work();
+  if (recorder.on()) recorder.End(what);
+  return done;
 }
 
 absl::Status HostQueue::Compute(int32_t index, Task& task) {

@@ -23,13 +23,16 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/inventory.pb.h"
 #include "strategies/schedule/schedule.h"
 #include "worker/collectives/group.h"
 #include "worker/engine/access_order.h"
 #include "worker/engine/op_listener.h"
 #include "worker/engine/recorder.h"
+#include "worker/engine/stream_driver.h"
 
 namespace muster::engine {
 
@@ -56,10 +59,22 @@ class Queue {
   // collective failed; the message names its op. FailedPrecondition: the order of accesses is checked, and the op does
   // not wait for another one with which it conflicts.
   virtual absl::Status Post(int32_t index, Task task) = 0;
+  // Issues to kCompute what is no op of the newest schedule, after its ops so far; `what` names it and outlives the
+  // schedule. Finish waits for it, too.
+  virtual absl::Status Append(const char* what, absl::FunctionRef<absl::Status()> work) = 0;
   // Waits until all ops of the earliest unfinished schedule have ended. Errors as Post.
   virtual absl::Status Finish() = 0;
   // After an error: forgets what is in flight.
   virtual void Abandon() = 0;
+
+  // Whether ops can be captured as a graph: those of `schedule` that are posted between BeginCapture and EndCapture,
+  // which do not run. The schedule is not to be finished. After BeginCapture's success EndCapture must be called, also
+  // after a Post that failed. A graph is launched by Append; on a queue that runs ahead it does not hold up the host.
+  virtual bool captures() const { return false; }
+  virtual absl::Status BeginCapture(const Schedule&) { return absl::UnimplementedError("this queue has no graphs"); }
+  virtual absl::StatusOr<std::unique_ptr<Graph>> EndCapture() {
+    return absl::UnimplementedError("this queue has no graphs");
+  }
 
   // On a CPU: time blocked in collectives since Begin of a step.
   virtual double waited_seconds() const = 0;
@@ -71,8 +86,9 @@ struct QueueOptions {
   bool check_accesses = false;           // by AccessOrder
 };
 
-// For CPUs. An op that waits for a collective in flight is put off; later posts start it as soon as it may begin, so
-// that a chain of collectives runs beside the computing. Deferring never changes a result: ends keep their order.
+// For CPUs, without graphs. An op that waits for a collective in flight is put off; later posts start it as soon as it
+// may begin, so that a chain of collectives runs beside the computing. Deferring never changes a result: ends keep
+// their order.
 std::unique_ptr<Queue> MakeHostQueue(const QueueOptions& options);
 
 }  // namespace muster::engine

@@ -1,5 +1,6 @@
-// What lets the tasks of one step run again as later steps, as a CUDA graph replays launches: everything that changes
-// from step to step lies in fixed memory, which is written before the step, and no task reads it from the host.
+// What lets one step run again as later steps, by its tasks or as a graph (stream_driver.h) of what they issued:
+// everything that changes from step to step lies in fixed memory, which is written before the step, and no task reads
+// it from the host.
 //
 // What changes, and where a task finds it:
 //   the number of the step, the learning rate    StepInputs::now
@@ -9,7 +10,9 @@
 //   loss scale, skipped updates, halting         the engine's update_ (update_decision.h), in place
 //   bias corrections, clipping, skipping         computed by the tasks from the above
 // What a task does take from the host is in StepShape: the divisor of the loss, the number of samples, dropout's first
-// sample. Another shape, and another implementation of attention, need another recording. Evaluations are not recorded.
+// sample. Steps of another shape than the graph's run by themselves, op by op, as do evaluations; another
+// implementation of attention needs another recording. All ranks have the same sequence of shapes, so they capture and
+// launch together.
 #pragma once
 
 #include <ATen/core/Tensor.h>

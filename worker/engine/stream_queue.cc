@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,7 @@ class StreamQueue final : public Queue {
     InFlight& newest = in_flight_.back();
     const Op& op = newest.schedule->ops[index];
     if (!begun_.ok()) return begun_;
+    if (capturing_ && task.on_host) return Named(op, absl::FailedPreconditionError("a graph cannot wait for the host"));
     if (newest.listener != nullptr) newest.listener->Begin(index, op.kind);
     std::vector<Streams::Mark> marks;
     std::vector<AccessOrder::Clock> clocks;
@@ -55,16 +57,43 @@ class StreamQueue final : public Queue {
     return absl::OkStatus();
   }
 
+  // The listener receives the op after the last one, which has no name.
+  absl::Status Append(const char* what, absl::FunctionRef<absl::Status()> work) override {
+    InFlight& newest = in_flight_.back();
+    if (!begun_.ok()) return begun_;
+    if (newest.listener != nullptr) {
+      newest.listener->Begin(static_cast<int32_t>(newest.schedule->ops.size()), OpKind::kEnd);
+    }
+    absl::Status done;
+    Recorder& recorder = *options_.recorder;
+    const absl::StatusOr<Streams::Mark> mark = streams_->Run(Stream::kCompute, {}, [&] {
+      recorder.Begin();
+      done = work();
+      if (recorder.on()) recorder.End(what, Stream::kCompute);
+    });
+    if (!done.ok()) return Named(what, done);
+    if (!mark.ok()) return mark.status();
+    newest.appended.push_back({what, *mark});
+    return absl::OkStatus();
+  }
+
   // Names the earliest op that is not done: every other one that waits, waits for it in the end.
   absl::Status Finish() override {
     if (!begun_.ok()) return begun_;
     if (absl::Status s = EndAll(); !s.ok()) return s;
     const InFlight& earliest = in_flight_.front();
+    bool waited = false;
     for (size_t i = 0; i < earliest.marks.size(); ++i) {
-      bool waited = false;
-      if (absl::Status s = Reach(earliest, i, waited); !s.ok()) return s;
+      if (absl::Status s = Reach(earliest, i, waited = false); !s.ok()) return s;
+    }
+    const auto ops = static_cast<int32_t>(earliest.schedule->ops.size());
+    for (const Appended& appended : earliest.appended) {
+      const absl::Status s = Reach(
+          appended.mark, [&] { Show(earliest, ops, OpKind::kEnd); }, waited = false);
+      if (!s.ok()) return Named(appended.what, s);
     }
     if (!earliest.marks.empty()) streams_->Forget(earliest.marks.back());
+    if (!earliest.appended.empty()) streams_->Forget(earliest.appended.back().mark);
     in_flight_.pop_front();
     return absl::OkStatus();
   }
@@ -75,11 +104,38 @@ class StreamQueue final : public Queue {
   }
   double waited_seconds() const override { return 0; }
 
+  bool captures() const override { return streams_->captures(); }
+
+  absl::Status BeginCapture(const Schedule& schedule) override {
+    if (absl::Status s = EndAll(); !s.ok()) return s;
+    if (absl::Status s = streams_->BeginCapture(); !s.ok()) return s;
+    in_flight_.push_back({.schedule = &schedule, .listener = nullptr});
+    clocks_.clear();
+    order_.Fence();
+    begun_ = absl::OkStatus();
+    capturing_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Graph>> EndCapture() override {
+    const absl::Status ended = EndAll();
+    capturing_ = false;
+    in_flight_.pop_back();
+    absl::StatusOr<std::unique_ptr<Graph>> graph = streams_->EndCapture();
+    if (!ended.ok()) return ended;
+    return graph;
+  }
+
  private:
+  struct Appended {
+    const char* what;
+    Streams::Mark mark;
+  };
   struct InFlight {
     const Schedule* schedule;
     OpListener* listener;
     std::vector<Streams::Mark> marks = {};  // by op
+    std::vector<Appended> appended = {};
   };
   struct Held {
     const Op* op;
@@ -87,17 +143,23 @@ class StreamQueue final : public Queue {
     Task task;
   };
 
-  // `waited` becomes true if the device was not there.
+  // `waited` becomes true if the device was not there; then `show` was called.
+  absl::Status Reach(Streams::Mark mark, absl::FunctionRef<void()> show, bool& waited) {
+    for (; true; absl::SleepFor(kPoll)) {
+      const absl::StatusOr<bool> reached = streams_->Reached(mark);
+      if (!reached.ok()) return reached.status();
+      if (*reached) return absl::OkStatus();
+      if (!std::exchange(waited, true)) show();
+    }
+  }
   absl::Status Reach(const InFlight& steps, size_t index, bool& waited) {
     const Op& op = steps.schedule->ops[index];
-    for (bool reported = false; true; absl::SleepFor(kPoll)) {
-      const absl::StatusOr<bool> reached = streams_->Reached(steps.marks[index]);
-      if (!reached.ok()) return Named(op, reached.status());
-      if (*reached) return absl::OkStatus();
-      waited = true;
-      if (std::exchange(reported, true) || steps.listener == nullptr) continue;
-      steps.listener->WaitFor(static_cast<int32_t>(index), op.kind);
-    }
+    const absl::Status reached = Reach(
+        steps.marks[index], [&] { Show(steps, static_cast<int32_t>(index), op.kind); }, waited);
+    return reached.ok() ? reached : Named(op, reached);
+  }
+  static void Show(const InFlight& steps, int32_t index, OpKind kind) {
+    if (steps.listener != nullptr) steps.listener->WaitFor(index, kind);
   }
 
   // The ops that op `index` waits for, and those that compute before it, whose waits are also its own.
@@ -110,7 +172,9 @@ class StreamQueue final : public Queue {
     }
     bool waited = false;
     for (const int32_t end : ends) {
-      if (absl::Status s = Reach(steps, static_cast<size_t>(end), waited); !s.ok()) return s;
+      bool this_one = false;
+      if (absl::Status s = Reach(steps, static_cast<size_t>(end), this_one); !s.ok()) return s;
+      waited |= this_one;
     }
     if (waited && steps.listener != nullptr) steps.listener->EndWait(index, steps.schedule->ops[index].kind);
     return absl::OkStatus();
@@ -119,7 +183,8 @@ class StreamQueue final : public Queue {
   // On the op's stream: what comes after the collectives waits for them there, not on the host.
   absl::Status Issue(const Op& op, Task& task) {
     Recorder& recorder = *options_.recorder;
-    recorder.Begin();
+    const bool records = recorder.on() && !capturing_;  // a graph's events have no times
+    if (records) recorder.Begin();
     Works works = task.begin();
     if (streams_->hold_up_host() && op.stream != Stream::kCompute) {
       // A device would go on to what another rank needs before it sends.
@@ -127,7 +192,7 @@ class StreamQueue final : public Queue {
     } else if (absl::Status s = End(works, task); !s.ok()) {
       return s;
     }
-    if (recorder.on()) recorder.End(Print(op, *options_.inventory), op.stream);
+    if (records) recorder.End(Print(op, *options_.inventory), op.stream);
     return absl::OkStatus();
   }
 
@@ -175,8 +240,10 @@ class StreamQueue final : public Queue {
   }
 
   absl::Status Named(const Op& op, const absl::Status& status) const {
-    return absl::Status(status.code(),
-                        absl::StrCat("waiting for ", Print(op, *options_.inventory), ": ", status.message()));
+    return Named(Print(op, *options_.inventory), status);
+  }
+  static absl::Status Named(const std::string& what, const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat("waiting for ", what, ": ", status.message()));
   }
 
   const QueueOptions options_;
@@ -184,6 +251,7 @@ class StreamQueue final : public Queue {
   std::array<std::deque<Held>, kStreams> held_;  // where a wait holds up the host: issued and not waited for
   std::deque<InFlight> in_flight_;               // begun and not finished
   absl::Status begun_;
+  bool capturing_ = false;
   AccessOrder order_{/*begins_in_order=*/true};
   std::vector<AccessOrder::Clock> clocks_;  // of the newest schedule, by op, if the order of accesses is checked
 };

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker/engine/queue.h"
+#include "worker/engine/stream_driver.h"
 
 namespace muster::engine {
 
@@ -32,7 +33,17 @@ class Streams {
   virtual void Forget(Mark mark) = 0;
   // Whether a wait for a collective holds up the host, and not only a stream.
   virtual bool hold_up_host() const { return false; }
+
+  // As StreamDriver's, with all streams taking part. Marks of a capture order what it captures and are not used after
+  // it. Only if captures().
+  virtual bool captures() const { return false; }
+  virtual absl::Status BeginCapture() { return absl::UnimplementedError("these streams have no graphs"); }
+  virtual absl::StatusOr<std::unique_ptr<Graph>> EndCapture() {
+    return absl::UnimplementedError("these streams have no graphs");
+  }
 };
+
+std::unique_ptr<Streams> MakeEventStreams(std::unique_ptr<StreamDriver> driver);
 
 // Finish waits for the device by asking for the earliest op that is not done, so that the progress page names the op at
 // which a device stands.

@@ -35,6 +35,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
   config.progress = progress;
   config.streams = options.streams;
   config.cuda = assignment.device() == DEVICE_CUDA;
+  config.recorded = config.cuda && config.train.cuda_graphs();
   config.plugin = std::move(plugin);
   config.threads = assignment.cores() > 0 ? static_cast<int>(assignment.cores()) : AvailableCores();
 #ifndef MUSTER_CUDA

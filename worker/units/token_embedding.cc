@@ -13,8 +13,8 @@ namespace muster::units {
 namespace {
 
 // table[id] += row for each row, in order: one pass without a [vocabulary, width] temporary, the same bits every time.
-void AddRows(const at::Tensor& ids, const at::Tensor& rows, const at::Tensor& table) {
-  if (!table.is_cpu() || table.scalar_type() != at::kFloat) {
+void AddRows(const at::Tensor& ids, const at::Tensor& rows, const at::Tensor& table, bool portable) {
+  if (portable || !table.is_cpu() || table.scalar_type() != at::kFloat) {
     table.index_add_(0, ids, rows);
     return;
   }
@@ -35,6 +35,7 @@ class Embedding final : public UnitModule {
         positions_(std::move(positions)),
         share_(share),
         index_(options.index),
+        portable_(options.portable),
         flow_(WideType(table_.value.scalar_type())) {}
 
   Activations Forward(const Context& context, const Activations&, Saved&) override {
@@ -59,7 +60,8 @@ class Embedding final : public UnitModule {
       Drop(context, dx);
     }
     if (table_.gradient.defined()) {
-      AddRows(context.inputs().contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), table_.gradient);
+      AddRows(context.inputs().contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), table_.gradient,
+              portable_);
     }
     if (positions_.gradient.defined()) positions_.gradient.narrow(0, 0, dx.size(1)).add_(dx.sum(0));
     return {};
@@ -110,7 +112,7 @@ class Embedding final : public UnitModule {
     const at::Tensor all = ranks.Whole(dx);
     if (!table_.gradient.defined()) return;
     const auto [ids, elsewhere] = OwnIds(context);
-    AddRows(ids, all.masked_fill(elsewhere, 0), table_.gradient);
+    AddRows(ids, all.masked_fill(elsewhere, 0), table_.gradient, portable_);
   }
 
   DropoutPlace Place(const Context& context) const { return context.dropout.At(context.dropout.embedding, index_, 0); }
@@ -123,6 +125,7 @@ class Embedding final : public UnitModule {
   const Parameter table_, positions_;
   const LanguageShare share_;
   const int index_;
+  const bool portable_;
   const at::ScalarType flow_;  // dtype of its output
 };
 
