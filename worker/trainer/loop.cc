@@ -204,7 +204,7 @@ absl::Status Loop::Await() {
   if (!result.ok()) return result.status();
   const Issued issued = in_flight_.front();
   in_flight_.pop_front();
-  if (!result->note.empty()) LogInfo(result->note, {{"step", step()}});
+  if (!result->note.empty()) LogInfo("CUDA graph", {{"step", step()}, {"result", result->note}});
   rank_.samples_consumed += train_.batch().sequences();
   pulse_.FinishStep(step());
   const auto reporting = std::chrono::steady_clock::now();
