@@ -132,7 +132,7 @@ std::string DrawScale(double seconds, const Frame& frame) {
     const double x = frame.left + frame.scale * i * tick / 1e3;
     absl::StrAppendFormat(&out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#999999\"/>\n", x,
                           frame.y, x, frame.y + 5);
-    out += SvgText(x, frame.y + kTextHeight, absl::StrFormat(i == 0 ? "%.3g ms" : "%.3g", i * tick),
+    out += SvgText(x, frame.y + kTextHeight, absl::StrCat(absl::StrFormat("%.3g", i * tick), i == 0 ? " ms" : ""),
                    " text-anchor=\"middle\"");
   }
   return out;

@@ -82,14 +82,15 @@ class StreamQueue final : public Queue {
     if (!begun_.ok()) return begun_;
     if (absl::Status s = EndAll(); !s.ok()) return s;
     const InFlight& earliest = in_flight_.front();
-    bool waited = false;
     for (size_t i = 0; i < earliest.marks.size(); ++i) {
-      if (absl::Status s = Reach(earliest, i, waited = false); !s.ok()) return s;
+      bool waited = false;
+      if (absl::Status s = Reach(earliest, i, waited); !s.ok()) return s;
     }
     const auto ops = static_cast<int32_t>(earliest.schedule->ops.size());
     for (const Appended& appended : earliest.appended) {
+      bool waited = false;
       const absl::Status s = Reach(
-          appended.mark, [&] { Show(earliest, ops, OpKind::kEnd); }, waited = false);
+          appended.mark, [&] { Show(earliest, ops, OpKind::kEnd); }, waited);
       if (!s.ok()) return Named(appended.what, s);
     }
     if (!earliest.marks.empty()) streams_->Forget(earliest.marks.back());
