@@ -236,7 +236,7 @@ class Communicator {
   absl::Status Fail(const std::string& why, bool by_watchdog = false) {
     {
       const MutexLock lock(mutex_);
-      if (!failure_.ok()) return FailureLocked();
+      if (!failure_.ok()) return by_watchdog ? failure_ : FailureLocked();  // it may be the watchdog's to abort
       failure_ = absl::UnavailableError(why);
       if (has_graphs_ && !by_watchdog) {
         why_ = why;
@@ -300,7 +300,7 @@ class Communicator {
   bool Drain() {
     const SteadyPoint end = After(options_.drain);
     for (Backoff backoff; true; backoff.Sleep()) {
-      Look();
+      Look(/*by_watchdog=*/true);  // which has ended
       const MutexLock lock(mutex_);
       if (!failure_.ok()) return false;
       if (pending_.empty()) return true;

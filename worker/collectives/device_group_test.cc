@@ -573,6 +573,17 @@ TEST_F(DeviceGroupTest, AGraphHasTheDeadlineOfACollective) {
   EXPECT_THAT(Message(group->Health()), HasSubstr("graph 2: it was not done within 50ms (rank 1 is gone)"));
 }
 
+// Its watchdog has ended by then, so the thread that ends the group aborts in its place.
+TEST_F(DeviceGroupTest, AGroupThatFailsWhileItEndsIsAbortedThoughItHasGraphs) {
+  auto group = Make();
+  ASSERT_TRUE(group->BeginCapture().ok());
+  group->EndCapture();
+  EXPECT_TRUE(group->Launched().ok());
+  device.ready.Set(absl::UnavailableError("the network is down"));
+  group.reset();
+  EXPECT_TRUE(device.aborted());
+}
+
 // NCCL's abort waits for the end of the graphs, which the calling thread destroys once it knows of the failure.
 TEST_F(DeviceGroupTest, TheCallerIsNotHeldUpByTheAbortOfAGraph) {
   std::atomic<bool> destroyed = false, waited = false;

@@ -604,7 +604,11 @@ bool CompiledEngine::AllAgree(bool so) const {
 std::string CompiledEngine::Capture(StepWork& work) {
   at_.what = "capturing the step as a graph";
   const std::vector<collectives::Group*> groups = Groups();
-  for (collectives::Group* group : groups) ThrowIfBad(group->BeginCapture());
+  for (collectives::Group* group : groups) {
+    const absl::Status begun = group->BeginCapture();
+    for (collectives::Group* other : groups) begun.ok() ? void() : other->EndCapture();
+    ThrowIfBad(begun);
+  }
   const c10::AutoGradMode off(false);
   work.decision.reset();
   storage_->ZeroGradients();
