@@ -1,5 +1,6 @@
 #include "coordinator/spec/resolve.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
