@@ -99,21 +99,17 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
     };
     const double flops = unit.forward_flops(),
                  later = splits && SplitsBackward(unit) ? unit.weight_gradient_flops() : 0;
-    const auto exchanged = [&](double of_samples) {
-      const double once = exchange(unit, Pass::kForward, of_samples);
-      return once + (goes_back ? exchange(unit, Pass::kBackward, of_samples) + (again ? once : 0) : 0);
-    };
-    const double forward = pass(rows, 1, flops) + exchange(unit, Pass::kForward, rows);
-    const double back = goes_back ? pass(rows, later > 0 ? 1 : 2, 2 * flops - later) +
-                                        exchange(unit, Pass::kBackward, rows) + (again ? forward : 0)
-                                  : 0;
-    const double last_back =
-        goes_back ? pass(last_rows, later > 0 ? 1 : 2, 2 * flops - later) + exchange(unit, Pass::kBackward, last_rows)
-                  : 0;
+    const double out = exchange(unit, Pass::kForward, rows), last_out = exchange(unit, Pass::kForward, last_rows),
+                 in = goes_back ? exchange(unit, Pass::kBackward, rows) : 0,
+                 last_in = goes_back ? exchange(unit, Pass::kBackward, last_rows) : 0;
+    const double forward = pass(rows, 1, flops) + out;
+    const double back = goes_back ? pass(rows, later > 0 ? 1 : 2, 2 * flops - later) + in + (again ? forward : 0) : 0;
+    const double last_back = goes_back ? pass(last_rows, later > 0 ? 1 : 2, 2 * flops - later) + last_in : 0;
     const double after = goes_back && later > 0 ? pass(rows, 1, later) : 0;
     const double forwards = goes_back ? again ? 4 : 3 : 1;
     const OpCost all = PassCost(rates, unit, microbatches * elements, samples, forwards, forwards * flops);
-    const double exchanges = (microbatches - 1) * exchanged(rows) + exchanged(last_rows);
+    const double outs = again ? 2 : 1;
+    const double exchanges = (microbatches - 1) * (outs * out + in) + outs * last_out + last_in;
     of.compute += microbatches * all.latency + all.work + exchanges, of.exchanged += exchanges;
     of.inputs += forward + back, of.weights += after;
     if (chunks[stage] == 1) of.forward += forward, of.backward += last_back;
