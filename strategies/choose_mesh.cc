@@ -26,7 +26,8 @@ constexpr double kSlower = 1.02;  // a simpler mix may take so much longer
 constexpr size_t kShown = 5;      // mixes that are reported
 constexpr size_t kMostPlanned = 128;
 constexpr int kTriesOfAMesh = 3;
-constexpr double kBudgetShare = 0.5;  // the rest is for the plan of the chosen one
+constexpr uint64_t kWorkPerRank = 1000;  // of a plan and its prediction
+constexpr double kBudgetShare = 0.5;     // the rest is for the plan of the chosen one
 constexpr uint32_t kMaxStages = 256;
 constexpr uint32_t kMaxTensorRanks = 16;
 
@@ -239,8 +240,14 @@ class Search {
 
   absl::Status PlanOne(const Way& way) {
     const Inventory& inventory = way.division->inventory;
-    const absl::StatusOr<MemoryPlan> plan = PlanMemory(way.train, inventory, ranks_, budget_);
-    absl::Status status = plan.status();
+    // Roles, and who of each group is on which node.
+    absl::Status status = Spend(budget_, kWorkPerRank * ranks_.size(),
+                                [&] { return absl::StrCat("ways to run on ", ranks_.size(), " ranks"); });
+    absl::StatusOr<MemoryPlan> plan;
+    if (status.ok()) {
+      plan = PlanMemory(way.train, inventory, ranks_, budget_);
+      status = plan.status();
+    }
     if (status.ok()) status = SpendOnTimes(plan->programs, budget_);
     // What was found by now is enough, if it is anything.
     if (absl::IsResourceExhausted(status) && !planned_.empty()) {
