@@ -73,6 +73,14 @@ void EachPanel(const at::Tensor& x_given, const at::Tensor& w_given, const F& do
   }
 }
 
+constexpr int64_t kAmxColumns = 32;  // of bf16 in a tile
+
+// A left operand of LibTorch's GEMM, without what could lie behind its rows (gemm.h).
+at::Tensor Alone(const at::Tensor& x) {
+  const bool apart = x.stride(1) == 1 && x.stride(0) > x.size(1) && x.size(1) % kAmxColumns != 0;
+  return x.is_cpu() && x.scalar_type() == at::kBFloat16 && apart ? x.contiguous() : x;
+}
+
 at::Tensor BlockOf(const at::Tensor& matrix, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   return matrix.narrow(0, row, rows).narrow(1, column, columns);
 }
@@ -81,7 +89,7 @@ at::Tensor BlockOf(const at::Tensor& matrix, int64_t row, int64_t rows, int64_t 
 
 void Gemms::Compute(const at::Tensor& x, const at::Tensor& w, at::Tensor y) const {
   if (!ThroughPanels(x) || x.numel() == 0) {
-    at::mm_out(y, x, w);
+    at::mm_out(y, Alone(x), w);
     return;
   }
   EachPanel(x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
@@ -89,9 +97,18 @@ void Gemms::Compute(const at::Tensor& x, const at::Tensor& w, at::Tensor y) cons
   });
 }
 
+void Gemms::ComputeOfPadded(const at::Tensor& padded, const at::Tensor& w, at::Tensor y) const {
+  const int64_t columns = w.size(0);
+  const at::Tensor x = padded.narrow(1, 0, columns);
+  if (!x.is_cpu() || x.scalar_type() != at::kBFloat16 || ThroughPanels(x)) return Compute(x, w, y);
+  TORCH_CHECK(padded.size(1) % kAmxColumns == 0, "rows of ", padded.size(1), " bf16 columns end inside a tile");
+  padded.narrow(1, columns, padded.size(1) - columns).zero_();
+  at::mm_out(y, x, w);
+}
+
 void Gemms::ComputeWithBias(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, at::Tensor y) const {
   if (!ThroughPanels(x) || x.numel() == 0) {
-    at::addmm_out(y, bias, x, w);
+    at::addmm_out(y, bias, Alone(x), w);
     return;
   }
   EachPanel(x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
@@ -102,7 +119,7 @@ void Gemms::ComputeWithBias(const at::Tensor& x, const at::Tensor& w, const at::
 void Gemms::Combine(const at::Tensor& sum, double beta, const at::Tensor& x, const at::Tensor& w, double alpha,
                     at::Tensor y) const {
   if (!ThroughPanels(x) || x.numel() == 0) {
-    at::addmm_out(y, sum, x, w, beta, alpha);
+    at::addmm_out(y, sum, Alone(x), w, beta, alpha);
     return;
   }
   EachPanel(
@@ -119,11 +136,11 @@ void Gemms::Combine(const at::Tensor& sum, double beta, const at::Tensor& x, con
 
 void Gemms::AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, double alpha) const {
   if (sum.scalar_type() == x.scalar_type()) {
-    sum.addmm_(x, w, /*beta=*/1, alpha);
+    sum.addmm_(Alone(x), w, /*beta=*/1, alpha);
   } else if (!x.is_cpu()) {
     at::addmm_out(sum, sum, x, w, sum.scalar_type(), /*beta=*/1, alpha);  // which LibTorch has for GPUs only
   } else if (!ThroughPanels(x) || x.numel() == 0) {
-    AddRounded(at::mm(x, w), alpha, sum);
+    AddRounded(at::mm(Alone(x), w), alpha, sum);
   } else {
     EachPanel(x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
       const at::Tensor to = BlockOf(sum, i, rows, j, columns);
@@ -137,7 +154,7 @@ void Gemms::AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, doub
 }
 
 at::Tensor Gemms::Differentiable(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) const {
-  if (!ThroughPanels(x)) return bias.defined() ? at::addmm(bias, x, w) : at::mm(x, w);
+  if (!ThroughPanels(x)) return bias.defined() ? at::addmm(bias, Alone(x), w) : at::mm(Alone(x), w);
   // The derivative of a cast to fp32 rounds the gradient, as a native GEMM does.
   const at::Tensor wide_x = x.to(at::kFloat), wide_w = w.to(at::kFloat);
   const at::Tensor y = bias.defined() ? at::addmm(bias.to(at::kFloat), wide_x, wide_w) : at::mm(wide_x, wide_w);

@@ -126,6 +126,32 @@ TEST_F(PanelGemms, TakeAndGiveRowsThatLieApart) {
   ExpectWithinOneUlp(z, Exact(x, sparse), 61);
 }
 
+// On a CPU with AMX, oneDNN reads beyond the rows of a left operand. NaN stands for memory that was never written.
+TEST(NativeGemms, AreNotSpoiledByWhatLiesBehindRows) {
+  const c10::AutoGradMode off(false);
+  const Gemms gemms(Bf16Gemms::kNative);
+  for (const int64_t k : {1, 31, 33, 61, 100, 129}) {
+    SCOPED_TRACE(k);
+    const at::Tensor padded = at::full({50, (k + 63) / 32 * 32}, NAN, at::kBFloat16), x = padded.narrow(1, 0, k);
+    x.copy_(Numbers(50, k, 1));
+    const at::Tensor w = Numbers(k, 48, 2), exact = Exact(x, w), y = at::full({50, 48}, NAN, x.options());
+    gemms.Compute(x, w, y);
+    ExpectWithinOneUlp(y, exact, k);
+    gemms.ComputeWithBias(x, w, at::zeros({48}, x.options()), y);
+    ExpectWithinOneUlp(y, exact, k);
+    gemms.Combine(at::zeros({50, 48}, x.options()), 1, x, w, 1, y);
+    ExpectWithinOneUlp(y, exact, k);
+    ExpectWithinOneUlp(gemms.Differentiable(x, w, at::Tensor()), exact, k);
+    const at::Tensor sum = at::zeros({50, 48}), narrow_sum = at::zeros({50, 48}, x.options());
+    gemms.AddTo(sum, x, w);
+    ExpectWithinOneUlp(sum, exact, k);
+    gemms.AddTo(narrow_sum, x, w);
+    ExpectWithinOneUlp(narrow_sum, exact, k);
+    gemms.ComputeOfPadded(padded, w, y);
+    ExpectWithinOneUlp(y, exact, k);
+  }
+}
+
 // Which shows that the native one rounds there too, wherever this test runs.
 TEST_F(PanelGemms, EqualNativeOnesButForTheOrderOfSums) {
   const at::Tensor x = Numbers(96, 160, 11), w = Numbers(160, 80, 12), bias = Numbers(1, 80, 13).view(-1);

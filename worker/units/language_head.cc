@@ -62,10 +62,10 @@ class Head final : public UnitModule {
     // NormBackward adds each block to dx, so dx starts at zero.
     const at::Tensor x = saved.tensors[0].reshape({-1, width}), dx = portable_ ? at::empty_like(x) : at::zeros_like(x);
     EachBlock(context, x, context.loss_scale, [&](const RowBlock& block) {
-      const at::Tensor &d = block.d, &normed = block.norm.normed;
+      const at::Tensor& normed = block.norm.normed;
       AddTableGradient(block);
       at::Tensor d_normed = normed;
-      gemms_.Compute(d, wte_.value, d_normed);
+      gemms_.ComputeOfPadded(block.padded, wte_.value, d_normed);
       if (block.factor != 1) d_normed.mul_(block.factor);
       const at::Tensor rows = dx.narrow(0, block.first, block.x.size(0));
       if (portable_) return NormByOperatorsBackward(block, d_normed, rows);
@@ -88,6 +88,7 @@ class Head final : public UnitModule {
     int64_t first;  // row
     at::Tensor x;
     Normed norm;
+    at::Tensor padded;  // rows of aligned lengths, which begin with
     at::Tensor d;       // the logits' gradient, if requested, without
     double factor = 1;  // this factor
   };
@@ -142,7 +143,8 @@ class Head final : public UnitModule {
     for (int64_t first = 0; first < rows; first += most) {
       const int64_t n = std::min(most, rows - first);
       const at::Tensor d = padded.narrow(0, 0, n);
-      RowBlock block{.first = first, .x = x.narrow(0, first, n), .norm = {}, .d = d.narrow(1, 0, vocabulary)};
+      RowBlock block{
+          .first = first, .x = x.narrow(0, first, n), .norm = {}, .padded = d, .d = d.narrow(1, 0, vocabulary)};
       block.norm = Normalise(block.x);
       const at::Tensor answers = targets.narrow(0, first, n), logits = wide.narrow(0, 0, n);
       Multiply(logits.narrow(1, 0, vocabulary), block.norm.normed);

@@ -58,9 +58,10 @@ class VocabularyHead final : public UnitModule {
     auto [normed, statistics] = Normalise(x);
     const at::Tensor all = ranks.Whole(normed);
     normed = at::Tensor();
-    EachPiece(context, ranks, all, context.loss_scale, [&](const at::Tensor& piece, const at::Tensor& d) {
+    EachPiece(context, ranks, all, context.loss_scale, [&](const at::Tensor& piece, const at::Tensor& padded) {
+      const at::Tensor d = padded.narrow(1, 0, wte_.value.size(0));
       if (wte_.gradient.defined()) gemms_.AddTo(wte_.gradient, d.t(), piece);
-      gemms_.Compute(d, wte_.value, piece);
+      gemms_.ComputeOfPadded(padded, wte_.value, piece);
     });
     const at::Tensor d_normed = ranks.Summed(all), dx = at::zeros_like(x);
     std::vector<Parameter> vectors = {norm_.weight};
@@ -105,7 +106,7 @@ class VocabularyHead final : public UnitModule {
     return at::cat(parts, 1);
   }
 
-  // Adds each piece's loss. With `scale` calls body(piece of `all`, gradient of its logits).
+  // Adds each piece's loss. With `scale` calls body(piece of `all`, rows that begin with the gradient of its logits).
   template <typename F>
   void EachPiece(const Context& context, const TensorRows& ranks, const at::Tensor& all, double scale,
                  const F& body) const {
@@ -125,7 +126,7 @@ class VocabularyHead final : public UnitModule {
       AddLoss(context, ranks, targets.narrow(0, first, n), wide, exact, scale);
       if (scale == 0) continue;
       if (narrow_) at::Tensor(logits).copy_(exact);
-      body(piece, logits);
+      body(piece, padded.narrow(0, 0, n));
     }
   }
 
