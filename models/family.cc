@@ -70,6 +70,8 @@ absl::Status ModelFamily::CheckTensorRanks(const Model&, const TensorShare& shar
       absl::StrCat("models of family ", name(), " compute each unit on one rank; use more shards or stages"));
 }
 
+absl::Status ModelFamily::CheckCompute(const Inventory&, Dtype) const { return absl::OkStatus(); }
+
 const std::vector<const ModelFamily*>& Families() {
   static const auto& families =
       *new std::vector<const ModelFamily*>{&Gpt2Family(), &LlamaFamily(), &ResnetFamily(), &CustomFamily()};

@@ -41,6 +41,9 @@ class ModelFamily {
   // InvalidArgument: so many ranks cannot compute each unit together; the message says which number of the model stands
   // in the way ("heads: 25 are not a multiple of 2"). Here: no more than one can.
   virtual absl::Status CheckTensorRanks(const Model& resolved, const TensorShare& share) const;
+  // InvalidArgument: a model of this inventory, which the family made, does not compute in `compute`; the message names
+  // the unit that stands in the way. Here: it computes in all dtypes.
+  virtual absl::Status CheckCompute(const Inventory& inventory, Dtype compute) const;
   // For lists: "gpt2 small", "gpt2 2x32".
   virtual std::string Describe(const Model& model) const = 0;
 

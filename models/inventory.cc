@@ -48,6 +48,9 @@ absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device) {
   if (!inventory.ok()) return inventory;
   if (absl::Status s = Divide(train, *inventory); !s.ok()) return s;
   if (absl::Status s = Tune(train, *inventory); !s.ok()) return s;
+  if (!train.precision().has_compute()) return inventory;
+  const absl::Status computes = FamilyOf(inventory->model())->CheckCompute(*inventory, train.precision().compute());
+  if (!computes.ok()) return absl::InvalidArgumentError(absl::StrCat("precision.compute: ", computes.message()));
   return inventory;
 }
 

@@ -638,6 +638,15 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"batch.sequences", "1 to", [&](JobSpec& s) { train(s).mutable_batch()->set_sequences(0); }},
       {"batch.microbatch", "at least 1", [&](JobSpec& s) { train(s).mutable_batch()->set_microbatch(0); }},
       {"batch.microbatch", "8 sequences", [&](JobSpec& s) { train(s).mutable_batch()->set_microbatch(9); }},
+      {"precision.compute", "unit all has buffers (all.mean)",
+       [&](JobSpec& s) {
+         Rated(s);
+         Tensor& mean = *train(s).mutable_model()->mutable_custom()->mutable_units(0)->add_buffers();
+         mean.set_name("all.mean");
+         mean.add_shape(8);
+         mean.mutable_init()->set_kind(Initialisation::ZEROS);
+         train(s).mutable_precision()->set_compute(DTYPE_BF16);
+       }},
       {"precision.compute", "fp32, bf16 or fp16",
        [&](JobSpec& s) { train(s).mutable_precision()->set_compute(Dtype(9)); }},
       {"precision.reduce", "fp32", [&](JobSpec& s) { train(s).mutable_precision()->set_reduce(Dtype(-1)); }},

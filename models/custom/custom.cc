@@ -399,6 +399,16 @@ class CustomModels final : public ModelFamily {
     *inventory.mutable_units() = resolved.custom().units();
     return inventory;
   }
+  // Buffers are the module's own tensors, in fp32, and its parameters are in the dtype that is computed in.
+  absl::Status CheckCompute(const Inventory& inventory, Dtype compute) const override {
+    if (compute == DTYPE_FP32) return absl::OkStatus();
+    for (const Unit& unit : inventory.units()) {
+      if (unit.buffers_size() == 0) continue;
+      return absl::InvalidArgumentError(absl::StrCat("unit ", unit.name(), " has buffers (", unit.buffers(0).name(),
+                                                     "), and a custom model with buffers computes in fp32 only"));
+    }
+    return absl::OkStatus();
+  }
   std::string Describe(const Model& model) const override {
     return absl::StrCat("custom ", absl::StripSuffix(LibraryName(model.custom()), ".so"));
   }

@@ -82,6 +82,23 @@ TEST(CustomModel, ImagesAreATaskToo) {
   EXPECT_TRUE(Resolve(model).ok());
 }
 
+// What the job says is refused when the job is planned, before its trainers load the library.
+TEST(CustomModel, BuffersNeedFp32) {
+  Train train;
+  *train.mutable_model() = GoodCustom();
+  EXPECT_TRUE(MakeInventory(train).ok()) << "nothing is said of a dtype yet";
+  train.mutable_precision()->set_compute(DTYPE_FP32);
+  EXPECT_TRUE(MakeInventory(train).ok());
+  for (const Dtype compute : {DTYPE_BF16, DTYPE_FP16}) {
+    train.mutable_precision()->set_compute(compute);
+    EXPECT_EQ(MakeInventory(train).status(),
+              absl::InvalidArgumentError("precision.compute: unit head has buffers (head.running_mean), and a custom "
+                                         "model with buffers computes in fp32 only"));
+  }
+  train.mutable_model()->mutable_custom()->mutable_units(1)->clear_buffers();
+  EXPECT_TRUE(MakeInventory(train).ok());
+}
+
 // Two inputs, one of them a target too.
 Model GoodTensors() {
   Model model = GoodCustom();

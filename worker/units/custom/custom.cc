@@ -248,11 +248,6 @@ absl::StatusOr<std::unique_ptr<UnitModule>> MakeCustomUnit(const Inventory& inve
     return absl::FailedPreconditionError(
         absl::StrCat("the library ", inventory.model().custom().library(), " has no such unit ", unit.name()));
   }
-  if (!options.buffers.empty() && parameters[0].value.scalar_type() != at::kFloat) {
-    return absl::UnimplementedError(absl::StrCat("precision.compute: unit ", unit.name(),
-                                                 " has buffers, as batch normalization has, and those of custom models "
-                                                 "compute in fp32 only"));
-  }
   return std::make_unique<CustomUnit>(options.plugin, *found, std::move(parameters), options.buffers);
 }
 
