@@ -194,7 +194,7 @@ TEST(Memory, OffloadedActivationsLeaveTheDevice) {
 }
 
 // Where activations are few, the peak is the orthogonalization of the largest matrix: through panels, which the plan
-// has, and without them.
+// has, and without them. Then oneDNN packs an operand, on CPUs with AMX all of one of these, into the panels' room.
 TEST(Memory, ThePlanHasMuonsUpdate) {
   InstallCpuAllocator();
   const Dimensions shape{.layers = 2,
@@ -211,9 +211,12 @@ TEST(Memory, ThePlanHasMuonsUpdate) {
     planned.config.bf16_gemms = gemms;
     auto engine = Engine::Create(planned.config).value();
     ASSERT_TRUE(Train(*engine, shape, 2).ok());
-    const uint64_t panels = gemms == units::Bf16Gemms::kPanels ? 0 : models::kPanelBytes;
-    EXPECT_NEAR(static_cast<double>(engine->peak_memory_bytes()), static_cast<double>(planned.bytes - panels),
-                0.01 * static_cast<double>(planned.bytes));
+    const bool native = gemms == units::Bf16Gemms::kNative;
+    const uint64_t panels = native ? models::kPanelBytes : 0, packed = native ? 2 * 320 * 1280 + (16 << 10) : 0;
+    const auto peak = static_cast<double>(engine->peak_memory_bytes());
+    const auto least = static_cast<double>(planned.bytes - panels), slack = 0.01 * static_cast<double>(planned.bytes);
+    EXPECT_GE(peak, least - slack);
+    EXPECT_LE(peak, least + static_cast<double>(packed) + slack);
   }
 }
 
