@@ -225,6 +225,8 @@ uint64_t PieceRows(uint64_t rows, uint64_t most) {
   return (rows + pieces - 1) / pieces;
 }
 
+uint64_t SumChunks(uint64_t pieces) { return std::min<uint64_t>(pieces, 4); }
+
 uint64_t NarrowBytes(const Inventory& inventory) {
   if (inventory.device() == DEVICE_CUDA) return 0;
   uint64_t largest = 0;

@@ -189,10 +189,14 @@ void AddBlockExchange(Unit& unit, uint64_t tokens, uint64_t width, uint64_t vect
     backward.set_gathered_bytes(4 * part);
     backward.set_scattered_bytes(2 * part);
   } else {
-    forward.set_collectives(2);
-    forward.set_summed_bytes(2 * flow);
-    backward.set_collectives(2);
-    backward.set_summed_bytes(2 * flow);
+    // Of attention; and of the network, which is computed in pieces.
+    for (TensorExchange::Pass* pass : {&forward, &backward}) {
+      pass->set_collectives(1);
+      pass->set_chunked_sums(1);
+      pass->set_summed_bytes(2 * flow);
+      pass->set_chunked_bytes(flow);
+    }
+    backward.set_overlapped_bytes(flow);
   }
   if (vectors > 0) {
     backward.set_collectives(backward.collectives() + 1);

@@ -18,8 +18,11 @@ inline constexpr double kStandardDeviation = 0.02;  // of weights at the start
 // Rows of one piece of a feed-forward network whose hidden layer has `width` elements. On a CPU: enough rows for an
 // efficient GEMM, few enough for the cache. On a GPU pieces are not for a cache: they are as large as GEMMs gain from,
 // and small beside what is kept.
-inline uint64_t HiddenPieceRows(uint64_t width, Device device) {
-  return device == DEVICE_CUDA ? 8192 : std::max<uint64_t>(64, (2 << 20) / (4 * width));
+// On a GPU those of ranks that compute a unit together are shorter, because the sum of one is under way while the next
+// one is computed.
+inline uint64_t HiddenPieceRows(uint64_t width, Device device, const TensorShare& share) {
+  if (device == DEVICE_CUDA) return share.whole() ? 8192 : 2048;
+  return std::max<uint64_t>(64, (2 << 20) / (4 * width));
 }
 
 // On a GPU a sum over rows first sums each tile of so many rows, in fp32 (worker/units/cuda/row_programs.h).

@@ -155,8 +155,11 @@ TEST(Share, DeclaresItsCollectives) {
   const Inventory sums = ShareOf(Divided(Gpt2Of(256), 2), 0), parts = ShareOf(Divided(Gpt2Of(256), 2, true), 0);
   EXPECT_EQ(sums.units(0).tensor_exchange().forward().summed_bytes(), kStream);
   EXPECT_EQ(sums.units(0).tensor_exchange().backward().collectives(), 0u);
-  EXPECT_EQ(sums.units(1).tensor_exchange().forward().collectives(), 2u);
+  EXPECT_EQ(sums.units(1).tensor_exchange().forward().collectives(), 1u);
+  EXPECT_EQ(sums.units(1).tensor_exchange().forward().chunked_sums(), 1u);
   EXPECT_EQ(sums.units(1).tensor_exchange().forward().summed_bytes(), 2 * kStream);
+  EXPECT_EQ(sums.units(1).tensor_exchange().forward().chunked_bytes(), kStream);
+  EXPECT_EQ(sums.units(1).tensor_exchange().backward().overlapped_bytes(), kStream);
   EXPECT_EQ(sums.units(1).tensor_exchange().backward().summed_bytes(), 2 * kStream);
   EXPECT_EQ(sums.units(5).tensor_exchange().backward().summed_bytes(), kStream);
   EXPECT_EQ(sums.units(5).tensor_exchange().backward().gathered_bytes(), 128u * 3 * 4);

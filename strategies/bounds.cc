@@ -68,11 +68,6 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
   for (uint32_t r = 0; r < each; ++r) alike.push_back(ranks_[r * tensor]);
   const uint32_t shards = Shards(train.strategy(), alike);
   const Mesh mesh{.pipeline = count, .replica = each / shards, .shard = shards, .tensor = tensor};
-  const auto exchange = [&](const Unit& unit, Pass pass, double of_samples) {
-    if (!unit.has_tensor_exchange()) return 0.0;
-    const OpCost cost = TensorExchangeCost(inventory_, unit, pass, of_samples, Topology(mesh, kTensorGroup), hardware_);
-    return cost.latency + cost.work;
-  };
   const Rates rates = RatesOf(train, inventory_.device(), ranks_, hardware_);
   const double samples = static_cast<double>(ShareOf(train.batch().sequences(), each, 0).sequences),
                rows = MicrobatchRows(train.batch(), each), microbatches = Microbatches(train.batch(), each),
@@ -97,11 +92,20 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
       const OpCost cost = PassCost(rates, unit, elements, of_samples, forwards, flops);
       return cost.latency + cost.work;
     };
+    const auto exchange = [&](Pass kind, double of_samples) {
+      if (!unit.has_tensor_exchange()) return 0.0;
+      const double times = kind == Pass::kBackward ? 2 : 1;
+      const double computing =
+          PassCost(rates, unit, elements, of_samples, times, times * unit.forward_flops()).work;
+      const OpCost cost = TensorExchangeCost(inventory_, unit, kind, of_samples, computing,
+                                             Topology(mesh, kTensorGroup), hardware_);
+      return cost.latency + cost.work;
+    };
     const double flops = unit.forward_flops(),
                  later = splits && SplitsBackward(unit) ? unit.weight_gradient_flops() : 0;
-    const double out = exchange(unit, Pass::kForward, rows), last_out = exchange(unit, Pass::kForward, last_rows),
-                 in = goes_back ? exchange(unit, Pass::kBackward, rows) : 0,
-                 last_in = goes_back ? exchange(unit, Pass::kBackward, last_rows) : 0;
+    const double out = exchange(Pass::kForward, rows), last_out = exchange(Pass::kForward, last_rows),
+                 in = goes_back ? exchange(Pass::kBackward, rows) : 0,
+                 last_in = goes_back ? exchange(Pass::kBackward, last_rows) : 0;
     const double forward = pass(rows, 1, flops) + out;
     const double back = goes_back ? pass(rows, later > 0 ? 1 : 2, 2 * flops - later) + in + (again ? forward : 0) : 0;
     const double last_back = goes_back ? pass(last_rows, later > 0 ? 1 : 2, 2 * flops - later) + last_in : 0;

@@ -85,7 +85,7 @@ OpCost Moved(const GroupTopology& g, const Hardware& hardware, double bytes, dou
   return {.latency = latency, .work = g.nodes > 1 ? std::max(inside, between) : inside};
 }
 
-OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double samples,
+OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double samples, double computing,
                           const GroupTopology& group, const Hardware& hardware) {
   if (!unit.has_tensor_exchange() || samples == 0) return {};
   const TensorExchange::Pass& own =
@@ -100,8 +100,17 @@ OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pas
                           Moved(group, hardware, ranks * scattered, (ranks - 1) * scattered)};
   const double rows = samples * static_cast<double>(models::TargetsPerSample(inventory));
   const double pieces = unit.piece_rows() == 0 ? 1 : std::ceil(rows / static_cast<double>(unit.piece_rows()));
-  OpCost cost{.latency = parts[1].latency * (own.collectives() + own.piece_collectives() * pieces), .work = 0};
+  const double chunks = static_cast<double>(models::SumChunks(static_cast<uint64_t>(pieces)));
+  OpCost cost{.latency = parts[1].latency * (own.collectives() + own.piece_collectives() * pieces +
+                                             own.chunked_sums() * chunks),
+              .work = 0};
   for (const OpCost& part : parts) cost.work += part.work;
+  if (hardware.sharing == Sharing::kProcessor) return cost;  // which moves the bytes itself
+  // The network's GEMMs are two thirds of a block's, and those of all chunks but the first run beside a sum.
+  const double beside = samples * (static_cast<double>(own.overlapped_bytes()) +
+                                   static_cast<double>(own.chunked_bytes()) * (chunks - 1) / chunks);
+  const double under_way = Moved(group, hardware, 2 * beside, 2 * beside * (ranks - 1) / ranks).work;
+  cost.work -= std::min(under_way, computing / 2);
   return cost;
 }
 
@@ -152,15 +161,16 @@ class CostModel {
   double TensorSeconds(const Op& op) const {
     const Pass pass = Traits(op.kind).pass;
     if (pass == Pass::kNone || !inventory_.units(op.unit).has_tensor_exchange()) return 0;
-    const OpCost cost = Exchanged(op, pass);
+    const OpCost cost = Exchanged(op, pass, Compute(op, Traits(op.kind)).work);
     return cost.latency + cost.work;
   }
 
   OpCost Of(const Op& op) const {
     const OpTraits& traits = Traits(op.kind);
+    const OpCost computing = Compute(op, traits);
     OpCost cost;
     for (const OpCost& part :
-         {Compute(op, traits), Exchanged(op, traits.pass), Sent(op, traits.payload),
+         {computing, Exchanged(op, traits.pass, computing.work), Sent(op, traits.payload),
           Summed(op.group, traits.scalar_bytes), Memory(op, traits.memory), Orthogonalization(op, traits.memory)}) {
       cost.latency += part.latency;
       cost.work += part.work;
@@ -255,11 +265,11 @@ class CostModel {
   }
 
   // Each collective waits for the one before. A rank without samples takes part, too.
-  OpCost Exchanged(const Op& op, Pass pass) const {
+  OpCost Exchanged(const Op& op, Pass pass, double computing) const {
     if (pass == Pass::kNone || op.group < 0) return {};
     const Unit& unit = inventory_.units(op.unit);
     if (unit.has_tensor_exchange()) {
-      return TensorExchangeCost(inventory_, unit, pass, Sequences(op), groups_[op.group], hardware_);
+      return TensorExchangeCost(inventory_, unit, pass, Sequences(op), computing, groups_[op.group], hardware_);
     }
     const Exchange& exchange = unit.exchange();
     const double gathered = static_cast<double>(exchange.gathered_bytes()), ranks = groups_[op.group].ranks;

@@ -43,8 +43,9 @@ GroupTopology TopologyOf(const GroupSpec& group, const Mesh& mesh, uint32_t stag
 // Of a collective. A rank receives `incoming` of the bytes; a node receives the other nodes' share.
 OpCost Moved(const GroupTopology& group, const Hardware& hardware, double bytes, double incoming);
 
-// Of what a unit's pass over so many samples exchanges inside it, among the ranks that compute the unit together.
-OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double samples,
+// What the exchanges inside a unit's pass over so many samples, among the ranks that compute the unit together, add to
+// the seconds that the pass computes, `computing`. Part of the sums is under way meanwhile.
+OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double samples, double computing,
                           const GroupTopology& group, const Hardware& hardware);
 
 struct Predicted {

@@ -10,6 +10,7 @@
 #include "models/box.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "strategies/cost.h"
 #include "strategies/partition/table.h"
 
 namespace muster::strategies {
@@ -117,6 +118,35 @@ TEST(TensorRanks, DivideWhatIsKept) {
     EXPECT_EQ(own.gradients, 4 * (blocks + embedding + head));
     EXPECT_EQ(own.optimizer_state, 8 * (blocks + embedding + head));
   }
+}
+
+// By hand. Two ranks, links of 1 byte/s without latency, a sample of 8 tokens: a sum receives as many bytes as it has. Of
+// 400 bytes 200 are in four chunks, of which three are under way while a rank computes, and 100 are under way while it
+// computes the gradients of weights.
+TEST(TensorRanks, WaitForWhatDoesNotTravelWhileTheyCompute) {
+  Inventory inventory;
+  inventory.mutable_task()->set_targets_per_sample(8);
+  Unit unit;
+  unit.set_piece_rows(2);
+  TensorExchange::Pass& backward = *unit.mutable_tensor_exchange()->mutable_backward();
+  backward.set_summed_bytes(400);
+  backward.set_collectives(2);
+  backward.set_chunked_sums(1);
+  backward.set_chunked_bytes(200);
+  backward.set_overlapped_bytes(100);
+  Hardware hardware;
+  hardware.inside.bytes_per_second = 1;
+  const GroupTopology two{.ranks = 2, .nodes = 1, .least_on_node = 2};
+  const auto seconds = [&](double computing) {
+    return TensorExchangeCost(inventory, unit, Pass::kBackward, 1, computing, two, hardware).work;
+  };
+  EXPECT_DOUBLE_EQ(seconds(0), 400);
+  EXPECT_DOUBLE_EQ(seconds(1e6), 400 - 150 - 100);
+  EXPECT_DOUBLE_EQ(seconds(300), 400 - 150) << "half of the pass is beside sums";
+  unit.set_piece_rows(8);
+  EXPECT_DOUBLE_EQ(seconds(1e6), 400 - 100) << "one piece is summed after it is computed";
+  hardware.sharing = Sharing::kProcessor;
+  EXPECT_DOUBLE_EQ(seconds(1e6), 400) << "the cores that compute also move the bytes";
 }
 
 TEST(TensorRanks, AreRefusedWhereTheyDoNotFit) {

@@ -77,7 +77,7 @@ void SetShareBytes(uint64_t c, uint64_t t, Device device, const TensorShare& sha
   uint64_t backward = share.sequence_parallel ? 2 * c + 2 * own : c;
   unit.set_backward_piece_bytes(2 * 16 * own);
   if (device == DEVICE_CUDA) {
-    const uint64_t around = 8 * own + c, gone = 4 * own + c / parts;
+    const uint64_t around = std::max(8 * own + c, 3 * own + 2 * c), gone = 4 * own + c / parts;
     backward = std::max(backward, around > gone ? around - gone : 0);
     unit.set_backward_piece_bytes(unit.backward_piece_bytes() + 4 * (4 * own + 2 * c) / kGpuTileRows);
   }
@@ -107,7 +107,7 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device, const TensorShare& 
   // Input, q k v, attention's output, the sum after it, the hidden layer before GELU; then each norm's mean and
   // deviation, and the softmax's log-sums. The reference by autograd keeps half as much again.
   unit.set_saved_bytes(4 * t * (c / parts + 3 * own + own + c / parts + 4 * own) + 4 * (4 * t / parts + t * heads));
-  unit.set_piece_rows(HiddenPieceRows(4 * own, device));
+  unit.set_piece_rows(HiddenPieceRows(4 * own, device, share));
   AddHiddenStates(unit, t, c, share);
   // The vectors: two norms' and the biases of the GEMMs by rows.
   AddBlockExchange(unit, t, c, share.sequence_parallel ? 6 * c : 0, share);

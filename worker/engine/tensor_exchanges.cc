@@ -10,31 +10,38 @@
 
 namespace muster::engine {
 
-void TensorExchanges::Sum(const at::Tensor& values) {
+void TensorExchanges::StartSum(const at::Tensor& values) {
   summed_bytes_ += values.nbytes();
-  Finish(group_.AllReduce(values));
+  Start(group_.AllReduce(values));
+}
+
+void TensorExchanges::StartSumScattered(const at::Tensor& all) {
+  scattered_bytes_ += all.nbytes() / static_cast<size_t>(size());
+  Start(group_.ReduceScatter({all.view({-1})}));
 }
 
 void TensorExchanges::Gather(const at::Tensor& part, const at::Tensor& all) {
   gathered_bytes_ += part.nbytes();
   all.narrow(0, rank() * part.size(0), part.size(0)).copy_(part);
-  Finish(group_.AllGather({all.view({-1})}));
+  Start(group_.AllGather({all.view({-1})}));
+  Finish();
 }
 
-void TensorExchanges::SumScattered(const at::Tensor& all, const at::Tensor& part) {
-  scattered_bytes_ += part.nbytes();
-  Finish(group_.ReduceScatter({all.view({-1})}));
-  part.copy_(all.narrow(0, rank() * part.size(0), part.size(0)));
-}
-
-void TensorExchanges::Finish(std::unique_ptr<collectives::Work> work) {
+void TensorExchanges::Start(std::unique_ptr<collectives::Work> work) {
   ++collectives_;
+  under_way_.push_back(std::move(work));
+}
+
+void TensorExchanges::Finish() {
   const auto begin = std::chrono::steady_clock::now();
-  ThrowIfBad(work->Wait());
+  for (const auto& work : std::exchange(under_way_, {})) ThrowIfBad(work->Wait());
   waited_ += std::chrono::steady_clock::now() - begin;
 }
 
-void TensorExchanges::Begin() { collectives_ = summed_bytes_ = gathered_bytes_ = scattered_bytes_ = 0; }
+void TensorExchanges::Begin() {
+  under_way_.clear();
+  collectives_ = summed_bytes_ = gathered_bytes_ = scattered_bytes_ = 0;
+}
 
 void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pass, bool evaluation, bool narrow,
                           int64_t samples) const {
@@ -45,12 +52,14 @@ void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pas
   const auto n = static_cast<uint64_t>(samples);
   const uint64_t rows = n * models::TargetsPerSample(inventory), piece = models::PieceRows(rows, unit.piece_rows());
   const uint64_t pieces = piece == 0 ? 0 : (rows + piece - 1) / piece;
-  const uint64_t collectives = n == 0 ? 0 : declared.collectives() + declared.piece_collectives() * pieces;
+  const uint64_t collectives = n == 0 ? 0
+                                      : declared.collectives() + declared.piece_collectives() * pieces +
+                                            declared.chunked_sums() * models::SumChunks(pieces);
   const uint64_t summed = n == 0 ? 0 : n * declared.summed_bytes() + declared.constant_bytes();
   const auto is = [&](uint64_t bytes, uint64_t most) {
     return narrow ? bytes <= most && bytes >= most / 2 : bytes == most;
   };
-  if (collectives_ == collectives && is(summed_bytes_, summed) && is(gathered_bytes_, n * declared.gathered_bytes()) &&
+  if (under_way_.empty() && collectives_ == collectives && is(summed_bytes_, summed) && is(gathered_bytes_, n * declared.gathered_bytes()) &&
       is(scattered_bytes_, n * declared.scattered_bytes())) {
     return;
   }

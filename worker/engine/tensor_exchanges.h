@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "proto/inventory.pb.h"
 #include "strategies/schedule/ops.h"
@@ -28,9 +29,10 @@ class TensorExchanges final : public units::TensorRanks {
 
   int64_t rank() const override { return group_.rank(); }
   int64_t size() const override { return group_.size(); }
-  void Sum(const at::Tensor& values) override;
+  void StartSum(const at::Tensor& values) override;
+  void StartSumScattered(const at::Tensor& all) override;
+  void Finish() override;
   void Gather(const at::Tensor& part, const at::Tensor& all) override;
-  void SumScattered(const at::Tensor& all, const at::Tensor& part) override;
 
   void Begin();
   // Throws Failed, Internal, if the pass over so many samples exchanged something else than the inventory declares: a
@@ -43,9 +45,10 @@ class TensorExchanges final : public units::TensorRanks {
   double TakeWaitedSeconds();
 
  private:
-  void Finish(std::unique_ptr<collectives::Work> work);
+  void Start(std::unique_ptr<collectives::Work> work);
 
   collectives::Group& group_;
+  std::vector<std::unique_ptr<collectives::Work>> under_way_;
   uint64_t collectives_ = 0, summed_bytes_ = 0, gathered_bytes_ = 0, scattered_bytes_ = 0;  // since Begin
   std::chrono::duration<double> waited_{};
 };

@@ -3,6 +3,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
+#include "models/inventory.h"
+
 namespace muster::units {
 
 at::Tensor TensorRows::Whole(const at::Tensor& rows) const {
@@ -13,14 +17,37 @@ at::Tensor TensorRows::Whole(const at::Tensor& rows) const {
 }
 
 at::Tensor TensorRows::Summed(const at::Tensor& products) const {
-  if (alone()) return products;
-  if (!parts_) {
-    ranks_->Sum(products);
-    return products;
+  RowSum sum(*this, products, products.size(0));
+  sum.Computed();
+  return sum.Wait();
+}
+
+RowSum::RowSum(const TensorRows& ranks, at::Tensor products, int64_t piece)
+    : ranks_(ranks),
+      products_(std::move(products)),
+      piece_(piece),
+      pieces_((products_.size(0) + piece - 1) / piece),
+      chunks_(ranks.divided() ? 1 : static_cast<int64_t>(models::SumChunks(static_cast<uint64_t>(pieces_)))) {}
+
+void RowSum::Computed() {
+  ++computed_;
+  const auto end = [&](int64_t chunk) { return chunk * pieces_ / chunks_; };
+  if (ranks_.alone() || computed_ < end(started_ + 1)) return;
+  if (ranks_.divided()) {
+    ranks_.ranks().StartSumScattered(products_);
+  } else {
+    const int64_t first = end(started_) * piece_, last = std::min(end(started_ + 1) * piece_, products_.size(0));
+    ranks_.ranks().StartSum(products_.narrow(0, first, last - first));
   }
-  at::Tensor part = at::empty({products.size(0) / ranks_->size(), products.size(1)}, products.options());
-  ranks_->SumScattered(products, part);
-  return part;
+  ++started_;
+}
+
+at::Tensor RowSum::Wait() {
+  if (ranks_.alone()) return products_;
+  ranks_.ranks().Finish();
+  if (!ranks_.divided()) return products_;
+  const int64_t part = products_.size(0) / ranks_.parts();
+  return products_.narrow(0, ranks_.ranks().rank() * part, part).clone();  // lets go of the rest
 }
 
 VectorSinks::VectorSinks(const TensorRows& ranks, const std::vector<Parameter>& parameters,

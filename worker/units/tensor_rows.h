@@ -2,7 +2,7 @@
 // parallelism (Shoeybi et al. 2019, Megatron-LM), and sequence parallelism (Korthikanti et al. 2022), where between its
 // GEMMs each of n ranks has a part of the rows: rank r has [r * rows / n, (r + 1) * rows / n) of the microbatch's.
 //
-//   y = ranks.Summed(x * rows of W);       // row-parallel, after which each rank has all rows or its part
+//   y = ranks.Summed(x * rows of W);          // row-parallel, after which each rank has all rows or its part
 //   z = ranks.Whole(norm(y)) * columns of W;  // column-parallel
 //
 // Sums are in the dtype of the products: half the bytes in bf16, and each product has been rounded to it anyway.
@@ -34,13 +34,39 @@ class TensorRows {
   // All rows, from this rank's: a copy only where those are a part.
   at::Tensor Whole(const at::Tensor& rows) const;
   // This rank's rows of the sum over the ranks of `products`, which has all rows and is overwritten.
-  at::Tensor Summed(const at::Tensor& products) const;
+  at::Tensor Summed(const at::Tensor& products) const;  // as RowSum, of one piece
 
   TensorRanks& ranks() const { return *ranks_; }
 
  private:
   TensorRanks* ranks_;
   bool parts_;
+};
+
+// A sum over the ranks that is under way while they compute:
+//
+//   RowSum sum(ranks, products, piece);
+//   for (each piece of rows) {
+//     ...                               // computes those rows of `products`
+//     sum.Computed();
+//   }
+//   ...                                 // reads nothing of `products`
+//   y = sum.Wait();                     // this rank's rows of the sum
+//
+// Where each rank gets all rows, pieces are summed by chunks (models::SumChunks), each as soon as it is computed. Where
+// it gets its part, they are summed together after the last one. A rank that is alone gets `products`.
+class RowSum {
+ public:
+  // `products` [rows, width] in pieces of `piece` rows, of which the last may have fewer.
+  RowSum(const TensorRows& ranks, at::Tensor products, int64_t piece);
+  void Computed();  // one more piece
+  at::Tensor Wait();
+
+ private:
+  const TensorRows& ranks_;
+  const at::Tensor products_;
+  const int64_t piece_, pieces_, chunks_;
+  int64_t computed_ = 0, started_ = 0;  // pieces; chunks
 };
 
 // Where a backward adds the gradients of parameters. Of `partial` vectors each rank has those of its rows or heads

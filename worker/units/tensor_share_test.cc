@@ -8,6 +8,7 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cmath>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -38,19 +40,22 @@ class ThreadTensorRanks final : public TensorRanks {
 
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return static_cast<int64_t>(meeting_.given.size()); }
-  void Sum(const at::Tensor& values) override {
+  // What is started is summed in Finish: until then the values must not be used, and later ones are not yet there.
+  void StartSum(const at::Tensor& values) override {
     ++collectives, summed += values.nbytes();
-    const at::Tensor sum = Meet(values, [](const std::vector<at::Tensor>& all) { return Total(all); });
-    at::Tensor(values).copy_(sum);
+    Start(values, [values](const at::Tensor& sum) { at::Tensor(values).copy_(sum); });
+  }
+  void StartSumScattered(const at::Tensor& all) override {
+    const int64_t n = all.size(0) / size(), first = rank_ * n;
+    ++collectives, scattered += all.nbytes() / static_cast<size_t>(size());
+    Start(all, [=](const at::Tensor& sum) { all.narrow(0, first, n).copy_(sum.narrow(0, first, n)); });
+  }
+  void Finish() override {
+    for (const auto& sum : std::exchange(under_way_, {})) sum();
   }
   void Gather(const at::Tensor& part, const at::Tensor& all) override {
     ++collectives, gathered += part.nbytes();
     at::Tensor(all).copy_(Meet(part, [](const std::vector<at::Tensor>& parts) { return at::cat(parts, 0); }));
-  }
-  void SumScattered(const at::Tensor& all, const at::Tensor& part) override {
-    ++collectives, scattered += part.nbytes();
-    const at::Tensor sum = Meet(all, [](const std::vector<at::Tensor>& every) { return Total(every); });
-    at::Tensor(part).copy_(sum.narrow(0, rank_ * part.size(0), part.size(0)));
   }
 
   uint64_t collectives = 0, summed = 0, gathered = 0, scattered = 0;
@@ -70,9 +75,19 @@ class ThreadTensorRanks final : public TensorRanks {
     meeting_.barrier.arrive_and_wait();
     return result;
   }
+  // Takes the values as they are, and spoils them: who reads them before Finish has NaN.
+  void Start(const at::Tensor& values, std::function<void(const at::Tensor&)> take) {
+    EXPECT_TRUE(values.is_contiguous());
+    const at::Tensor mine = values.clone();
+    at::Tensor(values).fill_(NAN);
+    under_way_.push_back([this, mine, take] {
+      take(Meet(mine, [](const std::vector<at::Tensor>& all) { return Total(all); }));
+    });
+  }
 
   ThreadMeeting& meeting_;
   const int64_t rank_;
+  std::vector<std::function<void()>> under_way_;
 };
 
 std::vector<int64_t> ShareSizes(const google::protobuf::RepeatedField<uint64_t>& shape) {
@@ -135,8 +150,9 @@ WholeTensors WholeValues(const Inventory& inventory, at::ScalarType type) {
 void ExpectCounted(const Unit& unit, const TensorExchange::Pass& pass, int64_t pieces, bool bytes,
                    const ThreadTensorRanks& before, const ThreadTensorRanks& after, const char* what) {
   SCOPED_TRACE(unit.name() + what);
+  const auto n = static_cast<uint64_t>(pieces), chunks = std::min<uint64_t>(n, 4);
   EXPECT_EQ(after.collectives - before.collectives,
-            pass.collectives() + static_cast<uint64_t>(pieces) * pass.piece_collectives());
+            pass.collectives() + n * pass.piece_collectives() + chunks * pass.chunked_sums());
   if (!bytes) return;
   EXPECT_EQ(after.summed - before.summed, kSamples * pass.summed_bytes() + pass.constant_bytes());
   EXPECT_EQ(after.gathered - before.gathered, kSamples * pass.gathered_bytes());

@@ -71,12 +71,20 @@ class TensorRanks {
   virtual ~TensorRanks() = default;
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
-  // In place, the sum over the ranks: the same bits on each.
-  virtual void Sum(const at::Tensor& values) = 0;
+  // In place, the sum over the ranks: the same bits on each. It is under way while the caller computes; `values` are
+  // touched by nobody else until Finish, which waits for all that was started.
+  virtual void StartSum(const at::Tensor& values) = 0;
+  // This rank's part [n, ...] of `all` [size * n, ...] becomes that of the sum over ranks, and the others are
+  // overwritten. Until Finish as above.
+  virtual void StartSumScattered(const at::Tensor& all) = 0;
+  virtual void Finish() = 0;
   // `all` [size * n, ...] becomes the parts [n, ...] of all ranks in their order.
   virtual void Gather(const at::Tensor& part, const at::Tensor& all) = 0;
-  // `part` [n, ...] becomes this rank's part of the sum over ranks of `all` [size * n, ...], which may be overwritten.
-  virtual void SumScattered(const at::Tensor& all, const at::Tensor& part) = 0;
+
+  void Sum(const at::Tensor& values) {
+    StartSum(values);
+    Finish();
+  }
 };
 
 struct Context {

@@ -19,7 +19,7 @@ namespace muster::units {
 namespace {
 
 // Through panels, each block of rows widens the weights again, so a block has more rows. In bf16 they take the same
-// memory.
+// memory. Blocks of a share are the inventory's, which declares their sums.
 constexpr uint64_t kPanelRowFactor = 2;
 
 // Saves for backward: the input, q k v, attention's output, the sum after attention, the hidden layer before GELU and a
@@ -40,7 +40,7 @@ class Block final : public UnitModule {
         heads_(heads),
         sequence_parallel_(sequence_parallel),
         index_(options.index),
-        piece_rows_(PieceRows(unit.piece_rows())) {}
+        piece_rows_(unit.has_tensor_exchange() ? unit.piece_rows() : PieceRows(unit.piece_rows())) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const TensorRows ranks(context, sequence_parallel_);
@@ -141,10 +141,20 @@ class Block final : public UnitModule {
     at::Tensor normed = Narrow(x, x.size(1));
     NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed, rows_);
     normed = ranks.Whole(normed);
-    const at::Tensor d_normed = sinks.Beside(normed);
     AddColumnSums(d_qkv, sinks[kAttnB], rows_);
-    GemmBackward(normed, d_qkv, kAttnW, d_normed, sinks);
-    NormBackward(ranks.Summed(d_normed), x, statistics, p_[kLn1W].value, rows, sinks[kLn1W], sinks[kLn1B], rows_);
+    at::Tensor d_normed;
+    if (ranks.alone()) {
+      d_normed = sinks.Beside(normed);
+      GemmBackward(normed, d_qkv, kAttnW, d_normed, sinks);
+    } else {  // summed while the weight's gradient is computed
+      d_normed = at::empty_like(normed);
+      RowSum sum(ranks, d_normed, normed.size(0));
+      InputGradient(d_qkv, kAttnW, {}, d_normed);
+      sum.Computed();
+      WeightGradient(normed, d_qkv, kAttnW, {});
+      d_normed = sum.Wait();
+    }
+    NormBackward(d_normed, x, statistics, p_[kLn1W].value, rows, sinks[kLn1W], sinks[kLn1B], rows_);
     return {d};
   }
 
@@ -356,14 +366,16 @@ class Block final : public UnitModule {
     const at::Tensor active = at::empty({piece, p_[kFcW].value.size(1)}, all.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty_like(active);
     const at::Tensor given = narrow_ || ranks.divided() ? Narrow(all, sum.size(1)) : y;
+    RowSum total(ranks, given, piece);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
       const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n), g = active.narrow(0, 0, n);
       Multiply(all.narrow(0, r, n), kFcW, h);
       AddAndGelu(h, p_[kFcB].value, g, rows_);
       Multiply(g, kFcProjW, given.narrow(0, r, n));
+      total.Computed();
     }
-    const at::Tensor added = ranks.Summed(given);
+    const at::Tensor added = total.Wait();
     AddGemm(sum, added, DropSum(ranks, kFcProjB, dropped, added), y, rows_);
     return y;
   }
@@ -377,6 +389,7 @@ class Block final : public UnitModule {
     normed = ranks.Whole(normed);
     const int64_t rows = normed.size(0), piece = Piece(normed);
     const at::Tensor active = at::empty({piece, hidden.size(1)}, hidden.options()), d_hidden = at::empty_like(active);
+    RowSum total(ranks, normed, piece);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
       const at::Tensor g = active.narrow(0, 0, n), dh = d_hidden.narrow(0, 0, n), row = normed.narrow(0, r, n);
@@ -385,9 +398,9 @@ class Block final : public UnitModule {
       GeluBackward(h, p_[kFcB].value, g, dh, sinks[kFcB], rows_);
       WeightGradient(g, dy, kFcProjW, {});
       GemmBackward(row, dh, kFcW, row, sinks);
+      total.Computed();
     }
-    normed = ranks.Summed(normed);
-    NormBackward(normed, sum, statistics, p_[kLn2W].value, d, sinks[kLn2W], sinks[kLn2B], rows_);
+    NormBackward(total.Wait(), sum, statistics, p_[kLn2W].value, d, sinks[kLn2W], sinks[kLn2B], rows_);
   }
 
   const std::vector<Parameter> p_;

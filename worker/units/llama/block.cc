@@ -121,6 +121,10 @@ class Projection {
     });
     for (size_t i = 0; i < inner.size(); ++i) adapted_[i].adapter.AddInputGradient(inner[i], d_x);
   }
+  // What the first layer's columns of d give.
+  void FirstInputGradient(const at::Tensor& d, int64_t columns, const at::Tensor& d_x) const {
+    gemms_.Compute(d.narrow(1, 0, columns), parts_[0].weight.value.narrow(0, 0, columns), d_x);
+  }
 
  private:
   struct Adapted {  // columns of y
@@ -178,7 +182,8 @@ class LlamaBlock final : public UnitModule {
         seen_(rows_ == RowCode::kDevice
                   ? MakeKeyWindow(unit.attention().window(), model.context(), p_[0].value.options())
                   : KeyWindow{.window = unit.attention().window()}),
-        piece_rows_(unit.piece_rows() * (gemms_.ThroughPanels(p_[0].value) ? kPanelRowFactor : 1)) {}
+        piece_rows_(unit.piece_rows() *
+                    (gemms_.ThroughPanels(p_[0].value) && !unit.has_tensor_exchange() ? kPanelRowFactor : 1)) {}
 
   Activations Forward(const Context& context, const Activations& in, Saved& saved) override {
     const bool keep = context.mode == Mode::kTrain || context.mode == Mode::kRecompute;
@@ -272,18 +277,19 @@ class LlamaBlock final : public UnitModule {
     at::Tensor normed = Narrow(x, x.size(1));
     RmsNormAgain(x, statistics, Value(at_.input_norm), normed, rows_);
     normed = ranks.Whole(normed);
-    const std::vector<at::Tensor> inner = qkv_.InnerGradients(d_projected);
-    qkv_.AddOrDefer(normed, d_projected, inner, sinks);
-    // Of keys that all ranks compute, one rank's input gradient is that of all.
-    if (mirrors_keys() && context.tensor->rank() > 0) d_projected.narrow(1, q_width_, 2 * kv_width_).zero_();
-    const at::Tensor d_normed = sinks.Beside(normed);
-    qkv_.InputGradient(d_projected, inner, d_normed);
-    RmsNormBackward(ranks.Summed(d_normed), x, statistics, Value(at_.input_norm), rows, sinks[at_.input_norm], rows_);
+    at::Tensor d_normed;
+    if (ranks.alone()) {
+      d_normed = sinks.Beside(normed);
+      qkv_.Backward(normed, d_projected, d_normed, sinks);
+    } else {
+      d_normed = QkvBackwardOfShare(ranks, normed, d_projected);
+    }
+    RmsNormBackward(d_normed, x, statistics, Value(at_.input_norm), rows, sinks[at_.input_norm], rows_);
     return {d};
   }
 
   // Through panels, each block of rows widens the weights again, so a block has more rows. In bf16 they take the same
-  // memory.
+  // memory. Blocks of a share are the inventory's, which declares their sums.
   static constexpr uint64_t kPanelRowFactor = 2;
 
   // q k v beside each other [rows, q + 2 kv] as projected. q and k are turned in place or, where their heads are
@@ -447,6 +453,20 @@ class LlamaBlock final : public UnitModule {
     return d_a.projected;
   }
 
+  // The gradient of this rank's rows of what the projections took, summed while the weights' gradients are computed.
+  at::Tensor QkvBackwardOfShare(const TensorRows& ranks, const at::Tensor& normed, const at::Tensor& d) const {
+    const at::Tensor d_normed = at::empty_like(normed);
+    RowSum sum(ranks, d_normed, normed.size(0));
+    if (mirrors_keys() && ranks.ranks().rank() > 0) {  // of keys that all ranks compute, one rank gives it for all
+      qkv_.FirstInputGradient(d, q_width_, d_normed);
+    } else {
+      qkv_.InputGradient(d, {}, d_normed);
+    }
+    sum.Computed();
+    qkv_.AddGradients(normed, d, {});
+    return sum.Wait();
+  }
+
   // Rows of one block.
   int64_t Piece(const at::Tensor& x) const {
     return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(x.size(0)), piece_rows_));
@@ -507,14 +527,16 @@ class LlamaBlock final : public UnitModule {
     const at::Tensor active = at::empty({piece, inner()}, all.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty({piece, 2 * inner()}, all.options());
     const at::Tensor given = narrow_ || ranks.divided() ? Narrow(all, sum.size(1)) : y;
+    RowSum total(ranks, given, piece);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
       const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n), g = active.narrow(0, 0, n);
       gate_up_.Forward(all.narrow(0, r, n), h);
       SwiGlu(h, g, rows_);
       down_.Forward(g, given.narrow(0, r, n));
+      total.Computed();
     }
-    const at::Tensor added = ranks.Summed(given);
+    const at::Tensor added = total.Wait();
     DropRows(dropout, tokens, ranks.first(added.size(0)), added);
     Add(sum, added, y, rows_);
     return y;
@@ -529,6 +551,7 @@ class LlamaBlock final : public UnitModule {
     normed = ranks.Whole(normed);
     const int64_t rows = normed.size(0), piece = Piece(normed);
     const at::Tensor active = at::empty({piece, inner()}, hidden.options()), d_active = at::empty_like(active);
+    RowSum total(ranks, normed, piece);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
       const at::Tensor g = active.narrow(0, 0, n), dg = d_active.narrow(0, 0, n), row = normed.narrow(0, r, n);
@@ -537,9 +560,9 @@ class LlamaBlock final : public UnitModule {
       SwiGluBackward(h, g, dg, h, rows_);
       down_.AddGradients(g, dy, {});
       gate_up_.Backward(row, h, row, sinks);
+      total.Computed();
     }
-    normed = ranks.Summed(normed);
-    RmsNormBackward(normed, sum, statistics, Value(at_.inner_norm), d, sinks[at_.inner_norm], rows_);
+    RmsNormBackward(total.Wait(), sum, statistics, Value(at_.inner_norm), d, sinks[at_.inner_norm], rows_);
   }
 
   const Llama model_;
