@@ -25,7 +25,7 @@ import sys
 import tempfile
 
 from aligned import aligned
-from machine import machine
+from machine import machine, mkl_code_path
 
 CASES = {
     "tiny": {"layers": 4, "heads": 4, "width": 128, "vocabulary": 256, "context": 128, "sequences": 8, "steps": 8},
@@ -33,16 +33,16 @@ CASES = {
     "12x256": {"layers": 12, "heads": 4, "width": 256, "vocabulary": 256, "context": 256, "sequences": 4, "steps": 1},
 }
 # The environment that the worker daemon gives to a trainer.
-OURS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000", "MKL_CBWR": "AVX2"}
+OURS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000", "MKL_CBWR": mkl_code_path()}
 
 
 class Group:
-    """The processes of one job, which run steps together on request."""
+    """The processes of one job, which run steps together on request. wrap(rank): words before a rank's command."""
 
-    def __init__(self, command, environment, ranks, of_rank=None):
+    def __init__(self, command, environment, ranks, of_rank=None, wrap=lambda rank: []):
         self.folder = tempfile.TemporaryDirectory()
         self.ranks = [
-            subprocess.Popen(command + ["--rank", str(r), "--folder", self.folder.name], stdin=subprocess.PIPE,
+            subprocess.Popen(wrap(r) + command + ["--rank", str(r), "--folder", self.folder.name], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True,
                              env={**os.environ, **environment, **(of_rank[r] if of_rank else {})}) for r in range(ranks)]
         self.ready = self.read()

@@ -20,7 +20,7 @@ import subprocess
 import sys
 
 from aligned import aligned
-from machine import machine
+from machine import machine, mkl_code_path
 
 CASES = {
     "tiny": {"layers": 4, "heads": 4, "width": 128, "vocabulary": 256, "context": 128, "sequences": 8, "steps": 8},
@@ -38,10 +38,10 @@ CASES = {
 ISAS = {
     "native": {},
     "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
-    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"},
 }
 # The environment that the worker daemon gives to a trainer.
-OURS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000", "MKL_CBWR": "AVX2"}
+OURS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000", "MKL_CBWR": mkl_code_path()}
 
 
 class Side:

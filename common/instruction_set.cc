@@ -52,6 +52,15 @@ InstructionSet CpuInstructionSet() {
 #endif
 }
 
+bool IsIntel() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel") != 0;
+#else
+  return false;
+#endif
+}
+
 // oneDNN 3's values of ONEDNN_MAX_CPU_ISA (dev_guide_cpu_dispatcher_control), which it compares without case.
 InstructionSet OnednnLimit(absl::string_view value) {
   const std::string isa = absl::AsciiStrToLower(value);
@@ -101,7 +110,13 @@ UsableInstructions LimitInstructions(InstructionSet cpu, absl::string_view onedn
 UsableInstructions FindInstructions() {
   absl::string_view onednn = Variable("ONEDNN_MAX_CPU_ISA");
   if (onednn.empty()) onednn = Variable("DNNL_MAX_CPU_ISA");  // its older name, which oneDNN reads too
-  return LimitInstructions(CpuInstructionSet(), onednn, Variable("ATEN_CPU_CAPABILITY"));
+  UsableInstructions found = LimitInstructions(CpuInstructionSet(), onednn, Variable("ATEN_CPU_CAPABILITY"));
+  found.intel = IsIntel();
+  return found;
+}
+
+std::string MklCodePath(const UsableInstructions& instructions) {
+  return instructions.intel && instructions.usable >= InstructionSet::kAvx512 ? "AVX512" : "AVX2";
 }
 
 }  // namespace muster

@@ -25,6 +25,7 @@ struct UsableInstructions {
   InstructionSet cpu = InstructionSet::kBaseline;     // of the CPU, as far as the kernel lets programs use it
   InstructionSet usable = InstructionSet::kBaseline;  // by the tensor library: at most `cpu`
   std::string limited_by;  // the variable that hides the rest, "ONEDNN_MAX_CPU_ISA=AVX2"; empty: nothing does
+  bool intel = false;      // the CPU's vendor
 };
 
 // Applies ONEDNN_MAX_CPU_ISA and ATEN_CPU_CAPABILITY, given by value; the lower one counts. oneDNN, which multiplies
@@ -35,5 +36,10 @@ UsableInstructions LimitInstructions(InstructionSet cpu, absl::string_view onedn
 
 // Of the CPU and the environment of this process.
 UsableInstructions FindInstructions();
+
+// The value of MKL_CBWR with which MKL's fp32 GEMMs take one code path, so that equal runs give equal bits: the widest
+// on this CPU. MKL has one for AVX-512 on Intel's CPUs only; by AVX2 their GEMMs take 1.7 times as long
+// (bench/single_rank.py).
+std::string MklCodePath(const UsableInstructions& instructions);
 
 }  // namespace muster

@@ -28,6 +28,15 @@ TEST(InstructionSet, OnlyInstructionsForBf16MakeItFast) {
   EXPECT_TRUE(HasFastBf16(kAmxBf16));
 }
 
+// "AVX512" is a value for Intel's CPUs (MKL's developer guide, "Specifying Code Branches").
+TEST(InstructionSet, MklTakesTheWidestPathThatItHas) {
+  EXPECT_EQ(MklCodePath({.cpu = kAmxBf16, .usable = kAmxBf16, .limited_by = "", .intel = true}), "AVX512");
+  EXPECT_EQ(MklCodePath({.cpu = kAvx512, .usable = kAvx512, .limited_by = "", .intel = true}), "AVX512");
+  EXPECT_EQ(MklCodePath({.cpu = kAmxBf16, .usable = kAvx2, .limited_by = "", .intel = true}), "AVX2");
+  EXPECT_EQ(MklCodePath({.cpu = kAvx2, .usable = kAvx2, .limited_by = "", .intel = true}), "AVX2");
+  EXPECT_EQ(MklCodePath({.cpu = kAvx512Bf16, .usable = kAvx512Bf16, .limited_by = "", .intel = false}), "AVX2");
+}
+
 TEST(InstructionSet, VariablesHideWhatTheCpuHas) {
   struct Case {
     InstructionSet cpu;

@@ -26,6 +26,7 @@ constexpr Allowed kAllowed[] = {
     {"MLX5_*", "the user-space driver of NVIDIA's InfiniBand and RoCE adapters"},
     {"IBV_*", "libibverbs, below NCCL's InfiniBand transport: IBV_FORK_SAFE, IBV_SHOW_WARNINGS"},
     {"GLOO_SOCKET_IFNAME", "LibTorch's own Gloo groups; Muster's use the node's --host"},
+    {"MKL_CBWR", "the code path of MKL's GEMMs on a CPU; AVX2 gives equal bits on CPUs with and without AVX-512"},
     {"CUDA_LAUNCH_BLOCKING", "a failed kernel is reported at its launch"},
     {"CUDA_DEVICE_MAX_CONNECTIONS", "hardware queues, which decide how compute and collectives overlap"},
 };

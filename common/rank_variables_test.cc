@@ -28,6 +28,7 @@ TEST(RankVariables, WhoMaySetWhat) {
       {"MLX5_SHUT_UP_BF", "", ""},
       {"IBV_FORK_SAFE", "", ""},
       {"GLOO_SOCKET_IFNAME", "", ""},
+      {"MKL_CBWR", "", ""},
       {"CUDA_LAUNCH_BLOCKING", "", ""},
       {"CUDA_DEVICE_MAX_CONNECTIONS", "", ""},
       {"NCCL_COMM_ID", "NCCL_COMM_ID: ranks meet through the coordinator", "ranks meet through the coordinator"},

@@ -7,6 +7,7 @@
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
 #include "common/file/trusted_file.h"
+#include "common/instruction_set.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
@@ -32,6 +33,7 @@ Agent::Agent(AgentOptions options, Node node, EventLoop* loop)
   start_context_.variables = options_.variables;
   start_context_.interface = options_.interface;
   start_context_.plugin_roots = options_.plugin_roots;
+  start_context_.mkl_code_path = MklCodePath(FindInstructions());
   for (char** variable = environ; *variable != nullptr; ++variable) start_context_.inherited.emplace_back(*variable);
 }
 

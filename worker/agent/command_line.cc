@@ -40,6 +40,7 @@ std::map<std::string, std::string> LibraryVariables(const Assignment& assignment
   std::map<std::string, std::string> variables;
   for (const EnvVar& variable : assignment.spec().env()) variables[variable.name()] = variable.value();
   variables.insert(context.variables.begin(), context.variables.end());
+  variables.emplace("MKL_CBWR", context.mkl_code_path);
   if (assignment.device() != DEVICE_CUDA) return variables;
   // A second "=": NCCL takes the name as a whole, not as a prefix.
   if (!context.interface.empty()) variables.emplace("NCCL_SOCKET_IFNAME", absl::StrCat("=", context.interface));
@@ -97,8 +98,6 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
   // times a step. So they spin for about a tenth of a millisecond, the time between two GEMMs.
   set("OMP_WAIT_POLICY", "passive");
   set("GOMP_SPINCOUNT", 10'000);
-  // One code path on every x86 CPU since 2013, so that a job gives equal results on another node.
-  set("MKL_CBWR", "AVX2");
   set("CUDA_VISIBLE_DEVICES", absl::StrJoin(devices, ","));
   for (const auto& [name, value] : LibraryVariables(assignment, context)) set(name.c_str(), value);
   return start;

@@ -23,13 +23,16 @@ struct StartContext {
   std::map<std::string, std::string> variables;  // --env, by name
   std::vector<std::string> plugin_roots;         // folders of libraries that a job may load
   std::string interface;  // network interface on which other nodes reach this one; empty: unknown
+  std::string mkl_code_path = "AVX2";  // MklCodePath of this CPU
 };
 
 // Threads that the rank may use: the cores of its slots, at least 1.
 uint32_t CoresOf(const Assignment& assignment, const std::vector<Slot>& slots);
 
-// The rank's variables for CUDA and network libraries, by name. The job's `env` wins over the node's `variables`, and
-// these over what follows from the assignment. On CUDA only, these are
+// The rank's variables for CUDA, MKL and network libraries, by name. The job's `env` wins over the node's `variables`, and
+// these over what follows from the assignment and the node:
+//   MKL_CBWR                 the code path of MKL's GEMMs
+// and on CUDA only
 //   NCCL_SOCKET_IFNAME       the node's interface, since NCCL would choose its own on a node with several networks
 //   CUBLAS_WORKSPACE_CONFIG  for a deterministic job: with its default workspaces cuBLAS may choose another kernel when
 //                            several streams compute ("Results reproducibility" in the cuBLAS documentation)

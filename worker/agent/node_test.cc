@@ -171,6 +171,7 @@ TEST(LibraryVariables, JobThenNodeThenWhatFollows) {
        {{"NCCL_SOCKET_IFNAME", "ib"}, {"NCCL_DEBUG", "WARN"}},
        {{"NCCL_SOCKET_IFNAME", "^docker"}, {"NCCL_ALGO", "Ring"}},
        {{"NCCL_SOCKET_IFNAME", "^docker"}, {"NCCL_DEBUG", "WARN"}, {"NCCL_ALGO", "Ring"}}},
+      {"equal bits on unlike nodes", DEVICE_CPU, true, "", {}, {{"MKL_CBWR", "AVX2"}}, {{"MKL_CBWR", "AVX2"}}},
       {"the job wins over what is derived",
        DEVICE_CUDA,
        false,
@@ -191,7 +192,10 @@ TEST(LibraryVariables, JobThenNodeThenWhatFollows) {
     StartContext context;
     context.variables = c.node;
     context.interface = c.interface;
-    EXPECT_EQ(LibraryVariables(assignment, context), c.expected) << c.what;
+    context.mkl_code_path = "AVX512";
+    Variables expected = c.expected;
+    expected.emplace("MKL_CBWR", "AVX512");  // of the node, unless the case says otherwise
+    EXPECT_EQ(LibraryVariables(assignment, context), expected) << c.what;
   }
 }
 

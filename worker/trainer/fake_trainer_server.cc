@@ -21,6 +21,7 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "checkpoint/checkpoint.h"
+#include "common/instruction_set.h"
 #include "common/sha256.h"
 #include "models/inventory.h"
 #include "proto/trainer_service.grpc.pb.h"
@@ -154,7 +155,8 @@ Process StartTrainer(std::vector<std::string> arguments, std::string log) {
 
 Process::Process(std::vector<std::string> argv, std::string log) : log_(std::move(log)) {
   // As the worker daemon sets it, so that equal runs give equal bits.
-  std::vector<std::string> environment = {"OMP_NUM_THREADS=1", "MKL_CBWR=AVX2", "PATH=/usr/bin:/bin", "LANG=C"};
+  std::vector<std::string> environment = {"OMP_NUM_THREADS=1", "PATH=/usr/bin:/bin", "LANG=C",
+                                          absl::StrCat("MKL_CBWR=", MklCodePath(FindInstructions()))};
   for (const char* name : {"MUSTER_FAILPOINTS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"}) {
     if (const char* const value = getenv(name); value != nullptr) {
       environment.push_back(absl::StrCat(name, "=", value));
