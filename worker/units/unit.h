@@ -72,7 +72,7 @@ class TensorRanks {
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
   // In place, the sum over the ranks: the same bits on each. It is under way while the caller computes; `values` are
-  // touched by nobody else until Finish, which waits for all that was started.
+  // touched by no one else until Finish, which waits for all that was started.
   virtual void StartSum(const at::Tensor& values) = 0;
   // This rank's part [n, ...] of `all` [size * n, ...] becomes that of the sum over ranks, and the others are
   // overwritten. Until Finish as above.
