@@ -23,7 +23,7 @@ import tempfile
 
 from aligned import aligned
 from machine import machine
-from ranks import OURS, Group, spread
+from ranks import OURS, Group, on_slow_link, spread
 
 CASES = {
     "tiny": {"layers": 4, "heads": 4, "key_value_heads": 2, "inner": 352, "width": 128, "vocabulary": 256,
@@ -116,8 +116,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--norm", default="torch", choices=("transformers", "torch"), help="PyTorch's RMSNorm")
     parser.add_argument("--sockets", action="store_true", help="ours by Gloo, as between machines")
+    parser.add_argument("--link_mbit", type=int, default=0, help="as bench/ranks.py")
+    parser.add_argument("--in_namespace", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()
+    if args.link_mbit and not args.in_namespace:
+        on_slow_link(args.link_mbit)
+    args.sockets |= args.link_mbit > 0
     results = [measure(name, mode, args) for name in args.cases.split(",") for mode in args.modes.split(",")]
     print(table(results))
     print(machine())

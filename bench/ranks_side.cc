@@ -73,8 +73,18 @@ absl::Status ReduceOnly(collectives::Group& group, const std::vector<at::Tensor>
 
 struct Options {
   std::string folder, reduce = "full", write;
-  bool sockets = false, cuda = false;
+  bool sockets = false, cuda = false, busy = false;
 };
+
+// In which a compute op ran, without what it waited for.
+double ComputeMilliseconds(const std::vector<engine::OpSpan>& spans) {
+  std::chrono::duration<double, std::milli> busy{};
+  for (const engine::OpSpan& span : spans) {
+    const bool computes = span.name != "Prepare" && span.name != "Wait" && span.name != "Issue";
+    if (span.stream == Stream::kCompute && computes) busy += span.end - span.begin;
+  }
+  return busy.count();
+}
 
 absl::StatusOr<std::unique_ptr<collectives::Group>> Join(const GroupSpec& group, const Membership& own,
                                                          const Options& options, Rank& of) {
@@ -140,6 +150,7 @@ int main(int argc, char** argv) {
   app.add_option("--strategy", shape.strategy);
   app.add_flag("--sockets", options.sockets, "also where ranks could read each other's memory");
   app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"full", "none", "only"}));
+  app.add_flag("--busy", options.busy, "time each op, and say for how long a step computes");
   app.add_option("--write", options.write,
                  "of one rank: a file for the model and its batch, as it was before the first step");
   CLI11_PARSE(app, argc, argv);
@@ -158,6 +169,7 @@ int main(int argc, char** argv) {
   for (int steps = 0; std::cin >> steps;) {
     nlohmann::json answer;
     std::vector<double> times;
+    if (options.busy) rank.engine->Record();
     const auto begin = std::chrono::steady_clock::now();
     const auto since = [](std::chrono::steady_clock::time_point start) {
       return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -173,6 +185,7 @@ int main(int argc, char** argv) {
     // Where the host runs ahead, only the whole round has a time.
     if (rank.engine != nullptr && rank.engine->most_in_flight() > 1) times.assign(times.size(), since(begin) / steps);
     answer["milliseconds"] = times;
+    if (options.busy) answer["computing_milliseconds"] = ComputeMilliseconds(rank.engine->TakeRecord()) / steps;
     answer["losses"] = std::exchange(rank.losses, {});
     answer["peak_bytes"] = bench::StatusBytes("VmHWM");
     answer["memory_bytes"] = bench::StatusBytes("VmHWM") - before;

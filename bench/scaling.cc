@@ -113,16 +113,20 @@ struct PipelineRow {
   PipelineSchedule schedule;
   uint32_t chunks;
 };
-constexpr PipelineRow kPipelines[] = {{"1f1b", PIPELINE_SCHEDULE_1F1B, 1},
+constexpr PipelineRow kPipelines[] = {{"gpipe", PIPELINE_SCHEDULE_GPIPE, 1},
+                                      {"1f1b", PIPELINE_SCHEDULE_1F1B, 1},
                                       {"interleaved, 2 chunks", PIPELINE_SCHEDULE_INTERLEAVED, 2},
                                       {"zero bubble, ZB-H1", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1},
                                       {"zero bubble, ZB-V", PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}};
 
 absl::Status RunPipelines(const Options& options, const strategies::Hardware& hardware) {
-  std::printf("GPT-2 %s, %u microbatches of a sequence for each stage, compute %s%s\n%s\n\n", options.model.c_str(),
-              options.sequences, options.compute.c_str(), options.recompute ? ", recomputed" : "",
-              hardware.assumptions.c_str());
-  std::printf("%6s  %-22s %10s %8s %12s\n", "STAGES", "SCHEDULE", "STEP ms", "BUBBLE", "GiB A RANK");
+  nlohmann::ordered_json tree = {{"hardware", hardware.name}, {"assumptions", hardware.assumptions}};
+  if (!options.json) {
+    std::printf("GPT-2 %s, %u microbatches of a sequence for each stage, compute %s%s\n%s\n\n", options.model.c_str(),
+                options.sequences, options.compute.c_str(), options.recompute ? ", recomputed" : "",
+                hardware.assumptions.c_str());
+    std::printf("%6s  %-22s %10s %8s %12s\n", "STAGES", "SCHEDULE", "STEP ms", "BUBBLE", "GiB A RANK");
+  }
   for (const uint32_t stages : options.stages) {
     for (const PipelineRow& row : kPipelines) {
       absl::StatusOr<Train> train = TrainOf(options, stages);
@@ -142,10 +146,17 @@ absl::Status RunPipelines(const Options& options, const strategies::Hardware& ha
           strategies::PredictStep(*train, *inventory, plan->layout, plan->programs, places, hardware);
       const Timeline& slowest = predicted[strategies::SlowestStage(predicted)].timeline;
       const double computing = slowest.busy[static_cast<size_t>(Stream::kCompute)];
+      tree["rows"].push_back({{"stages", stages},
+                              {"schedule", row.name},
+                              {"step_seconds", slowest.seconds},
+                              {"bubble", 1 - computing / slowest.seconds},
+                              {"peak_bytes", plan->peak()}});
+      if (options.json) continue;
       std::printf("%6u  %-22s %10.1f %7.1f%% %12.2f\n", stages, row.name, 1e3 * slowest.seconds,
                   100 * (1 - computing / slowest.seconds), static_cast<double>(plan->peak()) / (1 << 30));
     }
   }
+  if (options.json) std::printf("%s\n", tree.dump(2).c_str());
   return absl::OkStatus();
 }
 
