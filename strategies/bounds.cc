@@ -95,10 +95,9 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
     const auto exchange = [&](Pass kind, double of_samples) {
       if (!unit.has_tensor_exchange()) return 0.0;
       const double times = kind == Pass::kBackward ? 2 : 1;
-      const double computing =
-          PassCost(rates, unit, elements, of_samples, times, times * unit.forward_flops()).work;
-      const OpCost cost = TensorExchangeCost(inventory_, unit, kind, of_samples, computing,
-                                             Topology(mesh, kTensorGroup), hardware_);
+      const double computing = PassCost(rates, unit, elements, of_samples, times, times * unit.forward_flops()).work;
+      const OpCost cost =
+          TensorExchangeCost(inventory_, unit, kind, of_samples, computing, Topology(mesh, kTensorGroup), hardware_);
       return cost.latency + cost.work;
     };
     const double flops = unit.forward_flops(),

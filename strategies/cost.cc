@@ -101,8 +101,8 @@ OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pas
   const double rows = samples * static_cast<double>(models::TargetsPerSample(inventory));
   const double pieces = unit.piece_rows() == 0 ? 1 : std::ceil(rows / static_cast<double>(unit.piece_rows()));
   const double chunks = static_cast<double>(models::SumChunks(static_cast<uint64_t>(pieces)));
-  OpCost cost{.latency = parts[1].latency * (own.collectives() + own.piece_collectives() * pieces +
-                                             own.chunked_sums() * chunks),
+  OpCost cost{.latency = parts[1].latency *
+                         (own.collectives() + own.piece_collectives() * pieces + own.chunked_sums() * chunks),
               .work = 0};
   for (const OpCost& part : parts) cost.work += part.work;
   if (hardware.sharing == Sharing::kProcessor) return cost;  // which moves the bytes itself

@@ -120,9 +120,9 @@ TEST(TensorRanks, DivideWhatIsKept) {
   }
 }
 
-// By hand. Two ranks, links of 1 byte/s without latency, a sample of 8 tokens: a sum receives as many bytes as it has. Of
-// 400 bytes 200 are in four chunks, of which three are under way while a rank computes, and 100 are under way while it
-// computes the gradients of weights.
+// By hand. Two ranks, links of 1 byte/s without latency, a sample of 8 tokens: a sum receives as many bytes as it has.
+// Of 400 bytes 200 are in four chunks, of which three are under way while a rank computes, and 100 are under way while
+// it computes the gradients of weights.
 TEST(TensorRanks, WaitForWhatDoesNotTravelWhileTheyCompute) {
   Inventory inventory;
   inventory.mutable_task()->set_targets_per_sample(8);

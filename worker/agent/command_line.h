@@ -22,15 +22,15 @@ struct StartContext {
   std::vector<std::string> inherited;            // this process's environment, "NAME=value"
   std::map<std::string, std::string> variables;  // --env, by name
   std::vector<std::string> plugin_roots;         // folders of libraries that a job may load
-  std::string interface;  // network interface on which other nodes reach this one; empty: unknown
+  std::string interface;               // network interface on which other nodes reach this one; empty: unknown
   std::string mkl_code_path = "AVX2";  // MklCodePath of this CPU
 };
 
 // Threads that the rank may use: the cores of its slots, at least 1.
 uint32_t CoresOf(const Assignment& assignment, const std::vector<Slot>& slots);
 
-// The rank's variables for CUDA, MKL and network libraries, by name. The job's `env` wins over the node's `variables`, and
-// these over what follows from the assignment and the node:
+// The rank's variables for CUDA, MKL and network libraries, by name. The job's `env` wins over the node's `variables`,
+// and these over what follows from the assignment and the node:
 //   MKL_CBWR                 the code path of MKL's GEMMs
 // and on CUDA only
 //   NCCL_SOCKET_IFNAME       the node's interface, since NCCL would choose its own on a node with several networks

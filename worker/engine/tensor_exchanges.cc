@@ -59,8 +59,8 @@ void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pas
   const auto is = [&](uint64_t bytes, uint64_t most) {
     return narrow ? bytes <= most && bytes >= most / 2 : bytes == most;
   };
-  if (under_way_.empty() && collectives_ == collectives && is(summed_bytes_, summed) && is(gathered_bytes_, n * declared.gathered_bytes()) &&
-      is(scattered_bytes_, n * declared.scattered_bytes())) {
+  if (under_way_.empty() && collectives_ == collectives && is(summed_bytes_, summed) &&
+      is(gathered_bytes_, n * declared.gathered_bytes()) && is(scattered_bytes_, n * declared.scattered_bytes())) {
     return;
   }
   throw Failed(absl::InternalError(absl::StrCat(

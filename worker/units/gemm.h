@@ -10,9 +10,9 @@
 // cancel.
 //
 // On CPUs with AMX, oneDNN reads each row of a bf16 left operand up to the next multiple of 32 columns and counts on
-// 0 * x = 0 for what lies there (uxlfoundation/oneDNN issue 5717, pull request 5603): a NaN behind a row, as memory that
-// nothing has been written to may hold, would spoil the whole row of the product. So an operand whose rows lie apart is
-// copied first where its width is no such multiple; ComputeOfPadded needs no copy.
+// 0 * x = 0 for what lies there (uxlfoundation/oneDNN issue 5717, pull request 5603): a NaN behind a row, as memory
+// that nothing has been written to may hold, would spoil the whole row of the product. So an operand whose rows lie
+// apart is copied first where its width is no such multiple; ComputeOfPadded needs no copy.
 //
 // Matrices have two dimensions and are on one device; operands may be transposed views. Other matrices, and those
 // that are not on a CPU, go to LibTorch as they are. Thread-safe for different outputs. Throws c10::Error.
@@ -31,8 +31,8 @@ class Gemms {
   // y = x w, all of one dtype. y has unit stride within a row.
   void Compute(const at::Tensor& x, const at::Tensor& w, at::Tensor y) const;
 
-  // y = x w, where x is the first columns of `padded`, as many as w has rows; the others become zero or stay as they are.
-  // REQUIRES: `padded` is a multiple of 32 columns wide.
+  // y = x w, where x is the first columns of `padded`, as many as w has rows; the others become zero or stay as they
+  // are. REQUIRES: `padded` is a multiple of 32 columns wide.
   void ComputeOfPadded(const at::Tensor& padded, const at::Tensor& w, at::Tensor y) const;
 
   // y = bias + x w, rounded once.

@@ -80,9 +80,8 @@ class ThreadTensorRanks final : public TensorRanks {
     EXPECT_TRUE(values.is_contiguous());
     const at::Tensor mine = values.clone();
     at::Tensor(values).fill_(NAN);
-    under_way_.push_back([this, mine, take] {
-      take(Meet(mine, [](const std::vector<at::Tensor>& all) { return Total(all); }));
-    });
+    under_way_.push_back(
+        [this, mine, take] { take(Meet(mine, [](const std::vector<at::Tensor>& all) { return Total(all); })); });
   }
 
   ThreadMeeting& meeting_;
