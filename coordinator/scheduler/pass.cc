@@ -1,15 +1,11 @@
 #include "coordinator/scheduler/pass.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace muster::scheduler {
-
-uint64_t Pass::Spare(const Head& head) const {
-  const uint64_t kept = head.demand.needed() + head.overtakers, total = cluster_->Slots(head.demand);
-  return kept >= total ? 0 : std::min(total - kept, cluster_->FreeSlots(head.demand));
-}
 
 Demand Pass::Beside(const Demand& demand, const Head& head) {
   Demand beside = demand;
@@ -28,21 +24,22 @@ Decision Pass::Held(const Demand& demand) const {
 Decision Pass::Consider(const Claim& claim, const Demand& demand, const Decision* kept) {
   const Device device = cluster_->Resolve(demand.device);
   const auto head = heads_.find(device);
-  Demand allowed = demand;
   if (head != heads_.end()) {
-    const uint64_t spare = Spare(head->second);
-    if (demand.needed() > spare) {
-      if (head->second.demand.slot_bytes == 0) return Held(demand);
-      Decision beside = cluster_->Place(Beside(demand, head->second), kept);
-      return beside.ranks.empty() ? Held(demand) : beside;
+    if (demand.needed() <= head->second.spare.slots) {
+      Decision decision = cluster_->Place(demand, kept, &head->second.spare);
+      if (!decision.ranks.empty()) return decision;
     }
-    allowed.ranks = static_cast<uint32_t>(std::min<uint64_t>(demand.ranks, spare));
+    if (head->second.demand.slot_bytes == 0) return Held(demand);
+    Decision beside = cluster_->Place(Beside(demand, head->second), kept);
+    return beside.ranks.empty() ? Held(demand) : beside;
   }
-  Decision decision = cluster_->Place(allowed, kept);
-  if (decision.ranks.empty() && decision.fits_when_idle && head == heads_.end()) {
-    Demand resolved = demand;
-    resolved.device = device;
-    heads_[device] = {claim.job, resolved, cluster_->SlotsHeldAfter(claim, resolved)};
+  Decision decision = cluster_->Place(demand, kept);
+  if (decision.ranks.empty() && decision.fits_when_idle) {
+    Head waits{claim.job, demand};
+    waits.demand.device = device;
+    waits.overtakers = cluster_->SlotsHeldAfter(claim, waits.demand);
+    waits.spare = cluster_->SpareOf(waits.demand, waits.overtakers);
+    heads_[device] = std::move(waits);
   }
   return decision;
 }
@@ -59,15 +56,16 @@ void Pass::Start(const Claim& claim, const Decision& decision) {
   const auto head = heads_.find(decision.device);
   if (head == heads_.end()) return;
   for (const RankSlot& rank : decision.ranks) {
-    head->second.overtakers += Cluster::Suits(rank.memory_bytes, head->second.demand);
+    head->second.overtakers[rank.node] += Cluster::Suits(rank.memory_bytes, head->second.demand);
   }
+  head->second.spare = cluster_->SpareOf(head->second.demand, head->second.overtakers);
 }
 
 bool Pass::Over() const {
   if (heads_.size() < 2) return false;  // cpu and cuda
   return std::all_of(heads_.begin(), heads_.end(), [this](const auto& entry) {
     const Head& head = entry.second;
-    if (Spare(head) > 0) return false;
+    if (head.spare.slots > 0) return false;
     return head.demand.slot_bytes == 0 || cluster_->FreeSlots(Beside({1, head.demand.device}, head)) == 0;
   });
 }

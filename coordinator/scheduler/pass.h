@@ -11,10 +11,11 @@
 // and that an idle cluster could hold, is that device's *head*: its ranks are reserved. A later job may overtake the
 // head only on slots that the head does not need: if
 //     the head's ranks + the slots held by jobs that come after it in queue order + the job's ranks
-// do not exceed the slots of the nodes that accept ranks now. So the head starts at the latest when every job that ran
-// at the moment it became the head has ended (unless a node leaves, or a job of higher precedence arrives): jobs that
-// overtook it leave it enough slots, and no stream of small jobs can starve it. The rule does not depend on how long a
-// job runs, since that is unknown.
+// do not exceed the slots of the nodes that accept ranks now. Where the head's ranks must be together, whole groups of
+// them count on each node, so that what is left is not only enough, but also lies together. So the head starts at the
+// latest when every job that ran at the moment it became the head has ended (unless a node leaves, or a job of higher
+// precedence arrives): jobs that overtook it leave it enough slots, and no stream of small jobs can starve it. The rule
+// does not depend on how long a job runs, since that is unknown.
 //
 // A job that may run on fewer ranks than it requests gets as many as there are free slots for. If it is the head, only
 // its least number of ranks is reserved.
@@ -53,11 +54,10 @@ class Pass {
  private:
   struct Head {
     JobId job;
-    Demand demand;            // with a resolved device
-    uint64_t overtakers = 0;  // suitable slots held by jobs after it in queue order
+    Demand demand;                            // with a resolved device
+    std::map<NodeId, uint64_t> overtakers{};  // suitable slots held by jobs after it in queue order
+    Spare spare{};                            // what later jobs may still take
   };
-  // Slots that suit the head, and that later jobs may still take.
-  uint64_t Spare(const Head& head) const;
   // How many ranks a later job may have if it needs more than those: it may also use slots that do not suit the head.
   static Demand Beside(const Demand& demand, const Head& head);
   Decision Held(const Demand& demand) const;

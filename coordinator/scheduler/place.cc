@@ -1,7 +1,7 @@
 #include "coordinator/scheduler/place.h"
 
 #include <algorithm>
-#include <iterator>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -71,7 +71,7 @@ Cluster::Cluster(const std::vector<NodeView>& nodes) : any_node_(!nodes.empty())
       } else {
         Supply::User& user = supply.users[slot.holder.job];
         user.claim = slot.holder;
-        ++user.slots[slot.memory_bytes];
+        ++user.slots[node.id][slot.memory_bytes];
       }
     }
   }
@@ -159,32 +159,59 @@ bool Cluster::StillFree(const Decision& kept, const Demand& demand) const {
   });
 }
 
-Decision Cluster::Place(const Demand& demand, const Decision* kept) const {
+bool Cluster::IsWithin(const Spare& spare, const std::vector<RankSlot>& ranks) {
+  std::map<NodeId, uint64_t> used;
+  for (const RankSlot& rank : ranks) used[rank.node] += Suits(rank.memory_bytes, spare.of);
+  uint64_t all = 0;
+  for (const auto& [node, slots] : used) {
+    const auto own = spare.on_node.find(node);
+    if (spare.of.together > 1 && slots > (own == spare.on_node.end() ? 0 : own->second)) return false;
+    all += slots;
+  }
+  return all <= spare.slots;
+}
+
+Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare* spare) const {
   Decision decision;
   decision.device = Resolve(demand.device);
   decision.fits_when_idle = FitsWhenIdle(demand);
-  const uint64_t free = Count(demand).free;
-  if (free < demand.needed()) {
+  if (Count(demand).free < demand.needed()) {
     decision.reason = WhyNot(demand, decision.device);
     return decision;
   }
-  if (kept != nullptr && StillFree(*kept, demand)) {
+  if (kept != nullptr && StillFree(*kept, demand) && (spare == nullptr || IsWithin(*spare, kept->ranks))) {
     decision.ranks = kept->ranks;
     return decision;
   }
-  const uint64_t most = std::min<uint64_t>(demand.ranks, free), ranks = most - most % demand.multiple;
   // Nodes by their number of suitable free slots, then by id.
   std::map<NodeId, std::vector<FreeSlot>> suitable;
   std::map<size_t, std::set<NodeId>> by_free;
+  uint64_t free = 0;
   for (const auto& [node, slots] : Of(decision.device).free_slots) {
+    uint64_t left = std::numeric_limits<uint64_t>::max();  // of those that suit the other job
+    if (spare != nullptr && spare->of.together > 1) {
+      const auto own = spare->on_node.find(node);
+      left = own == spare->on_node.end() ? 0 : own->second;
+    }
     std::vector<FreeSlot> good;
-    std::copy_if(slots.begin(), slots.end(), std::back_inserter(good),
-                 [&](const FreeSlot& slot) { return Suits(slot.memory_bytes, demand); });
+    for (const FreeSlot& slot : slots) {
+      if (!Suits(slot.memory_bytes, demand)) continue;
+      if (spare != nullptr && Suits(slot.memory_bytes, spare->of)) {
+        if (left == 0) continue;
+        --left;
+      }
+      good.push_back(slot);
+    }
     good.resize(good.size() - good.size() % demand.together);
     if (good.empty()) continue;
+    free += good.size();
     by_free[good.size()].insert(node);
     suitable[node] = std::move(good);
   }
+  uint64_t most = std::min<uint64_t>(demand.ranks, free);
+  if (spare != nullptr) most = std::min(most, spare->slots);
+  if (most < demand.needed()) return decision;
+  const uint64_t ranks = most - most % demand.multiple;
   while (decision.ranks.size() < ranks) {
     const size_t left = ranks - decision.ranks.size();
     auto chosen = by_free.lower_bound(left);
@@ -210,18 +237,67 @@ void Cluster::Take(const Decision& decision, const Claim& holder) {
     supply.all.free -= taken;
     supply.by_memory[rank.memory_bytes].free -= taken;
     supply.by_node[rank.node][rank.memory_bytes].free -= taken;
-    ++user.slots[rank.memory_bytes];
+    ++user.slots[rank.node][rank.memory_bytes];
     if (node->second.empty()) supply.free_slots.erase(node);
   }
 }
 
-uint64_t Cluster::SlotsHeldAfter(const Claim& claim, const Demand& demand) const {
-  uint64_t held = 0;
+std::map<NodeId, uint64_t> Cluster::SlotsHeldAfter(const Claim& claim, const Demand& demand) const {
+  std::map<NodeId, uint64_t> held;
   for (const auto& [job, user] : Of(Resolve(demand.device)).users) {
     if (!Before(claim, user.claim)) continue;
-    for (const auto& [memory, slots] : user.slots) held += Suits(memory, demand) ? slots : 0;
+    for (const auto& [node, by_memory] : user.slots) {
+      for (const auto& [memory, slots] : by_memory) held[node] += Suits(memory, demand) ? slots : 0;
+    }
   }
   return held;
+}
+
+Spare Cluster::SpareOf(const Demand& demand, const std::map<NodeId, uint64_t>& held) const {
+  Spare spare{.of = demand, .slots = 0, .on_node = {}};
+  if (demand.together == 1) {
+    uint64_t kept = demand.needed();
+    for (const auto& [node, slots] : held) kept += slots;
+    const Counts all = Count(demand);
+    spare.slots = kept >= all.total ? 0 : std::min(all.total - kept, all.free);
+    return spare;
+  }
+  const uint64_t each = demand.together, needed = (demand.needed() + each - 1) / each;
+  struct Node {
+    uint64_t total = 0, free = 0, left = 0;  // left: without those that are held
+  };
+  std::map<NodeId, Node> nodes;
+  uint64_t groups = 0;
+  for (const auto& [id, by_memory] : Of(Resolve(demand.device)).by_node) {
+    Node& node = nodes[id];
+    for (const auto& [memory, counts] : by_memory) {
+      if (Suits(memory, demand)) node.total += counts.total, node.free += counts.free;
+    }
+    const auto its = held.find(id);
+    node.left = node.total - (its == held.end() ? 0 : std::min(node.total, its->second));
+    groups += node.left / each;
+  }
+  // Nodes by how many free slots one group less gives: the most comes first, then by id.
+  std::set<std::pair<uint64_t, NodeId>> next;
+  const auto offer = [&](const NodeId& id) {
+    const uint64_t gain = std::min(each, nodes[id].free - spare.on_node[id]);
+    if (gain > 0) next.emplace(each - gain, id);
+  };
+  for (const auto& [id, node] : nodes) {
+    // Where some held slots are needed, too, those that make a group with them are not free for others.
+    const uint64_t never = node.total % each, taken = node.total - node.left;
+    const uint64_t no_group = groups >= needed ? node.left % each : never - std::min(never, taken);
+    spare.on_node[id] = std::min(node.free, no_group);
+    offer(id);
+  }
+  for (; groups > needed && !next.empty(); --groups) {
+    const auto [lost, id] = *next.begin();
+    next.erase(next.begin());
+    spare.on_node[id] += each - lost;
+    offer(id);
+  }
+  for (const auto& [node, slots] : spare.on_node) spare.slots += slots;
+  return spare;
 }
 
 }  // namespace muster::scheduler

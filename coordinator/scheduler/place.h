@@ -46,6 +46,14 @@ struct Demand {
   uint32_t needed() const { return least == 0 ? ranks : std::min(least, ranks); }
 };
 
+// The slots that one job leaves to others: of those that suit it, so many.
+struct Spare {
+  Demand of;
+  uint64_t slots = 0;
+  // If its ranks must be together, so many on each node; together they are all.
+  std::map<NodeId, uint64_t> on_node;
+};
+
 struct RankSlot {
   NodeId node;
   uint32_t slot = 0;
@@ -73,18 +81,22 @@ class Cluster {
   // multiple of demand.multiple; else none. Each node gets a multiple of demand.together. Uses as few nodes as
   // possible: the emptiest nodes first, until one node can hold all remaining ranks; of such nodes the fullest. Ties
   // are broken by node id. The ranks on a node are consecutive, on ascending slots. `kept`: a former decision, which is
-  // made again if all of its slots are still free and suit the demand.
-  Decision Place(const Demand& demand, const Decision* kept = nullptr) const;
+  // made again if all of its slots are still free and suit the demand. `spare`: no other slots that suit its job; if
+  // that is why there are too few, the decision has no reason.
+  Decision Place(const Demand& demand, const Decision* kept = nullptr, const Spare* spare = nullptr) const;
   bool FitsWhenIdle(const Demand& demand) const;
 
   // Marks the slots of a decision as used.
   void Take(const Decision& decision, const Claim& holder);
 
   // Free slots that suit a demand with a resolved device, on nodes that take ranks.
-  uint64_t Slots(const Demand& demand) const { return Count(demand).total; }
   uint64_t FreeSlots(const Demand& demand) const { return Count(demand).free; }
-  // Those held by jobs that come after `claim` in queue order.
-  uint64_t SlotsHeldAfter(const Claim& claim, const Demand& demand) const;
+  // Those of nodes that take ranks and are held by jobs that come after `claim` in queue order.
+  std::map<NodeId, uint64_t> SlotsHeldAfter(const Claim& claim, const Demand& demand) const;
+  // The free slots that others may use so that the demand, with a resolved device, can be placed as soon as all slots
+  // but those and the `held` ones are free. Where ranks must be together, a node with one slot less has one group less,
+  // so others get what makes no whole group, and then groups of which they can use most.
+  Spare SpareOf(const Demand& demand, const std::map<NodeId, uint64_t>& held) const;
 
   // Whether a slot with this much memory suits the demand.
   static bool Suits(uint64_t memory_bytes, const Demand& demand);
@@ -106,12 +118,13 @@ class Cluster {
     std::map<NodeId, std::vector<FreeSlot>> free_slots;    // on nodes that take ranks, ascending
     struct User {
       Claim claim;
-      std::map<uint64_t, uint64_t> slots;  // slot count by memory
+      std::map<NodeId, std::map<uint64_t, uint64_t>> slots;  // slot count by node and memory
     };
     std::map<JobId, User> users;  // jobs on nodes that take ranks
   };
   const Supply& Of(Device device) const;
   bool StillFree(const Decision& kept, const Demand& demand) const;
+  static bool IsWithin(const Spare& spare, const std::vector<RankSlot>& ranks);
   // If memory matters, the cost grows with the number of different slot sizes; if ranks must be together, with that of
   // nodes. Of a node only as many slots count as groups of ranks can have.
   Counts Count(const Demand& demand) const;

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -104,10 +105,10 @@ class Stream {
     }
   }
 
-  // `least`: least number of ranks; 0: all.
-  JobId Submit(uint32_t ranks, uint32_t rounds, int32_t priority, uint32_t least = 0) {
+  // `least`: least number of ranks; 0: all. Both in groups of `together`.
+  JobId Submit(uint32_t ranks, uint32_t rounds, int32_t priority, uint32_t least = 0, uint32_t together = 1) {
     const Claim claim{JobId(absl::StrCat("j", ++sequence_)), priority, sequence_};
-    jobs_[claim.job] = {claim, {ranks, DEVICE_CPU, 0, 0, least}, rounds};
+    jobs_[claim.job] = {claim, {ranks * together, DEVICE_CPU, 0, 0, least * together, together, together}, rounds};
     return claim.job;
   }
 
@@ -184,20 +185,26 @@ class Stream {
 };
 
 // However many small jobs keep coming, of its priority or a lower one: once the large job is first in the queue, it
-// starts when the jobs that ran at that moment have ended. Slots that it does not need are not left idle.
+// starts when the jobs that ran at that moment have ended. Slots that it does not need are not left idle. Some jobs'
+// ranks, also the large one's, must be together.
 TEST(PassProperties, AStreamOfSmallJobsDoesNotStarveALargeOne) {
-  uint64_t overtakers = 0;
+  uint64_t overtakers = 0, overtakers_of_groups = 0;
   EXPECT_TRUE(rc::check([&] {
-    const auto sizes = *rc::gen::nonEmpty(rc::gen::container<std::vector<uint32_t>>(rc::gen::inRange<uint32_t>(1, 5)));
+    const auto sizes =
+        *rc::gen::container<std::vector<uint32_t>>(*rc::gen::inRange<size_t>(1, 8), rc::gen::inRange<uint32_t>(1, 9));
     const uint32_t total = std::accumulate(sizes.begin(), sizes.end(), 0u);
+    const uint32_t together = *rc::gen::inRange(1u, 1 + *std::max_element(sizes.begin(), sizes.end()));
+    const uint32_t groups = std::accumulate(sizes.begin(), sizes.end(), 0u,
+                                            [&](uint32_t sum, uint32_t slots) { return sum + slots / together; });
     Stream stream(sizes);
     const auto small = [&] {
       stream.Submit(*rc::gen::inRange<uint32_t>(1, std::max(2u, total / 2)), *rc::gen::inRange<uint32_t>(1, 9),
-                    *rc::gen::inRange<int32_t>(-1, 1), *rc::gen::inRange<uint32_t>(0, 3));
+                    *rc::gen::inRange<int32_t>(-1, 1), *rc::gen::inRange<uint32_t>(0, 3),
+                    *rc::gen::weightedElement<uint32_t>({{3, 1}, {1, 2}}));
     };
     for (int i = *rc::gen::inRange(0, 12); i > 0; --i) small();
     stream.Round();
-    const JobId large = stream.Submit(*rc::gen::inRange<uint32_t>(1, total + 1), 3, 0);
+    const JobId large = stream.Submit(*rc::gen::inRange<uint32_t>(1, groups + 1), 3, 0, 0, together);
     std::optional<uint32_t> bound;
     uint32_t waited = 0;
     for (int round = 0; round < 400 && !stream.Started(large); ++round) {
@@ -207,9 +214,38 @@ TEST(PassProperties, AStreamOfSmallJobsDoesNotStarveALargeOne) {
       if (bound.has_value()) RC_ASSERT(++waited <= std::max(1u, *bound));
     }
     RC_ASSERT(stream.Started(large));
-    overtakers += stream.overtaken(large);
+    (together > 1 ? overtakers_of_groups : overtakers) += stream.overtaken(large);
   }));
   EXPECT_GT(overtakers, 0u) << "no job ever used slots that the head does not need";
+  EXPECT_GT(overtakers_of_groups, 0u);
+}
+
+// The same for jobs of one to three ranks, which fit beside each other on any node, and a job whose ranks must be four
+// together: what is left must lie together. Random, but always the same.
+TEST(PassProperties, SmallJobsDoNotBreakUpWhatALargeOneNeeds) {
+  std::mt19937 random(11);
+  const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
+  uint64_t overtakers = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::vector<uint32_t> sizes(2 + below(4));
+    uint32_t groups = 0;
+    for (uint32_t& slots : sizes) slots = 4 + below(5), groups += slots / 4;
+    Stream stream(sizes);
+    for (uint32_t jobs = 3 + below(8); jobs > 0; --jobs) stream.Submit(1 + below(3), 1 + below(9), 0);
+    stream.Round();
+    const JobId large = stream.Submit(1 + below(groups), 3, 0, 0, 4);
+    std::optional<uint32_t> bound;
+    for (uint32_t waited = 0; waited < 100 && !stream.Started(large);) {
+      if (!bound.has_value() && stream.First() == large) bound = stream.LongestLeft();
+      for (uint32_t jobs = below(4); jobs > 0; --jobs) stream.Submit(1 + below(3), 1 + below(30), 0);
+      stream.Round();
+      if (bound.has_value()) {
+        ASSERT_LE(++waited, std::max(1u, *bound)) << i;
+      }
+    }
+    overtakers += stream.overtaken(large);
+  }
+  EXPECT_GT(overtakers, 1000u);
 }
 
 }  // namespace

@@ -206,6 +206,75 @@ TEST(Pass, Table) {
   }
 }
 
+// A head whose ranks must be together, `each` on a node, needs `head` slots. "e" is a slot of a job before it in the
+// queue, "l" one of a job after it; a later job takes as many of the free ones ("F") as it may have.
+TEST(Pass, AHeadWhoseRanksAreTogetherKeepsWholeGroups) {
+  struct Case {
+    const char* what;
+    uint32_t head, each;
+    std::vector<std::string> nodes;
+    std::string taken;
+  };
+  const std::vector<Case> cases = {
+      {"one of two groups may be broken, the one with more free slots", 4, 4, {"a:eeFF", "b:eFFF"}, "b1 b2 b3"},
+      {"and of equal ones the first", 4, 4, {"a:eFFF", "b:eFFF"}, "a1 a2 a3"},
+      {"both are needed", 8, 4, {"a:eFFF", "b:eFFF"}, ""},
+      {"what makes no group is free", 8, 4, {"a:eFFFFF", "b:eFFF"}, "a1 a2"},
+      {"also where a later job has it already", 4, 4, {"a:lFFF", "b:eFFF"}, "a1 a2 a3"},
+      {"a broken group is taken whole before another is", 4, 4, {"a:lFFF", "b:eFFF", "c:eFFF"}, "a1 a2 a3 b1 b2 b3"},
+      {"it waits for a later job", 4, 4, {"a:lFFF", "b:lFFF"}, ""},
+      {"and never needs a fifth slot", 4, 4, {"a:lFFF", "b:FlllF"}, ""},
+      {"or all of a small node", 4, 4, {"a:lFFF", "b:FlF"}, "b0 b2"},
+      {"several groups on a node", 12, 4, {"a:eFFFFFFF", "b:eFFFFFFF"}, "a1 a2 a3 a4"},
+      {"of which it needs one", 4, 4, {"a:eeeeeFFF", "b:eeeeeFFF"}, "a5 a6 a7 b5 b6 b7"},
+  };
+  for (const Case& c : cases) {
+    std::vector<NodeView> nodes;
+    for (const std::string& text : c.nodes) {
+      NodeView& node = nodes.emplace_back(Node(text));
+      for (size_t s = 0; s < node.slots.size(); ++s) {
+        if (text[s + 2] == 'e') node.slots[s].holder = {JobId("early"), 0, 1};
+        if (text[s + 2] == 'l') node.slots[s].holder = {JobId("late"), 0, 9};
+      }
+    }
+    Cluster cluster(nodes);
+    Pass pass(&cluster);
+    const Demand head{.ranks = c.head, .device = DEVICE_CPU, .multiple = c.each, .together = c.each};
+    ASSERT_TRUE(pass.Consider({JobId("head"), 0, 2}, head).ranks.empty()) << c.what;
+    std::string taken;
+    for (uint64_t job = 3; job < 30; ++job) {
+      const Claim small{JobId(absl::StrCat("small-", job)), 0, job};
+      const Decision one = pass.Consider(small, {1, DEVICE_CPU});
+      if (one.ranks.empty()) break;
+      pass.Start(small, one);
+      absl::StrAppend(&taken, taken.empty() ? "" : " ", Placed(one));
+    }
+    EXPECT_EQ(taken, c.taken) << c.what;
+  }
+}
+
+// The sum would be enough: four of sixteen slots are not for the head. But three on one node and one on another leave
+// it two whole nodes and seven slots that make no group.
+TEST(Pass, LaterJobsDoNotBreakTheGroupsOfTheHead) {
+  std::vector<NodeView> nodes = {Node("a:UFFF"), Node("b:UFFF"), Node("c:FFFF"), Node("d:FFFF")};
+  for (int n : {0, 1}) nodes[static_cast<size_t>(n)].slots[0].holder = {JobId("early"), 0, 1};
+  Cluster cluster(nodes);
+  Pass pass(&cluster);
+  const Demand head{.ranks = 12, .device = DEVICE_CPU, .multiple = 4, .together = 4};
+  EXPECT_TRUE(pass.Consider({JobId("head"), 0, 2}, head).ranks.empty());
+  const Decision three = pass.Consider({JobId("three"), 0, 3}, {3, DEVICE_CPU});
+  EXPECT_EQ(Placed(three), "c0 c1 c2");
+  pass.Start({JobId("three"), 0, 3}, three);
+  const Demand two{2, DEVICE_CPU}, one{1, DEVICE_CPU};
+  const Decision held = pass.Consider({JobId("two"), 0, 4}, two);
+  EXPECT_EQ(Placed(held), "");
+  EXPECT_EQ(pass.Why(held, two), "waits for head, for which 12 slots are reserved");
+  const Decision last = pass.Consider({JobId("one"), 0, 5}, one);
+  EXPECT_EQ(Placed(last), "c3");
+  pass.Start({JobId("one"), 0, 5}, last);
+  EXPECT_EQ(Placed(pass.Consider({JobId("more"), 0, 6}, one)), "");
+}
+
 TEST(Pass, TheReasonNamesTheJobThatHoldsBack) {
   Cluster cluster({Node("a:UFF")});
   Pass pass(&cluster);

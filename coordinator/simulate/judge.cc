@@ -109,6 +109,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
     }
     account.max_restarts = job.spec().max_restarts();
     account.resources = job.spec().resources();
+    account.together = std::max(1u, job.spec().train().parallel().tensor());
     account.submitted_at = clock_->Read().steady;
     account.coordinator_starts = coordinator_starts_;
   }
@@ -238,6 +239,12 @@ void Judge::GenerationChanged(Generation generation) {
     const Resources& asked = account.resources;
     if (ranks > asked.ranks() || ranks < (asked.has_min_ranks() ? asked.min_ranks() : asked.ranks())) {
       return Fail("a gang is whole", absl::StrCat(name, " has ", ranks, " ranks"));
+    }
+    const auto together = static_cast<int>(account.together);
+    for (int rank = 0; rank < generation.ranks_size(); ++rank) {
+      const std::string& first = generation.ranks(rank - rank % together).node();
+      if (generation.ranks_size() % together == 0 && generation.ranks(rank).node() == first) continue;
+      return Fail("tensor ranks are on one node", absl::StrCat("rank ", rank, " of ", name));
     }
     for (const RankPlacement& rank : generation.ranks()) {
       for (const uint32_t slot : rank.slots()) {

@@ -42,6 +42,7 @@ struct JobAccount {
   bool refused = false;  // by its ranks, since the folder belongs to a deleted job
   uint32_t max_restarts = 0;
   Resources resources;
+  uint32_t together = 1;  // ranks that must be on one node
   bool deleted = false;
   TimeBreakdown time_breakdown;
   SteadyTime submitted_at, ended_at;  // when it was committed

@@ -39,6 +39,12 @@ JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
         static_cast<uint32_t>(random.Between(1, all ? int64_t{8} : int64_t{spec.resources().ranks()})));
   }
   Train& train = *spec.mutable_train();
+  Resources& resources = *spec.mutable_resources();
+  if (number == 2 && resources.ranks() <= 8) {  // pairs of ranks that must be on one node
+    train.mutable_parallel()->set_tensor(2);
+    resources.set_ranks(resources.ranks() + resources.ranks() % 2);
+    if (resources.has_min_ranks()) resources.set_min_ranks(resources.min_ranks() + resources.min_ranks() % 2);
+  }
   train.set_steps(static_cast<uint64_t>(random.Between(5, 40)));
   // Some users give their jobs the same folder: one has it, the others are refused and put {job} in.
   train.mutable_checkpoint()->set_path(number < 4 ? "/checkpoints/{job}" : "/checkpoints/shared");
