@@ -23,6 +23,8 @@ struct Bounds::Stage {
   double elements = 0, trained = 0, largest = 0;
   // Of a sample: of all chunks, and of the one that keeps least; and what waits for the gradients of weights.
   double kept = 0, least_kept = 0, deferred = 0, least_deferred = 0;
+  const Unit* last = nullptr;   // of its first chunk
+  bool trained_before = false;  // some unit before that chunk is trained
 };
 
 namespace {
@@ -33,6 +35,15 @@ double Elements(const Unit& unit, bool trained) {
     if (!trained || !tensor.frozen()) elements += static_cast<double>(models::Elements(tensor));
   }
   return elements;
+}
+
+// In all that counts here, but for parameters and what it reads.
+bool Alike(const Unit& a, const Unit& b) {
+  return a.kind() == b.kind() && a.forward_flops() == b.forward_flops() &&
+         a.weight_gradient_flops() == b.weight_gradient_flops() && a.saved_bytes() == b.saved_bytes() &&
+         a.output_bytes() == b.output_bytes() && a.deferred_bytes() == b.deferred_bytes() &&
+         a.piece_rows() == b.piece_rows() && a.has_tensor_exchange() == b.has_tensor_exchange() &&
+         a.tensor_exchange().SerializeAsString() == b.tensor_exchange().SerializeAsString();
 }
 
 bool IsZeroBubble(const Train& train) {
@@ -61,6 +72,20 @@ bool KeepsAllGradients(const Strategy& strategy) {
 
 }  // namespace
 
+Bounds::Bounds(const Inventory& inventory, absl::Span<const RankPlace> ranks, const Hardware& hardware)
+    : inventory_(inventory), ranks_(ranks), hardware_(hardware) {
+  const int first_trained = models::FirstTrained(inventory);
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    const Unit& unit = inventory.units(u);
+    Sizes& sizes = sizes_.emplace_back();
+    sizes.elements = Elements(unit, false), sizes.trained = Elements(unit, true);
+    sizes.like_before = u > 1 && u != first_trained && sizes.elements == sizes_[u - 1].elements &&
+                        sizes.trained == sizes_[u - 1].trained && Alike(unit, inventory.units(u - 1)) &&
+                        inventory.units(u - 1).output_bytes() == inventory.units(u - 2).output_bytes();
+    kinds_ += !sizes.like_before;
+  }
+}
+
 Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
   const uint32_t count = std::max(1u, train.parallel().pipeline()), tensor = models::TensorRanks(inventory_),
                  each = static_cast<uint32_t>(ranks_.size()) / count / tensor;
@@ -77,13 +102,32 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
   std::vector<Stage> stages(count);
   std::vector<double> chunk_kept(count), chunk_deferred(count);
   std::vector<uint32_t> chunks(count);
-  for (int u = 0; u < inventory_.units_size(); ++u) {
+  // By a rank of stage `from` to one of stage `to`, or its gradient back.
+  const auto handed = [&](const Unit& last, uint32_t from, uint32_t to, double of_samples) {
+    const Link& link = LeavesNodes(count, from, to) ? hardware_.between : hardware_.inside;
+    const uint64_t bytes = models::OutputBytes(last.outputs(), static_cast<uint64_t>(rates.width));
+    return link.seconds + of_samples * static_cast<double>(bytes) / link.bytes_per_second;
+  };
+  double path = 0;  // of the first microbatch through all chunks and back; a forward may be repeated before its turn
+  const auto begins_chunk = [&](int u) {
+    return u == 0 || places[u - 1].stage != places[u].stage || places[u].begins_chunk;
+  };
+  for (int u = 0, after = 0; u < inventory_.units_size(); u = after) {
     const Unit& unit = inventory_.units(u);
     const uint32_t stage = places[u].stage;
     Stage& of = stages[stage];
-    const bool begins = u == 0 || places[u - 1].stage != stage || places[u].begins_chunk;
+    const bool begins = begins_chunk(u);
     if (begins) chunk_kept[stage] = 0, chunk_deferred[stage] = 0, ++chunks[stage];
-    const double elements = Elements(unit, false),
+    if (u > 0 && places[u - 1].stage != stage) {
+      path += (u > first_trained ? 2 : 1) * handed(inventory_.units(u - 1), places[u - 1].stage, stage, rows);
+    }
+    // Units that are alike, together; the first of a chunk reads a slot.
+    for (after = u + 1;
+         !begins && after < inventory_.units_size() && sizes_[after].like_before && !begins_chunk(after);) {
+      ++after;
+    }
+    const double units = after - u;
+    const double elements = sizes_[u].elements,
                  input = u == 0 ? static_cast<double>(unit.saved_bytes())
                                 : static_cast<double>(inventory_.units(u - 1).output_bytes());
     const bool goes_back = u >= first_trained;
@@ -108,23 +152,29 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
     const double forward = pass(rows, 1, flops) + out;
     const double back = goes_back ? pass(rows, later > 0 ? 1 : 2, 2 * flops - later) + in + (again ? forward : 0) : 0;
     const double last_back = goes_back ? pass(last_rows, later > 0 ? 1 : 2, 2 * flops - later) + last_in : 0;
-    const double after = goes_back && later > 0 ? pass(rows, 1, later) : 0;
+    const double weights = goes_back && later > 0 ? pass(rows, 1, later) : 0;
     const double forwards = goes_back ? again ? 4 : 3 : 1;
     const OpCost all = PassCost(rates, unit, microbatches * elements, samples, forwards, forwards * flops);
     const double outs = again ? 2 : 1;
     const double exchanges = (microbatches - 1) * (outs * out + in) + outs * last_out + last_in;
-    of.compute += microbatches * all.latency + all.work + exchanges, of.exchanged += exchanges;
-    of.inputs += forward + back, of.weights += after;
-    if (chunks[stage] == 1) of.forward += forward, of.backward += last_back;
-    of.elements += elements, of.trained += Elements(unit, true), of.largest = std::max(of.largest, elements);
+    of.compute += units * (microbatches * all.latency + all.work + exchanges), of.exchanged += units * exchanges;
+    of.inputs += units * (forward + back), of.weights += units * weights;
+    path += units * (forward + back - (again ? forward : 0));
+    if (chunks[stage] == 1) {
+      if (begins) of.trained_before = u > first_trained;
+      of.forward += units * forward, of.backward += units * last_back;
+      of.last = &inventory_.units(after - 1);
+    }
+    of.elements += units * elements, of.trained += units * sizes_[u].trained;
+    of.largest = std::max(of.largest, elements);
     // What comes from another stage lies in a slot.
     const double kept = !goes_back ? 0
                         : again    ? (begins ? 0 : input)
                                    : static_cast<double>(unit.saved_bytes()) - (begins ? input : 0);
-    of.kept += std::max(0.0, kept), chunk_kept[stage] += std::max(0.0, kept);
-    const bool ends = u + 1 == inventory_.units_size() || places[u + 1].stage != stage || places[u + 1].begins_chunk;
+    of.kept += units * std::max(0.0, kept), chunk_kept[stage] += units * std::max(0.0, kept);
+    const bool ends = after == inventory_.units_size() || begins_chunk(after);
     const double deferred = later > 0 && goes_back ? static_cast<double>(unit.deferred_bytes()) : 0;
-    of.deferred += deferred, chunk_deferred[stage] += deferred;
+    of.deferred += units * deferred, chunk_deferred[stage] += units * deferred;
     if (ends) {
       const bool first = chunks[stage] == 1;
       of.least_kept = first ? chunk_kept[stage] : std::min(of.least_kept, chunk_kept[stage]);
@@ -146,6 +196,7 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
     const double update =
         train.offload().optimizer() ? 0 : own * (16 + 2 * state_bytes) / hardware_.memory_bytes_per_second;
     double seconds = before + stage.compute + update;
+    least.seconds = std::max(least.seconds, path + update);
     if (!splits) {
       seconds += after;
     } else if (train.pipeline().chunks() <= 1) {
@@ -156,6 +207,10 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
     }
     least.seconds = std::max(least.seconds, seconds);
     before += stage.forward, after += stage.backward;
+    if (p + 1 < count) {
+      before += handed(*stage.last, p, p + 1, rows);
+      if (stages[p + 1].trained_before) after += handed(*stage.last, p, p + 1, last_rows);
+    }
 
     const uint32_t live = pipeline::LeastInFlight(
         train.pipeline().schedule(),
@@ -215,6 +270,15 @@ double Bounds::Links(const Train& train, const Stage& stage, const Mesh& mesh) {
         2 * Moved(Topology(mesh, kReplicaGroup), hardware_, bytes, bytes * (mesh.replica - 1) / mesh.replica).work;
   }
   return seconds;
+}
+
+bool Bounds::LeavesNodes(uint32_t stages, uint32_t from, uint32_t to) {
+  const auto [at, fresh] = leaves_nodes_.emplace(std::tuple(stages, from, to), false);
+  const size_t each = ranks_.size() / stages;
+  for (size_t i = 0; fresh && i < each; ++i) {
+    at->second |= ranks_[from * each + i].node != ranks_[to * each + i].node;
+  }
+  return at->second;
 }
 
 const GroupTopology& Bounds::Topology(const Mesh& mesh, int32_t group) {

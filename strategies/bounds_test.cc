@@ -38,12 +38,38 @@ TEST(Bounds, OfOneRankAreItsFlopsAndBytes) {
   EXPECT_EQ(least.activations, static_cast<uint64_t>(2 * saved) - 2 * inventory.units(0).saved_bytes());
 }
 
+// One microbatch through four stages: each boundary between them is passed once forward and once back, at 1 GB/s and
+// with 1 ms of latency between nodes. Nothing else takes time.
+TEST(Bounds, HaveTheWayFromStageToStage) {
+  Train train;
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
+  train.mutable_strategy()->mutable_single();
+  train.mutable_batch()->set_sequences(2), train.mutable_batch()->set_microbatch(2);
+  train.mutable_optimizer()->mutable_sgd();
+  train.mutable_parallel()->set_pipeline(4);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  Hardware hardware{.fp32_flops = 1e30, .memory_bytes_per_second = 1e30};
+  hardware.inside = {1e30, 0}, hardware.between = {1e9, 1e-3};
+  const double bytes = 2.0 * 128 * 128 * 4;  // sequences, context, width
+  const auto seconds = [&](const std::vector<RankPlace>& ranks) {
+    return Bounds(inventory, ranks, hardware).Of(train, *pipeline::StagesOf(train, inventory)).seconds;
+  };
+  EXPECT_NEAR(seconds(FullNodes(4, 1, 0)), 3 * 2 * (bytes * 1e-9 + 1e-3), 1e-9);
+  EXPECT_NEAR(seconds(FullNodes(4, 2, 0)), 1 * 2 * (bytes * 1e-9 + 1e-3), 1e-9);
+  EXPECT_NEAR(seconds(FullNodes(4, 4, 0)), 0, 1e-9);
+  // With two chunks a stage there are three boundaries between two stages.
+  train.mutable_parallel()->set_pipeline(2);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_INTERLEAVED), train.mutable_pipeline()->set_chunks(2);
+  EXPECT_NEAR(seconds(FullNodes(2, 1, 0)), 3 * 2 * (bytes * 1e-9 + 1e-3), 1e-9);
+}
+
 // Never above what plan and simulator find, and near it: for random jobs, every shape and every strategy.
 TEST(Bounds, AreBelowThePlanAndNearIt) {
   std::mt19937 random(11);
   const Hardware h100 = *FindHardware("h100"), cpu = *FindHardware("cpu");
-  double time_ratios = 0, byte_ratios = 0;
-  int count = 0;
+  double time_ratios = 0, byte_ratios = 0, few_ratios = 0;
+  int count = 0, few = 0;
   for (int i = 0; i < 400; ++i) {
     const bool gpu = random() % 3 > 0;
     Train train;
@@ -86,8 +112,13 @@ TEST(Bounds, AreBelowThePlanAndNearIt) {
     time_ratios += least.seconds / seconds;
     byte_ratios += static_cast<double>(least.bytes()) / static_cast<double>(plan.peak() - plan.by_shard[0].fixed);
     ++count;
+    if (stages == 1 || Microbatches(train.batch(), each) > stages) continue;
+    few_ratios += least.seconds / seconds, ++few;
   }
+  std::printf("bounds over plans: time %.3f, of pipelines with few microbatches %.3f; bytes %.3f\n",
+              time_ratios / count, few_ratios / few, byte_ratios / count);
   EXPECT_GT(time_ratios / count, 0.8);
+  EXPECT_GT(few_ratios / few, 0.7);
   EXPECT_GT(byte_ratios / count, 0.6);
 }
 
