@@ -11,6 +11,7 @@
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "strategies/cost.h"
+#include "strategies/partition/explain.h"
 #include "strategies/partition/table.h"
 
 namespace muster::strategies {
@@ -49,6 +50,19 @@ TEST(TensorRanks, HaveNeighboringNumbersAndAnOwnerEach) {
     EXPECT_EQ(ShardInStage(*layout, rank), rank / 2 % 2) << rank;
   }
   EXPECT_EQ(layout->weights.size(), 8u);
+}
+
+// Four layers of 12 tensors, two of embeddings and two of the last norm.
+TEST(TensorRanks, SharesOfATensorAreExplainedAsOne) {
+  Train train = Tiny(1, 2);
+  const Inventory inventory = *models::MakeInventory(train);
+  const auto cuts = [&] {
+    const Layout layout = *MakeLayout(train, inventory, AnyPlaces(4));
+    return partition::Lines(partition::Explain(layout.table, inventory)).back();
+  };
+  EXPECT_THAT(cuts(), HasSubstr(" of 52 tensors are cut beside their shares of 2 tensor ranks, where equal parts"));
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_NO_SHARD);
+  EXPECT_EQ(cuts(), "0 of 52 tensors are cut beside their shares of 2 tensor ranks");
 }
 
 // What the ranks own of each tensor, by the elements of the whole, each of which is written by one of them.

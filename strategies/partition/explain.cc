@@ -74,7 +74,9 @@ Cuts CutsOf(const PartitionTable& table, const Inventory& inventory, const std::
   return equal ? Cuts::kEqual : Cuts::kFitted;
 }
 
-void AddCuts(const OwnedUnit& unit, uint64_t most_bytes, std::vector<CutTensor>& cut) {
+// `known`: places in `cut`, by name. Shares of a tensor are one tensor.
+void AddCuts(const OwnedUnit& unit, uint64_t most_bytes, std::map<std::string, size_t>& known,
+             std::vector<CutTensor>& cut) {
   for (const FlatTensor& tensor : unit.flat.tensors) {
     const uint64_t end = tensor.begin + tensor.elements;
     const auto first = std::partition_point(unit.ranges.begin(), unit.ranges.end(),
@@ -82,7 +84,13 @@ void AddCuts(const OwnedUnit& unit, uint64_t most_bytes, std::vector<CutTensor>&
     const auto last =
         std::partition_point(first, unit.ranges.end(), [&](const OwnedRange& r) { return r.begin < end; });
     if (last - first < 2) continue;
-    cut.push_back({tensor.name, static_cast<uint32_t>(last - first), kBytes * tensor.elements > most_bytes});
+    const auto parts = static_cast<uint32_t>(last - first);
+    const auto [at, fresh] = known.emplace(tensor.name, cut.size());
+    if (fresh) {
+      cut.push_back({tensor.name, parts, kBytes * tensor.elements > most_bytes});
+    } else {
+      cut[at->second].parts = std::max(cut[at->second].parts, parts);
+    }
   }
 }
 
@@ -175,6 +183,7 @@ std::string ListCuts(const Explanation& e, bool larger) {
 
 std::vector<std::string> CutLines(const Explanation& e) {
   std::vector<std::string> lines{absl::StrCat(e.cut.size(), " of ", e.tensors, " tensors are cut")};
+  if (e.tensor_ranks > 1) absl::StrAppend(&lines[0], " beside their shares of ", e.tensor_ranks, " tensor ranks");
   if (e.cut.empty()) return lines;
   if (e.cuts == Cuts::kRows) {
     absl::StrAppend(&lines[0], ", each by its own rows");
@@ -214,12 +223,14 @@ Explanation Explain(const PartitionTable& table, const Inventory& inventory, abs
     for (size_t s = first; s < end; s += apart) due[s] /= sum;
   }
   std::vector<uint64_t> scratch(shards);
+  std::map<std::string, size_t> known;
+  e.tensor_ranks = TensorRanks(table);
   EachOwnedUnit(table, inventory, [&](const UnitPartition& part, const Unit&, const OwnedUnit& owned) {
     const UnitExplanation unit = ExplainUnit(part.unit(), owned, due, scratch);
     e.most_ranges = std::max(e.most_ranges, unit.ranges);
     e.units.push_back(unit);
-    AddCuts(owned, unit.largest_bytes, e.cut);
-    e.tensors += static_cast<uint32_t>(owned.flat.tensors.size());
+    AddCuts(owned, unit.largest_bytes, known, e.cut);
+    if (part.tensor() == 0) e.tensors += static_cast<uint32_t>(owned.flat.tensors.size());
   });
   e.cuts = CutsOf(table, inventory, e.units);
   return e;

@@ -26,7 +26,7 @@ struct UnitExplanation {
 
 struct CutTensor {
   std::string tensor;
-  uint32_t parts = 0;
+  uint32_t parts = 0;   // where ranks compute a unit together, the most of any share of it
   bool larger = false;  // larger than what any shard owns of its unit; otherwise a share had less left than the tensor
 };
 
@@ -43,7 +43,8 @@ struct Explanation {
   double over_share = 0;        // the largest over what its weight entitles it to; equals over_mean where all are equal
   std::vector<UnitExplanation> units;
   std::vector<CutTensor> cut;
-  uint32_t tensors = 0;  // in all
+  uint32_t tensors = 0;  // in all, whatever their shares
+  uint32_t tensor_ranks = 1;
   uint32_t most_ranges = 0;
   Cuts cuts = Cuts::kFitted;
 };
