@@ -99,7 +99,8 @@ class Search {
     for (uint32_t tensor = 1; tensor <= kMaxTensorRanks; tensor *= 2) Divide(tensor);
   }
 
-  // Every way to run, with its bounds. Errors of the budget.
+  // Every way to run, with its bounds. A mesh whose cut, or whose ways, would take more than its part of the budget is
+  // left out. Errors of the budget: all are.
   absl::Status List(bool offload) {
     const uint32_t all = static_cast<uint32_t>(ranks_.size()), units = static_cast<uint32_t>(inventory_.units_size());
     const bool cuts = models::CheckOutputs(inventory_).ok() && !train_.offload().activations();
@@ -109,11 +110,14 @@ class Search {
         if (all / stages % models::TensorRanks(division.inventory) != 0) continue;
         for (const PipelineShape& shape : stages > 1 ? PipelineShapes() : PipelineShapes().subspan(0, 1)) {
           if (uint64_t{stages} * shape.chunks > units) continue;
-          if (absl::Status s = ListShape(ShapeOf(stages, division, shape), division, offload); !s.ok()) return s;
+          const Train train = ShapeOf(stages, division, shape);
+          const absl::Status status = ListShape(train, division, offload);
+          if (absl::IsResourceExhausted(status)) left_out_.emplace_back(train, status);
+          if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
         }
       }
     }
-    return absl::OkStatus();
+    return ways_.empty() && !left_out_.empty() ? left_out_[0].second : absl::OkStatus();
   }
 
   // Plans them, those that may be fastest first; and, if none of these fits, those that may need least. One of each
@@ -191,6 +195,7 @@ class Search {
     for (const auto& [key, way] : open) {
       if (planned_.size() >= most || exhausted_) break;
       if (way->least.seconds > WorstShown() || Fits(KeyOf(way->train)) || IsLikeAnUnfit(*way)) continue;
+      if (tries.has_value() && LooksUnfit(*way)) continue;
       int& of_mesh = tried[{StagesOf(way->train), TensorOf(way->train)}];
       if (tries.has_value() && of_mesh++ >= *tries) continue;
       if (absl::Status s = PlanOne(*way); !s.ok()) return s;
@@ -199,9 +204,27 @@ class Search {
     return absl::OkStatus();
   }
 
+  // The same for all orders of as many chunks, and however units are divided.
+  const absl::StatusOr<pipeline::StageOfUnit>& CutOf(const Train& shape) {
+    constexpr double kMostOfOne = 1.0 / 16;
+    const bool in_a_v = shape.pipeline().schedule() == PIPELINE_SCHEDULE_ZERO_BUBBLE && shape.pipeline().chunks() > 1;
+    const auto key = std::tuple(StagesOf(shape), std::max(1u, shape.pipeline().chunks()), in_a_v);
+    if (const auto found = cuts_.find(key); found != cuts_.end()) return found->second;
+    Budget part = budget_->Part(kMostOfOne);
+    const auto cut = cuts_.emplace(key, pipeline::StagesOf(shape, inventory_, {}, &part)).first;
+    budget_->Charge(part);
+    return cut->second;
+  }
+
   absl::Status ListShape(const Train& shape, Division& division, bool offload) {
-    const auto cut = pipeline::StagesOf(shape, inventory_, {}, budget_);
+    const absl::StatusOr<pipeline::StageOfUnit>& cut = CutOf(shape);
     if (!cut.ok()) return cut.status();
+    // Some is left for the plans.
+    const auto what = [&] { return absl::StrCat("ways to run on ", ranks_.size(), " ranks"); };
+    if (budget_->spent() > budget_->left()) return absl::ResourceExhaustedError(what());
+    const auto units = static_cast<uint64_t>(inventory_.units_size());
+    const uint64_t kinds = std::min<uint64_t>(units, static_cast<uint64_t>(division.bounds.kinds()) +
+                                                         2 * StagesOf(shape) * std::max(1u, shape.pipeline().chunks()));
     const uint32_t data_ranks = static_cast<uint32_t>(ranks_.size()) / StagesOf(shape) / TensorOf(shape);
     std::vector<uint32_t> microbatches = MicrobatchesToTry(shape, inventory_, data_ranks);
     std::reverse(microbatches.begin(), microbatches.end());
@@ -212,8 +235,7 @@ class Search {
           Way way{.train = With(shape, strategy, recompute), .division = &division};
           way.train.mutable_batch()->set_microbatch(microbatch);
           if (offload) way.train.mutable_offload()->set_optimizer(true);
-          const auto what = [&] { return absl::StrCat("ways to run on ", ranks_.size(), " ranks"); };
-          absl::Status s = Spend(budget_, 10 * static_cast<uint64_t>(inventory_.units_size()), what);
+          absl::Status s = Spend(budget_, 10 * kinds + units / 4, what);
           if (s.ok()) s = Hold(budget_, ways_.size() * static_cast<uint64_t>(way.train.SpaceUsedLong()), what);
           if (!s.ok()) return s;
           way.least = division.bounds.Of(way.train, *cut);
@@ -226,16 +248,38 @@ class Search {
     return absl::OkStatus();
   }
 
-  // By the largest slot of the stage, which some rank of it does not exceed.
-  std::string WhyNot(const Least& least, uint32_t stages) const {
+  // The largest slot of the stage that needs most, which some rank of it does not exceed; 0: unknown.
+  uint64_t LargestSlot(const Least& least, uint32_t stages) const {
     const size_t each = ranks_.size() / stages;
     uint64_t most = 0;
     for (const RankPlace& rank : ranks_.subspan(least.stage * each, each)) {
-      if (rank.memory_bytes == 0) return "";
+      if (rank.memory_bytes == 0) return 0;
       most = std::max(most, rank.memory_bytes);
     }
-    if (SlotBytesFor(least.bytes()) <= most) return "";
+    return most;
+  }
+
+  std::string WhyNot(const Least& least, uint32_t stages) const {
+    const uint64_t most = LargestSlot(least, stages);
+    if (most == 0 || SlotBytesFor(least.bytes()) <= most) return "";
     return absl::StrCat(LargestPart(least), " of at least ", FormatBytes(least.bytes()));
+  }
+
+  // It would not fit if its bound were as loose as that of one in the same order that was planned and did not. Where a
+  // plan takes much of the budget, those that may fit come first.
+  bool LooksUnfit(const Way& way) const {
+    const uint64_t most = LargestSlot(way.least, StagesOf(way.train));
+    if (most == 0) return false;
+    return std::any_of(planned_.begin(), planned_.end(), [&](const Planned& p) {
+      const Train &mine = way.train, &other = p.way->train;
+      const bool alike = (StagesOf(mine) > 1) == (StagesOf(other) > 1) &&
+                         mine.pipeline().schedule() == other.pipeline().schedule() &&
+                         mine.pipeline().chunks() == other.pipeline().chunks() &&
+                         mine.activation_checkpointing() == other.activation_checkpointing();
+      if (!alike || p.unfit.empty()) return false;
+      const double loose = static_cast<double>(p.peak) / static_cast<double>(p.way->least.bytes());
+      return SlotBytesFor(static_cast<uint64_t>(loose * static_cast<double>(way.least.bytes()))) > most;
+    });
   }
 
   absl::Status PlanOne(const Way& way) {
@@ -303,6 +347,8 @@ class Search {
   const Hardware& hardware_;
   Budget* const budget_;
   std::deque<Division> divisions_;
+  std::map<std::tuple<uint32_t, uint32_t, bool>, absl::StatusOr<pipeline::StageOfUnit>> cuts_;
+  std::vector<std::pair<Train, absl::Status>> left_out_;  // meshes whose ways are not listed, and why
   std::deque<Way> ways_;
   std::vector<Planned> planned_;
   bool exhausted_ = false;
@@ -394,6 +440,10 @@ absl::StatusOr<Choice> Search::Choose() const {
     }
     for (const auto& [number, way] : best) {
       if (!shown(number)) add(CandidateOf(*way, *winner));
+    }
+    for (const auto& [train, why] : left_out_) {
+      if (shown(axis(train))) continue;
+      add({.name = MixName(train), .train = train, .lost = "is too much work to plan", .least = true});
     }
   }
   return choice;

@@ -152,6 +152,32 @@ TEST(ChooseMesh, AThousandRanksAreWithinTheBudget) {
   EXPECT_TRUE(CompileWhole(choice->train(), inventory, choice->memory_plan, &budget).ok()) << "some is left for it";
 }
 
+// As many layers as no one trains, and still an answer.
+TEST(ChooseMesh, ThousandsOfLayersArePlanned) {
+  const Train train = Blocks(4096, 256, 256);
+  const Hardware h100 = *FindHardware("h100");
+  const Inventory inventory = *models::MakeInventory(train.model(), DEVICE_CUDA);
+  Budget budget;
+  const auto choice = ChooseMesh(train, inventory, FullNodes(256, 8, 80 * kGib), h100, &budget);
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_TRUE(choice->fits) << TextOf(*choice);
+  EXPECT_GE(choice->candidates.size(), 5u) << TextOf(*choice);
+}
+
+// A mesh whose cut takes all of its part of the budget has lost, and the others are looked at.
+TEST(ChooseMesh, AMeshThatIsTooMuchWorkHasLost) {
+  const Train train = Blocks(200, 512, 64);
+  const Hardware h100 = *FindHardware("h100");
+  const Inventory inventory = *models::MakeInventory(train.model(), DEVICE_CUDA);
+  Budget budget({.work = 1'500'000});
+  const auto choice = ChooseMesh(train, inventory, FullNodes(16, 8, 80 * kGib), h100, &budget);
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_TRUE(choice->fits) << TextOf(*choice);
+  EXPECT_TRUE(std::any_of(choice->candidates.begin(), choice->candidates.end(), [](const Candidate& c) {
+    return c.train.parallel().pipeline() > 1 && c.lost == "is too much work to plan";
+  })) << TextOf(*choice);
+}
+
 TEST(ChooseMesh, OfWhatIsChosenARecordHasTheFields) {
   Train train = Blocks(8, 512, 8);
   train.mutable_parallel()->clear_auto_(), train.mutable_parallel()->set_pipeline(4);

@@ -170,10 +170,14 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
   bool least = false;
   for (const v1::CandidatePlan& c : plan.candidates()) {
     const char* bound = c.least() ? "> " : "";
-    least |= c.least();
+    const bool bounded = c.step_seconds() > 0;  // otherwise nothing is known of it
+    least |= c.least() && bounded;
     std::vector<Cell> cells = {Cell(c.strategy(), c.strategy() == plan.strategy() ? Colour::kGreen : Colour::kNone),
-                               absl::StrCat(bound, FormatBytes(c.peak_bytes())),
-                               absl::StrCat(bound, Seconds(c.step_seconds())), c.unfit().empty() ? "yes" : "no"};
+                               bounded ? absl::StrCat(bound, FormatBytes(c.peak_bytes())) : "-",
+                               bounded ? absl::StrCat(bound, Seconds(c.step_seconds())) : "-",
+                               !bounded            ? "-"
+                               : c.unfit().empty() ? "yes"
+                                                   : "no"};
     if (reasons) cells.emplace_back(c.lost().empty() ? "chosen" : c.lost());
     table.Add(std::move(cells));
   }

@@ -1,9 +1,11 @@
 #include "strategies/pipeline/cut.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 
@@ -31,6 +33,9 @@ class Cutter {
     }
   }
 
+  size_t units() const { return until_.size() - 1; }
+  // Of the units before `end`.
+  double WorkUntil(size_t end) const { return until_[end].work; }
   // Of units [begin, end) as a chunk.
   Load Of(size_t begin, size_t end, const ChunkPlace& place) const {
     const UnitLoad &a = until_[begin], &b = until_[end];
@@ -43,29 +48,142 @@ class Cutter {
   std::vector<UnitLoad> until_;  // by unit: of those before it
 };
 
-}  // namespace
+// Cuts into one chunk at each place, by the chunks' ends. With a unit more a chunk takes no less. So if any cut stays
+// within a bound, then also the one whose chunks, from the first on, take as many units as they can.
+class Ends {
+ public:
+  Ends(const Cutter& cutter, absl::Span<const ChunkPlace> places) : cutter_(cutter), places_(places) {}
 
-std::vector<UnitLoad> LoadsOf(const Inventory& inventory) {
-  std::vector<UnitLoad> loads;
-  const int first_trained = models::FirstTrained(inventory);
-  for (int u = 0; u < inventory.units_size(); ++u) {
-    const Unit& unit = inventory.units(u);
-    UnitLoad& load = loads.emplace_back();
-    load.work = (u < first_trained ? 1 : 3) * unit.forward_flops();  // a backward takes twice a forward
-    for (const Tensor& tensor : unit.tensors()) load.elements += static_cast<double>(models::Elements(tensor));
-    load.kept_bytes = u < first_trained ? 0 : static_cast<double>(unit.saved_bytes());
+  Load WorstOf(const std::vector<size_t>& ends) const {
+    Load worst;
+    for (size_t c = 0; c < ends.size(); ++c)
+      worst = Worst(worst, cutter_.Of(c == 0 ? 0 : ends[c - 1], ends[c], places_[c]));
+    return worst;
   }
-  return loads;
-}
 
-absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
-                             strategies::Budget* budget) {
-  const size_t count = units.size(), chunks = places.size();
-  const auto what = [&] {
-    return absl::StrCat("a cut of ", count, " units into ", chunks, " chunks; use fewer stages or chunks");
-  };
+  // Each as far as it can be. False: no cut stays within `most`.
+  bool Furthest(const Load& most, std::vector<size_t>& ends) {
+    ends.resize(places_.size());
+    for (size_t c = 0, begin = 0; c < ends.size(); begin = ends[c++]) {
+      ends[c] = Reach(c, begin, most);
+      if (ends[c] == begin) return false;
+    }
+    return ends.back() == cutter_.units();
+  }
+
+  // Each as near as it can be. REQUIRES: some cut stays within `most`.
+  std::vector<size_t> Nearest(const Load& most) {
+    std::vector<size_t> ends(places_.size(), cutter_.units());
+    for (size_t c = ends.size(); c-- > 1;) {
+      size_t least = c, fits = ends[c] - 1;  // begins of the chunk; other chunks need a unit each
+      while (least < fits) {
+        const size_t middle = least + (fits - least) / 2;
+        if (Within(cutter_.Of(middle, ends[c], places_[c]), most)) {
+          fits = middle;
+        } else {
+          least = middle + 1;
+        }
+        ++tried_;
+      }
+      ends[c - 1] = fits;
+    }
+    return ends;
+  }
+
+  // How far the chunk can go from `begin`, so that later ones have a unit each; `begin`: one unit is too much.
+  size_t Reach(size_t chunk, size_t begin, const Load& most) {
+    size_t fits = begin, last = cutter_.units() - (places_.size() - chunk - 1);
+    while (fits < last) {
+      const size_t middle = fits + (last - fits + 1) / 2;
+      if (Within(cutter_.Of(begin, middle, places_[chunk]), most)) {
+        fits = middle;
+      } else {
+        last = middle - 1;
+      }
+      ++tried_;
+    }
+    return fits;
+  }
+
+  // Whether each chunk has a unit and is within `most`.
+  bool Hold(const std::vector<size_t>& ends, const Load& most) const {
+    for (size_t c = 0, begin = 0; c < ends.size(); begin = ends[c++]) {
+      if (ends[c] <= begin || !Within(cutter_.Of(begin, ends[c], places_[c]), most)) return false;
+    }
+    return true;
+  }
+
+  uint64_t TakeTried() { return std::exchange(tried_, 0); }
+
+ private:
+  static bool Within(const Load& load, const Load& most) {
+    return load.lacking <= most.lacking && std::pair(load.seconds, load.kept) <= std::pair(most.seconds, most.kept);
+  }
+
+  const Cutter& cutter_;
+  const absl::Span<const ChunkPlace> places_;
+  uint64_t tried_ = 0;
+};
+
+// Between the nearest and the furthest ends, so that chunks take about as long as each other: where that is not
+// possible for one, it ends at its bound, and those on either side of it are evened out on their own.
+class Evened {
+ public:
+  Evened(const Cutter& cutter, absl::Span<const ChunkPlace> places, std::vector<size_t> nearest,
+         std::vector<size_t> furthest)
+      : cutter_(cutter),
+        nearest_(std::move(nearest)),
+        furthest_(std::move(furthest)),
+        speed_until_(1),
+        ends_(furthest_) {
+    for (const ChunkPlace& place : places) speed_until_.push_back(speed_until_.back() + place.speed);
+    Between(0, places.size());
+  }
+  const std::vector<size_t>& ends() const { return ends_; }
+
+ private:
+  // Where chunks [first, last) end, of which the last one's end is known.
+  void Between(size_t first, size_t last) {
+    const double begin = cutter_.WorkUntil(first == 0 ? 0 : ends_[first - 1]),
+                 rate = (cutter_.WorkUntil(ends_[last - 1]) - begin) / (speed_until_[last] - speed_until_[first]);
+    size_t bound = last;
+    double most = 0;
+    for (size_t c = first; c + 1 < last; ++c) {
+      const double until = begin + rate * (speed_until_[c + 1] - speed_until_[first]);
+      ends_[c] = NearestTo(until, nearest_[c], furthest_[c]);
+      const double off = std::max(cutter_.WorkUntil(nearest_[c]) - until, until - cutter_.WorkUntil(furthest_[c]));
+      if (off > most) most = off, bound = c;
+    }
+    if (bound == last) return;
+    Between(first, bound + 1);
+    Between(bound + 1, last);
+  }
+
+  size_t NearestTo(double work, size_t from, size_t to) const {
+    const size_t first = from;
+    while (from < to) {
+      const size_t middle = from + (to - from) / 2;
+      if (cutter_.WorkUntil(middle) < work) {
+        from = middle + 1;
+      } else {
+        to = middle;
+      }
+    }
+    const bool before = from > first && work - cutter_.WorkUntil(from - 1) <= cutter_.WorkUntil(from) - work;
+    return before ? from - 1 : from;
+  }
+
+  const Cutter& cutter_;
+  const std::vector<size_t> nearest_, furthest_;
+  std::vector<double> speed_until_;  // by chunk: of those before it
+  std::vector<size_t> ends_;
+};
+
+// By dynamic programming: no other cut is better. Its work grows with the square of the number of units.
+absl::StatusOr<std::vector<size_t>> ExactEnds(const Cutter& cutter, absl::Span<const ChunkPlace> places,
+                                              strategies::Budget* budget, absl::FunctionRef<std::string()> what) {
+  const size_t count = cutter.units(), chunks = places.size();
   if (absl::Status s = strategies::Hold(budget, chunks * (count + 1) * sizeof(int), what); !s.ok()) return s;
-  const Cutter cutter(units);
   // By number of units: the least that the worst of so many chunks may take; and, by chunk too, where the last begins.
   constexpr double kNone = std::numeric_limits<double>::infinity();
   std::vector<Load> least(count + 1, {kNone, kNone, kNone}), next;
@@ -89,11 +207,76 @@ absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const 
     std::swap(least, next);
     if (absl::Status s = strategies::Spend(budget, count + tried, what); !s.ok()) return s;
   }
-  Cut cut{.begins = std::vector<int>(chunks)};
-  size_t end = count;
-  for (size_t c = chunks; c-- > 0; end = static_cast<size_t>(cut.begins[c])) {
-    cut.begins[c] = begin[c][end];
-    const double lacking = cutter.Of(static_cast<size_t>(cut.begins[c]), end, places[c]).lacking;
+  std::vector<size_t> ends(chunks, count);
+  for (size_t c = chunks; c-- > 1;) ends[c - 1] = static_cast<size_t>(begin[c][ends[c]]);
+  return ends;
+}
+
+// By bisection of the bound on the slowest chunk: in places * log(units) for each half. Best if places are alike;
+// otherwise a small chunk between two large ones may be missed, for which some chunk takes less than it can.
+absl::StatusOr<std::vector<size_t>> BisectedEnds(const Cutter& cutter, absl::Span<const ChunkPlace> places,
+                                                 strategies::Budget* budget, absl::FunctionRef<std::string()> what) {
+  Ends all(cutter, places);
+  constexpr double kAny = std::numeric_limits<double>::infinity();
+  std::vector<size_t> furthest, tried;
+  all.Furthest({kAny, kAny, kAny}, furthest);
+  Load best = all.WorstOf(furthest);
+  // The least of each part, given that of those before it: half of what is left is tried until nothing is between.
+  Load most{kAny, kAny, kAny};
+  for (double Load::*part : {&Load::lacking, &Load::seconds, &Load::kept}) {
+    for (double least = 0; least < best.*part;) {
+      const double middle = least + (best.*part - least) / 2;
+      most.*part = middle < best.*part ? middle : least;
+      if (all.Furthest(most, tried)) {
+        std::swap(furthest, tried);
+        best = all.WorstOf(furthest);
+      } else {
+        least = std::nextafter(most.*part, kAny);
+      }
+      if (absl::Status s = strategies::Spend(budget, all.TakeTried(), what); !s.ok()) return s;
+    }
+    most.*part = best.*part;
+  }
+  const std::vector<size_t> nearest = all.Nearest(most);
+  std::vector<size_t> ends = Evened(cutter, places, nearest, furthest).ends();
+  for (size_t c = 0, begin = 0; c < ends.size(); begin = ends[c++]) {
+    ends[c] = std::min(std::max({ends[c], nearest[c], begin + 1}), all.Reach(c, begin, most));
+  }
+  const absl::Status status = strategies::Spend(budget, all.TakeTried(), what);
+  if (!status.ok()) return status;
+  return all.Hold(ends, most) ? ends : furthest;
+}
+
+}  // namespace
+
+std::vector<UnitLoad> LoadsOf(const Inventory& inventory) {
+  std::vector<UnitLoad> loads;
+  const int first_trained = models::FirstTrained(inventory);
+  for (int u = 0; u < inventory.units_size(); ++u) {
+    const Unit& unit = inventory.units(u);
+    UnitLoad& load = loads.emplace_back();
+    load.work = (u < first_trained ? 1 : 3) * unit.forward_flops();  // a backward takes twice a forward
+    for (const Tensor& tensor : unit.tensors()) load.elements += static_cast<double>(models::Elements(tensor));
+    load.kept_bytes = u < first_trained ? 0 : static_cast<double>(unit.saved_bytes());
+  }
+  return loads;
+}
+
+absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
+                             strategies::Budget* budget) {
+  constexpr size_t kMostExact = 512;  // units
+  const auto what = [&] {
+    return absl::StrCat("a cut of ", units.size(), " units into ", places.size(),
+                        " chunks; use fewer stages or chunks");
+  };
+  const Cutter cutter(units);
+  const absl::StatusOr<std::vector<size_t>> ends =
+      units.size() <= kMostExact ? ExactEnds(cutter, places, budget, what) : BisectedEnds(cutter, places, budget, what);
+  if (!ends.ok()) return ends.status();
+  Cut cut;
+  for (size_t c = 0, begin = 0; c < places.size(); begin = (*ends)[c++]) {
+    cut.begins.push_back(static_cast<int>(begin));
+    const double lacking = cutter.Of(begin, (*ends)[c], places[c]).lacking;
     if (lacking > cut.lacking_bytes) cut.lacking_bytes = lacking, cut.lacks = static_cast<uint32_t>(c);
   }
   return cut;
@@ -159,7 +342,7 @@ absl::StatusOr<Cut> CutStages(absl::Span<const UnitLoad> units, absl::Span<const
   absl::StatusOr<Cut> cut = CutUnits(units, by_chunk, budget);
   if (!cut.ok() || chunks == places.size()) return cut;
   // Each try looks at all chunks.
-  constexpr size_t kMostSteps = 4'000'000;
+  constexpr size_t kMostSteps = 1'000'000;
   const auto what = [&] { return absl::StrCat("a cut into ", chunks, " chunks; use fewer stages or chunks"); };
   StageLoads loads(units, places, stage_of_chunk);
   auto best = loads.Of(cut->begins);

@@ -43,8 +43,9 @@ struct Cut {
 };
 
 // No chunk is empty. The k-th chunk is at places[k]. Of the cuts that fit, one whose slowest chunk takes the least
-// time, and, of these, keeps least; by dynamic programming, so no other cut is better. A stage of several chunks has a
-// place for each of them, with its share of the stage's memory. REQUIRES: 1 <= places <= units. Errors of the budget.
+// time, and, of these, keeps least: no other cut of up to 512 units is better; of more units, none at places that are
+// alike. A stage of several chunks has a place for each of them, with its share of the stage's memory. REQUIRES: 1 <=
+// places <= units. Errors of the budget.
 absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
                              strategies::Budget* budget = nullptr);
 

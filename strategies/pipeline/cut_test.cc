@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <limits>
 #include <random>
 #include <tuple>
 
@@ -84,6 +86,58 @@ TEST(CutStages, ChunksOfAStageShareItsMemory) {
   EXPECT_EQ(cut.lacking_bytes, 0);
   EXPECT_EQ(CutStages(units, {places[1], places[0]}, {0, 1, 0, 1})->lacking_bytes, 9) << "11 bytes in 2";
   EXPECT_EQ(CutStages(units, {places[1], places[0]}, {0, 1, 0, 1})->lacks, 0u);
+}
+
+// A layer's work has a price of its own, as dense and sparse layers have, and the last has that of a head. The least
+// bound of the slowest chunk by dynamic programming, for which each chunk's begin is tried.
+TEST(CutUnits, OfThousandsOfUnitsTheSlowestChunkIsAsFastAsCanBe) {
+  std::mt19937 random(3);
+  for (const size_t chunks : {2u, 3u, 7u, 32u}) {
+    std::vector<UnitLoad> units(600 + random() % 300);
+    for (UnitLoad& unit : units) unit = {.work = static_cast<double>(1 + random() % 5), .elements = 1, .kept_bytes = 1};
+    units.back().work = 20;
+    std::vector<double> until(1);
+    for (const UnitLoad& unit : units) until.push_back(until.back() + unit.work);
+    std::vector<double> least = until;  // of one chunk, by its end
+    for (size_t c = 1; c < chunks; ++c) {
+      for (size_t end = units.size(); end > c; --end) {
+        double best = std::numeric_limits<double>::infinity();
+        for (size_t begin = c; begin < end; ++begin)
+          best = std::min(best, std::max(least[begin], until[end] - until[begin]));
+        least[end] = best;
+      }
+    }
+    const Cut cut = *CutUnits(units, std::vector<ChunkPlace>(chunks));
+    double slowest = 0, fastest = until.back();
+    for (size_t c = 0; c < chunks; ++c) {
+      const size_t end = c + 1 < chunks ? static_cast<size_t>(cut.begins[c + 1]) : units.size();
+      ASSERT_LT(cut.begins[c], static_cast<int>(end));
+      const double work = until[end] - until[static_cast<size_t>(cut.begins[c])];
+      slowest = std::max(slowest, work), fastest = std::min(fastest, work);
+    }
+    EXPECT_EQ(slowest, least.back()) << chunks;
+    EXPECT_GT(fastest, slowest - 26) << "and the others are about as slow: " << chunks;
+  }
+}
+
+// 4,096 layers and a head of two layers' work: 4,098 on 256 chunks is 16.008, so one takes 17. Memory for 15 layers on
+// the first 16 chunks leaves 3,858 for 240: 16.07.
+TEST(CutUnits, ThousandsOfUnitsTakeLittleWork) {
+  std::vector<UnitLoad> units(4098, {.work = 1, .elements = 1});
+  units.front().work = 0, units.back().work = 2;
+  std::vector<ChunkPlace> places(256);
+  for (const bool little_memory : {false, true}) {
+    strategies::Budget budget({.work = 2'000'000});
+    for (size_t c = 0; little_memory && c < 16; ++c) places[c].element_bytes = 1, places[c].room_bytes = 15;
+    const auto cut = CutUnits(units, places, &budget);
+    ASSERT_TRUE(cut.ok()) << cut.status();
+    EXPECT_EQ(cut->lacking_bytes, 0);
+    for (size_t c = 0; c < 256; ++c) {
+      const int end = c + 1 < 256 ? cut->begins[c + 1] : 4098, size = end - cut->begins[c];
+      EXPECT_LE(size, little_memory && c < 16 ? 15 : 17) << c;
+      EXPECT_GE(size, 14) << c;
+    }
+  }
 }
 
 TEST(CutUnits, WorkIsCounted) {
