@@ -103,6 +103,7 @@ class Search {
   // left out. Errors of the budget: all are.
   absl::Status List(bool offload) {
     const uint32_t all = static_cast<uint32_t>(ranks_.size()), units = static_cast<uint32_t>(inventory_.units_size());
+    list_until_ = budget_->spent() + budget_->left() / 2;  // the rest is for their plans
     const bool cuts = models::CheckOutputs(inventory_).ok() && !train_.offload().activations();
     for (uint32_t stages = 1; stages <= std::min({all, units, kMaxStages}); ++stages) {
       if (all % stages != 0 || (stages > 1 && !cuts)) continue;
@@ -121,8 +122,11 @@ class Search {
   }
 
   // Plans them, those that may be fastest first; and, if none of these fits, those that may need least. One of each
-  // mesh comes first: bounds of different meshes are not equally close.
-  absl::Status Plan() {
+  // mesh comes first: bounds of different meshes are not equally close. While nothing fits, at most `share` of the work
+  // that is left is spent.
+  absl::Status Plan(double share) {
+    plan_until_ = budget_->spent() + static_cast<uint64_t>(share * static_cast<double>(budget_->left()));
+    exhausted_ = false;
     const size_t before = planned_.size();
     const auto seconds = [](const Way& way) { return way.least.seconds; };
     absl::Status status = PlanInOrder(before + kMostPlanned, seconds, kTriesOfAMesh);
@@ -149,7 +153,6 @@ class Search {
     return std::any_of(planned_.begin(), planned_.end(), [](const Planned& p) { return p.unfit.empty(); });
   }
   bool Nothing() const { return planned_.empty(); }
-  bool exhausted() const { return exhausted_; }
 
   absl::StatusOr<Choice> Choose() const;
 
@@ -219,9 +222,8 @@ class Search {
   absl::Status ListShape(const Train& shape, Division& division, bool offload) {
     const absl::StatusOr<pipeline::StageOfUnit>& cut = CutOf(shape);
     if (!cut.ok()) return cut.status();
-    // Some is left for the plans.
     const auto what = [&] { return absl::StrCat("ways to run on ", ranks_.size(), " ranks"); };
-    if (budget_->spent() > budget_->left()) return absl::ResourceExhaustedError(what());
+    if (budget_->spent() > list_until_) return absl::ResourceExhaustedError(what());
     const auto units = static_cast<uint64_t>(inventory_.units_size());
     const uint64_t kinds = std::min<uint64_t>(units, static_cast<uint64_t>(division.bounds.kinds()) +
                                                          2 * StagesOf(shape) * std::max(1u, shape.pipeline().chunks()));
@@ -283,6 +285,10 @@ class Search {
   }
 
   absl::Status PlanOne(const Way& way) {
+    if (budget_->spent() > plan_until_ && !planned_.empty() && !AnyFits()) {
+      exhausted_ = true;
+      return absl::OkStatus();
+    }
     const Inventory& inventory = way.division->inventory;
     // Roles, and who of each group is on which node.
     absl::Status status = Spend(budget_, kWorkPerRank * ranks_.size(),
@@ -351,6 +357,7 @@ class Search {
   std::vector<std::pair<Train, absl::Status>> left_out_;  // meshes whose ways are not listed, and why
   std::deque<Way> ways_;
   std::vector<Planned> planned_;
+  uint64_t list_until_ = 0, plan_until_ = 0;  // work
   bool exhausted_ = false;
 };
 
@@ -504,11 +511,11 @@ absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory
   Budget part = budget == nullptr ? Budget() : budget->Part(kBudgetShare);
   Search search(train, inventory, ranks, hardware, &part);
   absl::Status status = search.List(/*offload=*/false);
-  if (status.ok()) status = search.Plan();
-  if (status.ok() && !search.AnyFits() && !search.exhausted() && inventory.device() == DEVICE_CUDA &&
-      !train.has_offload()) {
+  const bool may_offload = inventory.device() == DEVICE_CUDA && !train.has_offload();
+  if (status.ok()) status = search.Plan(may_offload ? 0.5 : 1);
+  if (status.ok() && !search.AnyFits() && may_offload) {
     status = search.List(/*offload=*/true);
-    if (status.ok()) status = search.Plan();
+    if (status.ok()) status = search.Plan(1);
   }
   if (status.ok() && search.Nothing()) status = search.PlanLeast();
   if (budget != nullptr) budget->Charge(part);

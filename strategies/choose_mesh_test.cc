@@ -164,6 +164,22 @@ TEST(ChooseMesh, ThousandsOfLayersArePlanned) {
   EXPECT_GE(choice->candidates.size(), 5u) << TextOf(*choice);
 }
 
+// 70.6G parameters with 16 bytes of state each are 70.6 GB on each of 16 ranks, and activations need the rest of 80 GiB
+// and more. In host memory there is room for all but weights and gradients.
+TEST(ChooseMesh, WhereNothingElseFitsStateIsOffloaded) {
+  Train train;
+  train.mutable_model()->mutable_llama()->set_size(LLAMA_SIZE_70B);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_strategy()->mutable_auto_();
+  train.mutable_parallel()->set_auto_(true);
+  train.mutable_batch()->set_sequences(1024);
+  train.mutable_precision()->set_compute(DTYPE_BF16);
+  train.mutable_optimizer()->mutable_adamw();
+  const Choice choice = MixOf(train, FullNodes(16, 8, 80 * kGib), *FindHardware("h100"));
+  EXPECT_TRUE(choice.fits) << TextOf(choice);
+  EXPECT_TRUE(choice.train().offload().optimizer()) << TextOf(choice);
+}
+
 // A mesh whose cut takes all of its part of the budget has lost, and the others are looked at.
 TEST(ChooseMesh, AMeshThatIsTooMuchWorkHasLost) {
   const Train train = Blocks(200, 512, 64);
