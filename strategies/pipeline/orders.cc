@@ -6,18 +6,33 @@
 namespace muster::pipeline {
 namespace {
 
+// How many microbatches pass the chunks together, one group after the other: as many as there are stages, so that the
+// first is ready for the next chunk when the last leaves this one. Those that are left over go with the first few
+// groups: a later group that is larger would wait for microbatches that come after those it waits for, and a last one
+// of the left-over ones alone would idle. A few, so that steps of many microbatches differ only in how many groups are
+// alike.
+std::vector<uint32_t> GroupsOf(const OrderOptions& options) {
+  constexpr uint32_t kLarger = 4;
+  const uint32_t groups = std::max(1u, options.microbatches / options.stages);
+  if (groups == 1) return {options.microbatches};
+  std::vector<uint32_t> sizes(groups, options.stages);
+  const uint32_t left_over = options.microbatches % options.stages;
+  for (uint32_t i = 0; i < left_over; ++i) ++sizes[i % std::min(groups, kLarger)];
+  return sizes;
+}
+
 // All forwards, or all backwards, in the order in which a stage computes them.
-std::vector<Phase> InGroups(const OrderOptions& options, PhaseKind kind) {
-  const bool backward = kind == PhaseKind::kBackward;
+std::vector<Phase> InGroups(const std::vector<uint32_t>& sizes, uint32_t chunks, PhaseKind kind) {
   std::vector<Phase> phases;
-  for (uint32_t first = 0; first < options.microbatches; first += options.stages) {
-    const uint32_t end = std::min(options.microbatches, first + options.stages);
-    for (uint32_t c = 0; c < options.chunks; ++c) {
-      const uint32_t chunk = backward ? options.chunks - 1 - c : c;
-      for (uint32_t m = first; m < end; ++m) {
+  uint32_t first = 0;
+  for (const uint32_t size : sizes) {
+    for (uint32_t c = 0; c < chunks; ++c) {
+      const uint32_t chunk = kind == PhaseKind::kBackward ? chunks - 1 - c : c;
+      for (uint32_t m = first; m < first + size; ++m) {
         phases.push_back({kind, static_cast<int32_t>(chunk), static_cast<int32_t>(m)});
       }
     }
+    first += size;
   }
   return phases;
 }
@@ -26,35 +41,30 @@ std::vector<Phase> InGroups(const OrderOptions& options, PhaseKind kind) {
 // stage, and then back through all stages after it.
 size_t WarmUp(const OrderOptions& options, uint32_t stage) {
   const size_t after = options.stages - 1 - stage;  // stages
-  if (options.chunks == 1) return after;
-  return 2 * after + (options.chunks - 1) * options.stages;
+  if (options.chunks == 1) return std::min<size_t>(after, options.microbatches);
+  const size_t through = 2 * after + (options.chunks - 1) * size_t{GroupsOf(options)[0]};
+  return std::min(through, size_t{options.chunks} * options.microbatches);
 }
 
 }  // namespace
 
 std::vector<Phase> GPipe(const OrderOptions& options) {
-  std::vector<Phase> phases = InGroups({1, options.chunks, options.microbatches}, PhaseKind::kForward);
-  for (const Phase& phase : InGroups({1, options.chunks, options.microbatches}, PhaseKind::kBackward)) {
-    phases.push_back(phase);
-  }
+  const std::vector<uint32_t> each(options.microbatches, 1);
+  std::vector<Phase> phases = InGroups(each, options.chunks, PhaseKind::kForward);
+  for (const Phase& phase : InGroups(each, options.chunks, PhaseKind::kBackward)) phases.push_back(phase);
   return phases;
 }
 
-// Where the last group is not full, the order is that of a full one without the microbatches that do not exist: what is
-// left of an order that does not block does not block either.
 std::vector<Phase> OneForwardOneBackward(const OrderOptions& options, uint32_t stage) {
-  OrderOptions full = options;
-  full.microbatches = (options.microbatches + options.stages - 1) / options.stages * options.stages;
-  const std::vector<Phase> forward = InGroups(full, PhaseKind::kForward),
-                           backward = InGroups(full, PhaseKind::kBackward);
-  const size_t all = forward.size(), warm_up = std::min(all, WarmUp(full, stage));
+  const std::vector<uint32_t> groups = GroupsOf(options);
+  const std::vector<Phase> forward = InGroups(groups, options.chunks, PhaseKind::kForward),
+                           backward = InGroups(groups, options.chunks, PhaseKind::kBackward);
+  const size_t all = forward.size(), warm_up = WarmUp(options, stage);
   std::vector<Phase> phases(forward.begin(), forward.begin() + static_cast<std::ptrdiff_t>(warm_up));
   for (size_t i = 0; i < all; ++i) {
     if (warm_up + i < all) phases.push_back(forward[warm_up + i]);
     phases.push_back(backward[i]);
   }
-  std::erase_if(phases,
-                [&](const Phase& phase) { return phase.microbatch >= static_cast<int32_t>(options.microbatches); });
   return phases;
 }
 
@@ -115,11 +125,7 @@ uint32_t LeastInFlight(PipelineSchedule schedule, const OrderOptions& options, u
   if (schedule == PIPELINE_SCHEDULE_ZERO_BUBBLE && options.chunks > 1) {
     return std::min(options.microbatches, 2 * (options.stages - stage) - 1);
   }
-  // Without those of a last group that is not full.
-  const uint32_t left_over = options.microbatches % options.stages,
-                 missing = options.chunks == 1 || left_over == 0 ? 0 : options.chunks * (options.stages - left_over);
-  const auto warm_up = static_cast<uint32_t>(WarmUp(options, stage)) + 1;
-  return std::min(all, warm_up > missing ? warm_up - missing : 1);
+  return std::min(all, static_cast<uint32_t>(WarmUp(options, stage)) + 1);
 }
 
 std::vector<Phase> OrderOf(PipelineSchedule schedule, const OrderOptions& options, uint32_t stage) {

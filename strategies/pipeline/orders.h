@@ -22,8 +22,9 @@ std::vector<Phase> GPipe(const OrderOptions& options);
 
 // Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
 // sections 2.2.1 (one chunk: PipeDream-Flush, 1F1B) and 2.2.2 (several: interleaved). With one chunk at most stages -
-// stage microbatches are between their forward and their backward. Microbatches pass the chunks in groups of `stages`;
-// the last group may have fewer.
+// stage microbatches are between their forward and their backward. Microbatches pass several chunks in groups of
+// `stages`, the first groups with those that are left over, so that all idle no longer than published, (stages - 1)
+// forwards and backwards of a chunk. (PyTorch's ScheduleInterleaved1F1B has equal groups, where the number allows it.)
 std::vector<Phase> OneForwardOneBackward(const OrderOptions& options, uint32_t stage);
 
 // Qi et al. 2024, "Zero Bubble Pipeline Parallelism", section 2.3 and figure 3: ZB-H1. 1F1B whose gradients of weights

@@ -56,6 +56,18 @@ TEST(Orders, InterleavedAsPublished) {
                                "F0.0 F0.1 F0.2 F0.3 F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3 F0.4 B0.0"));
 }
 
+// Nine microbatches on four stages: five pass both chunks, and then four.
+TEST(Orders, MicrobatchesThatAreLeftOverGoWithTheFirstGroups) {
+  const OrderOptions options{.stages = 4, .chunks = 2, .microbatches = 9};
+  EXPECT_EQ(Text(OneForwardOneBackward(options, 3), true),
+            "F0.0 F0.1 F0.2 F0.3 F0.4 F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3 F1.4 B1.4 F0.5 B0.0 F0.6 B0.1 F0.7 B0.2 "
+            "F0.8 B0.3 F1.5 B0.4 F1.6 B1.5 F1.7 B1.6 F1.8 B1.7 B1.8 B0.5 B0.6 B0.7 B0.8");
+  // Of many the first four groups are larger by at most one where three are left over.
+  const std::vector<Phase> many = OneForwardOneBackward({.stages = 4, .chunks = 2, .microbatches = 403}, 3);
+  const auto second_chunk = std::find_if(many.begin(), many.end(), [](const Phase& p) { return p.chunk == 1; });
+  EXPECT_EQ(second_chunk - many.begin(), 5);
+}
+
 // Figure 3 (top) of Qi et al. 2024: ZB-H1 on four devices with eight microbatches, device 1 first.
 TEST(Orders, ZeroBubbleH1AsPublished) {
   const OrderOptions options{.stages = 4, .chunks = 1, .microbatches = 8};

@@ -86,6 +86,8 @@ absl::StatusOr<Curve> Peer::TrainGpt2(const nlohmann::json& config) { return Cur
 
 absl::StatusOr<Curve> Peer::TrainLlama(const nlohmann::json& config) { return CurveOf(Ask("llama_peer", config)); }
 
+absl::StatusOr<nlohmann::json> Peer::AskOrders(const nlohmann::json& config) { return Ask("orders_peer", config); }
+
 absl::StatusOr<nlohmann::json> Peer::AskResnet(const nlohmann::json& config) { return Ask("resnet_peer", config); }
 
 absl::StatusOr<nlohmann::json> Peer::AskTensors(const nlohmann::json& config) { return Ask("tensors_peer", config); }

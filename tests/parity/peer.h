@@ -42,6 +42,7 @@ class Peer {
   absl::StatusOr<Curve> TrainGpt2(const nlohmann::json& config);              // gpt2_peer.py
   absl::StatusOr<Curve> TrainLlama(const nlohmann::json& config);             // llama_peer.py
   absl::StatusOr<nlohmann::json> AskOptimizer(const nlohmann::json& config);  // optimizer_peer.py
+  absl::StatusOr<nlohmann::json> AskOrders(const nlohmann::json& config);     // orders_peer.py
   absl::StatusOr<nlohmann::json> AskResnet(const nlohmann::json& config);     // resnet_peer.py
   absl::StatusOr<nlohmann::json> AskTensors(const nlohmann::json& config);    // tensors_peer.py
 

@@ -12,11 +12,12 @@ import torch
 import gpt2_peer
 import llama_peer
 import optimizer_peer
+import orders_peer
 import resnet_peer
 import tensors_peer
 
-PEERS = {"gpt2_peer": gpt2_peer, "llama_peer": llama_peer, "optimizer_peer": optimizer_peer, "resnet_peer": resnet_peer,
-         "tensors_peer": tensors_peer}
+PEERS = {"gpt2_peer": gpt2_peer, "llama_peer": llama_peer, "optimizer_peer": optimizer_peer, "orders_peer": orders_peer,
+         "resnet_peer": resnet_peer, "tensors_peer": tensors_peer}
 
 torch.set_num_threads(1)
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
