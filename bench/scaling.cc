@@ -171,7 +171,7 @@ absl::Status Run(const Options& options) {
   }
   if (options.memory_bytes_per_second > 0) hardware->memory_bytes_per_second = options.memory_bytes_per_second;
   if (options.link_bytes_per_second > 0) hardware->inside.bytes_per_second = options.link_bytes_per_second;
-  if (options.link_seconds > 0) hardware->inside.seconds = options.link_seconds;
+  if (options.link_seconds > 0) hardware->inside.seconds = hardware->inside.ring_seconds = options.link_seconds;
   if (!options.stages.empty()) return RunPipelines(options, *hardware);
   nlohmann::ordered_json tree = {{"hardware", hardware->name}, {"assumptions", hardware->assumptions}};
   if (!options.json) {

@@ -76,13 +76,27 @@ GroupTopology TopologyOf(const GroupSpec& group, const Mesh& mesh, uint32_t stag
   return topology;
 }
 
+namespace {
+
+double TreeLatency(const GroupTopology& g, const Hardware& hardware) {
+  return Doublings(g.ranks / g.nodes + (g.ranks % g.nodes > 0 ? 1 : 0)) * hardware.inside.seconds +
+         Doublings(g.nodes) * hardware.between.seconds;
+}
+
+double RingLatency(const GroupTopology& g, const Hardware& hardware) {
+  const double inside = g.ranks - g.nodes, between = g.nodes - 1;  // hops
+  return between > 0 ? hardware.between.seconds + (between - 1) * hardware.between.ring_seconds +
+                           inside * hardware.inside.ring_seconds
+                     : hardware.inside.seconds + (inside - 1) * hardware.inside.ring_seconds;
+}
+
+}  // namespace
+
 OpCost Moved(const GroupTopology& g, const Hardware& hardware, double bytes, double incoming) {
   if (g.ranks <= 1) return {};
   const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : incoming / hardware.inside.bytes_per_second;
   const double between = bytes * (g.nodes - 1) / g.nodes / (g.least_on_node * hardware.between.bytes_per_second);
-  const double latency = Doublings(g.ranks / g.nodes + (g.ranks % g.nodes > 0 ? 1 : 0)) * hardware.inside.seconds +
-                         Doublings(g.nodes) * hardware.between.seconds;
-  return {.latency = latency, .work = g.nodes > 1 ? std::max(inside, between) : inside};
+  return {.latency = RingLatency(g, hardware), .work = g.nodes > 1 ? std::max(inside, between) : inside};
 }
 
 OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double samples, double computing,
@@ -332,8 +346,9 @@ class CostModel {
   OpCost Summed(int32_t group, double bytes) const {
     if (group < 0 || bytes == 0) return {};
     const double ranks = groups_[group].ranks;
-    const OpCost once = Moved(group, bytes, bytes * (ranks - 1) / ranks);
-    return {.latency = 2 * once.latency, .work = 2 * once.work};
+    if (ranks <= 1) return {};
+    return {.latency = 2 * TreeLatency(groups_[group], hardware_),
+            .work = 2 * Moved(group, bytes, bytes * (ranks - 1) / ranks).work};
   }
 
   // Of the op's units, where it names them. Reads and writes: weights and gradients, the gradient cleared for the next

@@ -4,11 +4,11 @@
 // twice a forward, and of one that is split, the gradients of weights take what the inventory says. A collective moves
 // data as rings and NCCL's trees do: into each rank, over the links of a node, all bytes but its own share; into each
 // node, over all its ports together, the share of the other nodes; the slower of the two counts. Its latency is that of
-// log2(ranks) hops; where the table is uneven, each share adds its own. A sum over ranks takes twice that. What units
-// exchange inside their passes adds to the time of compute. What is offloaded goes over the link to the host, inputs of
-// units as fp32, and is updated at the rate of its memory. With uneven ownership the rank that owns least bounds the
-// time, since it receives most. Every rank is assumed to be the slowest one: the most sequences, the most owned
-// elements.
+// a ring, so it grows with the ranks; where the table is uneven, each share adds its own. A sum over ranks takes twice
+// the bytes, and goes up and down a tree of log2(ranks) hops. What units exchange inside their passes adds to the time
+// of compute. What is offloaded goes over the link to the host, inputs of units as fp32, and is updated at the rate of
+// its memory. With uneven ownership the rank that owns least bounds the time, since it receives most. Every rank is
+// assumed to be the slowest one: the most sequences, the most owned elements.
 #pragma once
 
 #include <vector>

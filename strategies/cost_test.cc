@@ -18,8 +18,8 @@ Hardware Round() {
           .fp32_flops = 1e9,
           .bf16_flops = 2e9,
           .memory_bytes_per_second = 1e12,
-          .inside = {250e6, 1e-6},
-          .between = {25e6, 5e-6}};
+          .inside = {250e6, 1e-6, 0.5e-6},
+          .between = {25e6, 5e-6, 2e-6}};
 }
 
 Train TinyToCost() {
@@ -273,6 +273,22 @@ TEST(PredictStep, RanksShareTheCoresOfTheirNode) {
   const double alone = Predict(train, FullNodes(4, 4, 0), h).timeline.busy[0];
   h.at_full_speed = 2;  // of four
   EXPECT_GT(Predict(train, FullNodes(4, 4, 0), h).timeline.busy[0], 1.9 * alone);
+}
+
+// NCCL: nRanks - 1 steps, nNodes - 1 of them between nodes (src/graph/tuning.cc). A sum goes up and down a tree: no
+// more than log2 of them.
+TEST(Cost, ARingHasAHopForEachRank) {
+  const auto latency = [](uint32_t ranks, uint32_t nodes) {
+    return Moved({.ranks = ranks, .nodes = nodes, .least_on_node = ranks / nodes}, Round(), 0, 0).latency;
+  };
+  EXPECT_NEAR(latency(2, 1), 1e-6, 1e-12);
+  EXPECT_NEAR(latency(8, 1), (1 + 6 * 0.5) * 1e-6, 1e-12);
+  EXPECT_NEAR(latency(2, 2), 5e-6, 1e-12);
+  EXPECT_NEAR(latency(64, 8), (5 + 6 * 2 + 56 * 0.5) * 1e-6, 1e-12);
+  // 1,024 H100s: 896 hops over NVLink and 127 over InfiniBand.
+  const Hardware h100 = *FindHardware("h100");
+  EXPECT_NEAR(Moved({.ranks = 1024, .nodes = 128, .least_on_node = 8}, h100, 0, 0).latency,
+              10e-6 + 126 * 4e-6 + 896 * 1.9e-6, 1e-9);
 }
 
 // An all-gather or reduce-scatter is one op whatever the ranks; a collective of uneven shares pays for each share.

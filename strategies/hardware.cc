@@ -27,8 +27,8 @@ Hardware TwoCores(absl::string_view name, absl::string_view of, double bf16_flop
           .host_memory_bytes_per_second = 10e9,
           .host_bf16_flops = bf16_flops,
           .op_seconds = 20e-6,
-          .inside = {1.4e9, 100e-6},
-          .between = {1e9, 150e-6},
+          .inside = {1.4e9, 100e-6, 100e-6},
+          .between = {1e9, 150e-6, 150e-6},
           .sharing = Sharing::kProcessor};
 }
 
@@ -40,14 +40,17 @@ const std::vector<Hardware>& KnownHardware() {
   // Host memory is that of two sockets (eight channels of DDR5-4800, or of DDR4-3200 beside PCIe 4), divided among
   // eight GPUs, and PCIe 16 lanes each, at 80% of their rates. Its GEMMs in bf16 are those of a dozen cores, each as
   // fast as TwoCores: an assumption, not measured.
-  // NCCL's latency grows with the logarithm of the ranks (trees): about 20 us for eight GPUs of a node. A collective of
-  // uneven shares is a group of as many NCCL ops; 3 us for each is an assumption, not measured.
+  // NCCL's latency of a sum grows with the logarithm of the ranks (trees): about 20 us for eight GPUs of a node. That
+  // of a gather or a reduce-scatter grows with their number: 1.9 us for each rank over NVLink, 2.5 over PCIe and 4.0
+  // for each node over InfiniBand (hwLat in its src/graph/tuning.cc, Ring/LL128; Ethernet's is an assumption). A
+  // collective of uneven shares is a group of as many NCCL ops; 3 us for each is an assumption, not measured.
   static const auto* const known = new std::vector<Hardware>{
       {.name = "h100",
        .device = DEVICE_CUDA,
        .assumptions =
            "8 x H100 SXM a node: 445 TFLOP/s bf16 (45% of 989), 223 TFLOP/s TF32, 50 TFLOP/s fp32, 2.7 TB/s HBM3, "
-           "NVLink 4 360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop, PCIe 5 50 GB/s "
+           "NVLink 4 360 GB/s and 6 us a hop (1.9 of a ring), one 400G InfiniBand port a GPU 40 GB/s and 10 us (4), "
+           "PCIe 5 50 GB/s "
            "to the host, 60 GB/s of its memory and 1 TFLOP/s of its cores a GPU",
        .ranks_per_node = 8,
        .fp32_flops = 50e12,
@@ -58,14 +61,15 @@ const std::vector<Hardware>& KnownHardware() {
        .host_memory_bytes_per_second = 60e9,
        .host_bf16_flops = 1e12,
        .op_seconds = 30e-6,
-       .inside = {360e9, 6e-6},
-       .between = {40e9, 10e-6},
+       .inside = {360e9, 6e-6, 1.9e-6},
+       .between = {40e9, 10e-6, 4e-6},
        .share_seconds = 3e-6},
       {.name = "h200",
        .device = DEVICE_CUDA,
        .assumptions =
            "8 x H200 SXM a node: 445 TFLOP/s bf16 (45% of 989), 223 TFLOP/s TF32, 50 TFLOP/s fp32, 3.8 TB/s HBM3e, "
-           "NVLink 4 360 GB/s and 6 us a hop, one 400G InfiniBand port a GPU 40 GB/s and 10 us a hop, PCIe 5 50 GB/s "
+           "NVLink 4 360 GB/s and 6 us a hop (1.9 of a ring), one 400G InfiniBand port a GPU 40 GB/s and 10 us (4), "
+           "PCIe 5 50 GB/s "
            "to the host, 60 GB/s of its memory and 1 TFLOP/s of its cores a GPU",
        .ranks_per_node = 8,
        .fp32_flops = 50e12,
@@ -76,14 +80,15 @@ const std::vector<Hardware>& KnownHardware() {
        .host_memory_bytes_per_second = 60e9,
        .host_bf16_flops = 1e12,
        .op_seconds = 30e-6,
-       .inside = {360e9, 6e-6},
-       .between = {40e9, 10e-6},
+       .inside = {360e9, 6e-6, 1.9e-6},
+       .between = {40e9, 10e-6, 4e-6},
        .share_seconds = 3e-6},
       {.name = "a100",
        .device = DEVICE_CUDA,
        .assumptions =
            "8 x A100 SXM a node: 140 TFLOP/s bf16 (45% of 312), 70 TFLOP/s TF32, 14.6 TFLOP/s fp32, 1.6 TB/s HBM2e, "
-           "NVLink 3 240 GB/s and 6 us a hop, one 200G InfiniBand port a GPU 20 GB/s and 10 us a hop, PCIe 4 25 GB/s "
+           "NVLink 3 240 GB/s and 6 us a hop (1.9 of a ring), one 200G InfiniBand port a GPU 20 GB/s and 10 us (4), "
+           "PCIe 4 25 GB/s "
            "to the host, 40 GB/s of its memory and 1 TFLOP/s of its cores a GPU",
        .ranks_per_node = 8,
        .fp32_flops = 14.6e12,
@@ -94,15 +99,16 @@ const std::vector<Hardware>& KnownHardware() {
        .host_memory_bytes_per_second = 40e9,
        .host_bf16_flops = 1e12,
        .op_seconds = 30e-6,
-       .inside = {240e9, 6e-6},
-       .between = {20e9, 10e-6},
+       .inside = {240e9, 6e-6, 1.9e-6},
+       .between = {20e9, 10e-6, 4e-6},
        .share_seconds = 3e-6},
       TwoCores("cpu", "a server", 85e9, "85 in bf16, which go through fp32 panels"),
       TwoCores("cpu-bf16", "a server with AVX-512 BF16", 150e9, "150 in bf16"),
       {.name = "rtx4090",
        .device = DEVICE_CUDA,
        .assumptions = "8 x RTX 4090 a node: 74 TFLOP/s bf16 (45% of 165), 50 TFLOP/s fp32, 0.8 TB/s GDDR6X, PCIe 4 "
-                      "through host memory 10 GB/s and 20 us a hop, 100G Ethernet a node 1.25 GB/s a GPU and 30 us, "
+                      "through host memory 10 GB/s and 20 us a hop (2.5 of a ring), 100G Ethernet a node 1.25 GB/s a "
+                      "GPU and 30 us (12), "
                       "PCIe 4 25 GB/s to the host, 40 GB/s of its memory and 1 TFLOP/s of its cores a GPU",
        .ranks_per_node = 8,
        .fp32_flops = 50e12,
@@ -112,8 +118,8 @@ const std::vector<Hardware>& KnownHardware() {
        .host_memory_bytes_per_second = 40e9,
        .host_bf16_flops = 1e12,
        .op_seconds = 30e-6,
-       .inside = {10e9, 20e-6},
-       .between = {1.25e9, 30e-6},
+       .inside = {10e9, 20e-6, 2.5e-6},
+       .between = {1.25e9, 30e-6, 12e-6},
        .share_seconds = 3e-6},
   };
   return *known;

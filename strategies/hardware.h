@@ -16,6 +16,9 @@ namespace muster::strategies {
 struct Link {
   double bytes_per_second = 0;
   double seconds = 0;  // latency of one hop
+  // Of each further hop of a ring. NCCL gathers and scatters by rings of all ranks, one after another, where it sums by
+  // trees.
+  double ring_seconds = 0;
 };
 
 // Rates are those that training reaches, not those of the data sheet; `assumptions` states their source.
