@@ -26,6 +26,8 @@ class Budget {
     uint64_t work = 200'000'000;
     // At the same time. A coordinator grows by up to an eighth more, what its allocator rounds up and keeps.
     uint64_t bytes = uint64_t{224} << 20;
+    // Whoever runs out of it is called again with more, so nothing is left out for want of it.
+    bool again = false;
   };
 
   Budget() : Budget(Limits()) {}
@@ -41,7 +43,8 @@ class Budget {
 
   // A budget of its own for something that may be left undone, of so much of the work that is left; charged later.
   Budget Part(double share) const {
-    return Budget({static_cast<uint64_t>(share * static_cast<double>(left())), limits_.bytes}, cancelled_);
+    return Budget({static_cast<uint64_t>(share * static_cast<double>(left())), limits_.bytes, limits_.again},
+                  cancelled_);
   }
   void Charge(const Budget& part) {
     spent_ += part.spent_;
@@ -51,6 +54,7 @@ class Budget {
   uint64_t spent() const { return spent_; }
   uint64_t most_bytes() const { return most_bytes_; }
   uint64_t left() const { return limits_.work - spent_; }
+  bool again() const { return limits_.again; }
 
  private:
   const Limits limits_;

@@ -113,8 +113,8 @@ class Search {
           if (uint64_t{stages} * shape.chunks > units) continue;
           const Train train = ShapeOf(stages, division, shape);
           const absl::Status status = ListShape(train, division, offload);
-          if (absl::IsResourceExhausted(status)) left_out_.emplace_back(train, status);
-          if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
+          if (!status.ok() && (budget_->again() || !absl::IsResourceExhausted(status))) return status;
+          if (!status.ok()) left_out_.emplace_back(train, status);
         }
       }
     }
@@ -287,7 +287,7 @@ class Search {
   absl::Status PlanOne(const Way& way) {
     if (budget_->spent() > plan_until_ && !planned_.empty() && !AnyFits()) {
       exhausted_ = true;
-      return absl::OkStatus();
+      return budget_->again() ? absl::ResourceExhaustedError("ways to run") : absl::OkStatus();
     }
     const Inventory& inventory = way.division->inventory;
     // Roles, and who of each group is on which node.
@@ -300,7 +300,7 @@ class Search {
     }
     if (status.ok()) status = SpendOnTimes(plan->programs, budget_);
     // What was found by now is enough, if it is anything.
-    if (absl::IsResourceExhausted(status) && !planned_.empty()) {
+    if (absl::IsResourceExhausted(status) && !planned_.empty() && !budget_->again()) {
       exhausted_ = true;
       return absl::OkStatus();
     }

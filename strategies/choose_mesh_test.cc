@@ -194,6 +194,18 @@ TEST(ChooseMesh, AMeshThatIsTooMuchWorkHasLost) {
   })) << TextOf(*choice);
 }
 
+// In the short lane of the coordinator, which has another one for what takes longer.
+TEST(ChooseMesh, WithMoreToComeNothingIsLeftOut) {
+  const Train train = Blocks(200, 512, 64);
+  const Hardware h100 = *FindHardware("h100");
+  const Inventory inventory = *models::MakeInventory(train.model(), DEVICE_CUDA);
+  for (const uint64_t work : {1'500'000, 10'000'000}) {
+    Budget budget({.work = work, .again = true});
+    const auto choice = ChooseMesh(train, inventory, FullNodes(16, 8, 80 * kGib), h100, &budget);
+    EXPECT_TRUE(absl::IsResourceExhausted(choice.status())) << work << choice.status();
+  }
+}
+
 TEST(ChooseMesh, OfWhatIsChosenARecordHasTheFields) {
   Train train = Blocks(8, 512, 8);
   train.mutable_parallel()->clear_auto_(), train.mutable_parallel()->set_pipeline(4);

@@ -181,7 +181,8 @@ void PlanPool::Run(Lane lane) {
 }
 
 PlanPool::Answer PlanPool::Make(const Flight& flight, uint64_t work) const {
-  strategies::Budget budget({work, options_.limits.bytes}, [&] { return flight.given_up.load(); });
+  strategies::Budget budget({work, options_.limits.bytes, /*again=*/work < options_.limits.work},
+                            [&] { return flight.given_up.load(); });
   absl::StatusOr<spec::MadePlan> plan = options_.maker
                                             ? options_.maker(flight.question, &budget)
                                             : spec::MakePlan(flight.question.spec, flight.question.on, &budget);

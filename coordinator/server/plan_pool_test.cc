@@ -35,7 +35,7 @@ class PlanPoolTest : public ::testing::Test {
     const auto what = [] { return std::string("it is large; make it small"); };
     {
       const MutexLock lock(mutex_);
-      begun_.push_back(cost);
+      begun_.push_back(cost), again_.push_back(budget->again());
       // What comes to its limit in the short lane gets stuck in the long one.
       if (cost == stuck_ && cost <= budget->left()) {
         // Until it is let go or given up.
@@ -92,6 +92,7 @@ class PlanPoolTest : public ::testing::Test {
   std::condition_variable_any released_;
   uint32_t stuck_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<uint32_t> begun_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> again_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> answers_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -136,6 +137,8 @@ TEST_F(PlanPoolTest, BeyondTheBudgetIsAnErrorThatIsKept) {
   pool.Ask(Question(1001), kAna, Noting("b"));
   ASSERT_TRUE(WaitForAnswers(2));
   EXPECT_EQ(Begun(1001), 2u) << "in each lane once";
+  const MutexLock lock(mutex_);
+  EXPECT_EQ(again_, (std::vector<bool>{true, false})) << "the short lane has another one behind it";
   EXPECT_EQ(pool.stats().refused, 1u);
 }
 
