@@ -121,7 +121,7 @@ TEST(OwnershipSvg, OfAPipelineDrawsAShardForEachStageAndARowOfTheStep) {
   EXPECT_TRUE(absl::StrContains(svg, ">25.0% bubble<")) << svg;
   const std::vector<Rect> rects = Rects(svg);
   ASSERT_EQ(rects.size(), 8u) << "a block for each pass of each stage, and two shards of each unit";
-  EXPECT_EQ(rects[0].title, "stage 0: Forward m0, 0 to 2e+03 ms");
+  EXPECT_EQ(rects[0].title, "stage 0: Forward m0, 0 to 2000 ms");
   EXPECT_NEAR(rects[0].x + rects[0].width, rects[1].x, 0.02) << "the units of a pass are one block";
   EXPECT_NE(rects[0].colour, rects[1].colour);
   EXPECT_NEAR(rects[2].x - rects[0].x, rects[0].width / 2, 0.02) << "stage 1 begins a second later";

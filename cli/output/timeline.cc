@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "cli/output/format.h"
 #include "cli/output/svg.h"
 
@@ -16,7 +21,7 @@ namespace muster::cli {
 namespace {
 
 // In pixels.
-constexpr double kComputeHeight = 20, kSendsHeight = 7, kGapBelow = 6, kLeastShown = 0.05, kTextHeight = 18;
+constexpr double kComputeHeight = 20, kSendsHeight = 7, kGapBelow = 6, kLeastBlock = 0.8, kTextHeight = 18;
 
 // By the op's kind; of communication by its stream.
 struct KindColor {
@@ -27,7 +32,7 @@ constexpr KindColor kColors[] = {
     {"Recompute", "#f3dc9a", "recomputed forward"},
     {"Backward", "#a9d8a0", "backward"},
     {"BackwardInputs", "#a9d8a0", ""},
-    {"BackwardWeights", "#d3ecb4", "gradients of weights"},
+    {"BackwardWeights", "#f0b6c6", "gradients of weights"},
     {"", "#c9c9c9", "the rest of computing"},
 };
 constexpr KindColor kStreams[] = {
@@ -43,24 +48,49 @@ const KindColor& StreamColorOf(absl::string_view stream) {
   return *absl::c_find_if(kStreams, [&](const KindColor& c) { return absl::StartsWith(stream, c.kind); });
 }
 
-// What a stage does at a time: neighboring ops of one kind and microbatch.
+// What a stage does at a time: neighboring ops of one kind, microbatch and chunk.
 struct TimeBlock {
   absl::string_view kind, microbatch;  // "Forward", "m3"; without: ""
   const KindColor* color;
   double begin = 0, end = 0;
+  int chunk = 0;  // of the stage
 };
+
+// By unit: the stage's chunk that it is in. Forwards come in the order of the units.
+std::map<absl::string_view, int> ChunksOf(const v1::PlanReply& plan, uint32_t stage) {
+  std::vector<absl::string_view> begins;
+  for (const v1::StagePlan& of : plan.stages()) {
+    for (const std::string& chunk : of.chunks()) {
+      if (of.stage() == stage) begins.push_back(absl::string_view(chunk).substr(0, chunk.find(" to ")));
+    }
+  }
+  std::map<absl::string_view, int> chunks;
+  int current = 0;
+  for (const v1::PlannedOp& op : plan.ops()) {
+    const std::vector<absl::string_view> words = absl::StrSplit(op.op(), ' ');
+    if (op.stage() != stage || words[0] != "Forward" || words.size() < 2 || chunks.contains(words[1])) continue;
+    const auto begin = absl::c_find(begins, words[1]);
+    if (begin != begins.end()) current = static_cast<int>(begin - begins.begin());
+    chunks[words[1]] = current;
+  }
+  return chunks;
+}
 
 std::vector<TimeBlock> ComputeBlocks(const v1::PlanReply& plan, uint32_t stage) {
   std::vector<TimeBlock> blocks;
+  const std::map<absl::string_view, int> chunks = ChunksOf(plan, stage);
   for (const v1::PlannedOp& op : plan.ops()) {
     if (op.stage() != stage || op.stream() != "compute" || op.end_seconds() <= op.begin_seconds()) continue;
-    const absl::string_view text = op.op();
-    const size_t last = text.rfind(' ');
-    TimeBlock block{text.substr(0, text.find(' ')), "", nullptr, op.begin_seconds(), op.end_seconds()};
-    block.color = &ColorOf(block.kind);
-    if (last != absl::string_view::npos && text.substr(last + 1, 1) == "m") block.microbatch = text.substr(last + 1);
+    const std::vector<absl::string_view> words = absl::StrSplit(op.op(), ' ');
+    TimeBlock block{words[0], "", &ColorOf(words[0]), op.begin_seconds(), op.end_seconds()};
+    // "Forward h.0 m3 in tensor".
+    if (words.size() > 2 && words[2].substr(0, 1) == "m") block.microbatch = words[2];
+    if (const auto chunk = chunks.find(words.size() > 1 ? words[1] : ""); chunk != chunks.end()) {
+      block.chunk = chunk->second;
+    }
     const bool same = !blocks.empty() && blocks.back().color->fill == block.color->fill &&
-                      blocks.back().microbatch == block.microbatch && blocks.back().end >= block.begin - 1e-9;
+                      blocks.back().microbatch == block.microbatch && blocks.back().chunk == block.chunk &&
+                      blocks.back().end >= block.begin - 1e-9;
     if (same) {
       blocks.back().end = block.end;
     } else {
@@ -100,17 +130,29 @@ struct Frame {
   double left, scale, y, height;  // pixels, and pixels per second
 };
 
+// Of a later chunk the color of the first, half as far from white each time.
+std::string FillOf(const TimeBlock& block) {
+  uint32_t rgb = 0, out = 0;
+  if (!absl::SimpleHexAtoi(block.color->fill + 1, &rgb)) return block.color->fill;
+  for (int shift = 16; shift >= 0; shift -= 8) {
+    const uint32_t part = rgb >> shift & 0xff;
+    out |= (0xff - ((0xff - part) >> std::min(block.chunk, 3))) << shift;
+  }
+  return absl::StrFormat("#%06x", out);
+}
+
 std::string DrawBlocks(const std::vector<TimeBlock>& blocks, const std::string& whose, const Frame& frame) {
   std::string out;
   for (const TimeBlock& block : blocks) {
-    const double width = frame.scale * (block.end - block.begin), x = frame.left + frame.scale * block.begin;
-    if (width < kLeastShown) continue;
+    const double width = std::max(kLeastBlock, frame.scale * (block.end - block.begin)),
+                 x = frame.left + frame.scale * block.begin;
     absl::StrAppendFormat(&out,
-                          "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"><title>%s: %s%s, "
-                          "%.3g to %.3g ms</title></rect>\n",
-                          x, frame.y, width, frame.height, block.color->fill, whose, SvgEscape(block.kind),
+                          "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"><title>%s: %s%s%s, "
+                          "%.4g to %.4g ms</title></rect>\n",
+                          x, frame.y, width, frame.height, FillOf(block), whose, SvgEscape(block.kind),
                           block.microbatch.empty() ? "" : absl::StrCat(" ", SvgEscape(block.microbatch)),
-                          1e3 * block.begin, 1e3 * block.end);
+                          block.chunk == 0 ? "" : absl::StrCat(" of chunk ", block.chunk), 1e3 * block.begin,
+                          1e3 * block.end);
     if (!block.microbatch.empty()) out += SvgLabel(x, frame.y, width, frame.height, block.microbatch.substr(1));
   }
   return out;
@@ -132,16 +174,17 @@ std::string DrawScale(double seconds, const Frame& frame) {
     const double x = frame.left + frame.scale * i * tick / 1e3;
     absl::StrAppendFormat(&out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#999999\"/>\n", x,
                           frame.y, x, frame.y + 5);
-    out += SvgText(x, frame.y + kTextHeight, absl::StrCat(absl::StrFormat("%.3g", i * tick), i == 0 ? " ms" : ""),
+    out += SvgText(x, frame.y + kTextHeight, absl::StrCat(absl::StrFormat("%.6g", i * tick), i == 0 ? " ms" : ""),
                    " text-anchor=\"middle\"");
   }
   return out;
 }
 
-std::string DrawColors(double x, double y) {
+// Of what `rows` show.
+std::string DrawColors(absl::string_view rows, bool chunks, double x, double y) {
   std::string out;
   const auto add = [&](const KindColor& color) {
-    if (color.meaning[0] == 0) return;
+    if (color.meaning[0] == 0 || !absl::StrContains(rows, color.fill)) return;
     absl::StrAppendFormat(&out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, y - 10,
                           color.fill);
     out += SvgText(x + 16, y, color.meaning);
@@ -149,7 +192,32 @@ std::string DrawColors(double x, double y) {
   };
   for (const KindColor& color : kColors) add(color);
   for (const KindColor& color : kStreams) add(color);
-  return out;
+  return chunks ? out + SvgText(x, y, "lighter: later chunks of a stage") : out;
+}
+
+// So that most microbatches have a label.
+double WidthOf(const v1::PlanReply& plan) {
+  constexpr double kLabel = 13, kLeast = 1180, kMost = 3200;
+  std::vector<double> seconds;
+  for (const v1::StagePlan& stage : plan.stages()) {
+    for (const TimeBlock& block : ComputeBlocks(plan, stage.stage())) {
+      if (!block.microbatch.empty()) seconds.push_back(block.end - block.begin);
+    }
+  }
+  if (seconds.empty()) return kLeast;
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 4);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return std::clamp(kLabel * EndOf(plan) / *middle, kLeast, kMost);
+}
+
+// ", 4 stages by interleaved of 2 chunks".
+std::string PipelineText(const v1::PlanReply& plan) {
+  if (plan.stages().empty() || absl::StrContains(plan.strategy(), "stages by")) return "";
+  const Pipeline& pipeline = plan.resolved().train().pipeline();
+  const std::string name = PipelineSchedule_Name(pipeline.schedule());
+  return absl::StrCat(", ", plan.stages_size(), " stages by ",
+                      absl::AsciiStrToLower(absl::StripPrefix(name, "PIPELINE_SCHEDULE_")),
+                      pipeline.chunks() > 1 ? absl::StrCat(" of ", pipeline.chunks(), " chunks") : "");
 }
 
 }  // namespace
@@ -181,13 +249,14 @@ absl::StatusOr<std::string> TimelineSvg(const v1::PlanReply& plan) {
     return absl::NotFoundError(
         "the coordinator sent no ops of the step; it is older than this program (muster version)");
   }
-  constexpr double kPage = 1400, kEdge = 20, kLeft = 100, kRows = 1180;
+  constexpr double kEdge = 20, kLeft = 100, kNotes = 120;
+  const double width = WidthOf(plan);
   const v1::JobSpec& spec = plan.resolved();
   double y = kEdge + 14;
   std::string body =
       SvgText(kEdge, y,
-              Cut(absl::StrCat(spec.name().empty() ? "" : spec.name() + ": ", ModelName(spec), ", ", plan.strategy(),
-                               " on ", plan.ranks_size(), plan.ranks_size() == 1 ? " rank" : " ranks"),
+              Cut(absl::StrCat(spec.name().empty() ? "" : spec.name() + ": ", ModelName(spec), PipelineText(plan), ", ",
+                               plan.strategy(), " on ", plan.ranks_size(), plan.ranks_size() == 1 ? " rank" : " ranks"),
                   140, true),
               " font-size=\"16\" font-weight=\"bold\"");
   const double step = plan.simulated().step_seconds(), shown = EndOf(plan);
@@ -195,10 +264,11 @@ absl::StatusOr<std::string> TimelineSvg(const v1::PlanReply& plan) {
   body += SvgText(kEdge, y += kTextHeight,
                   absl::StrFormat("a step of %.4g ms predicted on %s%s", 1e3 * step, plan.simulated().hardware(),
                                   part ? absl::StrFormat("; shown are its first %.4g ms", 1e3 * shown) : ""));
-  const TimelineRows rows = DrawTimeline(plan, kLeft, kRows, y + kTextHeight / 2);
-  body += rows.svg + DrawScale(shown, {kLeft, kRows / shown, rows.bottom, 0});
-  body += DrawColors(kLeft, rows.bottom + 2.5 * kTextHeight);
-  return SvgPage(kPage, rows.bottom + 3 * kTextHeight + kEdge, body);
+  const TimelineRows rows = DrawTimeline(plan, kLeft, width, y + kTextHeight / 2);
+  body += rows.svg + DrawScale(shown, {kLeft, width / shown, rows.bottom, 0});
+  const bool chunks = absl::c_any_of(plan.stages(), [](const v1::StagePlan& s) { return s.chunks_size() > 1; });
+  body += DrawColors(rows.svg, chunks, kLeft, rows.bottom + 2.5 * kTextHeight);
+  return SvgPage(kLeft + width + kNotes, rows.bottom + 3 * kTextHeight + kEdge, body);
 }
 
 }  // namespace muster::cli
