@@ -1,11 +1,12 @@
 // Predicts, by planner and simulator, which mix of stages, schedule, strategy, microbatch and checkpointing
 // `parallel: auto` chooses for a model on nodes of GPUs, and what the others would take.
 //
-//    bazel run //bench:mixes -- [--model llama-8b] [--ranks 8,64,256,1024] [--tokens 8388608] [--hardware h100]
-//                               [--memory 80GiB] [--compute bf16] [--most 5]
+//    bazel run //bench:mixes -- [--model llama-8b] [--ranks 8,64,256,1024] [--tokens 8388608] [--context 4096]
+//                               [--hardware h100] [--memory 80GiB] [--compute bf16] [--most 5] [--table]
 //
 // Measures nothing. Each row is a mix: the first is the one that is chosen. `--tokens` are those of a whole step, so
-// more ranks have fewer each. ">" marks lower bounds, by which a mix lost before it was planned.
+// more ranks have fewer each. ">" marks lower bounds, by which a mix lost before it was planned. `--table` prints a row
+// of Markdown for each number of ranks, for docs/parallelism.md.
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -28,7 +29,9 @@ struct MixOptions {
   std::string model = "llama-8b", hardware = "h100", compute = "bf16";
   std::vector<uint32_t> ranks = {8, 64, 256, 1024};
   uint64_t tokens = 8 << 20, memory_bytes = uint64_t{80} << 30;
-  size_t most = 5;  // mixes of each number of ranks; those of other numbers of stages come after the five fastest
+  uint32_t context = 0;  // 0: the model's own
+  size_t most = 5;       // mixes of each number of ranks; those of other numbers of stages come after the five fastest
+  bool table = false;
 };
 
 absl::StatusOr<Train> JobOf(const MixOptions& options) {
@@ -41,6 +44,10 @@ absl::StatusOr<Train> JobOf(const MixOptions& options) {
   } else {
     return absl::InvalidArgumentError("--model: gpt2-xl, llama-8b or llama-70b");
   }
+  if (options.context > 0 && options.model == "gpt2-xl")
+    train.mutable_model()->mutable_gpt2()->set_context(options.context);
+  if (options.context > 0 && options.model != "gpt2-xl")
+    train.mutable_model()->mutable_llama()->set_context(options.context);
   const absl::StatusOr<Model> model = models::Resolve(train.model());
   if (!model.ok()) return model.status();
   *train.mutable_model() = *model;
@@ -51,6 +58,24 @@ absl::StatusOr<Train> JobOf(const MixOptions& options) {
   train.mutable_optimizer()->mutable_adamw();
   train.mutable_optimizer()->set_clip_norm(1);
   return train;
+}
+
+// The chosen mix and the next one, in Markdown. `flops`: of the step.
+void PrintRow(const MixOptions& options, uint32_t ranks, const strategies::Choice& choice, double flops,
+              const strategies::Hardware& hardware) {
+  // GPUs are assumed to reach this part of their data sheets' rates.
+  constexpr double kReached = 0.45;
+  const strategies::Candidate& chosen = choice.candidates[choice.chosen];
+  const strategies::Candidate* next = nullptr;
+  for (const strategies::Candidate& candidate : choice.candidates) {
+    if (&candidate != &chosen && next == nullptr) next = &candidate;
+  }
+  const double each = chosen.step_seconds * ranks;
+  std::printf("| %u | %s | %s | %s | %.0f | %.0f%% | %s |\n", ranks,
+              choice.fits ? chosen.name.c_str() : absl::StrCat("nothing fits: ", chosen.name).c_str(),
+              FormatBytes(chosen.peak_bytes).c_str(), strategies::TimeText(chosen.step_seconds).c_str(),
+              static_cast<double>(options.tokens) / each, 100 * flops / each / (hardware.bf16_flops / kReached),
+              next == nullptr ? "" : absl::StrCat(next->name, ": ", next->lost).c_str());
 }
 
 absl::Status PrintMixes(const MixOptions& options) {
@@ -65,7 +90,15 @@ absl::Status PrintMixes(const MixOptions& options) {
   std::printf("%s, %llu sequences a step, compute %s, slots of %s\n%s\n\n", options.model.c_str(),
               static_cast<unsigned long long>(sequences), options.compute.c_str(),
               FormatBytes(options.memory_bytes).c_str(), hardware->assumptions.c_str());
-  std::printf("%5s  %-90s %10s %12s %10s  %s\n", "RANKS", "MIX", "STEP", "TOKENS/S", "PEAK", "WHY NOT");
+  double flops = 0;
+  for (const Unit& unit : inventory->units()) flops += 3.0 * unit.forward_flops() * static_cast<double>(sequences);
+  if (options.table) {
+    std::printf(
+        "| GPUs | mix | memory a GPU | step | tokens/s a GPU | MFU | next, and why not "
+        "|\n|---|---|---|---|---|---|---|\n");
+  } else {
+    std::printf("%5s  %-90s %10s %12s %10s  %s\n", "RANKS", "MIX", "STEP", "TOKENS/S", "PEAK", "WHY NOT");
+  }
   for (const uint32_t ranks : options.ranks) {
     const auto places = strategies::FullNodes(ranks, hardware->ranks_per_node, options.memory_bytes);
     strategies::Budget budget;
@@ -73,6 +106,10 @@ absl::Status PrintMixes(const MixOptions& options) {
     const auto choice = strategies::Choose(*train, *inventory, places, *hardware, &budget);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;
     if (!choice.ok()) return choice.status();
+    if (options.table) {
+      PrintRow(options, ranks, *choice, flops, *hardware);
+      continue;
+    }
     std::vector<const strategies::Candidate*> rows = {&choice->candidates[choice->chosen]};
     for (const strategies::Candidate& candidate : choice->candidates) {
       if (&candidate != rows[0] && rows.size() < options.most) rows.push_back(&candidate);
@@ -100,9 +137,11 @@ int main(int argc, char** argv) {
   app.add_option("--model", options.model, "gpt2-xl, llama-8b or llama-70b")->capture_default_str();
   app.add_option("--ranks", options.ranks)->delimiter(',')->capture_default_str();
   app.add_option("--tokens", options.tokens, "of a step")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--context", options.context, "tokens of a sequence; 0: the model's own");
   app.add_option("--hardware", options.hardware)->capture_default_str();
   app.add_option("--compute", options.compute)->check(CLI::IsMember({"fp32", "bf16"}))->capture_default_str();
   app.add_option("--memory", options.memory_bytes, "of a slot")->transform(CLI::AsSizeValue(false));
+  app.add_flag("--table", options.table, "a row of Markdown for each number of ranks");
   app.add_option("--most", options.most, "mixes of each number of ranks")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = PrintMixes(options);
