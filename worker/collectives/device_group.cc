@@ -34,6 +34,11 @@ class Backoff {
   absl::Duration next_ = absl::Microseconds(10);
 };
 
+// For the reader of the log: the job restarts, and its next capture may fail again.
+constexpr char kBrokenByCapture[] =
+    "; it was to be part of a CUDA graph, and its communicator cannot be used after the failure. cuda_graphs: false "
+    "trains without graphs";
+
 // A collective from its issue until the device has finished it.
 struct DevicePending {
   std::string what;
@@ -162,10 +167,16 @@ class Communicator {
       if (enqueued.ok() && *enqueued) return absl::OkStatus();
       if (enqueued.ok()) continue;
       const std::string why = absl::StrCat(pending->what, ": ", enqueued.status().message());
-      // What cannot be captured was not run, either. If the communicator has failed, the next look finds it.
+      // What cannot be captured was not run, either, so the group goes on if the communicator can.
       const bool late = absl::IsDeadlineExceeded(enqueued.status());
-      return pending->captured && !late ? absl::UnavailableError(why) : Fail(why);
+      if (!pending->captured || late) return Fail(why);
+      return Usable() ? absl::UnavailableError(why) : Fail(absl::StrCat(why, kBrokenByCapture));
     }
+  }
+
+  bool Usable() {
+    const MutexLock lock(mutex_);
+    return failure_.ok() && transport_->Ready().ok();
   }
 
   // False: not yet. Its first call begins. DeadlineExceeded: that is still in progress.
@@ -211,6 +222,7 @@ class Communicator {
       if (!failure_.ok()) return;
       why = Check(finished);
     }
+    finished.clear();
     if (!why.empty()) Fail(why, by_watchdog).IgnoreError();
   }
 

@@ -7,8 +7,9 @@
 // before the abort begins.
 //
 // While a CUDA graph is captured the watchdog asks no event and goes on to look for errors of the transport; an
-// enqueueing keeps its deadline. Once a graph has been captured the watchdog's thread alone aborts, because the abort
-// waits until the caller has destroyed the graph.
+// enqueueing keeps its deadline. What cannot be captured fails the group only if the transport is not usable any more.
+// Once a graph has been captured the watchdog's thread alone aborts, because the abort waits until the caller has
+// destroyed the graph.
 //
 // A call that returns the failure waits for the names of the peers, for at most `name_patience`, and holds no lock
 // meanwhile; after that it returns the cause without them, and later calls return both. done never waits.

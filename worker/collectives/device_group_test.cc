@@ -2,6 +2,7 @@
 // is in conformance_test.cc.
 #include "worker/collectives/device_group.h"
 
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,6 +20,7 @@
 namespace muster::collectives {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -52,12 +54,13 @@ class Aside {
 
 struct DeviceGroupTest : testing::Test {
   // By default only the test's own calls look: the watchdog does so every hour.
-  std::unique_ptr<DeviceGroup> Make() {
+  std::unique_ptr<DeviceGroup> Make() { return MakeDeviceGroup(Options(), device.Transport()); }
+  const DeviceGroupOptions& Options() {
     options.rank = 0;
     options.size = 2;
     options.count = [this] { return ++issued; };
     if (!options.diagnose) options.diagnose = [] { return "rank 1 is gone"; };
-    return MakeDeviceGroup(options, device.Transport());
+    return options;
   }
 
   FakeDevice device;
@@ -547,6 +550,25 @@ TEST_F(DeviceGroupTest, WhatCannotBeCapturedDoesNotFailTheGroup) {
   EXPECT_TRUE(Eventually([&] { return device.aborted(); })) << "out of a capture it fails the group";
 }
 
+// NCCL keeps the error of a launch that failed, and then nothing can be launched any more. The group says so at once,
+// and why, and not at the next look without a cause.
+TEST_F(DeviceGroupTest, ACaptureThatBreaksTheCommunicatorFailsTheGroup) {
+  for (const bool at_once : {true, false}) {
+    FakeDevice broken;
+    const auto group = MakeDeviceGroup(Options(), broken.Transport());
+    ASSERT_TRUE(group->BeginCapture().ok());
+    const absl::Status error = absl::UnavailableError("NCCL: unhandled cuda error");
+    broken.begin.Set(at_once ? absl::StatusOr<bool>(error) : false);
+    broken.ready.Set(error);
+    const absl::Status failed = group->AllReduce(values)->Wait();
+    EXPECT_THAT(Message(failed), AllOf(HasSubstr("all-reduce"), HasSubstr("NCCL: unhandled cuda error"),
+                                       HasSubstr("cuda_graphs: false")));
+    group->EndCapture();
+    EXPECT_THAT(Message(group->Health()), HasSubstr("cuda_graphs: false"));
+    EXPECT_TRUE(Eventually([&] { return broken.aborted(); }));
+  }
+}
+
 // A communicator that fails while a graph is captured has failed.
 TEST_F(DeviceGroupTest, AnErrorOfTheNetworkDuringACaptureFailsTheGroup) {
   options.watch = absl::Milliseconds(1);
@@ -582,6 +604,33 @@ TEST_F(DeviceGroupTest, AGroupThatFailsWhileItEndsIsAbortedThoughItHasGraphs) {
   device.ready.Set(absl::UnavailableError("the network is down"));
   group.reset();
   EXPECT_TRUE(device.aborted());
+}
+
+// It has seen the failure, and before it says so another thread does. The abort is the watchdog's all the same, at
+// once.
+TEST_F(DeviceGroupTest, AWatchdogThatComesSecondAborts) {
+  options.watch = absl::Milliseconds(1);
+  options.name_patience = kTestPatience;
+  const auto group = Make();
+  ASSERT_TRUE(group->BeginCapture().ok());
+  const auto captured = group->AllReduce(values);  // done only when the group has failed
+  group->EndCapture();
+  absl::Status health;
+  std::thread first;
+  std::vector<float> memory(4);
+  at::Tensor last = at::from_blob(memory.data(), {4}, [&](void*) {
+    first = std::thread([&] { health = group->Health(); });
+    EXPECT_TRUE(Eventually([&] { return captured->done(); }));
+  });
+  group->AllReduce(std::exchange(last, {})).reset();
+  // The same look of the watchdog finds that the tensor is not needed any more, and the failure.
+  device.on_query.Set([&] {
+    device.reached.Set(true);
+    device.ready.Set(absl::UnavailableError("the network is down"));
+  });
+  EXPECT_TRUE(Eventually([&] { return device.aborted(); }, kTestPatience / 2)) << "it waited for its own abort";
+  first.join();
+  EXPECT_EQ(health.message(), "the network is down (rank 1 is gone)");
 }
 
 // NCCL's abort waits for the end of the graphs, which the calling thread destroys once it knows of the failure.

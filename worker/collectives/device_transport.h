@@ -49,6 +49,7 @@ class DeviceTransport {
   virtual absl::Status Check(const DeviceCollective& collective) const = 0;
   // Enqueues the collective on the communication stream, after all that the calling thread's current stream holds now.
   // False: the enqueueing is still in progress; call Ready until it is not, and nothing else but Abort before that.
+  // After an error, also one during the capture of a graph, Ready says whether the communicator can be used any more.
   virtual absl::StatusOr<bool> Begin(const DeviceCollective& collective) = 0;
   // Whether the last Begin or Finalize has ended. Also finds the errors of collectives in progress: the network's, or a
   // rank's that is gone.

@@ -129,6 +129,11 @@ class NcclTransport final : public DeviceTransport {
   }
 
   // One launch for all parts. A group call on a non-blocking communicator launches on a thread of NCCL's.
+  //
+  // If it fails in NCCL, the communicator is lost, also where a capture alone was at fault: NCCL keeps the result of a
+  // failed launch as the asynchronous error of a non-blocking communicator, and every later call returns that (2.28:
+  // groupCleanup and groupLaunch in group.cc, ncclCommEnsureReady in init.cc). So a capture that something else has
+  // invalidated must not get there: recording an event on its stream fails first (cudaErrorStreamCaptureInvalidated).
   absl::StatusOr<bool> Begin(const DeviceCollective& collective) override {
     return OnDevice<absl::StatusOr<bool>>(device_, [&]() -> absl::StatusOr<bool> {
       absl::Status status = before_.Record(c10::cuda::getCurrentCUDAStream(device_));
