@@ -206,6 +206,25 @@ Access InFlightMicrobatches::InputOf(int32_t unit, int32_t microbatch, bool writ
 
 // What is sent and what a pass reads of a slot is not there yet when the ops are posted: where it is kept stands for
 // it.
+const Activations* InFlightMicrobatches::FreedBy(const Op& pass) const {
+  std::map<int32_t, std::deque<const Activations*>> sent;  // by edge
+  for (const Op& op : options_.schedule->ops) {
+    const EdgeUse edge = Traits(op.kind).edge;
+    if (edge == EdgeUse::kSendActivation || edge == EdgeUse::kSendGradient) {
+      sent[op.group].push_back(&outputs_[edge == EdgeUse::kSendActivation ? 0 : 1][op.microbatch][chunk_of_[op.unit]]);
+    }
+    const bool forward = Traits(op.kind).pass == Pass::kForward;
+    const bool sends = (forward || GoesBack(op.kind)) && Sends(op);
+    const Activations* freed = nullptr;
+    if (sends) {
+      std::deque<const Activations*>& before = sent[forward ? EdgesOf(op)->send : EdgesOf(op)->send_gradient];
+      if (before.size() >= kOutputsInFlight) freed = before.front(), before.pop_front();
+    }
+    if (&op == &pass) return freed;
+  }
+  return nullptr;
+}
+
 std::vector<Access> InFlightMicrobatches::EdgeAccesses(const Op& op) const {
   std::vector<Access> accesses;
   const ChunkEdges* edges = Traits(op.kind).scope == OpScope::kMicrobatch ? EdgesOf(op) : nullptr;
@@ -233,6 +252,17 @@ std::vector<Access> InFlightMicrobatches::EdgeAccesses(const Op& op) const {
   }
   const Pass pass = Traits(op.kind).pass;
   const bool first = op.unit == span.begin, last = op.unit == span.end - 1, back = GoesBack(op.kind);
+  // The first unit reads the slot of what its chunk receives until it goes back; a gradient may be handed from unit to
+  // unit in its slot.
+  const auto reads_slot = [&](OpKind kind) {
+    for (const Op& receive : options_.schedule->ops) {
+      if (receive.kind != kind || receive.microbatch != op.microbatch || chunk_of_[receive.unit] != chunk) continue;
+      accesses.push_back(Reads(options_.received->SlotOf(receive)));
+    }
+  };
+  if (first && pass != Pass::kNone && pass != Pass::kBackwardWeights) reads_slot(OpKind::kReceiveActivation);
+  if (back) reads_slot(OpKind::kReceiveGradient);
+  if (const Activations* freed = FreedBy(op); freed != nullptr) accesses.push_back(kept(*freed, true));
   if (first && edges->receive >= 0 && pass != Pass::kNone && pass != Pass::kBackwardWeights)
     accesses.push_back(kept(of(received_, 0), false));
   if (last && edges->receive_gradient >= 0 && back) accesses.push_back(kept(of(received_, 1), true));

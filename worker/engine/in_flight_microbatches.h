@@ -86,6 +86,8 @@ class InFlightMicrobatches {
   // Whether the pass makes what its chunk sends to another stage.
   bool Sends(const Op& op) const;
   const ChunkEdges* EdgesOf(const Op& op) const;
+  // What BeginChunk frees: an output that is sent by then. Null: nothing.
+  const units::Activations* FreedBy(const Op& pass) const;
   std::vector<Access> EdgeAccesses(const Op& op) const;
   // Stands for the memory of an input, which is not yet there when an op that makes it is posted.
   Access InputOf(int32_t unit, int32_t microbatch, bool write) const;

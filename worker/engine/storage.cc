@@ -581,7 +581,19 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
       for (const Part& part : PartsOf(op.unit, op.unit_end)) {
         if (!GathersInPlace()) accesses.push_back(Reads(Gathers(part)));
       }
-      each_unit([&](int32_t u) { accesses.push_back(Writes(Computed(u))); });
+      each_unit([&](int32_t u) {
+        const at::Tensor whole = Computed(u);
+        int64_t begin = 0;
+        const auto write_to = [&](int64_t end) { accesses.push_back(Writes(whole.narrow(0, begin, end - begin))); };
+        if (GathersInPlace()) {
+          for (const Part& part : PartsOf(u, u + 1)) {  // sent from its place, where it stays as it is
+            write_to(part.begin);
+            accesses.push_back(Reads(Computed(part)));
+            begin = part.begin + part.length;
+          }
+        }
+        write_to(whole.numel());
+      });
       break;
     case ParameterUse::kFetch:
       for (const Part& part : PartsOf(op.unit, op.unit_end)) {

@@ -77,6 +77,7 @@ struct Trial {
   bool ahead = false;                     // as many steps in flight as the engine takes
   bool scheduled = false;                 // another learning rate in each step, all exact in fp32
   bool rebuilds = false;                  // compute parameters from the master weights before each step
+  bool step_beside_copies = false;        // one more, after the copies of the final state are issued
   std::function<void(Config&)> set = {};  // of every rank
   Model model = TrialModel();
   double sgd_limit = 1e-6, adamw_limit = 1e-5;  // on a tensor's relative error
@@ -295,7 +296,12 @@ inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& e
   const auto loss = engine.Evaluate(TrialBatch(trial, 1000, 5, rank));
   ASSERT_TRUE(loss.ok()) << trial.name << ": " << loss.status();
   curve.evaluation = loss->loss;
-  ASSERT_TRUE(engine.Pull().ok());
+  ASSERT_TRUE(engine.BeginPull().ok());
+  if (trial.step_beside_copies) {
+    const auto result = TakeStep(trial, rank, engine);
+    ASSERT_TRUE(result.ok()) << trial.name << ": " << result.status();
+  }
+  ASSERT_TRUE(engine.AwaitPull().ok());
   for (const StateView& view : engine.State()) {
     uint64_t elements = 1;
     for (const uint64_t n : view.shape) elements *= n;
