@@ -8,7 +8,7 @@ namespace muster::engine {
 namespace {
 
 void Join(AccessOrder::Clock& clock, const AccessOrder::Clock& other) {
-  for (size_t s = 0; s < kStreams; ++s) clock[s] = std::max(clock[s], other[s]);
+  for (size_t s = 0; s < clock.size(); ++s) clock[s] = std::max(clock[s], other[s]);
 }
 
 Access Of(const at::Tensor& tensor, bool write) {
@@ -55,8 +55,8 @@ absl::StatusOr<AccessOrder::Clock> AccessOrder::Run(const std::string& name, Str
 }
 
 void AccessOrder::Fence() {
-  for (const Clock& ended : ended_) Join(fence_, ended);
-  past_.clear();
+  for (size_t s = 0; s < kStreams; ++s) Join(fence_, ended_[s]);
+  std::erase_if(past_, [&](const Past& past) { return past.number <= fence_[static_cast<size_t>(past.stream)]; });
 }
 
 }  // namespace muster::engine

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "strategies/schedule/ops.h"
+#include "worker/engine/stream_driver.h"
 
 namespace muster::engine {
 
@@ -31,8 +32,8 @@ Access Writes(const at::Tensor& contiguous);  // or reads and writes
 // Not thread-safe.
 class AccessOrder {
  public:
-  // By stream: how many of its ops have ended at some point.
-  using Clock = std::array<int64_t, kStreams>;
+  // By stream, kCopyStream too: how many of its ops have ended at some point.
+  using Clock = std::array<int64_t, kDeviceStreams>;
 
   // Whether ops of one stream other than kCompute begin only after the one before has ended, as on a device. On a CPU
   // several collectives of a stream may be in flight, and only their ends are ordered.
@@ -42,7 +43,7 @@ class AccessOrder {
   // earlier op, which may not have ended when this one begins, touches the same memory, and one of the two writes.
   absl::StatusOr<Clock> Run(const std::string& name, Stream stream, absl::Span<const Clock> after,
                             absl::Span<const Access> accesses);
-  // All ops so far have ended before any later one begins: between two steps.
+  // All ops so far have ended before any later one begins, except those of kCopyStream: between two steps.
   void Fence();
 
  private:
@@ -54,7 +55,7 @@ class AccessOrder {
   };
 
   const bool begins_in_order_;
-  std::array<Clock, kStreams> ended_{};  // by stream: at the end of its last op
+  std::array<Clock, kDeviceStreams> ended_{};  // by stream: at the end of its last op
   Clock fence_{};
   std::vector<Past> past_;  // what a later op may still conflict with
 };

@@ -53,6 +53,7 @@ class CudaDriver final : public StreamDriver {
     while (streams_.size() < kStreams) {
       streams_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device));
     }
+    streams_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
   }
 
   absl::StatusOr<Event> MakeEvent() override {
@@ -132,7 +133,7 @@ class CudaDriver final : public StreamDriver {
 
   const c10::DeviceIndex device_;
   const c10::cuda::CUDAStream capture_stream_;
-  std::vector<c10::cuda::CUDAStream> streams_;  // by Stream
+  std::vector<c10::cuda::CUDAStream> streams_;  // by Stream, and kCopyStream
   bool capturing_ = false;
   std::unique_ptr<at::cuda::CUDAGraph> graph_;  // while capturing_
   c10::MempoolId_t pool_{0, 0};                 // of the last capture

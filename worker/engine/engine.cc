@@ -21,6 +21,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "strategies/optimizer_plan.h"
@@ -60,6 +61,8 @@ using units::Activations;
 using units::Context;
 using units::Mode;
 
+constexpr absl::Duration kPullPoll = absl::Microseconds(200);
+
 class CompiledEngine final : public Engine {
  public:
   explicit CompiledEngine(const Config& config)
@@ -71,6 +74,11 @@ class CompiledEngine final : public Engine {
         recorder_(config.cuda) {
     if (config.groups[kExchangeGroup] != nullptr) exchanges_.emplace(config.groups[kExchangeGroup]);
     if (models::IsShare(config.inventory)) tensor_.emplace(config.groups[kTensorGroup]);
+  }
+
+  // What is being copied to the host's memory is written there.
+  ~CompiledEngine() override {
+    if (queue_ != nullptr) AwaitPull().IgnoreError();
   }
 
   absl::Status Prepare();
@@ -90,6 +98,8 @@ class CompiledEngine final : public Engine {
   std::vector<StateView> State() override { return state_->Views(); }
   absl::Status Pull() override;
   absl::Status Push() override;
+  absl::Status BeginPull() override;
+  absl::Status AwaitPull() const override;
   bool state_is_live() const override { return state_->live(); }
   std::vector<std::string> Notes() const override { return notes_; }
   std::string attention() const override { return attention_; }
@@ -635,6 +645,7 @@ void CompiledEngine::Launch(StepWork& work) {
   storage_->ZeroGradients();
   if (recorder_.on()) recorder_.End("Prepare");
   queue_->Begin(config_.schedule, config_.progress);
+  ThrowIfBad(queue_->AfterCopy());  // somewhere in the graph is the update
   // A mark: where the device is stuck, it has begun the graph or it has not.
   ThrowIfBad(queue_->Append("the step before", [] { return absl::OkStatus(); }));
   ThrowIfBad(queue_->Append("the graph of the step", [&] { return work.graph->Launch(); }));
@@ -958,16 +969,37 @@ absl::Status CompiledEngine::CheckPrediction(const at::Tensor& inputs, const Cac
 }
 
 absl::Status CompiledEngine::Pull() {
+  if (absl::Status s = BeginPull(); !s.ok()) return s;
+  return AwaitPull();
+}
+
+// The steps so far have ended, and no group had failed then: what is copied has no result of an aborted collective.
+// The running statistics that a forward pass changes are few, and are copied in the order of computing.
+absl::Status CompiledEngine::BeginPull() {
   if (absl::Status s = CheckIdle(); !s.ok()) return s;
+  if (absl::Status s = AwaitPull(); !s.ok()) return s;
   return Guarded([&] {
     at_.what = "copying the state to the host";
-    state_->ToHost();
     ThrowIfBad(GroupsHealth());
+    ThrowIfBad(queue_->Copy([&] { state_->BuffersToHost(); }, [&] { state_->OwnedToHost(); },
+                            [&] { return state_->OwnedToHostAccesses(); }));
   });
+}
+
+absl::Status CompiledEngine::AwaitPull() const {
+  for (; true; absl::SleepFor(kPullPoll)) {
+    const absl::StatusOr<bool> copied = queue_->Copied();
+    if (copied.ok() && *copied) return absl::OkStatus();
+    if (copied.ok()) continue;
+    return absl::Status(
+        copied.status().code(),
+        absl::StrCat("rank ", config_.rank, ", copying the state to the host: ", copied.status().message()));
+  }
 }
 
 absl::Status CompiledEngine::Push() {
   if (absl::Status s = CheckIdle(); !s.ok()) return s;
+  if (absl::Status s = AwaitPull(); !s.ok()) return s;
   return Guarded([&] {
     at_.what = "copying changed parameters to the device";
     state_->FromHost();

@@ -106,7 +106,7 @@ struct StepResult {
 };
 
 // A contiguous run of a tensor's elements that this rank owns, or a whole buffer, which every rank has. Valid until the
-// engine is destroyed, of what is on a GPU until Push.
+// engine is destroyed, of what is on a GPU until Push, and not to be read between BeginPull and AwaitPull.
 struct StateView {
   std::string kind;             // "parameter", "buffer", or the optimizer's name for it: "exp_avg", "momentum_buffer"
   std::string tensor;           // inventory's name
@@ -178,6 +178,11 @@ class Engine {
   // changing parameters.
   virtual absl::Status Pull() = 0;
   virtual absl::Status Push() = 0;
+  // Pull in two parts, between which steps may run: they go on while the bytes travel, up to their update of what is
+  // being copied, which waits on the device. State() of what is no copy is as ever that of the last step. AwaitPull may
+  // be called on another thread, while BeginPull is not.
+  virtual absl::Status BeginPull() = 0;
+  virtual absl::Status AwaitPull() const = 0;
   // Whether some of it is no copy, and so changes with the next step.
   virtual bool state_is_live() const = 0;
 

@@ -86,6 +86,17 @@ TEST(EngineOnGpu, LaunchedStepsAreBitEqual) {
   }
 }
 
+// The state is copied to the host beside a further step, whose update waits for that.
+TEST(EngineOnGpu, TheNextStepDoesNotChangeWhatIsBeingCopied) {
+  for (const bool graphs : {false, true}) {
+    Trial trial = OnGpu({.name = "single", .choose = Single, .microbatch = 3});
+    trial.set = [set = trial.set, graphs](Config& c) { set(c), c.recorded = graphs; };
+    const Curve before = Train(trial, {.steps = 4});
+    trial.step_beside_copies = true;
+    EXPECT_EQ(Train(trial, {.steps = 4}).state, before.state);
+  }
+}
+
 TEST(EngineOnGpu, UpdatesAsOnTheCpuInBf16) {
   Trial trial{.name = "single", .choose = Single, .microbatch = 3, .sgd = true, .compute = DTYPE_BF16};
   trial.set = [](Config& c) { c.device_rows = true; };

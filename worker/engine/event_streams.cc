@@ -1,5 +1,6 @@
 #include <array>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,9 @@ class EventStreams final : public Streams {
   ~EventStreams() override {
     for (const StreamDriver::Event event : events_) driver_->DestroyEvent(event);
     for (const StreamDriver::Event event : free_) driver_->DestroyEvent(event);
+    for (const auto& event : {computed_, copied_}) {
+      if (event.has_value()) driver_->DestroyEvent(*event);
+    }
   }
 
   // Each stream waits for the ends of all: two marks a stream would do, but this is once a step.
@@ -45,6 +49,23 @@ class EventStreams final : public Streams {
       events_.pop_front();
     }
   }
+
+  absl::Status Copy(absl::FunctionRef<void()> first, absl::FunctionRef<void()> rest) override {
+    for (auto* event : {&computed_, &copied_}) {
+      if (event->has_value()) continue;
+      const absl::StatusOr<StreamDriver::Event> made = driver_->MakeEvent();
+      if (!made.ok()) return made.status();
+      *event = *made;
+    }
+    driver_->With(Stream::kCompute, first);
+    absl::Status status = driver_->Record(*computed_, Stream::kCompute);
+    if (status.ok()) status = driver_->Wait(kCopyStream, *computed_);
+    if (!status.ok()) return status;
+    driver_->With(kCopyStream, rest);
+    return driver_->Record(*copied_, kCopyStream);
+  }
+  absl::Status AfterCopy() override { return driver_->Wait(Stream::kCompute, *copied_); }
+  absl::StatusOr<bool> Copied() override { return copied_.has_value() ? driver_->Query(*copied_) : true; }
 
   bool captures() const override { return true; }
 
@@ -117,6 +138,8 @@ class EventStreams final : public Streams {
   std::deque<StreamDriver::Event> events_;  // by mark, from first_ on
   Mark first_ = 0;
   std::vector<StreamDriver::Event> free_;
+  // Of the last Copy: what it waits for, and its end. No marks, because no step's Forget ends it.
+  std::optional<StreamDriver::Event> computed_, copied_;
   size_t before_capture_ = 0;  // how many events_ there were when the last capture began
 };
 

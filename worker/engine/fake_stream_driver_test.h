@@ -1,7 +1,7 @@
 // A device on a CPU that runs what is issued at once, enforces CUDA's rules for captures, and has graphs: during a
 // capture LibTorch's operators and the collectives of TapedGroup are put on a tape, and at its end the memory is as
 // before; a launch plays the tape. So whatever else the host does in a step, such as passing a number that changes, is
-// done once at the capture and not at launches, as on a GPU.
+// done once at the capture and not at launches, as on a GPU. Copies of the state run as late as a device may run them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -218,23 +218,28 @@ class FakeStreamDriver final : public StreamDriver {
   absl::Status Wait(Stream stream, Event event) override {
     Note(absl::StrCat(Index(stream), " waits for ", Name(event)));
     const FakeEvent& seen = *static_cast<FakeEvent*>(event);
+    if (IsOfCopies(seen)) EndCopies();
     if (seen.capture != capture_ && seen.capture != 0) return Invalid("an event of another capture is waited for");
     if (seen.capture == 0 && TakesPart(stream)) return Invalid("a captured stream waits for an event from before");
     if (seen.capture != 0) part_.insert(stream);
     Reached& reached = reached_[Index(stream)];
-    for (size_t s = 0; s < kStreams; ++s) reached[s] = std::max(reached[s], seen.reached[s]);
+    for (size_t s = 0; s < kDeviceStreams; ++s) reached[s] = std::max(reached[s], seen.reached[s]);
     ++reached[Index(stream)];
     return absl::OkStatus();
   }
 
   absl::StatusOr<bool> Query(Event event) override {
     if (capturing_) return Invalid("an event is queried during a capture");
-    if (static_cast<FakeEvent*>(event)->capture != 0) return absl::InternalError("an event of a capture is queried");
+    const FakeEvent& seen = *static_cast<FakeEvent*>(event);
+    if (seen.capture != 0) return absl::InternalError("an event of a capture is queried");
+    if (IsOfCopies(seen) && !std::exchange(asked_, true)) return false;
+    if (IsOfCopies(seen)) EndCopies();
     return true;
   }
 
   void With(Stream stream, absl::FunctionRef<void()> work) override {
     Note(absl::StrCat("work on ", Index(stream)));
+    if (stream == kCopyStream) return CopyLater(work);
     if (capturing_ && !TakesPart(stream)) Invalid("work on a stream that is not captured").IgnoreError();
     if (capturing_) ThrowIfBad(log_.work);
     ++reached_[Index(stream)][Index(stream)];
@@ -265,7 +270,7 @@ class FakeStreamDriver final : public StreamDriver {
   }
 
  private:
-  using Reached = std::array<int64_t, kStreams>;  // how many entries of each stream come before
+  using Reached = std::array<int64_t, kDeviceStreams>;  // how many entries of each stream come before
   struct FakeEvent {
     int capture = 0;  // 0: not of one
     Reached reached{};
@@ -286,6 +291,26 @@ class FakeStreamDriver final : public StreamDriver {
     const std::shared_ptr<Tape> tape_;
   };
 
+  // When a stream waits for it, or the host has asked for it twice. What kCompute holds is done at once here, so a copy
+  // that does not wait for it is refused.
+  void CopyLater(absl::FunctionRef<void()> work) {
+    Reached& own = reached_[Index(kCopyStream)];
+    if (own[Index(Stream::kCompute)] < reached_[Index(Stream::kCompute)][Index(Stream::kCompute)]) {
+      throw Failed(absl::InternalError("the state is copied while it is computed"));
+    }
+    ++own[Index(kCopyStream)];
+    copies_ = std::make_shared<Tape>();
+    asked_ = false;
+    copies_->Begin();
+    work();
+    copies_->End();
+  }
+  bool IsOfCopies(const FakeEvent& event) const {
+    const size_t copies = Index(kCopyStream);
+    return copies_ != nullptr && event.reached[copies] == reached_[copies][copies];
+  }
+  void EndCopies() { std::exchange(copies_, nullptr)->Play(); }
+
   static size_t Index(Stream stream) { return static_cast<size_t>(stream); }
   std::string Name(Event event) const {
     const auto at = std::find_if(events_.begin(), events_.end(), [&](const auto& e) { return e.get() == event; });
@@ -302,7 +327,9 @@ class FakeStreamDriver final : public StreamDriver {
 
   FakeDriverLog& log_;
   std::vector<std::unique_ptr<FakeEvent>> events_;
-  std::array<Reached, kStreams> reached_{};
+  std::array<Reached, kDeviceStreams> reached_{};
+  std::shared_ptr<Tape> copies_;  // issued and not run yet
+  bool asked_ = false;            // for their end
   bool capturing_ = false;
   int capture_ = 0;        // number of the last one
   std::set<Stream> part_;  // streams that the capture has taken in

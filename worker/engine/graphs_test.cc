@@ -25,10 +25,15 @@ namespace muster::engine {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::Lt;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 // ---- Streams ----
 
@@ -59,6 +64,26 @@ TEST_F(EventStreamsTest, ACaptureTakesInAllStreamsAndJoinsThem) {
   }
   expected.insert(expected.end(), {"end capture", "graph", "destroy graph"});
   EXPECT_EQ(log_.calls, expected);
+}
+
+// A copy waits for what was computed; of the steps that follow, only the update waits for it.
+TEST_F(EventStreamsTest, ACopyRunsBesideTheStepsThatFollow) {
+  log_.all = true;
+  ASSERT_TRUE(streams_->Copy([] {}, [] {}).ok());
+  EXPECT_THAT(std::exchange(log_.calls, {}),
+              ElementsAre("work on 0", "record event 0 on 0", absl::StrCat(kStreams, " waits for event 0"),
+                          absl::StrCat("work on ", kStreams), absl::StrCat("record event 1 on ", kStreams)));
+  ASSERT_TRUE(streams_->Begin().ok());
+  ASSERT_TRUE(Run(Stream::kCompute).ok());
+  for (const std::string& call : std::exchange(log_.calls, {})) {
+    EXPECT_THAT(call, Not(AnyOf(HasSubstr("event 1 "), EndsWith("event 1"), StartsWith(absl::StrCat(kStreams, " ")),
+                                EndsWith(absl::StrCat("on ", kStreams)))));
+  }
+  ASSERT_TRUE(streams_->AfterCopy().ok());
+  EXPECT_THAT(std::exchange(log_.calls, {}), ElementsAre("0 waits for event 1"));
+  EXPECT_TRUE(streams_->Copied().value());
+  ASSERT_TRUE(streams_->Copy([] {}, [] {}).ok());
+  EXPECT_THAT(log_.calls, Contains("record event 0 on 0")) << "the same events again";
 }
 
 // Events of a capture are recorded anew before they are queried, and marks from before it stay.
@@ -275,6 +300,32 @@ TEST_F(OneRankGraphs, ProgressIsByTheStep) {
   EXPECT_THAT(spans, ElementsAre("Prepare", "the step before", "the graph of the step", "the step's result"));
 }
 
+// ---- Copies of the state ----
+
+// What is saved is what the steps before left, though the device copies it as late as it may, beside the next step.
+TEST(Copies, TheNextStepDoesNotChangeWhatIsBeingCopied) {
+  std::vector<std::pair<std::string, Choose>> strategies = Strategies();
+  strategies.emplace_back("single", Single);
+  for (const auto& [name, choose] : strategies) {
+    for (const bool images : {false, true}) {  // whose passes change running statistics
+      for (const bool graphs : {false, true}) {
+        Trial trial{.name = absl::StrCat(name, images ? ", images" : "", graphs ? ", graphs" : "")};
+        trial.choose = choose, trial.ranks = name == "single" ? 1 : 4, trial.microbatch = 1;
+        if (images) trial.model = ResnetTrialModel(), trial.sgd = true;
+        OnDevices devices(trial);
+        devices.trial.set = [set = devices.trial.set, graphs](Config& c) { set(c), c.recorded = graphs; };
+        const Curve before = muster::engine::Train(devices.trial, {.steps = 4});
+        OnDevices beside(trial);
+        beside.trial.set = [set = beside.trial.set, graphs](Config& c) { set(c), c.recorded = graphs; };
+        beside.trial.step_beside_copies = true;
+        const Curve seen = muster::engine::Train(beside.trial, {.steps = 4});
+        EXPECT_TRUE(seen.state == before.state) << trial.name;
+        for (FakeDriverLog& log : beside.logs) EXPECT_EQ(log.Count("launch"), graphs ? 4 : 0) << trial.name;
+      }
+    }
+  }
+}
+
 // ---- Failure of a group while a graph is in flight ----
 
 // NCCL's abort waits until the graphs with its collectives are destroyed.
@@ -313,6 +364,42 @@ TEST(GraphsOfAFailedGroup, AreDestroyedSoThatTheAbortEnds) {
   EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("the network is down (rank 1 is gone)"));
   EXPECT_TRUE(destroyed) << "the abort waited for a graph that no one destroyed";
+}
+
+// A group that cannot begin a capture has failed; those before it in the list have begun theirs, and end it.
+TEST(GraphsOfAFailedGroup, ACaptureThatDoesNotBeginEndsForEveryGroup) {
+  FakeDriverLog log;
+  collectives::FakeDevice devices[2];
+  uint64_t issued = 0;
+  std::unique_ptr<collectives::DeviceGroup> groups[2];
+  std::unique_ptr<TapedGroup> taped[2];
+  for (const int i : {0, 1}) {
+    devices[i].reached.Set(true);
+    groups[i] = collectives::MakeDeviceGroup({.rank = 0,
+                                              .size = 2,
+                                              .drain = kTestPatience,
+                                              .name_patience = absl::ZeroDuration(),
+                                              .watch = absl::Hours(1),
+                                              .count = [&] { return ++issued; },
+                                              .diagnose = [] { return "rank 1 is gone"; }},
+                                             devices[i].Transport());
+    taped[i] = std::make_unique<TapedGroup>(groups[i].get());
+  }
+  const Trial trial{.name = "ddp", .choose = Strategies().front().second, .ranks = 2};
+  const ::muster::Train train = MakeTrain(trial);
+  Config config = Configure(train, *models::MakeInventory(train.model()), 2, 0)->config;
+  config.streams = config.portable = config.recorded = true;
+  config.stream_driver = [&] { return std::make_unique<FakeStreamDriver>(log); };
+  config.groups[kWorldGroup] = taped[0].get();
+  config.groups[kReplicaGroup] = taped[1].get();
+  const auto engine = Engine::Create(config).value();
+  ASSERT_TRUE(TakeStep(trial, 0, *engine).ok());
+  ASSERT_TRUE(groups[0]->AllReduce(at::zeros({1}))->done());
+  devices[1].ready.Set(absl::UnavailableError("the network is down"));
+  const absl::Status issued_step = IssueStep(trial, 0, *engine);
+  EXPECT_THAT(std::string(issued_step.message()), HasSubstr("the network is down (rank 1 is gone)"));
+  EXPECT_EQ(log.Count("begin capture"), 0);
+  EXPECT_TRUE(groups[0]->AllReduce(at::zeros({1}))->done()) << "what is captured is never done";
 }
 
 }  // namespace

@@ -18,6 +18,13 @@ class HostQueue final : public Queue {
   absl::Status Post(int32_t index, Task task) override;
   absl::Status Append(const char* what, absl::FunctionRef<absl::Status()> work) override;
   absl::Status Finish() override;
+  absl::Status Copy(absl::FunctionRef<void()> first, absl::FunctionRef<void()> rest,
+                    absl::FunctionRef<std::vector<Access>()>) override {
+    first(), rest();
+    return absl::OkStatus();
+  }
+  absl::Status AfterCopy() override { return absl::OkStatus(); }
+  absl::StatusOr<bool> Copied() override { return true; }
   void Abandon() override {
     for (auto& stream : pending_) stream.clear();
   }

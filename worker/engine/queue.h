@@ -45,6 +45,7 @@ struct Task {
   std::function<std::vector<Access>()> accesses;  // what it touches; called only if the order of accesses is checked
   bool on_host =
       false;  // it reads host memory that the device wrote: begins only when the device has reached its waits
+  bool changes_state = false;  // of a checkpoint: on kCompute, and begins after the last Copy has ended
 };
 
 class Queue {
@@ -64,6 +65,16 @@ class Queue {
   virtual absl::Status Append(const char* what, absl::FunctionRef<absl::Status()> work) = 0;
   // Waits until all ops of the earliest unfinished schedule have ended. Errors as Post.
   virtual absl::Status Finish() = 0;
+  // Copies state for a checkpoint, beside the ops of later schedules. REQUIRES: no schedule is in flight. `first` is
+  // issued to kCompute: what a pass changes. `rest` is what only tasks that change the state do: it begins after all
+  // that kCompute holds, and those tasks wait for its end. Both run before Copy returns; `accesses` are those of
+  // `rest`.
+  virtual absl::Status Copy(absl::FunctionRef<void()> first, absl::FunctionRef<void()> rest,
+                            absl::FunctionRef<std::vector<Access>()> accesses) = 0;
+  // What is posted or appended from now on begins after the last Copy has ended.
+  virtual absl::Status AfterCopy() = 0;
+  // Whether the last Copy has ended. On any thread, while no Copy is being issued.
+  virtual absl::StatusOr<bool> Copied() = 0;
   // After an error: forgets what is in flight.
   virtual void Abandon() = 0;
 

@@ -101,9 +101,10 @@ class QueueTest : public ::testing::Test {
     queue.Begin(schedule_, &listener_);
   }
   // Collectives are those with a group.
-  absl::Status Post(Queue& queue, int32_t index, std::vector<Access> accesses = {}, bool on_host = false) {
+  absl::Status Post(Queue& queue, int32_t index, std::vector<Access> accesses = {}, bool on_host = false,
+                    bool changes_state = false) {
     Task task;
-    task.on_host = on_host;
+    task.on_host = on_host, task.changes_state = changes_state;
     task.begin = [this, index] {
       log_.push_back(absl::StrCat("begin ", index));
       Works works;
@@ -209,6 +210,15 @@ class SlowStreams final : public Streams {
     work();
     return after_.size() - 1;
   }
+  absl::Status Copy(absl::FunctionRef<void()> first, absl::FunctionRef<void()> rest) override {
+    first(), rest();
+    return absl::OkStatus();
+  }
+  absl::Status AfterCopy() override {
+    ++after_copies_;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Copied() override { return true; }
   void Forget(Mark mark) override { forgotten_ = mark; }
   absl::StatusOr<bool> Reached(Mark mark) override {
     if (mark == broken_) return absl::InternalError("an illegal memory access");
@@ -218,6 +228,7 @@ class SlowStreams final : public Streams {
   }
 
   std::vector<std::vector<Mark>> after_;  // by mark
+  int after_copies_ = 0;
   Mark broken_ = 1000;
   std::optional<Mark> forgotten_;
   std::function<void(Mark)> reached_;
@@ -276,6 +287,37 @@ TEST_F(QueueTest, WorkOfTheHostWaitsForTheDevice) {
   EXPECT_THAT(listener_.ends, ElementsAre(3));
   device.broken_ = 3;
   EXPECT_THAT(std::string(Post(*queue, 4, {}, /*on_host=*/true).message()), HasSubstr("an illegal memory access"));
+}
+
+// A copy reads what was computed before it; later schedules' ops go on meanwhile, and the first one that changes what
+// is copied makes kCompute wait, once.
+TEST_F(QueueTest, WhatChangesTheStateWaitsForItsCopy) {
+  const at::Tensor weights = at::zeros({64}), other = at::zeros({64}), copy = at::zeros({64});
+  const auto accesses = [&] { return std::vector<Access>{Reads(weights), Writes(copy)}; };
+  for (const bool says_so : {true, false}) {
+    auto streams = std::make_unique<SlowStreams>(std::map<Streams::Mark, int>{});
+    SlowStreams& device = *streams;
+    const auto queue =
+        MakeStreamQueue({.inventory = &inventory_, .recorder = &recorder_, .check_accesses = true}, std::move(streams));
+    Begin(*queue, Ops().Compute());
+    ASSERT_TRUE(Post(*queue, 0, {Writes(weights)}, false, /*changes_state=*/true).ok());
+    ASSERT_TRUE(queue->Finish().ok());
+    EXPECT_EQ(device.after_copies_, 0) << "there was none yet";
+    ASSERT_TRUE(queue->Copy([&] { log_.push_back("first"); }, [&] { log_.push_back("rest"); }, accesses).ok());
+    Log();
+    Begin(*queue, Ops().Compute().Compute().Gather(1).Compute());
+    ASSERT_TRUE(Post(*queue, 0, {Reads(weights), Writes(other)}).ok());
+    EXPECT_EQ(device.after_copies_, 0);
+    const absl::Status changed = Post(*queue, 1, {Writes(weights)}, false, says_so);
+    if (!says_so) {
+      EXPECT_THAT(std::string(changed.message()), HasSubstr("writes memory that the state's copy reads"));
+      continue;
+    }
+    ASSERT_TRUE(changed.ok()) << changed;
+    ASSERT_TRUE(Post(*queue, 2).ok());
+    ASSERT_TRUE(Post(*queue, 3, {Writes(weights), Reads(copy)}, false, says_so).ok());
+    EXPECT_EQ(device.after_copies_, 1);
+  }
 }
 
 // As a device goes on: a stage of a pipeline issues its next receive before it computes what the other stage needs.

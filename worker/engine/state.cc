@@ -6,13 +6,14 @@
 
 #ifdef MUSTER_CUDA
 #include <ATen/ops/from_blob.h>
-#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #endif
 
 namespace muster::engine {
 
 namespace {
+
+constexpr char kBufferKind[] = "buffer";
 
 bool IsNarrow(const at::Tensor& values) { return values.scalar_type() == at::kBFloat16; }
 
@@ -29,6 +30,8 @@ at::Tensor PageLocked(const at::Tensor& pageable) {
 #endif
   return pageable;
 }
+
+void CopyToHost(const at::Tensor& values, const at::Tensor& copy) { copy.copy_(values, /*non_blocking=*/true); }
 
 }  // namespace
 
@@ -79,7 +82,7 @@ void State::Add(const StatePart& part) {
 }
 
 void State::AddBuffer(const Tensor* tensor, const at::Tensor& values) {
-  AddState(KindOf("buffer"),
+  AddState(KindOf(kBufferKind),
            {.tensor = tensor, .shape = {tensor->shape().begin(), tensor->shape().end()}, .values = values});
 }
 
@@ -95,12 +98,13 @@ void State::Allocate() {
   if (gpu_) copy_ = PageLocked(copy_);
 }
 
-template <typename Copy>
-void State::ForEachCopy(const Copy& copy) {
+template <typename Visit>
+void State::ForEachCopy(Which which, const Visit& visit) {
   Allocate();
   for (const Kind& kind : kinds_) {
+    if (which != Which::kAll && (kind.name == kBufferKind) != (which == Which::kBuffers)) continue;
     for (const OwnedState& state : kind.states) {
-      if (state.begin >= 0) copy(state.values, CopyOf(state));
+      if (state.begin >= 0) visit(state.values, CopyOf(state));
     }
   }
 }
@@ -125,15 +129,20 @@ std::vector<StateView> State::Views() {
   return views;
 }
 
-void State::ToHost() {
-  ForEachCopy([](const at::Tensor& values, const at::Tensor& copy) { copy.copy_(values, /*non_blocking=*/true); });
-#ifdef MUSTER_CUDA
-  if (gpu_) c10::cuda::getCurrentCUDAStream().synchronize();
-#endif
+void State::BuffersToHost() { ForEachCopy(Which::kBuffers, CopyToHost); }
+void State::OwnedToHost() { ForEachCopy(Which::kOwned, CopyToHost); }
+
+std::vector<Access> State::OwnedToHostAccesses() {
+  std::vector<Access> accesses;
+  ForEachCopy(Which::kOwned, [&](const at::Tensor& values, const at::Tensor& copy) {
+    accesses.push_back(Reads(values));
+    accesses.push_back(Writes(copy));
+  });
+  return accesses;
 }
 
 void State::FromHost() {
-  ForEachCopy([](const at::Tensor& values, const at::Tensor& copy) { values.copy_(copy); });
+  ForEachCopy(Which::kAll, [](const at::Tensor& values, const at::Tensor& copy) { values.copy_(copy); });
   copy_.reset();
 }
 

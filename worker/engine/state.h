@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/engine/access_order.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/optimizer.h"
 #include "worker/engine/storage.h"
@@ -24,10 +25,13 @@ class State {
   // Of kind "buffer". `tensor` outlives the state.
   void AddBuffer(const Tensor* tensor, const at::Tensor& values);
   bool live() const { return live_; }  // some Views are of what training changes
-  // Of a copy: what ToHost found last, or zeros; valid until FromHost.
+  // Of a copy: what the two below found last, or zeros; valid until FromHost.
   std::vector<StateView> Views();
-  // Without copies both do nothing. FromHost frees the copy.
-  void ToHost();
+  // Copy to the host what the passes of a step change, and what only its update does. Neither waits for the device.
+  void BuffersToHost();
+  void OwnedToHost();
+  std::vector<Access> OwnedToHostAccesses();
+  // Frees the copy.
   void FromHost();
 
  private:
@@ -46,8 +50,10 @@ class State {
   };
   Kind& KindOf(const std::string& name);
   void Allocate();
-  template <typename Copy>
-  void ForEachCopy(const Copy& copy);
+  enum class Which { kAll, kBuffers, kOwned };
+  // Of what has a copy: visit(values, its copy).
+  template <typename Visit>
+  void ForEachCopy(Which which, const Visit& visit);
   void AddState(Kind& kind, const OwnedExtent& extent, const at::Tensor& values);
   void AddState(Kind& kind, OwnedState state);
   at::Tensor CopyOf(const OwnedState& state) const;

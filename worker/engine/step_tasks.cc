@@ -81,6 +81,7 @@ Task MeasureNorm(const StepContext& c, const Op& op) {
 Task Update(const StepContext& c, const Op& op) {
   Task task = Computes([&] { c.update(op); });
   task.on_host = c.storage->offloads();
+  task.changes_state = true;
   return task;
 }
 

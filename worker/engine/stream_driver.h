@@ -1,9 +1,11 @@
 // The calls to a device that its queue makes: events, and graphs of what was issued to its streams. cuda_streams.cc
 // implements it for CUDA; tests implement it without a device and enforce CUDA's rules.
 //
-// A device has the streams of schedules (Stream) and may have others, of process groups. Not thread-safe.
+// A device has the streams of schedules (Stream), one for copies of the state, and may have others, of process groups.
+// Not thread-safe; but Query may be called on any thread, for an event of which no other call is made meanwhile.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "absl/functional/function_ref.h"
@@ -12,6 +14,10 @@
 #include "strategies/schedule/schedule.h"
 
 namespace muster::engine {
+
+// Beside those of schedules: copies of the state to the host go on while the ops of the next steps run.
+inline constexpr Stream kCopyStream = static_cast<Stream>(kStreams);
+inline constexpr size_t kDeviceStreams = kStreams + 1;
 
 // What was issued during a capture, to be issued again as a whole: one launch instead of hundreds. It reads and writes
 // the memory that the captured work did. Destroy it before the process groups whose collectives it has.

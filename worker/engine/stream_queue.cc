@@ -33,6 +33,9 @@ class StreamQueue final : public Queue {
     InFlight& newest = in_flight_.back();
     const Op& op = newest.schedule->ops[index];
     if (!begun_.ok()) return begun_;
+    if (task.changes_state) {
+      if (absl::Status s = AfterCopy(); !s.ok()) return Named(op, s);
+    }
     if (capturing_ && task.on_host) return Named(op, absl::FailedPreconditionError("a graph cannot wait for the host"));
     if (newest.listener != nullptr) newest.listener->Begin(index, op.kind);
     std::vector<Streams::Mark> marks;
@@ -99,6 +102,26 @@ class StreamQueue final : public Queue {
     return absl::OkStatus();
   }
 
+  absl::Status Copy(absl::FunctionRef<void()> first, absl::FunctionRef<void()> rest,
+                    absl::FunctionRef<std::vector<Access>()> accesses) override {
+    if (options_.check_accesses) {
+      const auto computed = order_.Run("what was computed", Stream::kCompute, {}, {});
+      const auto copied = order_.Run("the state's copy", kCopyStream, {*computed}, accesses());
+      if (!copied.ok()) return copied.status();
+      copied_ = *copied;
+    }
+    copies_ = true;
+    return streams_->Copy(first, rest);
+  }
+
+  absl::Status AfterCopy() override {
+    if (!std::exchange(copies_, false)) return absl::OkStatus();
+    if (options_.check_accesses) order_.Run("after the state's copy", Stream::kCompute, {copied_}, {}).IgnoreError();
+    return streams_->AfterCopy();
+  }
+
+  absl::StatusOr<bool> Copied() override { return streams_->Copied(); }
+
   void Abandon() override {
     in_flight_.clear();
     for (auto& stream : held_) stream.clear();
@@ -109,6 +132,7 @@ class StreamQueue final : public Queue {
 
   absl::Status BeginCapture(const Schedule& schedule) override {
     if (absl::Status s = EndAll(); !s.ok()) return s;
+    if (absl::Status s = AfterCopy(); !s.ok()) return s;  // a graph waits for nothing from before it
     if (absl::Status s = streams_->BeginCapture(); !s.ok()) return s;
     in_flight_.push_back({.schedule = &schedule, .listener = nullptr});
     clocks_.clear();
@@ -253,6 +277,8 @@ class StreamQueue final : public Queue {
   std::deque<InFlight> in_flight_;               // begun and not finished
   absl::Status begun_;
   bool capturing_ = false;
+  bool copies_ = false;  // and kCompute does not wait for that yet
+  AccessOrder::Clock copied_{};
   AccessOrder order_{/*begins_in_order=*/true};
   std::vector<AccessOrder::Clock> clocks_;  // of the newest schedule, by op, if the order of accesses is checked
 };
@@ -267,6 +293,12 @@ class InlineStreams final : public Streams {
   absl::StatusOr<bool> Reached(Mark) override { return true; }
   void Forget(Mark) override {}
   bool hold_up_host() const override { return true; }
+  absl::Status Copy(absl::FunctionRef<void()> first, absl::FunctionRef<void()> rest) override {
+    first(), rest();
+    return absl::OkStatus();
+  }
+  absl::Status AfterCopy() override { return absl::OkStatus(); }
+  absl::StatusOr<bool> Copied() override { return true; }
 
  private:
   Mark next_ = 0;

@@ -22,7 +22,7 @@ class Streams {
   using Mark = uint64_t;
 
   virtual ~Streams() = default;
-  // Whatever is issued from now on, on any stream, runs after everything issued before.
+  // Whatever is issued from now on, on any stream, runs after everything issued before, except copies.
   virtual absl::Status Begin() = 0;
   // Issues what `work` does to `stream`, after `after`, and returns the mark that follows it. `work` runs before Run
   // returns.
@@ -31,6 +31,12 @@ class Streams {
   virtual absl::StatusOr<bool> Reached(Mark mark) = 0;
   // `mark` and all marks before it are not used any more.
   virtual void Forget(Mark mark) = 0;
+  // Issues what `first` does to kCompute and what `rest` does to kCopyStream, both after all that kCompute holds. Begin
+  // does not wait for `rest`; AfterCopy makes kCompute wait for it. Both run before Copy returns.
+  virtual absl::Status Copy(absl::FunctionRef<void()> first, absl::FunctionRef<void()> rest) = 0;
+  virtual absl::Status AfterCopy() = 0;
+  // Whether the device has ended the last Copy. On any thread, while no Copy is being issued.
+  virtual absl::StatusOr<bool> Copied() = 0;
   // Whether a wait for a collective holds up the host, and not only a stream.
   virtual bool hold_up_host() const { return false; }
 

@@ -45,9 +45,11 @@ Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t s
 // One checkpoint and the thread that writes this rank's shard of it. The destructor cancels an unfinished write.
 class Checkpointer::Writing {
  public:
-  Writing(std::string path, uint32_t shard, std::vector<checkpoint::TensorRun> runs, std::optional<Manifest> manifest,
-          const StepName& name, uint64_t samples_consumed, SteadyTime since)
-      : path_(std::move(path)),
+  // `engine`: `runs` are there once its AwaitPull has returned. It outlives this.
+  Writing(const engine::Engine& engine, std::string path, uint32_t shard, std::vector<checkpoint::TensorRun> runs,
+          std::optional<Manifest> manifest, const StepName& name, uint64_t samples_consumed, SteadyTime since)
+      : engine_(engine),
+        path_(std::move(path)),
         shard_(shard),
         runs_(std::move(runs)),
         manifest_(std::move(manifest)),
@@ -95,7 +97,8 @@ class Checkpointer::Writing {
 
  private:
   void Run() {
-    const absl::Status shard_status = checkpoint::WriteShard(path_, name_, shard_, runs_).status();
+    absl::Status shard_status = engine_.AwaitPull();
+    if (shard_status.ok()) shard_status = checkpoint::WriteShard(path_, name_, shard_, runs_).status();
     {
       absl::MutexLock lock(&mutex_);
       status_ = Explain(name_, shard_status);
@@ -131,6 +134,7 @@ class Checkpointer::Writing {
     return absl::OkStatus();
   }
 
+  const engine::Engine& engine_;
   const std::string path_;
   const uint32_t shard_;
   const std::vector<checkpoint::TensorRun> runs_;
@@ -151,7 +155,7 @@ class Checkpointer::Writing {
 
 Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank) : assignment_(assignment), rank_(rank) {
   const Checkpoint& options = assignment.spec().train().checkpoint();
-  // What lies on a GPU is copied by Pull(). Without periodic checkpoints, the first request allocates the copy.
+  // What lies on a GPU is copied by BeginPull(). Without periodic checkpoints, the first request allocates the copy.
   if (!writes() || !rank_.engine->state_is_live() || (options.has_async() && !options.async())) return;
   if (options.every_steps() > 0 || options.every_seconds() > 0)
     copy_.emplace(RunsToWrite(*rank_.engine, WritesBuffers()));
@@ -196,19 +200,22 @@ absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool 
   const absl::Status all = Agree(own);
   if (!all.ok()) return own.ok() ? Explain(name, all) : own;
   std::vector<checkpoint::TensorRun> runs = RunsToWrite(*rank_.engine, WritesBuffers());
-  if (copy) runs = copy_->Take(std::move(runs));
+  if (copy) {
+    if (absl::Status status = rank_.engine->AwaitPull(); !status.ok()) return Explain(name, status);
+    runs = copy_->Take(std::move(runs));
+  }
   std::optional<Manifest> manifest;
   if (first()) manifest = MakeManifest(assignment_, rank_, step, samples_consumed);
   const uint32_t shard = rank_.program.layout.roles[assignment_.key().rank()].shard();
-  writing_ =
-      std::make_unique<Writing>(path(), shard, std::move(runs), std::move(manifest), name, samples_consumed, begin);
+  writing_ = std::make_unique<Writing>(*rank_.engine, path(), shard, std::move(runs), std::move(manifest), name,
+                                       samples_consumed, begin);
   begun_ = name;
   writing_->Stalled(RealClock().Read().steady - begin);
   return absl::OkStatus();
 }
 
 absl::Status Checkpointer::Prepare(const StepName& name) {
-  if (absl::Status status = rank_.engine->Pull(); !status.ok()) return status;
+  if (absl::Status status = rank_.engine->BeginPull(); !status.ok()) return status;
   return first() ? checkpoint::Begin(path(), assignment_.key().job(), name) : absl::OkStatus();
 }
 

@@ -1,10 +1,10 @@
 // Writes the checkpoints of a job. Each rank of the first replica writes the shard that it owns, those of all
 // stages of a pipeline into one checkpoint.
 //
-// Training pauses while the shard is copied into host memory; a background thread then writes it. This needs no
-// collective: a shard's checksum file appears in the staging folder once the shard is on disk. Rank 0's thread waits
-// for all checksum files, writes the manifest and renames the folder. At most one checkpoint is in progress: Begin
-// waits for the previous one.
+// Training pauses while the shard is copied into host memory; a background thread then writes it. From a GPU the shard
+// is copied while the next step runs, whose update waits for that on the device. This needs no collective: a shard's
+// checksum file appears in the staging folder once the shard is on disk. Rank 0's thread waits for all checksum files,
+// writes the manifest and renames the folder. At most one checkpoint is in progress: Begin waits for the previous one.
 //
 //   checkpointer.Begin(step, samples);               // after the same steps on every rank that writes()
 //   while (auto done = checkpointer.Take().value())  // poll for completed checkpoints
@@ -49,7 +49,7 @@ class Checkpointer {
   // A checkpoint was begun and is not known to be complete.
   bool under_way() const { return writing_ != nullptr; }
 
-  // Checkpoints the state after `step`; returns once it is copied.
+  // Checkpoints the state after `step`; returns once it is copied or, from a GPU, once that has begun.
   absl::Status Begin(uint64_t step, uint64_t samples_consumed);
   // The same without a copy, and waits: on rank 0 for the final rename, on others until their shard is on disk.
   absl::Status Write(uint64_t step, uint64_t samples_consumed);
