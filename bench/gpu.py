@@ -7,6 +7,9 @@ GPT-2 124M in bf16 (PyTorch by autocast), AdamW, clipping; on one GPU, then by D
 turns, a few steps each, for several rounds; a time is a round's over its steps, since hosts run ahead of GPUs; ratios are
 taken within a round, with their median and range. Memory is what tensors took at most (PyTorch: max_memory_allocated); planned is what `muster plan`
 says. Each process sees one GPU. `--device cpu --case tiny --ranks 2` tries the script itself on a machine without one.
+
+--graphs compares ours without and with `cuda_graphs: true` instead, which must give the same losses bit by bit: a difference
+ends the script with status 1. `bazel run //bench:launches` counts what a step launches with and without, on any machine.
 """
 import argparse
 import json
@@ -38,6 +41,8 @@ def gpus(args):
     except (OSError, subprocess.CalledProcessError) as error:
         sys.exit("gpu.py: nvidia-smi does not run (%s): is there a GPU, and its driver?" % error)
     found = text.strip().splitlines()
+    if args.graphs:
+        return found
     check = "import torch; assert torch.cuda.is_available(), 'this torch sees no GPU'; print(torch.__version__)"
     if subprocess.run([args.python, "-c", check]).returncode != 0:
         sys.exit("gpu.py: %s has no torch with CUDA; name one that has by --python" % args.python)
@@ -52,12 +57,21 @@ def ranks_of(command, ranks, args):
     return Group(command, {**OURS, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, ranks, [{"CUDA_VISIBLE_DEVICES": str(rank)} for rank in range(ranks)])
 
 
-def compare(strategy, peers, ranks, args):
+def shape_of(args):
     shape = dict(CASES[args.case])
     if args.sequences:
         shape["sequences"] = args.sequences
-    flags = [word for key, value in {**shape, "threads": 1, "ranks": ranks, "dtype": args.dtype, "device": args.device,
-                                     "microbatch": args.microbatch}.items() for word in ("--" + key, str(value))]
+    return shape
+
+
+def shape_flags(ranks, args):
+    return [word for key, value in {**shape_of(args), "threads": 1, "ranks": ranks, "dtype": args.dtype,
+                                    "device": args.device, "microbatch": args.microbatch}.items()
+            for word in ("--" + key, str(value))]
+
+
+def compare(strategy, peers, ranks, args):
+    shape, flags = shape_of(args), shape_flags(ranks, args)
     here = os.path.dirname(os.path.abspath(__file__))
     groups = {"ours": ranks_of([args.side, "--strategy", strategy] + flags, ranks, args)}
     for name, words in peers.items():
@@ -76,6 +90,36 @@ def compare(strategy, peers, ranks, args):
            "memory_bytes": {"ours": answer["tensor_bytes"], **{n: rounds[-1][n]["memory_bytes"] for n in peers}},
            "planned_bytes": answer["planned_bytes"]}
     return row
+
+
+def compare_graphs(strategy, ranks, args):
+    flags = shape_flags(ranks, args)
+    groups = {name: ranks_of([args.side, "--strategy", strategy, "--graphs", graphs] + flags, ranks, args)
+              for name, graphs in (("without", "off"), ("with", "on"))}
+    losses = {name: group.run(args.warm_up)["losses"] for name, group in groups.items()}
+    rounds = [{name: group.run(args.steps) for name, group in groups.items()} for _ in range(args.rounds)]
+    answers = {name: group.ask(1)[0] for name, group in groups.items()}
+    for group in groups.values():
+        group.end()
+    for name in groups:
+        losses[name] += [loss for r in rounds for loss in r[name]["losses"]] + answers[name]["losses"]
+    times = {name: [r[name]["milliseconds"] for r in rounds] for name in groups}
+    return {"strategy": strategy, "ranks": ranks, "milliseconds": {n: spread(t) for n, t in times.items()},
+            "speed_over_without": spread([a / b for a, b in zip(times["without"], times["with"])]),
+            "memory_bytes": {n: answers[n]["tensor_bytes"] for n in groups}, "planned_bytes": answers["with"]["planned_bytes"],
+            "losses": losses, "same_losses": losses["with"] == losses["without"]}
+
+
+def graphs_table(rows):
+    lines = [["strategy", "ranks", "ms without graphs", "ms with", "speed", "GiB planned", "GiB without", "GiB with", "losses"]]
+    for row in rows:
+        ratio = row["speed_over_without"]
+        lines.append([row["strategy"], str(row["ranks"]), "%.1f" % row["milliseconds"]["without"]["min"],
+                      "%.1f" % row["milliseconds"]["with"]["min"],
+                      "%.2f (%.2f-%.2f)" % (ratio["median"], ratio["min"], ratio["max"]),
+                      "%.2f" % (row["planned_bytes"] / 2**30), "%.2f" % (row["memory_bytes"]["without"] / 2**30),
+                      "%.2f" % (row["memory_bytes"]["with"] / 2**30), "equal" if row["same_losses"] else "DIFFER"])
+    return aligned(lines)
 
 
 def table(rows):
@@ -104,20 +148,26 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="a round")
     parser.add_argument("--warm_up", type=int, default=5, help="steps before the first round")
+    parser.add_argument("--graphs", action="store_true", help="without and with CUDA graphs; no PyTorch")
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()
     found = gpus(args) if args.device == "cuda" else []
     ranks = args.ranks or len(found) or 1
     if args.device == "cuda" and ranks > len(found):
         sys.exit("gpu.py: %d ranks, and %d GPUs" % (ranks, len(found)))
-    rows = [compare(strategy, peers, 1, args) for strategy, peers in ONE_GPU]
-    if ranks > 1:
-        rows += [compare(strategy, peers, ranks, args) for strategy, peers in ALL_GPUS]
-    print(table(rows))
+    if args.graphs:
+        rows = [compare_graphs(strategy, 1, args) for strategy, _ in ONE_GPU]
+        rows += [compare_graphs(strategy, ranks, args) for strategy, _ in ALL_GPUS if ranks > 1]
+    else:
+        rows = [compare(strategy, peers, 1, args) for strategy, peers in ONE_GPU]
+        rows += [compare(strategy, peers, ranks, args) for strategy, peers in ALL_GPUS if ranks > 1]
+    print(graphs_table(rows) if args.graphs else table(rows))
     print("GPT-2 %s, %s, on %s" % (args.case, args.dtype, "; ".join(found[:ranks]) or machine()))
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump({"gpus": found, "rows": rows}, file, indent=1)
+    if not all(row.get("same_losses", True) for row in rows):
+        sys.exit("gpu.py: losses with CUDA graphs differ from those without")
 
 
 if __name__ == "__main__":

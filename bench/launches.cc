@@ -1,7 +1,8 @@
 // Counts what one training step of a GPT-2 or a Llama of 12 layers would launch on a GPU, by the row programs and by
 // LibTorch's operators alone, without a GPU: the step runs on the CPU as a GPU runs it, and the dispatched operators
 // that write numbers are counted, with our own row programs. Views and allocations launch nothing. An operator counts
-// once, also where CUDA needs several kernels for it, so the counts are lower bounds.
+// once, also where CUDA needs several kernels for it, so the counts are lower bounds. The last column is a step with
+// `cuda_graphs: true`: what its graph has is one launch, and the rest is what the host still writes for each step.
 //
 //   bazel run //bench:launches -- --sequences 2 --dtype bf16
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -22,6 +23,7 @@
 #include "bench/model.h"
 #include "bench/shape_options.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/stream_driver.h"
 #include "worker/tasks/language_model.h"
 
 namespace muster::bench {
@@ -58,6 +60,29 @@ bool HasKernel(const c10::FunctionSchema& schema) {
   return found.has_value() && found->hasKernelForDispatchKey(c10::DispatchKey::CPU);
 }
 
+// A device on this CPU that has graphs. A launch only counts: no one looks at the numbers.
+class CountingDriver final : public engine::StreamDriver {
+ public:
+  absl::StatusOr<Event> MakeEvent() override { return &recorded_; }
+  void DestroyEvent(Event) override {}
+  absl::Status Record(Event, Stream) override { return absl::OkStatus(); }
+  absl::Status Wait(Stream, Event) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> Query(Event) override { return true; }
+  void With(Stream, absl::FunctionRef<void()> work) override { work(); }
+  absl::Status BeginCapture() override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<engine::Graph>> EndCapture() override { return std::make_unique<OneLaunch>(); }
+
+ private:
+  class OneLaunch final : public engine::Graph {
+   public:
+    absl::Status Launch() override {
+      ++Recorded().launches["the graph of the step"];
+      return absl::OkStatus();
+    }
+  };
+  int recorded_ = 0;
+};
+
 bool OfLists(const at::RecordFunction& function) {
   return std::string_view(function.name()).starts_with("aten::_foreach_");
 }
@@ -87,24 +112,28 @@ void End(const at::RecordFunction& function, at::ObserverContext*) {
 
 }  // namespace
 
-// Launches of the second step, by operator.
-absl::StatusOr<std::map<std::string, int>> Count(const Dimensions& shape, bool portable) {
+// Launches of a step, by operator, after those that only the first ones make.
+absl::StatusOr<std::map<std::string, int>> Count(const Dimensions& shape, bool portable, bool graphs) {
   absl::StatusOr<engine::Configured> configured = Configure(shape);
   if (!configured.ok()) return configured.status();
   engine::Config& config = configured->config;
   config.portable = portable, config.device_rows = !portable;
   config.streams = config.decide_on_device = true;
+  config.recorded = graphs;
+  if (graphs) config.stream_driver = [] { return std::make_unique<CountingDriver>(); };
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Create(config);
   if (!engine.ok()) return engine.status();
   const std::vector<uint32_t> tokens = MakeTokens(shape);
   const engine::Batch batch = tasks::TokenBatch(shape.sequences, tokens, shape.sequences);
-  if (auto first = (*engine)->Step(batch, 1e-4); !first.ok()) return first.status();
+  for (int step = 0; step < 2; ++step) {
+    if (const auto done = (*engine)->Step(batch, 1e-4); !done.ok()) return done.status();
+  }
   Recorded() = {};
   const at::CallbackHandle handle =
       at::addGlobalCallback(at::RecordFunctionCallback(Begin, End).scopes({at::RecordScope::FUNCTION}));
-  const auto second = (*engine)->Step(batch, 1e-4);
+  const auto counted = (*engine)->Step(batch, 1e-4);
   at::removeCallback(handle);
-  if (!second.ok()) return second.status();
+  if (!counted.ok()) return counted.status();
   return Recorded().launches;
 }
 
@@ -116,23 +145,21 @@ int main(int argc, char** argv) {
   CLI::App app("Counts the launches of a training step, row programs against LibTorch's operators");
   bench::AddShape(app, shape);
   CLI11_PARSE(app, argc, argv);
-  std::map<std::string, int> counts[2];
-  for (const bool portable : {false, true}) {
-    auto counted = bench::Count(shape, portable);
+  std::map<std::string, int> counts[3];
+  std::set<std::string> names;
+  int sums[3] = {0, 0, 0};
+  for (int i = 0; i < 3; ++i) {
+    auto counted = bench::Count(shape, /*portable=*/i == 1, /*graphs=*/i == 2);
     if (!counted.ok()) {
       std::fprintf(stderr, "%s\n", counted.status().ToString().c_str());
       return 1;
     }
-    counts[portable ? 1 : 0] = *std::move(counted);
-  }
-  std::set<std::string> names;
-  int sums[2] = {0, 0};
-  for (int i = 0; i < 2; ++i) {
+    counts[i] = *std::move(counted);
     for (const auto& [name, n] : counts[i]) names.insert(name), sums[i] += n;
   }
-  std::printf("%-56s %12s %12s\n", "operator", "row programs", "portable");
+  std::printf("%-56s %12s %12s %12s\n", "operator", "row programs", "portable", "with a graph");
   for (const std::string& name : names) {
-    std::printf("%-56s %12d %12d\n", name.c_str(), counts[0][name], counts[1][name]);
+    std::printf("%-56s %12d %12d %12d\n", name.c_str(), counts[0][name], counts[1][name], counts[2][name]);
   }
-  std::printf("%-56s %12d %12d\n", "all", sums[0], sums[1]);
+  std::printf("%-56s %12d %12d %12d\n", "all", sums[0], sums[1], sums[2]);
 }

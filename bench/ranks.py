@@ -78,7 +78,7 @@ class Group:
         answers = self.ask(steps)
         return {"milliseconds": min(max(times) for times in zip(*(a["milliseconds"] for a in answers))),
                 "cpu_milliseconds": (self.cpu_milliseconds() - before) / steps,
-                "memory_bytes": max(a["memory_bytes"] for a in answers)}
+                "memory_bytes": max(a["memory_bytes"] for a in answers), "losses": answers[0].get("losses")}
 
     def end(self):
         for rank in self.ranks:

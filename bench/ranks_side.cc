@@ -1,6 +1,7 @@
 // One rank of bench/ranks.py: reads lines "N" from standard input, runs N steps, and answers with one JSON line of
 // their times and the memory so far. `--reduce full` trains by ddp, `none` the same without its reductions (ranks
-// diverge), `only` nothing but the reductions.
+// diverge), `only` nothing but the reductions. `--graphs on` and `off` are with and without CUDA graphs, by the same
+// queue; on a CPU, which has none, steps are only recorded.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -72,7 +73,7 @@ absl::Status ReduceOnly(collectives::Group& group, const std::vector<at::Tensor>
 }
 
 struct Options {
-  std::string folder, reduce = "full", write;
+  std::string folder, reduce = "full", write, graphs;
   bool sockets = false, cuda = false, busy = false;
 };
 
@@ -122,6 +123,8 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
   }
   if (options.reduce == "full") config.groups = rank.groups.by_number;
   if (options.reduce == "none") WithoutReductions(config.schedule);
+  config.recorded = options.graphs == "on";
+  config.streams = !options.graphs.empty() && !options.cuda;
   auto made = engine::Engine::Create(config);
   if (!made.ok()) return made.status();
   rank.engine = *std::move(made);
@@ -151,6 +154,7 @@ int main(int argc, char** argv) {
   app.add_flag("--sockets", options.sockets, "also where ranks could read each other's memory");
   app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"full", "none", "only"}));
   app.add_flag("--busy", options.busy, "time each op, and say for how long a step computes");
+  app.add_option("--graphs", options.graphs)->check(CLI::IsMember({"on", "off"}));
   app.add_option("--write", options.write,
                  "of one rank: a file for the model and its batch, as it was before the first step");
   CLI11_PARSE(app, argc, argv);
