@@ -122,8 +122,9 @@ TEST(Orders, OfZeroBubbleH1AreTheSame) {
   }
 }
 
-// Schedule1F1B's list is for pictures. What runs is 1F1B, which ZB-H1's order is without the gradients of weights (Qi
-// et al. 2024, section 2.3).
+// Schedule1F1B's list is for pictures: in PyTorch 2.13 its last rank begins with microbatch 1 and ends with one that
+// does not exist. What runs is 1F1B, which ZB-H1's order is without the gradients of weights (Qi et al. 2024,
+// section 2.3).
 TEST(Orders, Of1F1BAreThoseOfZeroBubbleH1WithoutWeights) {
   for (const auto& [stages, microbatches] :
        std::vector<std::pair<uint32_t, uint32_t>>{{2, 5}, {4, 4}, {4, 8}, {4, 3}, {8, 32}}) {
