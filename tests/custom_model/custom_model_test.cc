@@ -197,7 +197,9 @@ void ExpectSameCustomWeights(const std::map<std::string, std::vector<float>>& ou
 }
 
 // Batch normalization normalizes by a rank's microbatch, so runs are alike that cut batches alike: one rank with
-// microbatches of four, and two ranks with four images each.
+// microbatches of four, and two ranks with four images each. Between steps a ReLU near zero turns a rounding into a
+// difference: one rank alone, with GEMMs by AVX2 and by AVX-512, gives weights that differ by 4e-6 to 7.5e-4 after so
+// many steps, by the seed. Losses are compared more closely.
 TEST_F(CustomModelTest, TrainsByEveryStrategyAsOnOneRank) {
   Cluster cluster;
   cluster.StartCoordinator();
@@ -221,7 +223,7 @@ TEST_F(CustomModelTest, TrainsByEveryStrategyAsOnOneRank) {
     const std::vector<double> theirs = cluster.Losses(job);
     ASSERT_EQ(theirs.size(), losses.size());
     for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(theirs[i], losses[i], 5e-6 * losses[i]) << i;
-    ExpectSameCustomWeights(Weights(cluster, name), right, 1e-5, name);
+    ExpectSameCustomWeights(Weights(cluster, name), right, 3e-3, name);
   }
   // Another strategy and number of ranks resumes from it.
   std::string text = JobText("resumed", "{kind: zero, stage: 3}", 2, "batch: {sequences: 8, microbatch: 4}\n");
