@@ -8,8 +8,8 @@ turns, a few steps each, for several rounds; a time is a round's over its steps,
 taken within a round, with their median and range. Memory is what tensors took at most (PyTorch: max_memory_allocated); planned is what `muster plan`
 says. Each process sees one GPU. `--device cpu --case tiny --ranks 2` tries the script itself on a machine without one.
 
---graphs compares ours without and with `cuda_graphs: true` instead, which must give the same losses bit by bit: a difference
-ends the script with status 1. `bazel run //bench:launches` counts what a step launches with and without, on any machine.
+--graphs compares ours without and with `cuda_graphs: true` instead, whose losses must be equal up to rounding (our kernels give
+equal bits; LibTorch's AdamW takes the learning rate in fp32 with graphs): a difference ends the script with status 1. `bazel run //bench:launches` counts what a step launches with and without, on any machine.
 """
 import argparse
 import json
@@ -27,6 +27,7 @@ CASES = {
     "1558m": {"layers": 48, "heads": 25, "width": 1600, "vocabulary": 50257, "context": 1024, "sequences": 16},
     "tiny": {"layers": 4, "heads": 4, "width": 128, "vocabulary": 256, "context": 128, "sequences": 8},
 }
+LOSS_LIMIT = 1e-6  # relative, between steps without and with CUDA graphs
 # Ours, and PyTorch's to compare it with: flags of torch_peer.py.
 ONE_GPU = [("single", {"eager": [], "torch.compile": ["--compile"]})]
 ALL_GPUS = [("ddp", {"DDP": ["--strategy", "ddp"]}), ("full_shard", {"FSDP2": ["--strategy", "fsdp2"]}),
@@ -107,7 +108,7 @@ def compare_graphs(strategy, ranks, args):
     return {"strategy": strategy, "ranks": ranks, "milliseconds": {n: spread(t) for n, t in times.items()},
             "speed_over_without": spread([a / b for a, b in zip(times["without"], times["with"])]),
             "memory_bytes": {n: answers[n]["tensor_bytes"] for n in groups}, "planned_bytes": answers["with"]["planned_bytes"],
-            "losses": losses, "same_losses": losses["with"] == losses["without"]}
+            "losses": losses, "loss_difference": max(abs(a - b) / b for a, b in zip(losses["with"], losses["without"]))}
 
 
 def graphs_table(rows):
@@ -118,7 +119,7 @@ def graphs_table(rows):
                       "%.1f" % row["milliseconds"]["with"]["min"],
                       "%.2f (%.2f-%.2f)" % (ratio["median"], ratio["min"], ratio["max"]),
                       "%.2f" % (row["planned_bytes"] / 2**30), "%.2f" % (row["memory_bytes"]["without"] / 2**30),
-                      "%.2f" % (row["memory_bytes"]["with"] / 2**30), "equal" if row["same_losses"] else "DIFFER"])
+                      "%.2f" % (row["memory_bytes"]["with"] / 2**30), "equal" if row["loss_difference"] == 0 else "differ by %.0e" % row["loss_difference"]])
     return aligned(lines)
 
 
@@ -166,7 +167,7 @@ def main():
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump({"gpus": found, "rows": rows}, file, indent=1)
-    if not all(row.get("same_losses", True) for row in rows):
+    if any(row.get("loss_difference", 0) > LOSS_LIMIT for row in rows):
         sys.exit("gpu.py: losses with CUDA graphs differ from those without")
 
 
