@@ -138,7 +138,7 @@ TEST_F(PlanPoolTest, BeyondTheBudgetIsAnErrorThatIsKept) {
   ASSERT_TRUE(WaitForAnswers(2));
   EXPECT_EQ(Begun(1001), 2u) << "in each lane once";
   const MutexLock lock(mutex_);
-  EXPECT_EQ(again_, (std::vector<bool>{true, false})) << "the short lane has another one behind it";
+  EXPECT_EQ(again_, (std::vector<bool>{true, false})) << "another lane comes after the short one";
   EXPECT_EQ(pool.stats().refused, 1u);
 }
 

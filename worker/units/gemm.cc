@@ -75,7 +75,7 @@ void EachPanel(const at::Tensor& x_given, const at::Tensor& w_given, const F& do
 
 constexpr int64_t kAmxColumns = 32;  // of bf16 in a tile
 
-// A left operand of LibTorch's GEMM, without what could lie behind its rows (gemm.h).
+// A left operand of LibTorch's GEMM: a copy if the kernel could read past the end of its rows (gemm.h).
 at::Tensor Alone(const at::Tensor& x) {
   const bool apart = x.stride(1) == 1 && x.stride(0) > x.size(1) && x.size(1) % kAmxColumns != 0;
   return x.is_cpu() && x.scalar_type() == at::kBFloat16 && apart ? x.contiguous() : x;

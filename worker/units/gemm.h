@@ -9,10 +9,10 @@
 // each element is within one bf16 ulp of the float64 product rounded to bf16, plus the fp32 rounding of summands that
 // cancel.
 //
-// On CPUs with AMX, oneDNN reads each row of a bf16 left operand up to the next multiple of 32 columns and counts on
-// 0 * x = 0 for what lies there (uxlfoundation/oneDNN issue 5717, pull request 5603): a NaN behind a row, as memory
-// that nothing has been written to may hold, would spoil the whole row of the product. So an operand whose rows lie
-// apart is copied first where its width is no such multiple; ComputeOfPadded needs no copy.
+// On CPUs with AMX, oneDNN reads each row of a bf16 left operand past its end, up to the next multiple of 32 columns,
+// and multiplies what it finds there by zero (uxlfoundation/oneDNN issue 5717, pull request 5603). A NaN in memory that
+// was never written then makes the whole row of the product NaN. So an operand with gaps between its rows is copied
+// first, unless its width is a multiple of 32. ComputeOfPadded needs no copy.
 //
 // Matrices have two dimensions and are on one device; operands may be transposed views. Other matrices, and those
 // that are not on a CPU, go to LibTorch as they are. Thread-safe for different outputs. Throws c10::Error.
