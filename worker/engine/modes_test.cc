@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "strategies/schedule/check.h"
 #include "worker/engine/strategy_trials_test.h"
@@ -531,7 +532,8 @@ absl::Status RunOnce(const Trial& trial, const std::function<void(Config&)>& spo
 // A group whose other ranks are not there: every collective is done at once and leaves the numbers as they are.
 class GroupOfOthers final : public collectives::Group {
  public:
-  GroupOfOthers(int rank, int size) : rank_(rank), size_(size) {}
+  // `health`, if not null, is the group's, and outlives it.
+  GroupOfOthers(int rank, int size, const absl::Status* health = nullptr) : rank_(rank), size_(size), health_(health) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::unique_ptr<collectives::Work> AllReduce(at::Tensor) override { return Done(); }
@@ -543,7 +545,7 @@ class GroupOfOthers final : public collectives::Group {
   std::unique_ptr<collectives::Work> Send(at::Tensor, int) override { return Done(); }
   std::unique_ptr<collectives::Work> Recv(at::Tensor, int) override { return Done(); }
   absl::Status Barrier() override { return absl::OkStatus(); }
-  absl::Status Health() override { return absl::OkStatus(); }
+  absl::Status Health() override { return health_ == nullptr ? absl::OkStatus() : *health_; }
 
  private:
   class DoneWork final : public collectives::Work {
@@ -554,7 +556,41 @@ class GroupOfOthers final : public collectives::Group {
   static std::unique_ptr<collectives::Work> Done() { return std::make_unique<DoneWork>(); }
 
   const int rank_, size_;
+  const absl::Status* const health_;
 };
+
+// On a GPU the waits for an aborted collective are good, and so are the numbers that it leaves: only the group knows.
+TEST(Modes, NothingIsGoodAfterACollectiveWasAborted) {
+  using Act = std::function<absl::Status(const Trial&, Engine&)>;
+  const std::vector<std::pair<const char*, Act>> acts = {
+      {"a step", [](const Trial& trial, Engine& engine) { return TakeStep(trial, 0, engine).status(); }},
+      {"an evaluation",
+       [](const Trial& trial, Engine& engine) { return engine.Evaluate(TrialBatch(trial, 1000, 5, 0)).status(); }},
+      {"a copy for a checkpoint", [](const Trial&, Engine& engine) { return engine.Pull(); }},
+  };
+  for (const auto& [name, choose] : Strategies()) {
+    for (const auto& [what, act] : acts) {
+      SCOPED_TRACE(testing::Message() << name << ", " << what);
+      const Trial trial{.name = name, .choose = choose, .ranks = 4, .microbatch = 1};
+      const ::muster::Train train = MakeTrain(trial);
+      Configured configured = *Configure(train, *models::MakeInventory(train), trial.ranks, 0);
+      absl::Status health;
+      const MeshGroups groups = *MakeGroups(
+          configured.mesh, configured.config.schedule.groups, 0, [&](const GroupSpec&, const Membership& own) {
+            return std::make_unique<GroupOfOthers>(static_cast<int>(own.index), static_cast<int>(own.size), &health);
+          });
+      configured.config.groups = groups.by_number;
+      configured.config.unproven = true;
+      const auto engine = Engine::Create(configured.config).value();
+      const absl::Status before = act(trial, *engine);
+      ASSERT_TRUE(before.ok()) << before;
+      health = absl::UnavailableError("rank 2 is gone");
+      const absl::Status after = act(trial, *engine);
+      EXPECT_EQ(after.code(), absl::StatusCode::kUnavailable) << after;
+      EXPECT_TRUE(absl::StrContains(after.message(), "rank 2 is gone")) << after;
+    }
+  }
+}
 
 // A step and an evaluation of one rank alone, whose numbers mean nothing: what it sees of the order of accesses.
 absl::Status RunAlone(const Trial& trial, const Mesh& mesh, uint32_t rank, Config config) {
