@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "strategies/schedule/check.h"
+#include "worker/engine/group_of_others_test.h"
 #include "worker/engine/strategy_trials_test.h"
 #include "worker/tasks/language_model.h"
 
@@ -528,36 +529,6 @@ absl::Status RunOnce(const Trial& trial, const std::function<void(Config&)>& spo
   for (std::thread& thread : threads) thread.join();
   return statuses[0];
 }
-
-// A group whose other ranks are not there: every collective is done at once and leaves the numbers as they are.
-class GroupOfOthers final : public collectives::Group {
- public:
-  // `health`, if not null, is the group's, and outlives it.
-  GroupOfOthers(int rank, int size, const absl::Status* health = nullptr) : rank_(rank), size_(size), health_(health) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  std::unique_ptr<collectives::Work> AllReduce(at::Tensor) override { return Done(); }
-  std::unique_ptr<collectives::Work> AllGather(std::vector<at::Tensor>) override { return Done(); }
-  std::unique_ptr<collectives::Work> ReduceScatter(std::vector<at::Tensor>) override { return Done(); }
-  std::unique_ptr<collectives::Work> Broadcast(at::Tensor, int) override { return Done(); }
-  std::unique_ptr<collectives::Work> BroadcastShares(std::vector<collectives::RankShare>) override { return Done(); }
-  std::unique_ptr<collectives::Work> ReduceShares(std::vector<collectives::RankShare>) override { return Done(); }
-  std::unique_ptr<collectives::Work> Send(at::Tensor, int) override { return Done(); }
-  std::unique_ptr<collectives::Work> Recv(at::Tensor, int) override { return Done(); }
-  absl::Status Barrier() override { return absl::OkStatus(); }
-  absl::Status Health() override { return health_ == nullptr ? absl::OkStatus() : *health_; }
-
- private:
-  class DoneWork final : public collectives::Work {
-   public:
-    absl::Status Wait() override { return absl::OkStatus(); }
-    bool done() const override { return true; }
-  };
-  static std::unique_ptr<collectives::Work> Done() { return std::make_unique<DoneWork>(); }
-
-  const int rank_, size_;
-  const absl::Status* const health_;
-};
 
 // On a GPU the waits for an aborted collective are good, and so are the numbers that it leaves: only the group knows.
 TEST(Modes, NothingIsGoodAfterACollectiveWasAborted) {

@@ -20,55 +20,22 @@
 #include "worker/engine/configure.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/group_of_others_test.h"
 #include "worker/tasks/language_model.h"
 
 namespace muster::engine {
 namespace {
 
-// A group whose collectives finish at once: a rank's memory does not depend on the other ranks.
-class Mute : public collectives::Group {
+// Whose other ranks have the same as this one: what is gathered is whole.
+class Echo final : public GroupOfOthers {
  public:
-  Mute(int rank, int size) : rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  std::unique_ptr<collectives::Work> AllReduce(at::Tensor) override { return std::make_unique<Done>(); }
-  std::unique_ptr<collectives::Work> AllGather(std::vector<at::Tensor>) override { return std::make_unique<Done>(); }
-  std::unique_ptr<collectives::Work> ReduceScatter(std::vector<at::Tensor>) override {
-    return std::make_unique<Done>();
-  }
-  std::unique_ptr<collectives::Work> Broadcast(at::Tensor, int) override { return std::make_unique<Done>(); }
-  std::unique_ptr<collectives::Work> BroadcastShares(std::vector<collectives::RankShare>) override {
-    return std::make_unique<Done>();
-  }
-  std::unique_ptr<collectives::Work> ReduceShares(std::vector<collectives::RankShare>) override {
-    return std::make_unique<Done>();
-  }
-  std::unique_ptr<collectives::Work> Send(at::Tensor, int) override { return std::make_unique<Done>(); }
-  std::unique_ptr<collectives::Work> Recv(at::Tensor, int) override { return std::make_unique<Done>(); }
-  absl::Status Barrier() override { return absl::OkStatus(); }
-  absl::Status Health() override { return absl::OkStatus(); }
-
- protected:
-  class Done final : public collectives::Work {
-   public:
-    absl::Status Wait() override { return absl::OkStatus(); }
-    bool done() const override { return true; }
-  };
-
- private:
-  const int rank_, size_;
-};
-
-// Whose other ranks have the same as this one.
-class Echo final : public Mute {
- public:
-  using Mute::Mute;
+  using GroupOfOthers::GroupOfOthers;
   std::unique_ptr<collectives::Work> AllGather(std::vector<at::Tensor> wholes) override {
     for (const at::Tensor& whole : wholes) {
       const at::Tensor ranks = whole.view({size(), -1});
       ranks.copy_(ranks[rank()].clone().expand_as(ranks));
     }
-    return std::make_unique<Done>();
+    return Done();
   }
 };
 
@@ -262,7 +229,7 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
     uint64_t scratch = i < trained_whole ? 0 : 6 << 10;
     ResetCpuMemoryPeak();
     Configured made = configure(sharded);
-    Mute group(static_cast<int>(sharded.rank), static_cast<int>(sharded.ranks));
+    GroupOfOthers group(static_cast<int>(sharded.rank), static_cast<int>(sharded.ranks));
     const bool replicas = made.config.table.shards() < sharded.ranks;
     made.config.groups = {&group, &group, replicas ? &group : nullptr, nullptr, &group};
     made.config.bf16_gemms = units::Bf16Gemms::kPanels;  // which the plan has
@@ -331,7 +298,7 @@ TEST(Memory, AStageOfAPipelineTakesWhatThePlanSays) {
       ResetCpuMemoryPeak();
       const ::muster::Train train = TrainOf(stage);
       Configured made = Configure(train, *models::MakeInventory(train), 2, rank).value();
-      Mute group(static_cast<int>(rank), 2);
+      GroupOfOthers group(static_cast<int>(rank), 2);
       made.config.groups.assign(made.config.schedule.groups.size(), &group);
       const uint64_t before = CpuMemoryUse().bytes;
       auto engine = Engine::Create(made.config).value();
@@ -367,7 +334,7 @@ TEST(Memory, ASynchronizedResnetTakesWhatThePlanSays) {
     train.mutable_batch()->set_sequences(2 * kImages);
     train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
     Configured made = Configure(train, *models::MakeInventory(train.model()), 2, 1).value();
-    Mute group(1, 2);
+    GroupOfOthers group(1, 2);
     Echo exchange(1, 2);
     made.config.groups = {&group, nullptr, &group, &exchange, nullptr};
     const uint64_t before = CpuMemoryUse().bytes;
