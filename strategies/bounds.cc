@@ -237,21 +237,25 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
       least = of;
     }
   }
-  const double links = Links(train, stages[0], mesh);
+  const Moving moving = Links(train, stages[0], mesh);
   const double of_both =
-      hardware_.sharing == Sharing::kProcessor ? stages[0].compute - stages[0].exchanged + links : links;
-  least.seconds = std::max(least.seconds, of_both);
+      hardware_.sharing == Sharing::kProcessor ? stages[0].compute - stages[0].exchanged + moving.links : moving.links;
+  least.seconds = std::max({least.seconds, of_both, moving.network});
   return least;
 }
 
-// Seconds for which the collectives of a rank of stage 0 keep its links busy.
-double Bounds::Links(const Train& train, const Stage& stage, const Mesh& mesh) {
+// Of the collectives of a rank of stage 0.
+Bounds::Moving Bounds::Links(const Train& train, const Stage& stage, const Mesh& mesh) {
   const Strategy& strategy = train.strategy();
   const double width = static_cast<double>(DtypeBytes(train.precision().compute())),
                reduced = static_cast<double>(DtypeBytes(train.precision().reduce())),
                microbatches = Microbatches(train.batch(), mesh.data_ranks());
-  double seconds = 0;
+  Moving moving;
+  const auto busy = [&](int32_t group) -> double& {
+    return IsNetwork(Topology(mesh, group), hardware_) ? moving.network : moving.links;
+  };
   if (mesh.shard > 1) {
+    double& seconds = busy(kShardGroup);
     const auto moved = [&](double elements, double bytes) {
       return Moved(Topology(mesh, kShardGroup), hardware_, elements * bytes,
                    elements * bytes * (mesh.shard - 1) / mesh.shard)
@@ -266,10 +270,9 @@ double Bounds::Links(const Train& train, const Stage& stage, const Mesh& mesh) {
   }
   if (mesh.replica > 1) {
     const double bytes = stage.trained / mesh.shard * reduced;
-    seconds +=
-        2 * Moved(Topology(mesh, kReplicaGroup), hardware_, bytes, bytes * (mesh.replica - 1) / mesh.replica).work;
+    busy(kReplicaGroup) += Summed(Topology(mesh, kReplicaGroup), hardware_, bytes).work;
   }
-  return seconds;
+  return moving;
 }
 
 bool Bounds::LeavesNodes(uint32_t stages, uint32_t from, uint32_t to) {

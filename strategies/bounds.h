@@ -50,7 +50,11 @@ class Bounds {
     double elements = 0, trained = 0;
     bool like_before = false;  // also what it reads
   };
-  double Links(const Train& train, const Stage& stage, const Mesh& mesh);
+  // Seconds for which a resource is busy (OpCost).
+  struct Moving {
+    double links = 0, network = 0;
+  };
+  Moving Links(const Train& train, const Stage& stage, const Mesh& mesh);
   const GroupTopology& Topology(const Mesh& mesh, int32_t group);
   // Whether some rank of one stage hands its activations to a rank of the other on another node.
   bool LeavesNodes(uint32_t stages, uint32_t from, uint32_t to);

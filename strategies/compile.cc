@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
@@ -71,6 +72,18 @@ absl::Status Offload(const Train& train, uint32_t world, ScheduleRecipe& recipe)
       "goes with every strategy"));
 }
 
+// Of axes with two levels: their groups, at the end of the list.
+void AddLevels(const Mesh& mesh, ScheduleRecipe& recipe) {
+  for (const GroupSpec& group : LevelGroups(mesh)) {
+    const auto number = static_cast<int32_t>(recipe.groups.size());
+    Levels& levels = (group.axes & kShardAxis) != 0 ? recipe.shard_levels : recipe.replica_levels;
+    (group.channel == Channel::kSums ? levels.sums
+     : IsBetweenNodes(group.axes)    ? levels.between
+                                     : levels.inside) = number;
+    recipe.groups.push_back(group);
+  }
+}
+
 // Of a stage's ranks. A step has `microbatches`, or the spec's number.
 absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& whole, const StageModel& model,
                                         const Layout& layout, uint32_t stage,
@@ -116,6 +129,7 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& who
     recipe.groups = std::move(edges.groups), recipe.edges = std::move(edges.of_chunk);
     recipe.tied = std::move(edges.of_tied);
   }
+  AddLevels(layout.mesh, recipe);
   if (absl::Status s = Offload(train, ranks, recipe); !s.ok()) return s;
   return recipe;
 }
@@ -132,13 +146,15 @@ constexpr uint64_t kBytesPerPartTensor = 400;
 
 // Most ops that a schedule of that recipe has: all that may come for a unit and a microbatch, and once a step.
 uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
+  const uint64_t levels = recipe.shard_levels.any() ? 1 : 0;
   uint64_t each = 2 + (recipe.recompute ? 1 : 0) + (recipe.offload_inputs ? 3 : 0);
   each += recipe.edges.empty() ? 0 : 5;  // received and sent, forward and backward; the backward may be in two
-  if (recipe.parameters == Parameters::kFreed) each += 4;
-  if (recipe.sharded && recipe.gradients == Gradients::kOwned) each += 2;
+  if (recipe.parameters == Parameters::kFreed) each += 4 + 2 * levels;
+  if (recipe.sharded && recipe.gradients == Gradients::kOwned) each += 2 + levels;
   if (recipe.offloaded != Offloaded::kNothing) each += 2;     // gradients: opened, if not counted yet, and offloaded
   if (recipe.offloaded == Offloaded::kParameters) each += 2;  // parameters: fetched forward and backward
-  const uint64_t steps = recipe.offloaded == Offloaded::kNothing ? 0 : 2;  // and fetched after it
+  const uint64_t steps = (recipe.offloaded == Offloaded::kNothing ? 0 : 2) +  // and fetched after it
+                         2 * levels + (recipe.replica_levels.any() ? 2 : 0);
   return units * (each * static_cast<uint64_t>(recipe.microbatches) + 4 + steps) + 3 + 2 * recipe.tied.size();
 }
 
@@ -263,6 +279,9 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
                  .replica = world / table.shards(),
                  .shard = partition::ShardsOfStage(table) / tensor,
                  .tensor = tensor};
+  const Mesh levels = WithLevels(layout.mesh, table.ranks_on_node());
+  if (table.ranks_on_node() > 0 && LevelGroups(levels).empty()) table.clear_ranks_on_node();
+  if (table.ranks_on_node() > 0) layout.mesh = levels;
   for (uint32_t rank = 0; rank < world; ++rank) {
     const Coordinate at = CoordinateOf(layout.mesh, rank);
     RankRole& role = layout.roles.emplace_back();
@@ -398,6 +417,20 @@ std::vector<pipeline::ChunkPlace> StagePlaces(const Train& train, absl::Span<con
   return places;
 }
 
+uint32_t RanksOnEachNode(absl::Span<const RankPlace> ranks) {
+  uint32_t each = 0;
+  while (each < ranks.size() && ranks[each].node == ranks[0].node) ++each;
+  if (each == ranks.size() || ranks.size() % each != 0) return 0;
+  std::set<uint32_t> nodes;
+  for (size_t first = 0; first < ranks.size(); first += each) {
+    if (!nodes.insert(ranks[first].node).second) return 0;
+    for (size_t r = first; r < first + each; ++r) {
+      if (ranks[r].node != ranks[first].node) return 0;
+    }
+  }
+  return each;
+}
+
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                   Budget* budget, absl::Span<const pipeline::ChunkPlace> places) {
   const uint32_t pipeline = std::max(1u, train.parallel().pipeline()), tensor = models::TensorRanks(inventory);
@@ -437,6 +470,7 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
   }
   PartitionTable table = parts.empty() ? std::move(made->tables[0]) : pipeline::Join(made->tables, *stages, tensor);
   for (size_t part = 0; part < parts.size(); ++part) parts[part].table = std::move(made->tables[part]);
+  if (train.communication().hierarchy() == HIERARCHY_ALWAYS) table.set_ranks_on_node(RanksOnEachNode(ranks));
   absl::StatusOr<Layout> layout =
       LayoutOf(std::move(table), inventory, static_cast<uint32_t>(ranks.size()), std::move(parts));
   if (layout.ok()) layout->weights = std::move(made->weights);
@@ -532,7 +566,8 @@ uint64_t FixedBytes(const Inventory& inventory, const Layout& layout) {
                                      [](const Unit& unit) { return unit.has_exchange(); });
   // The kinds of groups of more than one rank that need a communicator each, and up to four edges of a pipeline's
   // stage.
-  const std::vector<GroupSpec> groups = CommonGroups();
+  std::vector<GroupSpec> groups = CommonGroups();
+  for (const GroupSpec& group : LevelGroups(layout.mesh)) groups.push_back(group);
   uint64_t communicators = layout.mesh.pipeline > 1 ? 4 : 0;
   for (size_t g = 0; g < groups.size(); ++g) {
     const bool used =

@@ -85,6 +85,9 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                   Budget* budget = nullptr, absl::Span<const pipeline::ChunkPlace> places = {});
 
+// If each of several nodes has equally many ranks, of neighboring numbers: how many; else 0.
+uint32_t RanksOnEachNode(absl::Span<const RankPlace> ranks);
+
 // By stage: as fast as its slowest rank where shares are by speed, else all alike; whatever their memory.
 std::vector<pipeline::ChunkPlace> StagePlaces(const Train& train, absl::Span<const RankPlace> ranks);
 

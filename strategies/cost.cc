@@ -90,13 +90,32 @@ double RingLatency(const GroupTopology& g, const Hardware& hardware) {
                      : hardware.inside.seconds + (inside - 1) * hardware.inside.ring_seconds;
 }
 
+// Of what takes `inside` seconds over the links of a node, and the bytes that enter a node over its ports.
+double Slower(const GroupTopology& g, const Hardware& hardware, double entering, double inside) {
+  if (g.nodes <= 1) return inside;
+  return std::max(inside, entering / (g.least_on_node * hardware.between.bytes_per_second));
+}
+
 }  // namespace
 
 OpCost Moved(const GroupTopology& g, const Hardware& hardware, double bytes, double incoming) {
   if (g.ranks <= 1) return {};
   const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : incoming / hardware.inside.bytes_per_second;
-  const double between = bytes * (g.nodes - 1) / g.nodes / (g.least_on_node * hardware.between.bytes_per_second);
-  return {.latency = RingLatency(g, hardware), .work = g.nodes > 1 ? std::max(inside, between) : inside};
+  const double entering = bytes * (g.ranks - 1) / g.ranks;
+  return {.latency = RingLatency(g, hardware), .work = Slower(g, hardware, entering, inside)};
+}
+
+// Twice what moves its bytes: to where they are added, and back.
+OpCost Summed(const GroupTopology& g, const Hardware& hardware, double bytes) {
+  if (g.ranks <= 1 || bytes == 0) return {};
+  const double ring = bytes * (g.ranks - 1) / g.ranks, tree = bytes * (g.nodes - 1) / g.nodes;
+  const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : ring / hardware.inside.bytes_per_second;
+  return {.latency = 2 * TreeLatency(g, hardware),
+          .work = 2 * Slower(g, hardware, hardware.sums_by_rings ? ring : tree, inside)};
+}
+
+bool IsNetwork(const GroupTopology& g, const Hardware& hardware) {
+  return g.nodes > 1 && (hardware.sharing == Sharing::kProcessor || g.nodes == g.ranks);
 }
 
 OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double samples, double computing,
@@ -141,6 +160,8 @@ class CostModel {
         hardware_(hardware),
         last_microbatch_(program.schedule.microbatches - 1),
         left_out_(program.left_out),
+        mesh_(mesh),
+        specs_(program.schedule.groups),
         groups_(TopologiesOf(program.schedule.groups, mesh, stage, ranks)),
         share_(ShareOf(train.batch().sequences(), mesh.data_ranks(), 0).sequences),
         rates_(RatesOf(train, model.inventory().device(), ranks, hardware)),
@@ -189,6 +210,7 @@ class CostModel {
       cost.latency += part.latency;
       cost.work += part.work;
     }
+    cost.network = traits.pass == Pass::kNone && op.group >= 0 && IsNetwork(groups_[op.group], hardware_);
     return cost;
   }
 
@@ -302,7 +324,12 @@ class CostModel {
       case Payload::kGradients:
         return Sharded(op, gradients_, reduce_bytes_);
       case Payload::kOwnedGradients:
-        return Summed(op.group, static_cast<double>(Sum(gradients_.most, op)) * reduce_bytes_);
+        return Summed(op.group, static_cast<double>(Sum(gradients_.most, op)) * reduce_bytes_ / PartsIn(op));
+      case Payload::kGradientParts: {
+        const double bytes = static_cast<double>(Sum(gradients_.most, op)) * reduce_bytes_,
+                     ranks = groups_[op.group].ranks;
+        return Moved(op.group, bytes, bytes * (ranks - 1) / ranks);
+      }
       case Payload::kActivations: {
         const EdgeUse edge = Traits(op.kind).edge;
         const bool handed_on = edge == EdgeUse::kSendActivation || edge == EdgeUse::kReceiveGradient;
@@ -336,19 +363,25 @@ class CostModel {
     return Handed(op.group, bytes);
   }
 
+  // Of what a node has, each of its ranks moves so manyth part between nodes.
+  double PartsIn(const Op& op) const {
+    const Axes axes = op.group < 0 ? kNoAxis : specs_[static_cast<size_t>(op.group)].axes;
+    return axes == kShardsBetween ? mesh_.shards_inside : axes == kReplicasBetween ? mesh_.replicas_inside : 1;
+  }
+
   OpCost Sharded(const Op& op, const Sizes& sizes, double width) const {
-    const double bytes = static_cast<double>(Sum(sizes.elements, op)) * width;
-    OpCost cost = Moved(op.group, bytes, bytes - static_cast<double>(Sum(sizes.least, op)) * width);
-    if (!op.even && op.group >= 0) cost.latency += static_cast<double>(Sum(sizes.shares, op)) * hardware_.share_seconds;
+    const bool levels = mesh_.shard_levels() && op.group >= 0;
+    const double parts = PartsIn(op), bytes = static_cast<double>(Sum(sizes.elements, op)) * width / parts;
+    const double own = levels ? bytes / groups_[op.group].ranks : static_cast<double>(Sum(sizes.least, op)) * width;
+    OpCost cost = Moved(op.group, bytes, bytes - own);
+    if (!op.even && op.group >= 0) {
+      cost.latency += static_cast<double>(Sum(sizes.shares, op)) / parts * hardware_.share_seconds;
+    }
     return cost;
   }
 
   OpCost Summed(int32_t group, double bytes) const {
-    if (group < 0 || bytes == 0) return {};
-    const double ranks = groups_[group].ranks;
-    if (ranks <= 1) return {};
-    return {.latency = 2 * TreeLatency(groups_[group], hardware_),
-            .work = 2 * Moved(group, bytes, bytes * (ranks - 1) / ranks).work};
+    return group < 0 ? OpCost() : strategies::Summed(groups_[group], hardware_, bytes);
   }
 
   // Of the op's units, where it names them. Reads and writes: weights and gradients, the gradient cleared for the next
@@ -366,6 +399,8 @@ class CostModel {
   const Hardware& hardware_;
   const int32_t last_microbatch_;
   const uint32_t left_out_;
+  const Mesh mesh_;
+  const std::vector<GroupSpec> specs_;  // by Op::group
   const std::vector<GroupTopology> groups_;
   const uint64_t share_;  // sequences of a step
   const Rates rates_;

@@ -2,13 +2,14 @@
 //
 // Compute takes its FLOPs over the rate of GEMMs, plus the bytes between GEMMs over the memory's rate; a backward takes
 // twice a forward, and of one that is split, the gradients of weights take what the inventory says. A collective moves
-// data as rings and NCCL's trees do: into each rank, over the links of a node, all bytes but its own share; into each
-// node, over all its ports together, the share of the other nodes; the slower of the two counts. Its latency is that of
-// a ring, so it grows with the ranks; where the table is uneven, each share adds its own. A sum over ranks takes twice
-// the bytes, and goes up and down a tree of log2(ranks) hops. What units exchange inside their passes adds to the time
-// of compute. What is offloaded goes over the link to the host, inputs of units as fp32, and is updated at the rate of
-// its memory. With uneven ownership the rank that owns least bounds the time, since it receives most. Every rank is
-// assumed to be the slowest one: the most sequences, the most owned elements.
+// data as rings do: into each rank, over the links of a node, all bytes but its own share; into each node, over all its
+// ports together, as many; the slower of the two counts. Its latency is that of a ring, so it grows with the ranks;
+// where the table is uneven, each share adds its own. A sum over ranks takes twice the bytes, and goes up and down a
+// tree of log2(ranks) hops. What units exchange inside their passes adds to the time of compute. Sums of NCCL's trees,
+// and whatever is between one rank of each node, enter a node with the other nodes' share alone. What is offloaded goes
+// over the link to the host, inputs of units as fp32, and is updated at the rate of its memory. With uneven ownership
+// the rank that owns least bounds the time, since it receives most. Every rank is assumed to be the slowest one: the
+// most sequences, the most owned elements.
 #pragma once
 
 #include <vector>
@@ -40,8 +41,13 @@ struct GroupTopology {
 };
 // Of the groups that have ranks of `stage`.
 GroupTopology TopologyOf(const GroupSpec& group, const Mesh& mesh, uint32_t stage, absl::Span<const RankPlace> ranks);
-// Of a collective. A rank receives `incoming` of the bytes; a node receives the other nodes' share.
+// Of a collective by a ring. A rank receives `incoming` of the bytes, and so does a node, over its ports.
 OpCost Moved(const GroupTopology& group, const Hardware& hardware, double bytes, double incoming);
+// Whether the group's collectives occupy the network alone (OpCost): one rank of each node; of ranks on CPUs any on
+// several nodes, since the network is slower than they move bytes.
+bool IsNetwork(const GroupTopology& group, const Hardware& hardware);
+// Of a sum on every rank.
+OpCost Summed(const GroupTopology& group, const Hardware& hardware, double bytes);
 
 // What the exchanges inside a unit's pass over so many samples, among the ranks that compute the unit together, add to
 // the seconds that the pass computes, `computing`. Part of the sums is under way meanwhile.

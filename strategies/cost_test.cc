@@ -291,6 +291,34 @@ TEST(Cost, ARingHasAHopForEachRank) {
               10e-6 + 126 * 4e-6 + 896 * 1.9e-6, 1e-9);
 }
 
+// Four ranks on two nodes, B bytes, each rank with a port. A ring brings 3/4 B into each node, over its two ports;
+// trees bring half. Of two levels each rank moves half of B inside its node, and sums half of B with one rank
+// elsewhere.
+TEST(Cost, TwoLevelsEnterANodeOnce) {
+  Train train = TinyToCost();
+  train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1000);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const double bytes = 4.0 * static_cast<double>(partition::FlatElements(inventory));
+  Hardware quick = Round();
+  quick.inside.seconds = quick.between.seconds = 0;
+  const auto busy = [&](Hierarchy hierarchy, Stream stream) {
+    train.mutable_communication()->set_hierarchy(hierarchy);
+    return Predict(train, FullNodes(4, 2, 0), quick).timeline.busy[static_cast<size_t>(stream)];
+  };
+  EXPECT_NEAR(busy(HIERARCHY_NEVER, Stream::kReduce), 2 * bytes / 2 / 2 * 40e-9, 1e-6);
+  quick.sums_by_rings = true;
+  EXPECT_NEAR(busy(HIERARCHY_NEVER, Stream::kReduce), 2 * bytes * 3 / 4 / 2 * 40e-9, 1e-6);
+  EXPECT_NEAR(busy(HIERARCHY_ALWAYS, Stream::kReduceBetween), 2 * (bytes / 2) / 2 * 40e-9, 1e-6);
+  EXPECT_NEAR(busy(HIERARCHY_ALWAYS, Stream::kGather), bytes / 2 * 4e-9, 1e-6);
+  // Of shards: gathered forward and backward and reduced, 3/4 B into a node over two ports; or half, of half of it.
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_SHARD_GRAD_OP);
+  train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_EVEN);
+  train.mutable_batch()->set_microbatch(2);
+  EXPECT_NEAR(busy(HIERARCHY_NEVER, Stream::kReduce) / (bytes * 3 / 4 / 2 * 40e-9), 1, 0.01);
+  EXPECT_NEAR(busy(HIERARCHY_ALWAYS, Stream::kReduceBetween) / (bytes / 2 / 2 * 40e-9), 1, 0.01);
+  EXPECT_NEAR(busy(HIERARCHY_ALWAYS, Stream::kGatherBetween) / (bytes / 2 / 2 * 40e-9), 1, 0.01);
+}
+
 // An all-gather or reduce-scatter is one op whatever the ranks; a collective of uneven shares pays for each share.
 TEST(Cost, UnevenSharesPayForEach) {
   Train train = TinyToCost();

@@ -17,7 +17,7 @@ Hardware TwoCores(absl::string_view name, absl::string_view of, double bf16_flop
                                       "90 GFLOP/s in GEMMs of fp32, ",
                                       bf16,
                                       ", 10 GB/s of memory beside them, Gloo 1.4 GB/s and 100 us a hop, and what "
-                                      "moves bytes does not compute; 10G Ethernet between nodes"),
+                                      "moves bytes does not compute; 10G Ethernet between nodes, 0.6 GB/s a rank"),
           .ranks_per_node = 2,
           .fp32_flops = 90e9,
           .bf16_flops = bf16_flops,
@@ -28,7 +28,8 @@ Hardware TwoCores(absl::string_view name, absl::string_view of, double bf16_flop
           .host_bf16_flops = bf16_flops,
           .op_seconds = 20e-6,
           .inside = {1.4e9, 100e-6, 100e-6},
-          .between = {1e9, 150e-6, 150e-6},
+          .between = {0.6e9, 150e-6, 150e-6},
+          .sums_by_rings = true,
           .sharing = Sharing::kProcessor};
 }
 

@@ -38,6 +38,9 @@ struct Hardware {
   double op_seconds = 0;                    // least time of a unit's forward: launches, small operators
   Link inside;                              // between ranks of a node
   Link between;                             // between nodes
+  // How sums over several ranks of each of several nodes travel: by rings of all ranks (Gloo), or by trees of the nodes
+  // (NCCL), by which less enters a node.
+  bool sums_by_rings = false;
   double share_seconds = 0;  // for each share of a collective of uneven shares: an op of its own for NCCL
   Sharing sharing = Sharing::kLinks;
 };

@@ -46,6 +46,10 @@ const char* LaneName(v1::Lane lane) {
       return "send gradients";
     case v1::LANE_RECEIVE_GRADIENTS:
       return "receive gradients";
+    case v1::LANE_GATHER_BETWEEN:
+      return "gather between nodes";
+    case v1::LANE_REDUCE_BETWEEN:
+      return "reduce between nodes";
     default:
       return "other";
   }

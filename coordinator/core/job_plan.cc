@@ -15,6 +15,7 @@
 #include "models/inventory.h"
 #include "strategies/choose_mesh.h"
 #include "strategies/compile.h"
+#include "strategies/levels.h"
 
 namespace muster::core {
 namespace {
@@ -97,6 +98,11 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
     plan.choice = *std::move(choice);
   } else {
     memory_plan = strategies::PlanMemory(plan.train, plan.inventory, slots.ranks, budget);
+  }
+  if (memory_plan.ok()) {
+    absl::Status chosen =
+        strategies::ChooseLevels(plan.train, plan.inventory, slots.ranks, hardware, budget, *memory_plan);
+    if (!chosen.ok()) return chosen;
   }
   if (absl::IsInvalidArgument(memory_plan.status())) {
     // Other slots may work: hybrid needs equally many ranks on every node.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -112,8 +113,9 @@ void AddTimes(const strategies::Predicted& predicted, const strategies::Hardware
   simulated.set_assumptions(hardware.assumptions);
   simulated.set_step_seconds(timeline.seconds);
   simulated.set_compute_seconds(timeline.busy[static_cast<size_t>(Stream::kCompute)]);
-  simulated.set_gather_seconds(timeline.busy[static_cast<size_t>(Stream::kGather)]);
-  simulated.set_reduce_seconds(timeline.busy[static_cast<size_t>(Stream::kReduce)]);
+  const auto busy = [&](Stream stream) { return timeline.busy[static_cast<size_t>(stream)]; };
+  simulated.set_gather_seconds(busy(Stream::kGather) + busy(Stream::kGatherBetween));
+  simulated.set_reduce_seconds(busy(Stream::kReduce) + busy(Stream::kReduceBetween));
   simulated.set_communication_seconds(timeline.communication);
   simulated.set_exposed_seconds(timeline.exposed);
 }
@@ -279,6 +281,26 @@ void AddTensorPlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, Plan
                                                                " such groups lie on several nodes")));
 }
 
+// "2 levels: gradients are summed ...": or why hierarchy: always has no effect.
+void AddLevelPlaces(const Train& train, const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanReply& plan) {
+  std::set<uint32_t> nodes;
+  for (const RankPlace& rank : ranks) nodes.insert(rank.node);
+  const bool shards = mesh.shard_levels(), replicas = mesh.replica_levels();
+  if (shards || replicas) {
+    const uint32_t inside = shards ? mesh.shards_inside : mesh.replicas_inside,
+                   all = shards ? mesh.shard : mesh.replica;
+    plan.add_placement(absl::StrCat("two levels: ", shards ? "gathers and reductions" : "sums over replicas", " of ",
+                                    all, " ranks run inside ", all / inside, " nodes, among ", inside,
+                                    " ranks, and between them, among ", all / inside));
+  } else if (train.communication().hierarchy() == HIERARCHY_ALWAYS && nodes.size() > 1) {
+    plan.add_placement(absl::StrCat(
+        "hierarchy: always has no effect: ",
+        strategies::RanksOnEachNode(ranks) == 0
+            ? "the nodes have different numbers of ranks"
+            : "the ranks of a node are no whole part of those that gather or reduce together, or are alone there"));
+  }
+}
+
 // Stages idle while a pipeline fills and drains.
 void AddBubbleNote(const Train& train, const Mesh& mesh, PlanReply& plan) {
   const uint32_t microbatches = strategies::Microbatches(train.batch(), mesh.data_ranks());
@@ -410,6 +432,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   AddTable(memory_plan, job->train, job->inventory, ranks, plan);
   AddStagePlaces(memory_plan.layout.mesh, ranks, plan);
   AddTensorPlaces(memory_plan.layout.mesh, ranks, plan);
+  AddLevelPlaces(job->train, memory_plan.layout.mesh, ranks, plan);
   AddSchedules(*job, plan);
   AddRanks(memory_plan, ranks, plan);
   AddBubbleNote(job->train, memory_plan.layout.mesh, plan);

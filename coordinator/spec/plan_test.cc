@@ -97,6 +97,26 @@ TEST(Plan, OfAPipelineShowsItsStages) {
   EXPECT_TRUE(has(spread.notes(), "1 microbatch a step for 2 stages: some stage always waits"));
 }
 
+TEST(Plan, SaysWhetherThereAreTwoLevels) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(4);
+  spec.mutable_train()->mutable_strategy()->mutable_fsdp();
+  spec.mutable_train()->mutable_communication()->set_hierarchy(HIERARCHY_ALWAYS);
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const auto last = [&](const std::vector<uint32_t>& nodes) {
+    PlanFor on = AnySlots(spec, *strategies::FindHardware("cpu"));
+    for (size_t rank = 0; rank < 4; ++rank) on.slots.ranks[rank].node = nodes[rank];
+    const PlanReply plan = MakePlan(spec, on)->reply;
+    return plan.placement(plan.placement_size() - 1);
+  };
+  EXPECT_EQ(
+      last({0, 0, 1, 1}),
+      "two levels: gathers and reductions of 4 ranks run inside 2 nodes, among 2 ranks, and between them, among 2");
+  EXPECT_EQ(last({0, 0, 0, 1}), "hierarchy: always has no effect: the nodes have different numbers of ranks");
+  EXPECT_THAT(last({0, 1, 2, 3}), testing::HasSubstr("hierarchy: always has no effect: the ranks of a node are"));
+  EXPECT_THAT(last({0, 0, 0, 0}), testing::Not(testing::HasSubstr("hierarchy")));
+}
+
 // GPT-2's embedding is its head's, too: the stage that owns it sends it, and the other one sends its gradient back.
 TEST(Plan, CountsWhatTiedTensorsTakeOfAnEdge) {
   JobSpec spec = Good();

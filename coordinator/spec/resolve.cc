@@ -61,6 +61,7 @@ class Resolver {
     Optimizer_(*train.mutable_optimizer());
     Strategy_(train);
     if (train.has_offload()) Offload_(train);
+    Communication_(train);
     Steps(train);
     Checkpoint_(train);
     Validation_(train);
@@ -677,6 +678,12 @@ class Resolver {
     }
     if (std::is_sorted(s.milestones().begin(), s.milestones().end())) return;
     Error("optimizer.lr_schedule.milestones", "must be ascending");
+  }
+
+  void Communication_(Train& train) {
+    Communication& c = *train.mutable_communication();
+    if (!c.has_hierarchy()) c.set_hierarchy(HIERARCHY_AUTO);
+    Known("communication.hierarchy", Hierarchy_IsValid(c.hierarchy()) && c.hierarchy() != HIERARCHY_UNSPECIFIED);
   }
 
   void Offload_(Train& train) {

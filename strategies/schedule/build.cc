@@ -152,6 +152,7 @@ class Builder {
   int32_t chunks() const { return static_cast<int32_t>(chunks_.size()); }
   bool Pipelined() const { return !recipe_.edges.empty(); }
   bool Distributed() const { return recipe_.sharded || recipe_.replicated; }
+  bool HasLevels() const { return recipe_.shard_levels.any() || recipe_.replica_levels.any(); }
   bool Offloads() const { return recipe_.offloaded != Offloaded::kNothing; }
   // A slot is free after its gradients are in host memory. Where replicas share what a shard owns, it is summed over
   // them first, once a step.
@@ -307,7 +308,7 @@ class Builder {
   // By stream: the last op that has ended when op `w` has, as far as that saves a wait: transfers come between the
   // other streams.
   using Ended = std::array<int32_t, kStreams>;
-  bool Transfers() const { return Offloads() || recipe_.offload_inputs || Pipelined(); }
+  bool Transfers() const { return Offloads() || recipe_.offload_inputs || Pipelined() || HasLevels(); }
   Ended EndedWith(int32_t w) const {
     if (Transfers()) return ended_with_[static_cast<size_t>(w)];
     Ended ended = None();
@@ -315,9 +316,12 @@ class Builder {
     return ended;
   }
 
-  // By the table of ops; what goes to an earlier stage, and its gradients, must not hold up what goes to a later one.
+  // By the table of ops; what goes to an earlier stage, and its gradients, must not hold up what goes to a later one,
+  // nor what travels between nodes what does inside them.
   Stream StreamOf(const Op& op) const {
     const Stream stream = Traits(op.kind).stream;
+    const bool between = op.group == recipe_.shard_levels.between || op.group == recipe_.replica_levels.between;
+    if (op.group >= 0 && between && stream == Stream::kReduce) return Stream::kReduceBetween;
     if (Traits(op.kind).payload != Payload::kActivations) return stream;
     const GroupSpec& edge = schedule_.groups[static_cast<size_t>(op.group)];
     const bool back = edge.channel == Channel::kActivations ? edge.from > edge.to : edge.from < edge.to;
@@ -583,7 +587,8 @@ class Builder {
 
   void EmitEvents() {
     ops_.reserve(events_.size() + 2 * holds_.size() + opens_before_.size() +
-                 reductions_after_.size() * (recipe_.sharded && recipe_.replicated ? 2 : 1) + 3 +
+                 reductions_after_.size() * (recipe_.sharded && recipe_.replicated ? 2 : 1) * (HasLevels() ? 3 : 1) +
+                 3 + (HasLevels() ? holds_.size() : 0) +
                  (Offloads() ? holds_.size() + reductions_after_.size() + 2 * reductions_.size() : 0) +
                  inputs_.moves.size());
     std::vector<int32_t> gathered(holds_.size());                                     // by hold: its op
@@ -641,7 +646,13 @@ class Builder {
       if (!recipe_.sharded) return;
       op.waits = {last()};
     }
-    op.kind = OpKind::kGather, op.group = kShardGroup, op.even = Even(gathers_[s]);
+    op.kind = OpKind::kGather, op.group = kShardGroup;
+    if (const Levels& levels = recipe_.shard_levels; levels.any()) {
+      op.kind = OpKind::kGatherBetween, op.group = levels.between;
+      Emit(op);
+      op.kind = OpKind::kGather, op.group = levels.inside, op.waits = {last()};
+    }
+    op.even = Even(gathers_[s]);
     Emit(std::move(op));
   }
 
@@ -717,18 +728,29 @@ class Builder {
   void Reduce(const Event& event, size_t s, bool final, int32_t computed, std::vector<int32_t>& reduced) {
     int32_t done = computed;
     Op op{.unit = reductions_[s].begin, .unit_end = reductions_[s].end};
-    if (recipe_.sharded) {
-      op.kind = OpKind::kReduce, op.group = kShardGroup, op.waits = {computed};
-      op.even = Even(reductions_[s]);
+    const auto emit = [&](OpKind kind, int32_t group, bool even = false) {
+      op.kind = kind, op.group = group, op.even = even, op.waits = {done};
       Emit(op);
       op.even = false;
       done = last();
+    };
+    if (recipe_.sharded) {
+      if (const Levels& levels = recipe_.shard_levels; levels.any()) {
+        emit(OpKind::kReduceInside, levels.inside, Even(reductions_[s]));
+        emit(OpKind::kReduce, levels.between);
+      } else {
+        emit(OpKind::kReduce, kShardGroup, Even(reductions_[s]));
+      }
       if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = done;
     }
     if (recipe_.replicated && final) {
-      op.kind = OpKind::kAllReduce, op.group = kReplicaGroup, op.waits = {done};
-      Emit(op);
-      done = last();
+      if (const Levels& levels = recipe_.replica_levels; levels.any()) {
+        emit(OpKind::kScatterGradients, levels.inside);
+        emit(OpKind::kAllReduce, levels.between);
+        emit(OpKind::kGatherGradients, levels.sums);
+      } else {
+        emit(OpKind::kAllReduce, kReplicaGroup);
+      }
     }
     if (OffloadsSlots() || (Offloads() && final)) {
       op.kind = OpKind::kOffload, op.group = -1, op.waits = {done};

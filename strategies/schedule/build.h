@@ -30,6 +30,12 @@ enum class Offloaded {
   kParameters,  // those, and the owned parameters, which are fetched for each gather
 };
 
+// The numbers of the groups of an axis that has two levels (LevelGroups); -1: it has one.
+struct Levels {
+  int32_t inside = -1, between = -1, sums = -1;
+  bool any() const { return inside >= 0; }
+};
+
 struct ScheduleRecipe {
   int32_t microbatches = 1;
   Parameters parameters = Parameters::kWhole;
@@ -52,6 +58,7 @@ struct ScheduleRecipe {
   std::vector<GroupSpec> groups = CommonGroups();
   std::vector<ChunkEdges> edges = {};
   std::vector<TiedEdges> tied = {};
+  Levels shard_levels = {}, replica_levels = {};
 };
 
 // The backward ends at the first unit that is trained (models::FirstTrained): those before it only have their forwards,
@@ -68,6 +75,11 @@ struct ScheduleRecipe {
 // it sends over an edge may be on their way: the pass that makes a third one waits for the first. A tensor that another
 // stage's unit borrows is sent to it before the owner's first pass of the step, and its gradient is added to the
 // owner's after the last one, before that is reduced.
+//
+// On an axis with two levels, parameters are gathered between nodes, then inside each; gradients are reduced inside,
+// then between: what leaves a node leaves it once. Either part has a stream of its own, so one bucket is reduced inside
+// while the one before it travels. Sums over replicas are scattered over those of a node, summed between nodes, and
+// gathered.
 //
 // Where the order has phases of kBackwardWeights (zero bubble: Qi et al. 2024), the backward of units that split is
 // BackwardInputs, and BackwardWeights in that phase, by which gradients count as added; other units have a whole

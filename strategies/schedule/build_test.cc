@@ -67,6 +67,67 @@ TEST(Build, FullShardGathersAheadAndReducesBehind) {
                            ));
 }
 
+// At the end of the list of groups.
+ScheduleRecipe WithShardLevels(ScheduleRecipe recipe) {
+  recipe.groups.push_back({.axes = kShardsInside}), recipe.groups.push_back({.axes = kShardsBetween});
+  recipe.shard_levels = {.inside = kGroups, .between = kGroups + 1};
+  return recipe;
+}
+ScheduleRecipe WithReplicaLevels(ScheduleRecipe recipe) {
+  const auto first = static_cast<int32_t>(recipe.groups.size());
+  recipe.groups.push_back({.axes = kReplicasInside}), recipe.groups.push_back({.axes = kReplicasBetween});
+  recipe.groups.push_back({.axes = kReplicasInside, .channel = Channel::kSums});
+  recipe.replica_levels = {.inside = first, .between = first + 1, .sums = first + 2};
+  return recipe;
+}
+
+// What is gathered between nodes is completed inside them, and what is reduced inside is completed between: the gather
+// of the next unit, and the reduction of the one before, travel meanwhile.
+TEST(Build, TwoLevelsGatherBetweenNodesFirstAndReduceInsideThemFirst) {
+  const Inventory inventory = Layers(1);
+  EXPECT_THAT(
+      Lines(Build(inventory, WithShardLevels(FullShard())), inventory),
+      testing::ElementsAre("GatherBetween embedding on gather between nodes in shards between nodes slot 1",  // 0
+                           "Gather embedding on gather in shards of a node slot 1 after 0",                   // 1
+                           "GatherBetween h.0 on gather between nodes in shards between nodes slot 0",        // 2
+                           "Gather h.0 on gather in shards of a node slot 0 after 2",                         // 3
+                           "Forward embedding m0 after 1",                                                    // 4
+                           "GatherBetween head on gather between nodes in shards between nodes slot 2",       // 5
+                           "Gather head on gather in shards of a node slot 2 after 5",                        // 6
+                           "Forward h.0 m0 after 3",                                                          // 7
+                           "Forward head m0 after 6",                                                         // 8
+                           "OpenGradients head slot 2",                                                       // 9
+                           "OpenGradients embedding slot 1",                                                  // 10
+                           "Backward head m0",                                                                // 11
+                           "Release embedding",                                                               // 12
+                           "Release head",                                                                    // 13
+                           "ReduceScalars on reduce in world after 11",                                       // 14
+                           "ReduceInside head on reduce in shards of a node after 11",                        // 15
+                           "Reduce head on reduce between nodes in shards between nodes after 15",            // 16
+                           "OpenGradients h.0 slot 0",                                                        // 17
+                           "Backward h.0 m0",                                                                 // 18
+                           "Release h.0",                                                                     // 19
+                           "ReduceInside h.0 on reduce in shards of a node after 18",                         // 20
+                           "Reduce h.0 on reduce between nodes in shards between nodes after 20",             // 21
+                           "Backward embedding m0",                                                           // 22
+                           "ReduceInside embedding on reduce in shards of a node after 22",                   // 23
+                           "Reduce embedding on reduce between nodes in shards between nodes after 23",       // 24
+                           "GradientNorm in model after 24",                                                  // 25
+                           "OptimizerStep"                                                                    // 26
+                           ));
+}
+
+TEST(Build, SumsOverReplicasAreScatteredSummedAndGathered) {
+  const Inventory inventory = Layers(1);
+  const std::vector<std::string> lines = Lines(Build(inventory, WithReplicaLevels({.replicated = true})), inventory);
+  EXPECT_THAT(std::vector<std::string>(lines.begin() + 3, lines.begin() + 8),
+              testing::ElementsAre("Backward head m0",                          // 3
+                                   "ReduceScalars on reduce in world after 3",  // 4
+                                   "ScatterGradients head on reduce in replicas of a node after 3",
+                                   "AllReduce head on reduce between nodes in replicas between nodes after 5",
+                                   "GatherGradients head on gather in replicas of a node, sums after 6"));
+}
+
 // The head borrows from the embedding, which is gathered for its backward, too.
 TEST(Build, AFrozenFrontIsGatheredForItsForwardAlone) {
   const Inventory inventory = Frozen(Layers(2), 0, 2);
@@ -253,6 +314,8 @@ ScheduleRecipe Random(std::mt19937& random) {
   recipe.prefetch = static_cast<int32_t>(random() % 5);
   recipe.gather_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);
   recipe.reduce_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);
+  if (recipe.sharded && random() % 2 == 0) recipe = WithShardLevels(recipe);
+  if (recipe.replicated && random() % 2 == 0) recipe = WithReplicaLevels(recipe);
   return recipe;
 }
 
@@ -440,6 +503,73 @@ TEST(Check, RefusesAPassWithoutItsGroupAndAGroupWithoutAnExchange) {
       EXPECT_TRUE(absl::StrContains(Check(wrong, inventory).message(), "the unit exchanges with other ranks"));
       EXPECT_NE(CollectivesDigest(right, kExchangeGroup), CollectivesDigest(wrong, kExchangeGroup));
     }
+  }
+}
+
+TEST(Check, RefusesWhatTwoLevelsCanGetWrong) {
+  struct Case {
+    std::string rule;
+    std::function<void(Schedule&)> spoil;
+  };
+  const Inventory inventory = Layers(3);
+  ScheduleRecipe recipe = FullShard();
+  recipe.replicated = true;
+  recipe = WithReplicaLevels(WithShardLevels(recipe));
+  const auto find = [](Schedule& s, OpKind kind, int32_t unit) {
+    return std::find_if(s.ops.begin(), s.ops.end(), [&](const Op& op) { return op.kind == kind && op.unit == unit; });
+  };
+  const auto drop = [](std::vector<Op>::iterator op) {
+    *op = {.kind = OpKind::kSnapshot, .stream = op->stream, .waits = op->waits};
+  };
+  const auto swap = [](std::vector<Op>::iterator a, std::vector<Op>::iterator b) {
+    std::iter_swap(a, b);
+    std::swap(a->waits, b->waits);
+  };
+  const std::vector<Case> cases = {
+      {"not what was gathered between nodes", [&](Schedule& s) { drop(find(s, OpKind::kGatherBetween, 1)); }},
+      {"not what was gathered between nodes",
+       [&](Schedule& s) { swap(find(s, OpKind::kGatherBetween, 1), find(s, OpKind::kGather, 1)); }},
+      {"within nodes, but not between them", [&](Schedule& s) { find(s, OpKind::kGather, 1)->group = kShardGroup; }},
+      {"not the ranks of one place", [&](Schedule& s) { find(s, OpKind::kGatherBetween, 1)->group = kShardGroup; }},
+      {"gathered twice",
+       [&](Schedule& s) { s.ops.insert(find(s, OpKind::kGather, 1), *find(s, OpKind::kGatherBetween, 1)); }},
+      {"not the ranks of a node", [&](Schedule& s) { find(s, OpKind::kReduceInside, 1)->group = kShardGroup; }},
+      {"reduced between nodes, or inside them, alone", [&](Schedule& s) { drop(find(s, OpKind::kReduceInside, 1)); }},
+      {"reduced between nodes, or inside them, alone",
+       [&](Schedule& s) { find(s, OpKind::kReduce, 1)->group = kShardGroup; }},
+      {"is not reduced to its owners", [&](Schedule& s) { drop(find(s, OpKind::kReduce, 1)); }},
+      {"reduced inside nodes twice",
+       [&](Schedule& s) { s.ops.insert(find(s, OpKind::kReduce, 1), *find(s, OpKind::kReduceInside, 1)); }},
+      {"there is nothing to reduce",
+       [&](Schedule& s) { s.ops.insert(find(s, OpKind::kGradientNorm, -1), *find(s, OpKind::kReduceInside, 1)); }},
+      {"not the replicas of a node",
+       [&](Schedule& s) { find(s, OpKind::kScatterGradients, 1)->group = kReplicaGroup; }},
+      {"is not scattered over its node", [&](Schedule& s) { drop(find(s, OpKind::kScatterGradients, 1)); }},
+      {"is not summed between nodes", [&](Schedule& s) { drop(find(s, OpKind::kAllReduce, 1)); }},
+      {"or not gathered after it", [&](Schedule& s) { drop(find(s, OpKind::kGatherGradients, 1)); }},
+      {"comes twice",
+       [&](Schedule& s) { s.ops.insert(find(s, OpKind::kGradientNorm, -1), *find(s, OpKind::kScatterGradients, 1)); }},
+      {"or comes twice",
+       [&](Schedule& s) { s.ops.insert(find(s, OpKind::kGatherGradients, 1), *find(s, OpKind::kAllReduce, 1)); }},
+      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kGather, 1)->waits.clear(); }},
+      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kReduce, 1)->waits.clear(); }},
+      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kScatterGradients, 1)->waits.clear(); }},
+      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kAllReduce, 1)->waits.clear(); }},
+      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kGatherGradients, 1)->waits.clear(); }},
+      {"is being reduced",  // before the last backward that adds to it
+       [&](Schedule& s) {
+         Op early = *find(s, OpKind::kReduceInside, 0);
+         const auto head = find(s, OpKind::kBackward, 4);
+         early.waits = {static_cast<int32_t>(head - s.ops.begin())};
+         *find(s, OpKind::kReduceScalars, -1) = early;
+       }},
+      {"not summed over the shards", [&](Schedule& s) { find(s, OpKind::kGradientNorm, -1)->group = kGroups; }},
+  };
+  for (const Case& test : cases) {
+    Schedule schedule = Build(inventory, recipe);
+    ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
+    test.spoil(schedule);
+    EXPECT_THAT(std::string(Check(schedule, inventory).message()), testing::HasSubstr(test.rule));
   }
 }
 

@@ -97,6 +97,7 @@ class Checker {
         first_(models::FirstTrained(inventory)),
         has_loss_(ChunksOf(inventory).back().last),
         ever_gathered_(units_),
+        ever_between_(units_),
         ever_fetched_(units_),
         ever_opened_(units_),
         owners_(ParametersUsedBy(inventory)),
@@ -104,6 +105,9 @@ class Checker {
         gathered_at_(units_),
         fetched_at_(units_),
         opened_at_(units_),
+        between_at_(units_),
+        inside_at_(units_),
+        scattered_at_(units_),
         reduced_at_(units_),
         all_reduced_at_(units_),
         stepped_at_(units_),
@@ -129,11 +133,13 @@ class Checker {
       const OpTraits& traits = Traits(op.kind);
       for (int32_t u = std::max(0, op.unit); u < std::min(op.unit_end, units_); ++u) {
         if (traits.parameters == ParameterUse::kGather) ever_gathered_[u] = true;
+        if (traits.parameters == ParameterUse::kGatherBetween) ever_between_[u] = true;
         if (traits.parameters == ParameterUse::kFetch && op.slot >= 0) ever_fetched_[u] = true;
         if (traits.gradients == GradientUse::kOpen) ever_opened_[u] = true;
       }
       reduces_ |= traits.gradients == GradientUse::kReduce;
-      if (traits.gradients == GradientUse::kReduce && op.group >= 0) reduced_axes_ = AxesOf(op.group);
+      const bool to_owners = traits.gradients == GradientUse::kReduce || traits.gradients == GradientUse::kReduceInside;
+      if (to_owners && op.group >= 0) reduced_axes_ = static_cast<Axes>(reduced_axes_ | AxesOf(op.group));
       all_reduces_ |= traits.gradients == GradientUse::kAllReduce;
       offloads_ |= traits.gradients == GradientUse::kOffload;
       trains_ |= GoesBack(op.kind) || traits.gradients == GradientUse::kApply;
@@ -324,10 +330,17 @@ class Checker {
         return AddGradients(op);
       case GradientUse::kAddTied:
         return AddTied(op);
+      case GradientUse::kReduceInside:
+        return ReduceInside(op);
       case GradientUse::kReduce:
         return Reduce(op);
+      case GradientUse::kScatter:
+        return Scatter(op);
       case GradientUse::kAllReduce:
+        if (AxesOf(op.group) == kReplicasBetween) return AllReduceParts(op);
         return reduces_ ? AllReduceOwned(op) : Reduce(op);
+      case GradientUse::kGather:
+        return GatherSums(op);
       case GradientUse::kOffload:
         return Offload(op);
       case GradientUse::kMeasure:
@@ -352,6 +365,8 @@ class Checker {
     switch (use) {
       case ParameterUse::kNone:
         break;
+      case ParameterUse::kGatherBetween:
+        return GatherBetween(op);
       case ParameterUse::kGather:
         return Gather(op);
       case ParameterUse::kFetch:
@@ -384,12 +399,36 @@ class Checker {
     return slot.freed_at >= 0 ? MustFollow(static_cast<size_t>(slot.freed_at)) : absl::OkStatus();
   }
 
+  // What other nodes' ranks own, into the slot that Gather completes.
+  absl::Status GatherBetween(const Op& op) {
+    if (AxesOf(op.group) != kShardsBetween) return Wrong("groups", "not the ranks of one place in their nodes");
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      if (gathered_at_[u].has_value() || between_at_[u].has_value()) return Wrong("resident", "gathered twice");
+      between_at_[u] = at_;
+    }
+    return ever_fetched_[op.unit] ? FollowFetches(op) : Take(op, slots_, slot_of_);
+  }
+
   absl::Status Gather(const Op& op) {
+    const bool inside = op.group >= 0 && AxesOf(op.group) == kShardsInside;
     for (int32_t u = op.unit; u < op.unit_end; ++u) {
       if (gathered_at_[u].has_value()) return Wrong("resident", "gathered twice");
       gathered_at_[u] = at_;
+      if (inside != ever_between_[u]) return Wrong("groups", "gathered within nodes, but not between them");
+      if (!inside) continue;
+      const Op* const between = between_at_[u].has_value() ? &schedule_.ops[*between_at_[u]] : nullptr;
+      if (between == nullptr || between->slot != op.slot || between->unit != op.unit ||
+          between->unit_end != op.unit_end) {
+        return Wrong("resident", "gathers inside not what was gathered between nodes");
+      }
+      if (absl::Status s = MustFollow(*between_at_[u]); !s.ok()) return s;
+      between_at_[u].reset();
     }
-    if (!ever_fetched_[op.unit]) return Take(op, slots_, slot_of_);
+    if (inside) return absl::OkStatus();
+    return ever_fetched_[op.unit] ? FollowFetches(op) : Take(op, slots_, slot_of_);
+  }
+
+  absl::Status FollowFetches(const Op& op) {
     for (int32_t u = op.unit; u < op.unit_end; ++u) {
       if (!fetched_at_[u].has_value()) {
         return Wrong("resident",
@@ -483,6 +522,10 @@ class Checker {
   absl::Status AddGradients(const Op& op) {
     for (const int32_t owner : owners_[op.unit]) {
       if (!trained_[owner]) continue;
+      if (inside_at_[owner].has_value() || scattered_at_[owner].has_value()) {
+        return Wrong("reduction",
+                     absl::StrCat("the gradient of ", inventory_.units(owner).name(), " is being reduced"));
+      }
       pending_[owner].push_back({op.unit, op.microbatch, at_});
       if (!ever_opened_[owner]) continue;
       if (!opened_at_[owner].has_value()) {
@@ -511,20 +554,91 @@ class Checker {
   // step.
   bool OffloadsSlots() const { return offloads_ && !(reduces_ && all_reduces_); }
 
+  // Everything that was added to the unit's gradient enters this sum.
+  absl::Status SumContributions(int32_t owner) {
+    if (trained_[owner] && pending_[owner].empty()) {
+      return Wrong("reduction", absl::StrCat("there is nothing to reduce of ", inventory_.units(owner).name(),
+                                             ": not computed yet, or reduced already"));
+    }
+    for (const Contribution& contribution : pending_[owner]) {
+      if (absl::Status s = MustFollow(contribution.at); !s.ok()) return s;
+    }
+    pending_[owner].clear();
+    return absl::OkStatus();
+  }
+
+  absl::Status ReduceInside(const Op& op) {
+    if (AxesOf(op.group) != kShardsInside) return Wrong("groups", "not the ranks of a node");
+    for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
+      if (inside_at_[owner].has_value()) return Wrong("reduction", "reduced inside nodes twice");
+      if (absl::Status s = SumContributions(owner); !s.ok()) return s;
+      inside_at_[owner] = at_;
+    }
+    return absl::OkStatus();
+  }
+
+  // Of what the replicas of a node sum, a part at each of them.
+  absl::Status Scatter(const Op& op) {
+    if (AxesOf(op.group) != kReplicasInside) return Wrong("groups", "not the replicas of a node");
+    for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
+      const std::string& name = inventory_.units(owner).name();
+      if (scattered_at_[owner].has_value() || all_reduced_at_[owner].has_value()) {
+        return Wrong("reduction", absl::StrCat(name, " comes twice"));
+      }
+      if (!reduces_) {
+        if (absl::Status s = SumContributions(owner); !s.ok()) return s;
+      } else if (!reduced_at_[owner].has_value()) {
+        return Wrong("reduction", absl::StrCat(name, " is not reduced to its owners"));
+      } else if (absl::Status s = MustFollow(*reduced_at_[owner]); !s.ok()) {
+        return s;
+      }
+      scattered_at_[owner] = at_;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status AllReduceParts(const Op& op) {
+    for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
+      if (!scattered_at_[owner].has_value() || all_reduced_at_[owner].has_value()) {
+        return Wrong("reduction",
+                     absl::StrCat(inventory_.units(owner).name(), " is not scattered over its node, or comes twice"));
+      }
+      if (absl::Status s = MustFollow(*scattered_at_[owner]); !s.ok()) return s;
+      all_reduced_at_[owner] = at_;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status GatherSums(const Op& op) {
+    if (AxesOf(op.group) != kReplicasInside) return Wrong("groups", "not the replicas of a node");
+    for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
+      if (!scattered_at_[owner].has_value() || !all_reduced_at_[owner].has_value()) {
+        return Wrong("reduction", absl::StrCat(inventory_.units(owner).name(), " is not summed between nodes"));
+      }
+      if (absl::Status s = MustFollow(*all_reduced_at_[owner]); !s.ok()) return s;
+      scattered_at_[owner].reset();
+      all_reduced_at_[owner] = at_;
+      if (!reduces_) reduced_at_[owner] = at_;
+      not_offloaded_[owner] = offloads_;
+    }
+    gradients_.push_back(at_);
+    return absl::OkStatus();
+  }
+
   absl::Status Reduce(const Op& op) {
+    const bool between = AxesOf(op.group) == kShardsBetween;
     for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
       const std::string& name = inventory_.units(owner).name();
       if (Traits(op.kind).gradients == GradientUse::kReduce && all_reduced_at_[owner].has_value()) {
         return Wrong("reduction", absl::StrCat(name, " has been summed over replicas"));
       }
-      if (trained_[owner] && pending_[owner].empty()) {
-        return Wrong("reduction",
-                     absl::StrCat("there is nothing to reduce of ", name, ": not computed yet, or reduced already"));
+      if (between != inside_at_[owner].has_value()) {
+        return Wrong("groups", absl::StrCat(name, " is reduced between nodes, or inside them, alone"));
       }
-      for (const Contribution& contribution : pending_[owner]) {
-        if (absl::Status s = MustFollow(contribution.at); !s.ok()) return s;
+      if (between) {
+        if (absl::Status s = MustFollow(*inside_at_[owner]); !s.ok()) return s;
+        inside_at_[owner].reset();
+      } else if (absl::Status s = SumContributions(owner); !s.ok()) {
+        return s;
       }
-      pending_[owner].clear();
       if (!ever_opened_[owner] || !OffloadsSlots()) {
         if (absl::Status s = Close(op, owner); !s.ok()) return s;
       }
@@ -636,6 +750,9 @@ class Checker {
                           inventory_.units(first->user).name(), " m", first->microbatch, " enters none");
     }
     for (int32_t owner = 0; owner < units_; ++owner) {
+      if (inside_at_[owner].has_value() || scattered_at_[owner].has_value()) {
+        return absl::StrCat(inventory_.units(owner).name(), " is not summed between nodes, or not gathered after it");
+      }
       if (reduces_ && all_reduces_ && reduced_at_[owner].has_value() && !all_reduced_at_[owner].has_value()) {
         return absl::StrCat(inventory_.units(owner).name(), " is not summed over replicas");
       }
@@ -673,21 +790,23 @@ class Checker {
   const int32_t first_;  // unit: where the backward ends
   const bool has_loss_;  // the model's last unit is here
   size_t at_ = 0;
-  std::vector<bool> ever_gathered_, ever_fetched_;  // by unit; the latter: into a slot
-  std::vector<bool> ever_opened_;                   // by unit
-  const std::vector<std::vector<int32_t>> owners_;  // by unit
-  std::vector<bool> trained_;                       // by unit: a gradient of its own must come
+  std::vector<bool> ever_gathered_, ever_between_, ever_fetched_;  // by unit; the last: into a slot
+  std::vector<bool> ever_opened_;                                  // by unit
+  const std::vector<std::vector<int32_t>> owners_;                 // by unit
+  std::vector<bool> trained_;                                      // by unit: a gradient of its own must come
   bool reduces_ = false, all_reduces_ = false, offloads_ = false, trains_ = false;
   bool clipped_ = false, stepped_ = false;
   bool right_norm_ = false;
-  Axes reduced_axes_ = kNoAxis;         // of reductions to owners
+  Axes reduced_axes_ = kNoAxis;         // of reductions to owners, all levels
   std::vector<size_t> sent_;            // ops that read what changes with the step, or at the next one's begin
   std::vector<size_t> losses_;          // ops that add to the loss
   std::optional<size_t> summed_at_;     // the sum of the scalars
   Clock begun_{};                       // when the current op begins
   Clocks ended_;                        // by op, when it ends
   std::array<Clock, kStreams> last_{};  // of each stream's last op, when it ends
-  std::vector<std::optional<size_t>> gathered_at_, fetched_at_, opened_at_;      // by unit: the op, while it is
+  std::vector<std::optional<size_t>> gathered_at_, fetched_at_, opened_at_;  // by unit: the op, while it is
+  // By unit: the first of two levels, until the last.
+  std::vector<std::optional<size_t>> between_at_, inside_at_, scattered_at_;
   std::vector<std::optional<size_t>> reduced_at_, all_reduced_at_, stepped_at_;  // by unit: the last op
   std::vector<bool> not_offloaded_;  // by unit: gradients were reduced, and are not in host memory
   std::vector<bool> outdated_;       // by unit: the device has its parameters as before the step

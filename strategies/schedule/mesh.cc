@@ -8,24 +8,38 @@ namespace {
 
 // The axes of more than one rank.
 Axes LongAxes(const Mesh& mesh) {
-  return static_cast<Axes>((mesh.pipeline > 1 ? kPipelineAxis : 0) | (mesh.replica > 1 ? kReplicaAxis : 0) |
-                           (mesh.shard > 1 ? kShardAxis : 0) | (mesh.tensor > 1 ? kTensorAxis : 0));
+  return static_cast<Axes>(
+      (mesh.pipeline > 1 ? kPipelineAxis : 0) | (mesh.replicas_inside > 1 ? kReplicasInside : 0) |
+      (mesh.replica > mesh.replicas_inside ? kReplicasBetween : 0) | (mesh.shards_inside > 1 ? kShardsInside : 0) |
+      (mesh.shard > mesh.shards_inside ? kShardsBetween : 0) | (mesh.tensor > 1 ? kTensorAxis : 0));
+}
+
+// Coordinates along an axis.
+struct Along {
+  uint32_t begin, end, step;
+};
+Along AlongAxis(Axes axes, Axes inside, Axes between, uint32_t own, uint32_t size, uint32_t size_inside) {
+  const uint32_t first = own - own % size_inside;  // of the node
+  if ((axes & inside) != 0 && (axes & between) != 0) return {0, size, 1};
+  if ((axes & inside) != 0) return {first, first + size_inside, 1};
+  if ((axes & between) != 0) return {own % size_inside, size, size_inside};
+  return {own, own + 1, 1};
 }
 
 // The ranks of the group in their order; of an edge, of its two stages.
 template <typename Visit>
 void EachMember(const Mesh& mesh, const GroupSpec& group, const Coordinate& at, const Visit& visit) {
-  const auto along = [&](Axes axis, uint32_t own, uint32_t size) {
-    return (group.axes & axis) != 0 ? std::pair(0u, size) : std::pair(own, own + 1);
-  };
-  const auto [p_begin, p_end] = along(kPipelineAxis, at.pipeline, mesh.pipeline);
-  const auto [r_begin, r_end] = along(kReplicaAxis, at.replica, mesh.replica);
-  const auto [s_begin, s_end] = along(kShardAxis, at.shard, mesh.shard);
-  const auto [t_begin, t_end] = along(kTensorAxis, at.tensor, mesh.tensor);
-  for (uint32_t p = p_begin; p < p_end; ++p) {
-    for (uint32_t r = r_begin; r < r_end; ++r) {
-      for (uint32_t s = s_begin; s < s_end; ++s) {
-        for (uint32_t t = t_begin; t < t_end; ++t) visit(Coordinate{p, r, s, t});
+  const auto [p_begin, p_end, p_step] =
+      AlongAxis(group.axes, kPipelineAxis, kPipelineAxis, at.pipeline, mesh.pipeline, 1);
+  const auto [t_begin, t_end, t_step] = AlongAxis(group.axes, kTensorAxis, kTensorAxis, at.tensor, mesh.tensor, 1);
+  const auto [r_begin, r_end, r_step] =
+      AlongAxis(group.axes, kReplicasInside, kReplicasBetween, at.replica, mesh.replica, mesh.replicas_inside);
+  const auto [s_begin, s_end, s_step] =
+      AlongAxis(group.axes, kShardsInside, kShardsBetween, at.shard, mesh.shard, mesh.shards_inside);
+  for (uint32_t p = p_begin; p < p_end; p += p_step) {
+    for (uint32_t r = r_begin; r < r_end; r += r_step) {
+      for (uint32_t s = s_begin; s < s_end; s += s_step) {
+        for (uint32_t t = t_begin; t < t_end; t += t_step) visit(Coordinate{p, r, s, t});
       }
     }
   }
@@ -46,6 +60,18 @@ uint32_t RankAt(const Mesh& mesh, const Coordinate& at) {
 
 uint32_t OwnerAt(const Mesh& mesh, const Coordinate& at) {
   return (at.pipeline * mesh.shard + at.shard) * mesh.tensor + at.tensor;
+}
+
+Mesh WithLevels(Mesh mesh, uint32_t ranks_on_node) {
+  mesh.replicas_inside = mesh.shards_inside = 1;
+  const uint32_t on_node = ranks_on_node / mesh.tensor, data = mesh.data_ranks();  // with samples of their own
+  if (ranks_on_node % mesh.tensor != 0 || on_node <= 1 || data % on_node != 0) return mesh;
+  if (mesh.shard % on_node == 0) {
+    mesh.shards_inside = on_node;
+  } else if (on_node % mesh.shard == 0) {
+    mesh.shards_inside = mesh.shard, mesh.replicas_inside = on_node / mesh.shard;
+  }
+  return mesh;
 }
 
 uint32_t DataRankAt(const Mesh& mesh, const Coordinate& at) { return at.replica * mesh.shard + at.shard; }
@@ -80,6 +106,7 @@ std::string Print(const GroupSpec& group) {
   if (group.is_edge()) return absl::StrCat("stage ", group.from, " to ", group.to, WhatFlows(group.channel));
   if (group.channel == Channel::kExchange) return "exchange";
   if (group.channel == Channel::kTensor) return "tensor";
+  if (group.channel == Channel::kSums) return "replicas of a node, sums";
   switch (group.axes) {
     case kAllAxes:
       return "world";
@@ -89,6 +116,14 @@ std::string Print(const GroupSpec& group) {
       return "replicas";
     case kModelAxes:
       return "model";
+    case kShardsInside:
+      return "shards of a node";
+    case kShardsBetween:
+      return "shards between nodes";
+    case kReplicasInside:
+      return "replicas of a node";
+    case kReplicasBetween:
+      return "replicas between nodes";
     default:
       return absl::StrCat("axes ", static_cast<int>(group.axes));
   }
@@ -98,6 +133,17 @@ std::vector<GroupSpec> CommonGroups() {
   return {{.axes = kAllAxes},     {.axes = kShardAxis},
           {.axes = kReplicaAxis}, {.axes = kDataAxes, .channel = Channel::kExchange},
           {.axes = kModelAxes},   {.axes = kTensorAxis, .channel = Channel::kTensor}};
+}
+
+std::vector<GroupSpec> LevelGroups(const Mesh& mesh) {
+  std::vector<GroupSpec> groups;
+  if (mesh.shard_levels()) groups = {{.axes = kShardsInside}, {.axes = kShardsBetween}};
+  if (mesh.replica_levels()) {
+    groups.push_back({.axes = kReplicasInside});
+    groups.push_back({.axes = kReplicasBetween});
+    groups.push_back({.axes = kReplicasInside, .channel = Channel::kSums});
+  }
+  return groups;
 }
 
 std::optional<Membership> MembershipOf(const Mesh& mesh, const GroupSpec& group, uint32_t rank) {

@@ -20,7 +20,12 @@ struct Mesh {
   uint32_t replica = 1;   // copies of the sharded state
   uint32_t shard = 1;     // ranks that share one copy
   uint32_t tensor = 1;    // ranks that share the computing of each unit
+  // Of the data axes: so many neighboring coordinates, which divide the axis, lie on one node. 1 or the whole axis: its
+  // groups have one level.
+  uint32_t replicas_inside = 1, shards_inside = 1;
 
+  bool replica_levels() const { return replicas_inside > 1 && replicas_inside < replica; }
+  bool shard_levels() const { return shards_inside > 1 && shards_inside < shard; }
   uint32_t ranks() const { return pipeline * replica * shard * tensor; }
   // Ranks with samples of their own: those of one stage and one tensor coordinate.
   uint32_t data_ranks() const { return replica * shard; }
@@ -45,13 +50,21 @@ uint32_t DataRankAt(const Mesh& mesh, const Coordinate& at);
 // "stage 1, replica 0, shard 3": the axes of more than one rank; "" on one rank.
 std::string Print(const Mesh& mesh, const Coordinate& at);
 
-// A set of axes.
+// Sets `replicas_inside` and `shards_inside` for nodes of `ranks_on_node` neighboring ranks each, as far as these fill
+// whole parts of the axes; else they are 1.
+Mesh WithLevels(Mesh mesh, uint32_t ranks_on_node);
+
+// A set of axes. Those of data have a part inside nodes and one between them.
 enum Axes : uint8_t {
   kNoAxis = 0,
   kPipelineAxis = 1,
-  kReplicaAxis = 2,
-  kShardAxis = 4,
+  kReplicasInside = 2,
+  kShardsInside = 4,
   kTensorAxis = 8,
+  kReplicasBetween = 16,
+  kShardsBetween = 32,
+  kReplicaAxis = kReplicasInside | kReplicasBetween,
+  kShardAxis = kShardsInside | kShardsBetween,
   kDataAxes = kReplicaAxis | kShardAxis,
   kModelAxes = kPipelineAxis | kShardAxis | kTensorAxis,
   kAllAxes = kDataAxes | kModelAxes,
@@ -59,7 +72,16 @@ enum Axes : uint8_t {
 
 // What a group is for. Two groups of the same ranks whose collectives are on different streams need a communicator
 // each.
-enum class Channel : uint8_t { kCollectives, kExchange, kActivations, kGradients, kTied, kTiedGradients, kTensor };
+enum class Channel : uint8_t {
+  kCollectives,
+  kExchange,
+  kActivations,
+  kGradients,
+  kTied,
+  kTiedGradients,
+  kTensor,
+  kSums,  // of gradients, on their way back to the ranks of a node
+};
 
 // A kind of process group: for each rank the ranks that differ from it along these axes only. An edge of a pipeline has
 // two stages only: `from` sends to `to`.
@@ -78,13 +100,17 @@ std::string Print(const GroupSpec& group);
 // The numbers under which ops name the groups that every schedule lists (Op::group): all ranks; the ranks that share
 // one copy of a stage's state; the ranks that hold the same shard; the ranks with samples of their own, for what units
 // exchange inside their passes; the ranks that together hold one copy of the model; those that compute a unit together.
-// A pipeline's edges come after them.
+// A pipeline's edges come after them, then the groups of LevelGroups.
 inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2, kExchangeGroup = 3, kModelGroup = 4,
                          kTensorGroup = 5;
 inline constexpr int32_t kGroups = 6;
 
 // Those, in the order of their numbers.
 std::vector<GroupSpec> CommonGroups();
+
+// Those of the axes that have two levels, if there are any: where shards have, the ranks of a node and those of equal
+// places in their nodes; where replicas have, likewise, and those of a node once more, for what goes back to them.
+std::vector<GroupSpec> LevelGroups(const Mesh& mesh);
 
 // A rank's place in the group of a kind that it belongs to.
 struct Membership {

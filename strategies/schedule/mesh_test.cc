@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace muster {
 namespace {
@@ -79,6 +81,52 @@ TEST(Mesh, GroupsAreDisjointAndCoverAllRanks) {
       EXPECT_EQ(seen.size(), mesh.ranks());
     }
   }
+}
+
+// Six shards on two nodes of three; two replicas of two shards on nodes of two; four replicas of two shards on nodes of
+// four, where a node has two replicas; four ranks a node that compute two units together.
+TEST(Mesh, LevelsAreNodesAndTheRanksOfOnePlaceInThem) {
+  using Members = std::vector<uint32_t>;
+  struct Case {
+    Mesh mesh;
+    uint32_t on_node, rank;
+    std::vector<std::pair<std::string, Members>> groups;
+  };
+  const std::vector<Case> cases = {
+      {{.shard = 6}, 3, 4, {{"shards of a node", {3, 4, 5}}, {"shards between nodes", {1, 4}}}},
+      {{.replica = 2, .shard = 2}, 2, 1, {}},
+      {{.replica = 4, .shard = 2},
+       4,
+       6,
+       {{"replicas of a node", {4, 6}}, {"replicas between nodes", {2, 6}}, {"replicas of a node, sums", {4, 6}}}},
+      {{.replica = 2, .shard = 4}, 2, 5, {{"shards of a node", {4, 5}}, {"shards between nodes", {5, 7}}}},
+      {{.shard = 4, .tensor = 2}, 4, 3, {{"shards of a node", {1, 3}}, {"shards between nodes", {3, 7}}}},
+      {{.pipeline = 2, .shard = 4}, 2, 6, {{"shards of a node", {6, 7}}, {"shards between nodes", {4, 6}}}},
+      {{.shard = 6}, 4, 0, {}},                 // nodes that fill no whole part of the axis
+      {{.pipeline = 2, .shard = 2}, 4, 0, {}},  // a node has more than a stage
+      {{.shard = 4}, 4, 0, {}},
+      {{.shard = 4}, 1, 0, {}},
+      {{.shard = 4, .tensor = 2}, 3, 0, {}},
+  };
+  for (const Case& test : cases) {
+    const Mesh mesh = WithLevels(test.mesh, test.on_node);
+    std::vector<std::pair<std::string, Members>> groups;
+    for (const GroupSpec& group : LevelGroups(mesh))
+      groups.emplace_back(Print(group), MembersOf(mesh, group, test.rank));
+    EXPECT_EQ(groups, test.groups);
+    for (const GroupSpec& group : CommonGroups()) {
+      EXPECT_EQ(MembersOf(mesh, group, test.rank), MembersOf(test.mesh, group, test.rank)) << Print(group);
+    }
+  }
+}
+
+TEST(Mesh, WhatGoesBackInANodeHasACommunicatorOfItsOwn) {
+  const Mesh mesh = WithLevels({.replica = 4}, 2);
+  const std::vector<GroupSpec> levels = LevelGroups(mesh);
+  ASSERT_EQ(levels.size(), 3u);
+  EXPECT_FALSE(ShareMembers(mesh, levels[0], levels[2])) << "its collectives come between those of the next bucket";
+  EXPECT_FALSE(ShareMembers(mesh, levels[0], levels[1]));
+  EXPECT_FALSE(ShareMembers(mesh, levels[1], CommonGroups()[kReplicaGroup]));
 }
 
 TEST(Mesh, KindsWithTheSameMembersShareACommunicator) {

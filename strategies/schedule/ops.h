@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "strategies/schedule/mesh.h"
+
 namespace muster {
 
 // A schedule's digest and the progress page hold the numbers: new kinds come last, before kEnd.
@@ -43,7 +45,12 @@ enum class OpKind : uint8_t {
   kReceiveTiedGradient,  // of the former; adds it to the unit's gradient
   kBackwardInputs,       // unit, microbatch: the first half of kBackward, the gradient of the unit's input
   kBackwardWeights,      // the second half: adds the gradients of its parameters
-  kEnd,                  // not an op: the number of kinds
+  // Of axes with two levels (LevelGroups), before what travels between nodes, or after it:
+  kGatherBetween,     // as kGather, of what ranks of this place in their nodes own; kGather then has the rest
+  kReduceInside,      // gradients of units [unit, unit_end), at the rank of each node that has the owner's place
+  kScatterGradients,  // of those that this rank's shard owns of the units, a part to each replica of the node
+  kGatherGradients,   // those parts, summed over replicas, to all replicas of the node
+  kEnd,               // not an op: the number of kinds
 };
 inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kEnd);
 
@@ -63,9 +70,12 @@ enum class Stream : uint8_t {
   kSendActivationsBack,
   kReceiveActivationsBack,
   kSendGradientsBack,
-  kReceiveGradientsBack
+  kReceiveGradientsBack,
+  // What travels between nodes, beside what does inside them.
+  kGatherBetween,
+  kReduceBetween
 };
-inline constexpr size_t kStreams = 13;
+inline constexpr size_t kStreams = 15;
 
 // Of one of the first four.
 constexpr Stream OnTheWayBack(Stream stream) {
@@ -100,6 +110,7 @@ enum class Pass : uint8_t {
 enum class ParameterUse : uint8_t {
   kNone,
   kGather,              // makes them resident
+  kGatherBetween,       // takes their slot, for kGather
   kFetch,               // brings the owned ones, which makes them resident where no op gathers them
   kRead,                // needs them resident, those that the unit borrows included
   kSend,                // likewise, of its units alone
@@ -110,14 +121,17 @@ enum class ParameterUse : uint8_t {
 // What the op does with gradients.
 enum class GradientUse : uint8_t {
   kNone,
-  kOpen,       // takes their slot
-  kAdd,        // adds the contribution of a (unit, microbatch)
-  kAddTied,    // adds what another stage's units contribute
-  kReduce,     // sums contributions over ranks, at their owners; frees their slot
-  kAllReduce,  // sums over replicas what an owner has; all of it, where a schedule has no kReduce
-  kOffload,    // adds what an owner has to its gradients in host memory; frees their slot, unless kReduce did
-  kMeasure,    // takes the norm of all of them
-  kApply,      // updates parameters with them
+  kOpen,          // takes their slot
+  kAdd,           // adds the contribution of a (unit, microbatch)
+  kAddTied,       // adds what another stage's units contribute
+  kReduce,        // sums contributions over ranks, at their owners; frees their slot
+  kReduceInside,  // sums them over the ranks of a node, for kReduce
+  kAllReduce,     // sums over replicas what an owner has; all of it, where a schedule has no kReduce
+  kScatter,       // the same over those of a node, a part at each, for kAllReduce
+  kGather,        // the parts after it
+  kOffload,       // adds what an owner has to its gradients in host memory; frees their slot, unless kReduce did
+  kMeasure,       // takes the norm of all of them
+  kApply,         // updates parameters with them
 };
 
 // What the op does with the input of a recomputed unit, which its forward keeps.
@@ -154,6 +168,7 @@ enum class Payload : uint8_t {
   kParameters,      // of its units, between owners and the others, in the dtype of computing
   kGradients,       // likewise, in the dtype of reductions
   kOwnedGradients,  // what one shard owns of its units, summed over the group
+  kGradientParts,   // of that, each rank's part, from or to all of the group
   kActivations,     // what flows between two units, of a microbatch
   kTied,            // tensors that another stage borrows, in the dtype of computing
   kTiedGradients,   // their gradients, fp32
@@ -173,7 +188,7 @@ enum class MemoryTraffic : uint8_t {
 struct OpTraits {
   OpKind kind;
   std::string_view name;  // as printed, in schedules, traces and messages
-  Stream stream;          // that the builder puts it on, or on the one OnTheWayBack
+  Stream stream;          // that the builder puts it on, or on the one OnTheWayBack, or kReduceBetween
   OpScope scope;
   // Rules of the checker.
   GroupUse group = GroupUse::kNone;
@@ -391,6 +406,36 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .pass = Pass::kBackwardWeights,
      .gradients = GradientUse::kAdd,
      .forwards = 1},
+    {.kind = OpKind::kGatherBetween,
+     .name = "GatherBetween",
+     .stream = Stream::kGatherBetween,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .slots = SlotPool::kParameters,
+     .parameters = ParameterUse::kGatherBetween,
+     .after_step = true,
+     .payload = Payload::kParameters},
+    {.kind = OpKind::kReduceInside,
+     .name = "ReduceInside",
+     .stream = Stream::kReduce,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .gradients = GradientUse::kReduceInside,
+     .payload = Payload::kGradients},
+    {.kind = OpKind::kScatterGradients,
+     .name = "ScatterGradients",
+     .stream = Stream::kReduce,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .gradients = GradientUse::kScatter,
+     .payload = Payload::kGradientParts},
+    {.kind = OpKind::kGatherGradients,
+     .name = "GatherGradients",
+     .stream = Stream::kGather,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .gradients = GradientUse::kGather,
+     .payload = Payload::kGradientParts},
 }};
 
 // Also catches a missing row: the array would end in an empty one.
@@ -414,5 +459,8 @@ constexpr bool GoesBack(OpKind kind) {
 constexpr bool ReducesGradients(OpKind kind) {
   return Traits(kind).gradients == GradientUse::kReduce || Traits(kind).gradients == GradientUse::kAllReduce;
 }
+
+// Groups whose ranks are on different nodes, one on each.
+constexpr bool IsBetweenNodes(Axes axes) { return axes == kReplicasBetween || axes == kShardsBetween; }
 
 }  // namespace muster

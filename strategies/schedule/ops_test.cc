@@ -84,6 +84,14 @@ TEST(Ops, TableIsTheExpectedOne) {
        Pass::kBackwardInputs, ParameterUse::kReadIfBackwardDoes, no_gradients, false, 1, nothing, 0, none},
       {OpKind::kBackwardWeights, "BackwardWeights", Stream::kCompute, OpScope::kMicrobatch, no_group, no_slot,
        Pass::kBackwardWeights, no_parameters, GradientUse::kAdd, false, 1, nothing, 0, none},
+      {OpKind::kGatherBetween, "GatherBetween", Stream::kGatherBetween, OpScope::kUnits, must, SlotPool::kParameters,
+       no_pass, ParameterUse::kGatherBetween, no_gradients, true, 0, Payload::kParameters, 0, none},
+      {OpKind::kReduceInside, "ReduceInside", Stream::kReduce, OpScope::kUnits, must, no_slot, no_pass,
+       no_parameters, GradientUse::kReduceInside, false, 0, Payload::kGradients, 0, none},
+      {OpKind::kScatterGradients, "ScatterGradients", Stream::kReduce, OpScope::kUnits, must, no_slot, no_pass,
+       no_parameters, GradientUse::kScatter, false, 0, Payload::kGradientParts, 0, none},
+      {OpKind::kGatherGradients, "GatherGradients", Stream::kGather, OpScope::kUnits, must, no_slot, no_pass,
+       no_parameters, GradientUse::kGather, false, 0, Payload::kGradientParts, 0, none},
   };
   // clang-format on
   ASSERT_EQ(kOpTable.size(), expected.size());
@@ -97,6 +105,7 @@ TEST(Ops, KindsKeepTheirNumbers) {
   EXPECT_EQ(static_cast<int>(OpKind::kAllReduce), 7);
   EXPECT_EQ(static_cast<int>(OpKind::kSnapshot), 15);
   EXPECT_EQ(static_cast<int>(OpKind::kFetchInput), 18);
+  EXPECT_EQ(static_cast<int>(OpKind::kGatherBetween), 27);
 }
 
 TEST(Ops, NamesDiffer) {

@@ -8,8 +8,12 @@
 namespace muster {
 namespace {
 
-std::string GroupName(int32_t group) {
-  return group < kGroups ? Print(CommonGroups()[static_cast<size_t>(group)]) : absl::StrCat("edge ", group - kGroups);
+// `groups`: of its schedule; null: unknown.
+std::string GroupName(const Op& op, const std::vector<GroupSpec>* groups) {
+  const auto group = static_cast<size_t>(op.group);
+  if (op.group < kGroups) return Print(CommonGroups()[group]);
+  if (Traits(op.kind).edge != EdgeUse::kNone) return absl::StrCat("edge ", op.group - kGroups);
+  return groups != nullptr && group < groups->size() ? Print((*groups)[group]) : absl::StrCat("group ", op.group);
 }
 
 }  // namespace
@@ -46,6 +50,10 @@ const char* Name(Stream stream) {
       return "receive gradients";
     case Stream::kReceiveGradientsBack:
       return "receive gradients back";
+    case Stream::kGatherBetween:
+      return "gather between nodes";
+    case Stream::kReduceBetween:
+      return "reduce between nodes";
   }
   return "?";
 }
@@ -54,13 +62,13 @@ namespace {
 
 // `unit`: from its index to its name.
 template <typename UnitName>
-std::string PrintWith(const Op& op, const UnitName& unit) {
+std::string PrintWith(const Op& op, const UnitName& unit, const std::vector<GroupSpec>* groups = nullptr) {
   std::string line(Traits(op.kind).name);
   if (op.unit >= 0) absl::StrAppend(&line, " ", unit(op.unit));
   if (op.unit_end > op.unit + 1) absl::StrAppend(&line, "..", unit(op.unit_end - 1));
   if (op.microbatch >= 0) absl::StrAppend(&line, " m", op.microbatch);
   if (op.stream != Stream::kCompute) absl::StrAppend(&line, " on ", Name(op.stream));
-  if (op.group >= 0) absl::StrAppend(&line, " in ", GroupName(op.group));
+  if (op.group >= 0) absl::StrAppend(&line, " in ", GroupName(op, groups));
   if (op.slot >= 0) absl::StrAppend(&line, " slot ", op.slot);
   if (op.even) absl::StrAppend(&line, " even");
   if (!op.waits.empty()) {
@@ -72,11 +80,18 @@ std::string PrintWith(const Op& op, const UnitName& unit) {
 
 }  // namespace
 
-std::string Print(const Op& op, const Inventory& inventory) {
-  return PrintWith(op, [&](int32_t u) {
+namespace {
+
+std::string PrintOf(const Op& op, const Inventory& inventory, const std::vector<GroupSpec>* groups) {
+  const auto unit = [&](int32_t u) {
     return u >= 0 && u < inventory.units_size() ? inventory.units(u).name() : absl::StrCat("unit ", u);
-  });
+  };
+  return PrintWith(op, unit, groups);
 }
+
+}  // namespace
+
+std::string Print(const Op& op, const Inventory& inventory) { return PrintOf(op, inventory, nullptr); }
 
 std::string Print(const Op& op, const std::vector<std::string>& units) {
   return PrintWith(op, [&](int32_t u) {
@@ -86,7 +101,7 @@ std::string Print(const Op& op, const std::vector<std::string>& units) {
 
 std::string Print(const Schedule& schedule, const Inventory& inventory) {
   std::string text;
-  for (const Op& op : schedule.ops) absl::StrAppend(&text, Print(op, inventory), "\n");
+  for (const Op& op : schedule.ops) absl::StrAppend(&text, PrintOf(op, inventory, &schedule.groups), "\n");
   return text;
 }
 
@@ -98,7 +113,7 @@ std::string Digest(const Schedule& schedule) {
   if (schedule.input_slots > 0 || schedule.host_input_slots > 0) {
     absl::StrAppend(&canonical, "inputs ", schedule.input_slots, " ", schedule.host_input_slots, "\n");
   }
-  if (!schedule.edges.empty()) {
+  if (!schedule.edges.empty() || schedule.groups.size() > static_cast<size_t>(kGroups)) {
     absl::StrAppend(&canonical, "activations ", schedule.activation_slots, "\n");
     for (const GroupSpec& group : schedule.groups) {
       absl::StrAppend(&canonical, "group ", static_cast<int>(group.axes), " ", static_cast<int>(group.channel), " ",

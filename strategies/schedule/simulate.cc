@@ -73,17 +73,17 @@ class StagePlay {
   void Advance(double step) {
     Count(step);
     // Compute the sharing before anything changes.
-    const double sharers = Sharers();
-    std::array<bool, kStreams> shares{}, done{};
+    std::array<double, kStreams> sharers{};
+    std::array<bool, kStreams> done{};
     for (size_t s = 0; s < kStreams; ++s) {
-      shares[s] = Shares(streams_[s]);
+      sharers[s] = Sharers(streams_[s]);
       done[s] = streams_[s].op.has_value() && Left(streams_[s]) <= step;
     }
     for (size_t s = 0; s < kStreams; ++s) {
       Lane& lane = streams_[s];
       if (!lane.op.has_value()) continue;
       double& rest = lane.latency > 0 ? lane.latency : lane.work;
-      rest = done[s] ? 0 : rest - (shares[s] ? step / sharers : step);
+      rest = done[s] ? 0 : rest - step / sharers[s];
     }
   }
   Timeline Take(double seconds) {
@@ -110,13 +110,16 @@ class StagePlay {
     const Op& op = schedule_.ops[*lane.op];
     return sharing_ == Sharing::kProcessor || (op.group >= 0 && op.stream != Stream::kCompute);
   }
-  double Sharers() const {
-    return static_cast<double>(
-        std::count_if(streams_.begin(), streams_.end(), [this](const Lane& lane) { return Shares(lane); }));
+  // Of the resource that it uses, itself among them; 1: it shares none.
+  double Sharers(const Lane& lane) const {
+    if (!Shares(lane)) return 1;
+    return static_cast<double>(std::count_if(streams_.begin(), streams_.end(), [&](const Lane& other) {
+      return Shares(other) && costs_[*other.op].network == costs_[*lane.op].network;
+    }));
   }
   double Left(const Lane& lane) const {
     if (lane.latency > 0) return lane.latency;
-    return Shares(lane) ? lane.work * Sharers() : lane.work;
+    return lane.work * Sharers(lane);
   }
 
   void Count(double step) {

@@ -15,8 +15,9 @@
 namespace muster {
 
 struct OpCost {
-  double latency = 0;  // seconds that nothing else slows
-  double work = 0;     // seconds, when no other op shares its resource
+  double latency = 0;    // seconds that nothing else slows
+  double work = 0;       // seconds, when no other op shares its resource
+  bool network = false;  // its resource is the network between nodes, which only such ops share
 };
 
 // Which ops share a resource: each of n ops at work at the same time is n times slower.

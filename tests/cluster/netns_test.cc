@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -45,7 +46,7 @@ class NetworkTest : public testing::Test {
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     cluster_.worker_coordinator = address;
     cluster_.worker_flags = {"--join_token", token};
-    for (int host = first; host < 3; ++host) cluster_.StartWorker(host, 1);
+    for (int host = first; host < 3; ++host) cluster_.StartWorker(host, slots_);
     const size_t workers = static_cast<size_t>(3 - first);
     ASSERT_TRUE(Eventually([&] { return cluster_.MusterJson({"nodes"}).size() == workers; }, absl::Seconds(30)));
   }
@@ -56,6 +57,7 @@ class NetworkTest : public testing::Test {
   }
 
   Cluster cluster_;
+  int slots_ = 1;  // of each host
 };
 
 TEST_F(NetworkTest, ThreeHostsTrainOneModel) {
@@ -68,6 +70,36 @@ TEST_F(NetworkTest, ThreeHostsTrainOneModel) {
   EXPECT_EQ(cluster_.FinalWeights("wide").first, 20u);
   // A ring of three sends 4/3 of the gradients in a step: 2 layers of width 32 have about 34,000 parameters.
   for (int host = 0; host < 3; ++host) EXPECT_GT(BytesSent(host) - before[host], 20u * 34'000 * 4) << "host " << host;
+}
+
+// Four ranks on two hosts, G bytes of gradients. A ring of all ranks sends 3/2 G out of a host in a sum over them
+// (Gloo's all-reduce), and two levels send G. Of shards, gathered once in a step and reduced once, two levels also send
+// G; Gloo's broadcasts and reductions of each share among all ranks send about 2 G.
+TEST_F(NetworkTest, TwoLevelsLeaveAHostOnce) {
+  slots_ = 2;
+  Start(/*first=*/1);
+  constexpr int kSteps = 60;
+  const auto run = [&](const std::string& strategy, const std::string& hierarchy) {
+    const std::string name = strategy + "-" + hierarchy;
+    const uint64_t before = BytesSent(1);
+    const std::string id = cluster_.Submit({.name = name,
+                                            .steps = kSteps,
+                                            .checkpoint_every = kSteps,
+                                            .sequences = 8,
+                                            .extra = absl::StrCat("resources: {ranks: 4}\nstrategy: {kind: ", strategy,
+                                                                  strategy == "fsdp" ? ", reshard: shard_grad_op" : "",
+                                                                  "}\ncommunication: {hierarchy: ", hierarchy, "}\n")});
+    EXPECT_TRUE(cluster_.WaitForState(id, "completed"));
+    return std::pair(static_cast<double>(BytesSent(1) - before), cluster_.Losses(id));
+  };
+  for (const std::string strategy : {"ddp", "fsdp"}) {
+    const auto [flat, losses] = run(strategy, "never");
+    const auto [levels, same] = run(strategy, "always");
+    EXPECT_NEAR(flat / levels, strategy == "ddp" ? 1.5 : 2, 0.2) << strategy;
+    ASSERT_EQ(losses.size(), same.size());
+    for (size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(same[i], losses[i], 1e-4 * losses[i]) << strategy << " " << i;
+  }
 }
 
 // The host's worker is away and its rank unreachable: the others do not wait forever, and the job recovers when it is

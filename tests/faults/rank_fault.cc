@@ -38,9 +38,9 @@ uint64_t At(OpKind kind) { return rundir::kOps + static_cast<uint64_t>(kind); }
 std::set<uint64_t> StagesOf(const std::string& phase) {
   if (phase == "data") return {rundir::kReporting, rundir::kReading};  // in a small job each takes microseconds
   if (phase == "forward") return {At(OpKind::kForward)};
-  if (phase == "gather") return {At(OpKind::kGather)};
+  if (phase == "gather") return {At(OpKind::kGather), At(OpKind::kGatherBetween)};
   if (phase == "backward") return {At(OpKind::kBackward)};
-  if (phase == "reduce") return {At(OpKind::kReduce), At(OpKind::kAllReduce)};
+  if (phase == "reduce") return {At(OpKind::kReduce), At(OpKind::kAllReduce), At(OpKind::kReduceInside)};
   if (phase == "optimizer") return {At(OpKind::kGradientNorm), At(OpKind::kOptimizerStep)};
   if (phase == "checkpoint") return {rundir::kCheckpointing};
   return {};

@@ -2,10 +2,14 @@
 
 #include <utility>
 
+#include "strategies/hardware.h"
+
 namespace muster::engine {
 
-absl::StatusOr<Configured> Configure(const Train& train, const Inventory& inventory, uint32_t world, uint32_t rank) {
-  absl::StatusOr<strategies::Layout> layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(world));
+absl::StatusOr<Configured> Configure(const Train& train, const Inventory& inventory, uint32_t world, uint32_t rank,
+                                     uint32_t ranks_on_node) {
+  absl::StatusOr<strategies::Layout> layout = strategies::MakeLayout(
+      train, inventory, strategies::FullNodes(world, ranks_on_node > 0 ? ranks_on_node : world, /*memory_bytes=*/0));
   if (!layout.ok()) return layout.status();
   absl::StatusOr<strategies::RankProgram> program = strategies::Compile(train, inventory, *layout, rank);
   if (!program.ok()) return program.status();
@@ -16,7 +20,7 @@ absl::StatusOr<Configured> Configure(const Train& train, const Inventory& invent
   made.config.table = stage.table();
   made.config.rank = rank;
   made.config.shard = strategies::ShardInStage(*layout, rank);
-  made.config.data_ranks = layout->mesh.data_ranks();
+  made.config.mesh = layout->mesh;
   made.mesh = layout->mesh;
   made.config.schedule = std::move(program->schedule);
   made.config.evaluation = std::move(program->evaluation);

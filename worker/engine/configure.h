@@ -17,8 +17,8 @@ struct Configured {
   Mesh mesh;
 };
 
-// Rank `rank` of `world` ranks on one node; `train` is resolved. Errors as strategies::MakeLayout.
+// Rank `rank` of `world` ranks, so many on each node, 0: all; `train` is resolved. Errors as strategies::MakeLayout.
 absl::StatusOr<Configured> Configure(const Train& train, const Inventory& inventory, uint32_t world = 1,
-                                     uint32_t rank = 0);
+                                     uint32_t rank = 0, uint32_t ranks_on_node = 0);
 
 }  // namespace muster::engine

@@ -299,6 +299,8 @@ absl::Status CompiledEngine::Prepare() {
                                       .table = &config_.table,
                                       .schedule = &config_.schedule,
                                       .shard = config_.shard,
+                                      .shards_inside = config_.mesh.shards_inside,
+                                      .replicas_inside = config_.mesh.replicas_inside,
                                       .device = device_,
                                       .compute = ScalarTypeOf(precision.compute()),
                                       .master = ScalarTypeOf(strategies::StoredDtype(config_.train, /*frozen=*/false)),
@@ -347,18 +349,18 @@ void CompiledEngine::MakeInputs() {
       OffloadedInputs::Options{.schedule = &config_.schedule,
                                .inventory = &config_.inventory,
                                .host = &host_,
-                               .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
+                               .samples = strategies::MicrobatchRows(config_.train.batch(), config_.mesh.data_ranks()),
                                .device = device_,
                                .poison = config_.poison});
 }
 
 void CompiledEngine::MakeReceived() {
-  received_.emplace(
-      ReceivedActivations::Options{.schedule = &config_.schedule,
-                                   .inventory = &config_.inventory,
-                                   .samples = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks),
-                                   .device = device_,
-                                   .compute = ScalarTypeOf(config_.train.precision().compute())});
+  received_.emplace(ReceivedActivations::Options{
+      .schedule = &config_.schedule,
+      .inventory = &config_.inventory,
+      .samples = strategies::MicrobatchRows(config_.train.batch(), config_.mesh.data_ranks()),
+      .device = device_,
+      .compute = ScalarTypeOf(config_.train.precision().compute())});
 }
 
 void CompiledEngine::Initialise() {
@@ -875,9 +877,9 @@ absl::StatusOr<Evaluation> CompiledEngine::Evaluate(const Batch& batch) {
     const c10::AutoGradMode off(false);
     // At most a training microbatch at a time, so that validation stays within the planned memory; and equally often on
     // every rank, because each pass gathers parameters.
-    const int64_t most_rows = strategies::MicrobatchRows(config_.train.batch(), config_.data_ranks);
+    const int64_t most_rows = strategies::MicrobatchRows(config_.train.batch(), config_.mesh.data_ranks());
     const int64_t rows = std::clamp<int64_t>(MicrobatchRows(batch), 1, std::max<int64_t>(1, most_rows));
-    const int64_t ranks = config_.data_ranks;
+    const int64_t ranks = config_.mesh.data_ranks();
     at_.what = "sharing running statistics";
     ShareBuffers();
     const int64_t samples = static_cast<int64_t>(batch.samples), all = static_cast<int64_t>(batch.global_samples),

@@ -37,11 +37,11 @@
 namespace muster::engine {
 
 struct Config {
-  Inventory inventory;      // of the rank's stage, if there is a pipeline (strategies::StageModel)
-  PartitionTable table;     // likewise
-  uint32_t rank = 0;        // of the generation
-  uint32_t shard = 0;       // of `table`
-  uint32_t data_ranks = 1;  // that divide a batch
+  Inventory inventory;   // of the rank's stage, if there is a pipeline (strategies::StageModel)
+  PartitionTable table;  // likewise
+  uint32_t rank = 0;     // of the generation
+  uint32_t shard = 0;    // of `table`
+  Mesh mesh;             // of all ranks
   Schedule schedule;
   Schedule evaluation;
   Train train;  // resolved

@@ -52,6 +52,9 @@ class HostQueue final : public Queue {
   void Start(Pending& op);
   absl::Status EndFirst(std::deque<Pending>& stream);
   absl::Status Advance();
+  // The op, if it is pending and has not begun; else null.
+  Pending* NotBegun(int32_t index);
+  absl::Status BeginNow(int32_t index);
   absl::Status Settle(int32_t index);
   absl::Status SettleAll(absl::Span<const int32_t> indices, int32_t reached);
   absl::Status Waiting(int32_t index, const absl::Status& status) const {
@@ -186,23 +189,41 @@ absl::Status HostQueue::Advance() {
   return absl::OkStatus();
 }
 
+HostQueue::Pending* HostQueue::NotBegun(int32_t index) {
+  for (Pending& op : StreamOf(index)) {
+    if (op.index == index) return op.begun ? nullptr : &op;
+  }
+  return nullptr;
+}
+
+// After what it waits for has ended and those of its group before it have begun: earlier ops all.
+absl::Status HostQueue::BeginNow(int32_t index) {
+  if (NotBegun(index) == nullptr) return absl::OkStatus();
+  for (const int32_t w : OpAt(index).waits) {
+    if (absl::Status s = Settle(w); !s.ok()) return s;
+  }
+  std::vector<int32_t> before;
+  for (const auto& stream : pending_) {
+    for (const Pending& op : stream) {
+      if (op.index < index && !op.begun && OpAt(op.index).group == OpAt(index).group) before.push_back(op.index);
+    }
+  }
+  std::sort(before.begin(), before.end());
+  for (const int32_t other : before) {
+    if (absl::Status s = BeginNow(other); !s.ok()) return s;
+  }
+  if (Pending* const op = NotBegun(index); op != nullptr) Start(*op);
+  return absl::OkStatus();
+}
+
 // Waits for the op and for those of its stream before it.
 absl::Status HostQueue::Settle(int32_t index) {
   std::deque<Pending>& stream = StreamOf(index);
   while (!stream.empty() && stream.front().index <= index) {
     const int32_t first = stream.front().index;
     if (!stream.front().begun) {
-      // What it waits for, and what must begin before it: earlier ops all.
-      for (const int32_t w : OpAt(first).waits) {
-        if (absl::Status s = Settle(w); !s.ok()) return s;
-      }
-      for (auto& other : pending_) {
-        while (!other.empty() && other.front().index < first && !other.front().begun) {
-          if (absl::Status s = Settle(other.front().index); !s.ok()) return s;
-        }
-      }
+      if (absl::Status s = BeginNow(first); !s.ok()) return s;
       if (stream.empty() || stream.front().index != first) continue;  // it has ended with what it waited for
-      if (!stream.front().begun) Start(stream.front());
     }
     // One by one, so that the hang detector knows which op does not end.
     if (listener_ != nullptr) listener_->WaitFor(first, OpAt(first).kind);

@@ -607,7 +607,7 @@ void ExpectEveryWaitIsSeen(const Trial& trial, WaitCounts& counts) {
   for (uint32_t stage = 0; stage < trial.stages; ++stage) {
     std::vector<Configured> ranks;
     for (uint32_t r = 0; r < of_stage; ++r) {
-      ranks.push_back(*Configure(train, inventory, trial.ranks, stage * of_stage + r));
+      ranks.push_back(*Configure(train, inventory, trial.ranks, stage * of_stage + r, trial.ranks_on_node));
     }
     const Config& proven = ranks[0].config;
     for (const bool streams : {false, true}) {
@@ -667,6 +667,12 @@ TEST(Modes, EveryWaitThatIsRemovedIsSeen) {
   WaitCounts counts;
   for (const auto& [name, choose] : all) {
     ExpectEveryWaitIsSeen({.name = name, .choose = choose, .ranks = 4, .microbatch = 1}, counts);
+  }
+  // Two levels, of shards, of replicas, and of what is offloaded.
+  for (const auto& [name, choose] : all) {
+    if (name != "ddp" && name != "zero 2" && name != "full_shard" && name != "full_shard, all offloaded") continue;
+    ExpectEveryWaitIsSeen(
+        {.name = name + ", levels", .choose = choose, .ranks = 4, .microbatch = 1, .ranks_on_node = 2}, counts);
   }
   EXPECT_GT(counts.all, 1000);
   EXPECT_LT(counts.redundant, counts.all / 6);

@@ -75,6 +75,10 @@ class Ops {
     Add(OpKind::kGather, unit, waits).group = kShardGroup;
     return *this;
   }
+  Ops& On(Stream stream) {
+    ops_.back().stream = stream;
+    return *this;
+  }
   const std::vector<Op>& all() const { return ops_; }
 
  private:
@@ -173,6 +177,14 @@ TEST_F(QueueTest, AGroupKeepsItsOrderAndOthersGoOn) {
   EXPECT_THAT(Log(), ElementsAre("begin 5", "end 5"));
   ASSERT_TRUE(queue->Finish().ok());
   EXPECT_THAT(Log(), ElementsAre("end 0", "begin 1", "begin 2", "end 1", "end 2"));
+}
+
+// Also where one that comes before waits after another op of its stream that is under way.
+TEST_F(QueueTest, AGroupKeepsItsOrderWhenOneOfItIsNeeded) {
+  const auto queue = MakeHostQueue({.inventory = &inventory_, .recorder = &recorder_});
+  Begin(*queue, Ops().AllReduce(0).On(Stream::kReduceBetween).Gather(0).Gather(1, {0}).Reduce(1).Compute({3}));
+  for (int32_t i = 0; i <= 4; ++i) ASSERT_TRUE(Post(*queue, i).ok());
+  EXPECT_THAT(Log(), ElementsAre("begin 0", "begin 1", "end 0", "begin 2", "begin 3", "end 3", "begin 4", "end 4"));
 }
 
 TEST_F(QueueTest, EndsOfAStreamKeepTheirOrder) {

@@ -37,17 +37,33 @@ Task Communicates(F begin, std::function<void()> end = nullptr) {
 std::unique_ptr<collectives::Work> Gathered(const StepContext& c, const Op& op) {
   std::vector<at::Tensor> buffers = c.storage->BeginGather(op);
   collectives::Group& group = GroupOf(c, op);
-  return op.even ? group.AllGather(std::move(buffers)) : group.BroadcastShares(c.storage->ParameterShares(op, buffers));
+  return op.even ? group.AllGather(c.storage->Wholes(op, std::move(buffers)))
+                 : group.BroadcastShares(c.storage->ParameterShares(op, buffers));
 }
 std::unique_ptr<collectives::Work> Reduced(const StepContext& c, const Op& op) {
   std::vector<at::Tensor> buffers = c.storage->BeginReduce(op);
   collectives::Group& group = GroupOf(c, op);
-  return op.even ? group.ReduceScatter(std::move(buffers)) : group.ReduceShares(c.storage->GradientShares(op, buffers));
+  return op.even ? group.ReduceScatter(c.storage->Wholes(op, std::move(buffers)))
+                 : group.ReduceShares(c.storage->GradientShares(op, buffers));
 }
 
-Works AllReduceOwned(const StepContext& c, const Op& op) {
+bool SumsParts(const StepContext& c, const Op& op) {
+  return c.config->schedule.groups[static_cast<size_t>(op.group)].axes == kReplicasBetween;
+}
+
+// Between nodes, of the part that this rank has of its node's sum.
+Works AllReduced(const StepContext& c, const Op& op) {
   Works works;
-  for (const at::Tensor& owned : c.storage->BeginAllReduce(op)) works.push_back(GroupOf(c, op).AllReduce(owned));
+  if (!SumsParts(c, op)) {
+    c.storage->BeginSum(op);
+    for (const at::Tensor& owned : c.storage->Summed(op)) works.push_back(GroupOf(c, op).AllReduce(owned));
+    return works;
+  }
+  const Mesh& mesh = c.config->mesh;
+  const auto place = static_cast<int>(CoordinateOf(mesh, c.config->rank).replica % mesh.replicas_inside);
+  for (const collectives::RankShare& part : c.storage->SummedParts(op)) {
+    if (part.root == place) works.push_back(GroupOf(c, op).AllReduce(part.values));
+  }
   return works;
 }
 
@@ -134,14 +150,32 @@ StepTasks::Handler StepTasks::HandlerOf(OpKind kind) {
     case OpKind::kRelease:
       return [](const StepContext& c, const Op& op) { return Computes([&] { c.storage->Release(op); }); };
     case OpKind::kGather:
+    case OpKind::kGatherBetween:
       return [](const StepContext& c, const Op& op) { return Communicates([&] { return One(Gathered(c, op)); }); };
     case OpKind::kReduce:
       return [](const StepContext& c, const Op& op) {
         return Communicates([&] { return One(Reduced(c, op)); }, [&] { c.storage->EndReduce(op); });
       };
+    case OpKind::kReduceInside:
+      return [](const StepContext& c, const Op& op) { return Communicates([&] { return One(Reduced(c, op)); }); };
+    case OpKind::kScatterGradients:
+      return [](const StepContext& c, const Op& op) {
+        return Communicates([&] {
+          c.storage->BeginSum(op);
+          return One(GroupOf(c, op).ReduceShares(c.storage->SummedParts(op)));
+        });
+      };
     case OpKind::kAllReduce:
       return [](const StepContext& c, const Op& op) {
-        return Communicates([&] { return AllReduceOwned(c, op); }, [&] { c.storage->EndAllReduce(op); });
+        return Communicates([&] { return AllReduced(c, op); },
+                            [&] {
+                              if (!SumsParts(c, op)) c.storage->EndSum(op);
+                            });
+      };
+    case OpKind::kGatherGradients:
+      return [](const StepContext& c, const Op& op) {
+        return Communicates([&] { return One(GroupOf(c, op).BroadcastShares(c.storage->SummedParts(op))); },
+                            [&] { c.storage->EndSum(op); });
       };
     case OpKind::kReduceScalars:
       return [](const StepContext& c, const Op& op) {

@@ -55,6 +55,8 @@ Storage::Storage(const Options& options)
       table_(options.table),
       schedule_(options.schedule),
       shard_(options.shard),
+      shards_inside_(options.shards_inside),
+      replicas_inside_(options.replicas_inside),
       poison_(options.poison),
       host_(options.host) {
   for (partition::OwnedUnit& unit : partition::OwnedUnits(*table_, *inventory_)) {
@@ -475,34 +477,61 @@ void Storage::Offload(const Op& op) {
 }
 
 std::vector<at::Tensor> Storage::BeginGather(const Op& op) {
+  const bool has_own = GathersInPlace() || (op.group >= 0 && AxesOf(op) == kShardsInside);
   for (const Part& part : PartsOf(op.unit, op.unit_end)) {
-    if (!GathersInPlace()) Computed(part).copy_(Gathers(part));
+    if (!has_own) Computed(part).copy_(Gathers(part));
   }
   std::vector<at::Tensor> buffers;
   for (int32_t u = op.unit; u < op.unit_end; ++u) buffers.push_back(Computed(u));
   return buffers;
 }
 
-std::vector<collectives::RankShare> Storage::Arrangement::Shares(const Op& op,
-                                                                 const std::vector<at::Tensor>& buffers) const {
+std::vector<collectives::RankShare> Storage::Arrangement::Shares(
+    const Op& op, const std::vector<at::Tensor>& buffers,
+    absl::FunctionRef<std::optional<uint32_t>(uint32_t owner)> root) const {
   std::vector<collectives::RankShare> shares;
   for (int32_t u = op.unit; u < op.unit_end; ++u) {
     for (const partition::OwnedRange& range : units[u].ranges) {
+      const std::optional<uint32_t> its = root(range.shard);
+      if (!its.has_value()) continue;
       const int64_t first = static_cast<int64_t>(range.begin), end = static_cast<int64_t>(range.end);
-      shares.push_back({buffers[u - op.unit].narrow(0, first, end - first), static_cast<int>(range.shard)});
+      shares.push_back({buffers[u - op.unit].narrow(0, first, end - first), static_cast<int>(*its)});
     }
   }
   return shares;
 }
 
+std::optional<uint32_t> Storage::RootOf(const Op& op, uint32_t owner) const {
+  const uint32_t node = owner / shards_inside_, place = owner % shards_inside_;
+  switch (AxesOf(op)) {
+    case kShardsInside:
+      return place;
+    case kShardsBetween:
+      if (place != shard_ % shards_inside_) return std::nullopt;
+      return node;
+    default:
+      return owner;
+  }
+}
+
+// Inside nodes: the ranges of each node's owners lie together.
+std::vector<at::Tensor> Storage::Wholes(const Op& op, std::vector<at::Tensor> buffers) const {
+  if (AxesOf(op) != kShardsInside) return buffers;
+  std::vector<at::Tensor> wholes;
+  for (const at::Tensor& buffer : buffers) {
+    for (at::Tensor& whole : buffer.chunk(table_->shards() / shards_inside_)) wholes.push_back(std::move(whole));
+  }
+  return wholes;
+}
+
 std::vector<collectives::RankShare> Storage::ParameterShares(const Op& op,
                                                              const std::vector<at::Tensor>& buffers) const {
-  return all_.Shares(op, buffers);
+  return all_.Shares(op, buffers, [&](uint32_t owner) { return RootOf(op, owner); });
 }
 
 std::vector<collectives::RankShare> Storage::GradientShares(const Op& op,
                                                             const std::vector<at::Tensor>& buffers) const {
-  return trained_.Shares(op, buffers);
+  return trained_.Shares(op, buffers, [&](uint32_t owner) { return RootOf(op, owner); });
 }
 
 void Storage::Release(const Op& op) {
@@ -516,10 +545,11 @@ void Storage::OpenGradients(const Op& op) {
 }
 
 std::vector<at::Tensor> Storage::BeginReduce(const Op& op) {
+  const bool first = AxesOf(op) != kShardsBetween;
   std::vector<at::Tensor> buffers;
   for (int32_t u = op.unit; u < op.unit_end; ++u) {
     const at::Tensor gradient = Gradient(u), travelling = Travelling(u);
-    if (!travelling.is_same(gradient) && travelling.scalar_type() != at::kFloat) travelling.copy_(gradient);
+    if (first && !travelling.is_same(gradient) && travelling.scalar_type() != at::kFloat) travelling.copy_(gradient);
     buffers.push_back(travelling);
   }
   return buffers;
@@ -538,25 +568,46 @@ void Storage::EndReduce(const Op& op) {
   std::fill(reduced_.begin() + op.unit, reduced_.begin() + op.unit_end, true);
 }
 
-std::vector<at::Tensor> Storage::BeginAllReduce(const Op& op) {
-  const auto whole = [&](const at::Tensor& t, const std::vector<int64_t>& at) {
-    return t.narrow(0, at[op.unit], at[op.unit_end] - at[op.unit]);
-  };
-  if (own_gradients_.defined()) return {whole(own_gradients_, trained_.own_begin)};
-  if (OwnsAll()) {
-    if (!travelling_.defined()) return {whole(gradients_, trained_.begin)};
-    whole(travelling_, trained_.begin).copy_(whole(gradients_, trained_.begin));
-    return {whole(travelling_, trained_.begin)};
-  }
+namespace {
+
+at::Tensor OfUnits(const at::Tensor& all, const std::vector<int64_t>& begin, const Op& op) {
+  return all.narrow(0, begin[op.unit], begin[op.unit_end] - begin[op.unit]);
+}
+
+}  // namespace
+
+// Where the rank owns all, they are summed in the reduce dtype.
+void Storage::BeginSum(const Op& op) {
+  if (!OwnsAll() || own_gradients_.defined() || !travelling_.defined()) return;
+  OfUnits(travelling_, trained_.begin, op).copy_(OfUnits(gradients_, trained_.begin, op));
+}
+
+std::vector<at::Tensor> Storage::Summed(const Op& op) const {
+  if (own_gradients_.defined()) return {OfUnits(own_gradients_, trained_.own_begin, op)};
+  if (OwnsAll()) return {OfUnits(travelling_.defined() ? travelling_ : gradients_, trained_.begin, op)};
   std::vector<at::Tensor> owned;
   for (const Mine& mine : trained_.MineOf(op.unit, op.unit_end)) owned.push_back(OwnedGradient(mine));
   return owned;
 }
 
-void Storage::EndAllReduce(const Op& op) {
+// Whole vectors of 64 bytes.
+std::vector<collectives::RankShare> Storage::SummedParts(const Op& op) const {
+  constexpr int64_t kVector = 16;
+  std::vector<collectives::RankShare> parts;
+  for (const at::Tensor& whole : Summed(op)) {
+    const int64_t vectors = (whole.numel() + kVector - 1) / kVector, ranks = replicas_inside_;
+    for (int64_t r = 0; r < ranks; ++r) {
+      const int64_t begin = std::min(whole.numel(), vectors * r / ranks * kVector),
+                    end = std::min(whole.numel(), vectors * (r + 1) / ranks * kVector);
+      parts.push_back({whole.narrow(0, begin, end - begin), static_cast<int>(r)});
+    }
+  }
+  return parts;
+}
+
+void Storage::EndSum(const Op& op) {
   if (!travelling_.defined() || !OwnsAll()) return;
-  const int64_t begin = trained_.begin[op.unit], elements = trained_.begin[op.unit_end] - begin;
-  gradients_.narrow(0, begin, elements).copy_(travelling_.narrow(0, begin, elements));
+  OfUnits(gradients_, trained_.begin, op).copy_(OfUnits(travelling_, trained_.begin, op));
 }
 
 std::vector<int32_t> Storage::UsedBy(int32_t unit) const {
@@ -577,6 +628,7 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
   switch (traits.parameters) {
     case ParameterUse::kNone:
       break;
+    case ParameterUse::kGatherBetween:
     case ParameterUse::kGather:
       for (const Part& part : PartsOf(op.unit, op.unit_end)) {
         if (!GathersInPlace()) accesses.push_back(Reads(Gathers(part)));
@@ -629,11 +681,19 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
     case GradientUse::kAddTied:
       accesses.push_back(Writes(Gradient(op.unit)));
       break;
+    case GradientUse::kReduceInside:
+      each_unit([&](int32_t u) {
+        accesses.push_back(Writes(Gradient(u)));
+        accesses.push_back(Writes(Travelling(u)));
+      });
+      break;
     case GradientUse::kReduce:
+    case GradientUse::kScatter:
     case GradientUse::kAllReduce:
+    case GradientUse::kGather:
       each_unit([&](int32_t u) {
         // What one shard owns is summed in place.
-        if (traits.gradients == GradientUse::kAllReduce && !OwnsAll()) return;
+        if (traits.gradients != GradientUse::kReduce && !OwnsAll()) return;
         accesses.push_back(Writes(Gradient(u)));
         accesses.push_back(Writes(Travelling(u)));
       });

@@ -27,6 +27,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,7 @@ class Storage {
     const PartitionTable* table;
     const Schedule* schedule;
     uint32_t shard = 0;
+    uint32_t shards_inside = 1, replicas_inside = 1;  // Mesh
     at::Device device = at::kCPU;
     at::ScalarType compute = at::kFloat;
     at::ScalarType master = at::kFloat;  // dtype in which trained weights are stored: fp32, or bf16 if `compute` is
@@ -99,20 +101,27 @@ class Storage {
   void Offload(const Op& op);
   bool offloads() const { return host_ != nullptr; }
 
-  // For units [op.unit, op.unit_end) of a gather: casts the owned extents into the slot, where they are not there
-  // already; returns each unit's buffer.
+  // For units [op.unit, op.unit_end) of a gather, or of the first one of two levels: casts the owned extents into the
+  // slot, where they are not there already. Returns each unit's buffer.
   std::vector<at::Tensor> BeginGather(const Op& op);
   void Release(const Op& op);
   void OpenGradients(const Op& op);
-  // Each unit's buffer to reduce, in the reduce dtype; EndReduce then adds the owned ranges to the owned gradients.
+  // Each unit's buffer to reduce, in the reduce dtype; after the last level EndReduce adds the owned ranges to the
+  // owned gradients.
   std::vector<at::Tensor> BeginReduce(const Op& op);
-  // The ranges of such buffers, by their owners.
+  // The ranges of such buffers, by their owners; inside nodes by the rank in its owner's place, and between them only
+  // those that are this rank's there.
   std::vector<collectives::RankShare> ParameterShares(const Op& op, const std::vector<at::Tensor>& buffers) const;
   std::vector<collectives::RankShare> GradientShares(const Op& op, const std::vector<at::Tensor>& buffers) const;
+  // Such buffers of an even op, as wholes of its group.
+  std::vector<at::Tensor> Wholes(const Op& op, std::vector<at::Tensor> buffers) const;
   void EndReduce(const Op& op);
-  // The owned gradients, to be summed over replicas.
-  std::vector<at::Tensor> BeginAllReduce(const Op& op);
-  void EndAllReduce(const Op& op);
+  // The owned gradients, as they are summed over replicas, between BeginSum and EndSum; and the part of each of them
+  // that each replica of this node sums with other nodes.
+  void BeginSum(const Op& op);
+  std::vector<at::Tensor> Summed(const Op& op) const;
+  std::vector<collectives::RankShare> SummedParts(const Op& op) const;
+  void EndSum(const Op& op);
 
   // Of tied tensors (Inventory.tied) that the op moves between stages: what is sent, or received into. TiedGradients of
   // a stage that owns them is received beside their gradient, and AddTied adds it.
@@ -143,7 +152,9 @@ class Storage {
     absl::Span<const Mine> MineOf(int32_t unit, int32_t unit_end) const {
       return absl::MakeSpan(mine).subspan(mine_begin[unit], mine_begin[unit_end] - mine_begin[unit]);
     }
-    std::vector<collectives::RankShare> Shares(const Op& op, const std::vector<at::Tensor>& buffers) const;
+    // `root`: of an owner's ranges, in the op's group; none: they are not part of it.
+    std::vector<collectives::RankShare> Shares(const Op& op, const std::vector<at::Tensor>& buffers,
+                                               absl::FunctionRef<std::optional<uint32_t>(uint32_t owner)> root) const;
   };
   struct Place {  // of a tensor
     int32_t unit = 0;
@@ -152,6 +163,8 @@ class Storage {
     int64_t scratch = -1;  // of a frozen vector: element of the scratch
   };
   bool OwnsAll() const { return table_->shards() == 1; }
+  Axes AxesOf(const Op& op) const { return schedule_->groups[static_cast<size_t>(op.group)].axes; }
+  std::optional<uint32_t> RootOf(const Op& op, uint32_t owner) const;
   int64_t PlaceFrozenVectors();
   void FindParts();
   void FindExtents();
@@ -205,7 +218,7 @@ class Storage {
   const Inventory* const inventory_;
   const PartitionTable* const table_;
   const Schedule* const schedule_;
-  const uint32_t shard_;
+  const uint32_t shard_, shards_inside_, replicas_inside_;
   const bool poison_;
   Arrangement all_, trained_;
   std::map<std::string, Place> places_;

@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "strategies/hardware.h"
 #include "strategies/pipeline/stages.h"
 #include "testing/optimizers.h"
 #include "worker/collectives/adversarial.h"
@@ -85,9 +86,13 @@ struct Trial {
   // Of images: one rank's microbatches hold what these ranks' microbatches hold together; 0: the samples in their
   // order.
   uint32_t as_ranks = 0, as_microbatch = 0;
-  uint32_t stages = 1;  // of a pipeline, each of ranks / stages ranks
-  uint32_t tensor = 1;  // ranks that compute each unit together
+  uint32_t stages = 1;         // of a pipeline, each of ranks / stages ranks
+  uint32_t tensor = 1;         // ranks that compute each unit together
+  uint32_t ranks_on_node = 0;  // with hierarchy: always; 0: one node
 
+  std::vector<RankPlace> places() const {
+    return strategies::FullNodes(ranks, ranks_on_node > 0 ? ranks_on_node : ranks, /*memory_bytes=*/0);
+  }
   // A rank's share of `samples`.
   strategies::Share ShareOf(uint32_t samples, uint32_t rank) const {
     const Mesh mesh{.pipeline = stages, .replica = ranks / stages / tensor, .tensor = tensor};
@@ -124,6 +129,7 @@ inline Train MakeTrain(const Trial& trial) {
   train.set_seed(3);
   if (trial.stages > 1) train.mutable_parallel()->set_pipeline(trial.stages);
   if (trial.tensor > 1) train.mutable_parallel()->set_tensor(trial.tensor);
+  if (trial.ranks_on_node > 0) train.mutable_communication()->set_hierarchy(HIERARCHY_ALWAYS);
   trial.choose(train);
   if (!trial.optimizer.empty()) {
     Strategy& strategy = *train.mutable_strategy();
@@ -163,8 +169,10 @@ struct Groups {
     for (uint32_t rank = 0; rank < of.size(); ++rank) {
       const pipeline::StageEdges edges =
           pipeline::EdgesOf(inventory, pipeline::StagesOf(layout.table), layout.roles[rank].stage());
+      std::vector<GroupSpec> specs = edges.groups;
+      for (const GroupSpec& level : LevelGroups(layout.mesh)) specs.push_back(level);
       auto made = MakeGroups(
-          layout.mesh, edges.groups, rank,
+          layout.mesh, specs, rank,
           [&](const GroupSpec& group, const Membership& own) -> absl::StatusOr<std::unique_ptr<collectives::Group>> {
             auto& members = by_name[NameOf(group, own)];
             const int size = static_cast<int>(own.size);
@@ -334,7 +342,7 @@ inline void Join(const std::string& name, const std::map<std::string, std::vecto
 inline Curve Train(const Trial& trial, const Leg& leg = {}) {
   const ::muster::Train train = MakeTrain(trial);
   const Inventory inventory = *models::MakeInventory(train);
-  const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(trial.ranks));
+  const auto layout = strategies::MakeLayout(train, inventory, trial.places());
   EXPECT_TRUE(layout.ok()) << trial.name << ": " << layout.status();
   if (!layout.ok()) return {};
   const Groups groups(inventory, *layout, trial.adversarial);
@@ -342,7 +350,7 @@ inline Curve Train(const Trial& trial, const Leg& leg = {}) {
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < trial.ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      Config config = Configure(train, inventory, trial.ranks, rank)->config;
+      Config config = Configure(train, inventory, trial.ranks, rank, trial.ranks_on_node)->config;
       if (trial.ranks > 1) config.groups = groups.of[rank];
       config.poison = true;
       if (trial.set) trial.set(config);

@@ -92,6 +92,10 @@ std::vector<GroupToJoin> GroupsToJoin(const Inventory& inventory, const strategi
     const auto found = std::find(own.begin(), own.end(), edge);
     groups.push_back({edge, "", found == own.end() ? -1 : static_cast<int32_t>(found - own.begin())});
   }
+  for (const GroupSpec& level : LevelGroups(layout.mesh)) {
+    const auto number = static_cast<int32_t>(std::find(own.begin(), own.end(), level) - own.begin());
+    groups.push_back({level, digest(number), number});
+  }
   return groups;
 }
 

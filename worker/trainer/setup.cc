@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const Assignment& ass
   config.table = stage.table();
   config.rank = rank;
   config.shard = strategies::ShardInStage(program.layout, rank);
-  config.data_ranks = program.layout.mesh.data_ranks();
+  config.mesh = program.layout.mesh;
   config.schedule = program.rank.schedule;
   config.evaluation = program.rank.evaluation;
   config.train = assignment.spec().train();

@@ -35,6 +35,10 @@ Lane LaneOf(Stream stream) {
     case Stream::kReceiveGradients:
     case Stream::kReceiveGradientsBack:
       return LANE_RECEIVE_GRADIENTS;
+    case Stream::kGatherBetween:
+      return LANE_GATHER_BETWEEN;
+    case Stream::kReduceBetween:
+      return LANE_REDUCE_BETWEEN;
   }
   return LANE_UNSPECIFIED;
 }
