@@ -102,9 +102,10 @@ absl::StatusOr<engine::Configured> Configure(const Dimensions& shape) {
     offload.set_optimizer(true), offload.set_to(shape.offload_to);
     offload.set_parameters(shape.ranks == 1 || !strategies::KeepsAllParameters(train.strategy()));
   }
+  if (shape.ranks_on_node > 0) train.mutable_communication()->set_hierarchy(HIERARCHY_ALWAYS);
   const auto inventory = models::MakeInventory(train, shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
   if (!inventory.ok()) return inventory.status();
-  auto made = engine::Configure(train, *inventory, shape.ranks, shape.rank);
+  auto made = engine::Configure(train, *inventory, shape.ranks, shape.rank, shape.ranks_on_node);
   if (!made.ok()) return made.status();
   made->config.threads = shape.threads;
   made->config.cuda = shape.cuda;

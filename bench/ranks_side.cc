@@ -73,7 +73,7 @@ absl::Status ReduceOnly(collectives::Group& group, const std::vector<at::Tensor>
 }
 
 struct Options {
-  std::string folder, reduce = "full", write, graphs;
+  std::string folder, reduce = "full", write, graphs, host = "127.0.0.1";
   bool sockets = false, cuda = false, busy = false;
 };
 
@@ -97,7 +97,7 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> Join(const GroupSpec& group,
   }
 #endif
   return collectives::MakeGloo(
-      {.rank = rank, .size = size, .name = name, .host = "127.0.0.1", .direct = !options.sockets}, *of.rendezvous);
+      {.rank = rank, .size = size, .name = name, .host = options.host, .direct = !options.sockets}, *of.rendezvous);
 }
 
 absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Rank& rank) {
@@ -151,6 +151,7 @@ int main(int argc, char** argv) {
   bench::AddShape(app, shape);
   app.add_option("--folder", options.folder, "where the ranks meet")->required();
   app.add_option("--strategy", shape.strategy);
+  app.add_option("--host", options.host, "this rank's address")->envname("MUSTER_BENCH_HOST");
   app.add_flag("--sockets", options.sockets, "also where ranks could read each other's memory");
   app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"full", "none", "only"}));
   app.add_flag("--busy", options.busy, "time each op, and say for how long a step computes");

@@ -128,6 +128,7 @@ def main():
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--folder", help="where the ranks meet")
     parser.add_argument("--reduce", default="full", choices=("full", "none"))
+    parser.add_argument("--hook", choices=("bf16", "powersgd"), help="of ddp: PyTorch's, PowerSGD of rank 4")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="cuda: the first GPU that is visible")
     parser.add_argument("--microbatch", type=int, default=0, help="sequences; 0: all")
     parser.add_argument("--compile", action="store_true", help="torch.compile")
@@ -154,7 +155,18 @@ def main():
         for module in [*model.blocks, model]:
             fully_shard(module, **options)
     elif a.ranks > 1:
-        run = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        # The three sums of PowerSGD's buckets come in another order on each rank, which only NCCL's streams survive: over
+        # Gloo it needs one bucket.
+        cap = {"bucket_cap_mb": 4000} if a.hook == "powersgd" else {}
+        run = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, **cap)
+        if a.hook == "bf16":
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+            # By another name: PyTorch refuses its own, though Gloo sums bf16 as well.
+            run.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(state, bucket))
+        elif a.hook == "powersgd":
+            from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+            state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+            run.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         if a.reduce == "none":  # the same step, with buckets, but without communication
             run.register_comm_hook(None, unreduced)
     if a.compile:

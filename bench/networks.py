@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Ranks of two nodes over a limited link, compared to PyTorch's DistributedDataParallel and its hooks, in one run.
+
+    bazel build //bench:ranks_side && python3 bench/networks.py [--links 100:0,1000:1] [--json FILE]
+
+The nodes are two network namespaces with half of the ranks each; what leaves a node passes a link of so many Mbit/s (0: as
+fast as the kernel is) with so many milliseconds of latency in each direction (tc netem). Inside a node ours read memory, and
+PyTorch uses loopback. For each link all groups of processes take turns, a few steps each, for several rounds; idle groups wait
+on a pipe. A step takes as long as its slowest rank, a time is the smallest of a round's steps; ratios are taken within a
+round, with their median and range.
+  comm   the step less the same one without reductions
+  MB     that leave a node in a step, both nodes on average, headers and acknowledgements included
+  own    the share of the time that MB take on the link alone, of comm: 1 is a link that is never idle
+All over Gloo with AdamW and clipping, one thread a rank. The PyTorch interpreter is $MUSTER_PEER_PYTHON
+(tools/fetch_torch.sh peer makes it).
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+from aligned import aligned
+from machine import machine
+from ranks import CASES, OURS, Group, spread
+
+MODES = ["flat", "levels", "torch", "torch_bf16", "torch_powersgd"]
+
+
+class Nodes:
+    """Two network namespaces that a cable joins; they end with the object."""
+
+    def __init__(self):
+        self.holders = []
+        for node in (0, 1):
+            holder = subprocess.Popen(["unshare", "-n", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE)
+            holder.stdout.readline()  # it is in its namespace
+            self.holders.append(holder)
+        subprocess.run("ip link add cable0 type veth peer name cable1", shell=True, check=True)
+        for node in (0, 1):
+            subprocess.run("ip link set cable%d netns %d" % (node, self.holders[node].pid), shell=True, check=True)
+            self.run(node, "ip link set cable%d name eth0 && ip addr add %s/24 dev eth0 && ip link set eth0 up && "
+                           "ip link set lo up" % (node, self.address(node)))
+
+    @staticmethod
+    def address(node):
+        return "10.79.0.%d" % (node + 1)
+
+    def enter(self, node):
+        return ["nsenter", "--net=/proc/%d/ns/net" % self.holders[node].pid, "--"]
+
+    def run(self, node, line):
+        done = subprocess.run(self.enter(node) + ["sh", "-c", line], check=True, stdout=subprocess.PIPE, text=True)
+        return done.stdout
+
+    def limit(self, mbit, milliseconds):
+        for node in (0, 1):
+            self.run(node, "tc qdisc del dev eth0 root 2>/dev/null; true")
+            if mbit or milliseconds:
+                self.run(node, "tc qdisc add dev eth0 root tbf rate %dmbit burst 64kb latency 4s" % mbit)
+
+    def sent(self):
+        links = [json.loads(self.run(node, "ip -j -s link show dev eth0"))[0] for node in (0, 1)]
+        return [link["stats64"]["tx"]["bytes"] for link in links]
+
+    def end(self):
+        for holder in self.holders:
+            holder.kill()
+            holder.wait()
+
+
+def measure(name, mbit, milliseconds, nodes, args):
+    case = dict(CASES[name])
+    case.pop("steps")
+    half = args.ranks // 2
+    flags = [word for key, value in {**case, "sequences": args.sequences, "threads": 1, "ranks": args.ranks}.items()
+             for word in ("--" + key, str(value))]
+    nodes.limit(mbit, milliseconds)
+    omp = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+    peer = [args.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")]
+
+    def start(mode):
+        def wrap(rank):
+            return nodes.enter(rank // half)
+        if mode.startswith("torch"):
+            hook = mode.split("_")[1:]
+            more = ["--reduce", "none"] if hook == ["none"] else ["--hook"] + hook if hook else []
+            return Group(peer + more + flags, omp, args.ranks, wrap=wrap)
+        more = {"flat": [], "none": ["--reduce", "none"], "levels": ["--ranks_on_node", str(half)]}[mode]
+        hosts = [{"MUSTER_BENCH_HOST": nodes.address(rank // half)} for rank in range(args.ranks)]
+        return Group([args.side] + more + flags, {**omp, **OURS}, args.ranks, of_rank=hosts, wrap=wrap)
+
+    modes = ["none", "torch_none"] + args.modes.split(",")
+    groups = {mode: start(mode) for mode in modes}
+    for group in groups.values():
+        group.run(3)  # PowerSGD begins after two
+    rounds = []
+    for _ in range(args.rounds):
+        seen = {}
+        for mode, group in groups.items():
+            before = nodes.sent()
+            seen[mode] = group.run(args.steps)
+            seen[mode]["sent"] = sum(b - a for a, b in zip(before, nodes.sent())) / 2 / args.steps
+        rounds.append(seen)
+    for group in groups.values():
+        group.end()
+    rows = []
+    for mode in modes:
+        alone = "torch_none" if mode.startswith("torch") else "none"
+        comm = [r[mode]["milliseconds"] - r[alone]["milliseconds"] for r in rounds]
+        megabytes = min(r[mode]["sent"] for r in rounds) / 1e6
+        row = {"case": name, "mbit": mbit, "latency": milliseconds, "mode": mode, "ranks": args.ranks, "sent_megabytes": megabytes,
+               "milliseconds": spread([r[mode]["milliseconds"] for r in rounds])}
+        if mode != alone:
+            row["communication"] = spread(comm)
+            row["busy"] = megabytes * 8e3 / mbit / row["communication"]["median"] if mbit else None
+            row["over_none"] = spread([r[mode]["milliseconds"] / r[alone]["milliseconds"] for r in rounds])
+            for other in ("flat", "torch"):
+                if other in modes:
+                    row["over_" + other] = spread([r[other]["milliseconds"] / r[mode]["milliseconds"] for r in rounds])
+        rows.append(row)
+    return rows
+
+
+def table(rows):
+    def of(row, key):
+        return "%.2f (%.2f-%.2f)" % tuple(row[key][k] for k in ("median", "min", "max")) if key in row else ""
+
+    def cells(r):
+        return [r["case"], str(r["mbit"] or "any"), "%g" % r["latency"], r["mode"], "%.1f" % r["milliseconds"]["min"],
+                "%.1f" % r["communication"]["median"] if "communication" in r else "", "%.2f" % r["sent_megabytes"],
+                "%.2f" % r["busy"] if r.get("busy") else "", of(r, "over_flat"), of(r, "over_torch"), of(r, "over_none")]
+    head = ["case", "Mbit/s", "ms", "by", "step ms", "comm ms", "MB", "own", "speed/flat", "speed/torch", "step/none"]
+    return aligned([head] + [cells(r) for r in rows])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--side", default="bazel-bin/bench/ranks_side", help="the built ranks_side")
+    parser.add_argument("--python", default=os.environ.get("MUSTER_PEER_PYTHON",
+                                                           os.path.expanduser("~/.cache/muster/peer/bin/python")))
+    parser.add_argument("--cases", default="tiny")
+    parser.add_argument("--links", default="100:0,1000:0,1000:1,1000:20,0:0", help="Mbit/s:milliseconds")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--sequences", type=int, default=2, help="of a rank")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4, help="of a round")
+    parser.add_argument("--in_namespace", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--json", help="write the results there too")
+    args = parser.parse_args()
+    if not args.in_namespace:  # the cable is made in a namespace of its own
+        os.execvp("unshare", ["unshare", "-rn", sys.executable] + sys.argv + ["--in_namespace"])
+    nodes = Nodes()
+    try:
+        rows = []
+        for name in args.cases.split(","):
+            for link in args.links.split(","):
+                mbit, milliseconds = link.split(":")
+                rows += measure(name, int(mbit), float(milliseconds), nodes, args)
+        print(table(rows))
+        print(machine())
+    finally:
+        nodes.end()
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(rows, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()
