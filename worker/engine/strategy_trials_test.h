@@ -36,7 +36,7 @@
 namespace muster::engine {
 
 constexpr uint64_t kContext = 16, kVocabulary = 61;
-constexpr int kSteps = 20;
+constexpr int kSteps = 12;
 constexpr double kAdamRate = 1e-3, kSgdRate = 0.1;
 
 // Sizes that nothing divides.
