@@ -48,6 +48,7 @@ std::set<uint64_t> StagesOf(const std::string& phase) {
 
 std::string ParallelText(const std::string& strategy) {
   if (strategy == "pipeline") return "parallel: {pipeline: 2}\n";
+  if (strategy == "levels") return "communication: {hierarchy: always}\n";
   return strategy == "tensor" ? "parallel: {tensor: 2, sequence_parallel: true}\n" : "";
 }
 

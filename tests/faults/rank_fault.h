@@ -27,7 +27,8 @@ enum class FaultKind { kKill, kFreeze };
 struct RankFault {
   FaultKind kind = FaultKind::kKill;
   std::string phase = "forward";  // data, forward, gather, backward, reduce, optimizer, checkpoint
-  std::string strategy = "ddp";   // ddp, zero1, zero3, fsdp; pipeline, tensor: fsdp in two stages, or shares of units
+  std::string strategy = "ddp";   // ddp, zero1, zero3, fsdp; of fsdp also pipeline: in two stages, tensor: shares of
+                                  // units, and levels: inside nodes and between them
   int ranks = 2;
   uint32_t victim = 1;
   uint64_t step = 10;  // not before it has finished this many

@@ -42,15 +42,16 @@ const std::vector<std::vector<RankFault>> kGroups = {
     {{FaultKind::kKill, "backward", "tensor", 4, 1, 20}},
 };
 
-TEST(RankFault, InEachPhaseIsFoundAndRecoveredFrom) {
+// On two workers of so many slots.
+void AreFoundAndRecoveredFrom(const std::vector<std::vector<RankFault>>& groups, int slots) {
   Cluster cluster;
   cluster.coordinator_flags = {absl::StrCat("--detection=", absl::FormatDuration(kDetection))};
   cluster.StartCoordinator();
-  cluster.StartWorker(0, 5);
-  cluster.StartWorker(1, 5);
+  cluster.StartWorker(0, slots);
+  cluster.StartWorker(1, slots);
 
   std::map<std::pair<std::string, int>, std::string> undisturbed;  // weights, by strategy and ranks
-  for (const auto& group : kGroups) {
+  for (const auto& group : groups) {
     for (const RankFault& fault : group) undisturbed[{fault.strategy, fault.ranks}];
   }
   for (auto& [key, weights] : undisturbed) {
@@ -61,7 +62,7 @@ TEST(RankFault, InEachPhaseIsFoundAndRecoveredFrom) {
   }
 
   int number = 0;
-  for (const auto& group : kGroups) {
+  for (const auto& group : groups) {
     std::vector<std::unique_ptr<RankFaultTrial>> trials;
     for (const RankFault& fault : group) {
       SCOPED_TRACE(Describe(fault));
@@ -88,6 +89,14 @@ TEST(RankFault, InEachPhaseIsFoundAndRecoveredFrom) {
       EXPECT_EQ(outcome->weights, (undisturbed[{fault.strategy, fault.ranks}])) << "bit for bit";
     }
   }
+}
+
+TEST(RankFault, InEachPhaseIsFoundAndRecoveredFrom) { AreFoundAndRecoveredFrom(kGroups, 5); }
+
+// Shards of two nodes of two ranks each, whose gathers and reductions have two levels.
+TEST(RankFault, BetweenNodesIsFoundAndRecoveredFrom) {
+  AreFoundAndRecoveredFrom(
+      {{{FaultKind::kFreeze, "gather", "levels", 4, 3, 30}}, {{FaultKind::kKill, "reduce", "levels", 4, 0, 20}}}, 2);
 }
 
 }  // namespace
