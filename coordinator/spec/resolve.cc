@@ -682,7 +682,7 @@ class Resolver {
 
   void Communication_(Train& train) {
     Communication& c = *train.mutable_communication();
-    if (!c.has_hierarchy()) c.set_hierarchy(HIERARCHY_AUTO);
+    if (!c.has_hierarchy()) c.set_hierarchy(HIERARCHY_NEVER);
     Known("communication.hierarchy", Hierarchy_IsValid(c.hierarchy()) && c.hierarchy() != HIERARCHY_UNSPECIFIED);
   }
 

@@ -38,7 +38,7 @@ TEST(Resolve, FillsInDefaults) {
   EXPECT_EQ(spec.train().seed(), 1u);
   EXPECT_TRUE(spec.train().deterministic());
   EXPECT_FALSE(spec.train().cuda_graphs());
-  EXPECT_EQ(spec.train().communication().hierarchy(), HIERARCHY_AUTO);
+  EXPECT_EQ(spec.train().communication().hierarchy(), HIERARCHY_NEVER);
 }
 
 TEST(Resolve, LionKeepsAdamWsProductOfRateAndDecay) {
