@@ -161,7 +161,7 @@ class CostModel {
         last_microbatch_(program.schedule.microbatches - 1),
         left_out_(program.left_out),
         mesh_(mesh),
-        specs_(program.schedule.groups),
+        schedule_(program.schedule),
         groups_(TopologiesOf(program.schedule.groups, mesh, stage, ranks)),
         share_(ShareOf(train.batch().sequences(), mesh.data_ranks(), 0).sequences),
         rates_(RatesOf(train, model.inventory().device(), ranks, hardware)),
@@ -365,7 +365,7 @@ class CostModel {
 
   // Of what a node has, each of its ranks moves so manyth part between nodes.
   double PartsIn(const Op& op) const {
-    const Axes axes = op.group < 0 ? kNoAxis : specs_[static_cast<size_t>(op.group)].axes;
+    const Axes axes = AxesOf(schedule_, op.group);
     return axes == kShardsBetween ? mesh_.shards_inside : axes == kReplicasBetween ? mesh_.replicas_inside : 1;
   }
 
@@ -400,7 +400,7 @@ class CostModel {
   const int32_t last_microbatch_;
   const uint32_t left_out_;
   const Mesh mesh_;
-  const std::vector<GroupSpec> specs_;  // by Op::group
+  const Schedule& schedule_;
   const std::vector<GroupTopology> groups_;
   const uint64_t share_;  // sequences of a step
   const Rates rates_;

@@ -281,7 +281,7 @@ void AddTensorPlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, Plan
                                                                " such groups lie on several nodes")));
 }
 
-// "2 levels: gradients are summed ...": or why hierarchy: always has no effect.
+// "two levels: sums over replicas of 4 ranks run inside 2 nodes, ...", or why hierarchy: always has no effect.
 void AddLevelPlaces(const Train& train, const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanReply& plan) {
   std::set<uint32_t> nodes;
   for (const RankPlace& rank : ranks) nodes.insert(rank.node);

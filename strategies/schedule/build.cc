@@ -308,7 +308,7 @@ class Builder {
   // By stream: the last op that has ended when op `w` has, as far as that saves a wait: transfers come between the
   // other streams.
   using Ended = std::array<int32_t, kStreams>;
-  bool Transfers() const { return Offloads() || recipe_.offload_inputs || Pipelined() || HasLevels(); }
+  bool Transfers() const { return Offloads() || recipe_.offload_inputs || Pipelined(); }
   Ended EndedWith(int32_t w) const {
     if (Transfers()) return ended_with_[static_cast<size_t>(w)];
     Ended ended = None();

@@ -506,66 +506,69 @@ TEST(Check, RefusesAPassWithoutItsGroupAndAGroupWithoutAnExchange) {
   }
 }
 
+// The nth such op.
+std::vector<Op>::iterator Find(Schedule& s, OpKind kind, int32_t unit, int nth = 0) {
+  return std::find_if(s.ops.begin(), s.ops.end(),
+                      [&](const Op& op) { return op.kind == kind && op.unit == unit && nth-- == 0; });
+}
+// Keeps the waits of others valid: replaces the op by one that does nothing.
+void Drop(std::vector<Op>::iterator op) { *op = {.kind = OpKind::kSnapshot, .stream = op->stream, .waits = op->waits}; }
+// Each waits for what the other waited for.
+void Swap(std::vector<Op>::iterator a, std::vector<Op>::iterator b) {
+  std::iter_swap(a, b);
+  std::swap(a->waits, b->waits);
+}
+struct Spoilt {
+  std::string rule;
+  std::function<void(Schedule&)> spoil;
+};
+
 TEST(Check, RefusesWhatTwoLevelsCanGetWrong) {
-  struct Case {
-    std::string rule;
-    std::function<void(Schedule&)> spoil;
-  };
   const Inventory inventory = Layers(3);
   ScheduleRecipe recipe = FullShard();
   recipe.replicated = true;
   recipe = WithReplicaLevels(WithShardLevels(recipe));
-  const auto find = [](Schedule& s, OpKind kind, int32_t unit) {
-    return std::find_if(s.ops.begin(), s.ops.end(), [&](const Op& op) { return op.kind == kind && op.unit == unit; });
-  };
-  const auto drop = [](std::vector<Op>::iterator op) {
-    *op = {.kind = OpKind::kSnapshot, .stream = op->stream, .waits = op->waits};
-  };
-  const auto swap = [](std::vector<Op>::iterator a, std::vector<Op>::iterator b) {
-    std::iter_swap(a, b);
-    std::swap(a->waits, b->waits);
-  };
-  const std::vector<Case> cases = {
-      {"not what was gathered between nodes", [&](Schedule& s) { drop(find(s, OpKind::kGatherBetween, 1)); }},
+  const std::vector<Spoilt> cases = {
+      {"not what was gathered between nodes", [&](Schedule& s) { Drop(Find(s, OpKind::kGatherBetween, 1)); }},
       {"not what was gathered between nodes",
-       [&](Schedule& s) { swap(find(s, OpKind::kGatherBetween, 1), find(s, OpKind::kGather, 1)); }},
-      {"within nodes, but not between them", [&](Schedule& s) { find(s, OpKind::kGather, 1)->group = kShardGroup; }},
-      {"not the ranks of one place", [&](Schedule& s) { find(s, OpKind::kGatherBetween, 1)->group = kShardGroup; }},
+       [&](Schedule& s) { Swap(Find(s, OpKind::kGatherBetween, 1), Find(s, OpKind::kGather, 1)); }},
+      {"within nodes, but not between them", [&](Schedule& s) { Find(s, OpKind::kGather, 1)->group = kShardGroup; }},
+      {"not the ranks of one place", [&](Schedule& s) { Find(s, OpKind::kGatherBetween, 1)->group = kShardGroup; }},
       {"gathered twice",
-       [&](Schedule& s) { s.ops.insert(find(s, OpKind::kGather, 1), *find(s, OpKind::kGatherBetween, 1)); }},
-      {"not the ranks of a node", [&](Schedule& s) { find(s, OpKind::kReduceInside, 1)->group = kShardGroup; }},
-      {"reduced between nodes, or inside them, alone", [&](Schedule& s) { drop(find(s, OpKind::kReduceInside, 1)); }},
+       [&](Schedule& s) { s.ops.insert(Find(s, OpKind::kGather, 1), *Find(s, OpKind::kGatherBetween, 1)); }},
+      {"not the ranks of a node", [&](Schedule& s) { Find(s, OpKind::kReduceInside, 1)->group = kShardGroup; }},
+      {"reduced between nodes, or inside them, alone", [&](Schedule& s) { Drop(Find(s, OpKind::kReduceInside, 1)); }},
       {"reduced between nodes, or inside them, alone",
-       [&](Schedule& s) { find(s, OpKind::kReduce, 1)->group = kShardGroup; }},
-      {"is not reduced to its owners", [&](Schedule& s) { drop(find(s, OpKind::kReduce, 1)); }},
+       [&](Schedule& s) { Find(s, OpKind::kReduce, 1)->group = kShardGroup; }},
+      {"is not reduced to its owners", [&](Schedule& s) { Drop(Find(s, OpKind::kReduce, 1)); }},
       {"reduced inside nodes twice",
-       [&](Schedule& s) { s.ops.insert(find(s, OpKind::kReduce, 1), *find(s, OpKind::kReduceInside, 1)); }},
+       [&](Schedule& s) { s.ops.insert(Find(s, OpKind::kReduce, 1), *Find(s, OpKind::kReduceInside, 1)); }},
       {"there is nothing to reduce",
-       [&](Schedule& s) { s.ops.insert(find(s, OpKind::kGradientNorm, -1), *find(s, OpKind::kReduceInside, 1)); }},
+       [&](Schedule& s) { s.ops.insert(Find(s, OpKind::kGradientNorm, -1), *Find(s, OpKind::kReduceInside, 1)); }},
       {"not the replicas of a node",
-       [&](Schedule& s) { find(s, OpKind::kScatterGradients, 1)->group = kReplicaGroup; }},
-      {"is not scattered over its node", [&](Schedule& s) { drop(find(s, OpKind::kScatterGradients, 1)); }},
-      {"is not summed between nodes", [&](Schedule& s) { drop(find(s, OpKind::kAllReduce, 1)); }},
-      {"or not gathered after it", [&](Schedule& s) { drop(find(s, OpKind::kGatherGradients, 1)); }},
+       [&](Schedule& s) { Find(s, OpKind::kScatterGradients, 1)->group = kReplicaGroup; }},
+      {"is not scattered over its node", [&](Schedule& s) { Drop(Find(s, OpKind::kScatterGradients, 1)); }},
+      {"is not summed between nodes", [&](Schedule& s) { Drop(Find(s, OpKind::kAllReduce, 1)); }},
+      {"or not gathered after it", [&](Schedule& s) { Drop(Find(s, OpKind::kGatherGradients, 1)); }},
       {"comes twice",
-       [&](Schedule& s) { s.ops.insert(find(s, OpKind::kGradientNorm, -1), *find(s, OpKind::kScatterGradients, 1)); }},
+       [&](Schedule& s) { s.ops.insert(Find(s, OpKind::kGradientNorm, -1), *Find(s, OpKind::kScatterGradients, 1)); }},
       {"or comes twice",
-       [&](Schedule& s) { s.ops.insert(find(s, OpKind::kGatherGradients, 1), *find(s, OpKind::kAllReduce, 1)); }},
-      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kGather, 1)->waits.clear(); }},
-      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kReduce, 1)->waits.clear(); }},
-      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kScatterGradients, 1)->waits.clear(); }},
-      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kAllReduce, 1)->waits.clear(); }},
-      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kGatherGradients, 1)->waits.clear(); }},
+       [&](Schedule& s) { s.ops.insert(Find(s, OpKind::kGatherGradients, 1), *Find(s, OpKind::kAllReduce, 1)); }},
+      {"does not wait for", [&](Schedule& s) { Find(s, OpKind::kGather, 1)->waits.clear(); }},
+      {"does not wait for", [&](Schedule& s) { Find(s, OpKind::kReduce, 1)->waits.clear(); }},
+      {"does not wait for", [&](Schedule& s) { Find(s, OpKind::kScatterGradients, 1)->waits.clear(); }},
+      {"does not wait for", [&](Schedule& s) { Find(s, OpKind::kAllReduce, 1)->waits.clear(); }},
+      {"does not wait for", [&](Schedule& s) { Find(s, OpKind::kGatherGradients, 1)->waits.clear(); }},
       {"is being reduced",  // before the last backward that adds to it
        [&](Schedule& s) {
-         Op early = *find(s, OpKind::kReduceInside, 0);
-         const auto head = find(s, OpKind::kBackward, 4);
+         Op early = *Find(s, OpKind::kReduceInside, 0);
+         const auto head = Find(s, OpKind::kBackward, 4);
          early.waits = {static_cast<int32_t>(head - s.ops.begin())};
-         *find(s, OpKind::kReduceScalars, -1) = early;
+         *Find(s, OpKind::kReduceScalars, -1) = early;
        }},
-      {"not summed over the shards", [&](Schedule& s) { find(s, OpKind::kGradientNorm, -1)->group = kGroups; }},
+      {"not summed over the shards", [&](Schedule& s) { Find(s, OpKind::kGradientNorm, -1)->group = kGroups; }},
   };
-  for (const Case& test : cases) {
+  for (const Spoilt& test : cases) {
     Schedule schedule = Build(inventory, recipe);
     ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
     test.spoil(schedule);
@@ -574,59 +577,42 @@ TEST(Check, RefusesWhatTwoLevelsCanGetWrong) {
 }
 
 TEST(Check, RefusesWhatShardingCanGetWrong) {
-  struct Case {
-    std::string rule;
-    std::function<void(Schedule&)> spoil;
-  };
   const Inventory inventory = Layers(3);
   ScheduleRecipe recipe = FullShard();
   recipe.replicated = true;
   recipe.microbatches = 2;
-  const auto find = [](Schedule& s, OpKind kind, int32_t unit, int nth = 0) {
-    return std::find_if(s.ops.begin(), s.ops.end(),
-                        [&](const Op& op) { return op.kind == kind && op.unit == unit && nth-- == 0; });
-  };
-  // Keeps the waits of others valid: replaces the op by one that does nothing.
-  const auto drop = [](std::vector<Op>::iterator op) {
-    *op = {.kind = OpKind::kSnapshot, .stream = op->stream, .waits = op->waits};
-  };
-  // Swaps two ops; each waits for what the other waited for.
-  const auto swap = [](std::vector<Op>::iterator a, std::vector<Op>::iterator b) {
-    std::iter_swap(a, b);
-    std::swap(a->waits, b->waits);
-  };
-  const std::vector<Case> cases = {
+  const std::vector<Spoilt> cases = {
       {"has another one elsewhere",
-       [&](Schedule& s) { ++s.slots, find(s, OpKind::kGather, 1, 1)->slot = s.slots - 1; }},
+       [&](Schedule& s) { ++s.slots, Find(s, OpKind::kGather, 1, 1)->slot = s.slots - 1; }},
       {"has another one elsewhere",
-       [&](Schedule& s) { ++s.gradient_slots, find(s, OpKind::kOpenGradients, 2, 1)->slot = s.gradient_slots - 1; }},
-      {"no such slot", [&](Schedule& s) { find(s, OpKind::kOpenGradients, 1)->slot = s.gradient_slots; }},
-      {"are not open", [&](Schedule& s) { drop(find(s, OpKind::kOpenGradients, 1)); }},
+       [&](Schedule& s) { ++s.gradient_slots, Find(s, OpKind::kOpenGradients, 2, 1)->slot = s.gradient_slots - 1; }},
+      {"no such slot", [&](Schedule& s) { Find(s, OpKind::kOpenGradients, 1)->slot = s.gradient_slots; }},
+      {"are not open", [&](Schedule& s) { Drop(Find(s, OpKind::kOpenGradients, 1)); }},
       {"opened twice",
        [&](Schedule& s) {
-         Op again = *find(s, OpKind::kOpenGradients, 1);
+         Op again = *Find(s, OpKind::kOpenGradients, 1);
          again.waits.clear();
-         *find(s, OpKind::kRelease, 1, 1) = again;
+         *Find(s, OpKind::kRelease, 1, 1) = again;
        }},
       {"still held by",
        [&](Schedule& s) {
          for (Op& op : s.ops) {
-           if (op.kind == OpKind::kOpenGradients && op.unit == 1) op.slot = find(s, OpKind::kOpenGradients, 0)->slot;
+           if (op.kind == OpKind::kOpenGradients && op.unit == 1) op.slot = Find(s, OpKind::kOpenGradients, 0)->slot;
          }
        }},
-      {"does not wait for", [&](Schedule& s) { find(s, OpKind::kOpenGradients, 1, 1)->waits.clear(); }},
-      {"is not summed over replicas", [&](Schedule& s) { drop(find(s, OpKind::kAllReduce, 2)); }},
+      {"does not wait for", [&](Schedule& s) { Find(s, OpKind::kOpenGradients, 1, 1)->waits.clear(); }},
+      {"is not summed over replicas", [&](Schedule& s) { Drop(Find(s, OpKind::kAllReduce, 2)); }},
       {"has been summed over replicas",
-       [&](Schedule& s) { swap(find(s, OpKind::kAllReduce, 2), find(s, OpKind::kReduce, 2, 1)); }},
+       [&](Schedule& s) { Swap(Find(s, OpKind::kAllReduce, 2), Find(s, OpKind::kReduce, 2, 1)); }},
       {"is not reduced to its owners",
        [&](Schedule& s) {
          ScheduleRecipe one = recipe;
          one.microbatches = 1;
          s = Build(inventory, one);
-         swap(find(s, OpKind::kAllReduce, 2), find(s, OpKind::kReduce, 2));
+         Swap(Find(s, OpKind::kAllReduce, 2), Find(s, OpKind::kReduce, 2));
        }},
-      {"comes twice", [&](Schedule& s) { s.ops.insert(s.ops.end() - 2, *find(s, OpKind::kAllReduce, 2)); }},
-      {"enters none", [&](Schedule& s) { drop(find(s, OpKind::kReduce, 0, 1)), drop(find(s, OpKind::kAllReduce, 0)); }},
+      {"comes twice", [&](Schedule& s) { s.ops.insert(s.ops.end() - 2, *Find(s, OpKind::kAllReduce, 2)); }},
+      {"enters none", [&](Schedule& s) { Drop(Find(s, OpKind::kReduce, 0, 1)), Drop(Find(s, OpKind::kAllReduce, 0)); }},
       {"releases not what was gathered together",
        [&](Schedule& s) {
          for (Op& op : s.ops) {
@@ -636,8 +622,8 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
          }
        }},
       {"are not gathered",
-       [&](Schedule& s) { find(s, OpKind::kGather, 1)->unit_end = 1, drop(find(s, OpKind::kGather, 1)); }},
-      {"left gathered", [&](Schedule& s) { drop(find(s, OpKind::kRelease, 1, 3)); }},
+       [&](Schedule& s) { Find(s, OpKind::kGather, 1)->unit_end = 1, Drop(Find(s, OpKind::kGather, 1)); }},
+      {"left gathered", [&](Schedule& s) { Drop(Find(s, OpKind::kRelease, 1, 3)); }},
       {"is in no slot and is reduced again",
        [&](Schedule& s) {
          ScheduleRecipe held = recipe;
@@ -646,8 +632,8 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
          held.microbatches = 2;
          s = Build(inventory, held);
          // Also after the first microbatch's backward.
-         Op early = *find(s, OpKind::kReduce, 4);
-         const auto first = find(s, OpKind::kBackward, 4);
+         Op early = *Find(s, OpKind::kReduce, 4);
+         const auto first = Find(s, OpKind::kBackward, 4);
          early.waits = {static_cast<int32_t>(first - s.ops.begin())};
          for (Op& op : s.ops) {
            for (int32_t& w : op.waits) w += w > early.waits[0] ? 1 : 0;
@@ -655,7 +641,7 @@ TEST(Check, RefusesWhatShardingCanGetWrong) {
          s.ops.insert(first + 1, early);
        }},
   };
-  for (const Case& c : cases) {
+  for (const Spoilt& c : cases) {
     Schedule schedule = Build(inventory, recipe);
     ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
     c.spoil(schedule);

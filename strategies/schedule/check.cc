@@ -139,7 +139,7 @@ class Checker {
       }
       reduces_ |= traits.gradients == GradientUse::kReduce;
       const bool to_owners = traits.gradients == GradientUse::kReduce || traits.gradients == GradientUse::kReduceInside;
-      if (to_owners && op.group >= 0) reduced_axes_ = static_cast<Axes>(reduced_axes_ | AxesOf(op.group));
+      if (to_owners) reduced_axes_ = static_cast<Axes>(reduced_axes_ | AxesOf(op.group));
       all_reduces_ |= traits.gradients == GradientUse::kAllReduce;
       offloads_ |= traits.gradients == GradientUse::kOffload;
       trains_ |= GoesBack(op.kind) || traits.gradients == GradientUse::kApply;
@@ -410,7 +410,7 @@ class Checker {
   }
 
   absl::Status Gather(const Op& op) {
-    const bool inside = op.group >= 0 && AxesOf(op.group) == kShardsInside;
+    const bool inside = AxesOf(op.group) == kShardsInside;
     for (int32_t u = op.unit; u < op.unit_end; ++u) {
       if (gathered_at_[u].has_value()) return Wrong("resident", "gathered twice");
       gathered_at_[u] = at_;
@@ -540,15 +540,12 @@ class Checker {
   bool Distributed() const { return reduces_ || all_reduces_; }
   bool SumsScalars() const { return Distributed() || !schedule_.edges.empty() || models::IsShare(inventory_); }
 
-  Axes AxesOf(int32_t group) const {
-    const auto g = static_cast<size_t>(group);
-    return g < schedule_.groups.size() ? schedule_.groups[g].axes : kNoAxis;
-  }
+  Axes AxesOf(int32_t group) const { return muster::AxesOf(schedule_, group); }
   // Over all ranks that have a part of the gradient: those that it is reduced to, on all stages.
   bool IsRightNorm(int32_t group) const {
     if (!reduces_ && schedule_.edges.empty() && !models::IsShare(inventory_)) return group < 0;
     const Axes all = reduces_ ? static_cast<Axes>(reduced_axes_ | kPipelineAxis | kTensorAxis) : kModelAxes;
-    return group >= 0 && AxesOf(group) == all;
+    return AxesOf(group) == all;
   }
   // A slot is free after its gradients are in host memory, unless they are also summed over replicas, which is once a
   // step.

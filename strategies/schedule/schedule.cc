@@ -22,6 +22,11 @@ bool UsesGroup(const Schedule& schedule, int32_t group) {
   return std::any_of(schedule.ops.begin(), schedule.ops.end(), [&](const Op& op) { return op.group == group; });
 }
 
+Axes AxesOf(const Schedule& schedule, int32_t group) {
+  const auto g = static_cast<size_t>(group);
+  return group >= 0 && g < schedule.groups.size() ? schedule.groups[g].axes : kNoAxis;
+}
+
 const char* Name(Stream stream) {
   switch (stream) {
     case Stream::kCompute:

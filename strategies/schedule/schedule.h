@@ -66,6 +66,8 @@ struct Schedule {
 inline constexpr size_t kOutputsInFlight = 2;
 
 bool UsesGroup(const Schedule& schedule, int32_t group);
+// Of the schedule's group of that number; kNoAxis: there is none.
+Axes AxesOf(const Schedule& schedule, int32_t group);
 
 // "compute"
 const char* Name(Stream stream);

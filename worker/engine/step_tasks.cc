@@ -47,9 +47,7 @@ std::unique_ptr<collectives::Work> Reduced(const StepContext& c, const Op& op) {
                  : group.ReduceShares(c.storage->GradientShares(op, buffers));
 }
 
-bool SumsParts(const StepContext& c, const Op& op) {
-  return c.config->schedule.groups[static_cast<size_t>(op.group)].axes == kReplicasBetween;
-}
+bool SumsParts(const StepContext& c, const Op& op) { return AxesOf(c.config->schedule, op.group) == kReplicasBetween; }
 
 // Between nodes, of the part that this rank has of its node's sum.
 Works AllReduced(const StepContext& c, const Op& op) {

@@ -477,7 +477,7 @@ void Storage::Offload(const Op& op) {
 }
 
 std::vector<at::Tensor> Storage::BeginGather(const Op& op) {
-  const bool has_own = GathersInPlace() || (op.group >= 0 && AxesOf(op) == kShardsInside);
+  const bool has_own = GathersInPlace() || AxesOf(op) == kShardsInside;
   for (const Part& part : PartsOf(op.unit, op.unit_end)) {
     if (!has_own) Computed(part).copy_(Gathers(part));
   }

@@ -163,7 +163,7 @@ class Storage {
     int64_t scratch = -1;  // of a frozen vector: element of the scratch
   };
   bool OwnsAll() const { return table_->shards() == 1; }
-  Axes AxesOf(const Op& op) const { return schedule_->groups[static_cast<size_t>(op.group)].axes; }
+  Axes AxesOf(const Op& op) const { return muster::AxesOf(*schedule_, op.group); }
   std::optional<uint32_t> RootOf(const Op& op, uint32_t owner) const;
   int64_t PlaceFrozenVectors();
   void FindParts();
