@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -6,16 +10,19 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/submission.h"
 #include "cli/follow_job.h"
 #include "cli/job_file.h"
+#include "cli/output/collectives.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
 #include "cli/output/scaling.h"
 #include "cli/output_format.h"
+#include "common/bytes.h"
 
 namespace muster::cli {
 namespace {
@@ -25,12 +32,17 @@ constexpr size_t kLongestName = 40;
 struct BenchFlags {
   std::vector<std::string> files;
   std::vector<std::string> sets;
-  std::vector<uint32_t> ranks = {1, 2, 4};
+  std::vector<uint32_t> ranks;                 // empty: 1, 2 and 4; with --communication the job's
   std::vector<std::string> strategies = {""};  // "": the job's own
   uint64_t steps = 25;
   uint64_t warm_up = 5;
   bool weak = false;
   Format format = Format::kTable;
+  // --communication
+  bool communication = false;
+  std::vector<std::string> collectives, modes;
+  uint64_t min_bytes = 1 << 10, max_bytes = 16 << 20, step_factor = 4, bucket_bytes = 0;
+  std::string plot;
 };
 
 // What --strategies takes, as `muster plan` names them without spaces.
@@ -50,17 +62,25 @@ v1::Strategy StrategyOf(const std::string& name) {
   return strategy;
 }
 
-// The job as measured: no checkpoints, no validation, no restarts, a constant learning rate.
-v1::JobSpec Measured(v1::JobSpec spec, const std::string& strategy, uint32_t ranks, const BenchFlags& flags) {
+// No checkpoints, no validation, no restarts.
+v1::JobSpec Bare(v1::JobSpec spec, uint32_t ranks) {
   const std::string tail = absl::StrCat("-bench-", ranks);
   spec.set_name(absl::StrCat(spec.name().substr(0, kLongestName - tail.size()), tail));
   spec.mutable_resources()->set_ranks(ranks);
+  spec.mutable_resources()->clear_min_ranks();
   spec.set_max_restarts(0);
   v1::Train& train = *spec.mutable_train();
-  train.set_steps(flags.steps + flags.warm_up);
   train.clear_checkpoint();
   train.clear_validation();
   train.mutable_data()->clear_validation();
+  return spec;
+}
+
+// The job as measured: bare, with a constant learning rate.
+v1::JobSpec Measured(const v1::JobSpec& job, const std::string& strategy, uint32_t ranks, const BenchFlags& flags) {
+  v1::JobSpec spec = Bare(job, ranks);
+  v1::Train& train = *spec.mutable_train();
+  train.set_steps(flags.steps + flags.warm_up);
   if (train.has_optimizer())
     train.mutable_optimizer()->clear_lr_schedule();  // a warm-up may be longer than the benchmark
   // One rank runs `single`, several run `ddp`, unless the job names a strategy that runs on any number.
@@ -72,32 +92,36 @@ v1::JobSpec Measured(v1::JobSpec spec, const std::string& strategy, uint32_t ran
   return spec;
 }
 
-struct Outcome {
+// What a job that ran to its end reported, or why it did not: the code to exit with.
+struct Reported {
   ExitCode code = kOk;
-  std::optional<Scaling> row;
+  std::string id;
+  uint32_t sequences = 0;  // a step
+  std::vector<v1::MetricPoint> points;
 };
 
-// Submits the job, waits for its end, and summarizes. Ctrl-C cancels the measured job.
-absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, const Reading& reading,
-                                const std::string& strategy, uint32_t ranks, const BenchFlags& flags) {
+// Submits the job and waits for its end. Ctrl-C cancels it.
+absl::StatusOr<Reported> RunMeasured(const Invocation& invocation, Client& client, const Reading& reading,
+                                     const v1::JobSpec& spec, const std::string& what) {
   v1::SubmitRequest request;
   request.set_request_id(NewRequestId());
-  *request.mutable_spec() = Measured(reading.spec, strategy, ranks, flags);
+  *request.mutable_spec() = spec;
   const absl::StatusOr<v1::SubmitReply> submitted = client.Submit(request);
   if (!submitted.ok()) return WithPlaces(submitted.status(), reading.sources);
-  const std::string& id = submitted->job().id();
-  const uint32_t sequences = submitted->plan().resolved().train().batch().sequences();
+  Reported reported{.id = submitted->job().id(), .sequences = submitted->plan().resolved().train().batch().sequences()};
+  const std::string& id = reported.id;
   invocation.Remember(id, client);
-  Say(absl::StrCat(id, ": ", strategy, strategy.empty() ? "" : " on ", ranks, ranks == 1 ? " rank" : " ranks", ", ",
-                   sequences, " samples a step"));
-  std::vector<v1::MetricPoint> points;
+  const uint32_t ranks = spec.resources().ranks();
+  Say(absl::StrCat(id, ": ", what, ranks, ranks == 1 ? " rank" : " ranks", ", ",
+                   spec.train().has_bench() ? absl::StrCat(submitted->job().spec().train().steps(), " measurements")
+                                            : absl::StrCat(reported.sequences, " samples a step")));
   v1::WatchRequest watch;
   watch.set_job(id);
   watch.set_metrics(true);
   watch.set_events(true);
   watch.set_follow(true);
   const auto take = [&](const v1::WatchItem& item) {
-    if (item.has_metrics()) points.push_back(item.metrics());
+    if (item.has_metrics()) reported.points.push_back(item.metrics());
     if (item.has_snapshot() && item.snapshot().state() == v1::JOB_STATE_QUEUED) {
       Say(absl::StrCat(id, " waits: ", item.snapshot().reason()));
     }
@@ -107,17 +131,103 @@ absl::StatusOr<Outcome> Measure(const Invocation& invocation, Client& client, co
       client, watch, client.connection().timeout, take, [] {}, absl::StrCat("interrupted; cancelling ", id));
   if (!followed.ok() || *followed != kOk) {
     if (const auto cancelled = client.Cancel(id); !cancelled.ok()) Say(std::string(cancelled.status().message()));
-    return followed.ok() ? absl::StatusOr<Outcome>(Outcome{*followed, {}}) : followed.status();
+    if (!followed.ok()) return followed.status();
+    reported.code = *followed;
+    return reported;
   }
   const absl::StatusOr<v1::GetJobReply> job = client.GetJob(id);
   if (!job.ok()) return job.status();
   if (job->job().state() != v1::JOB_STATE_COMPLETED) {
     return absl::AbortedError(absl::StrCat(id, " did not complete; muster describe ", id, " says why"));
   }
-  std::optional<Scaling> row = Summarise(points, flags.warm_up, ranks, sequences);
-  if (!row.has_value()) return absl::DataLossError(absl::StrCat(id, " sent no metrics"));
-  row->strategy = strategy;
-  return Outcome{kOk, row};
+  return reported;
+}
+
+absl::StatusOr<v1::CollectiveBench> Measurements(const BenchFlags& flags) {
+  if (flags.min_bytes > flags.max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--min_bytes ", FormatBytes(flags.min_bytes),
+                                                   " is above --max_bytes ", FormatBytes(flags.max_bytes)));
+  }
+  v1::CollectiveBench bench;
+  const auto selected = [](const std::vector<std::string>& names, const std::string& name) {
+    return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (int i = 1; i < v1::Collective_ARRAYSIZE; ++i) {
+    const auto collective = static_cast<v1::Collective>(i);
+    if (selected(flags.collectives, CollectiveName(collective))) bench.add_collectives(collective);
+  }
+  for (int i = 1; i < v1::CollectiveMode_ARRAYSIZE; ++i) {
+    const auto mode = static_cast<v1::CollectiveMode>(i);
+    if (selected(flags.modes, CollectiveModeName(mode))) bench.add_modes(mode);
+  }
+  for (uint64_t bytes = flags.min_bytes; bytes <= flags.max_bytes; bytes *= flags.step_factor) bench.add_bytes(bytes);
+  if (flags.bucket_bytes > 0) bench.set_bucket_bytes(flags.bucket_bytes);
+  return bench;
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  errno = 0;
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  if (out) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+}
+
+// The sizes that the job left out, after a call that took too long.
+void SayLeftOut(const v1::CollectiveBench& bench, const std::vector<v1::CollectiveTime>& rows) {
+  for (const int collective : bench.collectives()) {
+    for (const int mode : bench.modes()) {
+      int measured = 0;
+      double seconds = 0;
+      for (const v1::CollectiveTime& row : rows) {
+        if (row.collective() == collective && row.mode() == mode) ++measured, seconds = row.seconds();
+      }
+      if (measured == bench.bytes_size()) continue;
+      Say(absl::StrFormat("%s, %s: sizes from %s on are left out: the one before took %.1f s",
+                          CollectiveName(static_cast<v1::Collective>(collective)),
+                          CollectiveModeName(static_cast<v1::CollectiveMode>(mode)), FormatBytes(bench.bytes(measured)),
+                          seconds));
+    }
+  }
+}
+
+absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client& client, const Reading& reading,
+                                            const std::vector<uint32_t>& ranks, const BenchFlags& flags) {
+  const absl::StatusOr<v1::CollectiveBench> bench = Measurements(flags);
+  if (!bench.ok()) return bench.status();
+  std::vector<v1::CollectiveTime> rows;
+  for (const uint32_t number : ranks) {
+    if (number < 2) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "one rank has no collectives to measure: give --ranks 2 or more, or resources.ranks in the job file"));
+    }
+    v1::JobSpec spec = Bare(reading.spec, number);
+    *spec.mutable_train()->mutable_bench() = *bench;
+    spec.mutable_train()->clear_steps();
+    if (spec.train().strategy().has_single()) spec.mutable_train()->clear_strategy();
+    const absl::StatusOr<Reported> reported = RunMeasured(invocation, client, reading, spec, "collectives on ");
+    if (!reported.ok()) return reported.status();
+    if (reported->code != kOk) return reported->code;
+    std::vector<v1::CollectiveTime> measured;
+    for (const v1::MetricPoint& point : reported->points) {
+      if (point.has_collective()) measured.push_back(point.collective());
+    }
+    if (measured.empty()) return absl::DataLossError(absl::StrCat(reported->id, " sent no measurements"));
+    SayLeftOut(*bench, measured);
+    rows.insert(rows.end(), measured.begin(), measured.end());
+  }
+  if (!flags.plot.empty()) {
+    const std::string title = absl::StrCat("collectives of ", reading.spec.name());
+    if (absl::Status s = WriteFile(flags.plot, CollectivesSvg(rows, title)); !s.ok()) return s;
+  }
+  if (flags.format != Format::kTable) {
+    PrintTree(CollectivesTree(rows), flags.format);
+    return kOk;
+  }
+  Print(CollectivesTable(rows).Render(invocation.Out()));
+  Print(absl::StrFormat("# Avg bus bandwidth    : %.4f GB/s\n", MeanBusBandwidth(rows) / 1e9));
+  return kOk;
 }
 
 absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& flags) {
@@ -125,13 +235,23 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
   if (!reading.ok()) return reading.status();
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   if (!client.ok()) return client.status();
+  if (flags.communication) {
+    const std::vector<uint32_t> ranks =
+        flags.ranks.empty() ? std::vector{std::max(1u, reading->spec.resources().ranks())} : flags.ranks;
+    return BenchCommunication(invocation, **client, *reading, ranks, flags);
+  }
   std::vector<Scaling> rows;
   for (const std::string& strategy : flags.strategies) {
-    for (const uint32_t ranks : flags.ranks) {
-      const absl::StatusOr<Outcome> outcome = Measure(invocation, **client, *reading, strategy, ranks, flags);
-      if (!outcome.ok()) return outcome.status();
-      if (!outcome->row.has_value()) return outcome->code;
-      rows.push_back(*outcome->row);
+    for (const uint32_t ranks : flags.ranks.empty() ? std::vector<uint32_t>{1, 2, 4} : flags.ranks) {
+      const absl::StatusOr<Reported> reported =
+          RunMeasured(invocation, **client, *reading, Measured(reading->spec, strategy, ranks, flags),
+                      absl::StrCat(strategy, strategy.empty() ? "" : " on "));
+      if (!reported.ok()) return reported.status();
+      if (reported->code != kOk) return reported->code;
+      std::optional<Scaling> row = Summarise(reported->points, flags.warm_up, ranks, reported->sequences);
+      if (!row.has_value()) return absl::DataLossError(absl::StrCat(reported->id, " sent no metrics"));
+      row->strategy = strategy;
+      rows.push_back(*row);
     }
   }
   if (flags.format == Format::kTable) {
@@ -142,14 +262,68 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
   return kOk;
 }
 
+std::vector<std::string> CollectiveNames() {
+  std::vector<std::string> names;
+  for (int i = 1; i < v1::Collective_ARRAYSIZE; ++i) names.push_back(CollectiveName(static_cast<v1::Collective>(i)));
+  return names;
+}
+
+std::vector<std::string> CollectiveModeNames() {
+  std::vector<std::string> names;
+  for (int i = 1; i < v1::CollectiveMode_ARRAYSIZE; ++i) {
+    names.push_back(CollectiveModeName(static_cast<v1::CollectiveMode>(i)));
+  }
+  return names;
+}
+
+// `others`: flags for training.
+void AddCommunication(CLI::App* command, BenchFlags& flags, const std::vector<CLI::Option*>& others) {
+  CLI::Option* communication =
+      command->add_flag("--communication", flags.communication,
+                        "measure collectives between the job's ranks, as nccl-tests does, in place of training");
+  for (CLI::Option* other : others) communication->excludes(other);
+  const auto size = [&](const char* name, uint64_t& value, const char* what) {
+    return command->add_option(name, value, what)
+        ->transform(CLI::AsSizeValue(false))
+        ->check(CLI::Range(uint64_t{1}, uint64_t{16} << 30))
+        ->type_name("SIZE")
+        ->needs(communication);
+  };
+  command->add_option("--collectives", flags.collectives, "which collectives to measure")
+      ->delimiter(',')
+      ->check(CLI::IsMember(CollectiveNames()))
+      ->type_name("NAME,...")
+      ->default_str("all")
+      ->needs(communication);
+  command
+      ->add_option("--modes", flags.modes,
+                   "flat: one call; bucketed: a call for each bucket, all in flight together, as in training")
+      ->delimiter(',')
+      ->check(CLI::IsMember(CollectiveModeNames()))
+      ->type_name("NAME,...")
+      ->default_str("all")
+      ->needs(communication);
+  size("--min_bytes", flags.min_bytes, "the smallest size")->default_str("1KiB");
+  size("--max_bytes", flags.max_bytes, "the largest size; left out once a call takes over 10 s")->default_str("16MiB");
+  command->add_option("--step_factor", flags.step_factor, "from one size to the next")
+      ->check(CLI::Range(2, 1024))
+      ->capture_default_str()
+      ->needs(communication);
+  size("--bucket_bytes", flags.bucket_bytes, "the size of a bucket")->default_str("the job's");
+  command->add_option("--plot", flags.plot, "also write a picture of bus bandwidth over size (SVG)")
+      ->type_name("FILE")
+      ->needs(communication);
+}
+
 }  // namespace
 
 void RegisterBench(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<BenchFlags>();
   CLI::App* command =
-      AddCommand(app, "bench", kGroupRun, "Compare a job on several numbers of ranks, or by several strategies",
+      AddCommand(app, "bench", kGroupRun, "Compare a job on several numbers of ranks, or measure its collectives",
                  "muster bench job.yaml --ranks 1,2 --steps 10\n"
-                 "muster bench job.yaml --ranks 2 --strategies ddp,fsdp --steps 10");
+                 "muster bench job.yaml --ranks 2 --strategies ddp,fsdp --steps 10\n"
+                 "muster bench job.yaml --communication --ranks 2 --collectives all_reduce --max_bytes 64KiB");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();
   command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
@@ -159,17 +333,21 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->type_name("N,...")
-      ->default_str("1,2,4");
-  command->add_option("--strategies", flags->strategies, "strategies with their defaults, one after the other")
-      ->delimiter(',')
-      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kStrategyNames), std::end(kStrategyNames))))
-      ->type_name("NAME,...")
-      ->default_str("the job's own");
-  command->add_option("--steps", flags->steps, "steps to measure")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
-  command->add_option("--warm_up", flags->warm_up, "steps to run before measuring")->capture_default_str();
-  command->add_flag("--weak", flags->weak, "weak scaling: batch.sequences is the batch of each rank");
+      ->default_str("1,2,4; with --communication the job's");
+  CLI::Option* strategies =
+      command->add_option("--strategies", flags->strategies, "strategies with their defaults, one after the other")
+          ->delimiter(',')
+          ->check(CLI::IsMember(std::vector<std::string>(std::begin(kStrategyNames), std::end(kStrategyNames))))
+          ->type_name("NAME,...")
+          ->default_str("the job's own");
+  CLI::Option* steps = command->add_option("--steps", flags->steps, "steps to measure")
+                           ->check(CLI::Range(1, 1000000))
+                           ->capture_default_str();
+  CLI::Option* warm_up =
+      command->add_option("--warm_up", flags->warm_up, "steps to run before measuring")->capture_default_str();
+  CLI::Option* weak =
+      command->add_flag("--weak", flags->weak, "weak scaling: batch.sequences is the batch of each rank");
+  AddCommunication(command, *flags, {strategies, steps, warm_up, weak});
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
 }

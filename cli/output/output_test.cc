@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/output/collectives.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
 #include "cli/output/live.h"
@@ -582,6 +583,57 @@ v1::MetricPoint Timed(uint64_t step, double seconds, double communication) {
   point.set_peak_memory_bytes(step << 20);
   point.set_communication_seconds(communication);
   return point;
+}
+
+v1::CollectiveTime TimeOf(v1::Collective collective, v1::CollectiveMode mode, uint64_t bytes, double seconds) {
+  v1::CollectiveTime time;
+  time.set_collective(collective);
+  time.set_mode(mode);
+  time.set_bytes(bytes);
+  time.set_count(bytes / 4);
+  time.set_type("float");
+  time.set_redop("sum");
+  time.set_root(-1);
+  time.set_ranks(4);
+  time.set_iterations(20);
+  time.set_seconds(seconds);
+  time.set_algorithm_bytes_per_second(static_cast<double>(bytes) / seconds);
+  time.set_bus_bytes_per_second(1.5 * static_cast<double>(bytes) / seconds);
+  return time;
+}
+
+TEST(Collectives, HaveNcclTestsColumnsAndUnits) {
+  const std::vector<v1::CollectiveTime> rows = {
+      TimeOf(v1::COLLECTIVE_ALL_REDUCE, v1::COLLECTIVE_MODE_FLAT, 1'000'000, 1e-3),
+      TimeOf(v1::COLLECTIVE_REDUCE_SCATTER, v1::COLLECTIVE_MODE_BUCKETED, 4'000'000, 2e-3)};
+  EXPECT_EQ(
+      CollectivesTable(rows).Render(kPipe),
+      "COLLECTIVE      MODE      RANKS  SIZE(B)    COUNT   TYPE  REDOP  ROOT  TIME(US)  ALGBW(GB/S)  BUSBW(GB/S)\n"
+      "all_reduce      flat          4  1000000   250000  float    sum    -1   1000.00       1.0000       1.5000\n"
+      "reduce_scatter  bucketed      4  4000000  1000000  float    sum    -1   2000.00       2.0000       3.0000\n");
+  EXPECT_DOUBLE_EQ(MeanBusBandwidth(rows), 2.25e9);
+  EXPECT_EQ(CollectivesTree(rows)[1].dump(),
+            "{\"collective\":\"reduce_scatter\",\"mode\":\"bucketed\",\"ranks\":4,\"size\":4000000,\"count\":1000000,"
+            "\"type\":\"float\",\"redop\":\"sum\",\"root\":-1,\"time_us\":2000.0,\"algbw\":2.0,\"busbw\":3.0,"
+            "\"iterations\":20}");
+}
+
+TEST(Collectives, ThePlotHasALineForEachCollectiveAndMode) {
+  std::vector<v1::CollectiveTime> rows;
+  for (const v1::CollectiveMode mode : {v1::COLLECTIVE_MODE_FLAT, v1::COLLECTIVE_MODE_BUCKETED}) {
+    // From 1 GB/s to 10 GB/s of bus bandwidth, over two doublings twice of the size.
+    rows.push_back(TimeOf(v1::COLLECTIVE_ALL_REDUCE, mode, 1 << 20, 1.5 * (1 << 20) / 1e9));
+    rows.push_back(TimeOf(v1::COLLECTIVE_ALL_REDUCE, mode, 1 << 24, 1.5 * (1 << 24) / 1e10));
+  }
+  const std::string svg = CollectivesSvg(rows, "of <tiny>");
+  EXPECT_TRUE(absl::StrContains(svg, "of &lt;tiny&gt;"));
+  // The corners of the axes: 640 by 380 pixels from (70, 70).
+  EXPECT_EQ(svg.find("points=\"70.0,450.0 710.0,70.0 \""), svg.find("points="));
+  EXPECT_NE(svg.find("points=", svg.find("points=") + 1), std::string::npos);
+  for (const char* text : {">1 MiB<", ">16 MiB<", ">1<", ">10<", ">all_reduce, flat<", ">all_reduce, bucketed<"}) {
+    EXPECT_TRUE(absl::StrContains(svg, text)) << text << " in " << svg;
+  }
+  EXPECT_FALSE(absl::StrContains(CollectivesSvg({}, "none"), "nan"));
 }
 
 TEST(Scaling, SumsUpBehindTheWarmUp) {

@@ -75,6 +75,9 @@ class Generator {
           r.AddDouble(&message, &field, Double());
         } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
           r.AddUInt32(&message, &field, static_cast<uint32_t>(Bits()));
+        } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
+          const int values = field.enum_type()->value_count();
+          r.AddEnum(&message, &field, field.enum_type()->value(1 + static_cast<int>(random_() % (values - 1))));
         } else {
           r.AddUInt64(&message, &field, Bits());
         }

@@ -22,6 +22,7 @@
 namespace muster::spec {
 namespace {
 
+constexpr uint64_t kMaxCollectiveBytes = uint64_t{16} << 30, kMaxMeasurements = 10'000;  // of a bench
 constexpr uint32_t kMaxSequences = 1u << 20;
 constexpr size_t kMaxPathBytes = 4095;  // PATH_MAX without its zero
 constexpr uint32_t kMaxPrefetch = 64;
@@ -62,6 +63,7 @@ class Resolver {
     Strategy_(train);
     if (train.has_offload()) Offload_(train);
     Communication_(train);
+    if (train.has_bench()) Bench_(train);
     Steps(train);
     Checkpoint_(train);
     Validation_(train);
@@ -801,6 +803,46 @@ class Resolver {
     } else if (fsdp.has_shard_ranks() && fsdp.shard_ranks() == 0) {
       Error("strategy.shard_ranks", "must be at least 1, got 0");
     }
+  }
+
+  void Bench_(Train& train) {
+    CollectiveBench& bench = *train.mutable_bench();
+    const uint32_t ranks = spec_.resources().ranks();
+    if (ranks < 2) {
+      Error("resources.ranks", absl::StrCat("collectives need at least 2 ranks to measure, got ", ranks), "2");
+    }
+    if (!train.checkpoint().path().empty()) {
+      Error("checkpoint.path", "a job that measures collectives trains nothing to save: leave it out");
+    }
+    if (bench.collectives().empty()) Error("bench.collectives", "missing: all_reduce, all_gather, reduce_scatter, ...");
+    if (bench.modes().empty()) Error("bench.modes", "missing: flat, bucketed");
+    if (bench.bytes().empty()) Error("bench.bytes", "missing: the sizes to measure");
+    for (const int collective : bench.collectives()) {
+      Known("bench.collectives", Collective_IsValid(collective) && collective != COLLECTIVE_UNSPECIFIED);
+    }
+    for (const int mode : bench.modes()) {
+      Known("bench.modes", CollectiveMode_IsValid(mode) && mode != COLLECTIVE_MODE_UNSPECIFIED);
+    }
+    uint64_t last = 0;
+    for (int i = 0; i < bench.bytes_size(); ++i) {
+      const std::string path = absl::StrCat("bench.bytes[", i, "]");
+      const uint64_t bytes = bench.bytes(i);
+      if (bytes == 0 || bytes > kMaxCollectiveBytes) {
+        Error(path, absl::StrCat("must be 1 to ", kMaxCollectiveBytes, ", got ", bytes));
+      } else if (bytes <= last) {
+        Error(path, absl::StrCat("must be above the one before, ", last, ", got ", bytes));
+      }
+      last = std::max(last, bytes);
+    }
+    if (bench.has_bucket_bytes() && bench.bucket_bytes() == 0) Error("bench.bucket_bytes", "must be at least 1, got 0");
+    if (!bench.has_longest_seconds()) bench.set_longest_seconds(10);
+    Range("bench.longest_seconds", bench.longest_seconds(), 0, true, 3600, false);
+    const uint64_t measurements = uint64_t{1} * static_cast<uint64_t>(bench.collectives_size()) *
+                                  static_cast<uint64_t>(bench.modes_size()) * static_cast<uint64_t>(bench.bytes_size());
+    if (measurements > kMaxMeasurements) {
+      Error("bench", absl::StrCat(measurements, " measurements are too many: at most ", kMaxMeasurements));
+    }
+    if (measurements > 0) train.set_steps(measurements);
   }
 
   void Steps(Train& train) {

@@ -18,6 +18,8 @@
 namespace muster::spec {
 namespace {
 
+using ::testing::HasSubstr;
+
 std::string Text(const std::vector<SpecError>& errors) {
   std::string text;
   for (const SpecError& e : errors) absl::StrAppend(&text, e.path(), ": ", e.message(), "\n");
@@ -220,12 +222,56 @@ TEST(Resolve, TensorRanksDivideRanksAndModel) {
   EXPECT_EQ(Text(Resolve({}, spec)), "");
 }
 
+CollectiveBench Measurements() {
+  CollectiveBench bench;
+  bench.add_collectives(COLLECTIVE_ALL_REDUCE);
+  bench.add_collectives(COLLECTIVE_BROADCAST);
+  bench.add_modes(COLLECTIVE_MODE_FLAT);
+  for (const uint64_t bytes : {8, 1024, 1 << 20}) bench.add_bytes(bytes);
+  return bench;
+}
+
+TEST(Resolve, AJobThatMeasuresCollectivesHasAStepForEachMeasurement) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(2);
+  spec.mutable_train()->clear_checkpoint();
+  spec.mutable_train()->clear_steps();
+  *spec.mutable_train()->mutable_bench() = Measurements();
+  EXPECT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_EQ(spec.train().steps(), 2u * 1 * 3);
+  EXPECT_EQ(spec.train().bench().longest_seconds(), 10);
+}
+
+TEST(Resolve, RefusesWrongMeasurements) {
+  const auto errors = [](uint32_t ranks, const std::function<void(Train&)>& change) {
+    JobSpec spec = Good();
+    spec.mutable_resources()->set_ranks(ranks);
+    spec.mutable_train()->clear_checkpoint();
+    *spec.mutable_train()->mutable_bench() = Measurements();
+    change(*spec.mutable_train());
+    return Text(Resolve({}, spec));
+  };
+  EXPECT_THAT(errors(1, [](Train&) {}),
+              HasSubstr("resources.ranks: collectives need at least 2 ranks to measure, got 1"));
+  EXPECT_THAT(errors(2, [](Train& train) { train.mutable_bench()->add_bytes(4); }),
+              HasSubstr("bench.bytes[3]: must be above the one before, 1048576, got 4"));
+  EXPECT_THAT(errors(2, [](Train& train) { train.mutable_bench()->set_bytes(0, 0); }),
+              HasSubstr("bench.bytes[0]: must be 1 to 17179869184, got 0"));
+  EXPECT_THAT(errors(2, [](Train& train) { train.mutable_bench()->clear_collectives(); }),
+              HasSubstr("bench.collectives: missing"));
+  EXPECT_THAT(errors(2, [](Train& train) { train.mutable_bench()->set_bucket_bytes(0); }),
+              HasSubstr("bench.bucket_bytes: must be at least 1, got 0"));
+  EXPECT_THAT(errors(2, [](Train& train) { train.mutable_checkpoint()->set_path("/c"); }),
+              HasSubstr("checkpoint.path: a job that measures collectives trains nothing to save"));
+}
+
 // A trainer reads 0 where a default is forgotten, so each field has one, or is here.
 TEST(Resolve, LeavesNoFieldWithoutAValue) {
   const std::set<std::string> open_on_purpose = {
       "detection_seconds",                // the coordinator's --detection
       "resources.min_ranks",              // all ranks
       "train.activation_checkpointing",   // false; strategy: auto may choose it
+      "train.bench.bucket_bytes",         // the strategy's
       "train.checkpoint.async",           // by the memory of the ranks' nodes
       "train.checkpoint.every_seconds",   // 0: never
       "train.pipeline.chunks",            // with schedule: interleaved only
@@ -286,6 +332,17 @@ TEST(Resolve, LeavesNoFieldWithoutAValue) {
   CollectOpen(pipeline, "", open_in_pipelines);
   for (const std::string& field : open_in_pipelines) {
     if (absl::StartsWith(field, "train.pipeline") || absl::StartsWith(field, "train.parallel")) open.insert(field);
+  }
+  JobSpec bench;  // likewise
+  bench.mutable_resources()->set_ranks(2);
+  *bench.mutable_train()->mutable_bench() = Measurements();
+  (void)Resolve({}, bench);
+  JobSpec of_bench;
+  *of_bench.mutable_train()->mutable_bench() = bench.train().bench();
+  std::set<std::string> open_in_benches;
+  CollectOpen(of_bench, "", open_in_benches);
+  for (const std::string& field : open_in_benches) {
+    if (absl::StartsWith(field, "train.bench")) open.insert(field);
   }
   EXPECT_EQ(open, open_on_purpose);
 }

@@ -102,6 +102,42 @@ TEST_F(NetworkTest, TwoLevelsLeaveAHostOnce) {
   }
 }
 
+// As nccl-tests counts: an all-reduce of S bytes among three ranks sends 4/3 of S from each, a broadcast S from its
+// root.
+TEST_F(NetworkTest, CollectivesAreMeasuredOnTheWire) {
+  Start();
+  const std::string job = cluster_.WriteJob({.name = "wire", .extra = "resources: {ranks: 3}\n"});
+  const std::string plot = absl::StrCat(cluster_.folder(), "/plot.svg");
+  const uint64_t before = BytesSent(1);
+  const Ran ran = cluster_.Muster({"bench", job, "--communication", "--collectives", "all_reduce,broadcast",
+                                   "--min_bytes", "64KiB", "--max_bytes", "1MiB", "-o", "json", "--plot", plot});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const json rows = json::parse(ran.out);
+  ASSERT_EQ(rows.size(), 2u * 2 * 3) << "collectives, modes, sizes";
+  std::vector<std::string> names;
+  double sent = 0;
+  for (const json& row : rows) {
+    names.push_back(absl::StrCat(row["collective"].get<std::string>(), " ", row["mode"].get<std::string>(), " ",
+                                 row["size"].get<uint64_t>()));
+    EXPECT_EQ(row["ranks"], 3);
+    EXPECT_EQ(row["count"], row["size"].get<uint64_t>() / 4);
+    const bool sums = row["collective"] == "all_reduce";
+    EXPECT_EQ(row["redop"], sums ? "sum" : "none");
+    EXPECT_EQ(row["root"], sums ? -1 : 0);
+    const double algorithm = row["size"].get<double>() / (row["time_us"].get<double>() * 1e-6) / 1e9;
+    EXPECT_NEAR(row["algbw"].get<double>() / algorithm, 1, 1e-6);
+    EXPECT_NEAR(row["busbw"].get<double>() / algorithm, sums ? 4.0 / 3 : 1, 1e-6);
+    if (sums) sent += row["iterations"].get<double>() * row["size"].get<double>() * 4 / 3;
+  }
+  EXPECT_EQ(names.front(), "all_reduce flat 65536");
+  EXPECT_EQ(names.back(), "broadcast bucketed 1048576");
+  EXPECT_GT(BytesSent(1) - before, sent) << "less crossed the wire than was reported";
+  std::ifstream file(plot);
+  std::string first;
+  std::getline(file, first);
+  EXPECT_TRUE(absl::StrContains(first, "<?xml")) << first;
+}
+
 // The host's worker is away and its rank unreachable: the others do not wait forever, and the job recovers when it is
 // back.
 TEST_F(NetworkTest, AHostWithoutItsCableIsNotWaitedForForEver) {

@@ -27,6 +27,7 @@
 #include "worker/engine/update_decision.h"
 #include "worker/rundir/outbox.h"
 #include "worker/trainer/checkpointer.h"
+#include "worker/trainer/collective_bench.h"
 #include "worker/trainer/pending_votes.h"
 #include "worker/trainer/pulse.h"
 #include "worker/trainer/setup.h"
@@ -134,6 +135,7 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   running.mutable_running()->set_resumed_step(step());
   running.mutable_running()->set_schedule_digest(rank_.program.rank.digest);
   running.mutable_running()->set_flops_per_second(rank_.flops_per_second);
+  *running.mutable_running()->mutable_links() = {rank_.links.begin(), rank_.links.end()};
   if (absl::Status status = Append(std::move(running), /*durable=*/false); !status.ok()) return status;
   LogInfo("training", {{"from_step", step()},
                        {"steps", steps()},
@@ -455,6 +457,13 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
       return absl::InternalError(error.what());
     }
   };
+  if (assignment.spec().train().has_bench()) {
+    const absl::StatusOr<Ended> measured =
+        guarded([&] { return RunCollectiveBench(assignment, rendezvous, **outbox, **pulse, link, terminated); });
+    if (measured.ok()) return measured;
+    if (link.Newest().stop.has_value() || terminated()) return Ended::kStopped;
+    return failed(measured.status(), IsRefusal(measured.status()));
+  }
   absl::StatusOr<Rank> rank = guarded([&] { return SetUp(assignment, rendezvous, pulse->get(), options); });
   if (!rank.ok() && (link.Newest().stop.has_value() || terminated())) {
     LogInfo("stopped on request before the first step", {{"error", rank.status()}});

@@ -1,5 +1,6 @@
 #include "worker/trainer/setup.h"
 
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "common/log/log.h"
 #include "common/version.h"
 #include "models/inventory.h"
+#include "worker/collectives/links.h"
 #include "worker/plugins/library.h"
 #include "worker/trainer/resume.h"
 #include "worker/trainer/speed.h"
@@ -100,7 +102,57 @@ absl::Status OpenData(const Train& train, Rank& rank) {
   return open("data.validation", data.validation(), /*evaluation=*/true, rank.validation);
 }
 
+// In all. The links of a pair of nodes take half of it in each direction.
+constexpr absl::Duration kMeasureLinks = absl::Milliseconds(800);
+
+absl::StatusOr<std::vector<RankLink>> MeasureNetwork(const Assignment& assignment, const Ranks& ranks) {
+  std::vector<RankLink> links;
+  collectives::Group* const world = ranks.groups[kWorldGroup];
+  if (assignment.measure_links().empty() || world == nullptr) return links;
+  std::vector<std::pair<int, int>> pairs;
+  for (const LinkPair& pair : assignment.measure_links()) {
+    pairs.emplace_back(static_cast<int>(pair.first()), static_cast<int>(pair.second()));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const c10::Device device(assignment.device() == DEVICE_CUDA ? c10::kCUDA : c10::kCPU);
+  const auto measured = collectives::MeasureLinks(*world, pairs, kMeasureLinks, device);
+  if (!measured.ok()) return measured.status();
+  for (const collectives::MeasuredLink& of : *measured) {
+    RankLink& link = links.emplace_back();
+    link.set_to(static_cast<uint32_t>(of.to));
+    link.set_bytes_per_second(of.bytes_per_second);
+    link.set_latency_seconds(of.latency_seconds);
+    LogInfo("link measured",
+            {{"to_rank", of.to}, {"bytes_per_second", of.bytes_per_second}, {"latency_seconds", of.latency_seconds}});
+  }
+  const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
+  if (!links.empty()) LogInfo("links measured", {{"took", absl::Trunc(took, absl::Milliseconds(1))}});
+  return links;
+}
+
+// Fills in the groups and the links.
+template <typename To>
+absl::Status JoinInto(const Assignment& assignment, collectives::KeyValue& rendezvous, To& to) {
+  absl::StatusOr<Ranks> ranks =
+      JoinRanks(assignment, to.program.layout.mesh,
+                GroupsToJoin(to.program.inventory, to.program.layout, to.program.rank), rendezvous);
+  if (!ranks.ok()) return ranks.status();
+  to.ranks = *std::move(ranks);
+  absl::StatusOr<std::vector<RankLink>> links = MeasureNetwork(assignment, to.ranks);
+  if (!links.ok()) return links.status();
+  to.links = *std::move(links);
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::StatusOr<Joined> Join(const Assignment& assignment, collectives::KeyValue& rendezvous) {
+  absl::StatusOr<Program> program = CompileProgram(assignment);
+  if (!program.ok()) return program.status();
+  Joined joined{.program = *std::move(program)};
+  if (absl::Status status = JoinInto(assignment, rendezvous, joined); !status.ok()) return status;
+  return joined;
+}
 
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
                            engine::OpListener* progress, const SetUpOptions& options) {
@@ -118,11 +170,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     absl::Status status = check(train.checkpoint().path(), assignment.key().job());
     if (!status.ok()) return status;
   }
-  absl::StatusOr<Ranks> ranks =
-      JoinRanks(assignment, rank.program.layout.mesh,
-                GroupsToJoin(rank.program.inventory, rank.program.layout, rank.program.rank), rendezvous);
-  if (!ranks.ok()) return ranks.status();
-  rank.ranks = *std::move(ranks);
+  if (absl::Status status = JoinInto(assignment, rendezvous, rank); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine =
       MakeEngine(assignment, rank.program, rank.ranks, progress, *std::move(plugin), options);
   if (!engine.ok()) return engine.status();

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inventory.pb.h"
+#include "proto/records.pb.h"
 #include "proto/worker.pb.h"
 #include "strategies/compile.h"
 #include "worker/collectives/key_value.h"
@@ -35,6 +36,14 @@ struct Rank {
   std::optional<uint64_t> resumed_step;  // none: from initialisation
   uint64_t samples_consumed = 0;
   double flops_per_second = 0;  // see speed.h
+  std::vector<RankLink> links;  // see Joined
+};
+
+// What ranks need to communicate, and no more.
+struct Joined {
+  Program program;
+  Ranks ranks;
+  std::vector<RankLink> links;  // as measured on the way: Assignment.measure_links
 };
 
 struct SetUpOptions {
@@ -50,5 +59,8 @@ struct SetUpOptions {
 // of a checkpoint or an import. The engine reports its ops to `progress`, which outlives the rank.
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
                            engine::OpListener* progress, const SetUpOptions& options = {});
+
+// Without data, checkpoints and an engine. Errors as strategies::Compile, and of the roles and the joining as SetUp.
+absl::StatusOr<Joined> Join(const Assignment& assignment, collectives::KeyValue& rendezvous);
 
 }  // namespace muster::trainer

@@ -1,0 +1,33 @@
+// Measures the links between ranks by messages of the group that they train with.
+//
+//   const auto links = MeasureLinks(world, {{0, 2}, {0, 4}, {2, 4}}, absl::Milliseconds(800), device);
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/collectives/group.h"
+
+namespace muster::collectives {
+
+// From the calling rank to `to`. The other direction is measured by the other rank.
+struct MeasuredLink {
+  int to = 0;
+  double bytes_per_second = 0;  // of the largest message that the time allowed, without its latency
+  double latency_seconds = 0;   // one way: half of the median round trip of a small message
+};
+
+// Called by every rank of `group` with the same arguments. A rank takes the pairs that name it in their order, the
+// first of a pair measures before the second; so pairs without a common rank are measured at the same time, and no rank
+// measures two links at once. `budget` is divided among the pairs of the rank that has most of them. A link whose round
+// trip takes more than a tenth of its share takes longer than that: two round trips of two messages each are the least.
+// On a CPU, receives are posted ahead, as collectives do; on a GPU they cannot be, so a latency there includes the
+// launch of a kernel. Errors are those of Send and Recv, and are final.
+absl::StatusOr<std::vector<MeasuredLink>> MeasureLinks(Group& group, const std::vector<std::pair<int, int>>& pairs,
+                                                       absl::Duration budget, c10::Device device);
+
+}  // namespace muster::collectives
