@@ -9,4 +9,9 @@ namespace muster {
 // "80 GiB". Values from 999.5 use the next unit, so 1000 bytes are "0.98 KiB".
 std::string FormatBytes(uint64_t bytes);
 
+// Of a link, as networks are sold: decimal bits with three significant digits, "96.2 Mbit/s", "10 Gbit/s".
+std::string FormatBitRate(double bytes_per_second);
+// "85 us", "1.08 ms", "2.5 s".
+std::string FormatLatency(double seconds);
+
 }  // namespace muster

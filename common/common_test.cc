@@ -14,6 +14,22 @@
 namespace muster {
 namespace {
 
+TEST(FormatBitRate, ThreeDigitsInDecimalBits) {
+  EXPECT_EQ(FormatBitRate(0), "0 bit/s");
+  EXPECT_EQ(FormatBitRate(12.5e6), "100 Mbit/s");
+  EXPECT_EQ(FormatBitRate(12.02e6), "96.2 Mbit/s");
+  EXPECT_EQ(FormatBitRate(1.25e9), "10 Gbit/s");
+  EXPECT_EQ(FormatBitRate(124.95e6), "1 Gbit/s");
+  EXPECT_EQ(FormatBitRate(1e18), "8000000 Tbit/s");
+}
+
+TEST(FormatLatency, ThreeDigits) {
+  EXPECT_EQ(FormatLatency(85e-6), "85 us");
+  EXPECT_EQ(FormatLatency(1.0849e-3), "1.08 ms");
+  EXPECT_EQ(FormatLatency(2.5), "2.5 s");
+  EXPECT_EQ(FormatLatency(4e3), "4000 s");
+}
+
 TEST(FormatBytes, ThreeDigitsInBinaryUnits) {
   EXPECT_EQ(FormatBytes(0), "0 B");
   EXPECT_EQ(FormatBytes(999), "999 B");

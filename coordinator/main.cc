@@ -72,6 +72,8 @@ int main(int argc, char** argv) {
                                        ->default_str("6 x detection, at least 5m");
   AddDuration(app, "--grow_after", options.core.grow_after,
               "how long a job on fewer ranks than it requests runs before it may grow");
+  AddDuration(app, "--measure_links_every", options.core.links_valid_for,
+              "how long measured figures of the links between nodes stay valid; slow ones are measured each time");
   AddDuration(app, "--backoff_base", options.core.backoff_base,
               "delay before the first restart of a failed job; doubles with each restart");
   AddDuration(app, "--backoff_max", options.core.backoff_max, "longest delay before a restart");

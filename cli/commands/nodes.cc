@@ -1,6 +1,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/commands/commands.h"
 #include "cli/output/describe.h"
@@ -26,6 +28,13 @@ void RegisterNodes(CLI::App& app, Invocation& invocation) {
       Say("no nodes: start one with: muster local up   or muster-worker --coordinator ADDRESS");
     } else {
       Print(NodeTable(*reply, *format == Format::kWide, absl::Now()).Render(invocation.Out()));
+      std::vector<v1::NodeLink> links;
+      for (const v1::Node& node : reply->nodes()) {
+        for (const v1::NodeLink& link : node.links()) links.emplace_back(link).set_from(node.id());
+      }
+      if (*format == Format::kWide && !links.empty()) {
+        Print(absl::StrCat("\n", LinkTable(links, absl::Now()).Render(invocation.Out())));
+      }
     }
     return kOk;
   });

@@ -221,6 +221,19 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
   return table;
 }
 
+Table LinkTable(const std::vector<v1::NodeLink>& links, absl::Time now) {
+  Table table({{"FROM"}, {"TO"}, {"BANDWIDTH", true}, {"USUAL", true}, {"LATENCY", true}, {"MEASURED", true}});
+  for (const v1::NodeLink& link : links) {
+    const bool slow = link.usual_bytes_per_second() > 0 && link.bytes_per_second() < link.usual_bytes_per_second() / 2;
+    table.Add({link.from(), link.node(),
+               Cell(FormatBitRate(link.bytes_per_second()), slow ? Colour::kYellow : Colour::kNone),
+               link.usual_bytes_per_second() > 0 ? FormatBitRate(link.usual_bytes_per_second()) : "",
+               FormatLatency(link.latency_seconds()),
+               absl::StrCat(AgeOf(link.measured(), link.has_measured(), now), " ago")});
+  }
+  return table;
+}
+
 Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
   using P = v1::MetricPoint;
   std::set<std::string> named;  // metrics of validations
@@ -313,6 +326,10 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     absl::StrAppend(&out, "\nFailure:\n", Indented(failure));
   }
   AddGenerations(reply, screen, now, out);
+  if (!reply.links().empty()) {
+    absl::StrAppend(&out, "\nLinks between its nodes:\n",
+                    Indented(LinkTable({reply.links().begin(), reply.links().end()}, now).Render(screen)));
+  }
   AddCheckpoints(job, screen, now, out);
   if (!events.empty()) out += "\nNewest events:\n";
   for (const v1::StateEvent& event : events) absl::StrAppend(&out, "  ", EventLine(event, screen));

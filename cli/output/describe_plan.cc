@@ -197,7 +197,8 @@ std::string Times(const v1::PlanReply& plan) {
                       exchanged, ", gather ", Seconds(t.gather_seconds()), ", reduce ", Seconds(t.reduce_seconds()),
                       "; communication ", Seconds(t.communication_seconds()), ", of which ",
                       Seconds(t.exposed_seconds()),
-                      " not overlapped with compute\n  assumed: ", OneLine(t.assumptions()), "\n");
+                      " not overlapped with compute\n  assumed: ", OneLine(t.assumptions()), "\n",
+                      t.network().empty() ? "" : absl::StrCat("  links between nodes, ", OneLine(t.network()), "\n"));
 }
 
 std::string Timeouts(const v1::PlanReply& plan, const Screen& screen) {

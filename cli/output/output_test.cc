@@ -165,6 +165,24 @@ TEST(NodeTable, CountsFreeSlotsAndJobs) {
             "node-a  live,draining      3     1  cpu      3h  gpt2-tiny-x7f2\n");
 }
 
+TEST(LinkTable, ShowsBitsAndMilliseconds) {
+  v1::NodeLink good;
+  good.set_from("a");
+  good.set_node("b");
+  good.set_bytes_per_second(12.02e6);
+  good.set_latency_seconds(1.08e-3);
+  SetTime(*good.mutable_measured(), absl::Minutes(3));
+  v1::NodeLink slow = good;
+  slow.set_from("b");
+  slow.set_node("a");
+  slow.set_bytes_per_second(1.2e6);
+  slow.set_usual_bytes_per_second(12e6);
+  EXPECT_EQ(LinkTable({good, slow}, kNow).Render(kPipe),
+            "FROM  TO    BANDWIDTH      USUAL  LATENCY  MEASURED\n"
+            "a     b   96.2 Mbit/s          -  1.08 ms    3m ago\n"
+            "b     a    9.6 Mbit/s  96 Mbit/s  1.08 ms    3m ago\n");
+}
+
 TEST(NodeTable, WideNamesTheInstructionsOfTheCpu) {
   v1::ListNodesReply reply;
   for (const auto& [id, device, model] :

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/proto_time.h"
 #include "coordinator/core/job_paths.h"
+#include "coordinator/core/links.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
@@ -141,6 +142,12 @@ std::vector<Node> Core::ListNodes() const {
   const Records::Holders holders = state_->records.SlotHolders();
   for (const auto& [id, node] : state_->records.nodes) all.push_back(state_->views.Of(node, holders));
   return all;
+}
+
+std::vector<NodeLink> Core::ListLinks(const JobId& job) const {
+  const JobEntry* entry = state_->records.FindJob(job);
+  if (entry == nullptr || entry->newest() == nullptr) return {};
+  return LinksOf(state_->records, entry->newest()->record());
 }
 
 absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {

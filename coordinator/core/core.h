@@ -167,6 +167,8 @@ struct Options {
   // ranks must stay free for grow_settle.
   absl::Duration grow_after = absl::Minutes(5);
   absl::Duration grow_settle = absl::Seconds(30);
+  // The ranks of a new generation measure the links between its nodes that were not measured for so long, or were slow.
+  absl::Duration links_valid_for = absl::Hours(1);
 };
 
 // The service's time-outs, adjusted to the job's detection_seconds.
@@ -207,6 +209,7 @@ class Core {
   std::vector<Job> ListJobs(bool ended_too) const;  // running, then the queue in its order, then ended, newest first
   std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first
   std::vector<Node> ListNodes() const;                              // by id, slot states computed
+  std::vector<NodeLink> ListLinks(const JobId& job) const;  // measured, between the nodes of its newest generation
   absl::StatusOr<Node> GetNode(const NodeId& node) const;
   // The full desired state of a node, with its revision. A new rank may be desired on a slot where a rank of a lost
   // generation is still being killed; the worker waits for the slot.

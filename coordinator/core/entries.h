@@ -97,6 +97,7 @@ struct NodeEntry {
   // The full report of this stream was processed. Until then no desired state is sent and no rank is placed here: a
   // rank starts only once, so the core must first know which ranks the node has lost.
   bool reported = false;
+  std::map<std::string, SteadyTime> links_measured = {};  // by the other node
 
   const Node& record() const { return machine.record(); }
 };

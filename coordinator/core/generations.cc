@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/proto_time.h"
 #include "coordinator/core/exits.h"
+#include "coordinator/core/links.h"
 #include "coordinator/core/wanted_plans.h"
 
 namespace muster::core {
@@ -135,6 +136,9 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
     placed.set_flops_per_second(placement.slots.ranks[rank].flops_per_second);
     placed.set_state(RANK_STATE_STARTING);
   }
+  for (LinkPair& pair : PairsToMeasure(*records_, record, options_->links_valid_for, transaction.now)) {
+    *record.add_measure_links() = std::move(pair);
+  }
   const uint64_t number = record.number();
   GenerationMachine& generation = job.generations.emplace(number, GenerationMachine(std::move(record))).first->second;
   if (job.generations.size() > kGenerationsKept) {
@@ -162,7 +166,9 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
   transaction.AddEvent(&job, number, decision.ranks[0].node.value(), "generation.starting",
                        absl::StrCat(id.value(), " starts as ", what));
   if (const std::string& why = generation.record().strategy_reason(); !why.empty()) {
-    transaction.AddEvent(&job, number, "", "generation.strategy", absl::StrCat("strategy auto: ", why));
+    transaction.AddEvent(
+        &job, number, "", "generation.strategy",
+        absl::StrCat(job.record().spec().train().strategy().has_auto_() ? "strategy auto: " : "", why));
   }
 }
 
@@ -318,6 +324,7 @@ void Generations::On(const RankRecord& event, Transaction& transaction) {
   switch (event.record.body_case()) {
     case Record::kRunning:
       KeepSpeed(*job->newest()->rank(event.rank.rank), event.record.running().flops_per_second(), transaction);
+      KeepLinks(*records_, *job, *job->newest()->rank(event.rank.rank), event.record.running().links(), transaction);
       if (job->newest()->Resume(event.record.running().resumed_step())) {
         transaction.Touch(event.rank.job, event.rank.generation);
       }

@@ -4,18 +4,24 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "common/instruction_set.h"
 #include "common/sha256.h"
 #include "models/inventory.h"
 #include "strategies/choose_mesh.h"
 #include "strategies/compile.h"
+#include "strategies/ddp/ddp.h"
 #include "strategies/levels.h"
+#include "strategies/partition/flat.h"
 
 namespace muster::core {
 namespace {
@@ -25,6 +31,31 @@ bool DependsOnOtherSlots(const Strategy& strategy) {
   const Fsdp& fsdp = strategy.fsdp();
   return strategy.zero().placement() == PLACEMENT_RAGGED || fsdp.placement() == PLACEMENT_RAGGED ||
          (fsdp.reshard() == RESHARD_HYBRID && fsdp.shard_ranks() == 0);
+}
+
+// A sum of a bucket over N nodes passes 2 (N - 1) links one after another, and sends 2 (N - 1) / N of the bucket over
+// each. With buckets of `kTimesLatency` N latency bandwidth, so many times as long is spent on sending as on latency.
+// Small buckets overlap better, so this counts only where the default is less, and half of the gradients is the most.
+constexpr double kTimesLatency = 5;
+
+// Sets bucket_mib where the spec leaves it out and the network asks for more than the default. Why; empty: it does not.
+std::string FitBucket(const Inventory& inventory, const Slots& slots, Train& train) {
+  Strategy& strategy = *train.mutable_strategy();
+  const bool ddp = strategy.has_ddp() && !strategy.ddp().has_bucket_mib();
+  const bool zero = strategy.has_zero() && strategy.zero().stage() < 3 && !strategy.zero().has_bucket_mib();
+  if (!slots.network.has_value() || (!ddp && !zero)) return "";
+  std::set<uint32_t> nodes;
+  for (const RankPlace& rank : slots.ranks) nodes.insert(rank.node);
+  const double wanted =
+      kTimesLatency * static_cast<double>(nodes.size()) * slots.network->seconds * slots.network->bytes_per_second;
+  const double most = 4.0 * static_cast<double>(partition::FlatElements(inventory)) / 2;
+  const double mib = std::ceil(std::min(wanted, most) / (1 << 20));
+  if (mib * (1 << 20) <= static_cast<double>(ddp::DefaultBucketBytes(inventory))) return "";
+  if (ddp) strategy.mutable_ddp()->set_bucket_mib(mib);
+  if (zero) strategy.mutable_zero()->set_bucket_mib(mib);
+  return absl::StrCat("gradients are reduced in buckets of ", mib, " MiB, because the links between ", nodes.size(),
+                      " nodes have ", FormatLatency(slots.network->seconds), " of latency at ",
+                      FormatBitRate(slots.network->bytes_per_second));
 }
 
 }  // namespace
@@ -44,10 +75,24 @@ strategies::Hardware HardwareOf(Device device, const std::string& model, bool fa
   return *strategies::FindHardware("h100");
 }
 
+strategies::Hardware HardwareFor(const Slots& slots) {
+  strategies::Hardware hardware = HardwareOf(slots.device, slots.model, slots.fast_bf16);
+  if (!slots.network.has_value()) return hardware;
+  std::map<uint32_t, uint32_t> on_node;
+  uint32_t most = 1;
+  for (const RankPlace& rank : slots.ranks) most = std::max(most, ++on_node[rank.node]);
+  hardware.between = *slots.network;
+  if (slots.device != DEVICE_CUDA) hardware.between.bytes_per_second /= most;
+  return hardware;
+}
+
 std::string SignatureOf(const Slots& slots) {
   std::string signature = absl::StrCat(slots.model, slots.fast_bf16 ? " bf16" : "");
   for (const RankPlace& rank : slots.ranks) {
     absl::StrAppend(&signature, "/", rank.node, ":", rank.memory_bytes, ":", rank.flops_per_second);
+  }
+  if (slots.network.has_value()) {
+    absl::StrAppend(&signature, "@", slots.network->bytes_per_second, ":", slots.network->seconds);
   }
   return signature;
 }
@@ -97,7 +142,17 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
     least_peak = choice->least_peak;
     memory_plan = std::move(choice->memory_plan);
     plan.choice = *std::move(choice);
+    Train fitted = plan.train;
+    if (std::string why = FitBucket(plan.inventory, slots, fitted); !why.empty()) {
+      auto with_bucket = strategies::PlanMemory(fitted, plan.inventory, slots.ranks, budget);
+      if (with_bucket.ok() && strategies::WhyUnfit(*with_bucket, slots.ranks).empty()) {
+        plan.train = std::move(fitted);
+        plan.bucket_reason = std::move(why);
+        memory_plan = std::move(with_bucket);
+      }
+    }
   } else {
+    plan.bucket_reason = FitBucket(plan.inventory, slots, plan.train);
     memory_plan = strategies::PlanMemory(plan.train, plan.inventory, slots.ranks, budget);
   }
   if (memory_plan.ok()) {
@@ -145,6 +200,11 @@ Planned PlannedOf(const JobPlan& plan) {
     planned.activation_checkpointing = plan.train.activation_checkpointing();
     planned.strategy_reason = plan.choice->reason;
     if (plan.by_mesh) planned.chosen = strategies::ChosenOf(plan.train);
+  }
+  if (!plan.bucket_reason.empty()) {
+    planned.strategy = plan.train.strategy();
+    planned.activation_checkpointing = plan.train.activation_checkpointing();
+    absl::StrAppend(&planned.strategy_reason, planned.strategy_reason.empty() ? "" : "; ", plan.bucket_reason);
   }
   return planned;
 }

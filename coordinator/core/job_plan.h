@@ -28,6 +28,8 @@ struct Slots {
   Device device = DEVICE_UNSPECIFIED;  // resolved
   std::string model;                   // of the device of rank 0: "NVIDIA H200"; may be empty
   bool fast_bf16 = false;              // every node's CPU is known to have instructions for bf16
+  // The slowest of the links between their nodes, as earlier ranks measured them; none: one node, or not all are known.
+  std::optional<strategies::Link> network = std::nullopt;
 };
 
 // Equal for slots on which the planner gives the same plan for a job.
@@ -45,7 +47,7 @@ struct Planned {
   std::vector<RankRole> roles;       // by rank
   std::vector<std::string> digests;  // by stage of the pipeline: of its ranks' schedule
   std::vector<OpNames> op_names;     // likewise, of their training step
-  // strategy: auto, resolved, and why; none: the spec's.
+  // strategy: auto, resolved, or with buckets for the measured network, and why; none: the spec's.
   std::optional<Strategy> strategy;
   bool activation_checkpointing = false;  // goes with it
   std::optional<Train> chosen;            // parallel: auto, resolved: the fields that take the place of the spec's
@@ -65,6 +67,9 @@ uint32_t TensorRanksOf(const JobSpec& spec);
 
 // The hardware to predict times for, from the name that the device reports. `fast_bf16` counts for CPUs only.
 strategies::Hardware HardwareOf(Device device, const std::string& model, bool fast_bf16 = false);
+// Of the slots, with the measured network in place of the assumed one. GPUs have a port each, as the rank that
+// measured; CPUs of a node share one.
+strategies::Hardware HardwareFor(const Slots& slots);
 
 // A plan with all that explains it.
 struct JobPlan {
@@ -74,6 +79,7 @@ struct JobPlan {
   bool by_mesh = false;                      // with parallel: auto
   strategies::MemoryPlan memory_plan;
   std::vector<strategies::WholeProgram> programs;  // by stage of the pipeline
+  std::string bucket_reason;  // why buckets are larger than by default, for the measured network; empty: they are not
   std::optional<Unfit> unfit;
 };
 

@@ -91,5 +91,47 @@ TEST(HardwareOf, KnowsDevicesByTheirName) {
   EXPECT_EQ(HardwareOf(DEVICE_CUDA, "NVIDIA H200", /*fast_bf16=*/true).name, "h200");
 }
 
+TEST(HardwareFor, TakesTheMeasuredNetwork) {
+  Slots slots = On(16, 0);
+  const strategies::Hardware assumed = HardwareFor(slots);
+  EXPECT_EQ(assumed.between.bytes_per_second, HardwareOf(DEVICE_CUDA, slots.model).between.bytes_per_second);
+  const std::string signature = SignatureOf(slots);
+  slots.network = strategies::Link{1e9, 5e-5, 5e-5};
+  EXPECT_NE(SignatureOf(slots), signature) << "another plan may be the best";
+  const strategies::Hardware measured = HardwareFor(slots);
+  EXPECT_EQ(measured.between.bytes_per_second, 1e9) << "each GPU has a port as the one that measured";
+  EXPECT_EQ(measured.between.seconds, 5e-5);
+  EXPECT_EQ(measured.inside.bytes_per_second, assumed.inside.bytes_per_second);
+  slots.device = DEVICE_CPU;
+  EXPECT_EQ(HardwareFor(slots).between.bytes_per_second, 1e9 / 8) << "eight ranks share the node's port";
+}
+
+TEST(PlanByStrategies, BucketsGrowWithTheLatencyOfTheMeasuredNetwork) {
+  JobSpec spec = Large(2);
+  spec.mutable_train()->mutable_strategy()->mutable_ddp();
+  ASSERT_TRUE(spec::Resolve({}, spec).empty());
+  Slots slots{strategies::FullNodes(2, 1, 0), DEVICE_CPU, ""};
+  slots.network = strategies::Link{125e6, 1e-3, 1e-3};
+  EXPECT_FALSE(PlanByStrategies(spec, slots)->strategy.has_value()) << "the default is more than 5 x 2 x 125 kB";
+  // 10 Gbit/s and 20 ms: 5 x 2 nodes x 20 ms x 1.25 GB/s are 238.4 MiB.
+  slots.network = strategies::Link{1.25e9, 20e-3, 20e-3};
+  const Planned far = *PlanByStrategies(spec, slots);
+  ASSERT_TRUE(far.strategy.has_value());
+  EXPECT_EQ(far.strategy->ddp().bucket_mib(), 239);
+  EXPECT_EQ(far.strategy_reason,
+            "gradients are reduced in buckets of 239 MiB, because the links between 2 nodes have 20 ms of latency at "
+            "10 Gbit/s");
+  // A generation keeps what it was planned with, whatever is known later.
+  JobSpec again = spec;
+  *again.mutable_train()->mutable_strategy() = *far.strategy;
+  slots.network.reset();
+  EXPECT_EQ(PlanByStrategies(again, slots)->digests, far.digests);
+  EXPECT_NE(PlanByStrategies(spec, slots)->digests, far.digests);
+  // What the user says counts.
+  spec.mutable_train()->mutable_strategy()->mutable_ddp()->set_bucket_mib(30);
+  slots.network = strategies::Link{1.25e9, 20e-3, 20e-3};
+  EXPECT_FALSE(PlanByStrategies(spec, slots)->strategy.has_value());
+}
+
 }  // namespace
 }  // namespace muster::core

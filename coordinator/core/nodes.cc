@@ -85,6 +85,7 @@ void Nodes::On(const NodeConnected& event, Transaction& transaction) {
     record.set_state(NODE_STATE_LIVE);
     record.set_draining(false);
     record.set_leaving(false);
+    record.clear_links();
     *record.mutable_registered() = ToProto(transaction.now.wall);
     *record.mutable_changed() = ToProto(transaction.now.wall);
     // No rank was ever placed there, so there is nothing to report.

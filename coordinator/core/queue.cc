@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/links.h"
 
 namespace muster::core {
 namespace {
@@ -192,6 +193,7 @@ Slots Queue::SlotsFor(const scheduler::Decision& decision) const {
     slots.ranks.back().flops_per_second = slot->flops_per_second();
     if (slots.ranks.size() == 1) slots.model = slot->model();
   }
+  slots.network = SlowestLink(*records_, decision.ranks);
   return slots;
 }
 

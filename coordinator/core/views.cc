@@ -66,6 +66,7 @@ Assignment Views::MakeAssignment(const JobEntry& job, const Generation& generati
                                                                          : generation.schedule_digest());
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
   *assignment.mutable_collective_deadline() = ToProto(generations_->TimeoutsOf(job.record()).collective);
+  *assignment.mutable_measure_links() = generation.measure_links();
   *assignment.mutable_published() = job.record().checkpoints();
   if (rank.rank() == 0)
     assignment.set_checkpoint_request(job.running->checkpoint_request);  // rank 0 informs the other ranks

@@ -61,7 +61,7 @@ inline JobSpec Gang(const std::string& name, uint32_t ranks, uint32_t max_restar
 
 // As the pool of the real coordinator plans.
 inline absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots) {
-  const absl::StatusOr<JobPlan> plan = PlanJob(spec, slots, HardwareOf(slots.device, slots.model, slots.fast_bf16));
+  const absl::StatusOr<JobPlan> plan = PlanJob(spec, slots, HardwareFor(slots));
   if (!plan.ok()) return plan.status();
   return PlannedOf(*plan);
 }

@@ -89,6 +89,24 @@ void WriteJobs(const Snapshot& snapshot, Exposition& page) {
         [](const Job& job, const MetricPoint&) -> Known { return static_cast<double>(job.restarts()); });
 }
 
+// Of the links between nodes that ranks have measured.
+void WriteLinks(const std::vector<Node>& nodes, Exposition& page) {
+  const auto write = [&](const char* name, const char* help, double (NodeLink::*value)() const) {
+    page.Begin(name, Kind::kGauge, help);
+    for (const Node& node : nodes) {
+      for (const NodeLink& link : node.links()) {
+        if ((link.*value)() > 0) page.Add({{"from", node.id()}, {"to", link.node()}}, (link.*value)());
+      }
+    }
+  };
+  write("muster_link_bytes_per_second", "Bandwidth from a node to another, as ranks last measured it.",
+        &NodeLink::bytes_per_second);
+  write("muster_link_usual_bytes_per_second", "Median of earlier measurements of that bandwidth.",
+        &NodeLink::usual_bytes_per_second);
+  write("muster_link_latency_seconds", "Latency from a node to another, one way, as ranks last measured it.",
+        &NodeLink::latency_seconds);
+}
+
 }  // namespace
 
 Measures::Measures() : turn_(TurnBounds()), commit_(CommitBounds()), queue_wait_(WaitBounds()) {}
@@ -157,6 +175,7 @@ std::string CoordinatorPage(const Snapshot& snapshot, const Measures& measures) 
   WriteStates("muster_nodes", "Nodes by state.", nodes, page);
   page.Gauge("muster_nodes_draining", "Nodes that take no new ranks.", static_cast<double>(draining));
   WriteStates("muster_slots", "Slots of all nodes by state; reserved and used ones are busy.", slots, page);
+  WriteLinks(snapshot.nodes, page);
   page.Gauge("muster_watch_streams", "Readers of the stream of events, metrics and logs.",
              static_cast<double>(snapshot.watch_streams));
   WriteJobs(snapshot, page);

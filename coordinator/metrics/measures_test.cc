@@ -49,6 +49,24 @@ TEST(Measures, QueueWaitIsFromQueuedToStarting) {
   EXPECT_TRUE(absl::StrContains(page, "muster_generations_ended_total{reason=\"lost\"} 0\n"));
 }
 
+TEST(CoordinatorPage, LinksHaveTheirFigures) {
+  Snapshot snapshot;
+  Node& node = snapshot.nodes.emplace_back();
+  node.set_id("a");
+  NodeLink& link = *node.add_links();
+  link.set_node("b");
+  link.set_bytes_per_second(12.5e6);
+  link.set_latency_seconds(0.001);
+  Measures measures;
+  std::string page = CoordinatorPage(snapshot, measures);
+  EXPECT_TRUE(absl::StrContains(page, "muster_link_bytes_per_second{from=\"a\",to=\"b\"} 12500000\n")) << page;
+  EXPECT_TRUE(absl::StrContains(page, "muster_link_latency_seconds{from=\"a\",to=\"b\"} 0.001\n"));
+  EXPECT_FALSE(absl::StrContains(page, "muster_link_usual_bytes_per_second{")) << "measured for the first time";
+  snapshot.nodes[0].mutable_links(0)->set_usual_bytes_per_second(25e6);
+  page = CoordinatorPage(snapshot, measures);
+  EXPECT_TRUE(absl::StrContains(page, "muster_link_usual_bytes_per_second{from=\"a\",to=\"b\"} 25000000\n"));
+}
+
 TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   Snapshot snapshot;
   snapshot.jobs = {MakeJob("a-1", JOB_STATE_RUNNING), MakeJob("b-1", JOB_STATE_COMPLETED),

@@ -190,6 +190,7 @@ grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context,
         if (reply->generations_size() == kShownGenerations) break;
         *reply->add_generations() = std::move(generation);
       }
+      for (NodeLink& link : core.ListLinks(*id)) *reply->add_links() = std::move(link);
       *reply->mutable_last_metrics() = ledger.LastMetrics(*id);
       if (!options_.tensorboard_dir.empty()) {
         reply->set_tensorboard_directory(absl::StrCat(options_.tensorboard_dir, "/", id->value()));

@@ -20,9 +20,7 @@ class Loop::PooledPlans final : public CorePlans {
   explicit PooledPlans(Loop* loop) : loop_(loop) {}
 
   void Request(const core::RequestPlan& request) override {
-    PlanQuestion question{
-        request.spec,
-        {request.slots, core::HardwareOf(request.slots.device, request.slots.model, request.slots.fast_bf16)}};
+    PlanQuestion question{request.spec, {request.slots, core::HardwareFor(request.slots)}};
     tickets_[request.key] =
         loop_->plans_.Ask(std::move(question), PlanPool::Core(),
                           [this, key = request.key](const PlanPool::Answer& answer) { Answer(key, answer); });

@@ -106,8 +106,20 @@ void AddRanks(const strategies::MemoryPlan& memory_plan, const std::vector<RankP
   }
 }
 
-void AddTimes(const strategies::Predicted& predicted, const strategies::Hardware& hardware, Simulated& simulated) {
+// Of links between nodes.
+std::string NetworkLine(const PlanFor& on) {
+  std::set<uint32_t> nodes;
+  for (const RankPlace& rank : on.slots.ranks) nodes.insert(rank.node);
+  if (nodes.size() < 2) return "";
+  const strategies::Link& link = on.slots.network.has_value() ? *on.slots.network : on.hardware.between;
+  return absl::StrCat(on.slots.network.has_value() ? "measured: " : "believed: ", FormatBitRate(link.bytes_per_second),
+                      " and ", FormatLatency(link.seconds));
+}
+
+void AddTimes(const strategies::Predicted& predicted, const PlanFor& on, Simulated& simulated) {
   const Timeline& timeline = predicted.timeline;
+  const strategies::Hardware& hardware = on.hardware;
+  simulated.set_network(NetworkLine(on));
   simulated.set_exchanged_seconds(predicted.exchanged);
   simulated.set_hardware(hardware.name);
   simulated.set_assumptions(hardware.assumptions);
@@ -385,7 +397,7 @@ PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware, 
 
 absl::StatusOr<PlanFor> SlotsToPlanFor(const JobSpec& resolved, const core::Slots& placed,
                                        const PlanAssumptions& assumptions) {
-  strategies::Hardware hardware = core::HardwareOf(placed.device, placed.model, placed.fast_bf16);
+  strategies::Hardware hardware = core::HardwareFor(placed);
   if (!assumptions.hardware.empty()) {
     absl::StatusOr<strategies::Hardware> found = strategies::FindHardware(assumptions.hardware);
     if (!found.ok()) return found.status();
@@ -393,6 +405,7 @@ absl::StatusOr<PlanFor> SlotsToPlanFor(const JobSpec& resolved, const core::Slot
   }
   const bool anywhere = placed.ranks.empty() || assumptions.memory_bytes > 0;
   PlanFor on = anywhere ? AnySlots(resolved, hardware, assumptions.memory_bytes) : PlanFor{placed, std::move(hardware)};
+  if (!assumptions.hardware.empty()) on.slots.network.reset();
   on.ops = assumptions.ops;
   return on;
 }
@@ -426,6 +439,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   MadePlan made;
   PlanReply& plan = made.reply;
   if (job->choice.has_value()) AddChoice(*job->choice, plan);
+  if (!job->bucket_reason.empty()) plan.add_notes(job->bucket_reason);
   AddModel(job->train, memory_plan.layout.mesh, job->inventory, plan);
   plan.set_strategy(job->choice.has_value() ? job->choice->candidates[job->choice->chosen].name
                                             : strategies::NameOf(job->train));
@@ -444,7 +458,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   if (job->unfit.has_value()) plan.set_unfit(job->unfit->why);
   const std::vector<strategies::Predicted> predicted =
       strategies::PredictStep(job->train, job->inventory, memory_plan.layout, memory_plan.programs, ranks, on.hardware);
-  AddTimes(predicted[strategies::SlowestStage(predicted)], on.hardware, *plan.mutable_simulated());
+  AddTimes(predicted[strategies::SlowestStage(predicted)], on, *plan.mutable_simulated());
   AddStages(*job, predicted, plan);
   if (on.ops) AddOps(*job, predicted, plan);
   made.planned = std::make_shared<const core::Planned>(core::PlannedOf(*job));

@@ -111,7 +111,11 @@ absl::Status Hosts::Add(int host) {
 std::string Hosts::Address(int host) const { return absl::StrCat("10.77.0.", host + 1); }
 
 std::vector<std::string> Hosts::Enter(int host) const {
-  return {"/usr/bin/nsenter", absl::StrCat("--net=/proc/", holders_.at(static_cast<size_t>(host)), "/ns/net"), "--"};
+  return {"/usr/bin/nsenter", absl::StrCat("--net=", Namespace(host)), "--"};
+}
+
+std::string Hosts::Namespace(int host) const {
+  return absl::StrCat("/proc/", holders_.at(static_cast<size_t>(host)), "/ns/net");
 }
 
 absl::StatusOr<uint64_t> Hosts::BytesSent(int host) const {

@@ -30,6 +30,8 @@ class Hosts {
 
   std::string Address(int host) const;
   std::vector<std::string> Enter(int host) const;
+  // Its network namespace, as a path.
+  std::string Namespace(int host) const;
   // Bytes that the host has sent over the wire.
   absl::StatusOr<uint64_t> BytesSent(int host) const;
   // Unplugs its cable, or plugs it in again.

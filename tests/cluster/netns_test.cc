@@ -8,6 +8,8 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 #include "tests/cluster/hosts.h"
+#include "tests/cluster/slow_wire.h"
 
 namespace muster::cluster {
 namespace {
@@ -45,8 +48,11 @@ class NetworkTest : public testing::Test {
     ran = cluster_.Muster({"coordinator", "token", "create", "--role", "worker", "-o", token});
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     cluster_.worker_coordinator = address;
-    cluster_.worker_flags = {"--join_token", token};
-    for (int host = first; host < 3; ++host) cluster_.StartWorker(host, slots_);
+    for (int host = first; host < 3; ++host) {
+      cluster_.worker_flags = {"--join_token", token};
+      if (wire_ != nullptr) cluster_.worker_flags.insert(cluster_.worker_flags.end(), {"--host", wire_->Address(host)});
+      cluster_.StartWorker(host, slots_);
+    }
     const size_t workers = static_cast<size_t>(3 - first);
     ASSERT_TRUE(Eventually([&] { return cluster_.MusterJson({"nodes"}).size() == workers; }, absl::Seconds(30)));
   }
@@ -56,6 +62,7 @@ class NetworkTest : public testing::Test {
     return bytes.value_or(0);
   }
 
+  std::unique_ptr<SlowWire> wire_;  // over which ranks meet; none: the one of the hosts
   Cluster cluster_;
   int slots_ = 1;  // of each host
 };
@@ -136,6 +143,65 @@ TEST_F(NetworkTest, CollectivesAreMeasuredOnTheWire) {
   std::string first;
   std::getline(file, first);
   EXPECT_TRUE(absl::StrContains(first, "<?xml")) << first;
+}
+
+// Ranks that meet over a wire whose figures are known.
+class SlowWireTest : public NetworkTest {
+ protected:
+  // Of a job of two ranks on hosts 1 and 2 that trained some steps.
+  std::string Train(const std::string& name) {
+    const std::string id = cluster_.Submit(
+        {.name = name, .steps = 3, .extra = "resources: {ranks: 2}\nstrategy: {kind: ddp}\nmax_restarts: 0\n"});
+    EXPECT_TRUE(cluster_.WaitForState(id, "completed"));
+    return id;
+  }
+  // Those of both directions.
+  json Links(const std::string& id) { return cluster_.MusterJson({"describe", id})["links"]; }
+  std::vector<std::string> EventsOf(const std::string& id, const std::string& kind) {
+    std::vector<std::string> messages;
+    for (const std::string& line :
+         std::vector<std::string>(absl::StrSplit(cluster_.Muster({"events", id, "-o", "json"}).out, '\n'))) {
+      const json event = json::parse(line, nullptr, false);
+      if (event.is_object() && event.value("kind", "") == kind) messages.push_back(event.value("message", ""));
+    }
+    return messages;
+  }
+};
+
+TEST_F(SlowWireTest, IsMeasuredAndItsFallIsAnEvent) {
+  absl::StatusOr<std::unique_ptr<SlowWire>> wire = SlowWire::Make(*hosts, 1, 2);
+  ASSERT_TRUE(wire.ok()) << wire.status();
+  wire_ = *std::move(wire);
+  wire_->Set({.bits_per_second = 100e6, .one_way = absl::Milliseconds(1)});
+  cluster_.coordinator_flags = {"--measure_links_every=1ms"};
+  Start(/*first=*/1);
+  std::string id = Train("first");
+  json links = Links(id);
+  ASSERT_EQ(links.size(), 2u) << links.dump();
+  for (const json& link : links) {
+    EXPECT_NEAR(link["bytes_per_second"].get<double>(), 100e6 / 8, 0.2 * 100e6 / 8) << link.dump();
+    EXPECT_NEAR(link["latency_seconds"].get<double>(), 1e-3, 0.2e-3) << link.dump();
+  }
+  EXPECT_NE(links[0]["from"], links[1]["from"]);
+  EXPECT_TRUE(EventsOf(id, "link.slow").empty());
+  const Ran table = cluster_.Muster({"nodes", "-o", "wide"});
+  EXPECT_TRUE(absl::StrContains(table.out, "BANDWIDTH") && absl::StrContains(table.out, " Mbit/s")) << table.out;
+  const Ran plan = cluster_.Muster({"plan", cluster_.folder() + "/first.yaml", "--simulate"});
+  EXPECT_TRUE(absl::StrContains(plan.out, "links between nodes, measured: ")) << plan.out << plan.err;
+
+  wire_->Set({.bits_per_second = 10e6, .one_way = absl::Milliseconds(1)});
+  id = Train("second");
+  links = Links(id);
+  ASSERT_EQ(links.size(), 2u);
+  for (const json& link : links) {
+    EXPECT_NEAR(link["bytes_per_second"].get<double>(), 10e6 / 8, 0.2 * 10e6 / 8) << link.dump();
+  }
+  const std::vector<std::string> events = EventsOf(id, "link.slow");
+  ASSERT_EQ(events.size(), 2u) << "of both directions";
+  EXPECT_TRUE(absl::StrContains(events[0], " is slow: ") && absl::StrContains(events[0], " Mbit/s")) << events[0];
+
+  wire_->Set({.bits_per_second = 100e6, .one_way = absl::Milliseconds(1)});
+  EXPECT_EQ(EventsOf(Train("third"), "link.recovered").size(), 2u);
 }
 
 // The host's worker is away and its rank unreachable: the others do not wait forever, and the job recovers when it is

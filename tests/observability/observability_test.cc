@@ -82,7 +82,7 @@ void CollectExpressions(const json& tree, std::string& all) {
 class ObservabilityTest : public ::testing::Test {
  protected:
   ObservabilityTest() {
-    cluster_.coordinator_flags = {"--metrics_address", "127.0.0.1:0"};
+    cluster_.coordinator_flags = {"--metrics_address", "127.0.0.1:0", "--measure_links_every", "1ms"};
     cluster_.worker_flags = {"--metrics_address", "127.0.0.1:0"};
     cluster_.StartCoordinator();
     cluster_.StartWorker(0, 1);
@@ -116,7 +116,12 @@ class ObservabilityTest : public ::testing::Test {
 };
 
 TEST_F(ObservabilityTest, PagesAlertsAndDashboardFitEachOther) {
-  const std::string job = cluster_.Submit({.name = "seen", .steps = 100000});
+  // On two nodes, and for the second time: links have a usual bandwidth, too.
+  cluster_.StartWorker(1, 1);
+  const std::string two = "resources: {ranks: 2}\nstrategy: {kind: ddp}\n";
+  ASSERT_TRUE(Eventually([&] { return cluster_.MusterJson({"nodes"}).size() == 2; }, absl::Seconds(30)));
+  ASSERT_TRUE(cluster_.WaitForState(cluster_.Submit({.name = "first", .steps = 2, .extra = two}), "completed"));
+  const std::string job = cluster_.Submit({.name = "seen", .steps = 100000, .extra = two});
   ASSERT_TRUE(cluster_.WaitForStep(job, 3));
   std::string page;
   const std::string tokens = absl::StrCat("muster_job_tokens_per_second{job_id=\"", job, "\"}");
