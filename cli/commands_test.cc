@@ -64,6 +64,30 @@ TEST_F(MusterTest, SubmitMergesFiles) {
   EXPECT_EQ(Run({"plan", "-", "-"}).code, 2);
 }
 
+TEST_F(MusterTest, BenchCommunicationSaysWhatIsWrong) {
+  Serve();
+  const std::string job = folder_.Write("job.yaml",
+                                        "apiVersion: muster/v1\nkind: Job\nname: a\nmodel: {family: gpt2, size: "
+                                        "tiny}\ndata: {tokens: t.bin}\nsteps: 1\n");
+  const auto says = [&](std::vector<std::string> arguments, const std::string& what) {
+    arguments.insert(arguments.begin(), {"bench", job});
+    const Ended ran = Run(arguments);
+    EXPECT_EQ(ran.code, 2) << ran.out;
+    EXPECT_TRUE(absl::StrContains(ran.err, what)) << ran.err;
+  };
+  says({"--communication"}, "one rank has no collectives to measure: give --ranks 2 or more, or resources.ranks");
+  says({"--communication", "--ranks", "2,1"}, "one rank has no collectives to measure");
+  says({"--communication", "--max_bytes", "12furlongs"}, "--max_bytes: furlongs unit not recognized");
+  says({"--communication", "--max_bytes", "0"}, "--max_bytes");
+  says({"--communication", "--ranks", "2", "--min_bytes", "2MiB", "--max_bytes", "1MiB"},
+       "--min_bytes 2 MiB is above --max_bytes 1 MiB");
+  says({"--communication", "--collectives", "all_to_all"}, "--collectives: all_to_all not in {all_reduce,");
+  says({"--communication", "--modes", "round"}, "--modes: round not in {flat,bucketed}");
+  says({"--communication", "--steps", "5"}, "--steps excludes --communication");
+  says({"--plot", "x.svg"}, "--plot requires --communication");
+  EXPECT_EQ(store_.submitted.name(), "") << "nothing was submitted";
+}
+
 // The inventory of a custom model goes with the spec: the coordinator sees no file of the user's.
 TEST_F(MusterTest, InventoriesAreReadIn) {
   Serve();

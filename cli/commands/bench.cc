@@ -196,12 +196,12 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
                                             const std::vector<uint32_t>& ranks, const BenchFlags& flags) {
   const absl::StatusOr<v1::CollectiveBench> bench = Measurements(flags);
   if (!bench.ok()) return bench.status();
+  if (*std::min_element(ranks.begin(), ranks.end()) < 2) {
+    return absl::InvalidArgumentError(
+        "one rank has no collectives to measure: give --ranks 2 or more, or resources.ranks in the job file");
+  }
   std::vector<v1::CollectiveTime> rows;
   for (const uint32_t number : ranks) {
-    if (number < 2) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "one rank has no collectives to measure: give --ranks 2 or more, or resources.ranks in the job file"));
-    }
     v1::JobSpec spec = Bare(reading.spec, number);
     *spec.mutable_train()->mutable_bench() = *bench;
     spec.mutable_train()->clear_steps();
