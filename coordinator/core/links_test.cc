@@ -102,6 +102,11 @@ TEST(Links, AreMeasuredAgainOnlyAfterAnHourOrARestart) {
   const Assignment sent = w.core->DesiredFor(NodeId("n1")).ranks(0).run();
   ASSERT_EQ(sent.measure_links_size(), 1);
   EXPECT_EQ(sent.measure_links(0).second(), 1u);
+  World three(AnyWorld());
+  StartOn(three, 3);
+  const Assignment last = three.core->DesiredFor(NodeId("n2")).ranks(0).run();
+  ASSERT_EQ(last.measure_links_size(), 2) << "only its own";
+  for (const LinkPair& pair : last.measure_links()) EXPECT_EQ(pair.second(), 2u);
   ReportBoth(w, id, 12e6);
   EndJob(w, id);
   w.clock.Advance(absl::Minutes(59));

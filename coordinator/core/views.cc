@@ -66,7 +66,9 @@ Assignment Views::MakeAssignment(const JobEntry& job, const Generation& generati
                                                                          : generation.schedule_digest());
   if (generation.has_resume_from()) *assignment.mutable_resume_from() = generation.resume_from();
   *assignment.mutable_collective_deadline() = ToProto(generations_->TimeoutsOf(job.record()).collective);
-  *assignment.mutable_measure_links() = generation.measure_links();
+  for (const LinkPair& pair : generation.measure_links()) {
+    if (pair.first() == rank.rank() || pair.second() == rank.rank()) *assignment.add_measure_links() = pair;
+  }
   *assignment.mutable_published() = job.record().checkpoints();
   if (rank.rank() == 0)
     assignment.set_checkpoint_request(job.running->checkpoint_request);  // rank 0 informs the other ranks

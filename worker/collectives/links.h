@@ -18,15 +18,15 @@ namespace muster::collectives {
 struct MeasuredLink {
   int to = 0;
   double bytes_per_second = 0;  // of the largest message that the time allowed, without its latency
-  double latency_seconds = 0;   // one way: half of the median round trip of a small message
+  double latency_seconds = 0;   // one way: half of the lower quartile of small round trips
 };
 
-// Called by every rank of `group` with the same arguments. A rank takes the pairs that name it in their order, the
-// first of a pair measures before the second; so pairs without a common rank are measured at the same time, and no rank
-// measures two links at once. `budget` is divided among the pairs of the rank that has most of them. A link whose round
-// trip takes more than a tenth of its share takes longer than that: two round trips of two messages each are the least.
-// On a CPU, receives are posted ahead, as collectives do; on a GPU they cannot be, so a latency there includes the
-// launch of a kernel. Errors are those of Send and Recv, and are final.
+// Called by every rank of `group` that a pair names, with at least all pairs that name it, and in the same order on
+// all. A rank takes those pairs one after another, the first of a pair measures before the second; so pairs without a
+// common rank are measured at the same time, and no rank measures two links at once. `budget` is for all links of a
+// rank together. A link whose round trip takes more than a tenth of its share takes longer than that: two round trips
+// of two messages each are the least. On a CPU, receives are posted ahead, as collectives do; on a GPU they cannot be,
+// so a latency there includes the launch of a kernel. Errors are those of Send and Recv, and are final.
 absl::StatusOr<std::vector<MeasuredLink>> MeasureLinks(Group& group, const std::vector<std::pair<int, int>>& pairs,
                                                        absl::Duration budget, c10::Device device);
 
