@@ -100,7 +100,7 @@ absl::StatusOr<MeasuredLink> Prober::Measure(absl::Duration budget) {
     if (!taken.ok()) return taken.status();
     trips.push_back(*taken);
   }
-  // Of a quiet machine that is the median. A pause of a process makes a link look slow, nothing makes it look fast.
+  // On a quiet machine it is close to the median. A pause of a process makes a link look slow, nothing makes it look fast.
   const auto quarter = trips.begin() + static_cast<ptrdiff_t>(trips.size() / 4);
   std::nth_element(trips.begin(), quarter, trips.end());
   const double trip = *quarter;
