@@ -136,6 +136,10 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
     placed.set_flops_per_second(placement.slots.ranks[rank].flops_per_second);
     placed.set_state(RANK_STATE_STARTING);
   }
+  if (const std::optional<strategies::Link>& network = placement.slots.network; network.has_value()) {
+    record.mutable_network()->set_bytes_per_second(network->bytes_per_second);
+    record.mutable_network()->set_latency_seconds(network->seconds);
+  }
   for (LinkPair& pair : PairsToMeasure(*records_, record, options_->links_valid_for, transaction.now)) {
     *record.add_measure_links() = std::move(pair);
   }
@@ -464,6 +468,10 @@ JobSpec SpecOf(const Job& job, const Generation& generation) {
 
 Slots PlacedSlots(const Generation& generation) {
   Slots slots{.device = generation.device()};
+  if (generation.has_network()) {
+    const double latency = generation.network().latency_seconds();
+    slots.network = strategies::Link{generation.network().bytes_per_second(), latency, latency};
+  }
   std::map<std::string, uint32_t> numbers;
   for (const RankPlacement& rank : generation.ranks()) {
     const uint32_t node = numbers.emplace(rank.node(), static_cast<uint32_t>(numbers.size())).first->second;

@@ -230,6 +230,16 @@ TEST(Links, TheSlowestOneIsWhatLaterGenerationsArePlannedWith) {
   ASSERT_TRUE(slots.network.has_value());
   EXPECT_DOUBLE_EQ(slots.network->bytes_per_second, 1.2e6) << "rounded";
   EXPECT_DOUBLE_EQ(slots.network->seconds, 2.5e-3);
+  // A generation keeps what it was planned for, also for a plan that is made again after a restart.
+  EndJob(w, id);
+  const JobId next = StartOn(w, 3);
+  ReportLink(w, next, 2, 1, 1e5);
+  ReportLink(w, next, 2, 1, 1.1e5);
+  w.Restart();
+  const std::optional<strategies::Link> kept = PlacedSlots(w.Newest(next)).network;
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_DOUBLE_EQ(kept->bytes_per_second, 1.2e6);
+  EXPECT_DOUBLE_EQ(kept->seconds, 2.5e-3);
   EXPECT_EQ(w.core->ListLinks(id).size(), 6u);
   EXPECT_EQ(w.core->ListLinks(id)[0].from(), "n0");
   EXPECT_FALSE(w.core->WouldPlace(Gang("one", 1)).slots.network.has_value());

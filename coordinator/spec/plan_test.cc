@@ -354,7 +354,7 @@ TEST(Plan, SaysWhetherLinksWereMeasured) {
     return MakePlan(spec, *SlotsToPlanFor(spec, placed, assumptions))->reply.simulated();
   };
   const Simulated believed = simulated({});
-  EXPECT_EQ(believed.network(), "believed: 8 Gbit/s and 150 us");
+  EXPECT_EQ(believed.network(), "believed: 4.8 Gbit/s and 150 us");
   placed.network = strategies::Link{1.25e6, 1e-3, 1e-3};
   const Simulated measured = simulated({});
   EXPECT_EQ(measured.network(), "measured: 10 Mbit/s and 1 ms");
@@ -362,7 +362,7 @@ TEST(Plan, SaysWhetherLinksWereMeasured) {
   const double gradients = 4.0 * static_cast<double>(models::Parameters(*models::MakeInventory(spec.train())));
   EXPECT_GT(measured.step_seconds(), gradients / 1.25e6);
   EXPECT_LT(measured.step_seconds(), 1.5 * gradients / 1.25e6 + believed.step_seconds());
-  EXPECT_EQ(simulated({.hardware = "cpu"}).network(), "believed: 8 Gbit/s and 150 us");
+  EXPECT_EQ(simulated({.hardware = "cpu"}).network(), "believed: 4.8 Gbit/s and 150 us");
   placed.ranks = strategies::FullNodes(2, 2, 0);
   placed.network.reset();
   EXPECT_EQ(simulated({}).network(), "") << "one node";
