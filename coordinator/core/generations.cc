@@ -136,6 +136,8 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
     placed.set_flops_per_second(placement.slots.ranks[rank].flops_per_second);
     placed.set_state(RANK_STATE_STARTING);
   }
+  record.set_device_model(placement.slots.model);
+  record.set_fast_bf16(placement.slots.fast_bf16);
   if (const std::optional<strategies::Link>& network = placement.slots.network; network.has_value()) {
     record.mutable_network()->set_bytes_per_second(network->bytes_per_second);
     record.mutable_network()->set_latency_seconds(network->seconds);
@@ -467,7 +469,7 @@ JobSpec SpecOf(const Job& job, const Generation& generation) {
 }
 
 Slots PlacedSlots(const Generation& generation) {
-  Slots slots{.device = generation.device()};
+  Slots slots{.device = generation.device(), .model = generation.device_model(), .fast_bf16 = generation.fast_bf16()};
   if (generation.has_network()) {
     const double latency = generation.network().latency_seconds();
     slots.network = strategies::Link{generation.network().bytes_per_second(), latency, latency};

@@ -245,5 +245,21 @@ TEST(Links, TheSlowestOneIsWhatLaterGenerationsArePlannedWith) {
   EXPECT_FALSE(w.core->WouldPlace(Gang("one", 1)).slots.network.has_value());
 }
 
+// Predicted times, and with them what is chosen by them, depend on all of it.
+TEST(Links, APlanThatIsMadeAgainIsForTheSameSlots) {
+  World w(AnyWorld());
+  for (const char* node : {"n0", "n1"}) {
+    NodeConnected event{Hello(node, 1)};
+    event.node.mutable_slots(0)->set_model("some model");
+    event.node.mutable_cpu()->set_instruction_set("AMX BF16");
+    w.Do(event);
+  }
+  const std::string before = SignatureOf(w.core->WouldPlace(Gang("next", 2)).slots);
+  EXPECT_THAT(before, HasSubstr("some model bf16"));
+  const JobId id = w.Submit(Gang("next", 2));
+  w.Restart();
+  EXPECT_EQ(SignatureOf(PlacedSlots(w.Newest(id))), before);
+}
+
 }  // namespace
 }  // namespace muster::core

@@ -60,7 +60,8 @@ class NetworkTest : public testing::Test {
   // A first job on so many ranks measures the links; later ones send only what they are about.
   void KnowLinks(int ranks) {
     const std::string extra = absl::StrCat("resources: {ranks: ", ranks, "}\nstrategy: {kind: ddp}\n");
-    EXPECT_TRUE(cluster_.WaitForState(cluster_.Submit({.name = "links", .steps = 1, .extra = extra}), "completed"));
+    const std::string id = cluster_.Submit({.name = "links", .steps = 1, .sequences = 8, .extra = extra});
+    ASSERT_TRUE(cluster_.WaitForState(id, "completed"));
   }
   uint64_t BytesSent(int host) {
     const absl::StatusOr<uint64_t> bytes = hosts->BytesSent(host);
@@ -187,8 +188,8 @@ TEST_F(SlowWireTest, IsMeasuredAndItsFallIsAnEvent) {
   json links = Links(id);
   ASSERT_EQ(links.size(), 2u) << links.dump();
   const auto near = [](const json& link) {
-    return std::abs(link["bytes_per_second"].get<double>() - 100e6 / 8) < 0.2 * 100e6 / 8 &&
-           std::abs(link["latency_seconds"].get<double>() - 1e-3) < 0.2e-3;
+    return std::abs(link["bytes_per_second"].get<double>() - 100e6 / 8) < 0.3 * 100e6 / 8 &&
+           std::abs(link["latency_seconds"].get<double>() - 1e-3) < 0.4e-3;
   };
   // Wire and ranks are processes of a machine that may be busy with others.
   for (int again = 0; again < 5 && !(near(links[0]) && near(links[1])); ++again) {
@@ -207,9 +208,7 @@ TEST_F(SlowWireTest, IsMeasuredAndItsFallIsAnEvent) {
   id = Train("second");
   links = Links(id);
   ASSERT_EQ(links.size(), 2u);
-  for (const json& link : links) {
-    EXPECT_NEAR(link["bytes_per_second"].get<double>(), 10e6 / 8, 0.3 * 10e6 / 8) << link.dump();
-  }
+  for (const json& link : links) EXPECT_LT(link["bytes_per_second"].get<double>(), 1.1 * 10e6 / 8) << link.dump();
   const std::vector<std::string> events = EventsOf(id, "link.slow");
   ASSERT_EQ(events.size(), 2u) << "of both directions";
   EXPECT_TRUE(absl::StrContains(events[0], " is slow: ") && absl::StrContains(events[0], " Mbit/s")) << events[0];

@@ -9,8 +9,6 @@
 #include <map>
 #include <memory>
 
-#include "worker/collectives/steady.h"
-
 namespace muster::collectives {
 namespace {
 
@@ -24,7 +22,8 @@ constexpr double kLongEnoughSeconds = 0.06;
 // bytes.
 class Prober {
  public:
-  Prober(Group& group, int peer, c10::Device device) : group_(group), peer_(peer), device_(device) {}
+  Prober(Group& group, int peer, c10::Device device, const std::function<absl::Duration()>& now)
+      : group_(group), peer_(peer), device_(device), now_(now) {}
 
   absl::StatusOr<MeasuredLink> Measure(absl::Duration budget);
   absl::Status Serve();
@@ -44,6 +43,7 @@ class Prober {
   Group& group_;
   const int peer_;
   const c10::Device device_;
+  const std::function<absl::Duration()>& now_;
 };
 
 // Seconds from the sending of a message of so many bytes until the other rank's answer to it is here.
@@ -56,11 +56,11 @@ absl::StatusOr<double> Prober::Time(int64_t bytes) {
   if (ahead()) {
     if (absl::Status s = Finish(std::move(ready_work), ready); !s.ok()) return s;
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const absl::Duration begin = now_();
   const std::unique_ptr<Work> sent = group_.Send(payload, peer_);
   if (!ahead()) answer_work = group_.Recv(answer, peer_);
   if (absl::Status s = Finish(std::move(answer_work), answer); !s.ok()) return s;
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = absl::ToDoubleSeconds(now_() - begin);
   if (absl::Status s = sent->Wait(); !s.ok()) return s;
   return std::max(seconds, 1e-9);
 }
@@ -91,8 +91,8 @@ absl::StatusOr<MeasuredLink> Prober::Measure(absl::Duration budget) {
   // Its time counts only if another one would take too long.
   absl::StatusOr<double> taken = Time(4);
   if (!taken.ok()) return taken.status();
-  const SteadyPoint deadline = After(budget - absl::Seconds(2 * *taken));
-  const auto left = [&] { return absl::ToDoubleSeconds(Left(deadline)); };
+  const absl::Duration deadline = now_() + budget - absl::Seconds(2 * *taken);
+  const auto left = [&] { return absl::ToDoubleSeconds(deadline - now_()); };
   std::vector<double> trips;
   if (*taken > all / 16) trips.push_back(*taken);
   while (trips.empty() || (trips.size() < kMostPings && left() > 0.75 * all)) {
@@ -100,7 +100,8 @@ absl::StatusOr<MeasuredLink> Prober::Measure(absl::Duration budget) {
     if (!taken.ok()) return taken.status();
     trips.push_back(*taken);
   }
-  // On a quiet machine it is close to the median. A pause of a process makes a link look slow, nothing makes it look fast.
+  // On a quiet machine it is close to the median. A pause of a process makes a link look slow, nothing makes it look
+  // fast.
   const auto quarter = trips.begin() + static_cast<ptrdiff_t>(trips.size() / 4);
   std::nth_element(trips.begin(), quarter, trips.end());
   const double trip = *quarter;
@@ -137,8 +138,11 @@ absl::StatusOr<MeasuredLink> Prober::Measure(absl::Duration budget) {
 
 }  // namespace
 
+absl::Duration SteadyNow() { return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()); }
+
 absl::StatusOr<std::vector<MeasuredLink>> MeasureLinks(Group& group, const std::vector<std::pair<int, int>>& pairs,
-                                                       absl::Duration budget, c10::Device device) {
+                                                       absl::Duration budget, c10::Device device,
+                                                       const std::function<absl::Duration()>& now) {
   std::vector<MeasuredLink> links;
   std::map<int, int> pairs_of;  // by rank
   int most = 1;
@@ -148,7 +152,7 @@ absl::StatusOr<std::vector<MeasuredLink>> MeasureLinks(Group& group, const std::
     if (group.rank() != first && group.rank() != second) continue;
     const int peer = group.rank() == first ? second : first;
     for (const int measuring : {first, second}) {
-      Prober prober(group, peer, device);
+      Prober prober(group, peer, device, now);
       if (measuring != group.rank()) {
         if (absl::Status s = prober.Serve(); !s.ok()) return s;
         continue;

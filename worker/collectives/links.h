@@ -5,6 +5,7 @@
 
 #include <c10/core/Device.h>
 
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -21,13 +22,18 @@ struct MeasuredLink {
   double latency_seconds = 0;   // one way: half of the lower quartile of small round trips
 };
 
+// Since some time before.
+absl::Duration SteadyNow();
+
 // Called by every rank of `group` that a pair names, with at least all pairs that name it, and in the same order on
 // all. A rank takes those pairs one after another, the first of a pair measures before the second; so pairs without a
 // common rank are measured at the same time, and no rank measures two links at once. `budget` is for all links of a
 // rank together. A link whose round trip takes more than a tenth of its share takes longer than that: two round trips
 // of two messages each are the least. On a CPU, receives are posted ahead, as collectives do; on a GPU they cannot be,
 // so a latency there includes the launch of a kernel. Errors are those of Send and Recv, and are final.
+// `now`: a clock that does not go back; by default the machine's.
 absl::StatusOr<std::vector<MeasuredLink>> MeasureLinks(Group& group, const std::vector<std::pair<int, int>>& pairs,
-                                                       absl::Duration budget, c10::Device device);
+                                                       absl::Duration budget, c10::Device device,
+                                                       const std::function<absl::Duration()>& now = SteadyNow);
 
 }  // namespace muster::collectives
