@@ -106,8 +106,31 @@ class ThreadsTransport final : public DeviceTransport {
         return threads_->Send(first.values, first.root);
       case Kind::kRecv:
         return threads_->Recv(first.values, first.root);
+      case Kind::kAllToAll:
+        return AllToAll(collective.parts);
     }
     return nullptr;
+  }
+
+  class All final : public Work {
+   public:
+    std::vector<std::unique_ptr<Work>> works;
+    absl::Status Wait() override {
+      absl::Status status = absl::OkStatus();
+      for (const auto& work : works) status.Update(work->Wait());
+      return status;
+    }
+    bool done() const override {
+      return std::all_of(works.begin(), works.end(), [](const auto& work) { return work->done(); });
+    }
+  };
+  std::unique_ptr<Work> AllToAll(const std::vector<RankShare>& parts) {
+    auto all = std::make_unique<All>();
+    for (size_t i = 0; i < parts.size(); i += 2) {
+      all->works.push_back(threads_->Recv(parts[i + 1].values, parts[i + 1].root));
+      all->works.push_back(threads_->Send(parts[i].values, parts[i].root));
+    }
+    return all;
   }
 
   const std::unique_ptr<Group> threads_;

@@ -211,6 +211,32 @@ TEST_P(Conformance, NothingIsDoneThatARankHasNotIssued) {
   }
 }
 
+// Element i of what rank r sends to rank s is 100 r + 10 s + i.
+TEST_P(Conformance, AllToAllBringsEachRankItsPartOfAll) {
+  for (const int size : {1, 2, 4}) {
+    OnRanks(size, [this](Group& group) {
+      const int n = group.size();
+      for (const int64_t each : {0, 1, 9, 5000}) {
+        const auto part = [&](int from, int to) { return at::arange(each, at::kFloat).add_(100 * from + 10 * to); };
+        const at::Tensor send = at::zeros({n * each}, at::kFloat), expected = at::zeros({n * each}, at::kFloat);
+        for (int r = 0; r < n; ++r) {
+          send.narrow(0, r * each, each).copy_(part(group.rank(), r));
+          expected.narrow(0, r * each, each).copy_(part(r, group.rank()));
+        }
+        const at::Tensor receive = Here(group, at::full({n * each}, -1, at::kFloat)), sent = Here(group, send);
+        ASSERT_TRUE(group.AllToAll(sent, receive)->Wait().ok());
+        EXPECT_TRUE(receive.cpu().equal(expected)) << each << " on " << n;
+        EXPECT_TRUE(sent.cpu().equal(send)) << "it is only read";
+      }
+      const at::Tensor three = Here(group, at::zeros({3}, at::kFloat)), two = Here(group, at::zeros({2}, at::kFloat));
+      EXPECT_EQ(group.AllToAll(three, two)->Wait().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_EQ(group.AllToAll(three, three)->Wait().ok(), n == 1 || n == 3) << "three parts for " << n;
+      at::Tensor after = Here(group, Of(group.rank(), 10));
+      ASSERT_TRUE(group.AllReduce(after)->Wait().ok()) << "the group lives on";
+    });
+  }
+}
+
 TEST_P(Conformance, BroadcastFromEveryRoot) {
   OnRanks(3, [this](Group& group) {
     for (int root = 0; root < group.size(); ++root) {

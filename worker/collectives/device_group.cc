@@ -414,6 +414,19 @@ class DeviceGroupImpl final : public DeviceGroup {
   }
 
  private:
+  // Its messages are one collective: each of them alone would hold up the stream until its peer has come.
+  std::unique_ptr<Work> IssueAllToAll(const at::Tensor& send, const at::Tensor& receive) override {
+    std::vector<RankShare> parts;
+    const int64_t each = send.numel() / size();
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      parts.push_back({send.narrow(0, peer * each, each), peer});
+      parts.push_back({receive.narrow(0, peer * each, each), peer});
+    }
+    receive.narrow(0, rank() * each, each).copy_(send.narrow(0, rank() * each, each));
+    return Issue("all-to-all", DeviceKind::kAllToAll, std::move(parts));
+  }
+
   std::unique_ptr<Work> Issue(const char* name, DeviceKind kind, std::vector<RankShare> parts) {
     auto issued = communicator_->Issue(name, {kind, std::move(parts)});
     if (!issued.ok()) return std::make_unique<FailedWork>(issued.status());

@@ -26,9 +26,11 @@ inline constexpr int kNoColor = -1;
 // A collective as Group defines it. No part is empty. Without parts: only orders the communication stream after the
 // current one.
 struct DeviceCollective {
-  enum class Kind { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kReduce, kSend, kRecv };
+  enum class Kind { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kReduce, kSend, kRecv, kAllToAll };
   Kind kind = Kind::kAllReduce;
-  std::vector<RankShare> parts;  // `root` is the peer of a send or receive; all-gathers and the like ignore it
+  // `root` is the peer of a send or receive; all-gathers and the like ignore it. An all-to-all has for each other rank
+  // what is sent to it, then what is received.
+  std::vector<RankShare> parts;
 };
 
 // A point on the communication stream.

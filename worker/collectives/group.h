@@ -81,6 +81,9 @@ class Group {
   // ranks, take groups of their own.
   virtual std::unique_ptr<Work> Send(at::Tensor values, int to) = 0;
   virtual std::unique_ptr<Work> Recv(at::Tensor values, int from) = 0;
+  // `send` and `receive` are [size * n], and may not overlap: rank r's n elements from s * n go to rank s, where they
+  // lie from r * n. InvalidArgument, from Wait: `size` does not divide them, or they differ; the group stays usable.
+  std::unique_ptr<Work> AllToAll(const at::Tensor& send, const at::Tensor& receive);
   // Returns when every rank has called it.
   virtual absl::Status Barrier() = 0;
 
@@ -101,6 +104,10 @@ class Group {
   virtual absl::Status BeginCapture() { return absl::OkStatus(); }
   virtual void EndCapture() {}
   virtual absl::Status Launched() { return absl::OkStatus(); }
+
+ private:
+  // By messages between all pairs of ranks.
+  virtual std::unique_ptr<Work> IssueAllToAll(const at::Tensor& send, const at::Tensor& receive);
 };
 
 // Called by ranks `from` and `to` at once: sends one element, so that later messages in this direction are issued

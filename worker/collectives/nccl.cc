@@ -140,8 +140,11 @@ class NcclTransport final : public DeviceTransport {
       if (status.ok()) status = before_.BlockStream(stream_);
       if (!status.ok()) return status;
       ncclResult_t result = ncclGroupStart();
-      for (const RankShare& part : collective.parts) {
-        const ncclResult_t one = BeginPart(collective.kind, part);
+      for (size_t i = 0; i < collective.parts.size(); ++i) {
+        const bool messages = collective.kind == DeviceCollective::Kind::kAllToAll;
+        const DeviceCollective::Kind message =
+            i % 2 == 0 ? DeviceCollective::Kind::kSend : DeviceCollective::Kind::kRecv;
+        const ncclResult_t one = BeginPart(messages ? message : collective.kind, collective.parts[i]);
         if (one != ncclSuccess && one != ncclInProgress) result = one;
       }
       const ncclResult_t ended = ncclGroupEnd();
@@ -233,6 +236,8 @@ class NcclTransport final : public DeviceTransport {
         return ncclSend(values, count, *type, part.root, communicator_, stream_);
       case Kind::kRecv:
         return ncclRecv(values, count, *type, part.root, communicator_, stream_);
+      case Kind::kAllToAll:
+        break;  // of messages
     }
     return ncclInvalidArgument;
   }
