@@ -20,10 +20,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "testing/slow_wire.h"
 #include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 #include "tests/cluster/hosts.h"
-#include "tests/cluster/slow_wire.h"
 
 namespace muster::cluster {
 namespace {
@@ -51,7 +51,8 @@ class NetworkTest : public testing::Test {
     cluster_.worker_coordinator = address;
     for (int host = first; host < 3; ++host) {
       cluster_.worker_flags = {"--join_token", token};
-      if (wire_ != nullptr) cluster_.worker_flags.insert(cluster_.worker_flags.end(), {"--host", wire_->Address(host)});
+      if (wire_ != nullptr)
+        cluster_.worker_flags.insert(cluster_.worker_flags.end(), {"--host", SlowWire::Address(host - 1)});
       cluster_.StartWorker(host, slots_);
     }
     const size_t workers = static_cast<size_t>(3 - first);
@@ -178,7 +179,7 @@ class SlowWireTest : public NetworkTest {
 };
 
 TEST_F(SlowWireTest, IsMeasuredAndItsFallIsAnEvent) {
-  absl::StatusOr<std::unique_ptr<SlowWire>> wire = SlowWire::Make(*hosts, 1, 2);
+  absl::StatusOr<std::unique_ptr<SlowWire>> wire = SlowWire::Make({hosts->Namespace(1), hosts->Namespace(2)});
   ASSERT_TRUE(wire.ok()) << wire.status();
   wire_ = *std::move(wire);
   wire_->Set({.bits_per_second = 100e6, .one_way = absl::Milliseconds(1)});

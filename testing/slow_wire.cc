@@ -1,4 +1,4 @@
-#include "tests/cluster/slow_wire.h"
+#include "testing/slow_wire.h"
 
 #include <fcntl.h>
 #include <linux/if.h>
@@ -17,9 +17,8 @@
 #include <deque>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
-namespace muster::cluster {
+namespace muster {
 namespace {
 
 constexpr int kPacketBytes = 9000;
@@ -54,17 +53,16 @@ absl::StatusOr<int> MakeDevice(const std::string& network) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SlowWire>> SlowWire::Make(const Hosts& hosts, int first, int second) {
+absl::StatusOr<std::unique_ptr<SlowWire>> SlowWire::Make(const std::array<std::string, 2>& namespaces) {
   std::unique_ptr<SlowWire> wire(new SlowWire());
-  wire->hosts_[0] = first, wire->hosts_[1] = second;
   for (const int end : {0, 1}) {
-    const absl::StatusOr<int> device = MakeDevice(hosts.Namespace(wire->hosts_[end]));
+    const std::string& network = namespaces[static_cast<size_t>(end)];
+    const absl::StatusOr<int> device = MakeDevice(network);
     if (!device.ok()) return device.status();
     wire->devices_[end] = *device;
-    const std::string ip = absl::StrCat(absl::StrJoin(hosts.Enter(wire->hosts_[end]), " "), " ip ");
-    const std::string line =
-        absl::StrCat(ip, "addr add ", wire->Address(wire->hosts_[end]), " peer ", wire->Address(wire->hosts_[1 - end]),
-                     " dev slow0 && ", ip, "link set slow0 mtu ", kPacketBytes, " up");
+    const std::string ip = absl::StrCat("nsenter --net=", network, " -- ip ");
+    const std::string line = absl::StrCat(ip, "addr add ", Address(end), " peer ", Address(1 - end), " dev slow0 && ",
+                                          ip, "link set slow0 mtu ", kPacketBytes, " up");
     if (std::system(line.c_str()) != 0) return absl::FailedPreconditionError(absl::StrCat("failed: ", line));
   }
   wire->threads_.emplace_back([w = wire.get()] { w->Carry(0, 1); });
@@ -79,8 +77,6 @@ SlowWire::~SlowWire() {
     if (device >= 0) close(device);
   }
 }
-
-std::string SlowWire::Address(int host) const { return absl::StrCat("10.78.0.", host == hosts_[0] ? 1 : 2); }
 
 void SlowWire::Set(Figures figures) {
   bytes_per_second_ = figures.bits_per_second / 8;
@@ -124,4 +120,4 @@ void SlowWire::Carry(int from, int to) {
   }
 }
 
-}  // namespace muster::cluster
+}  // namespace muster

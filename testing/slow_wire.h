@@ -1,11 +1,12 @@
-// A second network between two hosts, of a bandwidth and a latency that a test chooses: a TUN device in each, and a
-// thread for each direction that holds packets back. Not every kernel has `tc netem`.
+// A network between two network namespaces, of a bandwidth and a latency that its user chooses: a TUN device in each,
+// and a thread for each direction that holds packets back. Not every kernel has `tc netem`.
 //
-//   auto wire = SlowWire::Make(*hosts, 1, 2).value();
+//   auto wire = SlowWire::Make({"/proc/100/ns/net", "/proc/101/ns/net"}).value();
 //   wire->Set({.bits_per_second = 100e6, .one_way = absl::Milliseconds(1)});
-//   ... wire->Address(1) ...
+//   ... SlowWire::Address(0) ...
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -14,9 +15,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tests/cluster/hosts.h"
 
-namespace muster::cluster {
+namespace muster {
 
 class SlowWire {
  public:
@@ -24,12 +24,13 @@ class SlowWire {
     double bits_per_second = 1e9;
     absl::Duration one_way = absl::ZeroDuration();
   };
-  // Before anything on these hosts uses it. FailedPrecondition: no TUN devices here.
-  static absl::StatusOr<std::unique_ptr<SlowWire>> Make(const Hosts& hosts, int first, int second);
+  // By the paths of the namespaces. The devices are called slow0. FailedPrecondition: no TUN devices here.
+  static absl::StatusOr<std::unique_ptr<SlowWire>> Make(const std::array<std::string, 2>& namespaces);
   ~SlowWire();
   SlowWire(const SlowWire&) = delete;
 
-  std::string Address(int host) const;
+  // Of an end: 0 or 1.
+  static std::string Address(int end) { return end == 0 ? "10.78.0.1" : "10.78.0.2"; }
   // From now on, in each direction. Thread-safe.
   void Set(Figures figures);
 
@@ -37,11 +38,10 @@ class SlowWire {
   SlowWire() = default;
   void Carry(int from, int to);
 
-  int hosts_[2] = {0, 0};
   int devices_[2] = {-1, -1};
   std::atomic<double> bytes_per_second_ = 125e6, one_way_seconds_ = 0;
   std::atomic<bool> ending_ = false;
   std::vector<std::thread> threads_;
 };
 
-}  // namespace muster::cluster
+}  // namespace muster
