@@ -4,11 +4,13 @@
 #include <ATen/ops/randn.h>
 
 #include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "checkpoint/safetensors.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "strategies/compression.h"
 #include "worker/tasks/language_model.h"
 
 namespace muster::bench {
@@ -63,6 +65,25 @@ Model ModelOf(const Dimensions& shape) {
   return model;
 }
 
+Compression CompressionOf(const std::string& text, const Optimizer& optimizer) {
+  Compression compression;
+  std::istringstream words(text);
+  std::string kind, values, selection;
+  words >> kind;
+  double number = 0;
+  words >> number >> values >> selection;
+  if (kind == "top_k") {
+    TopK& top_k = *compression.mutable_top_k();
+    top_k.set_ratio(number);
+    top_k.set_values(values == "fp32" ? SENT_VALUES_FP32 : values == "int8" ? SENT_VALUES_INT8 : SENT_VALUES_BF16);
+    top_k.set_selection(selection == "sampled" ? SELECTION_SAMPLED : SELECTION_EXACT);
+  }
+  if (kind == "power_sgd") compression.mutable_power_sgd()->set_rank(static_cast<uint32_t>(number));
+  if (kind == "int8") compression.mutable_int8()->set_block(static_cast<uint32_t>(number));
+  strategies::FillDefaults(optimizer, compression);
+  return compression;
+}
+
 }  // namespace
 
 absl::StatusOr<engine::Configured> Configure(const Dimensions& shape) {
@@ -103,6 +124,7 @@ absl::StatusOr<engine::Configured> Configure(const Dimensions& shape) {
     offload.set_parameters(shape.ranks == 1 || !strategies::KeepsAllParameters(train.strategy()));
   }
   if (shape.ranks_on_node > 0) train.mutable_communication()->set_hierarchy(HIERARCHY_ALWAYS);
+  *train.mutable_communication()->mutable_compression() = CompressionOf(shape.compression, train.optimizer());
   const auto inventory = models::MakeInventory(train, shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
   if (!inventory.ok()) return inventory.status();
   auto made = engine::Configure(train, *inventory, shape.ranks, shape.rank, shape.ranks_on_node);

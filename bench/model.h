@@ -20,6 +20,7 @@ struct Dimensions {
   uint32_t lora = 0;                        // rank of adapters of all linear layers; 0: none
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
   uint32_t ranks = 1, rank = 0;  // `sequences` is a data rank's share
+  std::string compression;       // of sums: "top_k 0.01 bf16 exact", "power_sgd 4", "int8 256"; empty: none
   uint32_t ranks_on_node = 0;    // with gathers and reductions of two levels; 0: one node
   uint32_t stages = 1;           // of a pipeline, each of ranks / stages ranks
   PipelineSchedule schedule = PIPELINE_SCHEDULE_1F1B;

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Ranks of two nodes over a limited link, compared to PyTorch's DistributedDataParallel and its hooks, in one run.
 
-    bazel build //bench:ranks_side && python3 bench/networks.py [--links 100:0,1000:0] [--json FILE]
+    bazel build //bench:ranks_side //bench:slow_wire && python3 bench/networks.py [--links 100:0,100:20] [--json FILE]
 
 The nodes are two network namespaces with half of the ranks each; what leaves a node passes a link of so many Mbit/s (0: as
-fast as the kernel is), by tc tbf, or with milliseconds of latency in each direction by netem, which not every kernel has. Inside a node ours read memory, and
-PyTorch uses loopback. For each link all groups of processes take turns, a few steps each, for several rounds; idle groups wait
-on a pipe. A step takes as long as its slowest rank, a time is the smallest of a round's steps; ratios are taken within a
-round, with their median and range.
-  comm   the step less the same one without reductions
+fast as the kernel is), by tc tbf, or one with milliseconds of latency in each direction, by bench/slow_wire, a process that
+takes some of the machine's time. Inside a node ours read memory, and PyTorch uses loopback. For each link all groups of processes take turns, a few steps each, for several rounds; idle groups wait
+on a pipe. A time is the mean over a round's steps of the slowest rank, since ranks that reduce nothing do not stay together;
+ratios are taken within a round, with their median and range.
+  none   no reductions: ranks that share a core drift apart
+  loss   the ranks sum the loss alone, in each step
+  comm   the step less that of `loss`; of PyTorch's, less the same one without reductions
   MB     that leave a node in a step, both nodes on average, headers and acknowledgements included
   own    the share of the time that MB take on the link alone, of comm: 1 is a link that is never idle
 All over Gloo with AdamW and clipping, one thread a rank. The PyTorch interpreter is $MUSTER_PEER_PYTHON
@@ -24,7 +26,10 @@ from aligned import aligned
 from machine import machine
 from ranks import CASES, OURS, Group, spread
 
-MODES = ["flat", "levels", "torch", "torch_bf16", "torch_powersgd"]
+OURS_BY = {"flat": "", "top_k": "top_k 0.01 bf16 exact", "sampled": "top_k 0.01 bf16 sampled", "power_sgd": "power_sgd 4",
+           "int8": "int8 256"}
+MODES = ["flat", "levels", "top_k", "levels_top_k", "levels_sampled", "power_sgd", "levels_int8", "torch", "torch_bf16",
+         "torch_powersgd"]
 
 
 class Nodes:
@@ -41,10 +46,10 @@ class Nodes:
             subprocess.run("ip link set cable%d netns %d" % (node, self.holders[node].pid), shell=True, check=True)
             self.run(node, "ip link set cable%d name eth0 && ip addr add %s/24 dev eth0 && ip link set eth0 up && "
                            "ip link set lo up" % (node, self.address(node)))
+        self.device, self.wire = "eth0", None
 
-    @staticmethod
-    def address(node):
-        return "10.79.0.%d" % (node + 1)
+    def address(self, node):
+        return "10.7%d.0.%d" % (8 if getattr(self, "device", "") == "slow0" else 9, node + 1)
 
     def enter(self, node):
         return ["nsenter", "--net=/proc/%d/ns/net" % self.holders[node].pid, "--"]
@@ -53,20 +58,30 @@ class Nodes:
         done = subprocess.run(self.enter(node) + ["sh", "-c", line], check=True, stdout=subprocess.PIPE, text=True)
         return done.stdout
 
-    def limit(self, mbit, milliseconds):
+    def limit(self, mbit, milliseconds, program):
+        self.device = "slow0" if milliseconds else "eth0"
+        if milliseconds:
+            if self.wire is None:
+                spaces = ["/proc/%d/ns/net" % holder.pid for holder in self.holders]
+                self.wire = subprocess.Popen([program] + spaces, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.wire.stdin.write("%g %g\n" % (mbit, milliseconds))
+            self.wire.stdin.flush()
+            if self.wire.stdout.readline() != "set\n":
+                sys.exit("networks.py: %s ended" % program)
+            return
         for node in (0, 1):
             self.run(node, "tc qdisc del dev eth0 root 2>/dev/null; true")
-            if milliseconds:
-                rate = "rate %dmbit" % mbit if mbit else ""
-                self.run(node, "tc qdisc add dev eth0 root netem limit 100000 delay %gms %s" % (milliseconds, rate))
-            elif mbit:
+            if mbit:
                 self.run(node, "tc qdisc add dev eth0 root tbf rate %dmbit burst 64kb latency 4s" % mbit)
 
     def sent(self):
-        links = [json.loads(self.run(node, "ip -j -s link show dev eth0"))[0] for node in (0, 1)]
+        links = [json.loads(self.run(node, "ip -j -s link show dev " + self.device))[0] for node in (0, 1)]
         return [link["stats64"]["tx"]["bytes"] for link in links]
 
     def end(self):
+        if self.wire is not None:
+            self.wire.stdin.close()
+            self.wire.wait()
         for holder in self.holders:
             holder.kill()
             holder.wait()
@@ -78,8 +93,8 @@ def measure(name, mbit, milliseconds, nodes, args):
     half = args.ranks // 2
     flags = [word for key, value in {**case, "sequences": args.sequences, "threads": 1, "ranks": args.ranks}.items()
              for word in ("--" + key, str(value))]
-    nodes.limit(mbit, milliseconds)
-    omp = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+    nodes.limit(mbit, milliseconds, args.wire)
+    omp = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": nodes.device}
     peer = [args.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")]
 
     def start(mode):
@@ -89,11 +104,14 @@ def measure(name, mbit, milliseconds, nodes, args):
             hook = mode.split("_")[1:]
             more = ["--reduce", "none"] if hook == ["none"] else ["--hook"] + hook if hook else []
             return Group(peer + more + flags, omp, args.ranks, wrap=wrap)
-        more = {"flat": [], "none": ["--reduce", "none"], "levels": ["--ranks_on_node", str(half)]}[mode]
+        kind = mode.replace("levels_", "").replace("levels", "flat")
+        more = ["--reduce", mode] if mode in ("none", "loss") else ["--compression", OURS_BY[kind]]
+        if mode.startswith("levels"):
+            more += ["--ranks_on_node", str(half)]
         hosts = [{"MUSTER_BENCH_HOST": nodes.address(rank // half)} for rank in range(args.ranks)]
         return Group([args.side] + more + flags, {**omp, **OURS}, args.ranks, of_rank=hosts, wrap=wrap)
 
-    modes = ["none", "torch_none"] + args.modes.split(",")
+    modes = ["none", "loss", "torch_none"] + args.modes.split(",")
     groups = {mode: start(mode) for mode in modes}
     for group in groups.values():
         group.run(3)  # PowerSGD begins after two
@@ -109,18 +127,18 @@ def measure(name, mbit, milliseconds, nodes, args):
         group.end()
     rows = []
     for mode in modes:
-        alone = "torch_none" if mode.startswith("torch") else "none"
-        comm = [r[mode]["milliseconds"] - r[alone]["milliseconds"] for r in rounds]
+        alone = "torch_none" if mode.startswith("torch") else "none" if mode == "loss" else "loss"
+        comm = [r[mode]["mean_milliseconds"] - r[alone]["mean_milliseconds"] for r in rounds]
         megabytes = min(r[mode]["sent"] for r in rounds) / 1e6
         row = {"case": name, "mbit": mbit, "latency": milliseconds, "mode": mode, "ranks": args.ranks, "sent_megabytes": megabytes,
-               "milliseconds": spread([r[mode]["milliseconds"] for r in rounds])}
+               "milliseconds": spread([r[mode]["mean_milliseconds"] for r in rounds])}
         if mode != alone:
             row["communication"] = spread(comm)
             row["busy"] = megabytes * 8e3 / mbit / row["communication"]["median"] if mbit else None
-            row["over_none"] = spread([r[mode]["milliseconds"] / r[alone]["milliseconds"] for r in rounds])
+            row["over_none"] = spread([r[mode]["mean_milliseconds"] / r[alone]["mean_milliseconds"] for r in rounds])
             for other in ("flat", "torch"):
                 if other in modes:
-                    row["over_" + other] = spread([r[other]["milliseconds"] / r[mode]["milliseconds"] for r in rounds])
+                    row["over_" + other] = spread([r[other]["mean_milliseconds"] / r[mode]["mean_milliseconds"] for r in rounds])
         rows.append(row)
     return rows
 
@@ -133,13 +151,14 @@ def table(rows):
         return [r["case"], str(r["mbit"] or "any"), "%g" % r["latency"], r["mode"], "%.1f" % r["milliseconds"]["min"],
                 "%.1f" % r["communication"]["median"] if "communication" in r else "", "%.2f" % r["sent_megabytes"],
                 "%.2f" % r["busy"] if r.get("busy") else "", of(r, "over_flat"), of(r, "over_torch"), of(r, "over_none")]
-    head = ["case", "Mbit/s", "ms", "by", "step ms", "comm ms", "MB", "own", "speed/flat", "speed/torch", "step/none"]
+    head = ["case", "Mbit/s", "ms", "by", "step ms", "comm ms", "MB", "own", "speed/flat", "speed/torch", "step/loss"]
     return aligned([head] + [cells(r) for r in rows])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", default="bazel-bin/bench/ranks_side", help="the built ranks_side")
+    parser.add_argument("--wire", default="bazel-bin/bench/slow_wire", help="the built slow_wire")
     parser.add_argument("--python", default=os.environ.get("MUSTER_PEER_PYTHON",
                                                            os.path.expanduser("~/.cache/muster/peer/bin/python")))
     parser.add_argument("--cases", default="tiny")

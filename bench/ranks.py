@@ -77,6 +77,7 @@ class Group:
         before = self.cpu_milliseconds()
         answers = self.ask(steps)
         return {"milliseconds": min(max(times) for times in zip(*(a["milliseconds"] for a in answers))),
+                "mean_milliseconds": max(sum(a["milliseconds"]) for a in answers) / steps,
                 "cpu_milliseconds": (self.cpu_milliseconds() - before) / steps,
                 "memory_bytes": max(a["memory_bytes"] for a in answers), "losses": answers[0].get("losses")}
 

@@ -1,7 +1,7 @@
 // One rank of bench/ranks.py: reads lines "N" from standard input, runs N steps, and answers with one JSON line of
-// their times and the memory so far. `--reduce full` trains by ddp, `none` the same without its reductions (ranks
-// diverge), `only` nothing but the reductions. `--graphs on` and `off` are with and without CUDA graphs, by the same
-// queue; on a CPU, which has none, steps are only recorded.
+// their times and the memory so far. `--reduce full` trains by ddp, `loss` the same without its sums of gradients,
+// `none` without any reduction (ranks diverge), `only` nothing but the reductions. `--graphs on` and `off` are with and
+// without CUDA graphs, by the same queue; on a CPU, which has none, steps are only recorded.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -48,6 +48,18 @@ struct Rank {
 void WithoutReductions(Schedule& schedule) {
   std::erase_if(schedule.ops, [](const Op& op) { return op.group >= 0; });
   for (Op& op : schedule.ops) op.waits.clear();
+}
+
+// Ranks sum the loss, and no gradients: they stay together, as all that train a model do.
+void WithoutGradients(Schedule& schedule) {
+  std::erase_if(schedule.ops, [](const Op& op) { return op.group >= 0 && op.kind != OpKind::kReduceScalars; });
+  int32_t scalars = -1;
+  for (size_t i = 0; i < schedule.ops.size(); ++i) {
+    Op& op = schedule.ops[i];
+    op.waits.clear();
+    if (op.kind == OpKind::kReduceScalars) scalars = static_cast<int32_t>(i);
+    if (op.kind == OpKind::kOptimizerStep) op.waits = {scalars};
+  }
 }
 
 std::vector<int64_t> Buckets(const engine::Config& config) {
@@ -121,7 +133,8 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
     rank.step = [&rank, buckets](int) { return ReduceOnly(*rank.groups.by_number[kWorldGroup], buckets); };
     return absl::OkStatus();
   }
-  if (options.reduce == "full") config.groups = rank.groups.by_number;
+  if (options.reduce == "full" || options.reduce == "loss") config.groups = rank.groups.by_number;
+  if (options.reduce == "loss") WithoutGradients(config.schedule), config.unproven = true;
   if (options.reduce == "none") WithoutReductions(config.schedule);
   config.recorded = options.graphs == "on";
   config.streams = !options.graphs.empty() && !options.cuda;
@@ -153,7 +166,7 @@ int main(int argc, char** argv) {
   app.add_option("--strategy", shape.strategy);
   app.add_option("--host", options.host, "this rank's address")->envname("MUSTER_BENCH_HOST");
   app.add_flag("--sockets", options.sockets, "also where ranks could read each other's memory");
-  app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"full", "none", "only"}));
+  app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"full", "loss", "none", "only"}));
   app.add_flag("--busy", options.busy, "time each op, and say for how long a step computes");
   app.add_option("--graphs", options.graphs)->check(CLI::IsMember({"on", "off"}));
   app.add_option("--write", options.write,

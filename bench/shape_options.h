@@ -27,6 +27,7 @@ inline void AddShape(CLI::App& app, Dimensions& shape) {
   app.add_option("--threads", shape.threads);
   app.add_option("--ranks", shape.ranks);
   app.add_option("--rank", shape.rank);
+  app.add_option("--compression", shape.compression, "top_k RATIO VALUES SELECTION, power_sgd RANK or int8 BLOCK");
   app.add_option("--ranks_on_node", shape.ranks_on_node, "gather and reduce inside nodes, then between them");
   app.add_option("--stages", shape.stages, "of a pipeline");
   app.add_option("--schedule", shape.schedule, "of a pipeline: gpipe, 1f1b, interleaved or zero_bubble")

@@ -1,6 +1,7 @@
 // Checkpoints on disk. Below checkpoint.path there is one folder per step:
 //
-//   step-0000000100-g1/shard-00000.safetensors   the tensors that one shard owns
+//   step-0000000100-g1/shard-00000.safetensors   the tensors that one shard owns; after the last shard's, what the
+//                                                ranks of other replicas keep for themselves
 //   step-0000000100-g1/shard-00000.sha256        as `sha256sum -c` reads it, and checksums of its blocks
 //   step-0000000100-g1/manifest.sha256           of manifest.json, as `sha256sum -c` reads it
 //   step-0000000100-g1/manifest.json             proto/manifest.proto; names and checksums of the shards
@@ -61,6 +62,10 @@ struct Written {
   uint64_t bytes = 0;  // of all files
 };
 
+// Of the checkpoint: as many as its table has shards, from each replica that writes. Shard s of replica r writes the
+// file r * shards + s.
+uint32_t Files(const Manifest& manifest);
+
 // Creates the staging folder of `name` below `path`, and replaces one that a killed attempt left. `path` is created if
 // missing, and claimed for `job` if it has no owner. AlreadyExists: the step's folder exists. FailedPrecondition:
 // `path` belongs to another job.
@@ -104,6 +109,9 @@ class Checkpoint {
   // Fills run.values or run.bf16 from the shards that hold them. FailedPrecondition: the tensor is missing, has another
   // shape, or is incomplete. DataLoss: it is damaged. Consecutive reads with one scratch read no block twice.
   absl::Status Read(const TensorRun& run) const;
+  bool Has(const std::string& name) const { return runs_.contains(name); }
+  // Adds what the shards hold of it, which may be nothing. Other errors as Read.
+  absl::Status Add(const TensorRun& run, BlockScratch& scratch) const;
   absl::Status Read(const TensorRun& run, BlockScratch& scratch) const;
 
   // Reads every byte; one DataLoss for each damaged shard.

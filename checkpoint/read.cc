@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -99,9 +100,10 @@ std::vector<absl::Status> Checkpoint::Verify() const {
 }
 
 absl::Status Checkpoint::OpenShards() {
-  if (manifest_.shards_size() == 0 || manifest_.shards_size() != static_cast<int>(manifest_.table().shards())) {
-    return absl::DataLossError(absl::StrCat(directory_, ": ", manifest_.shards_size(), " shard files for a table of ",
-                                            manifest_.table().shards(), " shards"));
+  if (manifest_.shards_size() == 0 || manifest_.shards_size() != static_cast<int>(Files(manifest_))) {
+    return absl::DataLossError(absl::StrCat(
+        directory_, ": ", manifest_.shards_size(), " shard files for a table of ", manifest_.table().shards(),
+        " shards", manifest_.replicas() > 1 ? absl::StrCat(" and ", manifest_.replicas(), " replicas") : ""));
   }
   for (int i = 0; i < manifest_.shards_size(); ++i) {
     const ShardFile& shard = manifest_.shards(i);
@@ -193,6 +195,24 @@ absl::Status Checkpoint::Read(const TensorRun& run, BlockScratch& scratch) const
   if (filled != run.values.size()) {
     return wrong(absl::StrCat("the checkpoint holds ", filled, " of ", run.values.size(), " elements"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Add(const TensorRun& run, BlockScratch& scratch) const {
+  const auto found = runs_.find(run.name);
+  if (found == runs_.end()) return absl::OkStatus();
+  std::vector<float> values(run.values.size());
+  TensorRun part = run;
+  part.values = absl::MakeSpan(values);
+  for (const StoredRun& stored : found->second) {
+    if (stored.shape != run.shape) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(directory_, ": ", run.name, ": another shape than the model's"));
+    }
+    uint64_t filled = 0;
+    if (absl::Status status = ReadCommon(stored, part, scratch, filled); !status.ok()) return status;
+  }
+  std::transform(values.begin(), values.end(), run.values.begin(), run.values.begin(), std::plus<>());
   return absl::OkStatus();
 }
 

@@ -149,6 +149,8 @@ absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& na
   return result;
 }
 
+uint32_t Files(const Manifest& manifest) { return manifest.table().shards() * std::max(1u, manifest.replicas()); }
+
 bool ShardIsWritten(const std::string& path, const StepName& name, uint32_t shard) {
   return ReadFile::Open(SumPath(path, name, shard)).ok();
 }
@@ -180,7 +182,7 @@ absl::StatusOr<ShardFile> FindShard(const std::string& path, const StepName& nam
 absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest) {
   Written written{.name = {manifest.step(), manifest.generation()}};
   manifest.clear_shards();
-  for (uint32_t shard = 0; shard < manifest.table().shards(); ++shard) {
+  for (uint32_t shard = 0; shard < Files(manifest); ++shard) {
     absl::StatusOr<ShardFile> found = FindShard(path, written.name, shard, written.bytes);
     if (!found.ok()) return found.status();
     written.bytes += found->bytes();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "models/inventory.h"
+#include "strategies/compression.h"
 #include "strategies/optimizer_plan.h"
 #include "strategies/pipeline/orders.h"
 #include "strategies/schedule/build.h"
@@ -184,8 +185,9 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
 
   const Strategy& strategy = train.strategy();
   const double width = rates.width, master = static_cast<double>(DtypeBytes(StoredDtype(train, false)));
-  const double state_bytes =
-      NeedsWholeTensors(train.optimizer()) ? 0 : 4 * static_cast<double>(MostStateAnElement(train.optimizer()));
+  const double state_bytes = NeedsWholeTensors(train.optimizer())
+                                 ? 0
+                                 : 4 * static_cast<double>(MostStateAnElement(AppliedOptimizer(train, /*sums=*/true)));
   const bool offloads = train.offload().optimizer() && inventory_.device() == DEVICE_CUDA;
   Least least;
   double before = 0, after = 0;

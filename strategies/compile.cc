@@ -9,6 +9,7 @@
 #include "common/bytes.h"
 #include "common/sha256.h"
 #include "models/inventory.h"
+#include "strategies/compression.h"
 #include "strategies/ddp/ddp.h"
 #include "strategies/fsdp/fsdp.h"
 #include "strategies/optimizer_plan.h"
@@ -26,6 +27,10 @@
 
 namespace muster::strategies {
 namespace {
+
+// So much larger are buckets by default whose sums travel compressed: what is sent of them is small, and each one costs
+// ranks a wait for each other.
+constexpr uint64_t kCompressedBucket = 4;
 
 absl::Status NotYet(const Strategy& strategy) {
   return absl::UnimplementedError(
@@ -130,6 +135,9 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& who
     recipe.tied = std::move(edges.of_tied);
   }
   AddLevels(layout.mesh, recipe);
+  recipe.two_exchanges = recipe.replicated && HasSecondExchange(train.communication().compression());
+  const bool compressed = recipe.replicated && Compresses(train.communication());
+  if (compressed && strategy.has_ddp() && !strategy.ddp().has_bucket_mib()) recipe.reduce_bytes *= kCompressedBucket;
   if (absl::Status s = Offload(train, ranks, recipe); !s.ok()) return s;
   return recipe;
 }
@@ -154,7 +162,7 @@ uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
   if (recipe.offloaded != Offloaded::kNothing) each += 2;     // gradients: opened, if not counted yet, and offloaded
   if (recipe.offloaded == Offloaded::kParameters) each += 2;  // parameters: fetched forward and backward
   const uint64_t steps = (recipe.offloaded == Offloaded::kNothing ? 0 : 2) +  // and fetched after it
-                         2 * levels + (recipe.replica_levels.any() ? 2 : 0);
+                         2 * levels + (recipe.replica_levels.any() ? 2 : 0) + (recipe.two_exchanges ? 1 : 0);
   return units * (each * static_cast<uint64_t>(recipe.microbatches) + 4 + steps) + 3 + 2 * recipe.tied.size();
 }
 
@@ -621,7 +629,7 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
   std::vector<Memory> shards;
   const std::vector<uint64_t> owned = partition::OwnedElements(table, inventory),
                               owned_trained = partition::TrainedElements(table, inventory),
-                              state = StateBytes(train.optimizer(), inventory, table);
+                              state = StateBytes(AppliedOptimizer(train, buffers.over_replicas), inventory, table);
   for (size_t shard = 0; shard < owned.size(); ++shard) {
     const uint64_t own = owned[shard], trained = owned_trained[shard];
     Memory& memory = shards.emplace_back(common);
@@ -644,6 +652,12 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
     // The sum over replicas of a sharded model is sent in place.
     if (narrow_reduce && buffers.reduces) {
       memory.reduce_buffers += 2 * (buffers.whole_gradients ? buffers.trained : buffers.waiting);
+    }
+    if (buffers.over_replicas && Compresses(train.communication())) {
+      const uint64_t summed = (buffers.whole_gradients ? buffers.trained : trained) / layout.mesh.replicas_inside;
+      memory.reduce_buffers += KeptBytes(train.communication().compression(), static_cast<int64_t>(summed),
+                                         GradientParts(inventory, 0, inventory.units_size()),
+                                         layout.mesh.replica / layout.mesh.replicas_inside);
     }
     memory.peak = memory.fixed + memory.parameters + memory.gradients + memory.optimizer_state + memory.gather_buffers +
                   memory.reduce_buffers + memory.activations;
@@ -684,7 +698,8 @@ uint64_t BytesAnElement(const Train& train, const StageModel& stage, const RankP
     return whole && bytes == width ? 0 : bytes;
   };
   const uint64_t master = stored(false), frozen = stored(true);
-  const uint64_t trained = master + (buffers.whole_gradients ? 0 : 4) + 4 * MostStateAnElement(train.optimizer());
+  const uint64_t trained = master + (buffers.whole_gradients ? 0 : 4) +
+                           4 * MostStateAnElement(AppliedOptimizer(train, buffers.over_replicas));
   // Where some is frozen: of an average element, which is what shares are made of.
   if (buffers.all == 0) return master;
   return (trained * buffers.trained + frozen * (buffers.all - buffers.trained)) / buffers.all;

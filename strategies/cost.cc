@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
+#include "strategies/compression.h"
 #include "strategies/optimizer_plan.h"
 #include "strategies/partition/table.h"
 
@@ -188,7 +189,8 @@ class CostModel {
       state_rate_ = hardware.host_memory_bytes_per_second;
       update_flops_ = hardware.host_bf16_flops;
     }
-    const std::vector<uint64_t> state = StateBytes(train.optimizer(), inventory, table);
+    const std::vector<uint64_t> state =
+        StateBytes(AppliedOptimizer(train, SumsOverReplicas(program.schedule)), inventory, table);
     state_bytes_ = *std::max_element(state.begin(), state.end());
   }
 
@@ -324,6 +326,7 @@ class CostModel {
       case Payload::kGradients:
         return Sharded(op, gradients_, reduce_bytes_);
       case Payload::kOwnedGradients:
+        if (Compresses(train_.communication())) return Compressed(op);
         return Summed(op.group, static_cast<double>(Sum(gradients_.most, op)) * reduce_bytes_ / PartsIn(op));
       case Payload::kGradientParts: {
         const double bytes = static_cast<double>(Sum(gradients_.most, op)) * reduce_bytes_,
@@ -344,6 +347,33 @@ class CostModel {
         return Tied(op, 4);
     }
     return {};
+  }
+
+  // One exchange of a compressed sum, and the passes over gradients and residuals that come with it.
+  OpCost Compressed(const Op& op) const {
+    const Compression& compression = train_.communication().compression();
+    const auto elements = static_cast<int64_t>(static_cast<double>(Sum(gradients_.most, op)) / PartsIn(op));
+    const GroupTopology& group = groups_[op.group];
+    const bool first = op.kind == OpKind::kAllReduce;
+    const ExchangedBytes exchanged =
+        BytesOf(compression, elements, GradientParts(inventory_, op.unit, op.unit_end), group.ranks);
+    const double bytes = static_cast<double>(first ? exchanged.first : exchanged.second), ranks = group.ranks;
+    OpCost cost;
+    if (compression.has_power_sgd()) {
+      cost = Summed(op.group, bytes);
+    } else if (compression.has_int8() && first) {  // to each rank its part
+      const double on_node = group.least_on_node;
+      cost =
+          Moved(op.group, bytes * on_node * (ranks - on_node) / std::max(1.0, ranks - 1), bytes * (ranks - 1) / ranks);
+    } else {
+      cost = Moved(op.group, ranks * bytes, (ranks - 1) * bytes);
+    }
+    const CompressionWork work = WorkOf(compression);
+    if (first) {
+      cost.work += rates_.slowdown * static_cast<double>(elements) *
+                   (work.bytes / hardware_.memory_bytes_per_second + work.flops / hardware_.fp32_flops);
+    }
+    return cost;
   }
 
   // What the first unit of a chunk reads.

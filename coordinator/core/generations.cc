@@ -123,9 +123,10 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
   if (plan.strategy.has_value()) {
     *record.mutable_strategy() = *plan.strategy;
     record.set_activation_checkpointing(plan.activation_checkpointing);
-    record.set_strategy_reason(plan.strategy_reason);
     if (plan.chosen.has_value()) *record.mutable_chosen() = *plan.chosen;
   }
+  if (plan.compression.has_value()) *record.mutable_compression() = *plan.compression;
+  record.set_strategy_reason(plan.strategy_reason);
   for (uint32_t rank = 0; rank < decision.ranks.size(); ++rank) {
     RankPlacement& placed = *record.add_ranks();
     placed.set_rank(rank);
@@ -461,6 +462,9 @@ absl::Duration Generations::StopDeadline(const Job& job, EndReason reason) const
 
 JobSpec SpecOf(const Job& job, const Generation& generation) {
   JobSpec spec = job.spec();
+  if (generation.has_compression()) {
+    *spec.mutable_train()->mutable_communication()->mutable_compression() = generation.compression();
+  }
   if (!generation.has_strategy()) return spec;
   *spec.mutable_train()->mutable_strategy() = generation.strategy();
   if (generation.activation_checkpointing()) spec.mutable_train()->set_activation_checkpointing(true);

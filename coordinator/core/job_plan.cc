@@ -17,10 +17,10 @@
 #include "common/instruction_set.h"
 #include "common/sha256.h"
 #include "models/inventory.h"
+#include "strategies/choose_communication.h"
 #include "strategies/choose_mesh.h"
 #include "strategies/compile.h"
 #include "strategies/ddp/ddp.h"
-#include "strategies/levels.h"
 #include "strategies/partition/flat.h"
 
 namespace muster::core {
@@ -158,6 +158,10 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
   if (memory_plan.ok()) {
     absl::Status chosen =
         strategies::ChooseLevels(plan.train, plan.inventory, slots.ranks, hardware, budget, *memory_plan);
+    if (chosen.ok()) {
+      chosen = strategies::ChooseCompression(plan.train, plan.inventory, slots.ranks, hardware, budget, *memory_plan,
+                                             plan.compression_reason);
+    }
     if (!chosen.ok()) return chosen;
   }
   if (absl::IsInvalidArgument(memory_plan.status())) {
@@ -205,6 +209,10 @@ Planned PlannedOf(const JobPlan& plan) {
     planned.strategy = plan.train.strategy();
     planned.activation_checkpointing = plan.train.activation_checkpointing();
     absl::StrAppend(&planned.strategy_reason, planned.strategy_reason.empty() ? "" : "; ", plan.bucket_reason);
+  }
+  if (!plan.compression_reason.empty()) {
+    planned.compression = plan.train.communication().compression();
+    absl::StrAppend(&planned.strategy_reason, planned.strategy_reason.empty() ? "" : "; ", plan.compression_reason);
   }
   return planned;
 }

@@ -49,8 +49,9 @@ struct Planned {
   std::vector<OpNames> op_names;     // likewise, of their training step
   // strategy: auto, resolved, or with buckets for the measured network, and why; none: the spec's.
   std::optional<Strategy> strategy;
-  bool activation_checkpointing = false;  // goes with it
-  std::optional<Train> chosen;            // parallel: auto, resolved: the fields that take the place of the spec's
+  bool activation_checkpointing = false;   // goes with it
+  std::optional<Compression> compression;  // compression: auto, resolved
+  std::optional<Train> chosen;             // parallel: auto, resolved: the fields that take the place of the spec's
   std::string strategy_reason;
   std::optional<Unfit> unfit;  // none: every rank fits, as far as its slot's memory is known
 };
@@ -79,6 +80,7 @@ struct JobPlan {
   bool by_mesh = false;                      // with parallel: auto
   strategies::MemoryPlan memory_plan;
   std::vector<strategies::WholeProgram> programs;  // by stage of the pipeline
+  std::string compression_reason;                  // of compression: auto: what was chosen, and why
   std::string bucket_reason;  // why buckets are larger than by default, for the measured network; empty: they are not
   std::optional<Unfit> unfit;
 };

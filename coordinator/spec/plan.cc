@@ -15,6 +15,7 @@
 #include "common/bytes.h"
 #include "common/instruction_set.h"
 #include "models/inventory.h"
+#include "strategies/compression.h"
 #include "strategies/cost.h"
 #include "strategies/fit.h"
 #include "strategies/optimizer_plan.h"
@@ -313,6 +314,38 @@ void AddLevelPlaces(const Train& train, const Mesh& mesh, const std::vector<Rank
   }
 }
 
+// "sums over replicas travel as top_k 1/100 in bf16: a rank sends 23.4 KiB a step instead of 3.4 MiB"; of the first
+// stage. Or why compression has no effect.
+void AddCompression(const core::JobPlan& job, PlanReply& plan) {
+  if (!job.compression_reason.empty()) plan.add_notes(job.compression_reason);
+  const Compression& compression = job.train.communication().compression();
+  if (!strategies::Compresses(job.train.communication())) return;
+  const strategies::MemoryPlan& memory_plan = job.memory_plan;
+  const Schedule& schedule = memory_plan.programs[0].schedule;
+  const Mesh& mesh = memory_plan.layout.mesh;
+  if (!strategies::SumsOverReplicas(schedule)) {
+    plan.add_notes("communication.compression has no effect: no gradients are summed over replicas");
+    return;
+  }
+  const strategies::StageModel model(job.inventory, memory_plan.layout, 0);
+  uint64_t sent = 0, exact = 0;
+  for (const Op& op : schedule.ops) {
+    if (op.kind != OpKind::kAllReduce) continue;
+    const std::vector<strategies::GradientPart> parts =
+        strategies::GradientParts(model.inventory(), op.unit, op.unit_end);
+    int64_t elements = 0;
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      elements += static_cast<int64_t>(partition::TrainedElements(model.inventory().units(u)));
+    }
+    elements /= mesh.shard * mesh.replicas_inside;
+    const uint32_t ranks = mesh.replica / mesh.replicas_inside;
+    sent += strategies::SentBytes(compression, elements, parts, ranks);
+    exact += strategies::SentBytes(Compression(), elements, parts, ranks);
+  }
+  plan.add_notes(absl::StrCat("sums over replicas travel as ", strategies::NameOf(compression), ": a rank sends ",
+                              FormatBytes(sent), " a step instead of ", FormatBytes(exact)));
+}
+
 // Stages idle while a pipeline fills and drains.
 void AddBubbleNote(const Train& train, const Mesh& mesh, PlanReply& plan) {
   const uint32_t microbatches = strategies::Microbatches(train.batch(), mesh.data_ranks());
@@ -328,11 +361,13 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
   const Checkpoint& checkpoint = train.checkpoint();
   if (checkpoint.path().empty() || (checkpoint.has_async() && !checkpoint.async())) return;
   const Mesh& mesh = memory_plan.layout.mesh;
+  const Optimizer applied =
+      strategies::AppliedOptimizer(train, strategies::SumsOverReplicas(memory_plan.programs[0].schedule));
   uint64_t most = 0;
   for (uint32_t part = 0; part < mesh.pipeline * mesh.tensor; ++part) {
     const strategies::StageModel model(inventory, memory_plan.layout, part / mesh.tensor, part % mesh.tensor);
     const std::vector<uint64_t> own = partition::OwnedElements(model.table(), model.inventory()),
-                                state = strategies::StateBytes(train.optimizer(), model.inventory(), model.table());
+                                state = strategies::StateBytes(applied, model.inventory(), model.table());
     for (size_t shard = 0; shard < own.size(); ++shard) most = std::max(most, 4 * own[shard] + state[shard]);
   }
   plan.add_notes(absl::StrCat("a checkpoint is written from a copy of up to ", FormatBytes(most),
@@ -440,6 +475,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   PlanReply& plan = made.reply;
   if (job->choice.has_value()) AddChoice(*job->choice, plan);
   if (!job->bucket_reason.empty()) plan.add_notes(job->bucket_reason);
+  AddCompression(*job, plan);
   AddModel(job->train, memory_plan.layout.mesh, job->inventory, plan);
   plan.set_strategy(job->choice.has_value() ? job->choice->candidates[job->choice->chosen].name
                                             : strategies::NameOf(job->train));

@@ -15,6 +15,7 @@
 #include "models/family.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "strategies/compression.h"
 #include "strategies/defaults.h"
 #include "strategies/optimizer_plan.h"
 #include "strategies/pipeline/stages.h"
@@ -686,6 +687,65 @@ class Resolver {
     Communication& c = *train.mutable_communication();
     if (!c.has_hierarchy()) c.set_hierarchy(HIERARCHY_NEVER);
     Known("communication.hierarchy", Hierarchy_IsValid(c.hierarchy()) && c.hierarchy() != HIERARCHY_UNSPECIFIED);
+    Compression_(train, *c.mutable_compression());
+  }
+
+  void Compression_(Train& train, Compression& c) {
+    strategies::FillDefaults(train.optimizer(), c);
+    if (c.has_top_k()) {
+      TopK_(train.optimizer(), c.top_k());
+    } else if (c.has_power_sgd()) {
+      Range("communication.compression.rank", c.power_sgd().rank(), 1, false, 64, false);
+      Communication& communication = *train.mutable_communication();
+      if (communication.hierarchy() == HIERARCHY_AUTO) communication.set_hierarchy(HIERARCHY_NEVER);
+      if (communication.hierarchy() == HIERARCHY_ALWAYS) {
+        Error("communication.hierarchy", "power_sgd needs whole matrices on each rank: not always with it", "never");
+      }
+    } else if (c.has_int8()) {
+      Range("communication.compression.block", c.int8().block(), 32, false, 65536, false);
+      if (c.int8().block() % 4 != 0) {
+        Error("communication.compression.block", absl::StrCat("must be a multiple of 4, got ", c.int8().block()));
+      }
+    }
+    if (!c.has_none()) Compressible(train, c);
+  }
+
+  void TopK_(const Optimizer& optimizer, const TopK& k) {
+    Range("communication.compression.ratio", k.ratio(), 0.001, false, 0.1, false);
+    Known("communication.compression.selection",
+          Selection_IsValid(k.selection()) && k.selection() != SELECTION_UNSPECIFIED);
+    Known("communication.compression.values", SentValues_IsValid(k.values()) && k.values() != SENT_VALUES_UNSPECIFIED);
+    if (!k.momentum_correction()) return;
+    if (!optimizer.has_sgd() || optimizer.sgd().momentum() == 0) {
+      Error("communication.compression.momentum_correction", "needs optimizer: {kind: sgd} with a momentum", "false");
+    } else if (optimizer.weight_decay() > 0) {
+      Error("communication.compression.momentum_correction",
+            "not supported with optimizer.weight_decay yet, which would have no momentum", "false");
+    }
+  }
+
+  // Whether this job has sums that can be compressed. `auto` compresses none where there are none.
+  void Compressible(const Train& train, const Compression& c) {
+    const Strategy& s = train.strategy();
+    const bool sums = s.has_ddp() || s.has_auto_() || (s.has_fsdp() && s.fsdp().reshard() == RESHARD_HYBRID) ||
+                      (s.has_fsdp() && s.fsdp().reshard() == RESHARD_NO_SHARD);
+    const std::string kind = "communication.compression";
+    if (!sums && !c.has_auto_()) {
+      Error(kind,
+            absl::StrCat("compresses sums of gradients over replicas, and ", strategies::KindOf(s),
+                         " has none: use ddp, or fsdp with reshard: hybrid"),
+            "none");
+    }
+    if (c.has_power_sgd() && s.has_fsdp() && s.fsdp().reshard() == RESHARD_HYBRID) {
+      Error(kind, "power_sgd needs whole matrices on each rank, which reshard: hybrid divides: use top_k or int8");
+    }
+    if (train.precision().reduce() != DTYPE_FP32) Error("precision.reduce", "must be fp32 with compression", "fp32");
+    if (train.precision().compute() == DTYPE_FP16) {
+      Error("precision.compute", "compression keeps gradients over steps, and fp16 scales them anew: use bf16", "bf16");
+    }
+    if (train.offload().optimizer()) Error("offload.optimizer", "not supported with compression yet", "false");
+    // Ranks that have a tensor in common would send other parts of its gradient.
+    if (train.parallel().tensor() > 1) Error(kind, "not supported with parallel.tensor yet", "none");
   }
 
   void Offload_(Train& train) {
@@ -872,6 +932,7 @@ class Resolver {
     const Offload& offload = train.offload();
     if (offload.optimizer() || offload.parameters() || offload.activations()) refuse("offload");
     if (!train.optimizer().has_adamw() && !train.optimizer().has_sgd()) refuse("optimizers other than adamw and sgd");
+    if (strategies::Compresses(train.communication())) refuse("communication.compression");
   }
 
   void Checkpoint_(Train& train) {

@@ -41,6 +41,86 @@ TEST(Resolve, FillsInDefaults) {
   EXPECT_TRUE(spec.train().deterministic());
   EXPECT_FALSE(spec.train().cuda_graphs());
   EXPECT_EQ(spec.train().communication().hierarchy(), HIERARCHY_NEVER);
+  EXPECT_TRUE(spec.train().communication().compression().has_none());
+}
+
+JobSpec Compressing(const std::function<void(Train&, Compression&)>& change) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(4);
+  change(*spec.mutable_train(), *spec.mutable_train()->mutable_communication()->mutable_compression());
+  return spec;
+}
+
+TEST(Resolve, CompressionHasDefaults) {
+  JobSpec spec = Compressing([](Train&, Compression& c) { c.mutable_top_k(); });
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  const TopK& adamw = spec.train().communication().compression().top_k();
+  EXPECT_EQ(adamw.ratio(), 0.01);
+  EXPECT_EQ(adamw.selection(), SELECTION_EXACT);
+  EXPECT_EQ(adamw.values(), SENT_VALUES_BF16);
+  EXPECT_FALSE(adamw.momentum_correction()) << "adamw";
+  const auto sgd = [](Train& train, Compression& c) {
+    train.mutable_optimizer()->mutable_sgd();
+    c.mutable_top_k();
+  };
+  spec = Compressing(sgd);
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_TRUE(spec.train().communication().compression().top_k().momentum_correction());
+  spec = Compressing(sgd);
+  spec.mutable_train()->mutable_optimizer()->set_weight_decay(0.1);
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_FALSE(spec.train().communication().compression().top_k().momentum_correction());
+  spec = Compressing([](Train& train, Compression& c) {
+    c.mutable_power_sgd();
+    train.mutable_communication()->set_hierarchy(HIERARCHY_AUTO);
+  });
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_EQ(spec.train().communication().compression().power_sgd().rank(), 4u);
+  EXPECT_EQ(spec.train().communication().hierarchy(), HIERARCHY_NEVER) << "it needs whole matrices";
+  spec = Compressing([](Train&, Compression& c) { c.mutable_int8(); });
+  ASSERT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_EQ(spec.train().communication().compression().int8().block(), 256u);
+}
+
+TEST(Resolve, RefusesWhatCompressionCannotDo) {
+  const auto errors = [](const std::function<void(Train&, Compression&)>& change) {
+    JobSpec spec = Compressing(change);
+    return Text(Resolve({}, spec));
+  };
+  const auto top_k = [&](const std::function<void(Train&, TopK&)>& change) {
+    return errors([&](Train& train, Compression& c) { change(train, *c.mutable_top_k()); });
+  };
+  EXPECT_THAT(top_k([](Train&, TopK& k) { k.set_ratio(0.5); }),
+              HasSubstr("communication.compression.ratio: must be at least 0.001 and at most 0.1, got 0.5"));
+  EXPECT_THAT(top_k([](Train&, TopK& k) { k.set_momentum_correction(true); }),
+              HasSubstr("momentum_correction: needs optimizer: {kind: sgd} with a momentum"));
+  EXPECT_THAT(top_k([](Train& train, TopK& k) {
+                train.mutable_optimizer()->mutable_sgd();
+                train.mutable_optimizer()->set_weight_decay(0.1);
+                k.set_momentum_correction(true);
+              }),
+              HasSubstr("momentum_correction: not supported with optimizer.weight_decay yet"));
+  EXPECT_THAT(top_k([](Train& train, TopK&) { train.mutable_strategy()->mutable_zero(); }),
+              HasSubstr("communication.compression: compresses sums of gradients over replicas, and zero has none"));
+  EXPECT_THAT(top_k([](Train& train, TopK&) { train.mutable_precision()->set_compute(DTYPE_FP16); }),
+              HasSubstr("precision.compute: compression keeps gradients over steps"));
+  EXPECT_THAT(top_k([](Train& train, TopK&) { train.mutable_precision()->set_reduce(DTYPE_BF16); }),
+              HasSubstr("precision.reduce: must be fp32 with compression"));
+  EXPECT_THAT(top_k([](Train& train, TopK&) { train.mutable_offload()->set_optimizer(true); }),
+              HasSubstr("offload.optimizer: not supported with compression yet"));
+  EXPECT_THAT(top_k([](Train& train, TopK&) { train.mutable_parallel()->set_tensor(2); }),
+              HasSubstr("communication.compression: not supported with parallel.tensor yet"));
+  EXPECT_THAT(top_k([](Train& train, TopK&) { train.set_cuda_graphs(true); }),
+              HasSubstr("cuda_graphs: not supported with communication.compression yet"));
+  EXPECT_THAT(errors([](Train& train, Compression& c) {
+                c.mutable_power_sgd();
+                train.mutable_communication()->set_hierarchy(HIERARCHY_ALWAYS);
+              }),
+              HasSubstr("communication.hierarchy: power_sgd needs whole matrices"));
+  EXPECT_THAT(errors([](Train&, Compression& c) { c.mutable_power_sgd()->set_rank(65); }),
+              HasSubstr("communication.compression.rank: must be at least 1 and at most 64, got 65"));
+  EXPECT_THAT(errors([](Train&, Compression& c) { c.mutable_int8()->set_block(50); }),
+              HasSubstr("communication.compression.block: must be a multiple of 4, got 50"));
 }
 
 TEST(Resolve, LionKeepsAdamWsProductOfRateAndDecay) {

@@ -113,6 +113,7 @@ class Builder {
     Emit(std::move(norm));
     Step();
     schedule_.microbatches = recipe_.microbatches;
+    schedule_.two_exchanges = recipe_.two_exchanges;
     return std::move(schedule_);
   }
 
@@ -588,7 +589,7 @@ class Builder {
   void EmitEvents() {
     ops_.reserve(events_.size() + 2 * holds_.size() + opens_before_.size() +
                  reductions_after_.size() * (recipe_.sharded && recipe_.replicated ? 2 : 1) * (HasLevels() ? 3 : 1) +
-                 3 + (HasLevels() ? holds_.size() : 0) +
+                 3 + (HasLevels() ? holds_.size() : 0) + (recipe_.two_exchanges ? reductions_.size() : 0) +
                  (Offloads() ? holds_.size() + reductions_after_.size() + 2 * reductions_.size() : 0) +
                  inputs_.moves.size());
     std::vector<int32_t> gathered(holds_.size());                                     // by hold: its op
@@ -635,6 +636,7 @@ class Builder {
         Reduce(event, span, /*final=*/last_of_[span] == reduction, complete, reduced);
       }
     }
+    FinishSum();
     SendTiedGradients();
   }
 
@@ -744,19 +746,34 @@ class Builder {
       if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = done;
     }
     if (recipe_.replicated && final) {
-      if (const Levels& levels = recipe_.replica_levels; levels.any()) {
-        emit(OpKind::kScatterGradients, levels.inside);
-        emit(OpKind::kAllReduce, levels.between);
-        emit(OpKind::kGatherGradients, levels.sums);
-      } else {
-        emit(OpKind::kAllReduce, kReplicaGroup);
+      const Levels& levels = recipe_.replica_levels;
+      if (levels.any()) emit(OpKind::kScatterGradients, levels.inside);
+      emit(OpKind::kAllReduce, levels.any() ? levels.between : kReplicaGroup);
+      if (recipe_.two_exchanges) {
+        FinishSum();
+        half_summed_ = done;
+        return;
       }
+      if (levels.any()) emit(OpKind::kGatherGradients, levels.sums);
     }
     if (OffloadsSlots() || (Offloads() && final)) {
       op.kind = OpKind::kOffload, op.group = -1, op.waits = {done};
       if (OffloadsSlots()) op.microbatch = event.microbatch;
       Emit(op);
       if (OffloadsSlots()) reduced[gradient_slot_[s]] = last();
+    }
+    last_reduction_ = last();
+  }
+
+  // Of the bucket before, while the newest one's first exchange travels.
+  void FinishSum() {
+    if (half_summed_ < 0) return;
+    Op op = ops_[half_summed_];
+    op.kind = OpKind::kFinishSum, op.waits = {std::exchange(half_summed_, -1)};
+    Emit(op);
+    if (const Levels& levels = recipe_.replica_levels; levels.any()) {
+      op.kind = OpKind::kGatherGradients, op.group = levels.sums, op.waits = {last()};
+      Emit(op);
     }
     last_reduction_ = last();
   }
@@ -814,6 +831,7 @@ class Builder {
   Schedule schedule_;
   std::vector<Op>& ops_ = schedule_.ops;
   int32_t last_reduction_ = -1;
+  int32_t half_summed_ = -1;  // the kAllReduce whose kFinishSum is to come
   static constexpr Ended None() {
     Ended none{};
     for (int32_t& op : none) op = -1;

@@ -40,8 +40,9 @@ struct ScheduleRecipe {
   int32_t microbatches = 1;
   Parameters parameters = Parameters::kWhole;
   Gradients gradients = Gradients::kWhole;
-  bool sharded = false;     // gradients go to their owners
-  bool replicated = false;  // gradients are summed over replicas
+  bool sharded = false;        // gradients go to their owners
+  bool replicated = false;     // gradients are summed over replicas
+  bool two_exchanges = false;  // by two exchanges each (Schedule::two_exchanges)
   Offloaded offloaded = Offloaded::kNothing;
   bool recompute = false;  // recompute a unit's saved activations for its backward, if it saves more than its input
   // What a recomputed unit keeps, its input, waits for its backward in host memory, unless the unit before keeps it as
@@ -79,7 +80,7 @@ struct ScheduleRecipe {
 // On an axis with two levels, parameters are gathered between nodes, then inside each; gradients are reduced inside,
 // then between: what leaves a node leaves it once. Either part has a stream of its own, so one bucket is reduced inside
 // while the one before it travels. Sums over replicas are scattered over those of a node, summed between nodes, and
-// gathered.
+// gathered. A sum of two exchanges begins its second one when the next bucket has begun its first.
 //
 // Where the order has phases of kBackwardWeights (zero bubble: Qi et al. 2024), the backward of units that split is
 // BackwardInputs, and BackwardWeights in that phase, by which gradients count as added; other units have a whole

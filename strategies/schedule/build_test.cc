@@ -128,6 +128,38 @@ TEST(Build, SumsOverReplicasAreScatteredSummedAndGathered) {
                                    "GatherGradients head on gather in replicas of a node, sums after 6"));
 }
 
+// The second exchange of a bucket comes when the first one of the next bucket is under way.
+TEST(Build, SumsOfTwoExchangesFinishOneBucketLater) {
+  const Inventory inventory = Layers(1);
+  const Schedule flat = Build(inventory, {.replicated = true, .two_exchanges = true});
+  EXPECT_TRUE(flat.two_exchanges);
+  EXPECT_EQ(Check(flat, inventory), absl::OkStatus());
+  const std::vector<std::string> lines = Lines(flat, inventory);
+  EXPECT_THAT(std::vector<std::string>(lines.begin() + 3, lines.end()),
+              testing::ElementsAre("Backward head m0",                                    // 3
+                                   "ReduceScalars on reduce in world after 3",            // 4
+                                   "AllReduce head on reduce in replicas after 3",        // 5
+                                   "Backward h.0 m0",                                     // 6
+                                   "AllReduce h.0 on reduce in replicas after 6",         // 7
+                                   "FinishSum head on reduce in replicas after 5",        // 8
+                                   "Backward embedding m0",                               // 9
+                                   "AllReduce embedding on reduce in replicas after 9",   // 10
+                                   "FinishSum h.0 on reduce in replicas after 7",         // 11
+                                   "FinishSum embedding on reduce in replicas after 10",  // 12
+                                   "GradientNorm after 12", "OptimizerStep"));
+  const Schedule levels =
+      Build(inventory, WithReplicaLevels({.replicated = true, .two_exchanges = true, .reduce_bytes = 1u << 30}));
+  EXPECT_EQ(Check(levels, inventory), absl::OkStatus());
+  const std::vector<std::string> one = Lines(levels, inventory);
+  EXPECT_THAT(
+      std::vector<std::string>(one.begin() + 7, one.end()),
+      testing::ElementsAre("ScatterGradients embedding..head on reduce in replicas of a node after 6",             // 7
+                           "AllReduce embedding..head on reduce between nodes in replicas between nodes after 7",  // 8
+                           "FinishSum embedding..head on reduce between nodes in replicas between nodes after 8",  // 9
+                           "GatherGradients embedding..head on gather in replicas of a node, sums after 9",        // 10
+                           "GradientNorm after 10", "OptimizerStep"));
+}
+
 // The head borrows from the embedding, which is gathered for its backward, too.
 TEST(Build, AFrozenFrontIsGatheredForItsForwardAlone) {
   const Inventory inventory = Frozen(Layers(2), 0, 2);
@@ -316,6 +348,7 @@ ScheduleRecipe Random(std::mt19937& random) {
   recipe.reduce_bytes = random() % 2 == 0 ? 0 : random() % (8 << 20);
   if (recipe.sharded && random() % 2 == 0) recipe = WithShardLevels(recipe);
   if (recipe.replicated && random() % 2 == 0) recipe = WithReplicaLevels(recipe);
+  recipe.two_exchanges = recipe.replicated && recipe.offloaded == Offloaded::kNothing && random() % 3 == 0;
   return recipe;
 }
 
@@ -573,6 +606,34 @@ TEST(Check, RefusesWhatTwoLevelsCanGetWrong) {
     ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
     test.spoil(schedule);
     EXPECT_THAT(std::string(Check(schedule, inventory).message()), testing::HasSubstr(test.rule));
+  }
+}
+
+TEST(Check, RefusesWhatTwoExchangesCanGetWrong) {
+  const Inventory inventory = Layers(3);
+  ScheduleRecipe recipe = FullShard();
+  recipe.replicated = recipe.two_exchanges = true;
+  const ScheduleRecipe levels = WithReplicaLevels(recipe);
+  const std::vector<Spoilt> cases = {
+      {"is not finished", [](Schedule& s) { Drop(Find(s, OpKind::kFinishSum, 1)); }},
+      {"is not finished",  // when the norm is taken
+       [](Schedule& s) { Swap(Find(s, OpKind::kFinishSum, 0), Find(s, OpKind::kGradientNorm, -1)); }},
+      {"has no such sum to finish", [](Schedule& s) { s.two_exchanges = false; }},
+      {"has no such sum to finish",
+       [](Schedule& s) { s.ops.insert(Find(s, OpKind::kGradientNorm, -1), *Find(s, OpKind::kFinishSum, 1)); }},
+      {"has no such sum to finish",
+       [](Schedule& s) { Swap(Find(s, OpKind::kFinishSum, 1), Find(s, OpKind::kAllReduce, 1)); }},
+      {"has no such sum to finish", [](Schedule& s) { Find(s, OpKind::kFinishSum, 1)->group = kShardGroup; }},
+      {"has no such sum to finish", [](Schedule& s) { ++Find(s, OpKind::kFinishSum, 1)->unit_end; }},
+      {"does not wait for", [](Schedule& s) { Find(s, OpKind::kFinishSum, 1)->waits.clear(); }},
+  };
+  for (const bool two_levels : {false, true}) {
+    for (const Spoilt& test : cases) {
+      Schedule schedule = Build(inventory, two_levels ? levels : recipe);
+      ASSERT_EQ(Check(schedule, inventory), absl::OkStatus());
+      test.spoil(schedule);
+      EXPECT_THAT(std::string(Check(schedule, inventory).message()), testing::HasSubstr(test.rule)) << two_levels;
+    }
   }
 }
 

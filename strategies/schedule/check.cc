@@ -110,6 +110,7 @@ class Checker {
         scattered_at_(units_),
         reduced_at_(units_),
         all_reduced_at_(units_),
+        half_summed_at_(units_),
         stepped_at_(units_),
         not_offloaded_(units_),
         outdated_(units_),
@@ -337,8 +338,13 @@ class Checker {
       case GradientUse::kScatter:
         return Scatter(op);
       case GradientUse::kAllReduce:
+        for (int32_t owner = op.unit; owner < op.unit_end && schedule_.two_exchanges; ++owner) {
+          half_summed_at_[owner] = at_;
+        }
         if (AxesOf(op.group) == kReplicasBetween) return AllReduceParts(op);
         return reduces_ ? AllReduceOwned(op) : Reduce(op);
+      case GradientUse::kFinishSum:
+        return FinishSum(op);
       case GradientUse::kGather:
         return GatherSums(op);
       case GradientUse::kOffload:
@@ -604,7 +610,31 @@ class Checker {
     }
     return absl::OkStatus();
   }
+  // Its exchanges are those of the sum that it completes.
+  absl::Status FinishSum(const Op& op) {
+    for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
+      const std::optional<size_t> half = std::exchange(half_summed_at_[owner], std::nullopt);
+      const Op* const begun = half.has_value() ? &schedule_.ops[*half] : nullptr;
+      if (begun == nullptr || begun->group != op.group || begun->unit != op.unit || begun->unit_end != op.unit_end) {
+        return Wrong("reduction", absl::StrCat(inventory_.units(owner).name(), " has no such sum to finish"));
+      }
+      if (absl::Status s = MustFollow(*half); !s.ok()) return s;
+      all_reduced_at_[owner] = at_;
+      if (!reduces_ && AxesOf(op.group) != kReplicasBetween) reduced_at_[owner] = at_;
+    }
+    gradients_.push_back(at_);
+    return absl::OkStatus();
+  }
+  std::optional<std::string> HalfSummed(int32_t begin, int32_t end) const {
+    for (int32_t u = begin; u < end; ++u) {
+      if (half_summed_at_[u].has_value())
+        return absl::StrCat("the sum of ", inventory_.units(u).name(), " is not finished");
+    }
+    return std::nullopt;
+  }
+
   absl::Status GatherSums(const Op& op) {
+    if (const auto half = HalfSummed(op.unit, op.unit_end); half.has_value()) return Wrong("reduction", *half);
     if (AxesOf(op.group) != kReplicasInside) return Wrong("groups", "not the replicas of a node");
     for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
       if (!scattered_at_[owner].has_value() || !all_reduced_at_[owner].has_value()) {
@@ -647,6 +677,7 @@ class Checker {
   }
 
   absl::Status Offload(const Op& op) {
+    if (const auto half = HalfSummed(op.unit, op.unit_end); half.has_value()) return Wrong("reduction", *half);
     for (int32_t owner = op.unit; owner < op.unit_end; ++owner) {
       const std::string& name = inventory_.units(owner).name();
       if (Distributed() && !not_offloaded_[owner] && trained_[owner]) {
@@ -723,7 +754,10 @@ class Checker {
     return absl::OkStatus();
   }
 
-  absl::Status AfterAllGradients() const { return MustFollowAll(gradients_); }
+  absl::Status AfterAllGradients() const {
+    if (const auto half = HalfSummed(0, units_); half.has_value()) return Wrong("reduction", *half);
+    return MustFollowAll(gradients_);
+  }
 
   // Whether a backward was begun and not completed.
   bool Deferred() const {
@@ -804,7 +838,8 @@ class Checker {
   std::vector<std::optional<size_t>> gathered_at_, fetched_at_, opened_at_;  // by unit: the op, while it is
   // By unit: the first of two levels, until the last.
   std::vector<std::optional<size_t>> between_at_, inside_at_, scattered_at_;
-  std::vector<std::optional<size_t>> reduced_at_, all_reduced_at_, stepped_at_;  // by unit: the last op
+  std::vector<std::optional<size_t>> reduced_at_, all_reduced_at_, half_summed_at_,
+      stepped_at_;                   // by unit: the last op
   std::vector<bool> not_offloaded_;  // by unit: gradients were reduced, and are not in host memory
   std::vector<bool> outdated_;       // by unit: the device has its parameters as before the step
   std::vector<std::optional<int32_t>> slot_of_, gradient_slot_of_;  // by unit

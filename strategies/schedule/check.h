@@ -24,7 +24,8 @@ namespace muster {
 //    microbatch) enters exactly one reduction of its owner, after its backward: a tied tensor has one from its own unit
 //    and one from each that borrows it. Where there are both, every unit's kAllReduce comes once, after its last
 //    kReduce. A gradient outside of the slots is reduced once: a second reduction would add sums twice. Without any,
-//    every gradient stays where it is
+//    every gradient stays where it is. Where sums have two exchanges, every kAllReduce has one kFinishSum of the same
+//    units and group, after it and before anything that reads the sum
 //  - step: one kGradientNorm, then one kOptimizerStep, after every backward and reduction; no parameter is used
 //    after it. A schedule without a backward, such as an evaluation, has neither
 //  - streams: an op begins after the ends of what it waits for; ops of a stream end in their order, and those that

@@ -50,6 +50,7 @@ enum class OpKind : uint8_t {
   kReduceInside,      // gradients of units [unit, unit_end), at the rank of each node that has the owner's place
   kScatterGradients,  // of those that this rank's shard owns of the units, a part to each replica of the node
   kGatherGradients,   // those parts, summed over replicas, to all replicas of the node
+  kFinishSum,         // the second half of kAllReduce, where a compressed sum has two exchanges
   kEnd,               // not an op: the number of kinds
 };
 inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kEnd);
@@ -129,6 +130,7 @@ enum class GradientUse : uint8_t {
   kAllReduce,     // sums over replicas what an owner has; all of it, where a schedule has no kReduce
   kScatter,       // the same over those of a node, a part at each, for kAllReduce
   kGather,        // the parts after it
+  kFinishSum,     // kAllReduce has only begun: completes it
   kOffload,       // adds what an owner has to its gradients in host memory; frees their slot, unless kReduce did
   kMeasure,       // takes the norm of all of them
   kApply,         // updates parameters with them
@@ -436,6 +438,13 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .group = GroupUse::kRequired,
      .gradients = GradientUse::kGather,
      .payload = Payload::kGradientParts},
+    {.kind = OpKind::kFinishSum,
+     .name = "FinishSum",
+     .stream = Stream::kReduce,
+     .scope = OpScope::kUnits,
+     .group = GroupUse::kRequired,
+     .gradients = GradientUse::kFinishSum,
+     .payload = Payload::kOwnedGradients},
 }};
 
 // Also catches a missing row: the array would end in an empty one.

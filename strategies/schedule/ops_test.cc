@@ -92,6 +92,8 @@ TEST(Ops, TableIsTheExpectedOne) {
        no_parameters, GradientUse::kScatter, false, 0, Payload::kGradientParts, 0, none},
       {OpKind::kGatherGradients, "GatherGradients", Stream::kGather, OpScope::kUnits, must, no_slot, no_pass,
        no_parameters, GradientUse::kGather, false, 0, Payload::kGradientParts, 0, none},
+      {OpKind::kFinishSum, "FinishSum", Stream::kReduce, OpScope::kUnits, must, no_slot, no_pass,
+       no_parameters, GradientUse::kFinishSum, false, 0, Payload::kOwnedGradients, 0, none},
   };
   // clang-format on
   ASSERT_EQ(kOpTable.size(), expected.size());
@@ -106,6 +108,7 @@ TEST(Ops, KindsKeepTheirNumbers) {
   EXPECT_EQ(static_cast<int>(OpKind::kSnapshot), 15);
   EXPECT_EQ(static_cast<int>(OpKind::kFetchInput), 18);
   EXPECT_EQ(static_cast<int>(OpKind::kGatherBetween), 27);
+  EXPECT_EQ(static_cast<int>(OpKind::kFinishSum), 31);
 }
 
 TEST(Ops, NamesDiffer) {

@@ -132,6 +132,7 @@ std::string Digest(const Schedule& schedule) {
       absl::StrAppend(&canonical, "tied ", tied.parameters, " ", tied.gradient, "\n");
     }
   }
+  if (schedule.two_exchanges) canonical += "two exchanges\n";
   for (const Op& op : schedule.ops) {
     absl::StrAppend(&canonical, static_cast<int>(op.kind), " ", op.unit, " ", op.unit_end, " ", op.microbatch, " ",
                     static_cast<int>(op.stream), " ", op.group, " ");

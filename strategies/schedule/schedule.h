@@ -55,6 +55,7 @@ struct Schedule {
   // For inputs of recomputed units: on the device, to which they return, and in host memory.
   int32_t input_slots = 0, host_input_slots = 0;
   int32_t activation_slots = 0;  // for activations and gradients that come from other stages of a pipeline
+  bool two_exchanges = false;    // a sum over replicas takes two: each kAllReduce has its kFinishSum
   std::vector<GroupSpec> groups = CommonGroups();  // by Op::group; then a stage's edges, then LevelGroups
   std::vector<ChunkEdges> edges = {};              // by chunk of the inventory; empty: the whole model is here
   std::vector<TiedEdges> tied = {};                // by tied tensor of the inventory (Inventory.tied)

@@ -40,6 +40,7 @@ TEST(Schedule, DigestIsPinnedAndSeesEveryField) {
       [](Schedule& s) { s.input_slots = 1; },
       [](Schedule& s) { s.host_input_slots = 1; },
       [](Schedule& s) { s.microbatches = 2; },
+      [](Schedule& s) { s.two_exchanges = true; },
       [](Schedule& s) { s.ops[0].kind = OpKind::kGather; },
       [](Schedule& s) { s.ops[0].unit = 1; },
       [](Schedule& s) { s.ops[0].unit_end = 1; },

@@ -40,7 +40,8 @@ std::set<uint64_t> StagesOf(const std::string& phase) {
   if (phase == "forward") return {At(OpKind::kForward)};
   if (phase == "gather") return {At(OpKind::kGather), At(OpKind::kGatherBetween)};
   if (phase == "backward") return {At(OpKind::kBackward)};
-  if (phase == "reduce") return {At(OpKind::kReduce), At(OpKind::kAllReduce), At(OpKind::kReduceInside)};
+  if (phase == "reduce")
+    return {At(OpKind::kReduce), At(OpKind::kAllReduce), At(OpKind::kReduceInside), At(OpKind::kFinishSum)};
   if (phase == "optimizer") return {At(OpKind::kGradientNorm), At(OpKind::kOptimizerStep)};
   if (phase == "checkpoint") return {rundir::kCheckpointing};
   return {};
@@ -49,12 +50,15 @@ std::set<uint64_t> StagesOf(const std::string& phase) {
 std::string ParallelText(const std::string& strategy) {
   if (strategy == "pipeline") return "parallel: {pipeline: 2}\n";
   if (strategy == "levels") return "communication: {hierarchy: always}\n";
+  if (strategy == "sparse") return "communication: {hierarchy: always, compression: {kind: top_k, ratio: 0.05}}\n";
+  if (strategy == "thin") return "communication: {compression: {kind: power_sgd}}\n";
   return strategy == "tensor" ? "parallel: {tensor: 2, sequence_parallel: true}\n" : "";
 }
 
 std::string StrategyText(const std::string& strategy) {
   if (strategy == "zero1") return "kind: zero, stage: 1";
   if (strategy == "zero3") return "kind: zero, stage: 3";
+  if (strategy == "sparse" || strategy == "thin") return "kind: ddp";
   if (!ParallelText(strategy).empty()) return "kind: fsdp";  // of the ranks inside
   return "kind: " + strategy;
 }

@@ -99,5 +99,11 @@ TEST(RankFault, BetweenNodesIsFoundAndRecoveredFrom) {
       {{{FaultKind::kFreeze, "gather", "levels", 4, 3, 30}}, {{FaultKind::kKill, "reduce", "levels", 4, 0, 20}}}, 2);
 }
 
+// Their checkpoints have what each replica keeps, which the weights after it depend on.
+TEST(RankFault, InCompressedSumsIsFoundAndRecoveredFrom) {
+  AreFoundAndRecoveredFrom(
+      {{{FaultKind::kKill, "reduce", "sparse", 4, 1, 30}}, {{FaultKind::kFreeze, "reduce", "thin", 3, 2, 30}}}, 2);
+}
+
 }  // namespace
 }  // namespace muster::faults

@@ -24,9 +24,11 @@
 #include "absl/time/clock.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
+#include "strategies/compression.h"
 #include "strategies/optimizer_plan.h"
 #include "worker/engine/attention.h"
 #include "worker/engine/check_config.h"
+#include "worker/engine/compressed_sums.h"
 #include "worker/engine/cpu_allocator.h"
 #include "worker/engine/dtype.h"
 #include "worker/engine/exchanges.h"
@@ -218,6 +220,7 @@ class CompiledEngine final : public Engine {
   std::optional<ReceivedActivations> received_;                   // none: there are no other stages
   std::optional<units::Bf16Gemms> bf16_gemms_;                    // none: there are no such matrices
   std::map<int32_t, std::unique_ptr<FlatOptimizer>> optimizers_;  // by the first unit of their OptimizerStep
+  std::optional<CompressedSums> sums_;                            // none: they are exact
   std::optional<engine::State> state_;
   Recorder recorder_;
   std::unique_ptr<Queue> queue_;
@@ -455,9 +458,9 @@ void CompiledEngine::ShareBuffers() {
 
 void CompiledEngine::MakeState() {
   SetUpdateState(FirstUpdateState(config_.train));
-  state_.emplace(&storage_->extents(), /*copy_all=*/config_.streams);
+  state_.emplace(&storage_->extents(), /*copy_all=*/config_.streams, CoordinateOf(config_.mesh, config_.rank).replica);
   state_->AddParameters();
-  const Optimizer& options = config_.train.optimizer();
+  const Optimizer options = strategies::AppliedOptimizer(config_.train, strategies::SumsOverReplicas(config_.schedule));
   const auto whole = [&](int32_t unit, const Tensor& tensor) {
     return strategies::IsUpdatedWhole(options, config_.inventory, unit, tensor);
   };
@@ -476,6 +479,10 @@ void CompiledEngine::MakeState() {
       part.begin += storage_->FirstTrained(unit);
       state_->Add(part);
     }
+  }
+  if (strategies::Compresses(config_.train.communication()) && strategies::SumsOverReplicas(config_.schedule)) {
+    sums_.emplace(config_, *storage_, device_);
+    sums_->AddTo(*state_);
   }
   for (int32_t u = 0; u < config_.inventory.units_size(); ++u) {
     const Unit& unit = config_.inventory.units(u);
@@ -597,7 +604,9 @@ std::shared_ptr<CompiledEngine::StepWork> CompiledEngine::WorkOf(const Batch& ba
                                          .microbatches = &*work->microbatches,
                                          .tensors = &work->tensors,
                                          .update = [this, own = work.get()](const Op& op) { Optimize(*own, op); },
-                                         .device = device_});
+                                         .device = device_,
+                                         .sums = sums_.has_value() ? &*sums_ : nullptr,
+                                         .step = at_.step - 1});
   // A step of another shape, as the last one of an epoch, does not cost the graph.
   if (config_.recorded && (recorded_ == nullptr || recorded_->graph == nullptr)) recorded_ = work;
   return work;

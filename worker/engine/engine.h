@@ -116,6 +116,7 @@ struct StateView {
   absl::Span<float> values;     // host memory; of what is on a GPU a copy made by Pull() and written back by Push()
   absl::Span<uint16_t> bf16;    // in place of `values`: parameters that are stored so
   bool counts = true;           // checkpoints take it from this rank: no rank with another share has the same
+  int32_t replica = -1;  // whose it is, where each has its own, and a model's is the sum of them all; -1: it is not so
 };
 
 class Engine {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "strategies/compression.h"
 #include "worker/engine/optimizer.h"
 
 namespace muster::engine {
@@ -63,6 +64,7 @@ absl::Status CheckRecorded(const Config& config) {
     return refuse("offload copies by the host, which waits for the device");
   }
   if (!config.decide_on_device && !config.streams && !config.cuda) return refuse("the host decides about the update");
+  if (strategies::Compresses(train.communication())) return refuse("compressed sums depend on the step");
   if (config.plugin != nullptr) return refuse("a custom model's modules may read the device from the host");
   if (!TakesRateFromDevice(train.optimizer())) {
     return refuse("this optimizer computes with the learning rate on the host; adamw and sgd do not");

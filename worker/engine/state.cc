@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 #ifdef MUSTER_CUDA
@@ -81,6 +82,31 @@ void State::Add(const StatePart& part) {
   }
 }
 
+void State::AddOfReplica(const std::string& kind, int64_t own, const at::Tensor& values) {
+  Kind& of = KindOf(kind);
+  for (const OwnedExtent& extent : *extents_) {
+    if (extent.own < 0) continue;
+    const int64_t begin = std::max(own, extent.own), end = std::min(own + values.numel(), extent.own + extent.length);
+    if (begin >= end) continue;
+    OwnedExtent part = extent;
+    part.begin += begin - extent.own;
+    AddState(of, part, values.narrow(0, begin - own, end - begin));
+    of.states.back().of_replica = true;
+  }
+}
+
+void State::AddFactorOfReplica(const std::string& kind, int64_t own, const at::Tensor& values) {
+  for (const OwnedExtent& extent : *extents_) {
+    if (extent.own != own) continue;
+    AddState(KindOf(kind), {.tensor = extent.tensor,
+                            .shape = {values.sizes().begin(), values.sizes().end()},
+                            .values = values.view({-1}),
+                            .counts = extent.counts,
+                            .of_replica = true});
+    return;
+  }
+}
+
 void State::AddBuffer(const Tensor* tensor, const at::Tensor& values) {
   AddState(KindOf(kBufferKind),
            {.tensor = tensor, .shape = {tensor->shape().begin(), tensor->shape().end()}, .values = values});
@@ -102,8 +128,9 @@ template <typename Visit>
 void State::ForEachCopy(Which which, const Visit& visit) {
   Allocate();
   for (const Kind& kind : kinds_) {
-    if (which != Which::kAll && (kind.name == kBufferKind) != (which == Which::kBuffers)) continue;
     for (const OwnedState& state : kind.states) {
+      const bool in_passes = kind.name == kBufferKind || state.of_replica;
+      if (which != Which::kAll && in_passes != (which == Which::kPasses)) continue;
       if (state.begin >= 0) visit(state.values, CopyOf(state));
     }
   }
@@ -117,7 +144,7 @@ std::vector<StateView> State::Views() {
       const at::Tensor host = state.begin >= 0 ? CopyOf(state) : state.values;
       StateView& view = views.emplace_back();
       view.kind = kind.name, view.tensor = state.tensor->name(), view.shape = state.shape, view.begin = state.first;
-      view.box = state.box, view.counts = state.counts;
+      view.box = state.box, view.counts = state.counts, view.replica = state.of_replica ? replica_ : -1;
       const size_t elements = static_cast<size_t>(host.numel());
       if (IsNarrow(host)) {
         view.bf16 = absl::MakeSpan(static_cast<uint16_t*>(host.mutable_data_ptr()), elements);
@@ -129,12 +156,12 @@ std::vector<StateView> State::Views() {
   return views;
 }
 
-void State::BuffersToHost() { ForEachCopy(Which::kBuffers, CopyToHost); }
-void State::OwnedToHost() { ForEachCopy(Which::kOwned, CopyToHost); }
+void State::BuffersToHost() { ForEachCopy(Which::kPasses, CopyToHost); }
+void State::OwnedToHost() { ForEachCopy(Which::kUpdate, CopyToHost); }
 
 std::vector<Access> State::OwnedToHostAccesses() {
   std::vector<Access> accesses;
-  ForEachCopy(Which::kOwned, [&](const at::Tensor& values, const at::Tensor& copy) {
+  ForEachCopy(Which::kUpdate, [&](const at::Tensor& values, const at::Tensor& copy) {
     accesses.push_back(Reads(values));
     accesses.push_back(Writes(copy));
   });

@@ -18,10 +18,15 @@ namespace muster::engine {
 class State {
  public:
   // `extents` outlive the state. Views are of a copy in host memory of what is on a GPU; `copy_all`: of everything.
-  State(const std::vector<OwnedExtent>* extents, bool copy_all) : extents_(extents), copy_all_(copy_all) {}
+  State(const std::vector<OwnedExtent>* extents, bool copy_all, uint32_t replica)
+      : extents_(extents), copy_all_(copy_all), replica_(static_cast<int32_t>(replica)) {}
   void AddParameters();
   // Parts of one kind come in the order of the elements.
   void Add(const StatePart& part);
+  // What a step's passes change, of the trained elements from `own` on; each replica has its own.
+  void AddOfReplica(const std::string& kind, int64_t own, const at::Tensor& values);
+  // Likewise a factor of the tensor whose trained elements begin at `own`.
+  void AddFactorOfReplica(const std::string& kind, int64_t own, const at::Tensor& values);
   // Of kind "buffer". `tensor` outlives the state.
   void AddBuffer(const Tensor* tensor, const at::Tensor& values);
   bool live() const { return live_; }  // some Views are of what training changes
@@ -41,7 +46,7 @@ class State {
     at::Tensor values;
     uint64_t first = 0;  // element of `box`
     models::FlatBox box = {};
-    bool counts = true;
+    bool counts = true, of_replica = false;
     int64_t begin = -1;  // in the copy, whose elements have 4 bytes; -1: there is none
   };
   struct Kind {
@@ -50,7 +55,7 @@ class State {
   };
   Kind& KindOf(const std::string& name);
   void Allocate();
-  enum class Which { kAll, kBuffers, kOwned };
+  enum class Which { kAll, kPasses, kUpdate };  // by what changes it
   // Of what has a copy: visit(values, its copy).
   template <typename Visit>
   void ForEachCopy(Which which, const Visit& visit);
@@ -60,6 +65,7 @@ class State {
 
   const std::vector<OwnedExtent>* const extents_;
   const bool copy_all_;
+  const int32_t replica_;
   std::vector<Kind> kinds_;
   int64_t elements_ = 0;             // that have a copy
   bool gpu_ = false, live_ = false;  // some are on a GPU, or have no copy

@@ -47,20 +47,22 @@ std::unique_ptr<collectives::Work> Reduced(const StepContext& c, const Op& op) {
                  : group.ReduceShares(c.storage->GradientShares(op, buffers));
 }
 
+// Between nodes, of the part that this rank has of its node's sum.
 bool SumsParts(const StepContext& c, const Op& op) { return AxesOf(c.config->schedule, op.group) == kReplicasBetween; }
 
-// Between nodes, of the part that this rank has of its node's sum.
+void EndSum(const StepContext& c, const Op& op) {
+  if (c.sums != nullptr) c.sums->End(op);
+  if (!SumsParts(c, op)) c.storage->EndSum(op);
+}
+
 Works AllReduced(const StepContext& c, const Op& op) {
-  Works works;
-  if (!SumsParts(c, op)) {
-    c.storage->BeginSum(op);
-    for (const at::Tensor& owned : c.storage->Summed(op)) works.push_back(GroupOf(c, op).AllReduce(owned));
-    return works;
-  }
+  if (!SumsParts(c, op)) c.storage->BeginSum(op);
+  if (c.sums != nullptr) return c.sums->Begin(op, c.step);
   const Mesh& mesh = c.config->mesh;
   const auto place = static_cast<int>(CoordinateOf(mesh, c.config->rank).replica % mesh.replicas_inside);
-  for (const collectives::RankShare& part : c.storage->SummedParts(op)) {
-    if (part.root == place) works.push_back(GroupOf(c, op).AllReduce(part.values));
+  Works works;
+  for (const Storage::Summed& range : c.storage->SummedIn(op, place)) {
+    works.push_back(GroupOf(c, op).AllReduce(range.values));
   }
   return works;
 }
@@ -165,10 +167,12 @@ StepTasks::Handler StepTasks::HandlerOf(OpKind kind) {
       };
     case OpKind::kAllReduce:
       return [](const StepContext& c, const Op& op) {
-        return Communicates([&] { return AllReduced(c, op); },
-                            [&] {
-                              if (!SumsParts(c, op)) c.storage->EndSum(op);
-                            });
+        if (c.config->schedule.two_exchanges) return Communicates([&] { return AllReduced(c, op); });
+        return Communicates([&] { return AllReduced(c, op); }, [&] { EndSum(c, op); });
+      };
+    case OpKind::kFinishSum:
+      return [](const StepContext& c, const Op& op) {
+        return Communicates([&] { return c.sums->Continue(op); }, [&] { EndSum(c, op); });
       };
     case OpKind::kGatherGradients:
       return [](const StepContext& c, const Op& op) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strategies/schedule/schedule.h"
+#include "worker/engine/compressed_sums.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/in_flight_microbatches.h"
 #include "worker/engine/queue.h"
@@ -29,6 +30,8 @@ class StepTasks {
     StepTensors* tensors;                   // null: an evaluation, which has no op of OpScope::kStep
     std::function<void(const Op&)> update;  // the optimizer's
     at::Device device = at::kCPU;
+    CompressedSums* sums = nullptr;  // null: sums are exact
+    uint64_t step = 0;               // steps before this one
   };
   explicit StepTasks(Context context) : context_(std::move(context)) {}
 

@@ -582,27 +582,43 @@ void Storage::BeginSum(const Op& op) {
   OfUnits(travelling_, trained_.begin, op).copy_(OfUnits(gradients_, trained_.begin, op));
 }
 
-std::vector<at::Tensor> Storage::Summed(const Op& op) const {
-  if (own_gradients_.defined()) return {OfUnits(own_gradients_, trained_.own_begin, op)};
-  if (OwnsAll()) return {OfUnits(travelling_.defined() ? travelling_ : gradients_, trained_.begin, op)};
-  std::vector<at::Tensor> owned;
-  for (const Mine& mine : trained_.MineOf(op.unit, op.unit_end)) owned.push_back(OwnedGradient(mine));
+std::vector<Storage::Summed> Storage::AllSummed(const Op& op) const {
+  if (own_gradients_.defined()) return {{OfUnits(own_gradients_, trained_.own_begin, op), FirstTrained(op.unit)}};
+  if (OwnsAll()) {
+    return {{OfUnits(travelling_.defined() ? travelling_ : gradients_, trained_.begin, op), FirstTrained(op.unit)}};
+  }
+  std::vector<Summed> owned;
+  for (const Mine& mine : trained_.MineOf(op.unit, op.unit_end)) owned.push_back({OwnedGradient(mine), mine.own});
   return owned;
 }
 
 // Whole vectors of 64 bytes.
-std::vector<collectives::RankShare> Storage::SummedParts(const Op& op) const {
+Storage::Stretch Storage::PartOf(int64_t elements, int64_t place) const {
   constexpr int64_t kVector = 16;
+  const int64_t vectors = (elements + kVector - 1) / kVector, ranks = replicas_inside_;
+  const auto at = [&](int64_t part) { return std::min(elements, vectors * part / ranks * kVector); };
+  return {at(place), at(place + 1) - at(place)};
+}
+
+std::vector<collectives::RankShare> Storage::SummedParts(const Op& op) const {
   std::vector<collectives::RankShare> parts;
-  for (const at::Tensor& whole : Summed(op)) {
-    const int64_t vectors = (whole.numel() + kVector - 1) / kVector, ranks = replicas_inside_;
-    for (int64_t r = 0; r < ranks; ++r) {
-      const int64_t begin = std::min(whole.numel(), vectors * r / ranks * kVector),
-                    end = std::min(whole.numel(), vectors * (r + 1) / ranks * kVector);
-      parts.push_back({whole.narrow(0, begin, end - begin), static_cast<int>(r)});
+  for (const Summed& whole : AllSummed(op)) {
+    for (int64_t r = 0; r < static_cast<int64_t>(replicas_inside_); ++r) {
+      const Stretch part = PartOf(whole.values.numel(), r);
+      parts.push_back({whole.values.narrow(0, part.begin, part.length), static_cast<int>(r)});
     }
   }
   return parts;
+}
+
+std::vector<Storage::Summed> Storage::SummedIn(const Op& op, int place) const {
+  std::vector<Summed> summed = AllSummed(op);
+  if (AxesOf(op) != kReplicasBetween) return summed;
+  for (Summed& of : summed) {
+    const Stretch part = PartOf(of.values.numel(), place);
+    of = {of.values.narrow(0, part.begin, part.length), of.own + part.begin};
+  }
+  return summed;
 }
 
 void Storage::EndSum(const Op& op) {
@@ -691,6 +707,7 @@ std::vector<Access> Storage::Accesses(const Op& op) const {
     case GradientUse::kScatter:
     case GradientUse::kAllReduce:
     case GradientUse::kGather:
+    case GradientUse::kFinishSum:
       each_unit([&](int32_t u) {
         // What one shard owns is summed in place.
         if (traits.gradients != GradientUse::kReduce && !OwnsAll()) return;

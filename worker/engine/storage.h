@@ -116,11 +116,16 @@ class Storage {
   // Such buffers of an even op, as wholes of its group.
   std::vector<at::Tensor> Wholes(const Op& op, std::vector<at::Tensor> buffers) const;
   void EndReduce(const Op& op);
-  // The owned gradients, as they are summed over replicas, between BeginSum and EndSum; and the part of each of them
-  // that each replica of this node sums with other nodes.
+  // The owned gradients, as they are summed over replicas, between BeginSum and EndSum; the part of each of them that
+  // each replica of this node sums with other nodes; and what the rank in `place` of its node sums in the op's group.
   void BeginSum(const Op& op);
-  std::vector<at::Tensor> Summed(const Op& op) const;
+  struct Summed {
+    at::Tensor values;
+    int64_t own = 0;  // index of the first among all trained elements that the rank owns
+  };
+  std::vector<Summed> AllSummed(const Op& op) const;
   std::vector<collectives::RankShare> SummedParts(const Op& op) const;
+  std::vector<Summed> SummedIn(const Op& op, int place) const;
   void EndSum(const Op& op);
 
   // Of tied tensors (Inventory.tied) that the op moves between stages: what is sent, or received into. TiedGradients of
@@ -164,6 +169,10 @@ class Storage {
   };
   bool OwnsAll() const { return table_->shards() == 1; }
   Axes AxesOf(const Op& op) const { return muster::AxesOf(*schedule_, op.group); }
+  struct Stretch {
+    int64_t begin = 0, length = 0;
+  };
+  Stretch PartOf(int64_t elements, int64_t place) const;
   std::optional<uint32_t> RootOf(const Op& op, uint32_t owner) const;
   int64_t PlaceFrozenVectors();
   void FindParts();

@@ -272,9 +272,14 @@ inline absl::StatusOr<StepResult> TakeStep(const Trial& trial, uint32_t rank, En
   return issued.ok() ? engine.Await() : issued;
 }
 
+// Names what each replica has for itself by it.
+inline std::string StateName(const StateView& view) {
+  return absl::StrCat(view.kind, view.replica < 0 ? "" : absl::StrCat(" of replica ", view.replica), " ", view.tensor);
+}
+
 inline void Load(const Leg& leg, Engine& engine) {
   for (StateView& view : engine.State()) {
-    const std::vector<float>& all = leg.from->state.at(view.kind + " " + view.tensor);
+    const std::vector<float>& all = leg.from->state.at(StateName(view));
     for (size_t i = 0; i < view.values.size(); ++i) view.values[i] = all[view.box.Whole(view.begin + i)];
     for (size_t i = 0; i < view.bf16.size(); ++i) {
       view.bf16[i] = c10::BFloat16(all[view.box.Whole(view.begin + i)]).x;
@@ -313,7 +318,7 @@ inline void RunRank(const Trial& trial, uint32_t rank, const Leg& leg, Engine& e
   for (const StateView& view : engine.State()) {
     uint64_t elements = 1;
     for (const uint64_t n : view.shape) elements *= n;
-    std::vector<float>& tensor = curve.state[view.kind + " " + view.tensor];
+    std::vector<float>& tensor = curve.state[StateName(view)];
     tensor.resize(elements, std::nanf(""));
     for (size_t i = 0; i < view.values.size(); ++i) tensor[view.box.Whole(view.begin + i)] = view.values[i];
     for (size_t i = 0; i < view.bf16.size(); ++i) {

@@ -37,6 +37,8 @@ Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t s
   *manifest.mutable_inventory() = rank.program.inventory;
   manifest.set_attention(rank.engine->attention());
   *manifest.mutable_update() = rank.engine->update_state();
+  for (NamedState& state : StatesOfReplicas(*rank.engine)) *manifest.add_states() = std::move(state);
+  if (!manifest.states().empty()) manifest.set_replicas(rank.program.layout.mesh.replica);
   return manifest;
 }
 
@@ -120,7 +122,7 @@ class Checkpointer::Writing {
 
   absl::Status AwaitShards() {
     absl::Duration pause = kFirstLook;
-    for (uint32_t shard = 0; shard < manifest_->table().shards();) {
+    for (uint32_t shard = 0; shard < checkpoint::Files(*manifest_);) {
       if (checkpoint::ShardIsWritten(path_, name_, shard)) {
         ++shard;
         continue;
@@ -153,12 +155,13 @@ class Checkpointer::Writing {
   std::thread thread_;
 };
 
-Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank) : assignment_(assignment), rank_(rank) {
+Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank)
+    : assignment_(assignment), rank_(rank), every_replica_(!StatesOfReplicas(*rank.engine).empty()) {
   const Checkpoint& options = assignment.spec().train().checkpoint();
   // What lies on a GPU is copied by BeginPull(). Without periodic checkpoints, the first request allocates the copy.
   if (!writes() || !rank_.engine->state_is_live() || (options.has_async() && !options.async())) return;
   if (options.every_steps() > 0 || options.every_seconds() > 0)
-    copy_.emplace(RunsToWrite(*rank_.engine, WritesBuffers()));
+    copy_.emplace(RunsToWrite(*rank_.engine, WritesBuffers(), OfFirstReplica()));
   if (copy_.has_value() && !copy_->fits()) {
     LogWarn("asynchronous checkpoints are off, so training waits for each write", {{"reason", copy_->why()}});
   }
@@ -166,22 +169,24 @@ Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank) : assignmen
 
 Checkpointer::~Checkpointer() = default;
 
-bool Checkpointer::writes() const {
-  const RankRole& role = rank_.program.layout.roles[assignment_.key().rank()];
-  return role.replica() == 0 && !path().empty();
+bool Checkpointer::OfFirstReplica() const {
+  return rank_.program.layout.roles[assignment_.key().rank()].replica() == 0;
 }
+
+bool Checkpointer::writes() const { return !path().empty() && (every_replica_ || OfFirstReplica()); }
 
 bool Checkpointer::WritesBuffers() const {
   const strategies::Layout& layout = rank_.program.layout;
   const uint32_t rank = assignment_.key().rank();
-  return writes() && strategies::ShardInStage(layout, rank) == 0 && layout.roles[rank].tensor() == 0;
+  return writes() && OfFirstReplica() && strategies::ShardInStage(layout, rank) == 0 &&
+         layout.roles[rank].tensor() == 0;
 }
 
 absl::Status Checkpointer::Begin(uint64_t step, uint64_t samples_consumed) {
   const Checkpoint& options = assignment_.spec().train().checkpoint();
   if (options.has_async() && !options.async()) return Write(step, samples_consumed);
   if (!rank_.engine->state_is_live()) return Start(step, samples_consumed, /*copy=*/false);
-  if (!copy_.has_value()) copy_.emplace(RunsToWrite(*rank_.engine, WritesBuffers()));
+  if (!copy_.has_value()) copy_.emplace(RunsToWrite(*rank_.engine, WritesBuffers(), OfFirstReplica()));
   if (!copy_->fits()) return Write(step, samples_consumed);
   return Start(step, samples_consumed, /*copy=*/true);
 }
@@ -199,14 +204,16 @@ absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool 
   const absl::Status own = before.ok() ? Explain(name, Prepare(name)) : before;
   const absl::Status all = Agree(own);
   if (!all.ok()) return own.ok() ? Explain(name, all) : own;
-  std::vector<checkpoint::TensorRun> runs = RunsToWrite(*rank_.engine, WritesBuffers());
+  std::vector<checkpoint::TensorRun> runs = RunsToWrite(*rank_.engine, WritesBuffers(), OfFirstReplica());
   if (copy) {
     if (absl::Status status = rank_.engine->AwaitPull(); !status.ok()) return Explain(name, status);
     runs = copy_->Take(std::move(runs));
   }
   std::optional<Manifest> manifest;
   if (first()) manifest = MakeManifest(assignment_, rank_, step, samples_consumed);
-  const uint32_t shard = rank_.program.layout.roles[assignment_.key().rank()].shard();
+  const strategies::Layout& layout = rank_.program.layout;
+  const RankRole& role = layout.roles[assignment_.key().rank()];
+  const uint32_t shard = role.replica() * layout.table.shards() + role.shard();
   writing_ = std::make_unique<Writing>(*rank_.engine, path(), shard, std::move(runs), std::move(manifest), name,
                                        samples_consumed, begin);
   begun_ = name;
@@ -258,7 +265,7 @@ absl::StatusOr<std::optional<Checkpointer::Done>> Checkpointer::Take() {
 }
 
 absl::Status Checkpointer::Agree(const absl::Status& own) const {
-  return trainer::Agree(rank_.ranks.groups[kModelGroup], assignment_.device(), own,
+  return trainer::Agree(rank_.ranks.groups[every_replica_ ? kWorldGroup : kModelGroup], assignment_.device(), own,
                         absl::UnavailableError("another rank could not write its shard; its own message says why"));
 }
 

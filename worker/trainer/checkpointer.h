@@ -1,5 +1,5 @@
 // Writes the checkpoints of a job. Each rank of the first replica writes the shard that it owns, those of all
-// stages of a pipeline into one checkpoint.
+// stages of a pipeline into one checkpoint. Where replicas keep something for themselves, all ranks write that, too.
 //
 // Training pauses while the shard is copied into host memory; a background thread then writes it. From a GPU the shard
 // is copied while the next step runs, whose update waits for that on the device. This needs no collective: a shard's
@@ -66,6 +66,7 @@ class Checkpointer {
   absl::Status AwaitAllShards();
   absl::Status AwaitName();
   absl::Status Agree(const absl::Status& own) const;
+  bool OfFirstReplica() const;
   // All ranks of a stage have its buffers; the first one writes them.
   bool WritesBuffers() const;
   bool first() const { return assignment_.key().rank() == 0; }
@@ -73,6 +74,7 @@ class Checkpointer {
 
   const Assignment& assignment_;
   Rank& rank_;
+  const bool every_replica_;                   // writes
   std::optional<HostCopy> copy_;               // none: writes are synchronous, or the engine already holds a host copy
   std::optional<checkpoint::StepName> begun_;  // begun and not yet awaited by AwaitAllShards; equal on all ranks
   std::unique_ptr<Writing> writing_;           // its thread may have finished

@@ -120,13 +120,13 @@ UpdateState UpdateStateOf(const Manifest& manifest, const Assignment& assignment
 }
 
 absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, const Assignment& assignment,
-                                 engine::Engine& engine) {
+                                 const strategies::Layout& layout, engine::Engine& engine) {
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint =
       checkpoint::Checkpoint::Open(directory, checkpoint::Verification::kAsRead);
   if (!checkpoint.ok()) return checkpoint.status();
   const Manifest& manifest = checkpoint->manifest();
   if (absl::Status status = check(manifest, directory, assignment); !status.ok()) return status;
-  if (absl::Status status = Load(*checkpoint, Which::kAll, engine); !status.ok()) {
+  if (absl::Status status = Load(*checkpoint, layout, engine); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat(directory, ": ", status.message()));
   }
   // A run on GPUs that goes on from a run on CPUs keeps its own.
@@ -141,10 +141,11 @@ bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status) || a
 
 // The first of `directories` that every rank finds whole.
 absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, Check check,
-                                   const Assignment& assignment, collectives::Group* world, engine::Engine& engine) {
+                                   const Assignment& assignment, collectives::Group* world,
+                                   const strategies::Layout& layout, engine::Engine& engine) {
   std::vector<std::string> causes;
   for (const std::string& directory : directories) {
-    absl::StatusOr<Resumed> resumed = LoadFrom(directory, check, assignment, engine);
+    absl::StatusOr<Resumed> resumed = LoadFrom(directory, check, assignment, layout, engine);
     // Two collectives on every rank: first for errors that end the job, then for damage to this checkpoint.
     const absl::Status own = IsDamage(resumed.status()) ? absl::OkStatus() : resumed.status();
     absl::Status all = Agree(world, assignment.device(), own,
@@ -169,12 +170,14 @@ absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, 
 
 }  // namespace
 
-absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world, engine::Engine& engine) {
-  return FirstWhole(Candidates(assignment), CheckOwn, assignment, world, engine);
+absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
+                               const strategies::Layout& layout, engine::Engine& engine) {
+  return FirstWhole(Candidates(assignment), CheckOwn, assignment, world, layout, engine);
 }
 
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,
-                                    collectives::KeyValue& rendezvous, engine::Engine& engine) {
+                                    collectives::KeyValue& rendezvous, const strategies::Layout& layout,
+                                    engine::Engine& engine) {
   const std::string& path = assignment.spec().train().checkpoint().resume_from();
   // The other job may still be writing, so all ranks use the list that rank 0 reads.
   std::vector<std::string> newest = checkpoint::StepFolders(path);
@@ -191,7 +194,7 @@ absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::G
     return absl::NotFoundError(absl::StrCat("checkpoint.resume_from: ", path, " is no checkpoint and holds none",
                                             assignment.key().rank() == 0 ? "" : " as rank 0 sees it"));
   }
-  return FirstWhole(absl::StrSplit(folders, '\n'), CheckOther, assignment, world, engine);
+  return FirstWhole(absl::StrSplit(folders, '\n'), CheckOther, assignment, world, layout, engine);
 }
 
 }  // namespace muster::trainer

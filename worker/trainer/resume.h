@@ -22,13 +22,15 @@ struct Resumed {
 // an error. Each rank reads and verifies only what it owns, so each replica reads a checkpoint once. If one rank finds
 // damage, all ranks skip that checkpoint. Every rank of `world` calls it (null: a world of one rank).
 // DataLoss: no checkpoint is intact. FailedPrecondition: on some rank, it belongs to another job, model or optimizer.
-absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world, engine::Engine& engine);
+absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
+                               const strategies::Layout& layout, engine::Engine& engine);
 
 // Loads another job's checkpoint: the spec's checkpoint.resume_from names a step folder, or a folder of step folders,
 // of which rank 0 picks the newest intact one for all ranks. Any strategy and number of ranks may have written it.
 // NotFound: no checkpoint there. FailedPrecondition: its model, optimizer, seed or data order differs, or it already
 // has as many steps as this job.
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,
-                                    collectives::KeyValue& rendezvous, engine::Engine& engine);
+                                    collectives::KeyValue& rendezvous, const strategies::Layout& layout,
+                                    engine::Engine& engine);
 
 }  // namespace muster::trainer

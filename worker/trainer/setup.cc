@@ -181,9 +181,9 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   for (const std::string& note : rank.engine->Notes()) LogInfo("kernel chosen", {{"choice", note}});
   if (assignment.has_resume_from() || !train.checkpoint().resume_from().empty()) {
     collectives::Group* world = rank.ranks.groups[kWorldGroup];
-    const absl::StatusOr<Resumed> resumed = assignment.has_resume_from()
-                                                ? Resume(assignment, world, *rank.engine)
-                                                : ResumeOther(assignment, world, rendezvous, *rank.engine);
+    const absl::StatusOr<Resumed> resumed =
+        assignment.has_resume_from() ? Resume(assignment, world, rank.program.layout, *rank.engine)
+                                     : ResumeOther(assignment, world, rendezvous, rank.program.layout, *rank.engine);
     if (!resumed.ok()) return resumed.status();
     rank.resumed_step = resumed->step;
     rank.samples_consumed = resumed->samples_consumed;

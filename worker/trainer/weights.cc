@@ -15,6 +15,7 @@
 #include "models/inventory.h"
 #include "models/tuning.h"
 #include "strategies/partition/planners.h"
+#include "strategies/partition/table.h"
 #include "worker/engine/configure.h"
 #include "worker/plugins/library.h"
 
@@ -27,44 +28,110 @@ constexpr uint32_t kInferenceSequences = 4;  // per batch
 
 namespace {
 
+std::string RunName(const engine::StateView& view) {
+  if (view.kind == "parameter" || view.kind == "buffer") return view.tensor;
+  if (view.replica >= 0) return absl::StrCat("replica.", view.replica, ".", view.kind, ".", view.tensor);
+  return absl::StrCat("optimizer.", view.kind, ".", view.tensor);
+}
+
 checkpoint::TensorRun RunOf(engine::StateView view) {
-  const bool parameter = view.kind == "parameter" || view.kind == "buffer";
-  return {parameter ? view.tensor : absl::StrCat("optimizer.", view.kind, ".", view.tensor),
-          std::move(view.shape),
-          view.begin,
-          view.values,
-          view.bf16,
-          view.box};
+  std::string name = RunName(view);
+  return {std::move(name), std::move(view.shape), view.begin, view.values, view.bf16, view.box};
+}
+
+constexpr char kMomentum[] = "momentum";  // of sgd: the optimizer's, or of each replica
+
+// Adds what all replicas of the checkpoint had, divided by `among`.
+absl::Status AddSum(const checkpoint::Checkpoint& checkpoint, uint32_t among, engine::StateView view,
+                    checkpoint::BlockScratch& scratch) {
+  for (uint32_t replica = 0; replica < checkpoint.manifest().replicas(); ++replica) {
+    view.replica = static_cast<int32_t>(replica);
+    if (absl::Status status = checkpoint.Add(RunOf(view), scratch); !status.ok()) return status;
+  }
+  for (float& value : view.values) value /= static_cast<float>(among);
+  return absl::OkStatus();
+}
+
+// What a replica has for itself: of its own files, or its part of what all had; `among`: so many have these elements.
+// A momentum that was the optimizer's is the sum of theirs.
+absl::Status LoadOfReplica(const checkpoint::Checkpoint& checkpoint, bool same, uint32_t among,
+                           const engine::StateView& view, checkpoint::BlockScratch& scratch) {
+  if (const checkpoint::TensorRun own = RunOf(view); same && checkpoint.Has(own.name)) {
+    return checkpoint.Read(own, scratch);
+  }
+  std::fill(view.values.begin(), view.values.end(), 0.0f);
+  engine::StateView all = view;
+  all.replica = -1;
+  if (const checkpoint::TensorRun run = RunOf(all); view.kind == kMomentum && checkpoint.Has(run.name)) {
+    if (absl::Status status = checkpoint.Read(run, scratch); !status.ok()) return status;
+  }
+  return AddSum(checkpoint, among, view, scratch);
 }
 
 }  // namespace
 
-std::vector<checkpoint::TensorRun> RunsToRead(engine::Engine& engine, Which which) {
+std::vector<checkpoint::TensorRun> ParameterRuns(engine::Engine& engine) {
   std::vector<checkpoint::TensorRun> runs;
   for (engine::StateView& view : engine.State()) {
-    if (which == Which::kParameters && view.kind != "parameter" && view.kind != "buffer") continue;
-    runs.push_back(RunOf(std::move(view)));
+    if (view.kind == "parameter" || view.kind == "buffer") runs.push_back(RunOf(std::move(view)));
   }
   return runs;
 }
 
-std::vector<checkpoint::TensorRun> RunsToWrite(engine::Engine& engine, bool buffers) {
+std::vector<checkpoint::TensorRun> RunsToWrite(engine::Engine& engine, bool buffers, bool shard) {
   std::vector<checkpoint::TensorRun> runs;
   for (engine::StateView& view : engine.State()) {
-    if (view.counts && (buffers || view.kind != "buffer")) runs.push_back(RunOf(std::move(view)));
+    const bool own = view.replica >= 0;
+    if (view.counts && (own || shard) && (buffers || view.kind != "buffer")) runs.push_back(RunOf(std::move(view)));
   }
   return runs;
 }
 
-absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine) {
+std::vector<NamedState> StatesOfReplicas(engine::Engine& engine) {
+  std::set<std::string> kinds;
+  for (const engine::StateView& view : engine.State()) {
+    if (view.replica >= 0) kinds.insert(view.kind);
+  }
+  std::vector<NamedState> states;
+  for (const std::string& kind : kinds) {
+    NamedState& state = states.emplace_back();
+    state.set_name(kind);
+    state.set_rule(NamedState::SUM);
+  }
+  return states;
+}
+
+absl::Status Load(const checkpoint::Checkpoint& checkpoint, const strategies::Layout& layout, engine::Engine& engine) {
+  checkpoint::BlockScratch scratch;
+  const Manifest& manifest = checkpoint.manifest();
+  const Mesh& mesh = layout.mesh;
+  const bool same =
+      manifest.replicas() == mesh.replica && partition::TableSha256(manifest.table()) == layout.table_sha256;
+  for (const engine::StateView& view : engine.State()) {
+    absl::Status status = absl::OkStatus();
+    const checkpoint::TensorRun run = RunOf(view);
+    if (view.replica >= 0) {
+      status = LoadOfReplica(checkpoint, same, mesh.replica / mesh.replicas_inside, view, scratch);
+    } else if (view.kind == kMomentum && manifest.replicas() > 0 && !checkpoint.Has(run.name)) {
+      std::fill(view.values.begin(), view.values.end(), 0.0f);
+      status = AddSum(checkpoint, /*among=*/1, view, scratch);
+    } else {
+      status = checkpoint.Read(run, scratch);
+    }
+    if (!status.ok()) return status;
+  }
+  return engine.Push();
+}
+
+absl::Status LoadParameters(const checkpoint::Checkpoint& checkpoint, engine::Engine& engine) {
   checkpoint::BlockScratch scratch;
   std::set<std::string> there;
   for (const Unit& unit : checkpoint.manifest().inventory().units()) {
     for (const Tensor& tensor : unit.tensors()) there.insert(tensor.name());
   }
-  for (const checkpoint::TensorRun& run : RunsToRead(engine, which)) {
+  for (const checkpoint::TensorRun& run : ParameterRuns(engine)) {
     // Adapters of a model that had none begin as they are.
-    if (which == Which::kParameters && models::IsAdapter(run.name) && !there.contains(run.name)) continue;
+    if (models::IsAdapter(run.name) && !there.contains(run.name)) continue;
     if (absl::Status status = checkpoint.Read(run, scratch); !status.ok()) return status;
   }
   return engine.Push();
@@ -77,7 +144,7 @@ absl::Status Import(const std::string& directory, const Model& model, engine::En
     return absl::FailedPreconditionError(
         absl::StrCat("model.from: ", directory, "/config.json says ", std::string(status.message())));
   }
-  for (const checkpoint::TensorRun& run : RunsToRead(engine, Which::kParameters)) {
+  for (const checkpoint::TensorRun& run : ParameterRuns(engine)) {
     if (models::IsAdapter(run.name)) continue;
     if (absl::Status status = from->Read(run); !status.ok()) return status;
   }
@@ -147,7 +214,7 @@ absl::Status LoadInitial(const std::string& path, const Model& model, engine::En
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
   absl::Status status = checkpoint.status();
   if (status.ok()) status = models::CheckSame(checkpoint->manifest().spec().train().model(), model);
-  if (status.ok()) status = Load(*checkpoint, Which::kParameters, engine);
+  if (status.ok()) status = LoadParameters(*checkpoint, engine);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
 }
@@ -167,7 +234,7 @@ absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int thr
   if (!inventory.ok()) return inventory.status();
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads, library);
   if (!engine.ok()) return engine.status();
-  if (absl::Status status = Load(*checkpoint, Which::kParameters, **engine); !status.ok()) return status;
+  if (absl::Status status = LoadParameters(*checkpoint, **engine); !status.ok()) return status;
   return InferenceModel{*std::move(inventory), train.data(), *std::move(engine)};
 }
 
@@ -182,7 +249,7 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
   *manifest.mutable_inventory() = model->inventory;
   *manifest.mutable_table() = partition::Replicated(model->inventory);
   if (absl::Status status = model->engine->Pull(); !status.ok()) return status;
-  return checkpoint::Write(path, std::move(manifest), RunsToRead(*model->engine, Which::kParameters));
+  return checkpoint::Write(path, std::move(manifest), ParameterRuns(*model->engine));
 }
 
 absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {

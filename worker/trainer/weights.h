@@ -7,22 +7,29 @@
 
 #include "absl/status/status.h"
 #include "checkpoint/checkpoint.h"
+#include "strategies/compile.h"
 #include "worker/engine/engine.h"
 
 namespace muster::trainer {
 
-enum class Which { kParameters, kAll };
-
-// The engine's state as runs of shards: parameters and buffers under their names, the rest as
-// "optimizer.<kind>.<name>". Views into the engine; on a GPU, Push() after writing them.
-std::vector<checkpoint::TensorRun> RunsToRead(engine::Engine& engine, Which which);
+// The engine's state as runs of shards: parameters and buffers under their names, what a replica has for itself as
+// "replica.<number>.<kind>.<name>", the rest as "optimizer.<kind>.<name>". Views into the engine; on a GPU, Push()
+// after writing them.
+std::vector<checkpoint::TensorRun> ParameterRuns(engine::Engine& engine);
 // What this rank writes of a checkpoint: not what a rank with another share of the model writes alike. On a GPU, Pull()
-// before. `buffers`: every rank has them, and only the first one writes them.
-std::vector<checkpoint::TensorRun> RunsToWrite(engine::Engine& engine, bool buffers);
+// before. `buffers`: every rank has them, and only the first one writes them. `shard`: also what all replicas have.
+std::vector<checkpoint::TensorRun> RunsToWrite(engine::Engine& engine, bool buffers, bool shard);
+// The rules for what each replica has for itself; empty: nothing.
+std::vector<NamedState> StatesOfReplicas(engine::Engine& engine);
 
-// Reads the engine's state from the checkpoint. FailedPrecondition: it belongs to another model or optimizer. DataLoss:
-// the data read is damaged; the state is then partly overwritten.
-absl::Status Load(const checkpoint::Checkpoint& checkpoint, Which which, engine::Engine& engine);
+// Reads the engine's state from the checkpoint. What each replica has for itself comes from its own files if `layout`,
+// that of the engine's ranks, is the one that the checkpoint was written with, else from all of them, in equal parts; a
+// checkpoint that has none of it leaves zeros. The momentum of sgd is the sum of what replicas have, and the other way
+// around. FailedPrecondition: it belongs to another model or optimizer. DataLoss: the data read is damaged; the state
+// is then partly overwritten.
+absl::Status Load(const checkpoint::Checkpoint& checkpoint, const strategies::Layout& layout, engine::Engine& engine);
+// Only the parameters and buffers.
+absl::Status LoadParameters(const checkpoint::Checkpoint& checkpoint, engine::Engine& engine);
 
 // The parameters of an engine that has taken no step, from a folder of Hugging Face's. FailedPrecondition: config.json
 // says other numbers than `model`, all of which it names; others as checkpoint::HuggingFaceModel.

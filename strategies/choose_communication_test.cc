@@ -1,10 +1,11 @@
-#include "strategies/levels.h"
+#include "strategies/choose_communication.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "models/inventory.h"
+#include "strategies/compression.h"
 
 namespace muster::strategies {
 namespace {
@@ -68,6 +69,32 @@ TEST(ChooseLevels, NeedEquallyManyNeighboringRanksOnSeveralNodes) {
     EXPECT_EQ(ChosenOn(on(nodes), Layered(), HIERARCHY_ALWAYS).ranks_on_node, 0u);
   }
   EXPECT_EQ(ChosenOn(on({5, 5, 2, 2}), Layered()).ranks_on_node, 2u);
+}
+
+Compression CompressionOn(const std::vector<RankPlace>& ranks, const Hardware& hardware, bool ddp = true) {
+  Train train = ToChoose(HIERARCHY_NEVER);
+  if (ddp) train.mutable_strategy()->mutable_ddp();
+  train.mutable_communication()->mutable_compression()->mutable_auto_();
+  const Inventory inventory = *models::MakeInventory(train.model());
+  MemoryPlan plan = *PlanMemory(train, inventory, ranks);
+  std::string reason;
+  EXPECT_EQ(ChooseCompression(train, inventory, ranks, hardware, nullptr, plan, reason), absl::OkStatus());
+  EXPECT_TRUE(reason.starts_with("compression auto: " + NameOf(train.communication().compression()))) << reason;
+  const bool two = plan.programs[0].schedule.two_exchanges;
+  EXPECT_EQ(two, HasSecondExchange(train.communication().compression())) << "the plan is that of the choice";
+  return train.communication().compression();
+}
+
+// A hundredth of the bytes is the fastest where bytes count; nothing is, where a link is as fast as memory, or where
+// nothing is summed over replicas.
+TEST(ChooseCompression, WhereTheStepIsMuchFaster) {
+  const std::vector<RankPlace> nodes = FullNodes(4, 1, 0);
+  EXPECT_TRUE(CompressionOn(nodes, Layered()).has_top_k());
+  Hardware fast = Layered();
+  fast.between = fast.inside = {1e12, 1e-7, 1e-7};
+  EXPECT_TRUE(CompressionOn(nodes, fast).has_none());
+  EXPECT_TRUE(CompressionOn(nodes, Layered(), /*ddp=*/false).has_none());
+  EXPECT_TRUE(CompressionOn(FullNodes(1, 1, 0), Layered()).has_none()) << "a rank alone";
 }
 
 }  // namespace

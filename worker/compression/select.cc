@@ -1,0 +1,110 @@
+#include "worker/compression/select.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "worker/units/vector_math.h"
+
+namespace muster::compression {
+namespace {
+
+constexpr int64_t kLeastSample = 1024, kMostSample = 1 << 16;
+constexpr size_t kTogether = 32;
+
+// Ordered as |value| is, NaN last.
+MUSTER_INLINE uint32_t Magnitude(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
+
+// values += added, and how many of each kTogether sums reach the threshold.
+MUSTER_VECTOR void AddAndCount(const float* added, float* values, uint32_t threshold, size_t blocks, uint32_t* counts) {
+  for (size_t b = 0; b < blocks; ++b) {
+    uint32_t reaching = 0;
+    for (size_t i = b * kTogether; i < (b + 1) * kTogether; ++i) {
+      values[i] += added[i];
+      reaching += Magnitude(values[i]) >= threshold ? 1 : 0;
+    }
+    counts[b] = reaching;
+  }
+}
+
+// One pass over memory.
+void AddReaching(absl::Span<const float> added, absl::Span<float> values, uint32_t threshold,
+                 std::vector<uint32_t>& counts, std::vector<int32_t>& indices) {
+  const size_t blocks = values.size() / kTogether;
+  counts.resize(blocks);
+  AddAndCount(added.data(), values.data(), threshold, blocks, counts.data());
+  indices.clear();
+  const auto find = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (Magnitude(values[i]) >= threshold) indices.push_back(static_cast<int32_t>(i));
+    }
+  };
+  for (size_t b = 0; b < blocks; ++b) {
+    if (counts[b] > 0) find(b * kTogether, (b + 1) * kTogether);
+  }
+  for (size_t i = blocks * kTogether; i < values.size(); ++i) values[i] += added[i];
+  find(blocks * kTogether, values.size());
+}
+
+}  // namespace
+
+// About as large a part of the sums reaches it. From places that differ from step to step.
+uint32_t Selector::Threshold(absl::Span<const float> added, absl::Span<const float> values, double part,
+                             uint64_t step) {
+  const auto count = static_cast<int64_t>(values.size());
+  const int64_t sample = std::min(count, std::clamp(count / 64, kLeastSample, kMostSample)), stride = count / sample;
+  const auto first = static_cast<int64_t>(step * 0x9e3779b97f4a7c15u >> 33) % stride;
+  magnitudes_.clear();
+  for (auto i = static_cast<size_t>(first); i < values.size(); i += static_cast<size_t>(stride)) {
+    magnitudes_.push_back(Magnitude(values[i] + added[i]));
+  }
+  const auto at = std::clamp<int64_t>(std::llround(part * static_cast<double>(magnitudes_.size())), 1,
+                                      static_cast<int64_t>(magnitudes_.size()));
+  const auto place = magnitudes_.begin() + (at - 1);
+  std::nth_element(magnitudes_.begin(), place, magnitudes_.end(), std::greater<>());
+  return *place;
+}
+
+void Selector::KeepLargest(absl::Span<const float> values, int64_t most, std::vector<int32_t>& indices) {
+  if (static_cast<int64_t>(indices.size()) <= most) return;
+  magnitudes_.clear();
+  for (const int32_t i : indices) magnitudes_.push_back(Magnitude(values[static_cast<size_t>(i)]));
+  const auto place = magnitudes_.begin() + (most - 1);
+  std::nth_element(magnitudes_.begin(), place, magnitudes_.end(), std::greater<>());
+  const uint32_t threshold = *place;
+  int64_t equal = most - std::count_if(magnitudes_.begin(), place, [&](uint32_t m) { return m > threshold; });
+  const auto is_kept = [&](int32_t i) {
+    const uint32_t magnitude = Magnitude(values[static_cast<size_t>(i)]);
+    return magnitude > threshold || (magnitude == threshold && equal-- > 0);
+  };
+  size_t kept = 0;
+  for (const int32_t i : indices) {
+    if (is_kept(i)) indices[kept++] = i;
+  }
+  indices.resize(kept);
+}
+
+void Selector::AddAndFind(absl::Span<const float> added, absl::Span<float> values, int64_t most, uint64_t step,
+                          std::vector<int32_t>& indices) {
+  if (values.empty()) return indices.clear();
+  // From a sample, so few enough that sorting them costs little; if it misled, of all.
+  const double part = 1.5 * static_cast<double>(most) / static_cast<double>(values.size());
+  AddReaching(added, values, Threshold(added, values, part, step), counts_, indices);
+  if (static_cast<int64_t>(indices.size()) < most) {
+    indices.resize(values.size());
+    std::iota(indices.begin(), indices.end(), 0);
+  }
+  KeepLargest(values, most, indices);
+}
+
+void Selector::AddAndSample(absl::Span<const float> added, absl::Span<float> values, int64_t most, uint64_t step,
+                            std::vector<int32_t>& indices) {
+  if (values.empty()) return indices.clear();
+  const double part = static_cast<double>(most) / static_cast<double>(values.size());
+  AddReaching(added, values, Threshold(added, values, part, step), counts_, indices);
+  KeepLargest(values, most, indices);
+}
+
+}  // namespace muster::compression

@@ -1,0 +1,30 @@
+// Which elements of a range travel.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace muster::compression {
+
+class Selector {
+ public:
+  // Adds `added` to `values`, of as many elements, and finds the indices of the `most` sums of largest magnitude, of
+  // equally large ones the first; ascending. NaN counts as larger than infinity. `most` is at most their number.
+  void AddAndFind(absl::Span<const float> added, absl::Span<float> values, int64_t most, uint64_t step,
+                  std::vector<int32_t>& indices);
+  // The same of those that reach a threshold, which as large a part of a sample reaches: fewer, where the sample
+  // misled.
+  void AddAndSample(absl::Span<const float> added, absl::Span<float> values, int64_t most, uint64_t step,
+                    std::vector<int32_t>& indices);
+
+ private:
+  uint32_t Threshold(absl::Span<const float> added, absl::Span<const float> values, double part, uint64_t step);
+  void KeepLargest(absl::Span<const float> values, int64_t most, std::vector<int32_t>& indices);
+
+  std::vector<uint32_t> magnitudes_;  // of a sample, or of candidates
+  std::vector<uint32_t> counts_;      // of candidates in each block
+};
+
+}  // namespace muster::compression

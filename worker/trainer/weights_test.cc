@@ -1,0 +1,159 @@
+// What each replica keeps for itself, in checkpoints: on the same ranks, on others, and when compression is turned on
+// or off.
+#include "worker/trainer/weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "models/inventory.h"
+#include "strategies/hardware.h"
+#include "testing/temporary_folder.h"
+#include "worker/collectives/threads.h"
+#include "worker/engine/configure.h"
+
+namespace muster::trainer {
+namespace {
+
+Train CompressedTrain(bool compressed) {
+  Train train;
+  Gpt2& g = *train.mutable_model()->mutable_gpt2();
+  g.set_layers(1), g.set_heads(1), g.set_width(8), g.set_vocabulary(16), g.set_context(8);
+  train.mutable_batch()->set_sequences(8);
+  train.mutable_batch()->set_microbatch(1);
+  train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+  train.mutable_strategy()->mutable_ddp();
+  if (!compressed) return train;
+  TopK& top_k = *train.mutable_communication()->mutable_compression()->mutable_top_k();
+  top_k.set_ratio(0.01), top_k.set_selection(SELECTION_EXACT), top_k.set_values(SENT_VALUES_FP32);
+  top_k.set_momentum_correction(true);
+  return train;
+}
+
+struct RankState {
+  strategies::Layout layout;
+  std::unique_ptr<engine::Engine> engine;
+};
+// A rank of so many, which takes no step.
+RankState RankOf(const Train& train, uint32_t world, uint32_t rank, uint32_t on_node = 0) {
+  Train own = train;
+  if (on_node > 0) own.mutable_communication()->set_hierarchy(HIERARCHY_ALWAYS);
+  const Inventory inventory = *models::MakeInventory(own);
+  auto configured = engine::Configure(own, inventory, world, rank, on_node);
+  EXPECT_TRUE(configured.ok()) << configured.status();
+  // A group that no one else has joined.
+  static const std::vector<std::unique_ptr<collectives::Group>> alone = collectives::MakeThreads(1, absl::Seconds(1));
+  configured->config.groups.assign(configured->config.schedule.groups.size(), alone[0].get());
+  auto engine = engine::Engine::Create(configured->config);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return {*strategies::MakeLayout(own, inventory, strategies::FullNodes(world, on_node > 0 ? on_node : world, 0)),
+          *std::move(engine)};
+}
+
+// Of every element: 1000 times the rank + 1, and so much for the kind.
+float ValueOf(uint32_t rank, const std::string& kind) {
+  return 1000.0f * static_cast<float>(rank + 1) + (kind == "momentum" ? 1.0f : 0.0f);
+}
+
+// The checkpoint that `world` ranks write whose own state has those values.
+checkpoint::Checkpoint WrittenBy(const std::string& path, const Train& train, uint32_t world, uint32_t on_node = 0) {
+  const checkpoint::StepName name{10, 1};
+  EXPECT_TRUE(checkpoint::Begin(path, "job", name).ok());
+  Manifest manifest;
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    const RankState state = RankOf(train, world, rank, on_node);
+    for (engine::StateView& view : state.engine->State()) {
+      if (view.replica >= 0 || view.kind == "momentum") {
+        std::fill(view.values.begin(), view.values.end(), ValueOf(rank, view.kind));
+      }
+    }
+    for (NamedState& kept : StatesOfReplicas(*state.engine)) {
+      if (rank == 0) *manifest.add_states() = std::move(kept);
+    }
+    if (rank > 0 && manifest.states().empty()) break;
+    EXPECT_TRUE(checkpoint::WriteShard(path, name, rank, RunsToWrite(*state.engine, rank == 0, rank == 0)).ok());
+    if (rank > 0) continue;
+    *manifest.mutable_table() = state.layout.table;
+    if (!manifest.states().empty()) manifest.set_replicas(world);
+  }
+  manifest.set_job("job"), manifest.set_step(10), manifest.set_generation(1);
+  *manifest.mutable_inventory() = *models::MakeInventory(train);
+  const auto written = checkpoint::Finish(path, manifest);
+  EXPECT_TRUE(written.ok()) << written.status();
+  return *checkpoint::Checkpoint::Open(path + "/" + name.Directory());
+}
+
+// The value of all elements of each kind; NaN where they differ.
+std::map<std::string, float> LoadedBy(const checkpoint::Checkpoint& checkpoint, const RankState& rank) {
+  const absl::Status loaded = Load(checkpoint, rank.layout, *rank.engine);
+  EXPECT_TRUE(loaded.ok()) << loaded;
+  std::map<std::string, float> values;
+  for (const engine::StateView& view : rank.engine->State()) {
+    if (view.kind == "parameter") continue;
+    for (const float value : view.values) {
+      const auto [at, first] = values.emplace(view.kind, value);
+      if (at->second != value) at->second = NAN;
+    }
+  }
+  return values;
+}
+
+using Values = std::map<std::string, float>;
+
+TEST(StateOfReplicas, ComesBackOnTheSameRanks) {
+  const TemporaryFolder folder;
+  const Train train = CompressedTrain(true);
+  const checkpoint::Checkpoint written = WrittenBy(folder.path(), train, 4);
+  EXPECT_EQ(written.manifest().shards_size(), 4) << "a file of each replica";
+  for (const uint32_t rank : {0u, 3u}) {
+    const float own = 1000.0f * static_cast<float>(rank + 1);
+    EXPECT_EQ(LoadedBy(written, RankOf(train, 4, rank)), (Values{{"residual", own}, {"momentum", own + 1}}));
+  }
+}
+
+// 1000 + 2000 + 3000 + 4000 and four times 1, among those that have each element.
+TEST(StateOfReplicas, IsDividedAmongOthers) {
+  const TemporaryFolder folder;
+  const Train train = CompressedTrain(true);
+  const checkpoint::Checkpoint written = WrittenBy(folder.path(), train, 4);
+  for (const uint32_t rank : {0u, 1u}) {
+    EXPECT_EQ(LoadedBy(written, RankOf(train, 2, rank)), (Values{{"residual", 5000}, {"momentum", 5002}})) << rank;
+  }
+  EXPECT_EQ(LoadedBy(written, RankOf(train, 8, 5)), (Values{{"residual", 1250}, {"momentum", 1250.5}}));
+  // Two nodes of two: each element is of two ranks, one on each.
+  EXPECT_EQ(LoadedBy(written, RankOf(train, 4, 3, /*on_node=*/2)), (Values{{"residual", 5000}, {"momentum", 5002}}));
+}
+
+TEST(StateOfReplicas, OfTwoLevelsIsDividedAmongOthers) {
+  const TemporaryFolder folder;
+  const Train train = CompressedTrain(true);
+  const checkpoint::Checkpoint written = WrittenBy(folder.path(), train, 4, /*on_node=*/2);
+  EXPECT_EQ(LoadedBy(written, RankOf(train, 4, 2, 2)), (Values{{"residual", 3000}, {"momentum", 3001}}));
+  // The first half of a bucket is of ranks 0 and 2, the second of 1 and 3: 1000 + 3000, and 2000 + 4000, over 2.
+  const RankState flat = RankOf(train, 2, 0);
+  ASSERT_TRUE(Load(written, flat.layout, *flat.engine).ok());
+  std::map<float, int> seen;
+  for (const engine::StateView& view : flat.engine->State()) {
+    for (const float value : view.values) seen[view.kind == "residual" ? value : 2000.0f] += 1;
+  }
+  EXPECT_EQ(seen.size(), 2u);
+  EXPECT_GT(seen[2000], 0);
+  EXPECT_GT(seen[3000], 0);
+}
+
+// A momentum that was the optimizer's is divided among the replicas, and theirs are added up.
+TEST(StateOfReplicas, MomentumIsTheOptimizersOrOfReplicas) {
+  const TemporaryFolder folder, other;
+  const Train compressed = CompressedTrain(true), exact = CompressedTrain(false);
+  const checkpoint::Checkpoint of_optimizer = WrittenBy(folder.path(), exact, 2);
+  EXPECT_EQ(of_optimizer.manifest().shards_size(), 1);
+  EXPECT_EQ(LoadedBy(of_optimizer, RankOf(compressed, 4, 1)), (Values{{"residual", 0}, {"momentum", 1001.0f / 4}}));
+  const checkpoint::Checkpoint of_replicas = WrittenBy(other.path(), compressed, 2);
+  EXPECT_EQ(LoadedBy(of_replicas, RankOf(exact, 4, 1)), (Values{{"momentum", 3002}}));
+  EXPECT_EQ(LoadedBy(of_replicas, RankOf(compressed, 1, 0)), (Values{{"momentum", 3002}}))
+      << "a rank alone sums nothing";
+}
+
+}  // namespace
+}  // namespace muster::trainer
