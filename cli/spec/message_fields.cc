@@ -47,6 +47,11 @@ const FieldDescriptor* AutoField(const Descriptor& type) {
   return field != nullptr && field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL ? field : nullptr;
 }
 
+const OneofDescriptor* NamedByAWord(const Descriptor& type) {
+  const bool one = type.real_oneof_decl_count() == 1;
+  return one && DefaultMember(*type.oneof_decl(0)) != nullptr ? type.oneof_decl(0) : nullptr;
+}
+
 std::string EnumText(const EnumValueDescriptor& value) {
   absl::string_view prefix = value.type()->FindValueByNumber(0)->name();
   absl::string_view text = value.name();

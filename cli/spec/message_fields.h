@@ -23,6 +23,9 @@ const google::protobuf::EnumValueDescriptor* EnumValue(const google::protobuf::E
 
 // The field `auto: true` of a type that may be written as the word `auto` in place of a map; null: it may not.
 const google::protobuf::FieldDescriptor* AutoField(const google::protobuf::Descriptor& type);
+// The oneof of which a member's name may stand for the whole map, as in `strategy: ddp`: that of a type which has one
+// with a default member. Null: the type has none.
+const google::protobuf::OneofDescriptor* NamedByAWord(const google::protobuf::Descriptor& type);
 
 // The default member, for a map without the oneof's key; null: the key is required.
 const google::protobuf::FieldDescriptor* DefaultMember(const google::protobuf::OneofDescriptor& oneof);

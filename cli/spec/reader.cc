@@ -50,6 +50,14 @@ class MessageReader {
         field != nullptr && node.kind == Node::Kind::kScalar && node.text == "auto") {
       return message.GetReflection()->SetBool(&message, field, true);
     }
+    // `strategy: ddp` is short for `strategy: {kind: ddp}`.
+    if (const OneofDescriptor* kinds = NamedByAWord(*message.GetDescriptor());
+        kinds != nullptr && node.kind == Node::Kind::kScalar) {
+      if (const FieldDescriptor* member = Member(*kinds, node.text); member != nullptr) {
+        message.GetReflection()->MutableMessage(&message, member);
+        return;
+      }
+    }
     if (node.kind != Node::Kind::kMap) {
       return Note(node.where, path, absl::StrCat("expected a map, got ", Describe(node)));
     }

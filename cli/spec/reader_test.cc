@@ -103,6 +103,19 @@ TEST(ReadSpec, AutoStandsInPlaceOfAMapThatHasIt) {
   EXPECT_TRUE(absl::StrContains(Problems("batch: auto\n"), "batch: expected a map"));
 }
 
+TEST(ReadSpec, AWordIsShortForItsKind) {
+  const std::string head = "apiVersion: muster/v1\nkind: Job\nmodel: {family: gpt2}\n";
+  const auto same = [&](const std::string& word, const std::string& map) {
+    const Reading a = ReadSpec(head + word, "job.yaml", {}), b = ReadSpec(head + map, "job.yaml", {});
+    EXPECT_EQ(Text(a.problems), "");
+    EXPECT_EQ(a.spec.SerializeAsString(), b.spec.SerializeAsString()) << word;
+    EXPECT_NE(a.spec.SerializeAsString(), ReadSpec(head, "job.yaml", {}).spec.SerializeAsString());
+  };
+  same("strategy: ddp\n", "strategy: {kind: ddp}\n");
+  same("communication: {compression: auto}\n", "communication: {compression: {kind: auto}}\n");
+  EXPECT_TRUE(absl::StrContains(Problems("strategy: dpd\n"), "strategy: expected a map, got the string \"dpd\""));
+}
+
 TEST(ReadSpec, AnOldSpellingNamesTheNewOne) {
   EXPECT_EQ(Problems("strategy: {kind: pipeline}\n"),
             "job.yaml:3:18: strategy.kind: pipelines are now parallel: {pipeline: N} beside the strategy\n");

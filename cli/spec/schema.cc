@@ -181,8 +181,9 @@ class SchemaWriter {
     const Descriptor* const type = field.message_type();
     if (named_.insert(type).second) waiting_.push_back(type);
     const ordered_json map = {{"$ref", absl::StrCat("#/$defs/", type->name())}};
-    if (AutoField(*type) == nullptr) return map;
-    return {{"anyOf", {{{"const", "auto"}}, map}}};
+    if (AutoField(*type) != nullptr) return {{"anyOf", {{{"const", "auto"}}, map}}};
+    if (const OneofDescriptor* kinds = NamedByAWord(*type)) return {{"anyOf", {{{"enum", MemberNames(*kinds)}}, map}}};
+    return map;
   }
 
   std::set<const Descriptor*> named_;

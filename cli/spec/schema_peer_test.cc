@@ -23,6 +23,7 @@ constexpr char kHead[] = "apiVersion: muster/v1\nkind: Job\n";
 
 const std::vector<std::string>& Right() {
   static const auto& texts = *new std::vector<std::string>{
+      "strategy: ddp\ncommunication: {compression: auto}\n",
       "model: {family: gpt2, size: tiny, layers: 2}\n",
       "workload: train\nsteps: 10\nname: a\n",
       "strategy: {}\n",
