@@ -37,6 +37,7 @@ struct BenchFlags {
   uint64_t steps = 25;
   uint64_t warm_up = 5;
   bool weak = false;
+  std::string hardware;  // predict for it; empty: run
   Format format = Format::kTable;
   // --communication
   bool communication = false;
@@ -97,6 +98,7 @@ struct Reported {
   ExitCode code = kOk;
   std::string id;
   uint32_t sequences = 0;  // a step
+  double predicted_seconds = 0;
   std::vector<v1::MetricPoint> points;
 };
 
@@ -108,7 +110,9 @@ absl::StatusOr<Reported> RunMeasured(const Invocation& invocation, Client& clien
   *request.mutable_spec() = spec;
   const absl::StatusOr<v1::SubmitReply> submitted = client.Submit(request);
   if (!submitted.ok()) return WithPlaces(submitted.status(), reading.sources);
-  Reported reported{.id = submitted->job().id(), .sequences = submitted->plan().resolved().train().batch().sequences()};
+  Reported reported{.id = submitted->job().id(),
+                    .sequences = submitted->plan().resolved().train().batch().sequences(),
+                    .predicted_seconds = submitted->plan().simulated().step_seconds()};
   const std::string& id = reported.id;
   invocation.Remember(id, client);
   const uint32_t ranks = spec.resources().ranks();
@@ -230,6 +234,17 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
   return kOk;
 }
 
+// Nothing runs.
+absl::StatusOr<Scaling> PredictOne(Client& client, const Reading& reading, const v1::JobSpec& spec, uint32_t ranks,
+                                   const BenchFlags& flags) {
+  v1::PlanRequest request;
+  *request.mutable_spec() = spec;
+  request.set_hardware(flags.hardware);
+  const absl::StatusOr<v1::PlanReply> plan = client.Plan(request);
+  if (!plan.ok()) return WithPlaces(plan.status(), reading.sources);
+  return Predicted(*plan, ranks);
+}
+
 absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& flags) {
   const absl::StatusOr<Reading> reading = LoadJobFiles(flags.files, flags.sets, {});
   if (!reading.ok()) return reading.status();
@@ -243,14 +258,22 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
   std::vector<Scaling> rows;
   for (const std::string& strategy : flags.strategies) {
     for (const uint32_t ranks : flags.ranks.empty() ? std::vector<uint32_t>{1, 2, 4} : flags.ranks) {
+      const v1::JobSpec spec = Measured(reading->spec, strategy, ranks, flags);
+      if (!flags.hardware.empty()) {
+        absl::StatusOr<Scaling> predicted = PredictOne(**client, *reading, spec, ranks, flags);
+        if (!predicted.ok()) return predicted.status();
+        predicted->strategy = strategy;
+        rows.push_back(*std::move(predicted));
+        continue;
+      }
       const absl::StatusOr<Reported> reported =
-          RunMeasured(invocation, **client, *reading, Measured(reading->spec, strategy, ranks, flags),
-                      absl::StrCat(strategy, strategy.empty() ? "" : " on "));
+          RunMeasured(invocation, **client, *reading, spec, absl::StrCat(strategy, strategy.empty() ? "" : " on "));
       if (!reported.ok()) return reported.status();
       if (reported->code != kOk) return reported->code;
       std::optional<Scaling> row = Summarise(reported->points, flags.warm_up, ranks, reported->sequences);
       if (!row.has_value()) return absl::DataLossError(absl::StrCat(reported->id, " sent no metrics"));
       row->strategy = strategy;
+      row->predicted_seconds = reported->predicted_seconds;
       rows.push_back(*row);
     }
   }
@@ -323,6 +346,7 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
       AddCommand(app, "bench", kGroupRun, "Compare a job on several numbers of ranks, or measure its collectives",
                  "muster bench job.yaml --ranks 1,2 --steps 10\n"
                  "muster bench job.yaml --ranks 2 --strategies ddp,fsdp --steps 10\n"
+                 "muster bench job.yaml --ranks 1,8,64,256 --strategies fsdp --weak --hardware h100\n"
                  "muster bench job.yaml --communication --ranks 2 --collectives all_reduce --max_bytes 64KiB");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();
@@ -347,7 +371,12 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
       command->add_option("--warm_up", flags->warm_up, "steps to run before measuring")->capture_default_str();
   CLI::Option* weak =
       command->add_flag("--weak", flags->weak, "weak scaling: batch.sequences is the batch of each rank");
-  AddCommunication(command, *flags, {strategies, steps, warm_up, weak});
+  CLI::Option* hardware = command
+                              ->add_option("--hardware", flags->hardware,
+                                           "predict for this hardware, and run nothing: h100, h200, a100, rtx4090, cpu")
+                              ->excludes(steps)
+                              ->excludes(warm_up);
+  AddCommunication(command, *flags, {strategies, steps, warm_up, weak, hardware});
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
 }

@@ -680,6 +680,28 @@ TEST(Scaling, ComparesStrategies) {
   EXPECT_EQ(ScalingTree({ddp, fsdp})[1]["strategy"], "fsdp");
 }
 
+TEST(Scaling, HasThePredictionBesideWhatWasMeasured) {
+  Scaling row{.ranks = 2, .steps = 3, .step_seconds = 0.1, .least_seconds = 0.1, .samples_per_second = 80};
+  row.predicted_seconds = 0.0905;
+  EXPECT_EQ(ScalingTable({row}).Render(kPipe),
+            "RANKS  SAMPLES/S  TOKENS/S     STEP    LEAST  MEMORY  COMMUNICATION  SPEED-UP  EFFICIENCY  PREDICTED\n"
+            "    2       80.0         -  100.0ms  100.0ms     0 B              -      1.00        100%     90.5ms\n");
+  EXPECT_EQ(ScalingTree({row})[0]["predicted_step_seconds"], 0.0905);
+}
+
+TEST(Scaling, IsPredictedFromAPlan) {
+  v1::PlanReply plan;
+  plan.set_samples_per_step(64);
+  plan.set_tokens_per_step(65536);
+  plan.mutable_simulated()->set_step_seconds(0.5);
+  plan.mutable_simulated()->set_exposed_seconds(0.1);
+  plan.add_ranks()->set_peak_bytes(1 << 20);
+  plan.add_ranks()->set_peak_bytes(3 << 20);
+  EXPECT_EQ(ScalingTable({Predicted(plan, 8)}).Render(kPipe),
+            "RANKS  SAMPLES/S  TOKENS/S     STEP    LEAST  MEMORY  COMMUNICATION  SPEED-UP  EFFICIENCY\n"
+            "    8      128.0      131k  500.0ms  500.0ms   3 MiB          20.0%      1.00        100%\n");
+}
+
 TEST(Scaling, ComparesWithItsFirstRow) {
   Scaling one{.ranks = 1, .sequences = 8, .steps = 3, .step_seconds = 0.1, .least_seconds = 0.1};
   one.samples_per_second = 100;

@@ -45,11 +45,30 @@ std::optional<Scaling> Summarise(const std::vector<v1::MetricPoint>& points, uin
   return row;
 }
 
+Scaling Predicted(const v1::PlanReply& plan, uint32_t ranks) {
+  const v1::Simulated& times = plan.simulated();
+  Scaling row{.ranks = ranks,
+              .sequences = static_cast<uint32_t>(plan.samples_per_step()),
+              .step_seconds = times.step_seconds(),
+              .least_seconds = times.step_seconds(),
+              .tokens_per_second = static_cast<double>(plan.tokens_per_step()) / times.step_seconds(),
+              .samples_per_second = static_cast<double>(plan.samples_per_step()) / times.step_seconds(),
+              .communication = times.exposed_seconds() / times.step_seconds(),
+              .predicted_seconds = times.step_seconds()};
+  for (const v1::RankPlan& rank : plan.ranks())
+    row.peak_memory_bytes = std::max(row.peak_memory_bytes, rank.peak_bytes());
+  return row;
+}
+
 Table ScalingTable(const std::vector<Scaling>& rows) {
   const bool strategies = absl::c_any_of(rows, [](const Scaling& row) { return !row.strategy.empty(); });
   std::vector<Column> columns = {{"RANKS", true},         {"SAMPLES/S", true}, {"TOKENS/S", true},
                                  {"STEP", true},          {"LEAST", true},     {"MEMORY", true},
                                  {"COMMUNICATION", true}, {"SPEED-UP", true},  {"EFFICIENCY", true}};
+  // Beside what was measured.
+  const bool predicted =
+      absl::c_any_of(rows, [](const Scaling& row) { return row.steps > 0 && row.predicted_seconds > 0; });
+  if (predicted) columns.push_back({"PREDICTED", true});
   if (strategies) columns.insert(columns.begin(), {"STRATEGY"});
   Table table(columns);
   for (const Scaling& row : rows) {
@@ -62,6 +81,9 @@ Table ScalingTable(const std::vector<Scaling>& rows) {
                                row.communication.has_value() ? absl::StrFormat("%.1f%%", *row.communication * 100) : "",
                                absl::StrFormat("%.2f", SpeedUp(row, rows[0])),
                                absl::StrFormat("%.0f%%", Efficiency(row, rows[0]) * 100)};
+    if (predicted) {
+      cells.emplace_back(row.predicted_seconds > 0 ? absl::StrFormat("%.1fms", row.predicted_seconds * 1e3) : "");
+    }
     if (strategies) cells.insert(cells.begin(), row.strategy);
     table.Add(std::move(cells));
   }
@@ -81,6 +103,7 @@ nlohmann::ordered_json ScalingTree(const std::vector<Scaling>& rows) {
                                   {"peak_memory_bytes", row.peak_memory_bytes}};
     if (!row.strategy.empty()) one["strategy"] = row.strategy;
     if (row.communication.has_value()) one["communication_share"] = *row.communication;
+    if (row.predicted_seconds > 0) one["predicted_step_seconds"] = row.predicted_seconds;
     one["speed_up"] = SpeedUp(row, rows[0]);
     one["efficiency"] = Efficiency(row, rows[0]);
     list.push_back(std::move(one));

@@ -10,6 +10,7 @@
 
 #include "cli/output/table.h"
 #include "proto/job.pb.h"
+#include "proto/jobs.pb.h"
 
 namespace muster::cli {
 
@@ -25,8 +26,12 @@ struct Scaling {
   double samples_per_second = 0;   // sequences
   uint64_t peak_memory_bytes = 0;  // of rank 0
   std::optional<double>
-      communication;  // median share of a step in which rank 0 waited for other ranks; nullopt: unknown
+      communication;             // median share of a step in which rank 0 waited for other ranks; nullopt: unknown
+  double predicted_seconds = 0;  // of a step, by the plan; 0: it has no prediction
 };
+
+// What the plan predicts; its step is the measured one, too. `steps` is 0.
+Scaling Predicted(const v1::PlanReply& plan, uint32_t ranks);
 
 // Skips the first `warm_up` of `points`. Nullopt: no later point has a time.
 std::optional<Scaling> Summarise(const std::vector<v1::MetricPoint>& points, uint64_t warm_up, uint32_t ranks,
