@@ -30,10 +30,10 @@ GPT2 = """
 model: {family: gpt2, layers: 4, heads: 4, width: 128, vocabulary: 256, context: 128}
 data: {tokens: %(train)s, validation: %(held_out)s}
 batch: {sequences: 32, microbatch: 8}
-optimizer: {kind: adamw, lr: 1e-3, lr_schedule: {kind: cosine, warmup_steps: %(warm_up)d}}
+optimizer: {kind: adamw, lr: %(lr)g, lr_schedule: {kind: cosine, warmup_steps: %(warm_up)d}}
 """
 RESNET = """
-model: {family: resnet, depth: 20, width: 8, image: 28, classes: 10}
+model: {family: resnet, depth: 20, width: 8, image: 32, classes: 10}
 data: {images: %(train)s, validation: %(held_out)s}
 batch: {sequences: 128, microbatch: 32}
 optimizer: {kind: sgd, lr: 0.1, momentum: 0.9, weight_decay: 0, lr_schedule: {kind: cosine, warmup_steps: %(warm_up)d}}
@@ -56,9 +56,10 @@ class Service:
         self.run("local", "up", "--nodes", "2", "--slots", "2")
 
     def run(self, *arguments):
-        done = subprocess.run([self.program, *arguments], env=self.environment, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run([self.program, *arguments], env=self.environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            sys.exit("learning.py: %s ended with status %d" % (" ".join(arguments), done.returncode))
+            sys.exit("learning.py: %s ended with status %d: %s" % (" ".join(arguments), done.returncode, done.stderr))
         return done.stdout
 
     def losses(self, text, folder):
@@ -71,7 +72,7 @@ class Service:
 
 
 def curves(service, folder, model, names, args):
-    values = {**names, "steps": args.steps, "every": max(1, args.steps // 12), "warm_up": max(1, args.steps // 12),
+    values = {**names, "lr": args.lr, "steps": args.steps, "every": max(1, args.steps // 12), "warm_up": max(1, args.steps // 12),
               "validated": args.validated}
     seen = {}
     for kind in args.kinds.split(";"):
@@ -83,8 +84,8 @@ def curves(service, folder, model, names, args):
 
 def table(title, seen):
     steps = list(next(iter(seen.values())))
-    last = seen["exact"][steps[-1]]
     rows = [[title] + ["%d" % s for s in steps] + ["last/exact", "steps to"]]
+    last = seen.get("exact", next(iter(seen.values())))[steps[-1]]
     for kind, losses in seen.items():
         reached = [s for s in steps if losses[s] <= 1.02 * last]
         rows.append([kind] + ["%.3f" % losses[s] for s in steps] +
@@ -98,6 +99,7 @@ def main():
     parser.add_argument("--text", nargs="*", default=[], help="text files")
     parser.add_argument("--images", help="folder of Fashion-MNIST's idx files")
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--lr", type=float, default=1e-3, help="of GPT-2")
     parser.add_argument("--validated", type=int, default=512, help="held-out samples of a validation")
     parser.add_argument("--kinds", default=";".join(KINDS))
     parser.add_argument("--json", help="write the curves there too")

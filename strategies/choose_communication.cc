@@ -45,20 +45,6 @@ absl::Status ChooseLevels(Train& train, const Inventory& inventory, absl::Span<c
   return absl::OkStatus();
 }
 
-namespace {
-
-// None with what this job refuses.
-std::vector<Compression> Candidates(const Train& train, const Mesh& mesh) {
-  std::vector<Compression> candidates(2);
-  candidates[0].mutable_int8(), candidates[1].mutable_top_k();
-  const bool whole = train.strategy().has_ddp() && !mesh.replica_levels();
-  if (whole) candidates.emplace_back().mutable_power_sgd();
-  for (Compression& candidate : candidates) FillDefaults(train.optimizer(), candidate);
-  return candidates;
-}
-
-}  // namespace
-
 absl::Status ChooseCompression(Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                const Hardware& hardware, Budget* budget, MemoryPlan& plan, std::string& reason) {
   Compression& asked = *train.mutable_communication()->mutable_compression();
@@ -70,24 +56,21 @@ absl::Status ChooseCompression(Train& train, const Inventory& inventory, absl::S
   }
   const absl::StatusOr<double> exact = StepSeconds(train, inventory, ranks, hardware, budget, plan);
   if (!exact.ok()) return exact.status();
-  const bool fits = WhyUnfit(plan, ranks).empty();
-  double fastest = *exact / kCompressionGain, best = *exact;
-  for (const Compression& candidate : Candidates(train, plan.layout.mesh)) {
-    Train with = train;
-    *with.mutable_communication()->mutable_compression() = candidate;
-    absl::StatusOr<MemoryPlan> compressed = PlanMemory(with, inventory, ranks, budget);
-    if (!compressed.ok()) return compressed.status();
-    if (fits && !WhyUnfit(*compressed, ranks).empty()) continue;
-    const absl::StatusOr<double> seconds = StepSeconds(with, inventory, ranks, hardware, budget, *compressed);
-    if (!seconds.ok()) return seconds.status();
-    best = std::min(best, *seconds);
-    if (*seconds >= fastest) continue;
-    fastest = *seconds;
+  Train with = train;
+  Compression& int8 = *with.mutable_communication()->mutable_compression();
+  int8.mutable_int8();
+  FillDefaults(train.optimizer(), int8);
+  absl::StatusOr<MemoryPlan> compressed = PlanMemory(with, inventory, ranks, budget);
+  if (!compressed.ok()) return compressed.status();
+  const absl::StatusOr<double> seconds = StepSeconds(with, inventory, ranks, hardware, budget, *compressed);
+  if (!seconds.ok()) return seconds.status();
+  const bool fits = WhyUnfit(*compressed, ranks).empty() || !WhyUnfit(plan, ranks).empty();
+  if (fits && *exact >= kCompressionGain * *seconds) {
     train = std::move(with);
     plan = *std::move(compressed);
   }
   reason = absl::StrCat("compression auto: ", NameOf(train.communication().compression()), ", because a step takes ",
-                        FormatLatency(best), " with the fastest, and ", FormatLatency(*exact), " without any");
+                        FormatLatency(*seconds), " with int8, and ", FormatLatency(*exact), " without");
   return absl::OkStatus();
 }
 

@@ -21,7 +21,8 @@ inline constexpr double kLevelsGain = 1.02, kCompressionGain = 1.1;
 absl::Status ChooseLevels(Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                           const Hardware& hardware, Budget* budget, MemoryPlan& plan);
 
-// The same with compression: auto, of which `plan` compresses nothing. `reason`: what was chosen, and why.
+// The same with compression: auto, of which `plan` compresses nothing: int8 or none. Of the compressions only int8 has
+// been seen to learn as exact sums do with every optimizer (docs/networks.md). `reason`: what was chosen, and why.
 absl::Status ChooseCompression(Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                const Hardware& hardware, Budget* budget, MemoryPlan& plan, std::string& reason);
 

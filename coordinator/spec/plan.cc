@@ -363,12 +363,18 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
   const Mesh& mesh = memory_plan.layout.mesh;
   const Optimizer applied =
       strategies::AppliedOptimizer(train, strategies::SumsOverReplicas(memory_plan.programs[0].schedule));
+  const Compression& compression = train.communication().compression();
+  const bool compresses =
+      strategies::Compresses(train.communication()) && strategies::SumsOverReplicas(memory_plan.programs[0].schedule);
+  const uint64_t kept = !compresses ? 0 : compression.top_k().momentum_correction() ? 8 : 4;  // of an element
   uint64_t most = 0;
   for (uint32_t part = 0; part < mesh.pipeline * mesh.tensor; ++part) {
     const strategies::StageModel model(inventory, memory_plan.layout, part / mesh.tensor, part % mesh.tensor);
     const std::vector<uint64_t> own = partition::OwnedElements(model.table(), model.inventory()),
                                 state = strategies::StateBytes(applied, model.inventory(), model.table());
-    for (size_t shard = 0; shard < own.size(); ++shard) most = std::max(most, 4 * own[shard] + state[shard]);
+    for (size_t shard = 0; shard < own.size(); ++shard) {
+      most = std::max(most, 4 * own[shard] + state[shard] + kept * own[shard] / mesh.replicas_inside);
+    }
   }
   plan.add_notes(absl::StrCat("a checkpoint is written from a copy of up to ", FormatBytes(most),
                               " a rank in its machine's memory, beside the peak; where that is not free, training "

@@ -60,7 +60,7 @@ class Resolver {
     Batch_(train);
     Precision_(train);
     OnNonfinite_(*train.mutable_on_nonfinite());
-    Optimizer_(*train.mutable_optimizer());
+    Optimizer_(train);
     Strategy_(train);
     if (train.has_offload()) Offload_(train);
     Communication_(train);
@@ -551,7 +551,8 @@ class Resolver {
     Error(path, absl::StrCat("must be ", bounds, ", got ", value));
   }
 
-  void Optimizer_(Optimizer& o) {
+  void Optimizer_(Train& train) {
+    Optimizer& o = *train.mutable_optimizer();
     if (o.kind_case() == Optimizer::KIND_NOT_SET) o.mutable_adamw();
     // Lion's default keeps AdamW's product of learning rate and weight decay (Chen et al. 2023, section 5).
     double lr = 3e-4, weight_decay = 0.1;
@@ -586,7 +587,8 @@ class Resolver {
     }
     if (!o.has_lr()) o.set_lr(lr);
     if (!o.has_weight_decay()) o.set_weight_decay(weight_decay);
-    if (!o.has_clip_norm()) o.set_clip_norm(1);
+    // What top_k applies are gradients of many steps: their norm is several times that of a step's.
+    if (!o.has_clip_norm()) o.set_clip_norm(train.communication().compression().has_top_k() ? 0 : 1);
     const double infinite = std::numeric_limits<double>::infinity();
     Range("optimizer.lr", o.lr(), 0, true, infinite, true);
     Range("optimizer.weight_decay", o.weight_decay(), 0, false, infinite, true);

@@ -59,6 +59,7 @@ TEST(Resolve, CompressionHasDefaults) {
   EXPECT_EQ(adamw.selection(), SELECTION_EXACT);
   EXPECT_EQ(adamw.values(), SENT_VALUES_BF16);
   EXPECT_FALSE(adamw.momentum_correction()) << "adamw";
+  EXPECT_EQ(spec.train().optimizer().clip_norm(), 0);
   const auto sgd = [](Train& train, Compression& c) {
     train.mutable_optimizer()->mutable_sgd();
     c.mutable_top_k();
