@@ -18,6 +18,7 @@
 #include "strategies/ddp/ddp.h"
 #include "worker/collectives/timed.h"
 #include "worker/trainer/setup.h"
+#include "worker/trainer/weights.h"
 
 namespace muster::trainer {
 namespace {

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "proto/manifest.pb.h"
 #include "proto/worker.pb.h"
+#include "strategies/compile.h"
 #include "worker/collectives/group.h"
 #include "worker/collectives/key_value.h"
 #include "worker/engine/engine.h"
