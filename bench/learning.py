@@ -6,6 +6,7 @@
 Jobs of four ranks on two nodes of this machine, run one after the other by the service, with the same data and seed: GPT-2 of 4
 layers of width 128 on the bytes of the text files, by AdamW; with --images, a ResNet of depth 20 on Fashion-MNIST (the folder of
 Debian's package dataset-fashion-mnist), by SGD with momentum. The last tenth of the text, and the test images, are held out.
+  diloco    two replicas of two ranks that exchange every twelfth of the steps, where the loss is measured; of replica 0
   steps to  after which the held-out loss is at most the exact run's last one, times 1.02
 """
 import argparse
@@ -25,23 +26,32 @@ KINDS = {
     "top_k, warm-up": "{compression: {kind: top_k, ratio: 0.01, warm_up_steps: %(warm_up)d}}",
     "power_sgd": "{compression: {kind: power_sgd, rank: 4}}",
     "int8": "{compression: {kind: int8}}",
+    "diloco": "{}",
+    "diloco, int4": "{}",
+    "diloco, int4, fragments": "{}",
+}
+# Two replicas of two ranks, each with half of the sequences: together the others' batch.
+SYNC = {
+    "diloco": "{every: %(local)d}",
+    "diloco, int4": "{every: %(local)d, values: int4}",
+    "diloco, int4, fragments": "{every: %(local)d, values: int4, fragments: 2, delay: 2}",
 }
 GPT2 = """
 model: {family: gpt2, layers: 4, heads: 4, width: 128, vocabulary: 256, context: 128}
 data: {tokens: %(train)s, validation: %(held_out)s}
-batch: {sequences: 32, microbatch: 8}
+batch: {sequences: %(text_batch)d, microbatch: 8}
 optimizer: {kind: adamw, lr: %(lr)g, lr_schedule: {kind: cosine, warmup_steps: %(warm_up)d}}
 """
 RESNET = """
 model: {family: resnet, depth: 20, width: 8, image: 32, classes: 10}
 data: {images: %(train)s, validation: %(held_out)s}
-batch: {sequences: 128, microbatch: 32}
+batch: {sequences: %(image_batch)d, microbatch: 32}
 optimizer: {kind: sgd, lr: 0.1, momentum: 0.9, weight_decay: 0, lr_schedule: {kind: cosine, warmup_steps: %(warm_up)d}}
 """
 COMMON = """apiVersion: muster/v1
 kind: Job
 name: learning
-resources: {ranks: 4}
+resources: {ranks: %(ranks)d}
 strategy: {kind: ddp}
 steps: %(steps)d
 validation: {every_steps: %(every)d, sequences: %(validated)d}
@@ -77,7 +87,10 @@ def curves(service, folder, model, names, args):
     seen = {}
     for kind in args.kinds.split(";"):
         values["communication"] = KINDS[kind] % values
-        seen[kind] = service.losses((COMMON + model) % values, folder)
+        share = 2 if kind in SYNC else 1
+        values.update(ranks=4 // share, text_batch=32 // share, image_batch=128 // share, local=values["every"])
+        sync = "sync: %s\n" % (SYNC[kind] % values) if kind in SYNC else ""
+        seen[kind] = service.losses((COMMON + model) % values + sync, folder)
         print("%s: %.4f" % (kind, list(seen[kind].values())[-1]), file=sys.stderr)
     return seen
 

@@ -22,6 +22,12 @@ void PrintTree(const nlohmann::ordered_json& tree, Format format);
 void PrintMessage(const google::protobuf::Message& message, Format format);
 // The result of a command that changed a job: "gpt2-x7f2 stopping: reason" on stderr, or the whole job.
 void PrintJob(const v1::Job& job, Format format);
+// Of a reply: its job, and the other replicas of the job's run.
+template <typename Reply>
+void PrintJobs(const Reply& reply, Format format) {
+  PrintJob(reply.job(), format);
+  for (const v1::Job& other : reply.others()) PrintJob(other, format);
+}
 void PrintNode(const v1::Node& node, Format format);
 // One item of a stream: a line of JSON.
 std::string LineOf(const nlohmann::ordered_json& tree);

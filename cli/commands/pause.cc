@@ -8,7 +8,7 @@ void RegisterPause(CLI::App& app, Invocation& invocation) {
                      "muster pause @last"};
   AddJobVerb(app, invocation, verb, [](Client& client, const std::string& name, Format format) {
     const absl::StatusOr<v1::PauseReply> reply = client.Pause(name);
-    if (reply.ok()) PrintJob(reply->job(), format);
+    if (reply.ok()) PrintJobs(*reply, format);
     return reply.status();
   });
 }

@@ -7,7 +7,7 @@ void RegisterResume(CLI::App& app, Invocation& invocation) {
   const Verb verb = {"resume", "Queue a paused job again", "muster resume @last"};
   AddJobVerb(app, invocation, verb, [](Client& client, const std::string& name, Format format) {
     const absl::StatusOr<v1::ResumeReply> reply = client.Resume(name);
-    if (reply.ok()) PrintJob(reply->job(), format);
+    if (reply.ok()) PrintJobs(*reply, format);
     return reply.status();
   });
 }

@@ -69,7 +69,12 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
     PrintMessage(*reply, options.format);
   }
   if (interactive && !follow) {
-    Say(absl::StrCat("submitted. Next: muster watch ", id, "   muster logs -f ", id, "   muster cancel ", id));
+    const v1::Sync& sync = reply->job().spec().train().sync();
+    const std::string& run = sync.run().empty() ? id : sync.run();
+    if (!sync.run().empty()) {
+      Say(absl::StrCat("replicas: ", run, "-0 to ", run, "-", sync.replicas() - 1, ", a job each"));
+    }
+    Say(absl::StrCat("submitted. Next: muster watch ", id, "   muster logs -f ", id, "   muster cancel ", run));
   }
   if (!follow) return kOk;
   FollowOptions following;

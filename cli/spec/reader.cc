@@ -36,6 +36,17 @@ constexpr Retired kRetired[] = {
     {"strategy.kind", "pipeline", "pipelines are now parallel: {pipeline: N} beside the strategy"},
 };
 
+// The path with the fewest parts: `lr` is optimizer.lr rather than sync.outer.lr. Empty: several have as few.
+std::string OnlyShallowest(const std::vector<std::string>& paths) {
+  const auto depth = [](const std::string& path) { return std::count(path.begin(), path.end(), '.'); };
+  const auto shallowest = std::min_element(
+      paths.begin(), paths.end(), [&](const std::string& a, const std::string& b) { return depth(a) < depth(b); });
+  if (shallowest == paths.end()) return "";
+  const auto as_few = std::count_if(paths.begin(), paths.end(),
+                                    [&](const std::string& path) { return depth(path) == depth(*shallowest); });
+  return as_few == 1 ? *shallowest : "";
+}
+
 class MessageReader {
  public:
   MessageReader(const Descriptor& root, SourceMap& sources, std::vector<Problem>& problems)
@@ -175,8 +186,8 @@ class MessageReader {
       suggestion = Join(path, nearest);
     } else if (const std::string far = Nearest(entry.key, AllKeys(type)); !far.empty()) {
       suggestion = Join(path, far);
-    } else if (const auto paths = PathsEndingIn(root_, entry.key); paths.size() == 1) {
-      suggestion = paths[0];
+    } else {
+      suggestion = OnlyShallowest(PathsEndingIn(root_, entry.key));
     }
     Note(entry.where, own_path, "unknown field", suggestion);
   }

@@ -28,6 +28,7 @@ Outcome Core::Handle(const Event& event, Now now) {
   Outcome outcome;
   outcome.status = transaction.status;
   outcome.job = transaction.submitted;
+  outcome.sync = std::move(transaction.sync);
   if (!transaction.status.ok()) {
     outcome.reason = std::string(transaction.status.message());
     return outcome;
@@ -91,6 +92,23 @@ absl::StatusOr<JobId> Core::Find(const std::string& id_or_prefix) const {
       absl::StrCat(id_or_prefix, " fits ", found.size(),
                    " jobs: ", absl::StrJoin(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown), ", "),
                    found.size() > shown ? ", …" : ""));
+}
+
+absl::StatusOr<std::vector<JobId>> Core::FindReplicas(const std::string& id_or_prefix) const {
+  const absl::StatusOr<JobId> one = Find(id_or_prefix);
+  if (one.ok()) return std::vector<JobId>{*one};
+  if (!absl::IsFailedPrecondition(one.status())) return one.status();
+  std::vector<JobId> replicas;
+  const auto& jobs = state_->records.jobs;
+  std::string run;
+  for (auto it = jobs.lower_bound(JobId(id_or_prefix)); it != jobs.end(); ++it) {
+    if (!absl::StartsWith(it->first.value(), id_or_prefix)) break;
+    const std::string& of = it->second.record().spec().train().sync().run();
+    if (!absl::StartsWith(of, id_or_prefix) || (!run.empty() && of != run)) return one.status();
+    run = of;
+    replicas.push_back(it->first);
+  }
+  return replicas;
 }
 
 const Job* Core::Stored(const JobId& job) const {
@@ -168,6 +186,9 @@ std::string Core::FolderConflict(const JobSpec& resolved) const {
   if (absl::StrContains(resolved.train().checkpoint().path(), "{job}")) return "";
   JobSpec spec = resolved;
   ExpandPlaceholders(JobId(), spec);
+  if (spec.train().has_sync()) {
+    spec.mutable_train()->mutable_checkpoint()->set_path(absl::StrCat(spec.train().checkpoint().path(), "/replica-0"));
+  }
   return state_->records.FolderConflict(spec);
 }
 

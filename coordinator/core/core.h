@@ -30,13 +30,16 @@
 namespace muster::core {
 
 // ---- Events. A user's request carries everything that is random or was checked elsewhere. ----
-// FailedPrecondition: checkpoint.path belongs to another job; an ended job keeps it until it is deleted.
+// FailedPrecondition: checkpoint.path belongs to another job; an ended job keeps it until it is deleted. With `sync` in
+// the spec a job for each replica; a checkpoint.path without {job} gets a folder for each.
 struct SubmitJob {
   static constexpr absl::string_view kName = "submit";
   std::string request_id;
   std::string owner;
-  JobSpec spec;        // resolved; placeholders in its paths are expanded here, where the job gets its id
-  std::string suffix;  // four random characters; the job's id is <name>-<suffix>
+  JobSpec spec;  // resolved; placeholders in its paths are expanded here, where the job gets its id
+  std::string
+      suffix;  // four random characters; the job's id is <name>-<suffix>, with replicas <name>-<suffix>-<replica>
+  std::string secret = "";  // of the replicas' ranks: random
   // The plan that checked the spec. If the job can start on exactly those slots, it is not made again.
   std::optional<PlanReady> plan = std::nullopt;
 };
@@ -55,6 +58,12 @@ struct ResumeJob {
 struct DeleteJob {
   static constexpr absl::string_view kName = "delete";
   JobId job;
+};
+// A rank of a run with local steps asks about an exchange. Errors as Workers.Sync (proto/workers_service.proto).
+struct SyncRank {
+  static constexpr absl::string_view kName = "sync rank";
+  RankId rank;
+  SyncRequest request;
 };
 // Asks these ranks of a running job to record their next steps. Kept in memory only: a restart ends the caller's wait.
 struct TraceJob {
@@ -119,7 +128,7 @@ struct Tick {
 
 using Event =
     std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode, UndrainNode,
-                 NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, PlanReady, Tick>;
+                 NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, SyncRank, PlanReady, Tick>;
 inline absl::string_view NameOf(const Event& event) {
   return std::visit([](const auto& e) { return e.kName; }, event);
 }
@@ -143,7 +152,7 @@ struct ForgetJob {
 using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob, CancelPlan, RequestPlan>;
 
 struct RowChange {
-  std::string key;                   // "job/<id>", "generation/<job>/<10 digits>", "node/<id>"
+  std::string key;                   // "job/<id>", "generation/<job>/<10 digits>", "node/<id>", "run/<id>"
   std::optional<std::string> value;  // none: delete
 };
 
@@ -153,7 +162,8 @@ struct Outcome {
   std::vector<StateEvent> events;  // the shell numbers and stores them with the rows
   std::vector<Action> actions;
   std::string reason;  // one line, for the log and tests
-  JobId job;           // of SubmitJob
+  JobId job;           // of SubmitJob; the first, of several replicas
+  SyncReply sync;      // of SyncRank
 };
 
 struct Options {
@@ -202,6 +212,8 @@ class Core {
   // ---- Views. Valid until the next Handle. ----
   // By id, else by a unique prefix of an id. NotFound. FailedPrecondition: several jobs match; the message names them.
   absl::StatusOr<JobId> Find(const std::string& id_or_prefix) const;
+  // Likewise, and all replicas of a run by its id or a prefix of it that fits nothing else.
+  absl::StatusOr<std::vector<JobId>> FindReplicas(const std::string& id_or_prefix) const;
   // The job as it is on disk, without the reason and position that a look through the queue gives. Null: no such job.
   const Job* Stored(const JobId& job) const;
   // With queue_position and reason as of now, and its time_breakdown up to `at`, or to its last change. NotFound.

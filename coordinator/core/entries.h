@@ -9,6 +9,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/clock.h"
@@ -100,6 +102,31 @@ struct NodeEntry {
   std::map<std::string, SteadyTime> links_measured = {};  // by the other node
 
   const Node& record() const { return machine.record(); }
+};
+
+// The exchange of a fragment that is not decided yet. After a restart of the coordinator ranks ask again.
+struct OpenExchange {
+  struct Offer {
+    uint64_t generation = 0;
+    std::map<uint32_t, std::set<uint32_t>> holds;  // by rank: replicas whose contributions it has
+  };
+  struct Place {
+    uint64_t generation = 0;
+    uint64_t exchange = 0;  // that the rank has applied
+    std::string address;
+  };
+  std::map<uint32_t, Offer> offers;                      // by replica
+  std::map<uint32_t, std::map<uint32_t, Place>> places;  // by replica and rank
+  std::set<uint32_t> behind;                             // replicas whose decision was to catch up, and that have not
+  std::set<uint32_t> excused;  // that have, since the last exchange, and so are not waited for
+  std::optional<SteadyTime> first_offer, first_sourceless;
+};
+
+struct RunEntry {
+  explicit RunEntry(SyncRun of) : record(std::move(of)), open(static_cast<size_t>(record.fragments_size())) {}
+  SyncRun record;
+  std::vector<OpenExchange> open;                                // by fragment
+  std::map<uint32_t, std::pair<uint64_t, std::string>> layouts;  // by replica: its generation's
 };
 
 }  // namespace muster::core

@@ -107,6 +107,7 @@ std::string PlanKey(const JobSpec& spec, const Slots& slots) {
   train.clear_seed();
   train.clear_validation();
   train.clear_bench();
+  train.clear_sync();
   train.mutable_model()->clear_from();
   // Whether there are checkpoints, and whether they are copied, is all that a plan says of them.
   Checkpoint checkpoint;

@@ -78,6 +78,7 @@ std::vector<scheduler::NodeView> Queue::NodeViews() const {
 // A scheduling pass costs time proportional to the cluster. Reports arrive by the thousand when many nodes start,
 // return or train. Most of them do not affect queued jobs, and for the others one pass in the next tick is enough.
 void Queue::ScheduleAfter(const Event& event, Transaction& transaction) {
+  if (std::holds_alternative<SyncRank>(event)) return;  // it frees no slots
   const bool contact = std::holds_alternative<NodeConnected>(event) || std::holds_alternative<NodeDisconnected>(event);
   const bool report = std::holds_alternative<NodeObserved>(event) || std::holds_alternative<RankRecord>(event) ||
                       std::holds_alternative<RankArrived>(event) || std::holds_alternative<PlanReady>(event);

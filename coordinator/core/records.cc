@@ -41,6 +41,8 @@ std::string GenerationKey(const JobId& job, uint64_t generation) {
 
 std::string NodeKey(const NodeId& node) { return absl::StrCat("node/", node.value()); }
 
+std::string RunKey(const std::string& run) { return absl::StrCat("run/", run); }
+
 absl::Status Records::LoadRow(const Row& row) {
   if (absl::StartsWith(row.key, "job/")) {
     Job job;
@@ -61,6 +63,12 @@ absl::Status Records::LoadRow(const Row& row) {
       return Damaged(row.key, "it has no state");
     const std::string boot = node.boot_id();
     nodes.emplace(id, NodeEntry{.machine = NodeMachine(std::move(node)), .boot = boot});
+  } else if (absl::StartsWith(row.key, "run/")) {
+    SyncRun run;
+    if (!run.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
+    if (row.key != RunKey(run.id())) return Damaged(row.key, absl::StrCat("it holds run ", run.id()));
+    const std::string id = run.id();
+    runs.emplace(id, RunEntry(std::move(run)));
   }
   return absl::OkStatus();
 }
@@ -102,6 +110,12 @@ absl::Status Records::Check() const {
     }
     if (by_request_.at(job.record().request_id()) != id) {
       return Damaged(key, absl::StrCat("its request is that of ", by_request_.at(job.record().request_id()).value()));
+    }
+    if (const Sync& sync = job.record().spec().train().sync(); !sync.run().empty()) {
+      const auto run = runs.find(sync.run());
+      if (run == runs.end()) return Damaged(key, absl::StrCat("there is no run ", sync.run()));
+      if (run->second.record.fragments_size() != static_cast<int>(sync.fragments()))
+        return Damaged(key, absl::StrCat("run ", sync.run(), " has other fragments"));
     }
     const GenerationMachine* newest = job.newest();
     const uint64_t number = newest == nullptr ? 0 : newest->record().number();
@@ -150,6 +164,10 @@ void Records::Write(const Transaction& transaction, Outcome& outcome) const {
     const auto node = nodes.find(id);
     if (node != nodes.end()) outcome.rows.push_back({NodeKey(id), Serialise(node->second.record())});
   }
+  for (const std::string& id : transaction.runs) {
+    const auto run = runs.find(id);
+    if (run != runs.end()) outcome.rows.push_back({RunKey(id), Serialise(run->second.record)});
+  }
 }
 
 void Records::Index(const Job& job) {
@@ -172,7 +190,15 @@ void Records::Delete(const JobId& id, Transaction& transaction) {
     transaction.deleted_keys.push_back(GenerationKey(id, number));
   by_request_.erase(job.record().request_id());
   folders_.erase({NormalizedPath(job.record().spec().train().checkpoint().path()), id});
+  const std::string run = job.record().spec().train().sync().run();
   jobs.erase(id);
+  if (run.empty()) return;
+  for (auto it = jobs.lower_bound(JobId(run)); it != jobs.end(); ++it) {
+    if (!absl::StartsWith(it->first.value(), run)) break;
+    if (it->second.record().spec().train().sync().run() == run) return;
+  }
+  runs.erase(run);
+  transaction.deleted_keys.push_back(RunKey(run));
 }
 
 const JobEntry* Records::FindRequest(const std::string& request_id) const {

@@ -18,6 +18,7 @@ namespace muster::core {
 std::string JobKey(const JobId& job);
 std::string GenerationKey(const JobId& job, uint64_t generation);
 std::string NodeKey(const NodeId& node);
+std::string RunKey(const std::string& run);
 
 class Records {
  public:
@@ -38,7 +39,7 @@ class Records {
 
   // Gives it the next sequence number.
   JobEntry& Add(Job record);
-  // With its generations. REQUIRES: it has ended.
+  // With its generations and, if it is the last replica of a run, that. REQUIRES: it has ended.
   void Delete(const JobId& id, Transaction& transaction);
 
   // Why a new job cannot have the (expanded) checkpoint.path of `spec`; empty: it can.
@@ -54,6 +55,7 @@ class Records {
 
   std::map<JobId, JobEntry> jobs;
   std::map<NodeId, NodeEntry> nodes;
+  std::map<std::string, RunEntry> runs;
 
  private:
   absl::Status LoadRow(const Row& row);

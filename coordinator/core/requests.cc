@@ -1,7 +1,9 @@
 #include "coordinator/core/requests.h"
 
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
 #include "coordinator/core/job_paths.h"
@@ -26,6 +28,22 @@ std::string StateName(JobState state) {
   }
 }
 
+uint32_t ReplicasOf(const JobSpec& spec) { return spec.train().has_sync() ? spec.train().sync().replicas() : 1; }
+
+JobId JobOfReplica(const std::string& run, uint32_t replica) { return JobId(absl::StrCat(run, "-", replica)); }
+
+// Each replica has a folder of its own.
+JobSpec SpecOfReplica(const JobSpec& of, const std::string& run, uint32_t replica) {
+  JobSpec spec = of;
+  Sync& sync = *spec.mutable_train()->mutable_sync();
+  sync.set_run(run);
+  sync.set_replica(replica);
+  if (const std::string& path = spec.train().checkpoint().path(); !path.empty() && !absl::StrContains(path, "{job}")) {
+    spec.mutable_train()->mutable_checkpoint()->set_path(absl::StrCat(path, "/replica-", replica));
+  }
+  return spec;
+}
+
 absl::Status AlreadyEnded(const JobEntry& job) {
   return absl::FailedPreconditionError(
       absl::StrCat(job.record().id(), " has ", StateName(job.machine.state()), " already"));
@@ -47,6 +65,7 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   if (const JobEntry* known = records_->FindRequest(event.request_id); known != nullptr) {
     const Job& job = known->record();
     JobSpec again = event.spec;
+    if (ReplicasOf(again) > 1) again = SpecOfReplica(again, job.spec().train().sync().run(), 0);
     ExpandPlaceholders(known->id(), again);
     if (job.owner() == event.owner && job.spec().SerializeAsString() == again.SerializeAsString()) {
       transaction.submitted = known->id();
@@ -57,25 +76,50 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
     }
     return;
   }
-  if (const size_t waiting = queue_->InOrder().size(); waiting >= options_->max_queued_jobs) {
+  if (const size_t waiting = queue_->InOrder().size(); waiting + ReplicasOf(event.spec) > options_->max_queued_jobs) {
     transaction.status = absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", waiting, " jobs wait; cancel some, or try again later"));
     return;
   }
   if (event.plan.has_value()) plans_->Offer(*event.plan);
-  JobId id(absl::StrCat(event.spec.name(), "-", event.suffix));
-  for (int n = 2; records_->jobs.contains(id); ++n) id = JobId(absl::StrCat(event.spec.name(), "-", event.suffix, n));
-  JobSpec spec = event.spec;
-  ExpandPlaceholders(id, spec);
-  if (const std::string conflict = records_->FolderConflict(spec); !conflict.empty()) {
-    transaction.status = absl::FailedPreconditionError(conflict);
-    return;
+  const uint32_t replicas = ReplicasOf(event.spec);
+  std::string id = absl::StrCat(event.spec.name(), "-", event.suffix);
+  const auto taken = [&] { return records_->jobs.contains(JobId(id)) || records_->runs.contains(id); };
+  for (int n = 2; taken(); ++n) id = absl::StrCat(event.spec.name(), "-", event.suffix, n);
+  std::vector<JobSpec> specs;
+  for (uint32_t replica = 0; replica < replicas; ++replica) {
+    specs.push_back(replicas == 1 ? event.spec : SpecOfReplica(event.spec, id, replica));
+    ExpandPlaceholders(replicas == 1 ? JobId(id) : JobOfReplica(id, replica), specs.back());
+    if (const std::string conflict = records_->FolderConflict(specs.back()); !conflict.empty()) {
+      transaction.status = absl::FailedPreconditionError(conflict);
+      return;
+    }
   }
+  if (replicas == 1) {
+    transaction.submitted = JobId(id);
+    return Add(event, transaction.submitted, event.request_id, std::move(specs[0]), transaction);
+  }
+  SyncRun run;
+  run.set_id(id);
+  run.set_replicas(replicas);
+  run.set_secret(event.secret);
+  for (uint32_t i = 0; i < event.spec.train().sync().fragments(); ++i) run.add_fragments();
+  records_->runs.emplace(id, RunEntry(std::move(run)));
+  transaction.TouchRun(id);
+  transaction.submitted = JobOfReplica(id, 0);
+  for (uint32_t replica = 0; replica < replicas; ++replica) {
+    // A client's request numbers have no spaces, so no one else has this one.
+    const std::string request = replica == 0 ? event.request_id : absl::StrCat(event.request_id, " replica ", replica);
+    Add(event, JobOfReplica(id, replica), request, std::move(specs[replica]), transaction);
+  }
+}
 
+void Requests::Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,
+                   Transaction& transaction) {
   Job record;
   record.set_id(id.value());
   record.set_owner(event.owner);
-  record.set_request_id(event.request_id);
+  record.set_request_id(request_id);
   *record.mutable_spec() = std::move(spec);
   record.set_state(JOB_STATE_QUEUED);
   *record.mutable_submitted() = ToProto(transaction.now.wall);
@@ -83,7 +127,6 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   job.time = TimeTracker(TimeBreakdown(), TimeTracker::Phase::kQueued, 0, transaction.now.steady);
   if (job.least_ranks() < event.spec.resources().ranks())
     job.whole_until = transaction.now.steady + options_->whole_wait;
-  transaction.submitted = id;
   transaction.Touch(id);
   transaction.AddEvent(&job, 0, "", "job.queued", absl::StrCat(id.value(), " was submitted by ", event.owner));
 }

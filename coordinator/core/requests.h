@@ -1,6 +1,8 @@
 // What users ask for: submit, cancel, pause, resume, delete, trace, checkpoint. Private to coordinator/core.
 #pragma once
 
+#include <string>
+
 #include "coordinator/core/queue.h"
 
 namespace muster::core {
@@ -20,6 +22,9 @@ class Requests {
   void On(const CheckpointJob& event, Transaction& transaction);
 
  private:
+  void Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,
+           Transaction& transaction);
+
   const Options* const options_;
   Records* const records_;
   Plans* const plans_;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "coordinator/core/exchanges.h"
 #include "coordinator/core/generations.h"
 #include "coordinator/core/growth.h"
 #include "coordinator/core/hangs.h"
@@ -30,6 +31,8 @@ struct Core::State {
       requests.On(event, transaction);
     } else if constexpr (requires { nodes.On(event, transaction); }) {
       nodes.On(event, transaction);
+    } else if constexpr (requires { exchanges.On(event, transaction); }) {
+      exchanges.On(event, transaction);
     } else {
       generations.On(event, transaction);
     }
@@ -47,6 +50,7 @@ struct Core::State {
   Queue queue{&records, &plans, &jobs, &generations};
   Growth growth{&options, &records, &plans, &queue, &generations};
   Requests requests{&options, &records, &plans, &jobs, &generations, &queue};
+  Exchanges exchanges{&records, &generations};
   Views views{&records, &plans, &generations, &queue};
 
   std::optional<SteadyTime> more_work;  // the last transaction was full

@@ -20,20 +20,22 @@ class Transaction {
   // True if another step of work would not fit into this commit. The work is then left to the next tick.
   bool Full() {
     constexpr size_t kLimit = 100, kLargestStep = 10;
-    const size_t used = jobs.size() + generations.size() + nodes.size() + deleted_keys.size() + events.size();
+    const size_t used =
+        jobs.size() + generations.size() + nodes.size() + runs.size() + deleted_keys.size() + events.size();
     work_left |= used + kLargestStep > kLimit;
     return work_left;
   }
 
   // Nothing to store, report or do.
   bool Empty() const {
-    return jobs.empty() && generations.empty() && nodes.empty() && desired.empty() && deleted_keys.empty() &&
-           events.empty() && actions.empty() && !work_left;
+    return jobs.empty() && generations.empty() && nodes.empty() && runs.empty() && desired.empty() &&
+           deleted_keys.empty() && events.empty() && actions.empty() && !work_left;
   }
 
   void Touch(const JobId& job) { jobs.insert(job); }
   void Touch(const JobId& job, uint64_t generation) { generations.insert({job, generation}); }
   void Touch(const NodeId& node) { nodes.insert(node); }
+  void TouchRun(const std::string& run) { runs.insert(run); }
   void AddEvent(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
                 const std::string& message);
   void ChangeDesired(const NodeId& node) { desired.insert(node); }
@@ -46,9 +48,11 @@ class Transaction {
   absl::Status status;
   std::string reason;
   JobId submitted;
+  SyncReply sync;
   std::set<JobId> jobs;
   std::set<std::pair<JobId, uint64_t>> generations;
   std::set<NodeId> nodes;
+  std::set<std::string> runs;
   std::set<NodeId> desired;
   std::vector<std::string> deleted_keys;
   std::vector<StateEvent> events;

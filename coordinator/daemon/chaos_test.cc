@@ -296,6 +296,13 @@ void ChaosTest::AddScenariosOfTheRest() {
     ASSERT_TRUE(client_->workers().RendezvousGet(client_->Context().get(), get, &got).ok());
     EXPECT_EQ(got.value(), n);
   };
+  scenarios_["Workers/Sync"] = [this](const std::string&) {
+    SyncRequest request;
+    *request.mutable_key() = running_;
+    SyncReply reply;
+    const grpc::Status status = Insist(*lossy_, lossy_->workers(), &Workers::Stub::Sync, request, &reply);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "its job has no replicas";
+  };
   scenarios_["Workers/RendezvousGet"] = [this](const std::string&) {
     RendezvousSetRequest set;
     *set.mutable_key() = running_;

@@ -37,6 +37,7 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Workers/Connect", Needs::kWorker},
     {"/muster.v1.Workers/RendezvousSet", Needs::kWorker},
     {"/muster.v1.Workers/RendezvousGet", Needs::kWorker},
+    {"/muster.v1.Workers/Sync", Needs::kWorker},
     {"/muster.v1.Workers/FetchTable", Needs::kWorker},
     {"/muster.v1.Trust/Join", Needs::kJoin},
     {"/muster.v1.Trust/Renew", Needs::kWorker},

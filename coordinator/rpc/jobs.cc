@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 #include <type_traits>
+#include <vector>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,14 @@ std::string RandomSuffix() {
   std::string suffix;
   for (int i = 0; i < 4; ++i) suffix += kLetters[letter(source)];
   return suffix;
+}
+
+// 128 bits.
+std::string RandomSecret() {
+  std::random_device source;
+  std::string secret;
+  for (int i = 0; i < 4; ++i) absl::StrAppend(&secret, absl::Hex(source(), absl::kZeroPad8));
+  return secret;
 }
 
 absl::StatusOr<JobSpec> ResolveSpec(const spec::Limits& limits, const JobSpec& asked) {
@@ -138,7 +147,12 @@ grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* conte
     *reply->mutable_plan()->mutable_resolved() = *resolved;
     core::PlanReady plan{core::PlanKey(*resolved, found.on.slots), found.plan->planned};
     loop_->Post([=, plan = std::move(plan)](Turn& turn) {
-      core::SubmitJob submit{request->request_id(), owner, *resolved, FreeSuffix(turn.core(), resolved->name()), plan};
+      core::SubmitJob submit{.request_id = request->request_id(),
+                             .owner = owner,
+                             .spec = *resolved,
+                             .suffix = FreeSuffix(turn.core(), resolved->name()),
+                             .secret = resolved->train().has_sync() ? RandomSecret() : "",
+                             .plan = plan};
       const core::Outcome& outcome = turn.Handle(submit);
       turn.AfterCommit([=, &outcome, &core = turn.core()] {
         if (outcome.status.ok()) {
@@ -235,18 +249,26 @@ grpc::ServerUnaryReactor* JobsService::Change(grpc::CallbackServerContext* conte
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, &job, caller = *std::move(caller)](Turn& turn) {
-    const absl::StatusOr<JobId> id = turn.core().Find(job);
-    absl::Status status = id.status();
-    if (status.ok()) status = Authorize(caller, method, {turn.core().Stored(*id)->owner()});
-    if (status.ok()) status = turn.Handle(Event{*id}).status;
+    const absl::StatusOr<std::vector<JobId>> ids = turn.core().FindReplicas(job);
+    absl::Status status = ids.status();
+    if (status.ok()) status = Authorize(caller, method, {turn.core().Stored(ids->front())->owner()});
+    // Of the replicas of a run, those that can be changed.
+    std::vector<JobId> changed;
+    for (size_t i = 0; status.ok() && i < ids->size(); ++i) {
+      const absl::Status handled = turn.Handle(Event{(*ids)[i]}).status;
+      if (handled.ok()) changed.push_back((*ids)[i]);
+      if (i + 1 == ids->size() && changed.empty()) status = handled;
+    }
     if constexpr (std::is_same_v<Reply, DeleteReply>) {
       if (absl::IsNotFound(status)) status = absl::OkStatus();  // it may be a retry
       turn.AfterCommit([=] { reactor->Finish(ToGrpc(status)); });
     } else {
       turn.AfterCommit([=, &core = turn.core()] {
-        const absl::StatusOr<Job> changed = status.ok() ? core.GetJob(*id) : status;
-        if (changed.ok()) *reply->mutable_job() = *changed;
-        reactor->Finish(ToGrpc(changed.status()));
+        for (const JobId& id : changed) {
+          const absl::StatusOr<Job> found = core.GetJob(id);
+          if (found.ok()) *(id == changed.front() ? reply->mutable_job() : reply->add_others()) = *found;
+        }
+        reactor->Finish(ToGrpc(status));
       });
     }
   });

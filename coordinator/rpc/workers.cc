@@ -126,6 +126,24 @@ grpc::ServerUnaryReactor* WorkersService::RendezvousGet(grpc::CallbackServerCont
   return call.get();
 }
 
+grpc::ServerUnaryReactor* WorkersService::Sync(grpc::CallbackServerContext* context, const SyncRequest* request,
+                                               SyncReply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/Sync");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, node = caller->node](Turn& turn) {
+    const RankId rank = RankOf(request->key());
+    absl::Status status = Arrive(turn, rank, node);
+    if (status.ok()) {
+      const core::Outcome& outcome = turn.Handle(core::SyncRank{rank, *request});
+      status = outcome.status;
+      *reply = outcome.sync;
+    }
+    turn.AfterCommit([=] { reactor->Finish(ToGrpc(status)); });
+  });
+  return reactor;
+}
+
 grpc::ServerWriteReactor<TableChunk>* WorkersService::FetchTable(grpc::CallbackServerContext* context,
                                                                  const FetchTableRequest* request) {
   return StartTableCall(gate_->Admit(*context, "/muster.v1.Workers/FetchTable"), *request, loop_);

@@ -16,6 +16,8 @@ class WorkersService final : public Workers::CallbackService {
                                           RendezvousSetReply* reply) override;
   grpc::ServerUnaryReactor* RendezvousGet(grpc::CallbackServerContext* context, const RendezvousGetRequest* request,
                                           RendezvousGetReply* reply) override;
+  grpc::ServerUnaryReactor* Sync(grpc::CallbackServerContext* context, const SyncRequest* request,
+                                 SyncReply* reply) override;
   grpc::ServerWriteReactor<TableChunk>* FetchTable(grpc::CallbackServerContext* context,
                                                    const FetchTableRequest* request) override;
 

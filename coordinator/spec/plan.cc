@@ -346,6 +346,39 @@ void AddCompression(const core::JobPlan& job, PlanReply& plan) {
                               FormatBytes(sent), " a step instead of ", FormatBytes(exact)));
 }
 
+// Bits of a value as a replica sends it (worker/trainer/outer_state.h), with its part of a scale.
+double BitsOf(ExchangedValues values) {
+  switch (values) {
+    case EXCHANGED_VALUES_BF16:
+      return 16;
+    case EXCHANGED_VALUES_INT8:
+      return 8 + 32.0 / 256;
+    case EXCHANGED_VALUES_INT4:
+      return 4 + 32.0 / 32;
+    default:
+      return 32;
+  }
+}
+
+// "2 replicas train by themselves and exchange 812 KiB a rank every 50 steps; a rank keeps 6.4 MiB for it in host
+// memory"; of the first stage.
+void AddSync(const core::JobPlan& job, PlanReply& plan) {
+  if (!job.train.has_sync()) return;
+  const Sync& sync = job.train.sync();
+  const strategies::StageModel model(job.inventory, job.memory_plan.layout, 0);
+  double elements = 0;
+  for (const Unit& unit : model.inventory().units()) elements += static_cast<double>(partition::TrainedElements(unit));
+  elements /= job.memory_plan.layout.mesh.shard;
+  const size_t ranks = job.memory_plan.layout.roles.size();
+  const auto bytes = [](double count) { return FormatBytes(static_cast<uint64_t>(count)); };
+  plan.add_notes(absl::StrCat(sync.replicas(), " replicas of ", ranks, ranks == 1 ? " rank" : " ranks",
+                              " train by themselves; a rank sends ", bytes(elements * BitsOf(sync.values()) / 8),
+                              " to each other replica every ",
+                              sync.every() == 1 ? "step" : absl::StrCat(sync.every(), " steps"),
+                              sync.fragments() == 1 ? "" : absl::StrCat(", in ", sync.fragments(), " parts"),
+                              ", and keeps ", bytes(elements * 8), " for that in host memory"));
+}
+
 // Stages idle while a pipeline fills and drains.
 void AddBubbleNote(const Train& train, const Mesh& mesh, PlanReply& plan) {
   const uint32_t microbatches = strategies::Microbatches(train.batch(), mesh.data_ranks());
@@ -482,6 +515,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   if (job->choice.has_value()) AddChoice(*job->choice, plan);
   if (!job->bucket_reason.empty()) plan.add_notes(job->bucket_reason);
   AddCompression(*job, plan);
+  AddSync(*job, plan);
   AddModel(job->train, memory_plan.layout.mesh, job->inventory, plan);
   plan.set_strategy(job->choice.has_value() ? job->choice->candidates[job->choice->chosen].name
                                             : strategies::NameOf(job->train));

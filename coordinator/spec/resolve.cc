@@ -38,6 +38,8 @@ constexpr int kMaxPatterns = 256;
 constexpr uint32_t kMaxStages = 256;
 constexpr uint32_t kMaxTensorRanks = 64;  // more than a node has
 constexpr uint32_t kMaxChunks = 64;       // on each stage
+constexpr uint32_t kMaxReplicas = 16;     // of a run: they are stored with one commit
+constexpr uint32_t kMaxFragments = 64;
 // By default a stage has so many times as many microbatches as there are stages, if its share of the batch has as many
 // sequences: it idles for less than a fifth of the step then (Huang et al. 2019, GPipe, section 2.3).
 constexpr uint32_t kMicrobatchesAStage = 4;
@@ -64,6 +66,7 @@ class Resolver {
     Strategy_(train);
     if (train.has_offload()) Offload_(train);
     Communication_(train);
+    if (train.has_sync()) Sync_(train);
     if (train.has_bench()) Bench_(train);
     Steps(train);
     Checkpoint_(train);
@@ -710,6 +713,49 @@ class Resolver {
       }
     }
     if (!c.has_none()) Compressible(train, c);
+  }
+
+  void Sync_(Train& train) {
+    Sync& s = *train.mutable_sync();
+    if (!s.has_replicas()) s.set_replicas(2);
+    if (!s.has_every()) s.set_every(50);
+    if (!s.has_fragments()) s.set_fragments(1);
+    if (!s.has_delay()) s.set_delay(0);
+    if (!s.has_mix()) s.set_mix(s.delay() > 0 ? 0.5 : 0);
+    if (!s.has_values()) s.set_values(EXCHANGED_VALUES_INT8);
+    if (!s.has_patience_seconds()) s.set_patience_seconds(30);
+    OuterOptimizer& outer = *s.mutable_outer();
+    if (!outer.has_lr()) outer.set_lr(0.7);
+    if (!outer.has_momentum()) outer.set_momentum(0.9);
+    if (!outer.has_nesterov()) outer.set_nesterov(outer.momentum() > 0);
+    Range("sync.replicas", s.replicas(), 2, false, kMaxReplicas, false);
+    Range("sync.every", s.every(), 1, false, 1e6, false);
+    Range("sync.fragments", s.fragments(), 1, false, std::min<uint32_t>(s.every(), kMaxFragments), false);
+    if (s.fragments() > 0) Range("sync.delay", s.delay(), 0, false, s.every() / s.fragments(), false);
+    Range("sync.mix", s.mix(), 0, false, 1, true);
+    if (s.mix() > 0 && s.delay() == 0) {
+      Error("sync.mix", "needs a delay: without one there are no steps whose way it could keep", "0");
+    }
+    Known("sync.values", ExchangedValues_IsValid(s.values()) && s.values() != EXCHANGED_VALUES_UNSPECIFIED);
+    Range("sync.patience_seconds", s.patience_seconds(), 1, false, 3600, false);
+    Range("sync.outer.lr", outer.lr(), 0, true, 10, false);
+    Range("sync.outer.momentum", outer.momentum(), 0, false, 1, true);
+    if (outer.nesterov() && outer.momentum() == 0) {
+      Error("sync.outer.nesterov", "needs a momentum greater than 0", "false");
+    }
+    if (!s.run().empty()) Error("sync.run", "is set by the coordinator: leave it out");
+    if (s.has_replica()) Error("sync.replica", "is set by the coordinator: leave it out");
+    const auto refuse = [&](const std::string& field, const std::string& why, const std::string& instead = "") {
+      Error(field, absl::StrCat("not supported with sync: ", why), instead);
+    };
+    if (spec_.resources().has_min_ranks()) refuse("resources.min_ranks", "all replicas have the same number of ranks");
+    if (train.strategy().has_auto_()) refuse("strategy.kind", "replicas could get different ones; name one");
+    if (train.parallel().auto_()) refuse("parallel.auto", "replicas could get different ones; name the axes", "false");
+    if (train.precision().params() == DTYPE_BF16) {
+      refuse("precision.params", "replicas exchange how far fp32 parameters came", "fp32");
+    }
+    if (train.offload().optimizer()) refuse("offload.optimizer", "not tried yet", "false");
+    if (train.has_bench()) refuse("bench", "there is nothing to exchange");
   }
 
   void TopK_(const Optimizer& optimizer, const TopK& k) {

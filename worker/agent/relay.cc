@@ -136,6 +136,16 @@ void Relay::Get(const GetRequest& request, ValueCallback done) {
       });
 }
 
+void Relay::Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) {
+  auto call = std::make_shared<Call<SyncRequest, SyncReply>>(request, token_, kRelayDeadline);
+  stub_->async()->Sync(&call->context, &call->request, &call->reply,
+                       [loop = loop_->shared_from_this(), call, done = std::move(done)](const grpc::Status& status) {
+                         absl::StatusOr<SyncReply> decided = call->reply;
+                         if (!status.ok()) decided = rpc::FromGrpc(status);
+                         loop->Post([done, decided = std::move(decided)] { done(decided); });
+                       });
+}
+
 std::function<void()> Relay::Wait(const WaitRequest& request, ValueCallback done) {
   auto pending = std::make_shared<Pending>();
   pending->request = request;

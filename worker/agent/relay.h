@@ -37,6 +37,9 @@ class Relay {
   void Get(const GetRequest& request, ValueCallback done);
   std::function<void()> Wait(const WaitRequest& request, ValueCallback done);
 
+  // Once: the trainer asks again by itself.
+  void Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done);
+
   // Loads the keys of a rank that an earlier daemon started; the coordinator may not have them.
   void Adopt(const RankId& rank);
   // Sets all keys again: the coordinator is back, and may have lost them.

@@ -37,6 +37,7 @@ class TrainerHost {
   virtual void Get(const GetRequest& request, ValueCallback done) = 0;
   // Returns a function that cancels the wait when the trainer has gone; it may be called after `done`, too.
   virtual std::function<void()> Wait(const WaitRequest& request, ValueCallback done) = 0;
+  virtual void Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) = 0;
 };
 
 // The longest path that a Unix socket can have.

@@ -182,6 +182,22 @@ grpc::ServerUnaryReactor* TrainerService::Get(grpc::CallbackServerContext* conte
   return reactor;
 }
 
+grpc::ServerUnaryReactor* TrainerService::Sync(grpc::CallbackServerContext* context, const SyncRequest* request,
+                                               SyncReply* reply) {
+  const absl::Status status = callers_->Check(context->peer(), request->key());
+  if (!status.ok()) return EndWith(context, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  gate_->Post([reactor, request, reply](TrainerHost* host) {
+    if (host == nullptr) return reactor->Finish(rpc::ToGrpc(Closing()));
+    host->Sync(*request, [reactor, reply](absl::StatusOr<SyncReply> decided) {
+      const absl::Status status = decided.status();
+      if (status.ok()) *reply = *std::move(decided);
+      reactor->Finish(rpc::ToGrpc(status));
+    });
+  });
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* TrainerService::Wait(grpc::CallbackServerContext* context, const WaitRequest* request,
                                                GetReply* reply) {
   const absl::Status status = callers_->Check(context->peer(), request->key());

@@ -41,6 +41,8 @@ class TrainerService final : public Trainer::CallbackService {
                                 SetReply* reply) override;
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const GetRequest* request,
                                 GetReply* reply) override;
+  grpc::ServerUnaryReactor* Sync(grpc::CallbackServerContext* context, const SyncRequest* request,
+                                 SyncReply* reply) override;
   grpc::ServerUnaryReactor* Wait(grpc::CallbackServerContext* context, const WaitRequest* request,
                                  GetReply* reply) override;
 

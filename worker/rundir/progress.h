@@ -21,6 +21,7 @@ enum Stage : uint64_t {
   kValidating = 3,
   kCheckpointing = 4,
   kReading = 5,  // the next step's data
+  kSyncing = 6,  // an exchange with other replicas
   kOps = 16,
 };
 

@@ -39,6 +39,9 @@ Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t s
   *manifest.mutable_update() = rank.engine->update_state();
   for (NamedState& state : StatesOfReplicas(*rank.engine)) *manifest.add_states() = std::move(state);
   if (!manifest.states().empty()) manifest.set_replicas(rank.program.layout.mesh.replica);
+  if (rank.outer != nullptr) {
+    for (const uint64_t exchange : rank.outer->exchanges()) manifest.add_exchanges(exchange);
+  }
   return manifest;
 }
 
@@ -160,8 +163,7 @@ Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank)
   const Checkpoint& options = assignment.spec().train().checkpoint();
   // What lies on a GPU is copied by BeginPull(). Without periodic checkpoints, the first request allocates the copy.
   if (!writes() || !rank_.engine->state_is_live() || (options.has_async() && !options.async())) return;
-  if (options.every_steps() > 0 || options.every_seconds() > 0)
-    copy_.emplace(RunsToWrite(*rank_.engine, WritesBuffers(), OfFirstReplica()));
+  if (options.every_steps() > 0 || options.every_seconds() > 0) copy_.emplace(Runs());
   if (copy_.has_value() && !copy_->fits()) {
     LogWarn("asynchronous checkpoints are off, so training waits for each write", {{"reason", copy_->why()}});
   }
@@ -182,11 +184,19 @@ bool Checkpointer::WritesBuffers() const {
          layout.roles[rank].tensor() == 0;
 }
 
+std::vector<checkpoint::TensorRun> Checkpointer::Runs() const {
+  std::vector<checkpoint::TensorRun> runs = RunsToWrite(*rank_.engine, WritesBuffers(), OfFirstReplica());
+  if (rank_.outer != nullptr && OfFirstReplica()) {
+    for (checkpoint::TensorRun& run : rank_.outer->Runs()) runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
 absl::Status Checkpointer::Begin(uint64_t step, uint64_t samples_consumed) {
   const Checkpoint& options = assignment_.spec().train().checkpoint();
   if (options.has_async() && !options.async()) return Write(step, samples_consumed);
   if (!rank_.engine->state_is_live()) return Start(step, samples_consumed, /*copy=*/false);
-  if (!copy_.has_value()) copy_.emplace(RunsToWrite(*rank_.engine, WritesBuffers(), OfFirstReplica()));
+  if (!copy_.has_value()) copy_.emplace(Runs());
   if (!copy_->fits()) return Write(step, samples_consumed);
   return Start(step, samples_consumed, /*copy=*/true);
 }
@@ -204,7 +214,7 @@ absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool 
   const absl::Status own = before.ok() ? Explain(name, Prepare(name)) : before;
   const absl::Status all = Agree(own);
   if (!all.ok()) return own.ok() ? Explain(name, all) : own;
-  std::vector<checkpoint::TensorRun> runs = RunsToWrite(*rank_.engine, WritesBuffers(), OfFirstReplica());
+  std::vector<checkpoint::TensorRun> runs = Runs();
   if (copy) {
     if (absl::Status status = rank_.engine->AwaitPull(); !status.ok()) return Explain(name, status);
     runs = copy_->Take(std::move(runs));

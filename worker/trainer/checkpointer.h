@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <queue>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -67,6 +68,7 @@ class Checkpointer {
   absl::Status AwaitName();
   absl::Status Agree(const absl::Status& own) const;
   bool OfFirstReplica() const;
+  std::vector<checkpoint::TensorRun> Runs() const;  // that this rank writes
   // All ranks of a stage have its buffers; the first one writes them.
   bool WritesBuffers() const;
   bool first() const { return assignment_.key().rank() == 0; }

@@ -16,6 +16,11 @@
 #include "proto/trainer_service.grpc.pb.h"
 
 namespace muster::trainer {
+namespace {
+
+constexpr absl::Duration kSyncDeadline = absl::Seconds(15);  // of an answer from the coordinator
+
+}  // namespace
 
 struct Link::State {
   explicit State(Options given)
@@ -183,6 +188,16 @@ absl::StatusOr<Assignment> Link::WaitForAssignment(const std::function<bool()>& 
 Link::Received Link::Newest() const {
   absl::MutexLock lock(&state_->mutex);
   return state_->received;
+}
+
+absl::StatusOr<SyncReply> Link::Sync(const SyncRequest& request) const {
+  grpc::ClientContext context;
+  rpc::AddCallMetadata("", context);
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kSyncDeadline));
+  SyncReply reply;
+  const grpc::Status status = state_->stub->Sync(&context, request, &reply);
+  if (!status.ok()) return rpc::FromGrpc(status);
+  return reply;
 }
 
 void Link::Ring(uint64_t sequence, uint64_t step) {

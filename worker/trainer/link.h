@@ -56,6 +56,9 @@ class Link {
   // calls are sent as one.
   void Ring(uint64_t sequence, uint64_t step);
 
+  // As Trainer.Sync, once, from any thread. Cancelled: the link is being destroyed.
+  absl::StatusOr<SyncReply> Sync(const SyncRequest& request) const;
+
  private:
   struct State;
   std::unique_ptr<State> state_;

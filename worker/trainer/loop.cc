@@ -28,6 +28,7 @@
 #include "worker/rundir/outbox.h"
 #include "worker/trainer/checkpointer.h"
 #include "worker/trainer/collective_bench.h"
+#include "worker/trainer/local_steps.h"
 #include "worker/trainer/pending_votes.h"
 #include "worker/trainer/pulse.h"
 #include "worker/trainer/setup.h"
@@ -54,6 +55,7 @@ class Loop {
         pulse_(pulse),
         link_(link),
         checkpointer_(assignment_, rank_),
+        local_steps_(MakeLocalSteps()),
         votes_(static_cast<uint64_t>(rank_.engine->most_in_flight()) - 1) {}
 
   absl::StatusOr<Ended> Run(const std::function<bool()>& terminated);
@@ -67,6 +69,10 @@ class Loop {
   strategies::Share ShareOf(uint64_t sequences) const {
     return strategies::ShareOf(sequences, rank_.program.layout.mesh, assignment_.key().rank());
   }
+  // Of the replicas of a run with local steps; else 1 and 0.
+  uint64_t replicas() const { return rank_.outer == nullptr ? 1 : train_.sync().replicas(); }
+  uint32_t replica() const { return rank_.outer == nullptr ? 0 : train_.sync().replica(); }
+  bool SyncsAfter(uint64_t step) const { return local_steps_ != nullptr && local_steps_->DueAfter(step); }
   static bool Due(uint64_t step, uint64_t every) { return every > 0 && step % every == 0; }
   bool ValidatesAfter(uint64_t step) const {
     return rank_.validation != nullptr && (step == steps() || Due(step, train_.validation().every_steps()));
@@ -80,6 +86,8 @@ class Loop {
     Now begin;
     double learning_rate = 0;
   };
+  std::unique_ptr<LocalSteps> MakeLocalSteps();
+  absl::Status Exchange();
   absl::Status Issue(const Votes& own);
   absl::Status Await();
   // How many steps may stay in flight: none before something that needs the model after this step.
@@ -104,6 +112,7 @@ class Loop {
   Pulse& pulse_;
   Link& link_;
   Checkpointer checkpointer_;
+  const std::unique_ptr<LocalSteps> local_steps_;  // null: the job has no replicas
   const RealClock clock_;
   std::deque<Issued> in_flight_;
   PendingVotes votes_;
@@ -142,6 +151,9 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
                        {"sequences_per_step", train_.batch().sequences()},
                        {"samples_per_epoch", rank_.samples->samples_per_epoch()}});
 
+  if (local_steps_ != nullptr) {
+    if (absl::Status status = local_steps_->Start(); !status.ok()) return status;
+  }
   while (step() < steps()) {
     const Link::Received received = link_.Newest();
     Votes own;
@@ -175,11 +187,43 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
 
 size_t Loop::MayStayInFlight() const {
   const uint64_t newest = step() + in_flight_.size();
-  if (newest == steps() || ValidatesAfter(newest) || CheckpointsAfter(newest) || tracer_.requested() ||
-      votes_.DueAfter(newest)) {
+  if (newest == steps() || ValidatesAfter(newest) || CheckpointsAfter(newest) || SyncsAfter(newest) ||
+      tracer_.requested() || votes_.DueAfter(newest)) {
     return 0;
   }
   return static_cast<size_t>(rank_.engine->most_in_flight()) - 1;
+}
+
+std::unique_ptr<LocalSteps> Loop::MakeLocalSteps() {
+  if (rank_.outer == nullptr) return nullptr;
+  const strategies::Layout& layout = rank_.program.layout;
+  const RankRole& own = layout.roles[assignment_.key().rank()];
+  const auto first = std::find_if(layout.roles.begin(), layout.roles.end(), [&](const RankRole& role) {
+    return role.replica() == 0 && role.shard() == own.shard() && role.stage() == own.stage() &&
+           role.tensor() == own.tensor();
+  });
+  const Mesh& mesh = layout.mesh;
+  LocalSteps::Options options{.key = assignment_.key(),
+                              .sync = train_.sync(),
+                              .host = assignment_.host().empty() ? "127.0.0.1" : assignment_.host(),
+                              .layout = absl::StrCat(layout.table_sha256, "/", mesh.pipeline, "/", mesh.replica, "/",
+                                                     mesh.shard, "/", mesh.tensor),
+                              .source_rank = first->rank(),
+                              .steps = steps(),
+                              .device = assignment_.device(),
+                              .world = rank_.ranks.groups[kWorldGroup]};
+  return std::make_unique<LocalSteps>(
+      std::move(options), rank_.outer.get(), [this](const SyncRequest& request) { return link_.Sync(request); },
+      [this] { pulse_.Enter(rundir::kSyncing); });
+}
+
+absl::Status Loop::Exchange() {
+  pulse_.Enter(rundir::kSyncing);
+  // It may still be read, where a checkpoint does not begin with a copy.
+  if (checkpointer_.writes() && !rank_.engine->state_is_live()) {
+    if (absl::Status status = checkpointer_.Wait(); !status.ok()) return status;
+  }
+  return local_steps_->AfterStep(step());
 }
 
 absl::Status Loop::Issue(const Votes& own) {
@@ -189,11 +233,12 @@ absl::Status Loop::Issue(const Votes& own) {
   const auto reading = std::chrono::steady_clock::now();
   const uint64_t sequences = train_.batch().sequences(), ahead = in_flight_.size();
   const strategies::Share share = ShareOf(sequences);
+  const uint64_t consumed = rank_.samples_consumed + ahead * sequences * replicas();
   absl::StatusOr<engine::Batch> batch =
-      rank_.samples->Read(rank_.samples_consumed + ahead * sequences + share.first, share.sequences);
+      rank_.samples->Read(FirstSampleOf(consumed, sequences, replica()) + share.first, share.sequences);
   if (!batch.ok()) return batch.status();
   batch->global_samples = sequences;
-  batch->first_sample = share.first;
+  batch->first_sample = FirstSampleOf(0, sequences, replica()) + share.first;
   tracer_.Host("data", reading);
   const double learning_rate = engine::LearningRate(train_.optimizer(), step() + ahead, steps());
   if (absl::Status issued = rank_.engine->Issue(*batch, learning_rate, own); !issued.ok()) return issued;
@@ -207,8 +252,13 @@ absl::Status Loop::Await() {
   const Issued issued = in_flight_.front();
   in_flight_.pop_front();
   if (!result->note.empty()) LogInfo("CUDA graph", {{"step", step()}, {"result", result->note}});
-  rank_.samples_consumed += train_.batch().sequences();
+  rank_.samples_consumed += train_.batch().sequences() * replicas();
   pulse_.FinishStep(step());
+  if (SyncsAfter(step())) {
+    const auto exchanging = std::chrono::steady_clock::now();
+    if (absl::Status status = Exchange(); !status.ok()) return status;
+    tracer_.Host("exchange", exchanging);
+  }
   const auto reporting = std::chrono::steady_clock::now();
   if (absl::Status status = Report(*result, issued); !status.ok()) return status;
   tracer_.Host("report", reporting);

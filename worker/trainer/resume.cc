@@ -120,13 +120,15 @@ UpdateState UpdateStateOf(const Manifest& manifest, const Assignment& assignment
 }
 
 absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, const Assignment& assignment,
-                                 const strategies::Layout& layout, engine::Engine& engine) {
+                                 const strategies::Layout& layout, engine::Engine& engine, OuterState* outer) {
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint =
       checkpoint::Checkpoint::Open(directory, checkpoint::Verification::kAsRead);
   if (!checkpoint.ok()) return checkpoint.status();
   const Manifest& manifest = checkpoint->manifest();
   if (absl::Status status = check(manifest, directory, assignment); !status.ok()) return status;
-  if (absl::Status status = Load(*checkpoint, layout, engine); !status.ok()) {
+  absl::Status status = Load(*checkpoint, layout, engine);
+  if (status.ok() && outer != nullptr) status = outer->Load(*checkpoint);
+  if (!status.ok()) {
     return absl::Status(status.code(), absl::StrCat(directory, ": ", status.message()));
   }
   // A run on GPUs that goes on from a run on CPUs keeps its own.
@@ -142,10 +144,10 @@ bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status) || a
 // The first of `directories` that every rank finds whole.
 absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, Check check,
                                    const Assignment& assignment, collectives::Group* world,
-                                   const strategies::Layout& layout, engine::Engine& engine) {
+                                   const strategies::Layout& layout, engine::Engine& engine, OuterState* outer) {
   std::vector<std::string> causes;
   for (const std::string& directory : directories) {
-    absl::StatusOr<Resumed> resumed = LoadFrom(directory, check, assignment, layout, engine);
+    absl::StatusOr<Resumed> resumed = LoadFrom(directory, check, assignment, layout, engine, outer);
     // Two collectives on every rank: first for errors that end the job, then for damage to this checkpoint.
     const absl::Status own = IsDamage(resumed.status()) ? absl::OkStatus() : resumed.status();
     absl::Status all = Agree(world, assignment.device(), own,
@@ -171,8 +173,8 @@ absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, 
 }  // namespace
 
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
-                               const strategies::Layout& layout, engine::Engine& engine) {
-  return FirstWhole(Candidates(assignment), CheckOwn, assignment, world, layout, engine);
+                               const strategies::Layout& layout, engine::Engine& engine, OuterState* outer) {
+  return FirstWhole(Candidates(assignment), CheckOwn, assignment, world, layout, engine, outer);
 }
 
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,
@@ -194,7 +196,7 @@ absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::G
     return absl::NotFoundError(absl::StrCat("checkpoint.resume_from: ", path, " is no checkpoint and holds none",
                                             assignment.key().rank() == 0 ? "" : " as rank 0 sees it"));
   }
-  return FirstWhole(absl::StrSplit(folders, '\n'), CheckOther, assignment, world, layout, engine);
+  return FirstWhole(absl::StrSplit(folders, '\n'), CheckOther, assignment, world, layout, engine, nullptr);
 }
 
 }  // namespace muster::trainer

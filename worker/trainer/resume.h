@@ -10,6 +10,7 @@
 #include "worker/collectives/group.h"
 #include "worker/collectives/key_value.h"
 #include "worker/engine/engine.h"
+#include "worker/trainer/outer_state.h"
 
 namespace muster::trainer {
 
@@ -23,8 +24,9 @@ struct Resumed {
 // an error. Each rank reads and verifies only what it owns, so each replica reads a checkpoint once. If one rank finds
 // damage, all ranks skip that checkpoint. Every rank of `world` calls it (null: a world of one rank).
 // DataLoss: no checkpoint is intact. FailedPrecondition: on some rank, it belongs to another job, model or optimizer.
+// `outer`: loaded, too; null: there is none.
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
-                               const strategies::Layout& layout, engine::Engine& engine);
+                               const strategies::Layout& layout, engine::Engine& engine, OuterState* outer = nullptr);
 
 // Loads another job's checkpoint: the spec's checkpoint.resume_from names a step folder, or a folder of step folders,
 // of which rank 0 picks the newest intact one for all ranks. Any strategy and number of ranks may have written it.

@@ -178,11 +178,18 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   rank.flops_per_second = MeasureSpeed({.width = static_cast<int64_t>(models::TypicalWidth(rank.program.inventory)),
                                         .dtype = train.precision().compute(),
                                         .cuda = assignment.device() == DEVICE_CUDA});
+  if (train.has_sync()) {
+    rank.parameters = ParametersOf(*rank.engine);
+    absl::StatusOr<std::unique_ptr<OuterState>> outer =
+        OuterState::Create(rank.parameters.get(), rank.program.inventory, train.sync());
+    if (!outer.ok()) return outer.status();
+    rank.outer = *std::move(outer);
+  }
   for (const std::string& note : rank.engine->Notes()) LogInfo("kernel chosen", {{"choice", note}});
   if (assignment.has_resume_from() || !train.checkpoint().resume_from().empty()) {
     collectives::Group* world = rank.ranks.groups[kWorldGroup];
     const absl::StatusOr<Resumed> resumed =
-        assignment.has_resume_from() ? Resume(assignment, world, rank.program.layout, *rank.engine)
+        assignment.has_resume_from() ? Resume(assignment, world, rank.program.layout, *rank.engine, rank.outer.get())
                                      : ResumeOther(assignment, world, rendezvous, rank.program.layout, *rank.engine);
     if (!resumed.ok()) return resumed.status();
     rank.resumed_step = resumed->step;
@@ -190,6 +197,10 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   } else if (const std::string& from = train.model().from(); !from.empty()) {
     if (absl::Status status = LoadInitial(from, train.model(), *rank.engine); !status.ok()) return status;
     LogInfo("weights imported", {{"from", from}});
+  }
+  // What another run's checkpoint or an import gave is where this one begins.
+  if (rank.outer != nullptr && !assignment.has_resume_from()) {
+    if (absl::Status status = rank.outer->Restart(); !status.ok()) return status;
   }
   return rank;
 }

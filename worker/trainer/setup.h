@@ -15,6 +15,7 @@
 #include "worker/collectives/key_value.h"
 #include "worker/engine/engine.h"
 #include "worker/tasks/task.h"
+#include "worker/trainer/outer_state.h"
 #include "worker/trainer/ranks.h"
 
 namespace muster::trainer {
@@ -33,10 +34,13 @@ struct Rank {
   std::unique_ptr<tasks::Samples> samples;
   std::unique_ptr<tasks::Samples> validation;  // may be null
   std::unique_ptr<engine::Engine> engine;
+  // Of a replica of a run with local steps, else null.
+  std::unique_ptr<Parameters> parameters;
+  std::unique_ptr<OuterState> outer;
   std::optional<uint64_t> resumed_step;  // none: from initialisation
-  uint64_t samples_consumed = 0;
-  double flops_per_second = 0;  // see speed.h
-  std::vector<RankLink> links;  // see Joined
+  uint64_t samples_consumed = 0;         // by all replicas
+  double flops_per_second = 0;           // see speed.h
+  std::vector<RankLink> links;           // see Joined
 };
 
 // What ranks need to communicate, and no more.

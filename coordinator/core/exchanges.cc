@@ -1,0 +1,285 @@
+#include "coordinator/core/exchanges.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace muster::core {
+
+struct Exchanges::Asked {
+  const SyncRank* event = nullptr;
+  const JobEntry* job = nullptr;
+  RunEntry* run = nullptr;
+  OpenExchange* open = nullptr;
+  SyncFragment* fragment = nullptr;
+  uint32_t replica = 0;
+  const SyncRequest& request() const { return event->request; }
+  const Sync& sync() const { return job->record().spec().train().sync(); }
+  absl::Duration patience() const { return absl::Seconds(sync().patience_seconds()); }
+};
+
+namespace {
+
+// What all ranks of the replica hold.
+std::set<uint32_t> HeldByAll(const OpenExchange::Offer& offer) {
+  std::set<uint32_t> all;
+  for (auto it = offer.holds.begin(); it != offer.holds.end(); ++it) {
+    if (it == offer.holds.begin()) {
+      all = it->second;
+    } else {
+      std::erase_if(all, [&](uint32_t replica) { return !it->second.contains(replica); });
+    }
+  }
+  return all;
+}
+
+bool Trains(const JobEntry& job) {
+  const JobState state = job.machine.state();
+  return state == JOB_STATE_STARTING || state == JOB_STATE_RUNNING;
+}
+
+}  // namespace
+
+std::set<uint32_t> Complete(std::set<uint32_t> offering, const std::map<uint32_t, std::set<uint32_t>>& holds) {
+  while (true) {
+    std::map<uint32_t, int> lacking;
+    for (const uint32_t of : offering) {
+      for (const uint32_t other : offering) {
+        if (of != other && !holds.at(of).contains(other)) ++lacking[of], ++lacking[other];
+      }
+    }
+    if (lacking.empty()) return offering;
+    const auto most = std::max_element(lacking.begin(), lacking.end(),
+                                       [](const auto& a, const auto& b) { return a.second <= b.second; });
+    offering.erase(most->first);
+  }
+}
+
+const JobEntry* Exchanges::ReplicaOf(const RunEntry& run, uint32_t replica) const {
+  return records_->FindJob(JobId(absl::StrCat(run.record.id(), "-", replica)));
+}
+
+bool Exchanges::IsCurrent(const RunEntry& run, uint32_t replica, uint64_t generation) const {
+  const JobEntry* job = ReplicaOf(run, replica);
+  return job != nullptr && job->running.has_value() && job->record().generation() == generation;
+}
+
+absl::Status Exchanges::Find(const SyncRank& event, Asked& asked) {
+  if (absl::Status status = generations_->CheckCurrent(event.rank); !status.ok()) return status;
+  asked.event = &event;
+  asked.job = records_->FindJob(event.rank.job);
+  const auto run = records_->runs.find(asked.sync().run());
+  if (run == records_->runs.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(event.rank.job.value(), " has no replicas (sync in its spec)"));
+  }
+  asked.run = &run->second;
+  const uint32_t fragment = event.request.fragment();
+  if (fragment >= asked.run->open.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("run ", run->first, " has no fragment ", fragment));
+  }
+  asked.open = &asked.run->open[fragment];
+  asked.fragment = asked.run->record.mutable_fragments(static_cast<int>(fragment));
+  asked.replica = asked.sync().replica();
+  return CheckLayout(asked);
+}
+
+absl::Status Exchanges::CheckLayout(const Asked& asked) const {
+  for (const auto& [replica, layout] : asked.run->layouts) {
+    if (replica == asked.replica || layout.second == asked.request().layout() ||
+        !IsCurrent(*asked.run, replica, layout.first)) {
+      continue;
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("replica ", asked.replica, " of ", asked.run->record.id(), " divides the model over its ranks ",
+                     "in another way than replica ", replica, ": their nodes differ; name a strategy that divides it ",
+                     "evenly, and slots of the same memory"));
+  }
+  return absl::OkStatus();
+}
+
+std::set<uint32_t> Exchanges::Expected(const Asked& asked) const {
+  std::set<uint32_t> expected;
+  for (uint32_t replica = 0; replica < asked.run->record.replicas(); ++replica) {
+    const JobEntry* job = ReplicaOf(*asked.run, replica);
+    if (job != nullptr && Trains(*job) && !asked.open->excused.contains(replica)) expected.insert(replica);
+  }
+  return expected;
+}
+
+std::set<uint32_t> Exchanges::Offering(const Asked& asked) const {
+  std::set<uint32_t> offering;
+  for (const auto& [replica, offer] : asked.open->offers) {
+    const JobEntry* job = ReplicaOf(*asked.run, replica);
+    if (job == nullptr || !IsCurrent(*asked.run, replica, offer.generation)) continue;
+    if (offer.holds.size() == static_cast<size_t>(job->newest()->record().ranks_size())) offering.insert(replica);
+  }
+  return offering;
+}
+
+void Exchanges::CloseIfDecided(const Asked& asked, Transaction& transaction) {
+  OpenExchange& open = *asked.open;
+  const std::set<uint32_t> offering = Offering(asked), expected = Expected(asked);
+  std::map<uint32_t, std::set<uint32_t>> holds;
+  for (const uint32_t replica : offering) holds[replica] = HeldByAll(open.offers.at(replica));
+  const std::set<uint32_t> complete = Complete(offering, holds);
+  if (complete.empty()) return;
+  const bool all =
+      complete == offering && std::includes(offering.begin(), offering.end(), expected.begin(), expected.end());
+  if (!all && transaction.now.steady - *open.first_offer < asked.patience()) return;
+  for (const uint32_t replica : expected) {
+    if (complete.contains(replica)) continue;
+    const JobEntry* job = ReplicaOf(*asked.run, replica);
+    transaction.AddEvent(
+        job, job->record().generation(), "", "sync.left_out",
+        absl::StrCat(job->record().id(), " was left out of exchange ", asked.fragment->highest() + 1,
+                     offering.contains(replica) ? ": its ranks and those of others did not reach each other"
+                                                : ": it did not come",
+                     " within ", absl::FormatDuration(asked.patience()), "; it goes on and catches up"));
+  }
+  Close(asked, complete, transaction);
+}
+
+void Exchanges::Close(const Asked& asked, const std::set<uint32_t>& members, Transaction& transaction) {
+  SyncFragment& fragment = *asked.fragment;
+  fragment.set_base(fragment.exchange());
+  fragment.set_highest(fragment.highest() + 1);
+  fragment.set_exchange(fragment.highest());
+  fragment.clear_members();
+  for (const uint32_t replica : members) {
+    SyncMember& member = *fragment.add_members();
+    member.set_replica(replica);
+    member.set_generation(asked.open->offers.at(replica).generation);
+  }
+  asked.open->offers.clear();
+  asked.open->excused.clear();
+  asked.open->first_offer.reset();
+  asked.open->first_sourceless.reset();
+  transaction.TouchRun(asked.run->record.id());
+}
+
+void Exchanges::AddPeers(const Asked& asked, const std::set<uint32_t>& replicas, SyncReply& reply) const {
+  for (const uint32_t replica : replicas) {
+    const auto places = asked.open->places.find(replica);
+    if (places == asked.open->places.end()) continue;
+    const auto place = places->second.find(asked.request().source_rank());
+    if (place == places->second.end() || !IsCurrent(*asked.run, replica, place->second.generation)) continue;
+    SyncPeer& peer = *reply.add_peers();
+    peer.set_replica(replica);
+    peer.set_address(place->second.address);
+  }
+}
+
+std::set<uint32_t> Exchanges::Sources(const Asked& asked) const {
+  std::set<uint32_t> sources;
+  for (const auto& [replica, places] : asked.open->places) {
+    const bool applied = std::all_of(places.begin(), places.end(),
+                                     [&](const auto& of) { return of.second.exchange == asked.fragment->exchange(); });
+    if (replica != asked.replica && applied && !places.empty() &&
+        IsCurrent(*asked.run, replica, places.begin()->second.generation)) {
+      sources.insert(replica);
+    }
+  }
+  return sources;
+}
+
+// The newest exchange was decided: with this rank's offer, or without.
+void Exchanges::Behind(const Asked& asked, Transaction& transaction) {
+  const SyncFragment& fragment = *asked.fragment;
+  SyncReply& reply = transaction.sync;
+  reply.set_exchange(fragment.exchange());
+  const auto is_own = [&](const SyncMember& member) {
+    return member.replica() == asked.replica && member.generation() == asked.event->rank.generation;
+  };
+  if (asked.request().offers() && asked.request().exchange() == fragment.base() &&
+      std::any_of(fragment.members().begin(), fragment.members().end(), is_own)) {
+    reply.set_decision(SyncReply::APPLY);
+    for (const SyncMember& member : fragment.members()) reply.add_members(member.replica());
+    return;
+  }
+  reply.set_decision(asked.job->machine.state() == JOB_STATE_STOPPING ? SyncReply::SKIP : SyncReply::CATCH_UP);
+  asked.open->behind.insert(asked.replica);
+  asked.open->offers.erase(asked.replica);
+  AddPeers(asked, Sources(asked), reply);
+}
+
+void Exchanges::On(const SyncRank& event, Transaction& transaction) {
+  Asked asked;
+  transaction.status = Find(event, asked);
+  if (!transaction.status.ok()) return;
+  OpenExchange& open = *asked.open;
+  SyncFragment& fragment = *asked.fragment;
+  const SyncRequest& request = event.request;
+  asked.run->layouts[asked.replica] = {event.rank.generation, request.layout()};
+  auto& places = open.places[asked.replica];
+  std::erase_if(places, [&](const auto& of) { return of.second.generation != event.rank.generation; });
+  places[event.rank.rank] = {event.rank.generation, request.exchange(), request.address()};
+  // Offers of generations that are gone; patience begins with the first of the others.
+  std::erase_if(open.offers, [&](const auto& of) { return !IsCurrent(*asked.run, of.first, of.second.generation); });
+  if (open.offers.empty()) open.first_offer.reset();
+  SyncReply& reply = transaction.sync;
+  reply.set_secret(asked.run->record.secret());
+
+  // The store is older than the ranks: they are right.
+  if (request.exchange() > fragment.exchange()) {
+    fragment.set_exchange(request.exchange());
+    fragment.set_highest(std::max(fragment.highest(), request.exchange()));
+    fragment.clear_members();
+    open.offers.clear();
+    open.excused.clear();
+    open.first_offer.reset();
+    transaction.TouchRun(asked.run->record.id());
+  }
+  if (request.exchange() < fragment.exchange()) {
+    Behind(asked, transaction);
+    if (reply.decision() != SyncReply::CATCH_UP || reply.peers_size() > 0) {
+      open.first_sourceless.reset();
+      return;
+    }
+    if (!open.first_sourceless.has_value()) open.first_sourceless = transaction.now.steady;
+    if (transaction.now.steady - *open.first_sourceless < asked.patience()) return;
+    // No one has the newest one: on from the newest that is left, as of the ranks that have asked.
+    uint64_t newest = 0;
+    for (const auto& [replica, of_ranks] : open.places) {
+      uint64_t all = ~uint64_t{0};
+      for (const auto& [rank, place] : of_ranks) {
+        all = std::min(all, IsCurrent(*asked.run, replica, place.generation) ? place.exchange : 0);
+      }
+      if (!of_ranks.empty()) newest = std::max(newest, all);
+    }
+    fragment.set_exchange(newest);
+    fragment.clear_members();
+    open.excused.clear();
+    open.first_sourceless.reset();
+    transaction.TouchRun(asked.run->record.id());
+    transaction.AddEvent(asked.job, event.rank.generation, "", "sync.rolled_back",
+                         absl::StrCat("no replica of ", asked.run->record.id(), " has the result of exchange ",
+                                      fragment.highest(), " any more; the run goes on from exchange ", newest));
+    return;  // the next request finds its place
+  }
+  // Who has just caught up has nothing to offer yet.
+  if (open.behind.erase(asked.replica) > 0) open.excused.insert(asked.replica);
+  if (asked.job->machine.state() == JOB_STATE_STOPPING) {
+    open.offers.erase(asked.replica);
+    reply.set_decision(SyncReply::SKIP);
+    return;
+  }
+  reply.set_decision(SyncReply::WAIT);
+  reply.set_exchange(fragment.exchange());
+  if (!request.offers()) return;
+  OpenExchange::Offer& offer = open.offers[asked.replica];
+  if (offer.generation != event.rank.generation) offer = {event.rank.generation, {}};
+  offer.holds[event.rank.rank] = {request.holds().begin(), request.holds().end()};
+  open.excused.erase(asked.replica);
+  if (!open.first_offer.has_value()) open.first_offer = transaction.now.steady;
+  CloseIfDecided(asked, transaction);
+  if (request.exchange() < fragment.exchange()) return Behind(asked, transaction);
+  std::set<uint32_t> offering;
+  for (const auto& [replica, of] : open.offers) offering.insert(replica);
+  AddPeers(asked, offering, reply);
+}
+
+}  // namespace muster::core

@@ -1,0 +1,57 @@
+// Exchanges between the replicas of a run with local steps: which replicas take part in each, decided once. Private to
+// coordinator/core.
+//
+// A replica offers its contribution to the next exchange of a fragment, fetches those of the others from their ranks,
+// and asks until the exchange is closed. It is closed with all that offer once every replica that runs has offered and
+// each of them holds the contributions of all, so whoever is part of an exchange can apply it, whatever happens to the
+// others. Once the first offer is `patience` old, replicas are left out until that holds for the rest. What was decided
+// is on disk before anyone learns of it.
+//
+// A replica that an exchange was decided without catches up: it takes the state of one that has applied it. The next
+// exchange waits for it as for an offer, since its source would else go on before it asks. If none is left that has,
+// the run goes on from the newest state that there is, and no number of an exchange is used again.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "coordinator/core/generations.h"
+#include "coordinator/core/records.h"
+
+namespace muster::core {
+
+class Exchanges {
+ public:
+  // Both outlive it.
+  Exchanges(Records* records, const Generations* generations) : records_(records), generations_(generations) {}
+
+  void On(const SyncRank& event, Transaction& transaction);
+
+ private:
+  struct Asked;  // one request, with what it is about
+  absl::Status Find(const SyncRank& event, Asked& asked);
+  absl::Status CheckLayout(const Asked& asked) const;
+  const JobEntry* ReplicaOf(const RunEntry& run, uint32_t replica) const;
+  // Of a replica's generation that runs.
+  bool IsCurrent(const RunEntry& run, uint32_t replica, uint64_t generation) const;
+  // Replicas that an exchange waits for.
+  std::set<uint32_t> Expected(const Asked& asked) const;
+  // Replicas all of whose ranks offer.
+  std::set<uint32_t> Offering(const Asked& asked) const;
+  void CloseIfDecided(const Asked& asked, Transaction& transaction);
+  void Close(const Asked& asked, const std::set<uint32_t>& members, Transaction& transaction);
+  void Behind(const Asked& asked, Transaction& transaction);
+  void AddPeers(const Asked& asked, const std::set<uint32_t>& replicas, SyncReply& reply) const;
+  // Those that run and have applied the fragment's newest exchange on all ranks that a rank could fetch from.
+  std::set<uint32_t> Sources(const Asked& asked) const;
+
+  Records* const records_;
+  const Generations* const generations_;
+};
+
+// The largest part of `offering` that can be found by leaving out the replica with most pairs of which one lacks the
+// other's contribution, one after the other, until there is no such pair; among equals the last. `holds`: by replica.
+std::set<uint32_t> Complete(std::set<uint32_t> offering, const std::map<uint32_t, std::set<uint32_t>>& holds);
+
+}  // namespace muster::core

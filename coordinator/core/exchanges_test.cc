@@ -1,0 +1,322 @@
+// Exchanges of a run with local steps: who takes part, what a restart of anything changes, and that replicas never
+// differ.
+#include "coordinator/core/exchanges.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+JobSpec Replicated(const std::string& name, uint32_t replicas, uint32_t ranks = 1) {
+  JobSpec spec = Spec(name, 0, /*max_restarts=*/1000);
+  spec.mutable_resources()->set_ranks(ranks);
+  Sync& sync = *spec.mutable_train()->mutable_sync();
+  sync.set_replicas(replicas);
+  sync.set_patience_seconds(30);
+  sync.set_fragments(1);
+  return spec;
+}
+
+// A run whose replicas all train, each on a node of its own.
+struct Running {
+  explicit Running(uint32_t replicas, uint32_t ranks = 1) : w(AnyWorld()) {
+    for (uint32_t i = 0; i < replicas; ++i) w.Return(Hello(absl::StrCat("n", i), static_cast<int>(ranks)));
+    first = w.Submit(Replicated("dlc", replicas, ranks));
+    run = first.value().substr(0, first.value().size() - 2);
+    for (uint32_t i = 0; i < replicas; ++i) Train(i, ranks);
+  }
+  JobId Of(uint32_t replica) const { return JobId(absl::StrCat(run, "-", replica)); }
+  void Train(uint32_t replica, uint32_t ranks = 1) {
+    for (uint32_t rank = 0; rank < ranks; ++rank) w.ReportRank(Of(replica), rank, RANK_STATE_RUNNING);
+    ASSERT_EQ(w.State(Of(replica)), JOB_STATE_RUNNING);
+  }
+  // The coordinator, and the nodes' reports to the next one.
+  void RestartCoordinator(uint32_t replicas) {
+    w.Restart();
+    for (uint32_t i = 0; i < replicas; ++i) w.Do(NodeConnected{Hello(absl::StrCat("n", i), 1)});
+    for (uint32_t i = 0; i < replicas; ++i) {
+      w.Report(Of(i), RANK_STATE_RUNNING, RankExit::CAUSE_UNSPECIFIED, /*full=*/true);
+    }
+  }
+  // It fails, and is placed again.
+  void Restart(uint32_t replica) {
+    w.Report(Of(replica), RANK_STATE_EXITED, RankExit::FAILED);
+    w.PassBackoff();
+    Train(replica);
+  }
+  Outcome Send(uint32_t replica, uint64_t exchange, bool offers, const std::vector<uint32_t>& holds = {},
+               uint32_t rank = 0, const std::string& layout = "even") {
+    SyncRequest request;
+    request.set_exchange(exchange);
+    request.set_offers(offers);
+    for (const uint32_t of : holds) request.add_holds(of);
+    request.set_address(absl::StrCat("r", replica, ".", rank));
+    request.set_layout(layout);
+    request.set_source_rank(rank);
+    return w.Do(SyncRank{{Of(replica), w.Newest(Of(replica)).number(), rank}, request});
+  }
+  SyncReply Ask(uint32_t replica, uint64_t exchange, bool offers, const std::vector<uint32_t>& holds = {},
+                uint32_t rank = 0) {
+    const Outcome outcome = Send(replica, exchange, offers, holds, rank);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+    return outcome.sync;
+  }
+
+  World w;
+  JobId first;
+  std::string run;
+};
+
+std::string Show(const SyncReply& reply) {
+  std::vector<std::string> peers;
+  for (const SyncPeer& peer : reply.peers()) peers.push_back(absl::StrCat(peer.replica(), "@", peer.address()));
+  return absl::StrCat(SyncReply::Decision_Name(reply.decision()), " ", reply.exchange(), " members ",
+                      absl::StrJoin(reply.members(), ","), " peers ", absl::StrJoin(peers, ","));
+}
+
+TEST(Exchanges, ASubmittedRunIsAJobForEachReplica) {
+  World w(AnyWorld());
+  JobSpec spec = Replicated("dlc", 3);
+  spec.mutable_train()->mutable_checkpoint()->set_path("/c/all");
+  const SubmitJob submit{.request_id = "once", .owner = "me", .spec = spec, .suffix = "abcd", .secret = "s3"};
+  EXPECT_EQ(w.Do(submit).job.value(), "dlc-abcd-0");
+  EXPECT_EQ(w.Do(submit).job.value(), "dlc-abcd-0") << "a request that is sent again is the same run";
+  ASSERT_EQ(w.core->ListJobs(true).size(), 3u);
+  for (uint32_t i = 0; i < 3; ++i) {
+    const Job job = w.Get(JobId(absl::StrCat("dlc-abcd-", i)));
+    EXPECT_EQ(job.spec().train().checkpoint().path(), absl::StrCat("/c/all/replica-", i));
+    EXPECT_EQ(job.spec().train().sync().replica(), i);
+    EXPECT_EQ(job.spec().train().sync().run(), "dlc-abcd");
+  }
+  const Outcome taken = w.Do(SubmitJob{.request_id = "r2", .owner = "me", .spec = spec, .suffix = "efgh"});
+  EXPECT_THAT(std::string(taken.status.message()), HasSubstr("belongs to job"));
+  EXPECT_EQ(w.core->ListJobs(true).size(), 3u) << "a run that is refused leaves no replica behind";
+  w.Restart();
+  ASSERT_EQ(w.core->FindReplicas("dlc").value().size(), 3u);
+  EXPECT_EQ(w.core->FindReplicas("dlc-abcd-1").value().size(), 1u);
+  EXPECT_FALSE(w.core->Find("dlc-abcd").ok());
+  const std::vector<JobId> replicas = w.core->FindReplicas("dlc-abcd").value();
+  for (const JobId& id : replicas) {
+    EXPECT_TRUE(w.rows.contains("run/dlc-abcd"));
+    w.Do(CancelJob{id});
+    w.Do(DeleteJob{id});
+  }
+  EXPECT_FALSE(w.rows.contains("run/dlc-abcd"));
+  w.Restart();
+}
+
+TEST(Exchanges, AreClosedOnceAllHoldWhatAllOffer) {
+  Running r(3);
+  EXPECT_EQ(Show(r.Ask(0, 0, true, {0})), "WAIT 0 members  peers 0@r0.0");
+  EXPECT_EQ(Show(r.Ask(1, 0, true, {1})), "WAIT 0 members  peers 0@r0.0,1@r1.0");
+  EXPECT_EQ(Show(r.Ask(0, 0, true, {0, 1})), "WAIT 0 members  peers 0@r0.0,1@r1.0");
+  EXPECT_EQ(Show(r.Ask(2, 0, true, {0, 1, 2})), "WAIT 0 members  peers 0@r0.0,1@r1.0,2@r2.0");
+  EXPECT_EQ(Show(r.Ask(1, 0, true, {0, 1, 2})), "WAIT 0 members  peers 0@r0.0,1@r1.0,2@r2.0");
+  EXPECT_EQ(Show(r.Ask(0, 0, true, {0, 1, 2})), "APPLY 1 members 0,1,2 peers ");
+  r.w.Restart();  // what was decided is on disk
+  EXPECT_EQ(Show(r.Ask(2, 0, true, {0, 1, 2})), "APPLY 1 members 0,1,2 peers ");
+  EXPECT_EQ(Show(r.Ask(1, 0, true, {0, 1, 2})), "APPLY 1 members 0,1,2 peers ");
+  EXPECT_EQ(Show(r.Ask(1, 1, false)), "WAIT 1 members  peers ");
+  EXPECT_EQ(Show(r.Ask(1, 1, true, {1})), "WAIT 1 members  peers 1@r1.0");
+}
+
+TEST(Exchanges, AReplicaThatComesLateIsLeftOutAndCatchesUp) {
+  Running r(3);
+  r.Ask(0, 0, true, {0, 1});
+  r.Ask(1, 0, true, {0, 1});
+  r.w.clock.Advance(absl::Seconds(29));
+  EXPECT_EQ(r.Ask(0, 0, true, {0, 1}).decision(), SyncReply::WAIT);
+  r.w.clock.Advance(absl::Seconds(1));
+  const Outcome closed = r.Send(0, 0, true, {0, 1});
+  EXPECT_EQ(Show(closed.sync), "APPLY 1 members 0,1 peers ");
+  ASSERT_EQ(closed.events.size(), 1u);
+  EXPECT_EQ(closed.events[0].kind(), "sync.left_out");
+  EXPECT_THAT(closed.events[0].message(), HasSubstr("-2 was left out of exchange 1: it did not come within 30s"));
+  EXPECT_EQ(Show(r.Ask(2, 0, true, {2})), "CATCH_UP 1 members  peers ") << "no one has applied it yet";
+  r.Ask(1, 1, false);
+  EXPECT_EQ(Show(r.Ask(2, 0, true, {2})), "CATCH_UP 1 members  peers 1@r1.0");
+  // The next exchange waits until it has caught up, so that it can, and no longer.
+  r.Ask(0, 1, true, {0, 1});
+  EXPECT_EQ(r.Ask(1, 1, true, {0, 1}).decision(), SyncReply::WAIT);
+  r.Ask(2, 1, false);
+  EXPECT_EQ(Show(r.Ask(1, 1, true, {0, 1})), "APPLY 2 members 0,1 peers ");
+}
+
+TEST(Exchanges, AReplicaThatDoesNotRunIsNotWaitedFor) {
+  Running r(2);
+  r.w.Report(r.Of(1), RANK_STATE_EXITED, RankExit::FAILED);
+  EXPECT_EQ(Show(r.Ask(0, 0, true, {0})), "APPLY 1 members 0 peers ");
+}
+
+TEST(Exchanges, AnOfferOfAGenerationThatIsGoneDoesNotCount) {
+  Running r(2);
+  r.Ask(1, 0, true, {1});
+  r.Restart(1);
+  EXPECT_EQ(r.Ask(0, 0, true, {0, 1}).decision(), SyncReply::WAIT);
+  r.Ask(1, 0, true, {0, 1});
+  EXPECT_EQ(Show(r.Ask(0, 0, true, {0, 1})), "APPLY 1 members 0,1 peers ");
+  // A replica that died before it applied has other contributions now.
+  r.Restart(1);
+  r.Ask(0, 1, false);
+  EXPECT_EQ(Show(r.Ask(1, 0, true, {0, 1})), "CATCH_UP 1 members  peers 0@r0.0");
+}
+
+TEST(Exchanges, ThoseThatDoNotReachEachOtherAreSeparated) {
+  Running r(3);
+  r.Ask(0, 0, true, {0, 1});
+  r.Ask(1, 0, true, {0, 1, 2});
+  r.Ask(2, 0, true, {1, 2});  // 0 and 2 lack each other's
+  r.w.clock.Advance(absl::Seconds(30));
+  const Outcome closed = r.Send(1, 0, true, {0, 1, 2});
+  EXPECT_EQ(Show(closed.sync), "APPLY 1 members 0,1 peers ");
+  EXPECT_THAT(closed.events.at(0).message(), HasSubstr("did not reach each other"));
+}
+
+TEST(Exchanges, AllRanksOfAReplicaMustHold) {
+  Running r(2, /*ranks=*/2);
+  r.Ask(0, 0, true, {0, 1}, 0);
+  r.Ask(0, 0, true, {0, 1}, 1);
+  r.Ask(1, 0, true, {0, 1}, 0);
+  EXPECT_EQ(r.Ask(1, 0, true, {1}, 1).decision(), SyncReply::WAIT);
+  EXPECT_EQ(Show(r.Ask(1, 0, true, {0, 1}, 1)), "APPLY 1 members 0,1 peers ");
+}
+
+TEST(Exchanges, IfNoOneHasTheNewestTheRunGoesOnFromWhatThereIs) {
+  Running r(2);
+  for (const uint32_t of : {0, 1, 0}) r.Ask(of, 0, true, {0, 1});
+  r.Restart(0), r.Restart(1);  // both from before exchange 1
+  EXPECT_EQ(Show(r.Ask(0, 0, false)), "CATCH_UP 1 members  peers ");
+  EXPECT_EQ(Show(r.Ask(1, 0, false)), "CATCH_UP 1 members  peers ");
+  r.w.clock.Advance(absl::Seconds(30));
+  r.Ask(0, 0, false);
+  EXPECT_EQ(Show(r.Ask(0, 0, false)), "WAIT 0 members  peers ");
+  for (const uint32_t of : {0, 1}) r.Ask(of, 0, true, {0, 1});
+  EXPECT_EQ(Show(r.Ask(0, 0, true, {0, 1})), "APPLY 2 members 0,1 peers ") << "no number is used twice";
+}
+
+TEST(Exchanges, RefusesOtherLayoutsAndJobsWithoutReplicas) {
+  Running r(2);
+  r.Ask(0, 0, false);
+  const Outcome other = r.Send(1, 0, false, {}, 0, "uneven");
+  EXPECT_EQ(other.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(other.status.message()), HasSubstr("in another way than replica 0"));
+  World w(AnyWorld());
+  w.Return(Hello("n", 1));
+  const JobId alone = w.Submit(Spec("alone"));
+  EXPECT_EQ(w.Do(SyncRank{{alone, 1, 0}, {}}).status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(w.Do(SyncRank{{alone, 2, 0}, {}}).status.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Exchanges, AReplicaThatStopsAppliesOnlyWhatWasDecided) {
+  Running r(2);
+  r.Ask(1, 0, true, {1});
+  r.w.Do(PauseJob{r.Of(1)});
+  EXPECT_EQ(r.Ask(1, 0, true, {1}).decision(), SyncReply::SKIP);
+  EXPECT_EQ(Show(r.Ask(0, 0, true, {0})), "APPLY 1 members 0 peers ");
+  EXPECT_EQ(r.Ask(1, 0, true, {1}).decision(), SyncReply::SKIP);
+}
+
+TEST(Exchanges, CompleteLeavesOutAsFewAsNeeded) {
+  const auto of = [](const std::map<uint32_t, std::set<uint32_t>>& holds) {
+    std::set<uint32_t> all;
+    for (const auto& [replica, held] : holds) all.insert(replica);
+    return Complete(all, holds);
+  };
+  EXPECT_THAT(of({}), ElementsAre());
+  EXPECT_THAT(of({{3, {3}}}), ElementsAre(3));
+  EXPECT_THAT(of({{0, {1}}, {1, {0}}}), ElementsAre(0, 1));
+  EXPECT_THAT(of({{0, {}}, {1, {0}}}), ElementsAre(0)) << "among equals the last one goes";
+  EXPECT_THAT(of({{0, {2, 3}}, {1, {}}, {2, {0, 3}}, {3, {0, 2}}}), ElementsAre(0, 2, 3));
+}
+
+// Replicas that crash, come late, lose each other and go back to checkpoints, and a coordinator that restarts: whoever
+// has an exchange has the same content, and when the trouble ends all of them meet again.
+TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const auto one_of = [&](uint32_t n) { return random() % n == 0; };
+    constexpr uint32_t kReplicas = 3;
+    Running r(kReplicas);
+    struct Replica {
+      uint64_t exchange = 0, saved = 0;
+      bool offers = false;
+      std::set<uint32_t> holds;
+      uint64_t offered = 0;  // what it contributes, different each time
+    };
+    std::vector<Replica> all(kReplicas);
+    std::map<uint64_t, std::string> content = {{0, "start"}};
+    uint64_t contributions = 0;
+    const auto step = [&](uint32_t of, bool trouble) {
+      Replica& own = all[of];
+      if (!own.offers && (!trouble || one_of(3))) own = {own.exchange, own.saved, true, {of}, ++contributions};
+      const SyncReply reply =
+          r.Ask(of, own.exchange, own.offers, std::vector<uint32_t>(own.holds.begin(), own.holds.end()));
+      switch (reply.decision()) {
+        case SyncReply::WAIT:
+          for (const SyncPeer& peer : reply.peers()) {
+            const Replica& other = all[peer.replica()];
+            const bool there = other.offers && other.exchange == own.exchange;
+            if (there && (!trouble || !one_of(4))) own.holds.insert(peer.replica());
+          }
+          return;
+        case SyncReply::APPLY: {
+          const std::string made = absl::StrCat(content.at(own.exchange), "+", absl::StrJoin(reply.members(), ","));
+          const auto [known, fresh] = content.emplace(reply.exchange(), made);
+          ASSERT_EQ(known->second, made) << "seed " << seed << ": two results of exchange " << reply.exchange();
+          for (const uint32_t member : reply.members()) ASSERT_TRUE(own.holds.contains(member)) << "seed " << seed;
+          own = {reply.exchange(), own.saved, false, {}, 0};
+          return;
+        }
+        case SyncReply::CATCH_UP:
+          for (const SyncPeer& peer : reply.peers()) {
+            if (all[peer.replica()].exchange != reply.exchange()) continue;
+            ASSERT_TRUE(content.contains(reply.exchange()));
+            own = {reply.exchange(), own.saved, false, {}, 0};
+            return;
+          }
+          own.offers = false;
+          return;
+        default:
+          FAIL() << "no one stops";
+      }
+    };
+    for (int turn = 0; turn < 200; ++turn) {
+      const uint32_t of = random() % kReplicas;
+      if (one_of(40)) {
+        r.Restart(of);
+        all[of] = {all[of].saved, all[of].saved, false, {}, 0};
+      }
+      if (one_of(20)) all[of].saved = all[of].exchange;
+      if (one_of(30)) r.RestartCoordinator(kReplicas);
+      if (one_of(10)) r.w.clock.Advance(absl::Seconds(random() % 40));
+      step(of, /*trouble=*/true);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    for (int turn = 0; turn < 60; ++turn) {
+      r.w.clock.Advance(absl::Seconds(3));
+      for (uint32_t of = 0; of < kReplicas; ++of) step(of, /*trouble=*/false);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    const uint64_t reached = all[0].exchange;
+    EXPECT_GT(reached, 0u) << "seed " << seed;
+    for (const Replica& replica : all) {
+      EXPECT_LE(replica.exchange > reached ? replica.exchange - reached : reached - replica.exchange, 1u)
+          << "seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::core
