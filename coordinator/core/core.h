@@ -39,7 +39,7 @@ struct SubmitJob {
   JobSpec spec;  // resolved; placeholders in its paths are expanded here, where the job gets its id
   std::string
       suffix;  // four random characters; the job's id is <name>-<suffix>, with replicas <name>-<suffix>-<replica>
-  std::string secret = "";  // of the replicas' ranks: random
+  std::string secret = {};  // of the replicas' ranks: random
   // The plan that checked the spec. If the job can start on exactly those slots, it is not made again.
   std::optional<PlanReady> plan = std::nullopt;
 };

@@ -298,18 +298,18 @@ absl::Status LocalSteps::Arrive() {
                                             {"waited", absl::Trunc(waited, absl::Milliseconds(1))}};
       if (result->kind == Kind::kApply) LogInfo("exchanged with other replicas", fields);
       if (result->kind == Kind::kCatchUp) LogInfo("caught up with other replicas", fields);
-      return Take(*std::move(result), fragment);
+      return Take(*result, fragment);
     }
     // They asked before and after a decision. Now all of them catch up with what is decided.
     Depart(fragment, nullptr);
   }
 }
 
-absl::Status LocalSteps::Take(Result result, uint32_t fragment) {
+absl::Status LocalSteps::Take(const Result& result, uint32_t fragment) {
   switch (result.kind) {
     case Kind::kApply: {
       std::vector<absl::string_view> contributions;
-      for (const auto& [replica, bytes] : result.contributions) contributions.push_back(*bytes);
+      for (const auto& [replica, bytes] : result.contributions) contributions.emplace_back(*bytes);
       if (absl::Status status = state_->Apply(fragment, result.exchange, contributions); !status.ok()) return status;
       break;
     }

@@ -88,7 +88,7 @@ class LocalSteps {
   absl::StatusOr<Fetched> Fetch(const std::string& address, uint32_t fragment, const uint64_t* base, uint32_t replica);
   SyncRequest RequestOf(uint32_t fragment, const std::map<uint32_t, Bytes>& held) const;
   absl::StatusOr<bool> AllHave(const Result& own) const;
-  absl::Status Take(Result result, uint32_t fragment);
+  absl::Status Take(const Result& result, uint32_t fragment);
   bool Pause(absl::Duration time);  // false: the flight is cancelled
   void Join();
   bool source() const { return options_.source_rank == options_.key.rank(); }
