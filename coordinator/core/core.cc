@@ -8,6 +8,7 @@
 #include "common/proto_time.h"
 #include "coordinator/core/job_paths.h"
 #include "coordinator/core/links.h"
+#include "coordinator/core/replicas.h"
 #include "coordinator/core/state.h"
 
 namespace muster::core {
@@ -184,11 +185,8 @@ bool Core::HasReported(const NodeId& node) const {
 std::string Core::FolderConflict(const JobSpec& resolved) const {
   // With an id of its own in the path no other job has it.
   if (absl::StrContains(resolved.train().checkpoint().path(), "{job}")) return "";
-  JobSpec spec = resolved;
+  JobSpec spec = ReplicasOf(resolved) == 1 ? resolved : SpecOfReplica(resolved, "", 0);
   ExpandPlaceholders(JobId(), spec);
-  if (spec.train().has_sync()) {
-    spec.mutable_train()->mutable_checkpoint()->set_path(absl::StrCat(spec.train().checkpoint().path(), "/replica-0"));
-  }
   return state_->records.FolderConflict(spec);
 }
 

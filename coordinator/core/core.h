@@ -37,8 +37,8 @@ struct SubmitJob {
   std::string request_id;
   std::string owner;
   JobSpec spec;  // resolved; placeholders in its paths are expanded here, where the job gets its id
-  std::string
-      suffix;  // four random characters; the job's id is <name>-<suffix>, with replicas <name>-<suffix>-<replica>
+  // Four random characters; the job's id is <name>-<suffix>, that of a replica <name>-<suffix>-<replica>.
+  std::string suffix;
   std::string secret = {};  // of the replicas' ranks: random
   // The plan that checked the spec. If the job can start on exactly those slots, it is not made again.
   std::optional<PlanReady> plan = std::nullopt;

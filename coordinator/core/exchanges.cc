@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "coordinator/core/replicas.h"
 
 namespace muster::core {
 
@@ -60,7 +61,7 @@ std::set<uint32_t> Complete(std::set<uint32_t> offering, const std::map<uint32_t
 }
 
 const JobEntry* Exchanges::ReplicaOf(const RunEntry& run, uint32_t replica) const {
-  return records_->FindJob(JobId(absl::StrCat(run.record.id(), "-", replica)));
+  return records_->FindJob(JobOfReplica(run.record.id(), replica));
 }
 
 bool Exchanges::IsCurrent(const RunEntry& run, uint32_t replica, uint64_t generation) const {

@@ -3,10 +3,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
 #include "coordinator/core/job_paths.h"
+#include "coordinator/core/replicas.h"
 
 namespace muster::core {
 namespace {
@@ -26,22 +26,6 @@ std::string StateName(JobState state) {
     default:
       return "not ended";
   }
-}
-
-uint32_t ReplicasOf(const JobSpec& spec) { return spec.train().has_sync() ? spec.train().sync().replicas() : 1; }
-
-JobId JobOfReplica(const std::string& run, uint32_t replica) { return JobId(absl::StrCat(run, "-", replica)); }
-
-// Each replica has a folder of its own.
-JobSpec SpecOfReplica(const JobSpec& of, const std::string& run, uint32_t replica) {
-  JobSpec spec = of;
-  Sync& sync = *spec.mutable_train()->mutable_sync();
-  sync.set_run(run);
-  sync.set_replica(replica);
-  if (const std::string& path = spec.train().checkpoint().path(); !path.empty() && !absl::StrContains(path, "{job}")) {
-    spec.mutable_train()->mutable_checkpoint()->set_path(absl::StrCat(path, "/replica-", replica));
-  }
-  return spec;
 }
 
 absl::Status AlreadyEnded(const JobEntry& job) {

@@ -111,13 +111,16 @@ void ReplicaServer::Offer(uint32_t fragment, uint64_t base, uint32_t replica, By
 
 absl::StatusOr<ReplicaServer::Found> ReplicaServer::Find(uint32_t fragment, const uint64_t* base, uint32_t replica,
                                                          const std::string& secret) {
-  absl::MutexLock lock(&mutex_);
-  if (!SameSecret(secret, secret_)) return absl::UnauthenticatedError("another run's secret");
-  if (base == nullptr) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!SameSecret(secret, secret_)) return absl::UnauthenticatedError("another run's secret");
+  }
+  if (base == nullptr) {  // a copy of all of it, so not under the lock
     Found found;
     found.bytes = std::make_shared<const std::string>(state_->State(fragment, found.exchange));
     return found;
   }
+  absl::MutexLock lock(&mutex_);
   const auto offers = offers_.find(fragment);
   if (offers != offers_.end() && offers->second.base == *base) {
     const auto of = offers->second.of_replica.find(replica);
