@@ -77,21 +77,30 @@ std::optional<SteadyTime> Core::NextTick() const {
   return next;
 }
 
-absl::StatusOr<JobId> Core::Find(const std::string& id_or_prefix) const {
-  const auto& jobs = state_->records.jobs;
-  if (id_or_prefix.empty()) return absl::InvalidArgumentError("no job named");
-  if (jobs.contains(JobId(id_or_prefix))) return JobId(id_or_prefix);
-  std::vector<std::string> found;
-  for (auto it = jobs.lower_bound(JobId(id_or_prefix)); it != jobs.end(); ++it) {
-    if (!absl::StartsWith(it->first.value(), id_or_prefix)) break;
-    found.push_back(it->first.value());
+namespace {
+
+std::vector<const JobEntry*> JobsWithPrefix(const Records& records, const std::string& prefix) {
+  std::vector<const JobEntry*> found;
+  for (auto it = records.jobs.lower_bound(JobId(prefix)); it != records.jobs.end(); ++it) {
+    if (!absl::StartsWith(it->first.value(), prefix)) break;
+    found.push_back(&it->second);
   }
-  if (found.size() == 1) return JobId(found[0]);
+  return found;
+}
+
+}  // namespace
+
+absl::StatusOr<JobId> Core::Find(const std::string& id_or_prefix) const {
+  if (id_or_prefix.empty()) return absl::InvalidArgumentError("no job named");
+  if (state_->records.jobs.contains(JobId(id_or_prefix))) return JobId(id_or_prefix);
+  const std::vector<const JobEntry*> found = JobsWithPrefix(state_->records, id_or_prefix);
+  if (found.size() == 1) return found[0]->id();
   if (found.empty()) return absl::NotFoundError(absl::StrCat("no job ", id_or_prefix, "; muster ps -a lists them"));
   const size_t shown = std::min<size_t>(found.size(), 5);
+  const auto name = [](std::string* to, const JobEntry* job) { absl::StrAppend(to, job->record().id()); };
   return absl::FailedPreconditionError(
       absl::StrCat(id_or_prefix, " fits ", found.size(),
-                   " jobs: ", absl::StrJoin(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown), ", "),
+                   " jobs: ", absl::StrJoin(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown), ", ", name),
                    found.size() > shown ? ", …" : ""));
 }
 
@@ -100,14 +109,11 @@ absl::StatusOr<std::vector<JobId>> Core::FindReplicas(const std::string& id_or_p
   if (one.ok()) return std::vector<JobId>{*one};
   if (!absl::IsFailedPrecondition(one.status())) return one.status();
   std::vector<JobId> replicas;
-  const auto& jobs = state_->records.jobs;
-  std::string run;
-  for (auto it = jobs.lower_bound(JobId(id_or_prefix)); it != jobs.end(); ++it) {
-    if (!absl::StartsWith(it->first.value(), id_or_prefix)) break;
-    const std::string& of = it->second.record().spec().train().sync().run();
-    if (!absl::StartsWith(of, id_or_prefix) || (!run.empty() && of != run)) return one.status();
-    run = of;
-    replicas.push_back(it->first);
+  const std::vector<const JobEntry*> found = JobsWithPrefix(state_->records, id_or_prefix);
+  const std::string& run = found[0]->record().spec().train().sync().run();
+  for (const JobEntry* job : found) {
+    if (!absl::StartsWith(run, id_or_prefix) || job->record().spec().train().sync().run() != run) return one.status();
+    replicas.push_back(job->id());
   }
   return replicas;
 }

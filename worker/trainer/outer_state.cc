@@ -7,25 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/bf16.h"
 
 namespace muster::trainer {
 namespace {
 
 constexpr size_t kInt8Block = 256, kInt4Block = 32;
-
-uint16_t Bf16Of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // not a number
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-float FloatOf(uint16_t bf16) {
-  const uint32_t bits = static_cast<uint32_t>(bf16) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
 
 // The scale of a block whose largest code is `most`; 0: all of it is 0.
 float ScaleOf(absl::Span<const float> block, float most) {
@@ -69,7 +56,7 @@ void Encode(ExchangedValues as, absl::Span<const float> values, std::string& to)
   switch (as) {
     case EXCHANGED_VALUES_BF16:
       for (size_t i = 0; i < values.size(); ++i) {
-        const uint16_t bf16 = Bf16Of(values[i]);
+        const uint16_t bf16 = checkpoint::ToBf16(values[i]);
         std::memcpy(out + 2 * i, &bf16, 2);
       }
       return;
@@ -104,7 +91,7 @@ void DecodeAndAdd(ExchangedValues as, absl::string_view from, absl::Span<float> 
         uint16_t bf16;
         std::memcpy(&bf16, in, 2);
         in += 2;
-        value += FloatOf(bf16);
+        value += checkpoint::FromBf16(bf16);
       }
       return;
     case EXCHANGED_VALUES_INT8:
