@@ -86,7 +86,7 @@ Compression CompressionOf(const std::string& text, const Optimizer& optimizer) {
 
 }  // namespace
 
-absl::StatusOr<engine::Configured> Configure(const Dimensions& shape) {
+absl::StatusOr<Train> TrainOf(const Dimensions& shape) {
   Train train;
   *train.mutable_model() = ModelOf(shape);
   if (absl::Status s = SetStrategy(shape, *train.mutable_strategy()); !s.ok()) return s;
@@ -125,9 +125,15 @@ absl::StatusOr<engine::Configured> Configure(const Dimensions& shape) {
   }
   if (shape.ranks_on_node > 0) train.mutable_communication()->set_hierarchy(HIERARCHY_ALWAYS);
   *train.mutable_communication()->mutable_compression() = CompressionOf(shape.compression, train.optimizer());
-  const auto inventory = models::MakeInventory(train, shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
+  return train;
+}
+
+absl::StatusOr<engine::Configured> Configure(const Dimensions& shape) {
+  const absl::StatusOr<Train> train = TrainOf(shape);
+  if (!train.ok()) return train.status();
+  const auto inventory = models::MakeInventory(*train, shape.cuda ? DEVICE_CUDA : DEVICE_CPU);
   if (!inventory.ok()) return inventory.status();
-  auto made = engine::Configure(train, *inventory, shape.ranks, shape.rank, shape.ranks_on_node);
+  auto made = engine::Configure(*train, *inventory, shape.ranks, shape.rank, shape.ranks_on_node);
   if (!made.ok()) return made.status();
   made->config.threads = shape.threads;
   made->config.cuda = shape.cuda;

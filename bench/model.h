@@ -37,6 +37,9 @@ struct Dimensions {
   uint32_t data_ranks() const { return ranks / stages / tensor; }
 };
 
+// A resolved spec. InvalidArgument: no such strategy.
+absl::StatusOr<Train> TrainOf(const Dimensions& shape);
+
 // The configuration of an engine for AdamW training with clipping, on one rank or by the strategy. Errors as
 // strategies::Compile; InvalidArgument: no such strategy.
 absl::StatusOr<engine::Configured> Configure(const Dimensions& shape);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Ranks of two nodes over a limited link, compared to PyTorch's DistributedDataParallel and its hooks, in one run.
 
-    bazel build //bench:ranks_side //bench:slow_wire && python3 bench/networks.py [--links 100:0,100:20] [--json FILE]
+    bazel build //bench:ranks_side //bench:slow_wire //bench:predict_network && python3 bench/networks.py [--links 100:0,100:20] [--json FILE]
 
 The nodes are two network namespaces with half of the ranks each; what leaves a node passes a link of so many Mbit/s (0: as
 fast as the kernel is), by tc tbf, or one with milliseconds of latency in each direction, by bench/slow_wire, a process that
@@ -12,6 +12,7 @@ ratios are taken within a round, with their median and range.
   loss   the ranks sum the loss alone, in each step
   comm   the step less that of `loss`; of PyTorch's, less the same one without reductions
   MB     that leave a node in a step, both nodes on average, headers and acknowledgements included
+  plan   the step as the simulator predicts it (bench/predict_network), over the step's median
   own    the share of the time that MB take on the link alone, of comm: 1 is a link that is never idle
 All over Gloo with AdamW and clipping, one thread a rank. The PyTorch interpreter is $MUSTER_PEER_PYTHON
 (tools/fetch_torch.sh peer makes it).
@@ -97,6 +98,10 @@ def measure(name, mbit, milliseconds, nodes, args):
     omp = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": nodes.device}
     peer = [args.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")]
 
+    def options(mode):
+        kind = mode.replace("levels_", "").replace("levels", "flat")
+        return ["--compression", OURS_BY[kind]] + (["--ranks_on_node", str(half)] if mode.startswith("levels") else [])
+
     def start(mode):
         def wrap(rank):
             return nodes.enter(rank // half)
@@ -104,10 +109,7 @@ def measure(name, mbit, milliseconds, nodes, args):
             hook = mode.split("_")[1:]
             more = ["--reduce", "none"] if hook == ["none"] else ["--hook"] + hook if hook else []
             return Group(peer + more + flags, omp, args.ranks, wrap=wrap)
-        kind = mode.replace("levels_", "").replace("levels", "flat")
-        more = ["--reduce", mode] if mode in ("none", "loss") else ["--compression", OURS_BY[kind]]
-        if mode.startswith("levels"):
-            more += ["--ranks_on_node", str(half)]
+        more = ["--reduce", mode] if mode in ("none", "loss") else options(mode)
         hosts = [{"MUSTER_BENCH_HOST": nodes.address(rank // half)} for rank in range(args.ranks)]
         return Group([args.side] + more + flags, {**omp, **OURS}, args.ranks, of_rank=hosts, wrap=wrap)
 
@@ -125,6 +127,11 @@ def measure(name, mbit, milliseconds, nodes, args):
         rounds.append(seen)
     for group in groups.values():
         group.end()
+    def predicted(mode, alone):
+        words = subprocess.run([args.predictor, "--link_mbit", str(mbit), "--link_ms", str(milliseconds), "--alone_ms", str(alone)]
+                               + options(mode) + flags, check=True, capture_output=True, text=True).stdout
+        return json.loads(words)["step_milliseconds"]
+
     rows = []
     for mode in modes:
         alone = "torch_none" if mode.startswith("torch") else "none" if mode == "loss" else "loss"
@@ -134,6 +141,9 @@ def measure(name, mbit, milliseconds, nodes, args):
                "milliseconds": spread([r[mode]["mean_milliseconds"] for r in rounds])}
         if mode != alone:
             row["communication"] = spread(comm)
+            if mbit and mode in args.modes.split(",") and not mode.startswith("torch"):
+                lone = spread([r["loss"]["mean_milliseconds"] for r in rounds])["median"]
+                row["predicted"] = predicted(mode, lone) / row["milliseconds"]["median"]
             row["busy"] = megabytes * 8e3 / mbit / row["communication"]["median"] if mbit else None
             row["over_none"] = spread([r[mode]["mean_milliseconds"] / r[alone]["mean_milliseconds"] for r in rounds])
             for other in ("flat", "torch"):
@@ -150,8 +160,8 @@ def table(rows):
     def cells(r):
         return [r["case"], str(r["mbit"] or "any"), "%g" % r["latency"], r["mode"], "%.1f" % r["milliseconds"]["min"],
                 "%.1f" % r["communication"]["median"] if "communication" in r else "", "%.2f" % r["sent_megabytes"],
-                "%.2f" % r["busy"] if r.get("busy") else "", of(r, "over_flat"), of(r, "over_torch"), of(r, "over_none")]
-    head = ["case", "Mbit/s", "ms", "by", "step ms", "comm ms", "MB", "own", "speed/flat", "speed/torch", "step/loss"]
+                "%.2f" % r["predicted"] if "predicted" in r else "", "%.2f" % r["busy"] if r.get("busy") else "", of(r, "over_flat"), of(r, "over_torch"), of(r, "over_none")]
+    head = ["case", "Mbit/s", "ms", "by", "step ms", "comm ms", "MB", "plan", "own", "speed/flat", "speed/torch", "step/loss"]
     return aligned([head] + [cells(r) for r in rows])
 
 
@@ -159,6 +169,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", default="bazel-bin/bench/ranks_side", help="the built ranks_side")
     parser.add_argument("--wire", default="bazel-bin/bench/slow_wire", help="the built slow_wire")
+    parser.add_argument("--predictor", default="bazel-bin/bench/predict_network", help="the built predict_network")
     parser.add_argument("--python", default=os.environ.get("MUSTER_PEER_PYTHON",
                                                            os.path.expanduser("~/.cache/muster/peer/bin/python")))
     parser.add_argument("--cases", default="tiny")

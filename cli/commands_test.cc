@@ -82,7 +82,7 @@ TEST_F(MusterTest, BenchCommunicationSaysWhatIsWrong) {
   says({"--communication", "--ranks", "2", "--min_bytes", "2MiB", "--max_bytes", "1MiB"},
        "--min_bytes 2 MiB is above --max_bytes 1 MiB");
   says({"--communication", "--collectives", "all_to_all"}, "--collectives: all_to_all not in {all_reduce,");
-  says({"--communication", "--modes", "round"}, "--modes: round not in {flat,bucketed}");
+  says({"--communication", "--modes", "round"}, "--modes: round not in {flat,bucketed,hierarchical,compressed}");
   says({"--communication", "--steps", "5"}, "--steps excludes --communication");
   says({"--plot", "x.svg"}, "--plot requires --communication");
   EXPECT_EQ(store_.submitted.name(), "") << "nothing was submitted";

@@ -61,8 +61,12 @@ absl::Status Validate(const Timeouts& t, absl::Duration orphan_grace) {
 }
 
 absl::Duration HangLimit(const Timeouts& t, absl::Duration slowest_step) {
-  return std::min(std::max(t.hang, kStepsUntilHung * slowest_step), t.collective - t.detection / 2);
+  absl::Duration shortest = t.collective;
+  for (const AxisTimeout& axis : t.axes) shortest = std::min(shortest, axis.collective);
+  return std::min(std::max(t.hang, kStepsUntilHung * slowest_step), shortest - t.detection / 2);
 }
+
+absl::Duration LeastOfAxis(const Timeouts& t) { return t.hang + t.detection; }
 
 std::vector<TimeoutRule> Rules(const Timeouts& t) {
   std::vector<TimeoutRule> rules = {
@@ -78,6 +82,10 @@ std::vector<TimeoutRule> Rules(const Timeouts& t) {
       {"every rank runs and has made its first step", t.start, "6 x detection, at least 5 m"},
       {"a rank stops waiting for its peers", t.collective, "2 x the time to start"},
   };
+  for (const AxisTimeout& axis : t.axes) {
+    rules.push_back({absl::StrCat("a rank stops waiting for its peers along the axis ", axis.axis), axis.collective,
+                     absl::StrCat("communication.timeout_seconds.", axis.axis)});
+  }
   std::stable_sort(rules.begin(), rules.end(),
                    [](const TimeoutRule& a, const TimeoutRule& b) { return a.time < b.time; });
   return rules;

@@ -16,6 +16,12 @@
 
 namespace muster {
 
+// What a job sets for collectives along one axis of its mesh.
+struct AxisTimeout {
+  std::string axis;  // "tensor"
+  absl::Duration collective;
+};
+
 struct Timeouts {
   absl::Duration kill;           // from a fault until the rest of its generation is killed: it has nothing to save
   absl::Duration detection;      // silence until a worker daemon counts as gone
@@ -27,6 +33,7 @@ struct Timeouts {
   absl::Duration stop;           // for a rank to stop cleanly, including its checkpoint
   absl::Duration start;          // for every rank of a generation to run, and for its first step
   absl::Duration collective;     // after which a rank stops waiting for its peers
+  std::vector<AxisTimeout> axes;  // where a job sets another time than `collective`
 };
 
 // Ordered for every `detection`. Below a second it makes no sense: workers report once a second.
@@ -40,8 +47,11 @@ Timeouts Stretch(const Timeouts& service, absl::Duration detection);
 absl::Status Validate(const Timeouts& timeouts, absl::Duration orphan_grace);
 
 // How long a rank may make no progress before it counts as hung. `slowest_step`: the 99th percentile of recent steps;
-// zero: none yet. Always shorter than `collective`.
+// zero: none yet. Always shorter than `collective` and those of axes.
 absl::Duration HangLimit(const Timeouts& timeouts, absl::Duration slowest_step);
+
+// The least time that a job may set for an axis: a hung rank is detected before its peers stop waiting.
+absl::Duration LeastOfAxis(const Timeouts& timeouts);
 
 // A rule for display.
 struct TimeoutRule {

@@ -83,6 +83,21 @@ TEST(Timeouts, AJobMayOnlyAllowMore) {
   EXPECT_TRUE(Validate(stretched, kOrphanGrace).ok());
 }
 
+TEST(Timeouts, AHangIsFoundBeforeAnyAxisStopsWaiting) {
+  Timeouts t = Derive(absl::Seconds(10));
+  EXPECT_EQ(LeastOfAxis(t), absl::Seconds(40));
+  t.axes = {{"replica", absl::Minutes(30)}, {"tensor", absl::Seconds(40)}};
+  EXPECT_EQ(HangLimit(t, absl::Seconds(2)), absl::Seconds(30));
+  EXPECT_EQ(HangLimit(t, absl::Seconds(20)), absl::Seconds(35)) << "not 200 s: the ranks of the axis would end first";
+  t.axes.pop_back();
+  EXPECT_EQ(HangLimit(t, absl::Minutes(2)), absl::Seconds(595)) << "other axes still wait 10 minutes";
+  const auto rules = Rules(t);
+  EXPECT_EQ(rules.size(), 11u);
+  EXPECT_EQ(rules.back().what, "a rank stops waiting for its peers along the axis replica");
+  EXPECT_EQ(rules.back().rule, "communication.timeout_seconds.replica");
+  EXPECT_EQ(rules.back().time, absl::Minutes(30));
+}
+
 TEST(Timeouts, RulesAscend) {
   const auto rules = Rules(Derive(absl::Seconds(10)));
   EXPECT_EQ(rules.size(), 10u);

@@ -178,7 +178,10 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::InternalError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
 }
 
-// The sizes that the job left out, after a call that took too long.
+// Sums by PowerSGD have one level.
+bool MayHaveLevels(const v1::JobSpec& spec) { return !spec.train().communication().compression().has_power_sgd(); }
+
+// What the job left out: sizes, after a call that took too long, and modes that its ranks do not have.
 void SayLeftOut(const v1::CollectiveBench& bench, const std::vector<v1::CollectiveTime>& rows) {
   for (const int collective : bench.collectives()) {
     for (const int mode : bench.modes()) {
@@ -187,12 +190,24 @@ void SayLeftOut(const v1::CollectiveBench& bench, const std::vector<v1::Collecti
       for (const v1::CollectiveTime& row : rows) {
         if (row.collective() == collective && row.mode() == mode) ++measured, seconds = row.seconds();
       }
+      if (measured == 0) {
+        continue;
+      }
       if (measured == bench.bytes_size()) continue;
       Say(absl::StrFormat("%s, %s: sizes from %s on are left out: the one before took %.1f s",
                           CollectiveName(static_cast<v1::Collective>(collective)),
                           CollectiveModeName(static_cast<v1::CollectiveMode>(mode)), FormatBytes(bench.bytes(measured)),
                           seconds));
     }
+  }
+  const auto is_hierarchical = [](const v1::CollectiveTime& row) {
+    return row.mode() == v1::COLLECTIVE_MODE_HIERARCHICAL;
+  };
+  const bool asked = std::count(bench.modes().begin(), bench.modes().end(), v1::COLLECTIVE_MODE_HIERARCHICAL) > 0;
+  if (asked && std::none_of(rows.begin(), rows.end(), is_hierarchical)) {
+    Say("hierarchical is left out: it needs as many ranks, two or more, on each of several nodes, by ddp or with all "
+        "of "
+        "them as shards");
   }
 }
 
@@ -208,6 +223,10 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
   for (const uint32_t number : ranks) {
     v1::JobSpec spec = Bare(reading.spec, number);
     *spec.mutable_train()->mutable_bench() = *bench;
+    if (MayHaveLevels(spec) &&
+        std::count(bench->modes().begin(), bench->modes().end(), v1::COLLECTIVE_MODE_HIERARCHICAL) > 0) {
+      spec.mutable_train()->mutable_communication()->set_hierarchy(v1::HIERARCHY_ALWAYS);
+    }
     spec.mutable_train()->clear_steps();
     if (spec.train().strategy().has_single()) spec.mutable_train()->clear_strategy();
     const absl::StatusOr<Reported> reported = RunMeasured(invocation, client, reading, spec, "collectives on ");
@@ -217,8 +236,10 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
     for (const v1::MetricPoint& point : reported->points) {
       if (point.has_collective()) measured.push_back(point.collective());
     }
-    if (measured.empty()) return absl::DataLossError(absl::StrCat(reported->id, " sent no measurements"));
     SayLeftOut(*bench, measured);
+    if (measured.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(reported->id, " measured nothing: choose other --modes"));
+    }
     rows.insert(rows.end(), measured.begin(), measured.end());
   }
   if (!flags.plot.empty()) {
@@ -319,8 +340,10 @@ void AddCommunication(CLI::App* command, BenchFlags& flags, const std::vector<CL
       ->default_str("all")
       ->needs(communication);
   command
-      ->add_option("--modes", flags.modes,
-                   "flat: one call; bucketed: a call for each bucket, all in flight together, as in training")
+      ->add_option(
+          "--modes", flags.modes,
+          "flat: one call; bucketed: a call for each bucket, all in flight together, as in training; hierarchical: "
+          "inside each node, then between nodes; compressed: as the job's communication.compression, or int8")
       ->delimiter(',')
       ->check(CLI::IsMember(CollectiveModeNames()))
       ->type_name("NAME,...")

@@ -66,7 +66,7 @@ steps: 1000
 # seed: 1
 # offload: {optimizer: true}   # gradients and optimizer state in host memory; also: parameters, activations
 # deterministic: true          # false: on GPUs also kernels whose sums depend on timing, which are faster
-# communication: {hierarchy: auto}  # or always, never: in and between nodes; also compression: top_k, power_sgd, int8
+# communication: {hierarchy: auto}  # or always, never: in and between nodes; also compression, timeout_seconds
 # cuda_graphs: false           # true: on GPUs a step is one launch; has not run on a GPU yet
 
 # Needs data.validation; a part of it is used each time.

@@ -450,7 +450,16 @@ void Generations::CheckStop(JobEntry& job, Transaction& transaction) {
 }
 
 Timeouts TimeoutsOf(const Timeouts& service, const JobSpec& spec) {
-  return Stretch(service, absl::Seconds(spec.detection_seconds()));
+  Timeouts timeouts = Stretch(service, absl::Seconds(spec.detection_seconds()));
+  const AxisTimeouts& axes = spec.train().communication().timeout_seconds();
+  const auto add = [&](const char* axis, bool set, double seconds) {
+    if (set) timeouts.axes.push_back({axis, absl::Seconds(seconds)});
+  };
+  add("pipeline", axes.has_pipeline(), axes.pipeline());
+  add("replica", axes.has_replica(), axes.replica());
+  add("shard", axes.has_shard(), axes.shard());
+  add("tensor", axes.has_tensor(), axes.tensor());
+  return timeouts;
 }
 
 Timeouts Generations::TimeoutsOf(const Job& job) const { return core::TimeoutsOf(options_->timeouts, job.spec()); }

@@ -202,6 +202,19 @@ TEST_F(Hangs, AJobMayExtendTheLimit) {
   EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
 }
 
+// Ranks along another axis still wait as long as before.
+TEST_F(Hangs, AnAxisThatWaitsLessIsStillTooLongForAHang) {
+  w_.Do(CancelJob{id_});
+  for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  JobSpec spec = Gang("h", kRanks);
+  spec.mutable_train()->mutable_communication()->mutable_timeout_seconds()->set_tensor(50);
+  id_ = w_.Submit(spec);
+  Run(id_);
+  EXPECT_EQ(w_.core->DesiredFor(NodeId("a")).ranks(0).run().collective_deadline().seconds(), 600);
+  const Timeouts timeouts = TimeoutsOf(Derive(absl::Seconds(10)), spec);
+  EXPECT_EQ(HangLimit(timeouts, absl::Seconds(30)), absl::Seconds(45)) << "steps of 30 s alone would allow 5 minutes";
+}
+
 // The silent node's own time-out comes first.
 TEST_F(Hangs, NoHangIsReportedWhileANodeIsSilent) {
   w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});

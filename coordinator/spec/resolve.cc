@@ -38,6 +38,7 @@ constexpr int kMaxPatterns = 256;
 constexpr uint32_t kMaxStages = 256;
 constexpr uint32_t kMaxTensorRanks = 64;  // more than a node has
 constexpr uint32_t kMaxChunks = 64;       // on each stage
+constexpr double kLongestAxisTimeout = 24 * 3600;  // seconds
 constexpr uint32_t kMaxReplicas = 16;     // of a run: they are stored with one commit
 constexpr uint32_t kMaxFragments = 64;
 // By default a stage has so many times as many microbatches as there are stages, if its share of the batch has as many
@@ -693,6 +694,20 @@ class Resolver {
     if (!c.has_hierarchy()) c.set_hierarchy(HIERARCHY_NEVER);
     Known("communication.hierarchy", Hierarchy_IsValid(c.hierarchy()) && c.hierarchy() != HIERARCHY_UNSPECIFIED);
     Compression_(train, *c.mutable_compression());
+    const AxisTimeouts& axes = c.timeout_seconds();
+    if (axes.has_pipeline()) AxisTimeout_("pipeline", axes.pipeline());
+    if (axes.has_replica()) AxisTimeout_("replica", axes.replica());
+    if (axes.has_shard()) AxisTimeout_("shard", axes.shard());
+    if (axes.has_tensor()) AxisTimeout_("tensor", axes.tensor());
+  }
+
+  void AxisTimeout_(const char* axis, double seconds) {
+    const Timeouts timeouts = Stretch(limits_.timeouts, absl::Seconds(spec_.detection_seconds()));
+    const absl::Duration least = LeastOfAxis(timeouts);
+    if (seconds >= absl::ToDoubleSeconds(least) && seconds <= kLongestAxisTimeout) return;
+    Error(absl::StrCat("communication.timeout_seconds.", axis),
+          absl::StrCat("must be ", absl::ToDoubleSeconds(least), " (a hung rank is detected after ",
+                       absl::FormatDuration(timeouts.hang), ") to ", kLongestAxisTimeout, ", got ", seconds));
   }
 
   void Compression_(Train& train, Compression& c) {
@@ -923,7 +938,7 @@ class Resolver {
       Error("checkpoint.path", "a job that measures collectives trains nothing to save: leave it out");
     }
     if (bench.collectives().empty()) Error("bench.collectives", "missing: all_reduce, all_gather, reduce_scatter, ...");
-    if (bench.modes().empty()) Error("bench.modes", "missing: flat, bucketed");
+    if (bench.modes().empty()) Error("bench.modes", "missing: flat, bucketed, hierarchical, compressed");
     if (bench.bytes().empty()) Error("bench.bytes", "missing: the sizes to measure");
     for (const int collective : bench.collectives()) {
       Known("bench.collectives", Collective_IsValid(collective) && collective != COLLECTIVE_UNSPECIFIED);

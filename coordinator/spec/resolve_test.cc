@@ -83,6 +83,23 @@ TEST(Resolve, CompressionHasDefaults) {
   EXPECT_EQ(spec.train().communication().compression().int8().block(), 256u);
 }
 
+TEST(Resolve, AnAxisWaitsLongerThanAHangIsUndetected) {
+  const auto errors = [](double seconds, double detection) {
+    JobSpec spec = Good();
+    if (detection > 0) spec.set_detection_seconds(detection);
+    spec.mutable_train()->mutable_communication()->mutable_timeout_seconds()->set_tensor(seconds);
+    return Text(Resolve({}, spec));
+  };
+  EXPECT_EQ(errors(40, 0), "");
+  EXPECT_EQ(errors(86400, 0), "");
+  EXPECT_EQ(errors(240, 60), "");
+  EXPECT_THAT(errors(39.9, 0), HasSubstr("communication.timeout_seconds.tensor: must be 40 (a hung rank is detected "
+                                         "after 30s) to 86400, got 39.9"));
+  EXPECT_THAT(errors(239, 60), HasSubstr("must be 240 (a hung rank is detected after 3m) to 86400, got 239"));
+  EXPECT_THAT(errors(86401, 0), HasSubstr("got 86401"));
+  EXPECT_THAT(errors(std::nan(""), 0), HasSubstr("got nan"));
+}
+
 TEST(Resolve, RefusesWhatCompressionCannotDo) {
   const auto errors = [](const std::function<void(Train&, Compression&)>& change) {
     JobSpec spec = Compressing(change);

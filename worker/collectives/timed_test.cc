@@ -82,6 +82,39 @@ TEST(TimeCollective, TheSmallestSizeIsAnElementOfEachRank) {
   }
 }
 
+// Six ranks, three on each of two nodes. Each has a group of its node and one of its place.
+TEST(TimeCollective, TwoLevelsGiveWhatOneGives) {
+  constexpr int kPlaces = 3, kNodes = 2;
+  const auto world = MakeThreads(kPlaces * kNodes, absl::Seconds(20));
+  std::vector<std::vector<std::unique_ptr<Group>>> inside, between;
+  for (int node = 0; node < kNodes; ++node) inside.push_back(MakeThreads(kPlaces, absl::Seconds(20)));
+  for (int place = 0; place < kPlaces; ++place) between.push_back(MakeThreads(kNodes, absl::Seconds(20)));
+  for (const Timed collective : kAllTimed) {
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < kPlaces * kNodes; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const auto node = static_cast<size_t>(rank / kPlaces), place = static_cast<size_t>(rank % kPlaces);
+        const TimingOptions options{.collective = collective,
+                                    .levels = {inside[node][place].get(), between[place][node].get()},
+                                    .bytes = 4000,
+                                    .bucket_bytes = 1000,
+                                    .about = absl::Milliseconds(5)};
+        const auto timing = TimeCollective(*world[static_cast<size_t>(rank)], options, c10::kCPU, [] {});
+        if (!HasTwoLevels(collective)) {
+          EXPECT_EQ(timing.status().code(), absl::StatusCode::kInvalidArgument);
+          return;
+        }
+        ASSERT_TRUE(timing.ok()) << timing.status() << " rank " << rank << " of " << static_cast<int>(collective);
+        EXPECT_EQ(timing->bytes, 166u * 6 * 4);
+        EXPECT_EQ(timing->count, collective == Timed::kAllReduce ? 996u : 166u);
+        EXPECT_DOUBLE_EQ(timing->bus_bytes_per_second,
+                         timing->algorithm_bytes_per_second * BusFactor(collective, kPlaces * kNodes));
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+}
+
 // Sums in which a rank's share is missing.
 class Forgetful final : public Group {
  public:

@@ -25,6 +25,7 @@
 #include "worker/compression/compressed_sum.h"
 #include "worker/compression/select.h"
 #include "worker/compression/sparse_code.h"
+#include "worker/compression/timed_sum.h"
 
 namespace muster::compression {
 namespace {
@@ -410,6 +411,36 @@ TEST(PowerSgdSum, GradientsOfZeroStayZeroAndRecover) {
 }
 
 // Each rounding is off by half a step of its block's scale at most: that of a rank, and that of the sum.
+// Each kind's first sum is checked there against the exact one.
+TEST(TimeCompressedSum, AllRanksReportTheSame) {
+  std::vector<Compression> kinds(3);
+  kinds[0].mutable_int8()->set_block(256);
+  kinds[1].mutable_power_sgd()->set_rank(4);
+  TopK& top_k = *kinds[2].mutable_top_k();
+  top_k.set_ratio(0.01), top_k.set_values(SENT_VALUES_BF16), top_k.set_selection(SELECTION_EXACT);
+  for (const Compression& kind : kinds) {
+    const auto groups = collectives::MakeThreads(3, absl::Seconds(20));
+    std::vector<absl::StatusOr<collectives::Timing>> timings(groups.size());
+    std::vector<std::thread> ranks;
+    for (size_t rank = 0; rank < groups.size(); ++rank) {
+      ranks.emplace_back([&, rank] {
+        timings[rank] = TimeCompressedSum(
+            *groups[rank],
+            {.compression = kind, .bytes = 50'000, .bucket_bytes = 16'000, .about = absl::Milliseconds(5)}, at::kCPU,
+            [] {});
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    for (const auto& timing : timings) {
+      ASSERT_TRUE(timing.ok()) << timing.status() << kind.ShortDebugString();
+      EXPECT_EQ(timing->bytes, 50'000u);
+      EXPECT_EQ(timing->count, 12'500u);
+      EXPECT_EQ(timing->seconds, timings[0]->seconds);
+      EXPECT_NEAR(timing->bus_bytes_per_second / timing->algorithm_bytes_per_second, 4.0 / 3, 1e-9);
+    }
+  }
+}
+
 TEST(Int8Sum, IsOffByHalfAStepOfEachRounding) {
   constexpr int64_t kElements = 1000;
   const Gradients gradients = Random(kElements);

@@ -15,8 +15,10 @@
 #include "common/clock.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
+#include "strategies/compression.h"
 #include "strategies/ddp/ddp.h"
 #include "worker/collectives/timed.h"
+#include "worker/compression/timed_sum.h"
 #include "worker/trainer/setup.h"
 #include "worker/trainer/weights.h"
 
@@ -45,6 +47,35 @@ std::optional<collectives::Timed> TimedOf(Collective collective) {
 bool Sums(Collective collective) { return collective != COLLECTIVE_ALL_GATHER && collective != COLLECTIVE_BROADCAST; }
 bool HasRoot(Collective collective) { return collective == COLLECTIVE_BROADCAST || collective == COLLECTIVE_REDUCE; }
 
+// The groups of two levels that all ranks form; null where they do not.
+collectives::Levels LevelsOf(const Joined& joined) {
+  const Mesh& mesh = joined.program.layout.mesh;
+  const bool replicas = mesh.replica_levels() && mesh.replica == mesh.ranks();
+  const bool shards = mesh.shard_levels() && mesh.shard == mesh.ranks();
+  if (!replicas && !shards) return {};
+  const std::vector<GroupSpec>& specs = joined.program.rank.schedule.groups;
+  const auto find = [&](Axes axes) {
+    const auto found = std::find(specs.begin(), specs.end(), GroupSpec{.axes = axes});
+    return joined.ranks.groups.at(static_cast<size_t>(found - specs.begin()));
+  };
+  return replicas ? collectives::Levels{find(kReplicasInside), find(kReplicasBetween)}
+                  : collectives::Levels{find(kShardsInside), find(kShardsBetween)};
+}
+
+// As the job compresses its sums; int8 where it does not.
+Compression CompressionOf(const Train& train) {
+  Compression compression = train.communication().compression();
+  if (!strategies::Compresses(train.communication()) || compression.has_auto_()) {
+    compression.mutable_int8();
+    strategies::FillDefaults(train.optimizer(), compression);
+  }
+  if (compression.has_top_k()) {  // in the steps after its beginning, without an optimizer
+    compression.mutable_top_k()->set_momentum_correction(false);
+    compression.mutable_top_k()->set_warm_up_steps(0);
+  }
+  return compression;
+}
+
 uint64_t BucketBytes(const Train& train, const Inventory& inventory) {
   if (train.bench().has_bucket_bytes()) return train.bench().bucket_bytes();
   const double mib =
@@ -60,6 +91,8 @@ class CollectiveBenchRun {
         train_(assignment.spec().train()),
         joined_(joined),
         world_(*joined.ranks.groups[kWorldGroup]),
+        levels_(LevelsOf(joined)),
+        compression_(CompressionOf(train_)),
         device_(assignment.device() == DEVICE_CUDA ? c10::kCUDA : c10::kCPU),
         outbox_(outbox),
         pulse_(pulse),
@@ -74,6 +107,9 @@ class CollectiveBenchRun {
     link_.Ring(*sequence, step_);
     return absl::OkStatus();
   }
+  // Whether these ranks can do that at all.
+  bool Has(Collective collective, CollectiveMode mode) const;
+  absl::StatusOr<collectives::Timing> TimeOne(Collective collective, CollectiveMode mode, uint64_t bytes);
   absl::StatusOr<double> Measure(Collective collective, CollectiveMode mode, uint64_t bytes);
   absl::StatusOr<bool> AnyRankStops(bool own);
 
@@ -81,6 +117,8 @@ class CollectiveBenchRun {
   const Train& train_;
   const Joined& joined_;
   collectives::Group& world_;
+  const collectives::Levels levels_;
+  const Compression compression_;
   const c10::Device device_;
   rundir::OutboxWriter& outbox_;
   Pulse& pulse_;
@@ -89,20 +127,41 @@ class CollectiveBenchRun {
   uint64_t step_ = 0;
 };
 
-// The seconds of a call.
-absl::StatusOr<double> CollectiveBenchRun::Measure(Collective collective, CollectiveMode mode, uint64_t bytes) {
+bool CollectiveBenchRun::Has(Collective collective, CollectiveMode mode) const {
   const std::optional<collectives::Timed> timed = TimedOf(collective);
-  if (!timed.has_value() || (mode != COLLECTIVE_MODE_FLAT && mode != COLLECTIVE_MODE_BUCKETED)) {
+  if (!timed.has_value()) return true;  // refused when it is measured
+  if (mode == COLLECTIVE_MODE_COMPRESSED) return collective == COLLECTIVE_ALL_REDUCE;
+  if (mode == COLLECTIVE_MODE_HIERARCHICAL) return levels_.inside != nullptr && collectives::HasTwoLevels(*timed);
+  return true;
+}
+
+absl::StatusOr<collectives::Timing> CollectiveBenchRun::TimeOne(Collective collective, CollectiveMode mode,
+                                                                uint64_t bytes) {
+  const std::optional<collectives::Timed> timed = TimedOf(collective);
+  if (!timed.has_value() || mode <= COLLECTIVE_MODE_UNSPECIFIED || mode > COLLECTIVE_MODE_COMPRESSED) {
     return absl::UnimplementedError(absl::StrCat("bench: this trainer does not know collective ",
                                                  Collective_Name(collective), " in mode ", CollectiveMode_Name(mode)));
   }
-  const collectives::TimingOptions options{
-      .collective = *timed,
-      .bytes = bytes,
-      .bucket_bytes = mode == COLLECTIVE_MODE_BUCKETED ? BucketBytes(train_, joined_.program.inventory) : 0};
+  const uint64_t bucket_bytes =
+      mode == COLLECTIVE_MODE_FLAT ? 0 : BucketBytes(train_, joined_.program.inventory);
   // Loading, reading and the like may take long as long as the process runs, as a call over a slow network does.
-  const absl::StatusOr<collectives::Timing> timing =
-      collectives::TimeCollective(world_, options, device_, [&] { pulse_.Enter(rundir::kReading); });
+  const auto progress = [&] { pulse_.Enter(rundir::kReading); };
+  if (mode == COLLECTIVE_MODE_COMPRESSED) {
+    return compression::TimeCompressedSum(
+        world_, {.compression = compression_, .bytes = bytes, .bucket_bytes = bucket_bytes}, device_, progress);
+  }
+  return collectives::TimeCollective(
+      world_,
+      {.collective = *timed,
+       .levels = mode == COLLECTIVE_MODE_HIERARCHICAL ? levels_ : collectives::Levels{},
+       .bytes = bytes,
+       .bucket_bytes = bucket_bytes},
+      device_, progress);
+}
+
+// The seconds of a call.
+absl::StatusOr<double> CollectiveBenchRun::Measure(Collective collective, CollectiveMode mode, uint64_t bytes) {
+  const absl::StatusOr<collectives::Timing> timing = TimeOne(collective, mode, bytes);
   if (!timing.ok()) return timing.status();
   pulse_.FinishStep(++step_);
   if (assignment_.key().rank() != 0) return timing->seconds;
@@ -116,7 +175,7 @@ absl::StatusOr<double> CollectiveBenchRun::Measure(Collective collective, Collec
   time.set_mode(mode);
   time.set_bytes(timing->bytes);
   time.set_count(timing->count);
-  time.set_type("float");
+  time.set_type(mode == COLLECTIVE_MODE_COMPRESSED ? strategies::NameOf(compression_) : "float");
   time.set_redop(Sums(collective) ? "sum" : "none");
   time.set_root(HasRoot(collective) ? 0 : -1);
   time.set_ranks(assignment_.world());
@@ -146,6 +205,7 @@ absl::StatusOr<Ended> CollectiveBenchRun::Run(const std::function<bool()>& termi
   LogInfo("measuring collectives", {{"measurements", train_.steps()}, {"ranks", assignment_.world()}});
   for (const int collective : bench.collectives()) {
     for (const int mode : bench.modes()) {
+      if (!Has(static_cast<Collective>(collective), static_cast<CollectiveMode>(mode))) continue;
       for (const uint64_t bytes : bench.bytes()) {
         const absl::StatusOr<bool> stops = AnyRankStops(link_.Newest().stop.has_value() || terminated());
         if (!stops.ok()) return stops.status();

@@ -25,25 +25,27 @@ constexpr absl::Duration kDefaultDeadline = absl::Minutes(15);  // if the coordi
 
 // Both kinds of options have these fields.
 template <typename Options>
-Options MakeOptions(const Assignment& assignment, const GroupSpec& group, const Membership& membership) {
+Options MakeOptions(const Assignment& assignment, const Mesh& mesh, const GroupSpec& group,
+                    const Membership& membership) {
   Options options;
   options.rank = static_cast<int>(membership.index);
   options.size = static_cast<int>(membership.size);
   options.name = engine::NameOf(group, membership);
   options.host = assignment.host().empty() ? "127.0.0.1" : assignment.host();
-  options.timeout = CollectiveDeadline(assignment);
-  options.join_timeout = options.timeout;
+  options.timeout = CollectiveDeadline(assignment, mesh, group);
+  options.join_timeout = CollectiveDeadline(assignment);
   return options;
 }
 
 // `world`: the group of all ranks, null if that is the one to be made. `membership`: none if the rank takes no part;
 // all ranks take part in a split of the world's communicator.
-absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assignment, const GroupSpec& group,
+absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assignment, const Mesh& mesh,
+                                                         const GroupSpec& group,
                                                          const std::optional<Membership>& membership,
                                                          collectives::Group* world, collectives::KeyValue& rendezvous) {
 #ifdef MUSTER_CUDA
   if (assignment.device() == DEVICE_CUDA) {
-    const auto options = MakeOptions<collectives::NcclOptions>(assignment, group, membership.value_or(Membership{}));
+    const auto options = MakeOptions<collectives::NcclOptions>(assignment, mesh, group, membership.value_or(Membership{}));
     if (world == nullptr) return collectives::MakeNccl(options, rendezvous);
     const int color = membership.has_value() ? static_cast<int>(membership->first) : collectives::kNoColor;
     return collectives::SplitNccl(dynamic_cast<collectives::DeviceGroup&>(*world), color, options, rendezvous);
@@ -51,7 +53,7 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assig
 #endif
   (void)world;
   if (!membership.has_value()) return nullptr;
-  return collectives::MakeGloo(MakeOptions<collectives::GlooOptions>(assignment, group, *membership), rendezvous);
+  return collectives::MakeGloo(MakeOptions<collectives::GlooOptions>(assignment, mesh, group, *membership), rendezvous);
 }
 
 // After the group was joined, so its rank 0 has set its digest or is about to.
@@ -73,6 +75,21 @@ absl::Status CheckDigest(const Assignment& assignment, const Membership& members
 absl::Duration CollectiveDeadline(const Assignment& assignment) {
   const absl::Duration deadline = FromProto(assignment.collective_deadline());
   return deadline > absl::ZeroDuration() ? deadline : kDefaultDeadline;
+}
+
+absl::Duration CollectiveDeadline(const Assignment& assignment, const Mesh& mesh, const GroupSpec& group) {
+  const absl::Duration otherwise = CollectiveDeadline(assignment);
+  const AxisTimeouts& set = assignment.spec().train().communication().timeout_seconds();
+  absl::Duration longest = absl::ZeroDuration();
+  const auto consider = [&](bool along, bool is_set, double seconds) {
+    if (along) longest = std::max(longest, is_set ? absl::Seconds(seconds) : otherwise);
+  };
+  const auto has = [&](Axes axis, uint32_t ranks) { return ranks > 1 && (group.axes & axis) != 0; };
+  consider(has(kPipelineAxis, mesh.pipeline), set.has_pipeline(), set.pipeline());
+  consider(has(kReplicaAxis, mesh.replica), set.has_replica(), set.replica());
+  consider(has(kShardAxis, mesh.shard), set.has_shard(), set.shard());
+  consider(has(kTensorAxis, mesh.tensor), set.has_tensor(), set.tensor());
+  return longest > absl::ZeroDuration() ? longest : otherwise;
 }
 
 std::vector<GroupToJoin> GroupsToJoin(const Inventory& inventory, const strategies::Layout& layout,
@@ -114,7 +131,7 @@ absl::StatusOr<Ranks> JoinRanks(const Assignment& assignment, const Mesh& mesh, 
       if (ShareMembers(mesh, spec, group.spec)) joined = other;
     }
     if (joined == nullptr) {
-      auto one = Make(assignment, group.spec, own, ranks.groups[kWorldGroup], rendezvous);
+      auto one = Make(assignment, mesh, group.spec, own, ranks.groups[kWorldGroup], rendezvous);
       if (!one.ok()) return one.status();
       joined = one->get();
       if (joined != nullptr) ranks.owned.push_back(*std::move(one));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/inventory.h"
@@ -169,6 +170,67 @@ TEST(JoinRanks, RanksOfAPipelineMeetInTheGroupsOfTheirMesh) {
     }
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+TEST(CollectiveDeadline, IsThatOfTheAxesAlongWhichMembersDiffer) {
+  Assignment assignment;
+  assignment.mutable_collective_deadline()->set_seconds(600);
+  AxisTimeouts& set = *assignment.mutable_spec()->mutable_train()->mutable_communication()->mutable_timeout_seconds();
+  set.set_pipeline(100), set.set_replica(1000), set.set_tensor(50);
+  const Mesh mesh{.pipeline = 2, .replica = 2, .shard = 1, .tensor = 2};
+  const struct {
+    const char* what;
+    GroupSpec group;
+    int seconds;
+  } kCases[] = {
+      {"world", {.axes = kAllAxes}, 1000},
+      {"replicas", {.axes = kReplicaAxis}, 1000},
+      {"replicas between nodes", {.axes = kReplicasBetween}, 1000},
+      {"one shard", {.axes = kShardAxis}, 600},
+      {"one copy of the model", {.axes = kModelAxes}, 100},
+      {"tensor", {.axes = kTensorAxis}, 50},
+      {"edge", {.axes = kPipelineAxis, .channel = Channel::kActivations, .from = 0, .to = 1}, 100},
+  };
+  for (const auto& test : kCases) {
+    EXPECT_EQ(CollectiveDeadline(assignment, mesh, test.group), absl::Seconds(test.seconds)) << test.what;
+  }
+  const Mesh sharded{.replica = 2, .shard = 2};
+  EXPECT_EQ(CollectiveDeadline(assignment, sharded, {.axes = kShardAxis}), absl::Seconds(600)) << "not set";
+  set.set_replica(90);
+  EXPECT_EQ(CollectiveDeadline(assignment, sharded, {.axes = kAllAxes}), absl::Seconds(600)) << "the longest";
+}
+
+// Four ranks, of which the last never comes to the sum of the two that compute a unit together, and comes late to that
+// of the replicas.
+TEST(JoinRanks, EachAxisWaitsForItsOwnTime) {
+  collectives::MemoryKeyValue rendezvous;
+  absl::Notification gave_up;
+  std::vector<absl::Status> ended(4);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      Assignment assignment;
+      assignment.set_world(4);
+      assignment.mutable_key()->set_rank(rank);
+      AxisTimeouts& set =
+          *assignment.mutable_spec()->mutable_train()->mutable_communication()->mutable_timeout_seconds();
+      set.set_replica(600), set.set_tensor(0.3);
+      const auto joined = JoinRanks(assignment, {.replica = 2, .tensor = 2}, Common(/*exchanges=*/false), rendezvous);
+      ASSERT_TRUE(joined.ok()) << joined.status();
+      const at::Tensor one = at::full({1}, 1, at::kFloat);
+      if (rank == 0 || rank == 3) gave_up.WaitForNotification();
+      if (rank == 0) return;
+      ended[rank] = joined->groups[rank == 2 ? kTensorGroup : kReplicaGroup]->AllReduce(one)->Wait();
+      if (rank == 2) gave_up.Notify();
+      if (rank != 2) {
+        EXPECT_EQ(one.item<float>(), 2);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(ended[2].ok());
+  EXPECT_TRUE(ended[1].ok()) << ended[1];
+  EXPECT_TRUE(ended[3].ok()) << ended[3];
 }
 
 // A split of the world's communicator needs all ranks, also those of stages whose units exchange nothing.

@@ -1,0 +1,68 @@
+// Predicts, by the simulator, the step that bench/networks.py measures: ranks on two nodes, half on each, over a link
+// of so many Mbit/s. Rates of the processor are those with which the prediction of a step's computing, exact sums or
+// not, is what was measured: --alone_ms, of ranks that sum nothing but their loss. Prints one JSON line.
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "bench/model.h"
+#include "bench/shape_options.h"
+#include "models/inventory.h"
+#include "strategies/cost.h"
+#include "strategies/fit.h"
+#include "strategies/hardware.h"
+
+namespace {
+
+using namespace muster;
+
+// Of a frame of 1,514 bytes, which tc counts, TCP carries 1,448.
+constexpr double kPayload = 1448.0 / 1514;
+constexpr double kKernelSeconds = 50e-6;  // of a message between two processes by sockets, without a link
+
+absl::StatusOr<Timeline> Predict(const bench::Dimensions& shape, const strategies::Hardware& hardware) {
+  const absl::StatusOr<Train> train = bench::TrainOf(shape);
+  if (!train.ok()) return train.status();
+  const auto inventory = models::MakeInventory(*train, DEVICE_CPU);
+  if (!inventory.ok()) return inventory.status();
+  const std::vector<RankPlace> places = strategies::FullNodes(shape.ranks, shape.ranks / 2, /*memory_bytes=*/0);
+  const auto plan = strategies::PlanMemory(*train, *inventory, places);
+  if (!plan.ok()) return plan.status();
+  return strategies::PredictStep(*train, *inventory, plan->layout, plan->programs, places, hardware)[0].timeline;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Dimensions shape;
+  double mbit = 0, link_milliseconds = 0, alone_milliseconds = 0;
+  CLI::App app("The step that bench/networks.py measures, predicted");
+  bench::AddShape(app, shape);
+  app.add_option("--link_mbit", mbit)->required();
+  app.add_option("--link_ms", link_milliseconds, "of latency");
+  app.add_option("--alone_ms", alone_milliseconds, "a step of ranks that sum nothing but their loss")->required();
+  CLI11_PARSE(app, argc, argv);
+
+  strategies::Hardware hardware = *strategies::FindHardware("cpu");
+  hardware.at_full_speed = 0;  // what was measured includes the sharing of cores
+  hardware.ranks_per_node = shape.ranks / 2;
+  hardware.between.bytes_per_second = mbit * 1e6 / 8 * kPayload / hardware.ranks_per_node;
+  hardware.between.seconds = hardware.between.ring_seconds = kKernelSeconds + link_milliseconds / 1e3;
+  bench::Dimensions exact = shape;
+  exact.compression.clear(), exact.ranks_on_node = 0;
+  absl::StatusOr<Timeline> step = Predict(exact, hardware);
+  if (step.ok()) {
+    const double scale = step->busy[static_cast<size_t>(Stream::kCompute)] / (alone_milliseconds / 1e3);
+    hardware.fp32_flops *= scale, hardware.bf16_flops *= scale, hardware.memory_bytes_per_second *= scale;
+    hardware.op_seconds /= scale;
+    step = Predict(shape, hardware);
+  }
+  if (!step.ok()) {
+    std::fprintf(stderr, "%s\n", step.status().ToString().c_str());
+    return 1;
+  }
+  std::printf("%s\n", nlohmann::json{{"step_milliseconds", 1e3 * step->seconds}}.dump().c_str());
+}
