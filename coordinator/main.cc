@@ -77,6 +77,16 @@ int main(int argc, char** argv) {
   AddDuration(app, "--backoff_base", options.core.backoff_base,
               "delay before the first restart of a failed job; doubles with each restart");
   AddDuration(app, "--backoff_max", options.core.backoff_max, "longest delay before a restart");
+  app.add_option("--node_fault_limit", options.core.node_fault_limit,
+                 "drain a node on which so many jobs had faults, or contact was lost, within --node_fault_window")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  AddDuration(app, "--node_fault_window", options.core.node_fault_window, "how long a fault of a node counts");
+  app.add_option(
+         "--most_drained_share", options.core.most_drained_share,
+         "share of the nodes, at least one of several, that are drained for faults at the same time; 0: one at most")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--log_level", log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();

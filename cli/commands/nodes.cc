@@ -28,6 +28,7 @@ void RegisterNodes(CLI::App& app, Invocation& invocation) {
       Say("no nodes: start one with: muster local up   or muster-worker --coordinator ADDRESS");
     } else {
       Print(NodeTable(*reply, *format == Format::kWide, absl::Now()).Render(invocation.Out()));
+      if (const std::string reasons = DrainReasons(*reply); !reasons.empty()) Print(absl::StrCat("\n", reasons));
       std::vector<v1::NodeLink> links;
       for (const v1::Node& node : reply->nodes()) {
         for (const v1::NodeLink& link : node.links()) links.emplace_back(link).set_from(node.id());

@@ -200,7 +200,8 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
     }
     const bool live = node.state() == v1::NODE_STATE_LIVE;
     const std::string state =
-        absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "", node.leaving() ? ",leaving" : "");
+        absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "",
+                     node.drain_reason().empty() ? "" : ",faulty", node.leaving() ? ",leaving" : "");
     const v1::Slot first = node.slots_size() > 0 ? node.slots(0) : v1::Slot();
     std::vector<Cell> row = {node.id(),
                              Cell(state, live ? Colour::kGreen : Colour::kYellow),
@@ -219,6 +220,16 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
     table.Add(std::move(row));
   }
   return table;
+}
+
+std::string DrainReasons(const v1::ListNodesReply& reply) {
+  std::string lines;
+  for (const v1::Node& node : reply.nodes()) {
+    if (node.drain_reason().empty()) continue;
+    absl::StrAppend(&lines, node.id(), " was drained by the coordinator after ", OneLine(node.drain_reason()),
+                    "\n  when it is mended: muster undrain ", node.id(), "\n");
+  }
+  return lines;
 }
 
 Table LinkTable(const std::vector<v1::NodeLink>& links, absl::Time now) {

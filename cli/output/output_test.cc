@@ -183,6 +183,20 @@ TEST(LinkTable, ShowsBitsAndMilliseconds) {
             "b     a    9.6 Mbit/s  96 Mbit/s  1.08 ms    3m ago\n");
 }
 
+TEST(NodeTable, SaysWhichNodesAreFaulty) {
+  v1::ListNodesReply reply;
+  v1::Node& node = *reply.add_nodes();
+  node.set_id("node-a");
+  node.set_state(v1::NODE_STATE_LIVE);
+  EXPECT_EQ(DrainReasons(reply), "");
+  node.set_draining(true);
+  node.set_drain_reason("3 faults in 10m: x-1, no such file");
+  EXPECT_TRUE(absl::StrContains(NodeTable(reply, false, kNow).Render(kPipe), "live,draining,faulty"));
+  EXPECT_EQ(DrainReasons(reply),
+            "node-a was drained by the coordinator after 3 faults in 10m: x-1, no such file\n"
+            "  when it is mended: muster undrain node-a\n");
+}
+
 TEST(NodeTable, WideNamesTheInstructionsOfTheCpu) {
   v1::ListNodesReply reply;
   for (const auto& [id, device, model] :

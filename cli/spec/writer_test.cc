@@ -162,7 +162,8 @@ TEST(MessageTree, ShowsZerosTimesEnumsAndTheSpecInside) {
   exit.set_cause(v1::RankExit::VANISHED);
   exit.add_last_lines("x");
   EXPECT_EQ(ToYaml(MessageTree(exit)),
-            "cause: vanished\nexit_code: 0\nsignal: 0\nmessage: \"\"\nlast_lines:\n  - x\npeak_memory_bytes: 0\n");
+            "cause: vanished\nexit_code: 0\nsignal: 0\nmessage: \"\"\nlast_lines:\n  - x\npeak_memory_bytes: "
+            "0\nof_node: false\n");
 }
 
 TEST(ToYaml, NestsListsAndMaps) {

@@ -36,6 +36,7 @@ Outcome Core::Handle(const Event& event, Now now) {
   }
   // Reports and lost nodes free slots, and draining nodes requeue jobs; schedule after both.
   state_->nodes.ReadInbox(transaction);
+  state_->nodes.JudgeFaults(transaction);
   state_->nodes.Empty(transaction);
   state_->queue.ScheduleAfter(event, transaction);
   state_->jobs.KeepTimeBreakdowns(transaction);

@@ -171,6 +171,12 @@ struct Options {
   absl::Duration backoff_base = absl::Seconds(1);  // doubles per restart without progress
   absl::Duration backoff_max = absl::Minutes(1);
   uint32_t max_queued_jobs = 10'000;
+  // A node on which that much went wrong within the window is drained: jobs with a fault of one of their ranks there,
+  // plus how often contact with it was lost. Not if more than this share of the nodes, but at least one, would be
+  // drained so.
+  uint32_t node_fault_limit = 3;
+  absl::Duration node_fault_window = absl::Minutes(10);
+  double most_drained_share = 0.3;
   // How long a job with min_ranks that has never run waits for all its ranks.
   absl::Duration whole_wait = absl::Seconds(5);
   // A job that runs on fewer ranks is not resized before its generation has run this long; after that, slots for more

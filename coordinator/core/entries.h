@@ -71,6 +71,12 @@ struct JobEntry {
 
   const Job& record() const { return machine.record(); }
   JobId id() const { return JobId(record().id()); }
+  // Whether the node has refused it.
+  bool Avoids(const NodeId& node) const {
+    const auto& refusals = record().refused_by();
+    return std::any_of(refusals.begin(), refusals.end(),
+                       [&](const NodeRefusal& refusal) { return refusal.node() == node.value(); });
+  }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }
   const GenerationMachine* newest() const { return generations.empty() ? nullptr : &generations.rbegin()->second; }
   scheduler::Claim claim() const { return {id(), record().spec().priority(), record().sequence()}; }
@@ -89,6 +95,13 @@ struct JobEntry {
   }
 };
 
+// What went wrong on a node, and for which job; no job: with the node itself.
+struct NodeFault {
+  SteadyTime at;
+  JobId job;
+  std::string what;
+};
+
 struct NodeEntry {
   NodeMachine machine;
   std::optional<SteadyTime> lost_at = {};       // of an AWAY node
@@ -100,6 +113,7 @@ struct NodeEntry {
   // rank starts only once, so the core must first know which ranks the node has lost.
   bool reported = false;
   std::map<std::string, SteadyTime> links_measured = {};  // by the other node
+  std::deque<NodeFault> faults = {};                      // of the last Options::node_fault_window, bounded
 
   const Node& record() const { return machine.record(); }
 };

@@ -66,6 +66,11 @@ std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank)
   if (exit.cause() == RankExit::VANISHED)
     return "the node or its worker daemon went away: muster nodes, and the node's log";
   if (exit.cause() == RankExit::ORPHANED) return "its worker daemon was away for longer than the orphan grace";
+  if (exit.cause() == RankExit::REFUSED && exit.of_node()) {
+    return absl::StrCat(
+        "the node lacks something that the job needs: mount or install it there; other nodes are tried if ",
+        "there are any; its output: muster logs ", job, " --rank ", rank);
+  }
   if (exit.cause() == RankExit::REFUSED) {
     return absl::StrCat(
         "not retried, since another attempt would fail in the same way; fix the job and submit it again; its "
@@ -77,6 +82,20 @@ std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank)
         "killed from outside: by the kernel for memory? Try a smaller batch.microbatch; "
         "on the node: dmesg | tail");
   return absl::StrCat("more of its output: muster logs ", job, " --rank ", rank);
+}
+
+bool MayBlameNode(const RankExit& exit) {
+  switch (exit.cause()) {
+    case RankExit::SPAWN_FAILED:
+    case RankExit::HUNG:
+      return true;
+    case RankExit::REFUSED:
+      return exit.of_node();
+    case RankExit::FAILED:
+      return exit.of_node() || exit.signal() != 0;
+    default:
+      return false;
+  }
 }
 
 const char* Name(EndReason reason) {

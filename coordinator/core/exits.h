@@ -18,6 +18,10 @@ std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank)
 // "rank 5", and of a pipeline where it is: "rank 5 (stage 1, shard 1)".
 std::string RankName(const Generation& generation, uint32_t rank);
 
+// Whether the rank's end is a fault that its node may be to blame for. A rank that vanished is not: when a node is
+// lost, all its ranks vanish for one fault.
+bool MayBlameNode(const RankExit& exit);
+
 const char* Name(EndReason reason);
 // Whether generations that end this way count against max_restarts.
 bool IsFault(EndReason reason);

@@ -253,6 +253,7 @@ void Generations::Exit(JobEntry& job, uint32_t number, RankExit exit, EndReason 
   const bool faulty = stopping && IsFault(generation.record().reason()) &&
                       job.record().failure().generation() == generation.record().number();
   if (faulty) AddToFault(job, number, exit, transaction);
+  if (exit.cause() == RankExit::REFUSED && exit.of_node()) NoteRefusal(job, rank.node(), exit, transaction);
   RankExit kept = exit;
   kept.clear_last_lines();
   if (generation.record().ranks_size() > kRanksWithMessages) kept.clear_message();
@@ -279,11 +280,24 @@ void Generations::Exit(JobEntry& job, uint32_t number, RankExit exit, EndReason 
     failure.set_hint(HintFor(exit, id.value(), number));
     *failure.mutable_exit() = exit;
     transaction.Touch(id);
+    if (MayBlameNode(exit)) transaction.Blame(NodeId(rank.node()), id, exit.message());
   }
   const EndReason reason = stopped ? END_REASON_DRAINED : fault;
   if (generation.EveryRankExited()) return End(job, reason, transaction);
   if (!stopping && !completed) return Stop(job, reason, STOP_INTENT_REQUEUE, why, transaction);
   RunIfAllRanksRun(job, transaction);
+}
+
+void Generations::NoteRefusal(JobEntry& job, const std::string& node, const RankExit& exit, Transaction& transaction) {
+  Job& record = job.machine.fields();
+  for (const NodeRefusal& known : record.refused_by()) {
+    if (known.node() == node) return;
+  }
+  NodeRefusal& refusal = *record.add_refused_by();
+  refusal.set_node(node);
+  refusal.set_message(exit.message());
+  refusal.set_generation(record.generation());
+  transaction.Touch(job.id());
 }
 
 // Called when a rank ends after the first fault of its generation: either because of that fault, or as its culprit.
@@ -434,6 +448,7 @@ void Generations::CheckStart(JobEntry& job, Transaction& transaction) {
       absl::StrCat(what, absl::FormatDuration(TimeoutsOf(job.record()).start), ": ", Names(generation, late)));
   failure.set_hint(absl::StrCat("its output: muster logs ", job.record().id(), " --rank ", late.front()));
   const std::string why = failure.exit().message();
+  transaction.Blame(NodeId(failure.node()), job.id(), why);
   *job.machine.fields().mutable_failure() = std::move(failure);
   Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, why, transaction);
 }

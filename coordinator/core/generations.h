@@ -62,6 +62,8 @@ class Generations {
   void End(JobEntry& job, EndReason reason, Transaction& transaction);
   void Publish(JobEntry& job, const CheckpointWritten& written, Transaction& transaction);
   void KeepSpeed(const RankPlacement& rank, double flops_per_second, Transaction& transaction);
+  // The node lacks something that the job needs.
+  static void NoteRefusal(JobEntry& job, const std::string& node, const RankExit& exit, Transaction& transaction);
   static void AddToFault(JobEntry& job, uint32_t rank, RankExit& exit, Transaction& transaction);
 
   const Options* const options_;

@@ -13,7 +13,7 @@ Growth::Room Growth::Find(JobEntry& job) {
   for (const scheduler::Claim& waiting : queue_->InOrder()) {
     // A queued job that could run in an idle cluster takes precedence, whatever its priority: a job is not stopped for
     // slots that it may not get.
-    if (cluster.FitsWhenIdle(Queue::DemandOf(records_->jobs.at(waiting.job)))) return Room::kNone;
+    if (cluster.FitsWhenIdle(queue_->DemandOf(records_->jobs.at(waiting.job)))) return Room::kNone;
   }
   for (scheduler::NodeView& node : views) {
     for (scheduler::SlotView& slot : node.slots) {
@@ -21,7 +21,7 @@ Growth::Room Growth::Find(JobEntry& job) {
     }
   }
   const scheduler::Cluster without(views);
-  scheduler::Demand demand = Queue::DemandOf(job);
+  scheduler::Demand demand = queue_->DemandOf(job);
   demand.least = static_cast<uint32_t>(job.newest()->record().ranks_size()) + job.least_group();
   while (demand.ranks >= demand.least) {
     const Plans::Wanted* wanted = plans_->Find(id, Plans::Purpose::kGrowth);

@@ -130,6 +130,7 @@ void Hangs::Fail(JobEntry& job, const RankPlacement& culprit, const RunningGener
                    job.record().id(), " --rank ", culprit.rank()));
   const std::string why = exit.message();
   transaction.AddEvent(&job, generation.number(), culprit.node(), "rank.hung", why);
+  transaction.Blame(NodeId(culprit.node()), job.id(), why);
   *job.machine.fields().mutable_failure() = std::move(failure);
   generations_->Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, why, transaction);
 }

@@ -101,7 +101,7 @@ void Jobs::SpendRestart(JobEntry& job, uint64_t reached_step, Transaction& trans
   const uint32_t allowed = record.spec().max_restarts();
   const std::string& cause = record.failure().exit().message();
   if (record.failure().exit().cause() == RankExit::REFUSED && record.failure().generation() == record.generation()) {
-    return Fail(job, absl::StrCat("has failed: ", cause), transaction);
+    return RetryElsewhere(job, transaction);
   }
   if (record.restarts_without_progress() >= allowed) {
     return Fail(job,
@@ -113,6 +113,41 @@ void Jobs::SpendRestart(JobEntry& job, uint64_t reached_step, Transaction& trans
   record.set_restarts(record.restarts() + 1);
   Requeue(job, absl::StrCat("restart ", record.restarts_without_progress(), " of ", allowed, " after: ", cause),
           Backoff(record), transaction);
+}
+
+// What a node lacks is no fault of the job, so that does not count as a restart: it is tried once more, without that
+// node. What two nodes lack, or the only one that could hold it, the job should not have asked for.
+void Jobs::RetryElsewhere(JobEntry& job, Transaction& transaction) {
+  const Job& record = job.record();
+  const Failure& failure = record.failure();
+  if (!failure.exit().of_node()) return Fail(job, absl::StrCat("has failed: ", failure.exit().message()), transaction);
+  const std::string cause = absl::StrCat(failure.exit().message(), " (on ", failure.node(), ")");
+  for (const NodeRefusal& other : record.refused_by()) {
+    if (other.node() == failure.node()) continue;
+    return Fail(job, absl::StrCat("has failed: ", cause, "; ", other.node(), " refused it, too: ", other.message()),
+                transaction);
+  }
+  if (!OthersCouldHold(job)) {
+    return Fail(job, absl::StrCat("has failed: ", cause, "; no other node could run it"), transaction);
+  }
+  Requeue(job, absl::StrCat("to be tried without ", failure.node(), ", which refused it: ", failure.exit().message()),
+          absl::ZeroDuration(), transaction);
+}
+
+bool Jobs::OthersCouldHold(const JobEntry& job) const {
+  const uint32_t together = TensorRanksOf(job.record().spec());
+  const Device device = job.newest()->record().device();
+  uint64_t slots = 0;
+  for (const auto& [id, node] : records_->nodes) {
+    if (node.machine.state() == NODE_STATE_LOST || job.Avoids(id)) continue;
+    const auto suits = [&](const Slot& slot) {
+      return slot.device() == device && (slot.memory_bytes() == 0 || slot.memory_bytes() >= job.slot_bytes);
+    };
+    const auto here =
+        static_cast<uint64_t>(std::count_if(node.record().slots().begin(), node.record().slots().end(), suits));
+    slots += here - here % together;
+  }
+  return slots >= job.least_ranks();
 }
 
 absl::Duration Jobs::Backoff(const Job& job) const {

@@ -32,12 +32,18 @@ class Jobs {
   void Fail(JobEntry& job, const std::string& message, Transaction& transaction);
   void Cancel(JobEntry& job, const std::string& message, Transaction& transaction);
 
+  // Whether nodes that have not refused the job have enough slots for it, also if they are busy, away or draining.
+  // REQUIRES: it has a generation.
+  bool OthersCouldHold(const JobEntry& job) const;
+
   // Of the jobs to be written.
   void KeepTimeBreakdowns(const Transaction& transaction);
 
  private:
   void Finish(JobEntry& job, const std::string& kind, const std::string& message, Transaction& transaction);
   void SpendRestart(JobEntry& job, uint64_t reached_step, Transaction& transaction);
+  // After a rank was refused in its last generation.
+  void RetryElsewhere(JobEntry& job, Transaction& transaction);
   absl::Duration Backoff(const Job& job) const;
 
   const Options* const options_;

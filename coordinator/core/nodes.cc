@@ -1,15 +1,34 @@
 #include "coordinator/core/nodes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/proto_time.h"
+#include "common/utf8.h"
 
 namespace muster::core {
 namespace {
 
 constexpr size_t kFewestOfMany = 3;
+
+constexpr size_t kFaultsKept = 64;  // of a node
+constexpr size_t kFaultsNamed = 3, kDrainReasonBytes = 1024;
+
+// Faults of one job count once, so that no job has nodes drained by itself.
+uint32_t ScoreOf(const NodeEntry& node) {
+  std::set<JobId> jobs;
+  uint32_t own = 0;
+  for (const NodeFault& fault : node.faults) {
+    if (fault.job.empty()) {
+      ++own;
+    } else {
+      jobs.insert(fault.job);
+    }
+  }
+  return own + static_cast<uint32_t>(jobs.size());
+}
 
 constexpr absl::Duration kRecheckInterval = absl::Seconds(1);
 
@@ -284,14 +303,75 @@ void Nodes::On(const DrainNode& event, Transaction& transaction) {
                        absl::StrCat("node ", event.node.value(), " takes no new ranks"));
 }
 
+// Also what the node has lacked may be there now.
 void Nodes::On(const UndrainNode& event, Transaction& transaction) {
   NodeEntry* node = records_->NeedNode(event.node, transaction);
-  if (node == nullptr || !node->record().draining()) return;
+  if (node == nullptr) return;
+  node->faults.clear();
+  for (auto& [id, job] : records_->jobs) {
+    if (job.machine.ended() || !job.Avoids(event.node)) continue;
+    if (transaction.Full()) break;
+    auto& refusals = *job.machine.fields().mutable_refused_by();
+    refusals.erase(std::remove_if(refusals.begin(), refusals.end(),
+                                  [&](const NodeRefusal& refusal) { return refusal.node() == event.node.value(); }),
+                   refusals.end());
+    transaction.Touch(id);
+  }
+  if (!node->record().draining()) return;
   node->machine.fields().set_draining(false);
+  node->machine.fields().clear_drain_reason();
   if (node->machine.state() != NODE_STATE_LOST) emptying_.erase(event.node);
   transaction.Touch(event.node);
   transaction.AddEvent(nullptr, 0, event.node.value(), "node.undrained",
                        absl::StrCat("node ", event.node.value(), " takes ranks again"));
+}
+
+void Nodes::JudgeFaults(Transaction& transaction) {
+  for (Transaction::Fault& fault : std::exchange(transaction.faults, {})) {
+    NodeEntry* node = records_->FindNode(fault.node);
+    if (node == nullptr) continue;
+    std::erase_if(node->faults, [&](const NodeFault& old) {
+      return transaction.now.steady - old.at > options_->node_fault_window;
+    });
+    node->faults.push_back({transaction.now.steady, fault.job, std::move(fault.what)});
+    if (node->faults.size() > kFaultsKept) node->faults.pop_front();
+    if (ScoreOf(*node) >= options_->node_fault_limit) DrainForFaults(fault.node, *node, transaction);
+  }
+}
+
+bool Nodes::MayDrainAnother() const {
+  size_t all = 0, drained = 0;
+  for (const auto& [id, node] : records_->nodes) {
+    if (node.machine.state() == NODE_STATE_LOST) continue;
+    ++all;
+    drained += !node.record().drain_reason().empty();
+  }
+  if (all < 2) return false;
+  const auto share = static_cast<size_t>(options_->most_drained_share * static_cast<double>(all));
+  return drained < std::max<size_t>(1, share);
+}
+
+void Nodes::DrainForFaults(const NodeId& id, NodeEntry& node, Transaction& transaction) {
+  if (node.record().draining()) return;
+  std::string why = absl::StrCat(ScoreOf(node), " faults in ", absl::FormatDuration(options_->node_fault_window), ": ");
+  std::set<std::string> named;
+  for (auto fault = node.faults.rbegin(); fault != node.faults.rend() && named.size() < kFaultsNamed; ++fault) {
+    const std::string what = fault->job.empty() ? fault->what : absl::StrCat(fault->job.value(), ", ", fault->what);
+    if (named.insert(what).second) absl::StrAppend(&why, named.size() == 1 ? "" : "; ", what);
+  }
+  ShortenUtf8(kDrainReasonBytes, why);
+  if (!MayDrainAnother()) {
+    return transaction.AddEvent(
+        nullptr, 0, id.value(), "node.faulty",
+        absl::StrCat("node ", id.value(), " had ", why, "; it is not drained, since too few nodes would be left"));
+  }
+  node.machine.fields().set_draining(true);
+  node.machine.fields().set_drain_reason(why);
+  emptying_.insert(id);
+  transaction.Touch(id);
+  transaction.AddEvent(nullptr, 0, id.value(), "node.drained",
+                       absl::StrCat("node ", id.value(), " is drained by the coordinator: ", why,
+                                    "; when it is mended: muster undrain ", id.value()));
 }
 
 std::string Nodes::ManyAway() const {
@@ -323,6 +403,7 @@ void Nodes::LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& ma
   node.machine.Lose(transaction.now);
   emptying_.insert(id);
   transaction.Touch(id);
+  transaction.Blame(id, JobId(), "contact was lost");
   transaction.AddEvent(nullptr, 0, id.value(), "node.lost",
                        absl::StrCat("node ", id.value(), " is lost; its ranks are treated as failed"));
 }

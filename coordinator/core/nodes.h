@@ -32,6 +32,8 @@ class Nodes {
   // Called after every event: takes what nodes reported, then stops ranks on draining nodes, and marks ranks on lost
   // nodes as lost; as far as the transaction has room.
   void ReadInbox(Transaction& transaction);
+  // Called after every event: keeps what went wrong on nodes, and drains a node on which too much did.
+  void JudgeFaults(Transaction& transaction);
   void Empty(Transaction& transaction);
 
  private:
@@ -42,6 +44,8 @@ class Nodes {
   // If so many nodes are away at once that a network failure is likelier than node failures: "7 of 20 nodes". Else
   // empty.
   std::string ManyAway() const;
+  void DrainForFaults(const NodeId& id, NodeEntry& node, Transaction& transaction);
+  bool MayDrainAnother() const;
   void LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction);
 
   const Options* const options_;

@@ -1,6 +1,7 @@
 #include "coordinator/core/queue.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -173,12 +174,21 @@ Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const sche
   return PlanState::kRefused;
 }
 
-scheduler::Demand Queue::DemandOf(const JobEntry& job) {
+// Nodes that have refused the job are tried again only if no others are left.
+scheduler::Demand Queue::DemandOf(const JobEntry& job) const {
   const Resources& resources = job.record().spec().resources();
   scheduler::Demand demand{resources.ranks(), resources.device(), job.slot_bytes};
   demand.multiple = job.least_group();
   demand.together = TensorRanksOf(job.record().spec());
   if (!job.whole_until.has_value()) demand.least = job.least_ranks();
+  if (!job.record().refused_by().empty()) {
+    std::set<NodeId>& refusing = jobs_->OthersCouldHold(job) ? demand.avoid : demand.last_choice;
+    for (const NodeRefusal& refusal : job.record().refused_by()) refusing.insert(NodeId(refusal.node()));
+  }
+  const Failure& failure = job.record().failure();
+  if (!failure.node().empty() && failure.generation() == job.record().generation()) {
+    demand.last_choice.insert(NodeId(failure.node()));
+  }
   return demand;
 }
 

@@ -38,7 +38,7 @@ class Queue {
   std::vector<Waiting> WaitingJobs(const JobId& only = JobId()) const;
 
   // ---- For those who look for slots for a job ----
-  static scheduler::Demand DemandOf(const JobEntry& job);
+  scheduler::Demand DemandOf(const JobEntry& job) const;
   std::vector<scheduler::NodeView> NodeViews() const;
   Slots SlotsFor(const scheduler::Decision& decision) const;
   // What is known of the job's plan on those slots.

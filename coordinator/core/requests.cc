@@ -152,6 +152,7 @@ void Requests::On(const ResumeJob& event, Transaction& transaction) {
   if (job->machine.ended()) {
     transaction.status = AlreadyEnded(*job);
   } else if (job->machine.state() == JOB_STATE_PAUSED) {
+    job->machine.fields().clear_refused_by();  // what nodes lacked may be there now
     jobs_->Requeue(*job, "resumed by its user", absl::ZeroDuration(), transaction);
   } else if (job->record().stop_intent() == STOP_INTENT_PAUSE) {
     // It is still on its way to the pause: it goes through the queue instead.

@@ -41,6 +41,9 @@ class Transaction {
   void ChangeDesired(const NodeId& node) { desired.insert(node); }
   // Of every node of the generation.
   void ChangeDesired(const GenerationMachine& generation);
+  // Something went wrong on a node that it may be to blame for. `job`: of one of its ranks; empty: with the node
+  // itself.
+  void Blame(const NodeId& node, const JobId& job, std::string what) { faults.push_back({node, job, std::move(what)}); }
   void Do(Action action) { actions.push_back(std::move(action)); }
 
   const Now now;
@@ -57,6 +60,12 @@ class Transaction {
   std::vector<std::string> deleted_keys;
   std::vector<StateEvent> events;
   std::vector<Action> actions;
+  struct Fault {
+    NodeId node;
+    JobId job;
+    std::string what;
+  };
+  std::vector<Fault> faults;  // what Nodes::JudgeFaults takes
 };
 
 }  // namespace muster::core

@@ -39,6 +39,7 @@ Job Views::Of(const JobEntry& job) const {
 Node Views::Of(const NodeEntry& node, const Records::Holders& holders) const {
   Node view = node.record();
   view.clear_slots();
+  view.set_recent_faults(static_cast<uint32_t>(node.faults.size()));
   for (const Slot& slot : SlotsOf(node, holders)) *view.add_slots() = slot;
   return view;
 }

@@ -80,6 +80,8 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   Node& node = snapshot.nodes.emplace_back();
   node.set_state(NODE_STATE_LIVE);
   node.set_draining(true);
+  node.set_drain_reason("3 faults in 10m: ...");
+  node.set_recent_faults(3);
   node.add_slots()->set_state(SLOT_STATE_USED);
   node.add_slots()->set_state(SLOT_STATE_FREE);
   Measures measures;
@@ -92,7 +94,8 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
         "muster_job_step{job_id=\"a-1\"} 7\n", "muster_job_loss{job_id=\"a-1\"} 2.5\n",
         "muster_job_skipped_steps{job_id=\"a-1\"} 3\n", "muster_job_loss_scale{job_id=\"a-1\"} 4096\n",
         "muster_job_target_steps{job_id=\"a-1\"} 100\n", "muster_nodes{state=\"live\"} 1\n",
-        "muster_nodes_draining 1\n", "muster_slots{state=\"used\"} 1\n", "muster_slots{state=\"free\"} 1\n",
+        "muster_nodes_draining 1\n", "muster_nodes_faulty 1\n", "muster_node_faults 3\n",
+        "muster_slots{state=\"used\"} 1\n", "muster_slots{state=\"free\"} 1\n",
         "muster_rpcs_total{method=\"/muster.v1.Jobs/Get\",code=\"NOT_FOUND\"} 2\n",
         "muster_store_commit_seconds_bucket{le=\"0.002\"} 0\n",
         "muster_store_commit_seconds_bucket{le=\"0.005\"} 1\n"}) {

@@ -10,8 +10,11 @@ namespace muster::scheduler {
 Demand Pass::Beside(const Demand& demand, const Head& head) {
   Demand beside = demand;
   beside.below_bytes = head.demand.slot_bytes;
+  beside.or_on = head.demand.avoid;
   return beside;
 }
+
+bool Pass::LeavesSlots(const Head& head) { return head.demand.slot_bytes > 0 || !head.demand.avoid.empty(); }
 
 // The job must wait for the head.
 Decision Pass::Held(const Demand& demand) const {
@@ -29,7 +32,7 @@ Decision Pass::Consider(const Claim& claim, const Demand& demand, const Decision
       Decision decision = cluster_->Place(demand, kept, &head->second.spare);
       if (!decision.ranks.empty()) return decision;
     }
-    if (head->second.demand.slot_bytes == 0) return Held(demand);
+    if (!LeavesSlots(head->second)) return Held(demand);
     Decision beside = cluster_->Place(Beside(demand, head->second), kept);
     return beside.ranks.empty() ? Held(demand) : beside;
   }
@@ -56,7 +59,7 @@ void Pass::Start(const Claim& claim, const Decision& decision) {
   const auto head = heads_.find(decision.device);
   if (head == heads_.end()) return;
   for (const RankSlot& rank : decision.ranks) {
-    head->second.overtakers[rank.node] += Cluster::Suits(rank.memory_bytes, head->second.demand);
+    head->second.overtakers[rank.node] += Cluster::Suits(rank.node, rank.memory_bytes, head->second.demand);
   }
   head->second.spare = cluster_->SpareOf(head->second.demand, head->second.overtakers);
 }
@@ -66,7 +69,7 @@ bool Pass::Over() const {
   return std::all_of(heads_.begin(), heads_.end(), [this](const auto& entry) {
     const Head& head = entry.second;
     if (head.spare.slots > 0) return false;
-    return head.demand.slot_bytes == 0 || cluster_->FreeSlots(Beside({1, head.demand.device}, head)) == 0;
+    return !LeavesSlots(head) || cluster_->FreeSlots(Beside({1, head.demand.device}, head)) == 0;
   });
 }
 

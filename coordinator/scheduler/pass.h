@@ -20,8 +20,8 @@
 // A job that may run on fewer ranks than it requests gets as many as there are free slots for. If it is the head, only
 // its least number of ranks is reserved.
 //
-// If the head needs slots with more memory than some slots have, only slots that are large enough count; later jobs may
-// use the others.
+// If the head needs slots with more memory than some slots have, or avoids nodes, only slots that suit it count; later
+// jobs may use the others.
 //
 // A job that these nodes could never hold reserves nothing, since later jobs cannot delay it. The head of one device
 // does not hold back jobs on the other device. Only the first waiting job has a reservation.
@@ -58,6 +58,8 @@ class Pass {
     std::map<NodeId, uint64_t> overtakers{};  // suitable slots held by jobs after it in queue order
     Spare spare{};                            // what later jobs may still take
   };
+  // Whether there are slots that do not suit the head: of too little memory, or on nodes that it avoids.
+  static bool LeavesSlots(const Head& head);
   // How many ranks a later job may have if it needs more than those: it may also use slots that do not suit the head.
   static Demand Beside(const Demand& demand, const Head& head);
   Decision Held(const Demand& demand) const;

@@ -79,8 +79,11 @@ Cluster::Cluster(const std::vector<NodeView>& nodes) : any_node_(!nodes.empty())
 
 const Cluster::Supply& Cluster::Of(Device device) const { return device == DEVICE_CUDA ? cuda_ : cpu_; }
 
-bool Cluster::Suits(uint64_t memory_bytes, const Demand& demand) {
-  if (demand.below_bytes > 0 && (memory_bytes == 0 || memory_bytes >= demand.below_bytes)) return false;
+bool Cluster::Suits(const NodeId& node, uint64_t memory_bytes, const Demand& demand) {
+  if (demand.avoid.contains(node)) return false;
+  const bool limited = demand.below_bytes > 0 || !demand.or_on.empty();
+  const bool below = memory_bytes > 0 && memory_bytes < demand.below_bytes;
+  if (limited && !below && !demand.or_on.contains(node)) return false;
   return memory_bytes == 0 || memory_bytes >= demand.slot_bytes;
 }
 
@@ -91,7 +94,7 @@ Cluster::Counts Cluster::Count(const Demand& demand) const {
     for (const auto& [node, by_memory] : supply.by_node) {
       Counts of;
       for (const auto& [memory, counts] : by_memory) {
-        if (!Suits(memory, demand)) continue;
+        if (!Suits(node, memory, demand)) continue;
         of.total += counts.total, of.hoped += counts.hoped, of.free += counts.free;
       }
       const auto grouped = [&](uint64_t slots) { return slots - slots % demand.together; };
@@ -99,10 +102,32 @@ Cluster::Counts Cluster::Count(const Demand& demand) const {
     }
     return sum;
   }
-  if (demand.slot_bytes == 0 && demand.below_bytes == 0) return supply.all;
-  for (const auto& [memory, counts] : supply.by_memory) {
-    if (!Suits(memory, demand)) continue;
-    sum.total += counts.total, sum.hoped += counts.hoped, sum.free += counts.free;
+  if (!demand.or_on.empty()) {
+    for (const auto& [node, by_memory] : supply.by_node) {
+      for (const auto& [memory, counts] : by_memory) {
+        if (!Suits(node, memory, demand)) continue;
+        sum.total += counts.total, sum.hoped += counts.hoped, sum.free += counts.free;
+      }
+    }
+    return sum;
+  }
+  Demand anywhere = demand;
+  anywhere.avoid.clear();
+  if (demand.slot_bytes == 0 && demand.below_bytes == 0) {
+    sum = supply.all;
+  } else {
+    for (const auto& [memory, counts] : supply.by_memory) {
+      if (!Suits(NodeId(), memory, anywhere)) continue;
+      sum.total += counts.total, sum.hoped += counts.hoped, sum.free += counts.free;
+    }
+  }
+  for (const NodeId& node : demand.avoid) {
+    const auto its = supply.by_node.find(node);
+    if (its == supply.by_node.end()) continue;
+    for (const auto& [memory, counts] : its->second) {
+      if (!Suits(node, memory, anywhere)) continue;
+      sum.total -= counts.total, sum.hoped -= counts.hoped, sum.free -= counts.free;
+    }
   }
   return sum;
 }
@@ -124,7 +149,12 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   const std::string needs = absl::StrCat(
       "needs ", needed < demand.ranks ? absl::StrCat(needed, " to ") : "", Counted(demand.ranks), OfMemory(demand),
       demand.together > 1 ? absl::StrCat(", each ", demand.together, " on one node (parallel.tensor)") : "");
-  const std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
+  std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
+  if (!demand.avoid.empty()) {
+    std::vector<std::string> names;
+    for (const NodeId& node : demand.avoid) names.push_back(node.value());
+    absl::StrAppend(&others, ", without ", absl::StrJoin(names, ", "), ", which refused it");
+  }
   if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node takes ranks now", others);
   if (supply.hoped < needed) {
     if (demand.together == 1 && Of(device).all.hoped >= needed) {  // the slots exist, but have too little memory
@@ -152,7 +182,7 @@ bool Cluster::StillFree(const Decision& kept, const Demand& demand) const {
   const auto& free_slots = Of(kept.device).free_slots;
   return std::all_of(kept.ranks.begin(), kept.ranks.end(), [&](const RankSlot& rank) {
     const auto node = free_slots.find(rank.node);
-    if (node == free_slots.end() || !Suits(rank.memory_bytes, demand)) return false;
+    if (node == free_slots.end() || !Suits(rank.node, rank.memory_bytes, demand)) return false;
     return std::any_of(node->second.begin(), node->second.end(), [&](const FreeSlot& slot) {
       return slot.index == rank.slot && slot.memory_bytes == rank.memory_bytes;
     });
@@ -161,7 +191,7 @@ bool Cluster::StillFree(const Decision& kept, const Demand& demand) const {
 
 bool Cluster::IsWithin(const Spare& spare, const std::vector<RankSlot>& ranks) {
   std::map<NodeId, uint64_t> used;
-  for (const RankSlot& rank : ranks) used[rank.node] += Suits(rank.memory_bytes, spare.of);
+  for (const RankSlot& rank : ranks) used[rank.node] += Suits(rank.node, rank.memory_bytes, spare.of);
   uint64_t all = 0;
   for (const auto& [node, slots] : used) {
     const auto own = spare.on_node.find(node);
@@ -184,8 +214,9 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare*
     return decision;
   }
   // Nodes by their number of suitable free slots, then by id.
+  using ByFree = std::map<size_t, std::set<NodeId>>;
   std::map<NodeId, std::vector<FreeSlot>> suitable;
-  std::map<size_t, std::set<NodeId>> by_free;
+  ByFree first_choice, last_choice;
   uint64_t free = 0;
   for (const auto& [node, slots] : Of(decision.device).free_slots) {
     uint64_t left = std::numeric_limits<uint64_t>::max();  // of those that suit the other job
@@ -195,8 +226,8 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare*
     }
     std::vector<FreeSlot> good;
     for (const FreeSlot& slot : slots) {
-      if (!Suits(slot.memory_bytes, demand)) continue;
-      if (spare != nullptr && Suits(slot.memory_bytes, spare->of)) {
+      if (!Suits(node, slot.memory_bytes, demand)) continue;
+      if (spare != nullptr && Suits(node, slot.memory_bytes, spare->of)) {
         if (left == 0) continue;
         --left;
       }
@@ -205,7 +236,7 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare*
     good.resize(good.size() - good.size() % demand.together);
     if (good.empty()) continue;
     free += good.size();
-    by_free[good.size()].insert(node);
+    (demand.last_choice.contains(node) ? last_choice : first_choice)[good.size()].insert(node);
     suitable[node] = std::move(good);
   }
   uint64_t most = std::min<uint64_t>(demand.ranks, free);
@@ -214,6 +245,7 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare*
   const uint64_t ranks = most - most % demand.multiple;
   while (decision.ranks.size() < ranks) {
     const size_t left = ranks - decision.ranks.size();
+    ByFree& by_free = first_choice.empty() ? last_choice : first_choice;
     auto chosen = by_free.lower_bound(left);
     if (chosen == by_free.end()) --chosen;  // no node holds the rest: take the emptiest
     const NodeId node = *chosen->second.begin();
@@ -247,7 +279,7 @@ std::map<NodeId, uint64_t> Cluster::SlotsHeldAfter(const Claim& claim, const Dem
   for (const auto& [job, user] : Of(Resolve(demand.device)).users) {
     if (!Before(claim, user.claim)) continue;
     for (const auto& [node, by_memory] : user.slots) {
-      for (const auto& [memory, slots] : by_memory) held[node] += Suits(memory, demand) ? slots : 0;
+      for (const auto& [memory, slots] : by_memory) held[node] += Suits(node, memory, demand) ? slots : 0;
     }
   }
   return held;
@@ -271,7 +303,7 @@ Spare Cluster::SpareOf(const Demand& demand, const std::map<NodeId, uint64_t>& h
   for (const auto& [id, by_memory] : Of(Resolve(demand.device)).by_node) {
     Node& node = nodes[id];
     for (const auto& [memory, counts] : by_memory) {
-      if (Suits(memory, demand)) node.total += counts.total, node.free += counts.free;
+      if (Suits(id, memory, demand)) node.total += counts.total, node.free += counts.free;
     }
     const auto its = held.find(id);
     node.left = node.total - (its == held.end() ? 0 : std::min(node.total, its->second));

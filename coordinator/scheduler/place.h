@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,11 +38,15 @@ struct Demand {
   uint32_t ranks = 1;
   Device device = DEVICE_AUTO;
   uint64_t slot_bytes = 0;   // least memory of a slot
-  uint64_t below_bytes = 0;  // 0: any; else only slots that are known to have less memory
+  uint64_t below_bytes = 0;  // 0: any; else only slots that are known to have less memory, and those of `or_on`
   uint32_t least = 0;        // least number of ranks, if there are not enough slots for all; 0: all or none
   // The number of ranks is a multiple of it, as `ranks` and `least` are: stages of a pipeline times `together`.
   uint32_t multiple = 1;
-  uint32_t together = 1;  // consecutive ranks that must be on one node: those that compute each unit together
+  uint32_t together = 1;           // consecutive ranks that must be on one node: those that compute each unit together
+  std::set<NodeId> avoid{};        // nodes that it never gets
+  std::set<NodeId> last_choice{};  // nodes that it gets when there are not enough slots elsewhere
+  // If not empty, only slots of these nodes, and those that `below_bytes` allows.
+  std::set<NodeId> or_on{};
 
   uint32_t needed() const { return least == 0 ? ranks : std::min(least, ranks); }
 };
@@ -79,10 +84,10 @@ class Cluster {
 
   // Places all ranks; if that is impossible, as many as there are slots for, but at least demand.needed(), and a
   // multiple of demand.multiple; else none. Each node gets a multiple of demand.together. Uses as few nodes as
-  // possible: the emptiest nodes first, until one node can hold all remaining ranks; of such nodes the fullest. Ties
-  // are broken by node id. The ranks on a node are consecutive, on ascending slots. `kept`: a former decision, which is
-  // made again if all of its slots are still free and suit the demand. `spare`: no other slots that suit its job; if
-  // that is why there are too few, the decision has no reason.
+  // possible: the emptiest nodes first, until one node can hold all remaining ranks; of such nodes the fullest; those
+  // of demand.last_choice after all others. Ties are broken by node id. The ranks on a node are consecutive, on
+  // ascending slots. `kept`: a former decision, which is made again if all of its slots are still free and suit the
+  // demand. `spare`: no other slots that suit its job; if that is why there are too few, the decision has no reason.
   Decision Place(const Demand& demand, const Decision* kept = nullptr, const Spare* spare = nullptr) const;
   bool FitsWhenIdle(const Demand& demand) const;
 
@@ -98,8 +103,8 @@ class Cluster {
   // so others get what makes no whole group, and then groups of which they can use most.
   Spare SpareOf(const Demand& demand, const std::map<NodeId, uint64_t>& held) const;
 
-  // Whether a slot with this much memory suits the demand.
-  static bool Suits(uint64_t memory_bytes, const Demand& demand);
+  // Whether a slot of this node with this much memory suits the demand.
+  static bool Suits(const NodeId& node, uint64_t memory_bytes, const Demand& demand);
 
  private:
   struct Counts {

@@ -338,6 +338,35 @@ TEST(Pass, AHeadThatNeedsMemoryReservesOnlySuitableSlots) {
   EXPECT_EQ(Placed(pass.Consider({JobId("smaller"), 0, 5}, one)), "");
 }
 
+TEST(Place, AvoidsNodesAndTakesTheLastChoiceLast) {
+  const std::vector<NodeView> nodes = {Node("a:FFFF"), Node("b:FF"), Node("c:FFUU")};
+  const auto placed = [&](Demand demand) { return Placed(Cluster(nodes).Place(demand)); };
+  EXPECT_EQ(placed({.ranks = 3}), "a0 a1 a2");
+  EXPECT_EQ(placed({.ranks = 3, .avoid = {NodeId("a")}}), "b0 b1 c0");
+  EXPECT_EQ(placed({.ranks = 3, .last_choice = {NodeId("a")}}), "b0 b1 c0");
+  EXPECT_EQ(placed({.ranks = 5, .last_choice = {NodeId("a")}}), "b0 b1 c0 c1 a0");
+  EXPECT_EQ(placed({.ranks = 4, .together = 2, .avoid = {NodeId("b")}, .last_choice = {NodeId("c")}}), "a0 a1 a2 a3");
+  const Decision none = Cluster(nodes).Place({.ranks = 6, .device = DEVICE_CPU, .avoid = {NodeId("a"), NodeId("z")}});
+  EXPECT_EQ(none.reason, "needs 6 slots, 4 of 6 free (in use: other-job), without a, z, which refused it");
+  EXPECT_TRUE(none.fits_when_idle);
+  EXPECT_FALSE(Cluster(nodes).FitsWhenIdle({.ranks = 7, .device = DEVICE_CPU, .avoid = {NodeId("a")}}));
+  EXPECT_TRUE(Cluster(nodes).FitsWhenIdle({.ranks = 7, .device = DEVICE_CPU, .avoid = {NodeId("b")}}));
+}
+
+// Slots of nodes that the head avoids are free for later jobs; the others are reserved.
+TEST(Pass, AHeadThatAvoidsANodeLeavesItToOthers) {
+  Cluster cluster({Node("a:FF"), Node("b:UF")});
+  Pass pass(&cluster);
+  const Demand head{.ranks = 2, .avoid = {NodeId("a")}};
+  EXPECT_EQ(Placed(pass.Consider({JobId("head"), 0, 2}, head)), "");
+  EXPECT_FALSE(pass.Over());
+  const Decision small = pass.Consider({JobId("small"), 0, 3}, {.ranks = 2});
+  EXPECT_EQ(Placed(small), "a0 a1");
+  pass.Start({JobId("small"), 0, 3}, small);
+  EXPECT_EQ(Placed(pass.Consider({JobId("smaller"), 0, 4}, {.ranks = 1})), "");
+  EXPECT_TRUE(pass.Over() || cluster.FreeSlots({.ranks = 1, .device = DEVICE_CUDA}) == 0);
+}
+
 TEST(Queue, PriorityThenArrival) {
   const int32_t lowest = std::numeric_limits<int32_t>::min();
   std::vector<Claim> queue = {

@@ -24,6 +24,24 @@ void Faults::Plan(absl::Duration end) {
   for (int64_t i = 0; i < whims; ++i) {
     world_->agenda.After(random.Between(absl::Seconds(5), end - absl::Seconds(1)), [this] { Whim(); });
   }
+  if (world_->settings.only_coordinator_fails) return;
+  for (int64_t bad = random.Percent(50) ? 0 : random.Between(1, 2); bad > 0; --bad) {
+    const absl::Duration time = random.Between(absl::Seconds(20), end);
+    world_->agenda.After(random.Between(absl::Seconds(1), absl::Minutes(2)), [this, time] {
+      LackSomething(*world_->nodes[world_->random.Below(world_->nodes.size())], time);
+    });
+  }
+}
+
+void Faults::LackSomething(WorkerNode& node, absl::Duration time) {
+  world_->Count("node lacks a mount");
+  node.SetLacking(true);
+  world_->agenda.After(time, [&node] { node.SetLacking(false); });
+}
+
+void Faults::UndrainAll() {
+  for (const auto& node : world_->nodes) Drain(world_, node->id(), false);
+  world_->agenda.After(absl::Minutes(1), [this] { UndrainAll(); });
 }
 
 WorkerNode& Faults::AnyNode() {
@@ -210,7 +228,11 @@ void Faults::HealAll() {
   healed_ = true;
   world_->slow_network = absl::ZeroDuration();
   world_->disk_full_until = world_->agenda.now();
-  for (const auto& node : world_->nodes) node->SetRoute({true, true});
+  for (const auto& node : world_->nodes) {
+    node->SetRoute({true, true});
+    node->SetLacking(false);
+  }
+  UndrainAll();
 }
 
 }  // namespace muster::simulate

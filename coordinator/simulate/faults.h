@@ -18,7 +18,7 @@ class Faults {
 
   // Plans 10 to 30 faults and some requests of users, all of them before `end`.
   void Plan(absl::Duration end);
-  // Repairs everything that can be repaired.
+  // Repairs everything that can be repaired, from then on every minute what was drained.
   void HealAll();
 
  private:
@@ -32,6 +32,9 @@ class Faults {
   WorkerNode& AnyNode();
   void Partition(WorkerNode& node);
   void Flap(WorkerNode& node, uint64_t times);
+  void LackSomething(WorkerNode& node, absl::Duration time);
+  // As an operator who mends what the coordinator has drained.
+  void UndrainAll();
 
   World* const world_;
   const std::vector<std::unique_ptr<User>>* const users_;

@@ -53,6 +53,12 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
   if (!process->alive) return;
   if (process->frozen) return world_->agenda.After(kGangRetry, [this, process] { Load(process); });
   const Assignment& assignment = process->assignment;
+  if (process->node->lacking()) {
+    world_->Count("refused by a node");
+    RankExit refusal = Exit(RankExit::REFUSED, "the data are not mounted");
+    refusal.set_of_node(true);
+    return EndProcess(*process, refusal);
+  }
   if (process->id.rank == 0 && !Claim()) {
     return EndProcess(*process, Exit(RankExit::REFUSED, "checkpoint.path belongs to another job"));
   }

@@ -128,6 +128,10 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   if (job.state() == JOB_STATE_FAILED && job.restarts_without_progress() < account.max_restarts && !account.refused) {
     return Fail("restarts", absl::StrCat(id.value(), " failed after ", job.restarts_without_progress(), " restarts"));
   }
+  if (job.state() == JOB_STATE_FAILED && job.failure().exit().of_node() && job.refused_by_size() < 2 &&
+      !absl::StrContains(job.reason(), "no other node could run it")) {
+    return Fail("one bad node fails no job", absl::StrCat(id.value(), " failed: ", job.reason()));
+  }
   const uint64_t newest = account.generations.empty() ? 0 : account.generations.rbegin()->first;
   // The generation's own row comes after the job's in the same group.
   if (job.generation() < newest || job.generation() > newest + 1) {

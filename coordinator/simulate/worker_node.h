@@ -37,6 +37,9 @@ class WorkerNode {
   void Destroy();
   bool destroyed() const { return destroyed_; }
   void SetRoute(Route route);
+  // Ranks that start here refuse their job, as without a mount.
+  void SetLacking(bool lacking) { lacking_ = lacking; }
+  bool lacking() const { return lacking_; }
   void BreakStream();
   // SIGTERM: the daemon stops its ranks and ends; another one starts after `down`.
   void Leave(absl::Duration down);
@@ -114,6 +117,7 @@ class WorkerNode {
   const uint32_t slots_;
   Route route_;
   bool destroyed_ = false;
+  bool lacking_ = false;
   uint64_t boot_ = 1;
   uint64_t incarnations_ = 0;
   bool timer_runs_ = false;

@@ -29,6 +29,7 @@ RankExit RefineExit(RankExit exit, const Facts& facts, bool stop_requested) {
   }
   if (exit.cause() == RankExit::FAILED && exit.signal() == 0 && facts.failure.has_value()) {
     if (facts.failure->refused()) exit.set_cause(RankExit::REFUSED);
+    exit.set_of_node(facts.failure->of_node());
     exit.set_message(absl::StrCat(exit.message(), ": ", facts.failure->message()));
     return exit;
   }
@@ -111,6 +112,7 @@ void Rank::Refuse(const absl::Status& why, Now now) {
   }
   RankExit exit;
   exit.set_cause(RankExit::REFUSED);
+  exit.set_of_node(true);
   exit.set_message(absl::StrCat("rank ", id().rank, " was refused by its worker: ", why.message()));
   EndWith(std::move(exit), now);
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -471,12 +472,21 @@ void Loop::LogProgress(const MetricPoint& point) {
            {"left", absl::Seconds(std::round(left))}});
 }
 
-// Whether an error before the first step is final: the job is wrong, so a restart cannot help.
-bool IsRefusal(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) || absl::IsPermissionDenied(status) ||
-         absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status) || absl::IsOutOfRange(status) ||
-         absl::IsDataLoss(status);
+// Whether an error before the first step may be the node's: it lacks a file, a permission, memory or a device, or has
+// another build.
+bool IsRefusalOfNode(const absl::Status& status) {
+  return absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsResourceExhausted(status) || absl::IsDataLoss(status);
 }
+
+// Whether a restart on this node cannot help.
+bool IsRefusal(const absl::Status& status) {
+  return IsRefusalOfNode(status) || absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
+         absl::IsOutOfRange(status);
+}
+
+// As LibTorch reports whatever the driver returned.
+bool IsDeviceError(const absl::Status& status) { return absl::StrContains(status.message(), "CUDA error"); }
 
 }  // namespace
 
@@ -494,6 +504,7 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
     ShortenUtf8(kMaxFailureBytes, message);
     record.mutable_failed()->set_message(std::move(message));
     record.mutable_failed()->set_refused(refused);
+    record.mutable_failed()->set_of_node(IsDeviceError(status) || (refused && IsRefusalOfNode(status)));
     // On a full disk this may fail too; the exit code and stderr still carry the error.
     if (const auto appended = (*outbox)->Append(std::move(record), /*durable=*/false); appended.ok())
       link.Ring(*appended, 0);

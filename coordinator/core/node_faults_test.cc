@@ -1,0 +1,264 @@
+// Nodes on which ranks fail: a job goes elsewhere, and a node that fails several jobs is drained.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+using ::testing::HasSubstr;
+
+class NodeFaults : public testing::Test {
+ protected:
+  // Nodes "a", "b", ... of two slots.
+  void Join(int nodes) {
+    for (int node = 0; node < nodes; ++node) w_.Return(Hello(std::string(1, static_cast<char>('a' + node)), 2));
+  }
+  std::string NodeOf(const JobId& id, int rank = 0) { return w_.Newest(id).ranks(rank).node(); }
+  // Rank `number` ends as the worker reports it.
+  void End(const JobId& id, uint32_t number, RankExit exit) {
+    const Generation g = w_.Newest(id);
+    const NodeId node(g.ranks(static_cast<int>(number)).node());
+    NodeObserved event{node, Incarnation(w_.core->GetNode(node)->incarnation()), {}};
+    ObservedRank& rank = *event.observed.add_ranks();
+    rank.mutable_key()->set_job(id.value());
+    rank.mutable_key()->set_generation(g.number());
+    rank.mutable_key()->set_rank(number);
+    rank.set_state(RANK_STATE_EXITED);
+    *rank.mutable_exit() = std::move(exit);
+    w_.Do(event);
+  }
+  static RankExit Refusal(const std::string& message, bool of_node = true) {
+    RankExit exit;
+    exit.set_cause(RankExit::REFUSED);
+    exit.set_of_node(of_node);
+    exit.set_message(message);
+    return exit;
+  }
+  static RankExit Killed(int signal) {
+    RankExit exit;
+    exit.set_cause(RankExit::FAILED);
+    exit.set_signal(signal);
+    exit.set_message(absl::StrCat("rank 0 was killed by signal ", signal));
+    return exit;
+  }
+  int64_t CountOf(const std::string& kind) const { return std::count(w_.events.begin(), w_.events.end(), kind); }
+  Node At(const std::string& node) { return *w_.core->GetNode(NodeId(node)); }
+
+  World w_{AnyWorld()};
+};
+
+TEST_F(NodeFaults, AJobThatANodeRefusesRunsElsewhere) {
+  Join(2);
+  const JobId id = w_.Submit(Spec("j"));
+  ASSERT_EQ(NodeOf(id), "a");
+  End(id, 0, Refusal("no such file: /data/train.bin"));
+  ASSERT_EQ(w_.State(id), JOB_STATE_STARTING) << w_.Get(id).reason();
+  EXPECT_EQ(NodeOf(id), "b");
+  EXPECT_EQ(w_.Get(id).restarts(), 0u) << "it was not the job's fault";
+  ASSERT_EQ(w_.Get(id).refused_by_size(), 1);
+  EXPECT_EQ(w_.Get(id).refused_by(0).node(), "a");
+  // Also when it fails otherwise there, and after a restart of the coordinator.
+  w_.Restart();
+  w_.Return(Hello("a", 2, "i2"));
+  w_.Do(NodeConnected{Hello("b", 2, "i2")});
+  w_.Report(id, RANK_STATE_RUNNING, RankExit::CAUSE_UNSPECIFIED, /*full=*/true);
+  End(id, 0, Killed(11));
+  w_.PassBackoff();
+  EXPECT_EQ(NodeOf(id), "b");
+}
+
+TEST_F(NodeFaults, AJobThatTwoNodesRefuseFails) {
+  Join(3);
+  const JobId id = w_.Submit(Spec("j"));
+  End(id, 0, Refusal("no such file: /data/a.bin"));
+  End(id, 0, Refusal("no such file: /data/b.bin"));
+  EXPECT_EQ(w_.State(id), JOB_STATE_FAILED);
+  EXPECT_EQ(w_.Get(id).reason(),
+            "has failed: no such file: /data/b.bin (on b); a refused it, too: no such file: /data/a.bin");
+  EXPECT_EQ(w_.Get(id).refused_by_size(), 2);
+}
+
+TEST_F(NodeFaults, TwoNodesOfOneGenerationAreTwo) {
+  Join(3);
+  const JobId id = w_.Submit(Gang("g", 4));
+  ASSERT_EQ(NodeOf(id, 0), "a");
+  ASSERT_EQ(NodeOf(id, 2), "b");
+  End(id, 0, Refusal("no such file: /data/a.bin"));
+  End(id, 2, Refusal("no such file: /data/a.bin"));
+  for (const uint32_t rank : {1u, 3u}) w_.ReportRank(id, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w_.State(id), JOB_STATE_FAILED) << w_.Get(id).reason();
+}
+
+TEST_F(NodeFaults, WhereThereIsNoOtherNodeTheJobFails) {
+  Join(2);
+  const JobId alone = w_.Submit(Gang("g", 4));
+  End(alone, 0, Refusal("no memory"));
+  for (const uint32_t rank : {1u, 2u, 3u}) w_.ReportRank(alone, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w_.State(alone), JOB_STATE_FAILED);
+  EXPECT_EQ(w_.Get(alone).reason(), "has failed: no memory (on a); no other node could run it");
+  // What no node can have differently needs no second opinion.
+  const JobId wrong = w_.Submit(Spec("j"));
+  End(wrong, 0, Refusal("model.gpt2: no such size", /*of_node=*/false));
+  EXPECT_EQ(w_.State(wrong), JOB_STATE_FAILED);
+  EXPECT_EQ(w_.Get(wrong).refused_by_size(), 0);
+}
+
+// The other node is busy, so the job waits for it: its own node's slots go to others meanwhile.
+TEST_F(NodeFaults, AJobWaitsForAnotherNodeAndHoldsBackNoOther) {
+  Join(2);
+  const JobId first = w_.Submit(Gang("first", 2));
+  const JobId second = w_.Submit(Gang("second", 2));
+  ASSERT_EQ(NodeOf(first), "a");
+  ASSERT_EQ(NodeOf(second), "b");
+  End(first, 0, Refusal("no such file"));
+  w_.ReportRank(first, 1, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w_.State(first), JOB_STATE_QUEUED);
+  EXPECT_THAT(w_.Get(first).reason(), HasSubstr("needs 2 slots, 0 of 2 free (in use: second-s2), without a, which"));
+  const JobId third = w_.Submit(Gang("third", 2));
+  EXPECT_EQ(w_.State(third), JOB_STATE_STARTING) << w_.Get(third).reason();
+  EXPECT_EQ(NodeOf(third), "a");
+  w_.Do(CancelJob{second});
+  for (const uint32_t rank : {0u, 1u}) w_.ReportRank(second, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(NodeOf(first), "b");
+  EXPECT_EQ(w_.State(first), JOB_STATE_STARTING);
+}
+
+TEST_F(NodeFaults, WhereOnlyTheRefusingNodeIsLeftItIsAskedAgain) {
+  Join(2);
+  const JobId id = w_.Submit(Spec("j"));
+  End(id, 0, Refusal("no such file"));
+  ASSERT_EQ(NodeOf(id), "b");
+  w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
+  w_.clock.Advance(absl::Seconds(11));
+  w_.Do(Tick{});
+  w_.PassBackoff();
+  ASSERT_EQ(At("b").state(), NODE_STATE_LOST);
+  EXPECT_EQ(w_.State(id), JOB_STATE_STARTING) << w_.Get(id).reason();
+  EXPECT_EQ(NodeOf(id), "a");
+  End(id, 0, Refusal("no such file"));
+  EXPECT_EQ(w_.State(id), JOB_STATE_FAILED);
+  EXPECT_EQ(w_.Get(id).reason(), "has failed: no such file (on a); no other node could run it");
+}
+
+TEST_F(NodeFaults, TheNodeOfTheLastFaultIsTheLastChoice) {
+  Join(2);
+  const JobId id = w_.Submit(Spec("j"));
+  ASSERT_EQ(NodeOf(id), "a");
+  End(id, 0, Killed(9));
+  w_.PassBackoff();
+  EXPECT_EQ(NodeOf(id), "b");
+  End(id, 0, Killed(9));
+  w_.Submit(Gang("other", 2));  // takes a
+  w_.PassBackoff();
+  EXPECT_EQ(NodeOf(id), "b") << "a choice all the same";
+}
+
+TEST_F(NodeFaults, ANodeThatFailsSeveralJobsIsDrained) {
+  Join(4);
+  // One job cannot do it.
+  const JobId one = w_.Submit(Spec("one", 0, /*max_restarts=*/20));
+  for (int i = 0; i < 8; ++i) {
+    End(one, 0, Killed(11));
+    w_.PassBackoff();
+  }
+  EXPECT_EQ(CountOf("node.drained"), 0);
+  w_.clock.Advance(absl::Minutes(11));
+  w_.Do(CancelJob{one});
+  w_.ReportRank(one, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  for (const char* name : {"x", "y", "z"}) {
+    EXPECT_FALSE(At("a").draining());
+    const JobId id = w_.Submit(Spec(name));
+    ASSERT_EQ(NodeOf(id), "a") << name;
+    End(id, 0, Refusal(absl::StrCat("no such file: ", name)));
+    EXPECT_EQ(NodeOf(id), "b");
+    w_.Do(CancelJob{id});
+    w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  }
+  EXPECT_TRUE(At("a").draining());
+  EXPECT_EQ(At("a").drain_reason(),
+            "3 faults in 10m: z-s4, no such file: z; y-s3, no such file: y; x-s2, no such file: x");
+  EXPECT_EQ(At("a").recent_faults(), 3u);
+  EXPECT_EQ(CountOf("node.drained"), 1);
+  w_.Restart();
+  EXPECT_TRUE(At("a").draining());
+  EXPECT_THAT(At("a").drain_reason(), HasSubstr("3 faults"));
+  w_.Do(UndrainNode{NodeId("a")});
+  EXPECT_FALSE(At("a").draining());
+  EXPECT_EQ(At("a").drain_reason(), "");
+  EXPECT_EQ(At("a").recent_faults(), 0u);
+}
+
+// Faults that are long past do not count, nor exits that are the job's own fault.
+TEST_F(NodeFaults, OnlyRecentFaultsOfTheNodeCount) {
+  Join(2);
+  for (int i = 0; i < 6; ++i) {
+    const JobId id = w_.Submit(Spec(absl::StrCat("j", i), 0, /*max_restarts=*/0));
+    RankExit exit = Killed(11);
+    if (i % 2 == 0) exit.set_signal(0), exit.set_exit_code(1);
+    End(id, 0, exit);
+    w_.clock.Advance(absl::Minutes(4));
+  }
+  EXPECT_EQ(CountOf("node.drained"), 0);
+}
+
+TEST_F(NodeFaults, NotAllNodesAreDrained) {
+  Join(2);
+  for (int i = 0; i < 8; ++i) {
+    const JobId id = w_.Submit(Spec(absl::StrCat("j", i), 0, /*max_restarts=*/0));
+    End(id, 0, Killed(11));
+  }
+  EXPECT_EQ(CountOf("node.drained"), 1);
+  EXPECT_GE(CountOf("node.faulty"), 1);
+  EXPECT_EQ(At("a").draining() + At("b").draining(), 1);
+  World alone(AnyWorld());
+  alone.Return(Hello("a", 2));
+  for (int i = 0; i < 5; ++i) {
+    const JobId id = alone.Submit(Spec(absl::StrCat("j", i), 0, /*max_restarts=*/0));
+    alone.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::SPAWN_FAILED);
+  }
+  EXPECT_FALSE(alone.core->GetNode(NodeId("a"))->draining()) << "no other node is left";
+}
+
+// A node that is lost takes the ranks of several jobs with it, for one fault.
+TEST_F(NodeFaults, ALostNodeIsOneFault) {
+  Join(3);
+  for (int i = 0; i < 4; ++i) w_.Submit(Gang(absl::StrCat("j", i), 1));
+  for (int time = 1; time <= 3; ++time) {
+    w_.Do(NodeDisconnected{NodeId("a"), Incarnation(At("a").incarnation())});
+    w_.clock.Advance(absl::Seconds(11));
+    w_.Do(Tick{});
+    ASSERT_EQ(At("a").state(), NODE_STATE_LOST);
+    EXPECT_EQ(At("a").recent_faults(), static_cast<uint32_t>(time));
+    EXPECT_EQ(At("a").draining(), time == 3) << "it comes and goes";
+    w_.Return(Hello("a", 2, absl::StrCat("again", time)));
+  }
+}
+
+TEST_F(NodeFaults, UndrainAndResumeForgetWhatANodeHasLacked) {
+  Join(2);
+  const JobId id = w_.Submit(Gang("g", 2));
+  const JobId other = w_.Submit(Gang("other", 2));
+  End(id, 0, Refusal("no such file"));
+  w_.ReportRank(id, 1, RANK_STATE_EXITED, RankExit::STOPPED);
+  ASSERT_EQ(w_.State(id), JOB_STATE_QUEUED);
+  w_.Do(UndrainNode{NodeId("a")});  // it was mounted
+  EXPECT_EQ(w_.State(id), JOB_STATE_STARTING) << w_.Get(id).reason();
+  EXPECT_EQ(NodeOf(id), "a");
+  EXPECT_EQ(w_.Get(id).refused_by_size(), 0);
+  End(id, 0, Refusal("no such file"));
+  w_.ReportRank(id, 1, RANK_STATE_EXITED, RankExit::STOPPED);
+  ASSERT_EQ(w_.State(id), JOB_STATE_QUEUED);
+  w_.Do(PauseJob{id});
+  w_.Do(ResumeJob{id});
+  EXPECT_EQ(NodeOf(id), "a");
+}
+
+}  // namespace
+}  // namespace muster::core
