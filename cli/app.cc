@@ -199,6 +199,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterCheckpoint(*app, invocation);
   RegisterLocal(*app, invocation);
   RegisterCoordinator(*app, invocation);
+  RegisterWorker(*app, invocation);
   RegisterBackup(*app, invocation);
   RegisterBench(*app, invocation);
   RegisterDoctor(*app, invocation);

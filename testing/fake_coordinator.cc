@@ -88,6 +88,11 @@ void FakeCoordinator::set_refusal(const grpc::Status& status) {
   refusal_ = status;
 }
 
+void FakeCoordinator::set_store_id(const std::string& id) {
+  absl::MutexLock lock(&mutex_);
+  store_id_ = id;
+}
+
 void FakeCoordinator::SetKey(const std::string& name, const std::string& value) {
   absl::MutexLock lock(&mutex_);
   keys_[name] = value;
@@ -257,10 +262,15 @@ grpc::Status FakeCoordinator::Connect(grpc::ServerContext*, Stream* stream) {
     ++hellos_;
     node_ = message.hello().node();
     if (!refusal_.ok()) return refusal_;
+    const std::string& store = message.hello().store_id();
+    if (!store.empty() && !store_id_.empty() && store != store_id_) {
+      return {grpc::StatusCode::ABORTED, absl::StrCat("ranks of the store ", store, " at the store ", store_id_)};
+    }
     stream_ = stream;
     CoordinatorMessage welcome;
     welcome.mutable_welcome()->set_coordinator_version("fake");
     *welcome.mutable_welcome()->mutable_orphan_grace() = ToProto(orphan_grace_);
+    welcome.mutable_welcome()->set_store_id(store_id_);
     Say(std::move(welcome));
     SendDesired();
   }

@@ -48,6 +48,7 @@ class FakeCoordinator final : public Workers::Service {
   void set_term(uint64_t term);
   void set_orphan_grace(absl::Duration grace);
   void set_refusal(const grpc::Status& status);  // of every Hello
+  void set_store_id(const std::string& id);      // workers of another store are refused; empty: none is
   void SetKey(const std::string& name, const std::string& value);
 
   // What FetchTable answers, whatever is asked for.
@@ -105,6 +106,7 @@ class FakeCoordinator final : public Workers::Service {
   uint64_t term_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Duration orphan_grace_ ABSL_GUARDED_BY(mutex_) = absl::Minutes(30);
   grpc::Status refusal_ ABSL_GUARDED_BY(mutex_);
+  std::string store_id_ ABSL_GUARDED_BY(mutex_);
   bool refusing_keys_ ABSL_GUARDED_BY(mutex_) = false;
   int refused_keys_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::string> keys_ ABSL_GUARDED_BY(mutex_);

@@ -25,6 +25,7 @@ WorkerMessage HelloOf(const FakeWorker::Options& options) {
   WorkerMessage message;
   Hello& hello = *message.mutable_hello();
   hello.set_protocol(kProtocol);
+  hello.set_store_id(options.store_id);
   Node& node = *hello.mutable_node();
   node.set_id(options.node);
   node.set_hostname(absl::StrCat("host-of-", options.boot));
@@ -129,6 +130,11 @@ bool FakeWorker::welcome() const {
   return welcome_;
 }
 
+std::string FakeWorker::store_id() const {
+  absl::MutexLock lock(&mutex_);
+  return store_id_;
+}
+
 bool FakeWorker::ended() const {
   absl::MutexLock lock(&mutex_);
   return ended_;
@@ -143,6 +149,7 @@ void FakeWorker::Receive(const CoordinatorMessage& message) {
   WorkerMessage report;
   if (message.has_welcome()) {
     welcome_ = true;
+    store_id_ = message.welcome().store_id();
     report.mutable_observed()->set_full(true);
     for (const auto& [name, key] : running_) *report.mutable_observed()->add_ranks() = Seen(key, RANK_STATE_RUNNING);
     if (options_.on_contact) options_.on_contact(true);

@@ -35,6 +35,7 @@ class FakeWorker {
     uint32_t slots = 1;                         // of one core each
     uint64_t memory_bytes = uint64_t{8} << 30;  // of each slot
     std::vector<RankKey> running;               // in its first full report
+    std::string store_id;                       // that its ranks belong to
     rpc::Security security;
     bool wait_for_ready = false;  // the coordinator may not serve yet
     // Reports each desired rank as running, and each rank to stop as stopped, as soon as it receives them.
@@ -53,6 +54,7 @@ class FakeWorker {
   // Breaks the stream, without waiting for its end.
   void Break();
   bool welcome() const;
+  std::string store_id() const;  // of the coordinator
   bool ended() const;
   Workers::Stub& stub() { return *stub_; }
 
@@ -93,6 +95,7 @@ class FakeWorker {
   bool ended_ ABSL_GUARDED_BY(mutex_) = true;
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   bool welcome_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string store_id_ ABSL_GUARDED_BY(mutex_);
   Desired desired_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, RankKey> running_ ABSL_GUARDED_BY(mutex_);  // by their bytes
   uint64_t records_ack_ ABSL_GUARDED_BY(mutex_) = 0;

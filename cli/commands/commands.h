@@ -44,5 +44,6 @@ void RegisterUndrain(CLI::App& app, Invocation& invocation);
 void RegisterValidate(CLI::App& app, Invocation& invocation);
 void RegisterVersion(CLI::App& app, Invocation& invocation);
 void RegisterWatch(CLI::App& app, Invocation& invocation);
+void RegisterWorker(CLI::App& app, Invocation& invocation);
 
 }  // namespace muster::cli

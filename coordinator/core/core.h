@@ -92,6 +92,7 @@ struct UndrainNode {
 struct NodeConnected {
   static constexpr absl::string_view kName = "node connected";
   Node node;
+  std::map<JobId, uint64_t> generations = {};  // Hello.generations
 };
 // The stream of this incarnation broke. Ignored if a newer incarnation is connected.
 struct NodeDisconnected {

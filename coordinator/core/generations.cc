@@ -111,7 +111,7 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
   const Planned& plan = *placement.plan;
   Generation record;
   record.set_job(id.value());
-  record.set_number(job.record().generation() + 1);
+  record.set_number(std::max(job.record().generation(), job.record().seen_generation()) + 1);
   record.set_state(GENERATION_STATE_STARTING);
   record.set_device(decision.device);
   *record.mutable_created() = ToProto(transaction.now.wall);

@@ -145,6 +145,21 @@ void Nodes::On(const NodeConnected& event, Transaction& transaction) {
   }
   transaction.Touch(id);
   transaction.ChangeDesired(id);
+  for (const auto& [job, seen] : event.generations) NoteSeenGeneration(job, seen, id, transaction);
+}
+
+// A store that was restored from a backup would otherwise give a new generation the number of one that it does not
+// know, and the worker would take the records of that one for the new one's.
+void Nodes::NoteSeenGeneration(const JobId& id, uint64_t seen, const NodeId& node, Transaction& transaction) {
+  JobEntry* job = records_->FindJob(id);
+  if (job == nullptr || job->machine.ended()) return;
+  if (seen <= std::max(job->record().generation(), job->record().seen_generation()) || transaction.Full()) return;
+  job->machine.fields().set_seen_generation(seen);
+  transaction.Touch(id);
+  transaction.AddEvent(job, job->record().generation(), node.value(), "job.outdated",
+                       absl::StrCat("node ", node.value(), " had ranks of generation ", seen, " of ", id.value(),
+                                    ", and this store knows ", job->record().generation(),
+                                    ": was it restored from a backup? What came later is not known to it"));
 }
 
 void Nodes::On(const NodeDisconnected& event, Transaction& transaction) {
@@ -330,9 +345,8 @@ void Nodes::JudgeFaults(Transaction& transaction) {
   for (Transaction::Fault& fault : std::exchange(transaction.faults, {})) {
     NodeEntry* node = records_->FindNode(fault.node);
     if (node == nullptr) continue;
-    std::erase_if(node->faults, [&](const NodeFault& old) {
-      return transaction.now.steady - old.at > options_->node_fault_window;
-    });
+    std::erase_if(node->faults,
+                  [&](const NodeFault& old) { return transaction.now.steady - old.at > options_->node_fault_window; });
     node->faults.push_back({transaction.now.steady, fault.job, std::move(fault.what)});
     if (node->faults.size() > kFaultsKept) node->faults.pop_front();
     if (ScoreOf(*node) >= options_->node_fault_limit) DrainForFaults(fault.node, *node, transaction);

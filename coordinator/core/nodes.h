@@ -44,6 +44,7 @@ class Nodes {
   // If so many nodes are away at once that a network failure is likelier than node failures: "7 of 20 nodes". Else
   // empty.
   std::string ManyAway() const;
+  void NoteSeenGeneration(const JobId& id, uint64_t seen, const NodeId& node, Transaction& transaction);
   void DrainForFaults(const NodeId& id, NodeEntry& node, Transaction& transaction);
   bool MayDrainAnother() const;
   void LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction);

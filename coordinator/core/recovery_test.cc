@@ -185,6 +185,24 @@ Event RandomEvent(std::mt19937& random, World& w) {
   }
 }
 
+// A backup of generation 1 is restored while generation 3 runs on a worker.
+TEST(Recovery, AnOlderCopyDoesNotUseANumberAgain) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  const JobId id = w.Submit(Spec("j"));
+  w.Report(id, RANK_STATE_RUNNING);
+  ASSERT_EQ(w.Newest(id).number(), 1u);
+  w.Restart();  // the copy
+  w.Do(NodeConnected{.node = Hello("a", 1, "i2"), .generations = {{id, 3}, {JobId("unknown"), 7}}});
+  EXPECT_EQ(w.events.back(), "job.outdated");
+  w.Do(NodeConnected{.node = Hello("a", 1, "i3"), .generations = {{id, 2}}});
+  w.Restart();
+  w.Return(Hello("a", 1, "i4"));  // it does not have generation 1 any more
+  w.PassBackoff();
+  EXPECT_EQ(w.Newest(id).number(), 4u);
+  EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
+}
+
 TEST(Recovery, RandomHistoriesRecoverAndKeepTheInvariants) {
   std::map<JobState, int> seen;  // a history that never completes a job would prove little
   for (int seed = 0; seed < 200; ++seed) {

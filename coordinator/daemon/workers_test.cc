@@ -124,6 +124,32 @@ TEST_F(WorkersTest, TableIsFetchedByItsHash) {
   EXPECT_TRUE(Eventually([&] { return Fetch(request, &again).error_code() == grpc::StatusCode::FAILED_PRECONDITION; }));
 }
 
+// The store's id is made once, and a worker with ranks of another store is not taken for a node of this one.
+TEST_F(WorkersTest, AWorkerOfAnotherStoreIsRefused) {
+  Start();
+  auto worker = Worker("i1");
+  ASSERT_TRUE(worker->WaitForWelcome());
+  const std::string store = worker->store_id();
+  EXPECT_EQ(store.size(), 16u);
+  worker.reset();
+  server_.reset();
+  Start();
+  FakeWorker own(address(), {.node = "n1", .incarnation = "i2", .store_id = store});
+  ASSERT_TRUE(own.WaitForWelcome());
+  EXPECT_EQ(own.store_id(), store);
+  FakeWorker other(address(), {.node = "n2", .store_id = "another"});
+  grpc::Status status;
+  ASSERT_TRUE(other.WaitForEnd(&status));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_TRUE(absl::StrContains(status.error_message(), absl::StrCat("ranks of the store another, and this coordinator "
+                                                                     "has the store ",
+                                                                     store)))
+      << status.error_message();
+  ListNodesReply reply;
+  ASSERT_TRUE(client_->nodes().List(client_->Context().get(), {}, &reply).ok());
+  EXPECT_EQ(reply.nodes_size(), 1) << "n2 is no node of this store";
+}
+
 TEST_F(WorkersTest, NewIncarnationReplacesItsPredecessor) {
   Start();
   auto first = Worker("i1");

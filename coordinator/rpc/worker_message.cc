@@ -11,6 +11,8 @@ namespace muster::rpc {
 namespace {
 
 constexpr size_t kMaxIdBytes = 128;
+constexpr int kMaxGenerations = 10'000;
+constexpr uint64_t kMaxGeneration = 1'000'000'000;  // a key has ten digits for it
 constexpr int kMaxSlots = 1024;
 constexpr int kMaxLastLines = 20;
 constexpr size_t kMaxLineBytes = 1024;
@@ -39,6 +41,12 @@ absl::Status CheckHello(const Hello& hello) {
   if (node.hostname().size() > kMaxIdBytes * 2 || node.version().size() > kMaxIdBytes) return Malformed("a long name");
   for (const std::string* text : {&node.cpu().model(), &node.cpu().instruction_set(), &node.cpu().limited_by()}) {
     if (text->size() > kMaxIdBytes) return Malformed("a long name");
+  }
+  if (hello.store_id().size() > kMaxIdBytes) return Malformed("a long store id");
+  if (hello.generations_size() > kMaxGenerations) return Malformed("generations of more than 10,000 jobs");
+  for (const auto& [job, generation] : hello.generations()) {
+    if (job.empty() || job.size() > kMaxIdBytes) return Malformed("a generation of no job");
+    if (generation > kMaxGeneration) return Malformed("a generation beyond 1,000,000,000");
   }
   if (node.slots_size() > kMaxSlots) return Malformed("more than 1024 slots");
   for (const Slot& slot : node.slots()) {

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/random_text.h"
 
 namespace muster::server {
 namespace {
@@ -13,6 +14,8 @@ namespace {
 constexpr char kEventPrefix[] = "event/";
 constexpr char kEventEnd[] = "event0";  // '0' is the character after '/'
 constexpr char kSequenceKey[] = "sequence";
+constexpr char kStoreIdKey[] = "store_id";
+constexpr size_t kStoreIdCharacters = 16;
 
 std::string EventKey(uint64_t sequence) { return absl::StrFormat("%s%020d", kEventPrefix, sequence); }
 
@@ -42,7 +45,23 @@ absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const std::string& director
                         absl::StrCat(history.status().message(),
                                      " (this file holds only metrics and logs; without it no job is lost)"));
   }
-  return Over(*std::move(state), *std::move(history));
+  absl::StatusOr<std::unique_ptr<Ledger>> ledger = Over(*std::move(state), *std::move(history));
+  if (!ledger.ok()) return ledger;
+  if (absl::Status status = (*ledger)->LoadStoreId(); !status.ok()) return status;
+  return ledger;
+}
+
+absl::Status Ledger::LoadStoreId() {
+  const auto stored = state_->Get(kStoreIdKey);
+  if (!stored.ok()) return stored.status();
+  if (stored->has_value()) {
+    store_id_ = **stored;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> made = RandomText(kStoreIdCharacters, "0123456789abcdef");
+  if (!made.ok()) return made.status();
+  store_id_ = *std::move(made);
+  return state_->Commit(kTerm, {{{kStoreIdKey, store_id_}}});
 }
 
 absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Over(std::unique_ptr<store::StateStore> state,
@@ -85,7 +104,7 @@ absl::StatusOr<std::vector<store::KeyValue>> Ledger::Rows() {
   auto after_events = state_->Range(kEventEnd, "", 0);
   if (!after_events.ok()) return after_events;
   for (store::KeyValue& row : *after_events) {
-    if (row.key != kSequenceKey) rows->push_back(std::move(row));
+    if (row.key != kSequenceKey && row.key != kStoreIdKey) rows->push_back(std::move(row));
   }
   return rows;
 }

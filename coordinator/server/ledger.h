@@ -78,6 +78,9 @@ class Ledger {
   static absl::StatusOr<std::unique_ptr<Ledger>> Over(std::unique_ptr<store::StateStore> state,
                                                       std::unique_ptr<store::HistoryStore> history);
 
+  // Random, made with the files; empty over stores that others made.
+  const std::string& store_id() const { return store_id_; }
+
   // All rows except events.
   absl::StatusOr<std::vector<store::KeyValue>> Rows();
 
@@ -117,12 +120,14 @@ class Ledger {
   Ledger(std::unique_ptr<store::StateStore> state, std::unique_ptr<store::HistoryStore> history)
       : state_(std::move(state)), history_(std::move(history)) {}
   absl::Status LoadEvents();
+  absl::Status LoadStoreId();
   const std::vector<uint64_t>& EventsOf(const JobId& job) const;
   absl::Status ReadEvents(const StreamFilter& filter, uint64_t after, StreamPage& page);
   absl::Status ReadHistory(const StreamFilter& filter, uint64_t after, uint64_t& horizon, StreamPage& page);
 
   std::unique_ptr<store::StateStore> state_;
   std::unique_ptr<store::HistoryStore> history_;
+  std::string store_id_;
   uint64_t last_sequence_ = 0;
   std::vector<uint64_t> events_;                          // sequences of all events, ascending
   std::map<JobId, std::vector<uint64_t>> events_of_job_;  // the same for each job

@@ -82,7 +82,16 @@ void WorkerSessions::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link
 }
 
 void WorkerSessions::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link, const Hello& hello) {
-  const core::Outcome& outcome = turn.Handle(core::NodeConnected{hello.node()});
+  if (!hello.store_id().empty() && !ledger_->store_id().empty() && hello.store_id() != ledger_->store_id()) {
+    const absl::Status other = absl::AbortedError(
+        absl::StrCat("this worker has ranks of the store ", hello.store_id(), ", and this coordinator has the store ",
+                     ledger_->store_id(), ": was it started with another --state_dir?"));
+    LogWarn("worker of another store refused", {{"node", hello.node().id()}, {"error", other}});
+    return link->Close(other);
+  }
+  core::NodeConnected connected{hello.node()};
+  for (const auto& [job, generation] : hello.generations()) connected.generations.emplace(JobId(job), generation);
+  const core::Outcome& outcome = turn.Handle(std::move(connected));
   if (!outcome.status.ok()) {
     LogWarn("worker refused",
             {{"node", hello.node().id()}, {"hostname", hello.node().hostname()}, {"error", outcome.status}});
@@ -112,6 +121,7 @@ void WorkerSessions::Welcome(const core::Core& core, const NodeId& node) {
   welcome.set_coordinator_version(kVersion);
   *welcome.mutable_orphan_grace() = ToProto(options_.orphan_grace);
   *welcome.mutable_detection() = ToProto(options_.detection);
+  welcome.set_store_id(ledger_->store_id());
   sessions_.at(node).link->Send(std::move(message));
   SendDesired(core, node);
 }

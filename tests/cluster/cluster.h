@@ -52,6 +52,7 @@ class Cluster {
   // Flags of later starts, e.g. "--orphan_grace=2s".
   std::vector<std::string> coordinator_flags;
   std::vector<std::string> worker_flags;
+  std::string coordinator_state;  // its state folder; empty: always the same one
   // The address that workers dial; empty: address().
   std::string worker_coordinator;
   // Environment of everything that starts later, including the CLI: "NAME=value".

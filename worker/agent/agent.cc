@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
+#include "common/file/store_files.h"
 #include "common/file/trusted_file.h"
 #include "common/instruction_set.h"
 #include "common/log/log.h"
@@ -49,6 +50,7 @@ WorkerView Agent::View() const {
     view.log_bytes_dropped += rank->feed().log_bytes_dropped();
   }
   view.connected = contact_ == Contact::kWelcomed;
+  view.foreign_store = foreign_store_;
   view.contact_age = loop_->now().steady - last_contact_;
   return view;
 }
@@ -64,6 +66,9 @@ absl::Status Agent::Start() {
     Reconcile();
   });
   relay_ = std::make_unique<Relay>(loop_, channel, options_.token, options_.run_dir);
+  absl::StatusOr<std::string> store_id = ReadStoreId(options_.state_dir);
+  if (!store_id.ok()) return store_id.status();
+  store_id_ = *std::move(store_id);
   LoadDesired();
   PruneDone(options_.run_dir, {});
   AdoptAll();

@@ -108,6 +108,10 @@ class Agent final : public TrainerHost {
   void Received(const CoordinatorMessage& message);
   void Welcomed(const Welcome& welcome);
   void Ended(const absl::Status& why);
+  // The coordinator has another store than this worker's ranks. They go on, until an operator chooses.
+  void MeetForeignStore(const absl::Status& why);
+  void FollowStoreChoice();
+  void BelongTo(const std::string& store_id);
   void SendObserved(bool full);
   // Reports ranks that are to stop but never ran here as stopped.
   void ReportAbsent();
@@ -131,8 +135,10 @@ class Agent final : public TrainerHost {
 
   std::map<RankId, std::unique_ptr<Rank>> ranks_;  // unfinished ranks
   Desired desired_;
-  bool fresh_ = false;  // desired_ was received by this daemon, not read from disk
-  uint64_t term_ = 0;   // highest seen
+  bool fresh_ = false;          // desired_ was received by this daemon, not read from disk
+  uint64_t term_ = 0;           // highest seen
+  std::string store_id_;        // that the ranks belong to; empty: none yet
+  bool foreign_store_ = false;  // the coordinator has another one
 
   Contact contact_ = Contact::kNone;
   SteadyTime answered_;             // last message of, or call to, the coordinator

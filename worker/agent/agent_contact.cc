@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/file/store_files.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
 #include "common/version.h"
@@ -19,6 +20,7 @@ constexpr absl::Duration kInContact = absl::Seconds(3);  // the lease is renewed
 constexpr absl::Duration kProgress = absl::Seconds(1);  // minimum interval between reports that differ only in progress
 constexpr absl::Duration kSoon = absl::Milliseconds(500);
 constexpr absl::Duration kLater = absl::Seconds(10);
+constexpr absl::Duration kForeign = absl::Seconds(2);  // an operator may have chosen
 constexpr size_t kQueued = 64;  // messages waiting for the network; beyond this no more records are read
 
 std::string WithoutProgress(ObservedRank rank) {
@@ -39,9 +41,16 @@ bool HasChanged(const std::optional<ObservedRank>& last, absl::Duration since, c
 }  // namespace
 
 void Agent::Call() {
+  if (foreign_store_) FollowStoreChoice();
   Hello hello;
   hello.set_protocol(kProtocol);
+  // Without ranks there is nothing to lose, so any coordinator will do.
+  if (!ranks_.empty()) hello.set_store_id(store_id_);
   *hello.mutable_node() = node_;
+  for (const rundir::RankDir& dir : rundir::RankDir::List(options_.run_dir)) {
+    uint64_t& highest = (*hello.mutable_generations())[dir.rank().job.value()];
+    highest = std::max(highest, dir.rank().generation);
+  }
   contact_ = Contact::kCalling;
   answered_ = loop_->now().steady;
   stream_->Open(hello);
@@ -64,6 +73,7 @@ void Agent::Ended(const absl::Status& why) {
     LogError("the coordinator refuses this worker", {{"coordinator", options_.coordinator}, {"error", why}});
     return Stop();
   }
+  if (absl::IsAborted(why) && !was_welcomed) return MeetForeignStore(why);
   const std::string complaint = why.ToString();
   if (!was_welcomed && complaint != last_complaint_) {
     LogWarn("the coordinator does not accept this worker; retrying",
@@ -74,6 +84,47 @@ void Agent::Ended(const absl::Status& why) {
   const bool refused = absl::IsAlreadyExists(why) || absl::IsPermissionDenied(why) || absl::IsUnauthenticated(why) ||
                        absl::IsInvalidArgument(why) || (absl::IsCancelled(why) && !was_welcomed);
   CallLater(refused ? kLater : kSoon);
+}
+
+// Its answer renews the lease, so that the ranks outlast any orphan grace.
+void Agent::MeetForeignStore(const absl::Status& why) {
+  foreign_store_ = true;
+  lease_->Renew();
+  const std::string message = absl::StrCat(options_.coordinator, ": ", why.message());
+  if (message != last_complaint_) {
+    LogError(
+        "the coordinator has another store than this worker's ranks; they go on, and are not reported to it",
+        {{"coordinator", options_.coordinator},
+         {"error", why},
+         {"next", absl::StrCat("start the coordinator with the right --state_dir; or give the ranks up: muster worker "
+                               "adopt --state_dir ",
+                               options_.state_dir)}});
+    if (absl::Status s = WriteForeignStore(options_.state_dir, message); !s.ok()) {
+      LogWarn("cannot note the foreign store", {{"error", s}});
+    }
+  }
+  last_complaint_ = message;
+  CallLater(kForeign);
+}
+
+void Agent::FollowStoreChoice() {
+  const std::optional<StoreChoice> choice = TakeStoreChoice(options_.state_dir);
+  if (!choice.has_value()) return;
+  LogWarn("the ranks' store is given up on an operator's request",
+          {{"store", store_id_}, {"choice", *choice == StoreChoice::kAdopt ? "adopt" : "reset"}});
+  store_id_.clear();
+  if (*choice == StoreChoice::kAdopt) return;
+  for (const auto& [id, rank] : ranks_) rank->Kill(loop_->now());
+}
+
+void Agent::BelongTo(const std::string& store_id) {
+  if (std::exchange(foreign_store_, false)) (void)WriteForeignStore(options_.state_dir, "");
+  if (store_id.empty() || store_id == store_id_) return;  // an older coordinator has none
+  if (!store_id_.empty()) LogWarn("the coordinator has another store than before", {{"store", store_id}});
+  store_id_ = store_id;
+  if (absl::Status status = WriteStoreId(options_.state_dir, store_id); !status.ok()) {
+    LogError("cannot keep the store's id", {{"error", status}});
+  }
 }
 
 void Agent::Received(const CoordinatorMessage& message) {
@@ -104,6 +155,7 @@ void Agent::Received(const CoordinatorMessage& message) {
 void Agent::Welcomed(const Welcome& welcome) {
   contact_ = Contact::kWelcomed;
   last_complaint_.clear();
+  BelongTo(welcome.store_id());
   lease_->Renew();
   const auto duration = [](const google::protobuf::Duration& d, absl::Duration otherwise) {
     const absl::Duration given = FromProto(d);

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/file/store_files.h"
 #include "testing/wait.h"
 #include "worker/agent/agent_fixture_test.h"
 #include "worker/rundir/process_table.h"
@@ -321,6 +322,63 @@ TEST_F(AgentTest, DaemonThatIsRefusedTriesOn) {
   ASSERT_TRUE(Eventually([&] { return coordinator_.hellos() >= 2; }));
   coordinator_.set_refusal(grpc::Status::OK);
   EXPECT_TRUE(Eventually([&] { return coordinator_.full_reports() > 0; }));
+}
+
+// As after a start of the coordinator with an empty --state_dir: it knows none of the ranks.
+TEST_F(AgentTest, RanksGoOnWhenTheCoordinatorHasAnotherStore) {
+  coordinator_.set_store_id("ours");
+  coordinator_.set_orphan_grace(absl::Seconds(4));
+  const RankId rank = StartRank("count", 0, /*until_step=*/3);
+  const rundir::Processes processes = ProcessesOf(rank);
+  coordinator_.GoAway();
+  coordinator_.set_store_id("theirs");
+  Want({});
+  const uint64_t hellos = coordinator_.hellos();
+  coordinator_.Serve();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.hellos() >= hellos + 2; }));
+  EXPECT_TRUE(absl::StrContains(ReadForeignStore(folder_.path() + "/state"), "ranks of the store ours"));
+  // A new daemon knows it as well, and the orphan grace passes meanwhile: the answers renew the lease.
+  KillWorker();
+  StartWorker();
+  const uint64_t later = coordinator_.hellos() + 4;
+  ASSERT_TRUE(Eventually([&] { return coordinator_.hellos() >= later; }));
+  EXPECT_TRUE(rundir::IsAlive(processes.trainer));
+  // The right coordinator is back, and the rank goes on where it was.
+  coordinator_.GoAway();
+  coordinator_.set_store_id("ours");
+  Want({Run(rank, "count", 0)});
+  const uint64_t step = coordinator_.StepOf(rank);
+  coordinator_.Serve();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) > step; }));
+  EXPECT_TRUE(rundir::IsAlive(processes.trainer));
+  EXPECT_TRUE(Eventually([&] { return ReadForeignStore(folder_.path() + "/state").empty(); }));
+}
+
+TEST_F(AgentTest, AnOperatorGivesTheRanksUp) {
+  for (const StoreChoice choice : {StoreChoice::kAdopt, StoreChoice::kReset}) {
+    SCOPED_TRACE(choice == StoreChoice::kAdopt ? "adopt" : "reset");
+    const std::string state = folder_.path() + "/state";
+    const std::string before = choice == StoreChoice::kAdopt ? "first" : "second";
+    const std::string after = choice == StoreChoice::kAdopt ? "second" : "third";
+    coordinator_.set_store_id(before);
+    const RankId rank = Id(choice == StoreChoice::kAdopt ? "count" : "deaf");
+    if (choice == StoreChoice::kAdopt) {
+      StartRank("count", 0, /*until_step=*/1);
+    } else {
+      Want({Run(rank, "deaf")});
+      ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+    }
+    const rundir::Processes processes = ProcessesOf(rank);
+    coordinator_.GoAway();
+    coordinator_.set_store_id(after);
+    Want({});
+    coordinator_.Serve();
+    ASSERT_TRUE(Eventually([&] { return !ReadForeignStore(state).empty(); }));
+    EXPECT_TRUE(rundir::IsAlive(processes.trainer));
+    ASSERT_TRUE(WriteStoreChoice(state, choice).ok());
+    EXPECT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
+    EXPECT_TRUE(Eventually([&] { return ReadStoreId(state).value() == after && ReadForeignStore(state).empty(); }));
+  }
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "worker/agent/node.h"
 
 #include <sched.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,21 +15,13 @@
 #include "absl/strings/str_split.h"
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
+#include "common/random_text.h"
 #include "common/version.h"
 #include "worker/agent/cgroup_limits.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::agent {
 namespace {
-
-absl::StatusOr<std::string> RandomText(size_t length, absl::string_view alphabet) {
-  std::string bytes(length, '\0');
-  if (getrandom(bytes.data(), length, 0) != static_cast<ssize_t>(length)) {
-    return absl::ErrnoToStatus(errno, "the kernel gives no random bytes");
-  }
-  for (char& c : bytes) c = alphabet[static_cast<unsigned char>(c) % alphabet.size()];
-  return bytes;
-}
 
 std::string Hostname() {
   char name[256] = {};

@@ -20,6 +20,9 @@ std::string WorkerPage(const WorkerView& view, const Node& node) {
              static_cast<double>(slot.memory_bytes()));
   }
   page.Gauge("muster_worker_connected", "1 while the coordinator is in contact, else 0.", view.connected ? 1 : 0);
+  page.Gauge("muster_worker_foreign_store",
+             "1 while the coordinator has another store than the ranks here belong to, else 0.",
+             view.foreign_store ? 1 : 0);
   page.Gauge("muster_worker_contact_age_seconds", "Time since the coordinator's last message, or since the start.",
              absl::ToDoubleSeconds(view.contact_age));
   page.Counter("muster_worker_log_dropped_bytes_total",

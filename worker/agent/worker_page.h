@@ -14,6 +14,7 @@ struct WorkerView {
   uint64_t ranks_running = 0;  // with running processes
   uint64_t ranks_ended = 0;    // ended, with unacknowledged records or output
   bool connected = false;
+  bool foreign_store = false;      // the coordinator has another store than the ranks here
   absl::Duration contact_age;      // since the coordinator's last message, or since the start
   uint64_t log_bytes_dropped = 0;  // output lost before the coordinator acknowledged it
 };
