@@ -156,9 +156,12 @@ std::string Cluster::LogTail(const std::string& path) const {
 
 void Cluster::StartCoordinator() {
   const std::string state = coordinator_state.empty() ? folder_ + "/c" : coordinator_state;
-  // Tests end ranks and nodes by the dozen: no node is drained for that.
-  std::vector<std::string> argv = {BinDir() + "/muster-coordinator", "--state_dir", state, "--listen", address(),
-                                   "--node_fault_limit=1000"};
+  std::vector<std::string> argv = {BinDir() + "/muster-coordinator", "--state_dir", state, "--listen", address()};
+  // Tests end ranks and nodes by the dozen: no node is drained for that, unless they ask for it.
+  const bool limited = std::any_of(coordinator_flags.begin(), coordinator_flags.end(), [](const std::string& flag) {
+    return absl::StartsWith(flag, "--node_fault_limit");
+  });
+  if (!limited) argv.emplace_back("--node_fault_limit=1000");
   argv.insert(argv.end(), coordinator_flags.begin(), coordinator_flags.end());
   const std::string out = folder_ + "/coordinator.out";
   const size_t before = ReadFile(out).size();
