@@ -23,16 +23,16 @@ struct AxisTimeout {
 };
 
 struct Timeouts {
-  absl::Duration kill;           // from a fault until the rest of its generation is killed: it has nothing to save
-  absl::Duration detection;      // silence until a worker daemon counts as gone
-  absl::Duration node_grace;     // from then until its ranks count as lost
-  absl::Duration mass_grace;     // from then, if so many nodes are away at once that a network fault is likelier
-  absl::Duration startup_grace;  // from the coordinator's start until it may count a node as lost
-  absl::Duration kill_grace;     // from a trainer's SIGTERM to its SIGKILL
-  absl::Duration hang;           // without progress, until a rank counts as hung; longer where steps are slow
-  absl::Duration stop;           // for a rank to stop cleanly, including its checkpoint
-  absl::Duration start;          // for every rank of a generation to run, and for its first step
-  absl::Duration collective;     // after which a rank stops waiting for its peers
+  absl::Duration kill;            // from a fault until the rest of its generation is killed: it has nothing to save
+  absl::Duration detection;       // silence until a worker daemon counts as gone
+  absl::Duration node_grace;      // from then until its ranks count as lost
+  absl::Duration mass_grace;      // from then, if so many nodes are away at once that a network fault is likelier
+  absl::Duration startup_grace;   // from the coordinator's start until it may count a node as lost
+  absl::Duration kill_grace;      // from a trainer's SIGTERM to its SIGKILL
+  absl::Duration hang;            // without progress, until a rank counts as hung; longer where steps are slow
+  absl::Duration stop;            // for a rank to stop cleanly, including its checkpoint
+  absl::Duration start;           // for every rank of a generation to run, and for its first step
+  absl::Duration collective;      // after which a rank stops waiting for its peers
   std::vector<AxisTimeout> axes;  // where a job sets another time than `collective`
 };
 

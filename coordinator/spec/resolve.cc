@@ -36,10 +36,10 @@ constexpr double kMostBeta2Decay = 100;
 constexpr uint32_t kMaxLoraRank = 4096;
 constexpr int kMaxPatterns = 256;
 constexpr uint32_t kMaxStages = 256;
-constexpr uint32_t kMaxTensorRanks = 64;  // more than a node has
-constexpr uint32_t kMaxChunks = 64;       // on each stage
+constexpr uint32_t kMaxTensorRanks = 64;           // more than a node has
+constexpr uint32_t kMaxChunks = 64;                // on each stage
 constexpr double kLongestAxisTimeout = 24 * 3600;  // seconds
-constexpr uint32_t kMaxReplicas = 16;     // of a run: they are stored with one commit
+constexpr uint32_t kMaxReplicas = 16;              // of a run: they are stored with one commit
 constexpr uint32_t kMaxFragments = 64;
 // By default a stage has so many times as many microbatches as there are stages, if its share of the batch has as many
 // sequences: it idles for less than a fifth of the step then (Huang et al. 2019, GPipe, section 2.3).

@@ -41,8 +41,8 @@ absl::Status WaitForDevice(Group& group, const at::Tensor& values) {
   return group.Health();
 }
 
-// Of a part that all ranks divide, the pieces of the ranks of each place of a node, as `group` moves them: between nodes,
-// the piece of this rank's place on each node; inside, the pieces of each place on all nodes.
+// Of a part that all ranks divide, the pieces of the ranks of each place of a node, as `group` moves them: between
+// nodes, the piece of this rank's place on each node; inside, the pieces of each place on all nodes.
 std::vector<RankShare> SharesOf(const Levels& levels, const Group* group, const at::Tensor& part) {
   const int places = levels.inside->size(), nodes = levels.between->size();
   const int64_t each = part.numel() / places / nodes;

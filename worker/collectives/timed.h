@@ -16,8 +16,8 @@ namespace muster::collectives {
 
 enum class Timed { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kReduce };
 
-// The groups by which all ranks work in two levels: those of a node, and those of equal places on all nodes. Of all ranks,
-// rank r is rank r % inside->size() of `inside` and rank r / inside->size() of `between`.
+// The groups by which all ranks work in two levels: those of a node, and those of equal places on all nodes. Of all
+// ranks, rank r is rank r % inside->size() of `inside` and rank r / inside->size() of `between`.
 struct Levels {
   Group* inside = nullptr;
   Group* between = nullptr;

@@ -17,23 +17,24 @@ namespace muster::compression {
 namespace {
 
 constexpr int64_t kWidth = sizeof(float);
-constexpr uint64_t kSeed = 1;              // so that the gradients of all ranks are known to each
-constexpr double kLargestMistake = 0.02;   // of the square of the sum: what int8 and bf16 round
+constexpr uint64_t kSeed = 1;             // so that the gradients of all ranks are known to each
+constexpr double kLargestMistake = 0.02;  // of the square of the sum: what int8 and bf16 round
 
 // What a sum of one bucket leaves out is orthogonal to what it has: top_k has some elements of the exact sum, int8 all,
 // rounded, PowerSGD a projection.
 absl::Status CheckSum(const at::Tensor& sum, const at::Tensor& exact) {
   const double own = sum.dot(sum).item<double>(), common = sum.dot(exact).item<double>();
   if (own > 0 && std::abs(common - own) <= kLargestMistake * own) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("a compressed sum of ", sum.numel(), " elements is wrong: its square is ", own,
-                                          ", its product with the exact sum ", common));
+  return absl::InternalError(absl::StrCat("a compressed sum of ", sum.numel(), " elements is wrong: its square is ",
+                                          own, ", its product with the exact sum ", common));
 }
 
 class TimedSum {
  public:
   TimedSum(collectives::Group& group, const SumTimingOptions& options, c10::Device device) : group_(group) {
     const auto elements = [](uint64_t bytes) { return std::max<int64_t>(1, static_cast<int64_t>(bytes) / kWidth); };
-    const int64_t all = elements(options.bytes), bucket = options.bucket_bytes > 0 ? elements(options.bucket_bytes) : all;
+    const int64_t all = elements(options.bytes),
+                  bucket = options.bucket_bytes > 0 ? elements(options.bucket_bytes) : all;
     const at::Tensor one = at::randn({all}, at::detail::createCPUGenerator(kSeed), at::kFloat).to(device);
     const int ranks = group.size();
     gradients_ = one.mul(group.rank() + 1);
@@ -105,10 +106,12 @@ class TimedSum {
 absl::StatusOr<collectives::Timing> TimeCompressedSum(collectives::Group& group, const SumTimingOptions& options,
                                                       c10::Device device, absl::FunctionRef<void()> progress) {
   TimedSum sum(group, options, device);
-  const absl::StatusOr<collectives::Repeated> repeated = collectives::TimeRepeated(
-      group,
-      {.run = [&] { return sum.Run(progress); }, .settle = [&] { return sum.Settle(); }, .check = [&] { return sum.Check(); }},
-      options.about, device);
+  const absl::StatusOr<collectives::Repeated> repeated =
+      collectives::TimeRepeated(group,
+                                {.run = [&] { return sum.Run(progress); },
+                                 .settle = [&] { return sum.Settle(); },
+                                 .check = [&] { return sum.Check(); }},
+                                options.about, device);
   if (!repeated.ok()) return repeated.status();
   collectives::Timing timing{.bytes = sum.elements() * kWidth,
                              .count = sum.elements(),

@@ -21,10 +21,10 @@ struct SumTimingOptions {
   absl::Duration about = absl::Milliseconds(150);  // how long to repeat it
 };
 
-// Random gradients are compressed, sent and decoded again and again, with error feedback. PowerSGD's matrices are a square
-// for each bucket. Bandwidths count the bytes of the gradients, not of what travels, so that they compare with those of
-// exact sums. Called by all ranks with the same options; the same answer on all. `progress` is called before each call
-// of the group. Errors are those of the collectives. Internal: the sum is not what a compressed sum may be.
+// Random gradients are compressed, sent and decoded again and again, with error feedback. PowerSGD's matrices are a
+// square for each bucket. Bandwidths count the bytes of the gradients, not of what travels, so that they compare with
+// those of exact sums. Called by all ranks with the same options; the same answer on all. `progress` is called before
+// each call of the group. Errors are those of the collectives. Internal: the sum is not what a compressed sum may be.
 absl::StatusOr<collectives::Timing> TimeCompressedSum(collectives::Group& group, const SumTimingOptions& options,
                                                       c10::Device device, absl::FunctionRef<void()> progress);
 

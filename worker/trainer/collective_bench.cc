@@ -142,21 +142,19 @@ absl::StatusOr<collectives::Timing> CollectiveBenchRun::TimeOne(Collective colle
     return absl::UnimplementedError(absl::StrCat("bench: this trainer does not know collective ",
                                                  Collective_Name(collective), " in mode ", CollectiveMode_Name(mode)));
   }
-  const uint64_t bucket_bytes =
-      mode == COLLECTIVE_MODE_FLAT ? 0 : BucketBytes(train_, joined_.program.inventory);
+  const uint64_t bucket_bytes = mode == COLLECTIVE_MODE_FLAT ? 0 : BucketBytes(train_, joined_.program.inventory);
   // Loading, reading and the like may take long as long as the process runs, as a call over a slow network does.
   const auto progress = [&] { pulse_.Enter(rundir::kReading); };
   if (mode == COLLECTIVE_MODE_COMPRESSED) {
     return compression::TimeCompressedSum(
         world_, {.compression = compression_, .bytes = bytes, .bucket_bytes = bucket_bytes}, device_, progress);
   }
-  return collectives::TimeCollective(
-      world_,
-      {.collective = *timed,
-       .levels = mode == COLLECTIVE_MODE_HIERARCHICAL ? levels_ : collectives::Levels{},
-       .bytes = bytes,
-       .bucket_bytes = bucket_bytes},
-      device_, progress);
+  return collectives::TimeCollective(world_,
+                                     {.collective = *timed,
+                                      .levels = mode == COLLECTIVE_MODE_HIERARCHICAL ? levels_ : collectives::Levels{},
+                                      .bytes = bytes,
+                                      .bucket_bytes = bucket_bytes},
+                                     device_, progress);
 }
 
 // The seconds of a call.

@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> Make(const Assignment& assig
                                                          collectives::Group* world, collectives::KeyValue& rendezvous) {
 #ifdef MUSTER_CUDA
   if (assignment.device() == DEVICE_CUDA) {
-    const auto options = MakeOptions<collectives::NcclOptions>(assignment, mesh, group, membership.value_or(Membership{}));
+    const auto options =
+        MakeOptions<collectives::NcclOptions>(assignment, mesh, group, membership.value_or(Membership{}));
     if (world == nullptr) return collectives::MakeNccl(options, rendezvous);
     const int color = membership.has_value() ? static_cast<int>(membership->first) : collectives::kNoColor;
     return collectives::SplitNccl(dynamic_cast<collectives::DeviceGroup&>(*world), color, options, rendezvous);

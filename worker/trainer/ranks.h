@@ -21,11 +21,11 @@ struct Ranks {
   std::vector<std::unique_ptr<collectives::Group>> owned;
 };
 
-// The timeout for joining the groups and, unless the job sets another, for each collective. The coordinator chooses it longer than its own hang
-// detection, so it only ends ranks that the coordinator does not end.
+// The timeout for joining the groups and, unless the job sets another, for each collective. The coordinator chooses it
+// longer than its own hang detection, so it only ends ranks that the coordinator does not end.
 absl::Duration CollectiveDeadline(const Assignment& assignment);
-// Of a collective in a group of this kind: as the job sets it for the axes along which its members differ, the longest of
-// several; that above for an axis of which the job says nothing.
+// Of a collective in a group of this kind: as the job sets it for the axes along which its members differ, the longest
+// of several; that above for an axis of which the job says nothing.
 absl::Duration CollectiveDeadline(const Assignment& assignment, const Mesh& mesh, const GroupSpec& group);
 
 // A kind of group that ranks form, and what its members must agree on before their first collective (CollectivesDigest;
