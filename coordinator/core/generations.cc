@@ -289,10 +289,8 @@ void Generations::Exit(JobEntry& job, uint32_t number, RankExit exit, EndReason 
 }
 
 void Generations::NoteRefusal(JobEntry& job, const std::string& node, const RankExit& exit, Transaction& transaction) {
+  if (job.Avoids(NodeId(node))) return;
   Job& record = job.machine.fields();
-  for (const NodeRefusal& known : record.refused_by()) {
-    if (known.node() == node) return;
-  }
   NodeRefusal& refusal = *record.add_refused_by();
   refusal.set_node(node);
   refusal.set_message(exit.message());

@@ -102,7 +102,7 @@ Cluster::Counts Cluster::Count(const Demand& demand) const {
     }
     return sum;
   }
-  if (!demand.or_on.empty()) {
+  if (!demand.avoid.empty() || !demand.or_on.empty()) {
     for (const auto& [node, by_memory] : supply.by_node) {
       for (const auto& [memory, counts] : by_memory) {
         if (!Suits(node, memory, demand)) continue;
@@ -111,23 +111,10 @@ Cluster::Counts Cluster::Count(const Demand& demand) const {
     }
     return sum;
   }
-  Demand anywhere = demand;
-  anywhere.avoid.clear();
-  if (demand.slot_bytes == 0 && demand.below_bytes == 0) {
-    sum = supply.all;
-  } else {
-    for (const auto& [memory, counts] : supply.by_memory) {
-      if (!Suits(NodeId(), memory, anywhere)) continue;
-      sum.total += counts.total, sum.hoped += counts.hoped, sum.free += counts.free;
-    }
-  }
-  for (const NodeId& node : demand.avoid) {
-    const auto its = supply.by_node.find(node);
-    if (its == supply.by_node.end()) continue;
-    for (const auto& [memory, counts] : its->second) {
-      if (!Suits(node, memory, anywhere)) continue;
-      sum.total -= counts.total, sum.hoped -= counts.hoped, sum.free -= counts.free;
-    }
+  if (demand.slot_bytes == 0 && demand.below_bytes == 0) return supply.all;
+  for (const auto& [memory, counts] : supply.by_memory) {
+    if (!Suits(NodeId(), memory, demand)) continue;
+    sum.total += counts.total, sum.hoped += counts.hoped, sum.free += counts.free;
   }
   return sum;
 }

@@ -118,7 +118,10 @@ void Agent::FollowStoreChoice() {
 }
 
 void Agent::BelongTo(const std::string& store_id) {
-  if (std::exchange(foreign_store_, false)) (void)WriteForeignStore(options_.state_dir, "");
+  // Also what an earlier daemon noted: a choice that is left would end ranks when another store is met some day.
+  foreign_store_ = false;
+  (void)WriteForeignStore(options_.state_dir, "");
+  (void)TakeStoreChoice(options_.state_dir);
   if (store_id.empty() || store_id == store_id_) return;  // an older coordinator has none
   if (!store_id_.empty()) LogWarn("the coordinator has another store than before", {{"store", store_id}});
   store_id_ = store_id;

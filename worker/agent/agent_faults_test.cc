@@ -354,6 +354,21 @@ TEST_F(AgentTest, RanksGoOnWhenTheCoordinatorHasAnotherStore) {
   EXPECT_TRUE(Eventually([&] { return ReadForeignStore(folder_.path() + "/state").empty(); }));
 }
 
+// The daemon that noted it was killed, and the right coordinator is back before the next one calls.
+TEST_F(AgentTest, AChoiceThatCameTooLateEndsNoRankLater) {
+  const std::string state = folder_.path() + "/state";
+  coordinator_.set_store_id("ours");
+  const RankId rank = StartRank("count", 0, /*until_step=*/1);
+  KillWorker();
+  ASSERT_TRUE(WriteForeignStore(state, "another store").ok() && WriteStoreChoice(state, StoreChoice::kReset).ok());
+  const uint64_t reports = coordinator_.full_reports();
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.full_reports() > reports; }));
+  EXPECT_EQ(ReadForeignStore(state), "");
+  EXPECT_FALSE(TakeStoreChoice(state).has_value());
+  EXPECT_TRUE(rundir::IsAlive(ProcessesOf(rank).trainer));
+}
+
 TEST_F(AgentTest, AnOperatorGivesTheRanksUp) {
   for (const StoreChoice choice : {StoreChoice::kAdopt, StoreChoice::kReset}) {
     SCOPED_TRACE(choice == StoreChoice::kAdopt ? "adopt" : "reset");
