@@ -178,6 +178,10 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::InternalError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
 }
 
+bool AsksForLevels(const v1::CollectiveBench& bench) {
+  return std::count(bench.modes().begin(), bench.modes().end(), v1::COLLECTIVE_MODE_HIERARCHICAL) > 0;
+}
+
 // Sums by PowerSGD have one level.
 bool MayHaveLevels(const v1::JobSpec& spec) { return !spec.train().communication().compression().has_power_sgd(); }
 
@@ -190,10 +194,7 @@ void SayLeftOut(const v1::CollectiveBench& bench, const std::vector<v1::Collecti
       for (const v1::CollectiveTime& row : rows) {
         if (row.collective() == collective && row.mode() == mode) ++measured, seconds = row.seconds();
       }
-      if (measured == 0) {
-        continue;
-      }
-      if (measured == bench.bytes_size()) continue;
+      if (measured == 0 || measured == bench.bytes_size()) continue;
       Say(absl::StrFormat("%s, %s: sizes from %s on are left out: the one before took %.1f s",
                           CollectiveName(static_cast<v1::Collective>(collective)),
                           CollectiveModeName(static_cast<v1::CollectiveMode>(mode)), FormatBytes(bench.bytes(measured)),
@@ -203,11 +204,9 @@ void SayLeftOut(const v1::CollectiveBench& bench, const std::vector<v1::Collecti
   const auto is_hierarchical = [](const v1::CollectiveTime& row) {
     return row.mode() == v1::COLLECTIVE_MODE_HIERARCHICAL;
   };
-  const bool asked = std::count(bench.modes().begin(), bench.modes().end(), v1::COLLECTIVE_MODE_HIERARCHICAL) > 0;
-  if (asked && std::none_of(rows.begin(), rows.end(), is_hierarchical)) {
-    Say("hierarchical is left out: it needs as many ranks, two or more, on each of several nodes, by ddp or with all "
-        "of "
-        "them as shards");
+  if (AsksForLevels(bench) && std::none_of(rows.begin(), rows.end(), is_hierarchical)) {
+    Say("hierarchical is left out: it needs as many ranks, two or more, on each of several nodes, "
+        "by ddp or with all of them as shards");
   }
 }
 
@@ -223,8 +222,7 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
   for (const uint32_t number : ranks) {
     v1::JobSpec spec = Bare(reading.spec, number);
     *spec.mutable_train()->mutable_bench() = *bench;
-    if (MayHaveLevels(spec) &&
-        std::count(bench->modes().begin(), bench->modes().end(), v1::COLLECTIVE_MODE_HIERARCHICAL) > 0) {
+    if (MayHaveLevels(spec) && AsksForLevels(*bench)) {
       spec.mutable_train()->mutable_communication()->set_hierarchy(v1::HIERARCHY_ALWAYS);
     }
     spec.mutable_train()->clear_steps();

@@ -130,8 +130,8 @@ class Cluster {
   const Supply& Of(Device device) const;
   bool StillFree(const Decision& kept, const Demand& demand) const;
   static bool IsWithin(const Spare& spare, const std::vector<RankSlot>& ranks);
-  // If memory matters, the cost grows with the number of different slot sizes; if ranks must be together, with that of
-  // nodes. Of a node only as many slots count as groups of ranks can have.
+  // If memory matters, the cost grows with the number of different slot sizes; if ranks must be together, or nodes
+  // are avoided, with that of nodes. Of a node only as many slots count as groups of ranks can have.
   Counts Count(const Demand& demand) const;
   uint64_t Largest(Device device) const;
   std::string WhyNot(const Demand& demand, Device device) const;
