@@ -124,6 +124,7 @@ void Jobs::RetryElsewhere(JobEntry& job, Transaction& transaction) {
   const std::string cause = absl::StrCat(failure.exit().message(), " (on ", failure.node(), ")");
   for (const NodeRefusal& other : record.refused_by()) {
     if (other.node() == failure.node()) continue;
+    ForgiveNodes(job, transaction);
     return Fail(job, absl::StrCat("has failed: ", cause, "; ", other.node(), " refused it, too: ", other.message()),
                 transaction);
   }
@@ -132,6 +133,15 @@ void Jobs::RetryElsewhere(JobEntry& job, Transaction& transaction) {
   }
   Requeue(job, absl::StrCat("to be tried without ", failure.node(), ", which refused it: ", failure.exit().message()),
           absl::ZeroDuration(), transaction);
+}
+
+void Jobs::ForgiveNodes(const JobEntry& job, Transaction& transaction) {
+  const auto is_own = [&](const auto& fault) { return fault.job == job.id(); };
+  std::erase_if(transaction.faults, is_own);
+  for (const NodeRefusal& refusal : job.record().refused_by()) {
+    if (NodeEntry* node = records_->FindNode(NodeId(refusal.node())); node != nullptr)
+      std::erase_if(node->faults, is_own);
+  }
 }
 
 bool Jobs::OthersCouldHold(const JobEntry& job) const {

@@ -42,6 +42,8 @@ class Jobs {
  private:
   void Finish(JobEntry& job, const std::string& kind, const std::string& message, Transaction& transaction);
   void SpendRestart(JobEntry& job, uint64_t reached_step, Transaction& transaction);
+  // What its ranks did is no fault of the nodes: the job asked for too much.
+  void ForgiveNodes(const JobEntry& job, Transaction& transaction);
   // After a rank was refused in its last generation.
   void RetryElsewhere(JobEntry& job, Transaction& transaction);
   absl::Duration Backoff(const Job& job) const;

@@ -195,6 +195,19 @@ TEST_F(NodeFaults, ANodeThatFailsSeveralJobsIsDrained) {
   EXPECT_EQ(At("a").recent_faults(), 0u);
 }
 
+// As a user does who mistypes a path again and again.
+TEST_F(NodeFaults, JobsThatTwoNodesRefuseDrainNone) {
+  Join(3);
+  for (int i = 0; i < 6; ++i) {
+    const JobId id = w_.Submit(Spec(absl::StrCat("typo", i)));
+    End(id, 0, Refusal("no such file: /dta"));
+    End(id, 0, Refusal("no such file: /dta"));
+    ASSERT_EQ(w_.State(id), JOB_STATE_FAILED);
+  }
+  EXPECT_EQ(CountOf("node.drained"), 0);
+  for (const char* node : {"a", "b", "c"}) EXPECT_EQ(At(node).recent_faults(), 0u) << node;
+}
+
 // Faults that are long past do not count, nor exits that are the job's own fault.
 TEST_F(NodeFaults, OnlyRecentFaultsOfTheNodeCount) {
   Join(2);
