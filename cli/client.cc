@@ -248,6 +248,12 @@ absl::StatusOr<v1::DrainReply> Client::Drain(const std::string& node) {
   return Call<v1::DrainRequest, v1::DrainReply>(stubs_->nodes, &v1::Nodes::Stub::Drain, request);
 }
 
+absl::Status Client::Forget(const std::string& node) {
+  v1::ForgetRequest request;
+  request.set_node(node);
+  return Call<v1::ForgetRequest, v1::ForgetReply>(stubs_->nodes, &v1::Nodes::Stub::Forget, request).status();
+}
+
 absl::StatusOr<v1::UndrainReply> Client::Undrain(const std::string& node) {
   v1::UndrainRequest request;
   request.set_node(node);

@@ -55,6 +55,7 @@ class Client {
   absl::StatusOr<v1::ListNodesReply> ListNodes();
   absl::StatusOr<v1::DrainReply> Drain(const std::string& node);
   absl::StatusOr<v1::UndrainReply> Undrain(const std::string& node);
+  absl::Status Forget(const std::string& node);
   absl::StatusOr<v1::VersionReply> Version();
   absl::StatusOr<v1::BackupReply> Backup(const std::string& path);
   absl::StatusOr<v1::CreateTokenReply> CreateToken(const v1::CreateTokenRequest& request);

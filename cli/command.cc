@@ -70,7 +70,10 @@ CLI::App* AddCommand(CLI::App& parent, const std::string& name, const std::strin
 }
 
 void OnRun(CLI::App* command, Invocation& invocation, Invocation::Run run) {
-  command->callback([&invocation, run = std::move(run)] { invocation.run = run; });
+  // Of a group that also runs by itself, the command that was named counts.
+  command->callback([&invocation, command, run = std::move(run)] {
+    if (command->get_subcommands().empty()) invocation.run = run;
+  });
 }
 
 void AddJob(CLI::App* command, std::string& job) {

@@ -379,6 +379,20 @@ TEST_F(MusterTest, LogsPutsPiecesOfLinesTogether) {
   EXPECT_EQ(program.Wait().code, 130);
 }
 
+// ESC ] 0 sets a terminal's title, CSI its colors; U+009B and the byte 0x9B are CSI, too; U+202E reverses what follows.
+TEST_F(MusterTest, LogsCannotSteerATerminal) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  const std::string text = "\x1b]0;owned\x07red \x1b[31m \xc2\x9b 2J \x9b \xe2\x80\xae caf\xc3\xa9\ttab\n";
+  store_.AppendLog("a-0001", 0, text);
+  const std::string escaped = "\\x1b]0;owned\\x07red \\x1b[31m \\x9b 2J \\x9b \\u202e caf\xc3\xa9\ttab\n";
+  EXPECT_EQ(Run({"logs", "a-0001"}).out, escaped);
+  EXPECT_EQ(Run({"logs", "a-0001", "--raw"}).out, text);
+  const auto refused = Program(Command({"logs", "a-0001", "--raw"}), environment_, "", true).Wait();
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_FALSE(absl::StrContains(refused.out, "\x1b]0;"));
+}
+
 TEST_F(MusterTest, MetricsAsTableJsonAndCurve) {
   Serve();
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
@@ -442,9 +456,10 @@ TEST_F(MusterTest, SteeringCommandsReachTheCoordinator) {
   EXPECT_EQ(Run({"drain", "node-a"}).err, "node-a: live, draining\n");
   EXPECT_EQ(Run({"undrain", "node-a"}).err, "node-a: live\n");
   EXPECT_EQ(Run({"drain", "node-b"}).code, 2);
+  EXPECT_EQ(Run({"nodes", "forget", "node-a"}).err, "node-a: forgotten\n");
   EXPECT_EQ(Run({"nodes", "-o", "name"}).out, "node-a\n");
   EXPECT_EQ(Run({"backup", "/b/muster.db"}).out, "/b/muster.db\n");
-  for (const char* call : {"Pause a-0001", "Resume a-0001", "Cancel a-0001", "Delete a-0001", "Backup /b/muster.db"}) {
+  for (const char* call : {"Pause a-0001", "Resume a-0001", "Cancel a-0001", "Delete a-0001", "Forget node-a", "Backup /b/muster.db"}) {
     EXPECT_TRUE(Called(call)) << call;
   }
 }

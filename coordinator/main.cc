@@ -87,6 +87,8 @@ int main(int argc, char** argv) {
          "share of the nodes, at least one of several, that are drained for faults at the same time; 0: one at most")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  AddDuration(app, "--forget_lost_after", options.core.forget_lost_after,
+              "take a node that has been lost for so long from the list; inf: never (muster nodes forget)");
   app.add_option("--log_level", log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();

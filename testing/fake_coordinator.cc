@@ -142,6 +142,11 @@ uint64_t FakeCoordinator::StepOf(const RankId& rank) const {
   return step;
 }
 
+StuckRanks FakeCoordinator::stuck() const {
+  absl::MutexLock lock(&mutex_);
+  return stuck_;
+}
+
 uint64_t FakeCoordinator::heartbeats() const {
   absl::MutexLock lock(&mutex_);
   return heartbeats_;
@@ -232,6 +237,7 @@ bool FakeCoordinator::IsDesired(const RankKey& key) const {
 
 void FakeCoordinator::ReceiveObserved(const Observed& observed) {
   full_reports_ += observed.full() ? 1 : 0;
+  if (observed.full() || observed.has_stuck()) stuck_ = observed.stuck();
   for (const ObservedRank& rank : observed.ranks()) {
     Received& received = received_[RankOf(rank.key())];
     if (received.observed.empty() || received.observed.back().SerializeAsString() != rank.SerializeAsString()) {

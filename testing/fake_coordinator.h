@@ -62,6 +62,7 @@ class FakeCoordinator final : public Workers::Service {
   // EXITED was reported; how.
   RankExit ExitOf(const RankId& rank) const;
   uint64_t StepOf(const RankId& rank) const;  // of the newest metrics
+  StuckRanks stuck() const;  // as reported last
   uint64_t heartbeats() const;
   uint64_t hellos() const;
   uint64_t full_reports() const;
@@ -115,6 +116,7 @@ class FakeCoordinator final : public Workers::Service {
   int table_fetches_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::map<RankId, Received> received_ ABSL_GUARDED_BY(mutex_);
+  StuckRanks stuck_ ABSL_GUARDED_BY(mutex_);
   uint64_t heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t hellos_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t full_reports_ ABSL_GUARDED_BY(mutex_) = 0;

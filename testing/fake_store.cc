@@ -217,6 +217,10 @@ class FakeNodes final : public v1::Nodes::Service {
   grpc::Status Undrain(grpc::ServerContext*, const v1::UndrainRequest* request, v1::UndrainReply* reply) override {
     return Set(request->node(), false, *reply->mutable_node());
   }
+  grpc::Status Forget(grpc::ServerContext*, const v1::ForgetRequest* request, v1::ForgetReply*) override {
+    store_.Record(absl::StrCat("Forget ", request->node()));
+    return rpc::ToGrpc(store_.TakeFailure("Forget"));
+  }
 
  private:
   grpc::Status Set(const std::string& id, bool draining, v1::Node& out) {
@@ -239,6 +243,7 @@ class FakeAdmin final : public v1::Admin::Service {
     if (absl::Status fits = rpc::CheckVersion(*context); !fits.ok()) return rpc::ToGrpc(fits);
     reply->set_version(kVersion);
     reply->set_protocol(kProtocol);
+    reply->set_oldest_protocol(kOldestProtocol);
     return rpc::ToGrpc(store_.TakeFailure("Version"));
   }
   grpc::Status Backup(grpc::ServerContext*, const v1::BackupRequest* request, v1::BackupReply* reply) override {

@@ -24,8 +24,10 @@ ObservedRank Seen(const RankKey& key, RankState state, RankExit::Cause cause = R
 WorkerMessage HelloOf(const FakeWorker::Options& options) {
   WorkerMessage message;
   Hello& hello = *message.mutable_hello();
-  hello.set_protocol(kProtocol);
+  hello.set_protocol(options.protocols.newest);
+  hello.set_oldest_protocol(options.protocols.oldest);
   hello.set_store_id(options.store_id);
+  hello.set_term(options.term);
   Node& node = *hello.mutable_node();
   node.set_id(options.node);
   node.set_hostname(absl::StrCat("host-of-", options.boot));
@@ -130,6 +132,16 @@ bool FakeWorker::welcome() const {
   return welcome_;
 }
 
+uint64_t FakeWorker::term() const {
+  absl::MutexLock lock(&mutex_);
+  return term_;
+}
+
+uint32_t FakeWorker::protocol() const {
+  absl::MutexLock lock(&mutex_);
+  return protocol_;
+}
+
 std::string FakeWorker::store_id() const {
   absl::MutexLock lock(&mutex_);
   return store_id_;
@@ -147,9 +159,11 @@ void FakeWorker::Send(WorkerMessage message) {
 
 void FakeWorker::Receive(const CoordinatorMessage& message) {
   WorkerMessage report;
+  term_ = message.term();
   if (message.has_welcome()) {
     welcome_ = true;
     store_id_ = message.welcome().store_id();
+    protocol_ = message.welcome().protocol();
     report.mutable_observed()->set_full(true);
     for (const auto& [name, key] : running_) *report.mutable_observed()->add_ranks() = Seen(key, RANK_STATE_RUNNING);
     if (options_.on_contact) options_.on_contact(true);

@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
+#include "common/version.h"
 #include "proto/workers_service.grpc.pb.h"
 
 namespace muster {
@@ -36,6 +37,8 @@ class FakeWorker {
     uint64_t memory_bytes = uint64_t{8} << 30;  // of each slot
     std::vector<RankKey> running;               // in its first full report
     std::string store_id;                       // that its ranks belong to
+    uint64_t term = 0;                          // the highest that it has seen
+    Protocols protocols;                        // that it speaks
     rpc::Security security;
     bool wait_for_ready = false;  // the coordinator may not serve yet
     // Reports each desired rank as running, and each rank to stop as stopped, as soon as it receives them.
@@ -55,6 +58,8 @@ class FakeWorker {
   void Break();
   bool welcome() const;
   std::string store_id() const;  // of the coordinator
+  uint64_t term() const;         // of its last message
+  uint32_t protocol() const;     // that the coordinator chose
   bool ended() const;
   Workers::Stub& stub() { return *stub_; }
 
@@ -95,6 +100,8 @@ class FakeWorker {
   bool ended_ ABSL_GUARDED_BY(mutex_) = true;
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   bool welcome_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t term_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t protocol_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string store_id_ ABSL_GUARDED_BY(mutex_);
   Desired desired_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, RankKey> running_ ABSL_GUARDED_BY(mutex_);  // by their bytes

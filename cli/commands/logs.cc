@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,6 +22,7 @@ struct LogsFlags {
   std::optional<uint32_t> rank;
   std::optional<uint32_t> tail;
   std::string since;
+  bool raw = false;
   Format format = Format::kTable;
 };
 
@@ -40,7 +43,8 @@ absl::StatusOr<absl::Time> ParseSince(const std::string& text) {
 // Joins chunks into lines: a chunk may end in the middle of a line.
 class LogPrinter {
  public:
-  LogPrinter(bool name_ranks, absl::Time since) : name_ranks_(name_ranks), since_(since) {}
+  // `raw`: as the ranks wrote it, instead of with control characters escaped.
+  LogPrinter(bool name_ranks, bool raw, absl::Time since) : name_ranks_(name_ranks), raw_(raw), since_(since) {}
 
   void Take(const v1::LogChunk& chunk) {
     if (chunk.has_time() && FromProto(chunk.time()) < since_) return;
@@ -53,7 +57,7 @@ class LogPrinter {
     rest += chunk.text();
     std::string out;
     for (size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1)) {
-      absl::StrAppend(&out, Prefix(chunk.rank()), rest.substr(0, end + 1));
+      absl::StrAppend(&out, Prefix(chunk.rank()), Shown(rest.substr(0, end + 1)));
     }
     Print(out);
   }
@@ -61,7 +65,7 @@ class LogPrinter {
   // Flushes lines that have no newline at their end.
   void Flush() {
     for (auto& [rank, rest] : rest_) {
-      if (!rest.empty()) Print(absl::StrCat(Prefix(rank), rest, "\n"));
+      if (!rest.empty()) Print(absl::StrCat(Prefix(rank), Shown(rest), "\n"));
       rest.clear();
     }
   }
@@ -69,13 +73,20 @@ class LogPrinter {
  private:
   std::string Prefix(uint32_t rank) const { return name_ranks_ ? absl::StrCat("rank ", rank, ": ") : ""; }
 
+  std::string Shown(const std::string& line) const { return raw_ ? line : Lines(line); }
+
   const bool name_ranks_;
+  const bool raw_;
   const absl::Time since_;
   uint64_t generation_ = 0;
   std::map<uint32_t, std::string> rest_;
 };
 
 absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flags) {
+  if (flags.raw && isatty(STDOUT_FILENO) != 0) {
+    return absl::InvalidArgumentError(
+        "--raw: what a job wrote could steer this terminal; send it to a file or a pipe: muster logs --raw JOB | less -R");
+  }
   const absl::StatusOr<absl::Time> since = ParseSince(flags.since);
   if (!since.ok()) return since.status();
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
@@ -90,7 +101,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
   request.set_follow(flags.follow);
   if (flags.rank) request.set_rank(*flags.rank);
   if (flags.tail) request.set_tail(*flags.tail);
-  LogPrinter printer(!flags.rank && got->job().spec().resources().ranks() > 1, *since);
+  LogPrinter printer(!flags.rank && got->job().spec().resources().ranks() > 1, flags.raw, *since);
   const auto take = [&](const v1::WatchItem& item) {
     if (flags.format == Format::kJson) {
       if (item.has_log() && (!item.log().has_time() || FromProto(item.log().time()) >= *since))
@@ -126,6 +137,8 @@ void RegisterLogs(CLI::App& app, Invocation& invocation) {
   command->add_option("--rank", flags->rank, "only the lines of this rank")->type_name("N");
   command->add_option("--tail", flags->tail, "only the newest N lines")->type_name("N");
   command->add_option("--since", flags->since, "only lines since 10m or 2h ago, or since a time")->type_name("AGO");
+  command->add_flag("--raw", flags->raw,
+                    "as the ranks wrote it, with colors and other control characters; not on a terminal");
   AddFormat(command, flags->format, {"table", "json"});
   OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
 }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/verb.h"
 #include "cli/output/describe.h"
 #include "cli/output_format.h"
 #include "cli/spec/writer.h"
@@ -15,6 +16,13 @@ void RegisterNodes(CLI::App& app, Invocation& invocation) {
   const auto format = std::make_shared<Format>(Format::kTable);
   CLI::App* command = AddCommand(app, "nodes", kGroupLook, "List nodes and their slots", "muster nodes -o wide");
   AddFormat(command, *format, {"table", "wide", "json", "yaml", "name"});
+  const Verb forget = {"forget", "Remove nodes that are lost and will not come back from the list",
+                       "muster nodes forget node-c"};
+  AddNodeVerb(*command, invocation, forget, [](Client& client, const std::string& name, Format) {
+    const absl::Status forgotten = client.Forget(name);
+    if (forgotten.ok()) Say(absl::StrCat(name, ": forgotten"));
+    return forgotten;
+  });
   OnRun(command, invocation, [&invocation, format]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     if (!client.ok()) return client.status();
@@ -28,7 +36,7 @@ void RegisterNodes(CLI::App& app, Invocation& invocation) {
       Say("no nodes: start one with: muster local up   or muster-worker --coordinator ADDRESS");
     } else {
       Print(NodeTable(*reply, *format == Format::kWide, absl::Now()).Render(invocation.Out()));
-      if (const std::string reasons = DrainReasons(*reply); !reasons.empty()) Print(absl::StrCat("\n", reasons));
+      if (const std::string notes = NodeNotes(*reply); !notes.empty()) Print(absl::StrCat("\n", notes));
       std::vector<v1::NodeLink> links;
       for (const v1::Node& node : reply->nodes()) {
         for (const v1::NodeLink& link : node.links()) links.emplace_back(link).set_from(node.id());

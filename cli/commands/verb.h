@@ -1,4 +1,5 @@
-// Commands that do one thing to each job or node that they name: pause, resume, cancel, delete, drain, undrain.
+// Commands that do one thing to each job or node that they name: pause, resume, cancel, delete, drain, undrain,
+// nodes forget.
 #pragma once
 
 #include <functional>

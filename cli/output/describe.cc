@@ -189,10 +189,12 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
   Table table(columns);
   for (const v1::Node& node : reply.nodes()) {
     int free = 0;
+    bool stuck = false;
     uint64_t memory = 0;
     std::vector<std::string> jobs;
     for (const v1::Slot& slot : node.slots()) {
       free += slot.state() == v1::SLOT_STATE_FREE ? 1 : 0;
+      stuck |= slot.state() == v1::SLOT_STATE_STUCK;
       memory += slot.memory_bytes();
       if (!slot.job().empty() && std::find(jobs.begin(), jobs.end(), slot.job()) == jobs.end()) {
         jobs.push_back(slot.job());
@@ -201,7 +203,7 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
     const bool live = node.state() == v1::NODE_STATE_LIVE;
     const std::string state =
         absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "",
-                     node.drain_reason().empty() ? "" : ",faulty", node.leaving() ? ",leaving" : "");
+                     node.drain_reason().empty() ? "" : ",faulty", node.leaving() ? ",leaving" : "", stuck ? ",stuck" : "");
     const v1::Slot first = node.slots_size() > 0 ? node.slots(0) : v1::Slot();
     std::vector<Cell> row = {node.id(),
                              Cell(state, live ? Colour::kGreen : Colour::kYellow),
@@ -222,12 +224,21 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
   return table;
 }
 
-std::string DrainReasons(const v1::ListNodesReply& reply) {
+std::string NodeNotes(const v1::ListNodesReply& reply) {
   std::string lines;
   for (const v1::Node& node : reply.nodes()) {
-    if (node.drain_reason().empty()) continue;
-    absl::StrAppend(&lines, node.id(), " was drained by the coordinator after ", OneLine(node.drain_reason()),
-                    "\n  when it is mended: muster undrain ", node.id(), "\n");
+    if (!node.drain_reason().empty()) {
+      absl::StrAppend(&lines, node.id(), " was drained by the coordinator after ", OneLine(node.drain_reason()),
+                      "\n  when it is mended: muster undrain ", node.id(), "\n");
+    }
+    for (const v1::Slot& slot : node.slots()) {
+      if (slot.state() != v1::SLOT_STATE_STUCK) continue;
+      absl::StrAppend(&lines, "slot ", slot.index(), " of ", node.id(), " is stuck: ", OneLine(slot.stuck()),
+                      "\n  it was killed and does not end; look there with: cat /proc/PID/stack, or reboot the node\n");
+    }
+    if (node.state() == v1::NODE_STATE_LOST) {
+      absl::StrAppend(&lines, node.id(), " is lost; if it will not come back: muster nodes forget ", node.id(), "\n");
+    }
   }
   return lines;
 }

@@ -16,7 +16,7 @@ namespace muster::cli {
 Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now);
 Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now);
 // Which nodes the coordinator has drained by itself, and why: lines, or empty.
-std::string DrainReasons(const v1::ListNodesReply& reply);
+std::string NodeNotes(const v1::ListNodesReply& reply);
 // Measured links between nodes, with `from`.
 Table LinkTable(const std::vector<v1::NodeLink>& links, absl::Time now);
 Table MetricsTable(const std::vector<v1::MetricPoint>& points);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/spec/message_fields.h"
+#include "common/utf8.h"
 #include "models/family.h"
 
 namespace muster::cli {
@@ -13,21 +14,28 @@ namespace {
 
 bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
+// Characters that steer a terminal or change what a reader sees: controls (C0, C1), line separators, marks of direction.
+bool Steers(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+}
+
+// Escapes them ("\x1b"), and bytes that are no UTF-8, of which some terminals take 0x9b for ESC [.
 std::string Clean(absl::string_view text, bool keep_breaks) {
   std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const unsigned char c = static_cast<unsigned char>(text[i]);
-    // C1 controls (U+0080..U+009F) are two bytes in UTF-8; some terminals obey them.
-    const bool c1 = c == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
-    if (c1) {
-      out += '?';
-      ++i;
-    } else if (c == '\n' || c == '\t') {
-      out += keep_breaks ? text[i] : ' ';
-    } else if (c == '\r' && keep_breaks) {
+  while (!text.empty()) {
+    const auto [length, character] = DecodeUtf8(text);
+    const absl::string_view bytes = text.substr(0, std::max<size_t>(length, 1));
+    text.remove_prefix(bytes.size());
+    if (character == '\n' || character == '\t') {
+      out += keep_breaks ? bytes[0] : ' ';
+    } else if (character == '\r' && keep_breaks) {
       continue;
+    } else if (length == 0) {
+      absl::StrAppendFormat(&out, "\\x%02x", static_cast<unsigned char>(bytes[0]));
+    } else if (Steers(character)) {
+      absl::StrAppendFormat(&out, character < 0x100 ? "\\x%02x" : "\\u%04x", static_cast<uint32_t>(character));
     } else {
-      out += c < 0x20 || c == 0x7F ? '?' : text[i];
+      absl::StrAppend(&out, bytes);
     }
   }
   return out;

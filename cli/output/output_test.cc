@@ -188,13 +188,32 @@ TEST(NodeTable, SaysWhichNodesAreFaulty) {
   v1::Node& node = *reply.add_nodes();
   node.set_id("node-a");
   node.set_state(v1::NODE_STATE_LIVE);
-  EXPECT_EQ(DrainReasons(reply), "");
+  EXPECT_EQ(NodeNotes(reply), "");
   node.set_draining(true);
   node.set_drain_reason("3 faults in 10m: x-1, no such file");
   EXPECT_TRUE(absl::StrContains(NodeTable(reply, false, kNow).Render(kPipe), "live,draining,faulty"));
-  EXPECT_EQ(DrainReasons(reply),
+  EXPECT_EQ(NodeNotes(reply),
             "node-a was drained by the coordinator after 3 faults in 10m: x-1, no such file\n"
             "  when it is mended: muster undrain node-a\n");
+}
+
+TEST(NodeTable, NamesWhatHoldsAStuckSlotAndWhatToDoWithLostNodes) {
+  v1::ListNodesReply reply;
+  v1::Node& node = *reply.add_nodes();
+  node.set_id("node-a");
+  node.set_state(v1::NODE_STATE_LIVE);
+  v1::Slot& slot = *node.add_slots();
+  slot.set_index(2);
+  slot.set_state(v1::SLOT_STATE_STUCK);
+  slot.set_stuck("rank 0 of generation 1 of j-1: process 4711 (state D)");
+  v1::Node& lost = *reply.add_nodes();
+  lost.set_id("node-b");
+  lost.set_state(v1::NODE_STATE_LOST);
+  EXPECT_TRUE(absl::StrContains(NodeTable(reply, false, kNow).Render(kPipe), "live,stuck"));
+  EXPECT_EQ(NodeNotes(reply),
+            "slot 2 of node-a is stuck: rank 0 of generation 1 of j-1: process 4711 (state D)\n"
+            "  it was killed and does not end; look there with: cat /proc/PID/stack, or reboot the node\n"
+            "node-b is lost; if it will not come back: muster nodes forget node-b\n");
 }
 
 TEST(NodeTable, WideNamesTheInstructionsOfTheCpu) {

@@ -5,6 +5,8 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include <utility>
+
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -92,24 +94,32 @@ void AllowKeepalive(grpc::ServerBuilder& builder) {
 void AddCallMetadata(const std::string& token, grpc::ClientContext& context) {
   context.AddMetadata(kVersionMetadata, kVersion);
   context.AddMetadata(kProtocolMetadata, absl::StrCat(kProtocol));
+  context.AddMetadata(kOldestProtocolMetadata, absl::StrCat(kOldestProtocol));
   if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
 }
 
-absl::Status CheckVersion(unsigned protocol, const std::string& version) {
-  if (protocol == kProtocol) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("versions do not match: this is muster ", kVersion, " (protocol ",
-                                                    kProtocol, "), the caller is muster ", version, " (protocol ",
-                                                    protocol, "); install the same release on both sides"));
+absl::Status CheckVersion(const Protocols& caller, const std::string& version) {
+  if (CommonProtocol({}, caller).has_value()) return absl::OkStatus();
+  const auto range = [](unsigned oldest, unsigned newest) {
+    return oldest == 0 || oldest == newest ? absl::StrCat("protocol ", newest)
+                                           : absl::StrCat("protocols ", oldest, " to ", newest);
+  };
+  return absl::FailedPreconditionError(absl::StrCat(
+      "versions do not match: this is muster ", kVersion, " (", range(kOldestProtocol, kProtocol),
+      "), the caller is muster ", version, " (", range(caller.oldest, caller.newest), "); upgrade the older one"));
 }
 
 absl::Status CheckVersion(const grpc::ServerContextBase& context) {
-  const std::string protocol = MetadataOf(context, kProtocolMetadata);
-  if (protocol.empty()) return absl::OkStatus();
-  unsigned number = 0;
-  if (!absl::SimpleAtoi(protocol, &number)) {
-    return absl::InvalidArgumentError(absl::StrCat("metadata ", kProtocolMetadata, " is not a number: ", protocol));
+  Protocols caller{0, 0};
+  for (const auto& [name, number] :
+       {std::pair(kProtocolMetadata, &caller.newest), std::pair(kOldestProtocolMetadata, &caller.oldest)}) {
+    const std::string text = MetadataOf(context, name);
+    if (!text.empty() && !absl::SimpleAtoi(text, number)) {
+      return absl::InvalidArgumentError(absl::StrCat("metadata ", name, " is not a number: ", text));
+    }
   }
-  return CheckVersion(number, MetadataOf(context, kVersionMetadata));
+  if (caller.newest == 0) return absl::OkStatus();
+  return CheckVersion(caller, MetadataOf(context, kVersionMetadata));
 }
 
 std::string TokenOf(const grpc::ServerContextBase& context) {

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "common/tls/certificate.h"
+#include "common/version.h"
 
 namespace muster::rpc {
 
@@ -44,9 +45,10 @@ void AllowKeepalive(grpc::ServerBuilder& builder);
 // Client side: sends our version, and the token if there is one.
 void AddCallMetadata(const std::string& token, grpc::ClientContext& context);
 
-// Server side. OK if the client sends no version (a tool with reflection). FailedPrecondition names both versions.
+// Server side. OK if the client sends no version (a tool with reflection). FailedPrecondition: this build and the caller
+// have no protocol in common; the message names both versions.
 absl::Status CheckVersion(const grpc::ServerContextBase& context);
-absl::Status CheckVersion(unsigned protocol, const std::string& version);
+absl::Status CheckVersion(const Protocols& caller, const std::string& version);
 
 // The bearer token of the call, or empty.
 std::string TokenOf(const grpc::ServerContextBase& context);

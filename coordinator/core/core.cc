@@ -74,6 +74,7 @@ std::optional<SteadyTime> Core::NextTick() const {
   }
   for (const auto& [id, node] : state_->records.nodes) {
     if (node.machine.state() == NODE_STATE_AWAY) consider(node.lost_at);
+    if (node.machine.state() == NODE_STATE_LOST) consider(node.forget_at);
   }
   return next;
 }
@@ -202,7 +203,7 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
   std::vector<scheduler::NodeView> idle = views;
   for (scheduler::NodeView& node : idle) {
     if (node.availability == scheduler::Availability::kAway) node.availability = scheduler::Availability::kTakesRanks;
-    for (scheduler::SlotView& slot : node.slots) slot.holder = {};
+    for (scheduler::SlotView& slot : node.slots) slot.holder = {}, slot.stuck = false;
   }
   scheduler::Demand demand{resolved.resources().ranks(), resolved.resources().device()};
   demand.slot_bytes = slot_bytes;
@@ -295,6 +296,7 @@ void Core::State::On(const Tick&, Transaction& transaction) {
     return true;
   };
   nodes.CheckAway(transaction);
+  nodes.ForgetLost(transaction);
   for (auto& [id, job] : records.jobs) {
     if (job.machine.state() == JOB_STATE_STARTING && due(job.running->start_deadline)) {
       generations.CheckStart(job, transaction);

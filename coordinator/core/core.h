@@ -87,6 +87,11 @@ struct UndrainNode {
   static constexpr absl::string_view kName = "undrain";
   NodeId node;
 };
+// FailedPrecondition: it is not LOST. No such node: OK.
+struct ForgetNode {
+  static constexpr absl::string_view kName = "forget node";
+  NodeId node;
+};
 // A worker opened its stream with Hello. AlreadyExists: another live daemon (with a different boot or host) holds the
 // node id or one of its devices.
 struct NodeConnected {
@@ -129,7 +134,8 @@ struct Tick {
 
 using Event =
     std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode, UndrainNode,
-                 NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, SyncRank, PlanReady, Tick>;
+                 ForgetNode, NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, SyncRank,
+                 PlanReady, Tick>;
 inline absl::string_view NameOf(const Event& event) {
   return std::visit([](const auto& e) { return e.kName; }, event);
 }
@@ -178,6 +184,8 @@ struct Options {
   uint32_t node_fault_limit = 3;
   absl::Duration node_fault_window = absl::Minutes(10);
   double most_drained_share = 0.3;
+  // A node that has been LOST for so long, in one run of the coordinator, is forgotten. Infinite: never.
+  absl::Duration forget_lost_after = absl::Hours(24 * 7);
   // How long a job with min_ranks that has never run waits for all its ranks.
   absl::Duration whole_wait = absl::Seconds(5);
   // A job that runs on fewer ranks is not resized before its generation has run this long; after that, slots for more

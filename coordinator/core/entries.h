@@ -29,6 +29,7 @@ namespace muster::core {
 struct RunningGeneration {
   std::optional<SteadyTime> start_deadline;
   std::optional<SteadyTime> stop_overdue;
+  uint32_t overdue_stops = 0;  // how often it was reported
   PlannedPtr plan;             // derived from the spec and the slots
   std::set<uint32_t> arrived;  // ranks that called at its rendezvous
   uint64_t highest_step = 0;   // that any of its ranks reported
@@ -102,6 +103,13 @@ struct NodeFault {
   std::string what;
 };
 
+// What a killed rank still holds a slot with.
+struct StuckSlot {
+  RankId rank;
+  std::string processes;
+  friend bool operator==(const StuckSlot&, const StuckSlot&) = default;
+};
+
 struct NodeEntry {
   NodeMachine machine;
   std::optional<SteadyTime> lost_at = {};       // of an AWAY node
@@ -114,6 +122,8 @@ struct NodeEntry {
   bool reported = false;
   std::map<std::string, SteadyTime> links_measured = {};  // by the other node
   std::deque<NodeFault> faults = {};                      // of the last Options::node_fault_window, bounded
+  std::map<uint32_t, StuckSlot> stuck = {};  // by slot; in memory only, since a node takes no ranks before its report
+  std::optional<SteadyTime> forget_at = {};  // of a LOST node
 
   const Node& record() const { return machine.record(); }
 };

@@ -19,6 +19,7 @@ constexpr size_t kDirectoryBytes = 255;
 // Larger generations keep only the message of the first fault, in Job.failure: a row must stay below 512 KiB.
 constexpr int kRanksWithMessages = 512;
 constexpr size_t kGenerationsKept = 50;  // so few that a job and its generations are deleted in one commit
+constexpr absl::Duration kLongestOverdue = absl::Minutes(10);  // between two reports that a stop is overdue
 constexpr absl::Duration kTimeBreakdownInterval = absl::Minutes(1);
 
 // "n", "n, m and 3 more".
@@ -451,7 +452,7 @@ void Generations::CheckStart(JobEntry& job, Transaction& transaction) {
   Stop(job, END_REASON_FAILED, STOP_INTENT_REQUEUE, why, transaction);
 }
 
-// The core has nothing left to send, so it informs users.
+// Asks again and informs users, at growing intervals, until it works.
 void Generations::CheckStop(JobEntry& job, Transaction& transaction) {
   const Generation& generation = job.newest()->record();
   const std::string why = absl::StrCat(
@@ -459,6 +460,14 @@ void Generations::CheckStop(JobEntry& job, Transaction& transaction) {
       Names(generation,
             RanksThat(generation, [](const RankPlacement& rank) { return rank.state() != RANK_STATE_EXITED; })),
       "; its worker should have killed it: see the worker's log, or restart the worker");
+  RunningGeneration& running = *job.running;
+  const absl::Duration first = 2 * StopDeadline(job.record(), generation.reason());
+  running.stop_overdue = transaction.now.steady +
+                         std::min(first * (int64_t{1} << std::min(++running.overdue_stops, 10u)), kLongestOverdue);
+  transaction.ChangeDesired(*job.newest());
+  for (const RankPlacement& rank : generation.ranks()) {
+    if (rank.state() != RANK_STATE_EXITED) transaction.Blame(NodeId(rank.node()), job.id(), "its rank does not stop");
+  }
   jobs_->ChangeIntent(job, job.record().stop_intent(), why, transaction);
 }
 

@@ -57,6 +57,7 @@ bool Nodes::Recover(Now now) {
     }
     const bool leaves = node.record().draining() || node.record().leaving();
     if (leaves || node.machine.state() == NODE_STATE_LOST) emptying_.insert(id);
+    if (node.machine.state() == NODE_STATE_LOST) node.forget_at = ForgetAt(now);
   }
   return !emptying_.empty();
 }
@@ -128,6 +129,7 @@ void Nodes::On(const NodeConnected& event, Transaction& transaction) {
     *fields.mutable_slots() = event.node.slots();
     KeepSpeeds(before, fields);
     known->lost_at.reset();
+    known->forget_at.reset();
     known->spared_until.reset();
     known->boot = event.node.boot_id();
     known->reported = false;
@@ -187,6 +189,7 @@ void Nodes::On(const NodeObserved& event, Transaction& transaction) {
     transaction.AddEvent(nullptr, 0, event.node.value(), "node.leaving",
                          absl::StrCat("node ", event.node.value(), " is leaving: its worker daemon is shutting down"));
   }
+  if (event.observed.full() || event.observed.has_stuck()) NoteStuck(event.node, *node, event.observed, transaction);
   std::set<RankId> reported;
   for (const ObservedRank& seen : event.observed.ranks()) {
     reported.insert({JobId(seen.key().job()), seen.key().generation(), seen.key().rank()});
@@ -197,6 +200,31 @@ void Nodes::On(const NodeObserved& event, Transaction& transaction) {
     inbox_.push_back({event.node, event.incarnation.value(), std::move(gone)});
   }
   inbox_.push_back({event.node, event.incarnation.value(), std::nullopt});
+}
+
+void Nodes::NoteStuck(const NodeId& id, NodeEntry& node, const Observed& observed, Transaction& transaction) {
+  std::map<uint32_t, StuckSlot> stuck;
+  for (const StuckRank& rank : observed.stuck().ranks()) {
+    const RankId holder{JobId(rank.key().job()), rank.key().generation(), rank.key().rank()};
+    for (const uint32_t slot : rank.slots()) stuck[slot] = {holder, rank.processes()};
+  }
+  std::swap(stuck, node.stuck);
+  const std::map<uint32_t, StuckSlot>& before = stuck;
+  for (const auto& [slot, now] : node.stuck) {
+    const auto known = before.find(slot);
+    if (known != before.end() && known->second.rank == now.rank) continue;
+    const std::string what = absl::StrCat("rank ", now.rank.rank, " of generation ", now.rank.generation,
+                                          " was killed and does not end: ", now.processes);
+    transaction.Blame(id, now.rank.job, what);
+    transaction.AddEvent(nullptr, 0, id.value(), "slot.stuck",
+                         absl::StrCat("slot ", slot, " of node ", id.value(), " is stuck: ", now.rank.job.value(), ", ",
+                                      what, "; it takes no rank before that has ended"));
+  }
+  for (const auto& [slot, then] : before) {
+    if (node.stuck.contains(slot)) continue;
+    transaction.AddEvent(nullptr, 0, id.value(), "slot.freed",
+                         absl::StrCat("slot ", slot, " of node ", id.value(), " is no longer stuck"));
+  }
 }
 
 void Nodes::ReadInbox(Transaction& transaction) {
@@ -341,6 +369,59 @@ void Nodes::On(const UndrainNode& event, Transaction& transaction) {
                        absl::StrCat("node ", event.node.value(), " takes ranks again"));
 }
 
+void Nodes::On(const ForgetNode& event, Transaction& transaction) {
+  const NodeEntry* node = records_->FindNode(event.node);
+  if (node == nullptr) return;
+  if (node->machine.state() != NODE_STATE_LOST) {
+    transaction.status = absl::FailedPreconditionError(
+        absl::StrCat("node ", event.node.value(), " is ", node->machine.state() == NODE_STATE_LIVE ? "live" : "away",
+                     ": stop its worker, and forget it when it is lost"));
+    return;
+  }
+  Forget(event.node, "on request", transaction);
+}
+
+// No unended generation has a rank there: those were lost with the node, as far as the transaction had room.
+void Nodes::Forget(const NodeId& id, const std::string& why, Transaction& transaction) {
+  if (emptying_.contains(id)) Empty(transaction);
+  if (emptying_.contains(id)) {
+    transaction.status = absl::UnavailableError(
+        absl::StrCat("jobs of node ", id.value(), " are still being moved away; try again in a moment"));
+    return;
+  }
+  records_->nodes.erase(id);
+  transaction.nodes.erase(id);
+  transaction.deleted_keys.push_back(NodeKey(id));
+  for (auto& [other, node] : records_->nodes) {
+    node.links_measured.erase(id.value());
+    auto& links = *node.machine.fields().mutable_links();
+    const auto kept =
+        std::remove_if(links.begin(), links.end(), [&](const NodeLink& link) { return link.node() == id.value(); });
+    if (kept == links.end()) continue;
+    links.erase(kept, links.end());
+    if (!transaction.Full()) transaction.Touch(other);  // else it is stored with the node's next change
+  }
+  transaction.AddEvent(nullptr, 0, id.value(), "node.forgotten",
+                       absl::StrCat("node ", id.value(), " is forgotten ", why));
+}
+
+std::optional<SteadyTime> Nodes::ForgetAt(Now now) const {
+  if (options_->forget_lost_after == absl::InfiniteDuration()) return std::nullopt;
+  return now.steady + options_->forget_lost_after;
+}
+
+void Nodes::ForgetLost(Transaction& transaction) {
+  std::vector<NodeId> due;
+  for (const auto& [id, node] : records_->nodes) {
+    const bool lost = node.machine.state() == NODE_STATE_LOST && node.forget_at.has_value();
+    if (lost && *node.forget_at <= transaction.now.steady) due.push_back(id);
+  }
+  for (const NodeId& id : due) {
+    if (transaction.Full() || !emptying_.empty()) return;
+    Forget(id, absl::StrCat("after ", absl::FormatDuration(options_->forget_lost_after), " of absence"), transaction);
+  }
+}
+
 void Nodes::JudgeFaults(Transaction& transaction) {
   for (Transaction::Fault& fault : std::exchange(transaction.faults, {})) {
     NodeEntry* node = records_->FindNode(fault.node);
@@ -415,6 +496,7 @@ void Nodes::LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& ma
                      " are away at once, which suggests a network failure"));
   }
   node.machine.Lose(transaction.now);
+  node.forget_at = ForgetAt(transaction.now);
   emptying_.insert(id);
   transaction.Touch(id);
   transaction.Blame(id, JobId(), "contact was lost");

@@ -26,8 +26,11 @@ class Nodes {
   void On(const NodeObserved& event, Transaction& transaction);
   void On(const DrainNode& event, Transaction& transaction);
   void On(const UndrainNode& event, Transaction& transaction);
+  void On(const ForgetNode& event, Transaction& transaction);
   // Nodes whose time to come back is over.
   void CheckAway(Transaction& transaction);
+  // Nodes that have been lost for too long.
+  void ForgetLost(Transaction& transaction);
 
   // Called after every event: takes what nodes reported, then stops ranks on draining nodes, and marks ranks on lost
   // nodes as lost; as far as the transaction has room.
@@ -45,6 +48,9 @@ class Nodes {
   // empty.
   std::string ManyAway() const;
   void NoteSeenGeneration(const JobId& id, uint64_t seen, const NodeId& node, Transaction& transaction);
+  void NoteStuck(const NodeId& id, NodeEntry& node, const Observed& observed, Transaction& transaction);
+  std::optional<SteadyTime> ForgetAt(Now now) const;
+  void Forget(const NodeId& id, const std::string& why, Transaction& transaction);
   void DrainForFaults(const NodeId& id, NodeEntry& node, Transaction& transaction);
   bool MayDrainAnother() const;
   void LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction);

@@ -1,9 +1,13 @@
 // Nodes that become silent, one or many at once: which are marked lost, and when.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
+#include <variant>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/world_test.h"
@@ -110,6 +114,167 @@ TEST(FewNodes, AreLostEvenIfAllAreSilent) {
   w.clock.Advance(absl::Seconds(11));
   w.Do(Tick{});
   for (int node = 0; node < 2; ++node) EXPECT_EQ(w.core->GetNode(NodeId(Name(node)))->state(), NODE_STATE_LOST);
+}
+
+// ---- Stuck slots. ----
+
+NodeObserved StuckOn(const std::string& node, std::vector<uint32_t> slots, const JobId& job, bool full = false) {
+  NodeObserved event{NodeId(node), Incarnation("i1"), {}};
+  event.observed.set_full(full);
+  StuckRanks& stuck = *event.observed.mutable_stuck();
+  if (slots.empty()) return event;
+  StuckRank& rank = *stuck.add_ranks();
+  rank.mutable_key()->set_job(job.value());
+  rank.mutable_key()->set_generation(1);
+  rank.mutable_slots()->Assign(slots.begin(), slots.end());
+  rank.set_processes("process 4711 (state D)");
+  return event;
+}
+
+TEST(Nodes, ASlotIsNotFreeBeforeItsKilledRankIsGone) {
+  World w(AnyWorld());
+  w.Return(Hello("a", 1));
+  const JobId job = w.Submit(Spec("j"));
+  w.Report(job, RANK_STATE_RUNNING);
+  w.Do(CancelJob{job});
+  w.Do(StuckOn("a", {0}, job));
+  w.Report(job, RANK_STATE_EXITED, RankExit::VANISHED);
+  EXPECT_EQ(w.State(job), JOB_STATE_CANCELLED) << "the job does not wait for it";
+  const Node node = *w.core->GetNode(NodeId("a"));
+  EXPECT_EQ(node.slots(0).state(), SLOT_STATE_STUCK);
+  EXPECT_EQ(node.slots(0).stuck(), "rank 0 of generation 1 of " + job.value() + ": process 4711 (state D)");
+  EXPECT_EQ(node.recent_faults(), 1u);
+  const JobId next = w.Submit(Spec("next"));
+  EXPECT_EQ(w.State(next), JOB_STATE_QUEUED);
+  EXPECT_THAT(w.Get(next).reason(), testing::HasSubstr("1 slot stuck"));
+  // Reports of other things leave it, and so does a restart of the coordinator, since the node reports it in full.
+  w.Do(NodeObserved{NodeId("a"), Incarnation("i1"), {}});
+  EXPECT_EQ(w.State(next), JOB_STATE_QUEUED);
+  w.Restart();
+  w.Do(NodeConnected{Hello("a", 1)});
+  w.Do(StuckOn("a", {0}, job, /*full=*/true));
+  EXPECT_EQ(w.State(next), JOB_STATE_QUEUED);
+  w.Do(DeleteJob{job});  // whatever becomes of the job
+  EXPECT_EQ(w.State(next), JOB_STATE_QUEUED);
+  w.Do(StuckOn("a", {}, job));
+  EXPECT_EQ(w.State(next), JOB_STATE_STARTING) << w.Get(next).reason();
+  EXPECT_EQ(std::count(w.events.begin(), w.events.end(), "slot.freed"), 1);
+}
+
+// One rank of a stopping generation does not end; the slots of the others are free.
+TEST(Nodes, AStoppingGenerationKeepsOnlySlotsOfRanksThatRun) {
+  World w(AnyWorld());
+  w.Return(Hello("a", 1));
+  w.Return(Hello("b", 1));
+  const JobId gang = w.Submit(Gang("gang", 2));
+  for (const uint32_t rank : {0u, 1u}) w.ReportRank(gang, rank, RANK_STATE_RUNNING);
+  const JobId next = w.Submit(Spec("next"));
+  w.Do(CancelJob{gang});
+  EXPECT_EQ(w.State(next), JOB_STATE_QUEUED);
+  w.ReportRank(gang, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w.State(gang), JOB_STATE_STOPPING);
+  ASSERT_EQ(w.State(next), JOB_STATE_STARTING) << w.Get(next).reason();
+  EXPECT_EQ(w.Newest(next).ranks(0).node(), "a");
+  w.Restart();  // the store holds two generations on one slot, of which one needs it
+  EXPECT_EQ(w.State(next), JOB_STATE_STARTING);
+}
+
+TEST(Nodes, AStopThatIsOverdueIsRepeated) {
+  World w(AnyWorld());
+  w.Return(Hello("a", 1));
+  const JobId job = w.Submit(Spec("j"));
+  w.Report(job, RANK_STATE_RUNNING);
+  w.Do(CancelJob{job});
+  int requests = 0;
+  for (int minute = 0; minute < 60; ++minute) {
+    w.clock.Advance(absl::Minutes(1));
+    for (const Action& action : w.Do(Tick{}).actions) requests += std::holds_alternative<SendDesired>(action);
+  }
+  EXPECT_GE(requests, 5);
+  EXPECT_LE(requests, 12) << "at growing intervals";
+  EXPECT_THAT(w.Get(job).reason(), testing::HasSubstr("overdue, still running: rank 0 on a"));
+  w.Report(job, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w.State(job), JOB_STATE_CANCELLED);
+}
+
+// ---- Nodes that do not come back. ----
+
+class Lost : public testing::Test {
+ protected:
+  void Lose(const std::string& node) {
+    w_.Do(NodeDisconnected{NodeId(node), Incarnation("i1")});
+    for (int i = 0; i < 10 && w_.core->GetNode(NodeId(node))->state() != NODE_STATE_LOST; ++i) {
+      w_.clock.Advance(absl::Minutes(1));
+      w_.Do(Tick{});
+    }
+    ASSERT_EQ(w_.core->GetNode(NodeId(node))->state(), NODE_STATE_LOST);
+  }
+  bool Knows(const std::string& node) { return w_.core->GetNode(NodeId(node)).ok(); }
+  World w_{AnyWorld()};
+};
+
+TEST_F(Lost, AreForgottenOnRequest) {
+  w_.Return(Hello("a", 1));
+  w_.Return(Hello("b", 1));
+  const JobId job = w_.Submit(Spec("j"));
+  ASSERT_EQ(w_.Newest(job).ranks(0).node(), "a");
+  EXPECT_TRUE(absl::IsFailedPrecondition(w_.Do(ForgetNode{NodeId("a")}).status)) << "it is live";
+  w_.Do(NodeDisconnected{NodeId("a"), Incarnation("i1")});
+  EXPECT_TRUE(absl::IsFailedPrecondition(w_.Do(ForgetNode{NodeId("a")}).status)) << "it is away";
+  w_.Return(Hello("a", 1));
+  Lose("a");
+  ASSERT_TRUE(w_.Do(ForgetNode{NodeId("a")}).status.ok());
+  EXPECT_FALSE(Knows("a"));
+  EXPECT_TRUE(Knows("b"));
+  EXPECT_TRUE(w_.Do(ForgetNode{NodeId("a")}).status.ok()) << "a retry";
+  w_.Restart();
+  EXPECT_FALSE(Knows("a"));
+  EXPECT_EQ(w_.core->ListGenerations(job).back().ranks(0).node(), "a") << "history stays";
+  w_.Return(Hello("a", 1, "i2"));
+  EXPECT_TRUE(Knows("a")) << "it joins again";
+}
+
+TEST_F(Lost, AreForgottenByThemselves) {
+  w_.options.forget_lost_after = absl::Hours(24);
+  w_.Restart();
+  w_.Return(Hello("a", 1));
+  w_.Return(Hello("b", 1));
+  Lose("a");
+  w_.clock.Advance(absl::Hours(23));
+  w_.Do(Tick{});
+  EXPECT_TRUE(Knows("a"));
+  w_.Restart();  // the time begins anew: nothing persistent is a steady instant
+  w_.Return(Hello("b", 1));
+  w_.clock.Advance(absl::Hours(23));
+  w_.Do(Tick{});
+  EXPECT_TRUE(Knows("a"));
+  ASSERT_TRUE(w_.core->NextTick().has_value());
+  w_.clock.Advance(absl::Hours(2));
+  w_.Do(Tick{});
+  EXPECT_FALSE(Knows("a"));
+  EXPECT_TRUE(Knows("b"));
+}
+
+TEST_F(Lost, AreKeptForEverIfTheOperatorSaysSo) {
+  w_.options.forget_lost_after = absl::InfiniteDuration();
+  w_.Restart();
+  w_.Return(Hello("a", 1));
+  Lose("a");
+  w_.clock.Advance(absl::Hours(24 * 365));
+  w_.Do(Tick{});
+  EXPECT_TRUE(Knows("a"));
+}
+
+// Its state folder came along, so it has the node's id; the hostname of a container is new each time.
+TEST_F(Lost, ARecreatedContainerIsTheSameNode) {
+  w_.Return(Hello("a", 1));
+  w_.Do(NodeDisconnected{NodeId("a"), Incarnation("i1")});
+  Node recreated = Hello("a", 1, "i2");
+  recreated.set_hostname("3f9c1d2e7a55");
+  w_.Return(recreated);
+  EXPECT_EQ(w_.core->ListNodes().size(), 1u);
+  EXPECT_EQ(w_.core->GetNode(NodeId("a"))->state(), NODE_STATE_LIVE);
+  EXPECT_EQ(w_.core->GetNode(NodeId("a"))->hostname(), "3f9c1d2e7a55");
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ std::vector<scheduler::NodeView> Queue::NodeViews() const {
       its.index = slot.index();
       its.device = slot.device();
       its.memory_bytes = slot.memory_bytes();
+      its.stuck = node.stuck.contains(slot.index());
       if (here == holders.end()) continue;
       if (const auto held = here->second.find(slot.index()); held != here->second.end()) {
         its.holder = records_->jobs.at(held->second.job).claim();

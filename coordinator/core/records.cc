@@ -31,6 +31,12 @@ absl::Status Damaged(const std::string& key, const std::string& why) {
                                           "; restore a backup of state.db (muster backup makes them)"));
 }
 
+// A generation that is stopping starts no rank again, so one that has exited needs its slots no more, however long the
+// others take. REQUIRES: the generation has not ended.
+bool HoldsSlots(const GenerationMachine& generation, const RankPlacement& rank) {
+  return rank.state() != RANK_STATE_EXITED || generation.state() != GENERATION_STATE_STOPPING;
+}
+
 }  // namespace
 
 std::string JobKey(const JobId& job) { return absl::StrCat("job/", job.value()); }
@@ -137,6 +143,7 @@ absl::Status Records::Check() const {
         if (!nodes.contains(NodeId(placement.node()))) {
           return Damaged(generation_key, absl::StrCat("there is no node ", placement.node()));
         }
+        if (!HoldsSlots(generation, placement)) continue;
         for (const uint32_t slot : placement.slots()) {
           const auto [other, fresh] = slots.emplace(std::pair(placement.node(), slot), id);
           if (!fresh) return Damaged(generation_key, absl::StrCat("it shares a slot with ", other->second.value()));
@@ -236,6 +243,7 @@ Records::Holders Records::SlotHolders() const {
     const GenerationMachine* generation = job.newest();
     if (generation == nullptr || generation->ended()) continue;
     for (const RankPlacement& rank : generation->record().ranks()) {
+      if (!HoldsSlots(*generation, rank)) continue;
       const SlotState state = rank.state() == RANK_STATE_STARTING ? SLOT_STATE_RESERVED : SLOT_STATE_USED;
       for (const uint32_t slot : rank.slots()) holders[NodeId(rank.node())][slot] = {id, state};
     }

@@ -50,7 +50,9 @@ class Records {
     JobId job;
     SlotState state;
   };
-  using Holders = std::map<NodeId, std::map<uint32_t, Holder>>;  // by slot index
+  // By slot index. Without stuck slots, and without those of ranks that have exited from a generation that is stopping:
+  // it has no more use of them.
+  using Holders = std::map<NodeId, std::map<uint32_t, Holder>>;
   Holders SlotHolders() const;
 
   std::map<JobId, JobEntry> jobs;

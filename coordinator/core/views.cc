@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/proto_time.h"
 #include "coordinator/core/exits.h"
@@ -19,6 +20,12 @@ std::vector<Slot> SlotsOf(const NodeEntry& node, const Records::Holders& holders
         slot.set_state(held->second.state);
         slot.set_job(held->second.job.value());
       }
+    }
+    if (const auto stuck = node.stuck.find(slot.index()); stuck != node.stuck.end()) {
+      slot.set_state(SLOT_STATE_STUCK);
+      slot.set_job(stuck->second.rank.job.value());
+      slot.set_stuck(absl::StrCat("rank ", stuck->second.rank.rank, " of generation ", stuck->second.rank.generation,
+                                  " of ", stuck->second.rank.job.value(), ": ", stuck->second.processes));
     }
     if (node.machine.state() != NODE_STATE_LIVE) slot.set_state(SLOT_STATE_UNKNOWN);
   }

@@ -222,6 +222,13 @@ void ChaosTest::AddScenariosOfTheRest() {
     AskOfNode<UndrainRequest, UndrainReply>(&Nodes::Stub::Undrain, "n2");
     EXPECT_FALSE(Drains("n2"));
   };
+  // A node that is not known counts as forgotten, since a lost reply may be followed by a retry.
+  scenarios_["Nodes/Forget"] = [this](const std::string&) {
+    ForgetRequest request;
+    request.set_node("n9");
+    ForgetReply reply;
+    MustInsist(lossy_->nodes(), &Nodes::Stub::Forget, request, &reply);
+  };
   scenarios_["Admin/Version"] = [this](const std::string&) {
     VersionReply reply;
     MustInsist(lossy_->admin(), &Admin::Stub::Version, VersionRequest(), &reply);

@@ -150,6 +150,41 @@ TEST_F(WorkersTest, AWorkerOfAnotherStoreIsRefused) {
   EXPECT_EQ(reply.nodes_size(), 1) << "n2 is no node of this store";
 }
 
+// Each start of a coordinator has a higher term; an older copy of its store, where workers have seen a later one, jumps
+// above that, and keeps it.
+TEST_F(WorkersTest, TheTermRises) {
+  Start();
+  uint64_t last = 0;
+  for (const uint64_t seen : {uint64_t{0}, uint64_t{0}, uint64_t{500}, uint64_t{0}}) {
+    FakeWorker worker(address(), {.node = "n1", .incarnation = absl::StrCat("i", last), .term = seen});
+    ASSERT_TRUE(worker.WaitForWelcome());
+    EXPECT_GT(worker.term(), std::max(last, seen));
+    last = worker.term();
+    server_.reset();
+    Start();
+  }
+  EXPECT_GT(last, 501u);
+}
+
+// A cluster is upgraded one process at a time: a worker of the next release, or of the one before, is welcome as long as
+// both sides know one protocol.
+TEST_F(WorkersTest, WorkersOfAdjacentReleasesAreWelcome) {
+  Start();
+  FakeWorker next(address(), {.node = "n1", .protocols = {kProtocol + 1, kProtocol}});
+  ASSERT_TRUE(next.WaitForWelcome());
+  EXPECT_EQ(next.protocol(), kProtocol);
+  FakeWorker oldest(address(), {.node = "n2", .protocols = {kOldestProtocol, 0}});
+  ASSERT_TRUE(oldest.WaitForWelcome());
+  EXPECT_EQ(oldest.protocol(), kOldestProtocol);
+  for (const Protocols& none : {Protocols{kProtocol + 2, kProtocol + 1}, {kOldestProtocol - 1, 0}}) {
+    FakeWorker worker(address(), {.node = "n3", .protocols = none});
+    grpc::Status status;
+    ASSERT_TRUE(worker.WaitForEnd(&status));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_TRUE(absl::StrContains(status.error_message(), "versions do not match")) << status.error_message();
+  }
+}
+
 TEST_F(WorkersTest, NewIncarnationReplacesItsPredecessor) {
   Start();
   auto first = Worker("i1");

@@ -13,6 +13,7 @@ grpc::ServerUnaryReactor* AdminService::Version(grpc::CallbackServerContext* con
   if (!caller.ok()) return EndWith(caller.status(), *context);
   reply->set_version(kVersion);
   reply->set_protocol(kProtocol);
+  reply->set_oldest_protocol(kOldestProtocol);
   reply->set_state_directory(state_dir_);
   return EndWith(absl::OkStatus(), *context);
 }

@@ -32,6 +32,7 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Nodes/List", Needs::kRead},
     {"/muster.v1.Nodes/Drain", Needs::kAdmin},
     {"/muster.v1.Nodes/Undrain", Needs::kAdmin},
+    {"/muster.v1.Nodes/Forget", Needs::kAdmin},
     {"/muster.v1.Admin/Version", Needs::kRead},
     {"/muster.v1.Admin/Backup", Needs::kAdmin},
     {"/muster.v1.Workers/Connect", Needs::kWorker},

@@ -1,5 +1,7 @@
 #include "coordinator/rpc/nodes.h"
 
+#include <type_traits>
+
 #include "common/rpc/rpc.h"
 
 namespace muster::rpc {
@@ -29,9 +31,13 @@ grpc::ServerUnaryReactor* NodesService::Change(grpc::CallbackServerContext* cont
   loop_->Post([=, id = NodeId(node)](Turn& turn) {
     const absl::Status status = turn.Handle(Event{id}).status;
     turn.AfterCommit([=, &core = turn.core()] {
-      const absl::StatusOr<Node> changed = status.ok() ? core.GetNode(id) : status;
-      if (changed.ok()) *reply->mutable_node() = *changed;
-      reactor->Finish(ToGrpc(changed.status()));
+      if constexpr (std::is_same_v<Reply, ForgetReply>) {
+        reactor->Finish(ToGrpc(status));
+      } else {
+        const absl::StatusOr<Node> changed = status.ok() ? core.GetNode(id) : status;
+        if (changed.ok()) *reply->mutable_node() = *changed;
+        reactor->Finish(ToGrpc(changed.status()));
+      }
     });
   });
   return reactor;
@@ -45,6 +51,11 @@ grpc::ServerUnaryReactor* NodesService::Drain(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* NodesService::Undrain(grpc::CallbackServerContext* context, const UndrainRequest* request,
                                                 UndrainReply* reply) {
   return Change<core::UndrainNode>(context, "/muster.v1.Nodes/Undrain", request->node(), reply);
+}
+
+grpc::ServerUnaryReactor* NodesService::Forget(grpc::CallbackServerContext* context, const ForgetRequest* request,
+                                               ForgetReply* reply) {
+  return Change<core::ForgetNode>(context, "/muster.v1.Nodes/Forget", request->node(), reply);
 }
 
 }  // namespace muster::rpc

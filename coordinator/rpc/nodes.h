@@ -19,6 +19,8 @@ class NodesService final : public Nodes::CallbackService {
                                   DrainReply* reply) override;
   grpc::ServerUnaryReactor* Undrain(grpc::CallbackServerContext* context, const UndrainRequest* request,
                                     UndrainReply* reply) override;
+  grpc::ServerUnaryReactor* Forget(grpc::CallbackServerContext* context, const ForgetRequest* request,
+                                   ForgetReply* reply) override;
 
  private:
   template <typename Event, typename Reply>

@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kMaxIdBytes = 128;
 constexpr int kMaxGenerations = 10'000;
 constexpr uint64_t kMaxGeneration = 1'000'000'000;  // a key has ten digits for it
+constexpr uint64_t kMaxTerm = 1'000'000'000'000;  // a worker must not use up all terms
 constexpr int kMaxSlots = 1024;
 constexpr int kMaxLastLines = 20;
 constexpr size_t kMaxLineBytes = 1024;
@@ -31,7 +32,7 @@ absl::Status CheckKey(const RankKey& key) {
 }
 
 absl::Status CheckHello(const Hello& hello) {
-  if (absl::Status status = CheckVersion(hello.protocol(), hello.node().version()); !status.ok()) return status;
+  if (absl::Status status = CheckVersion({hello.protocol(), hello.oldest_protocol()}, hello.node().version()); !status.ok()) return status;
   const Node& node = hello.node();
   for (const std::string* id : {&node.id(), &node.incarnation(), &node.boot_id()}) {
     if (id->empty() || id->size() > kMaxIdBytes) {
@@ -42,6 +43,7 @@ absl::Status CheckHello(const Hello& hello) {
   for (const std::string* text : {&node.cpu().model(), &node.cpu().instruction_set(), &node.cpu().limited_by()}) {
     if (text->size() > kMaxIdBytes) return Malformed("a long name");
   }
+  if (hello.term() > kMaxTerm) return Malformed("a term beyond 1,000,000,000,000");
   if (hello.store_id().size() > kMaxIdBytes) return Malformed("a long store id");
   if (hello.generations_size() > kMaxGenerations) return Malformed("generations of more than 10,000 jobs");
   for (const auto& [job, generation] : hello.generations()) {
@@ -69,12 +71,22 @@ void ShortenExit(RankExit& exit) {
   exit.mutable_last_lines()->DeleteSubrange(0, exit.last_lines_size() - kept);
 }
 
+absl::Status CheckStuck(StuckRanks& stuck) {
+  if (stuck.ranks_size() > kMaxSlots) return Malformed("more than 1024 stuck ranks");
+  for (StuckRank& rank : *stuck.mutable_ranks()) {
+    if (absl::Status status = CheckKey(rank.key()); !status.ok()) return status;
+    if (rank.slots_size() > kMaxSlots) return Malformed("a stuck rank with more than 1024 slots");
+    ShortenUtf8(kMaxIdBytes * 2, *rank.mutable_processes());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckObserved(Observed& observed) {
   for (ObservedRank& rank : *observed.mutable_ranks()) {
     if (absl::Status status = CheckKey(rank.key()); !status.ok()) return status;
     if (rank.has_exit()) ShortenExit(*rank.mutable_exit());
   }
-  return absl::OkStatus();
+  return observed.has_stuck() ? CheckStuck(*observed.mutable_stuck()) : absl::OkStatus();
 }
 
 absl::Status CheckRecords(const Records& records) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+
 #include "common/version.h"
 
 namespace muster::rpc {
@@ -41,6 +44,36 @@ TEST(WorkerMessage, AnotherProtocolIsAFailedPrecondition) {
   WorkerMessage hello = GoodHello();
   hello.mutable_hello()->set_protocol(kProtocol + 1);
   EXPECT_EQ(CheckWorkerMessage(true, hello).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(WorkerMessage, ProtocolsAreRanges) {
+  const struct {
+    Protocols a, b;
+    std::optional<unsigned> common;
+  } cases[] = {
+      {{7, 7}, {7, 7}, 7},  {{8, 7}, {7, 7}, 7},  {{9, 7}, {8, 6}, 8},           {{9, 8}, {7, 6}, std::nullopt},
+      {{7, 0}, {8, 7}, 7},  {{7, 0}, {8, 0}, {}}, {{8, 0}, {9, 8}, 8},           {{0, 0}, {9, 8}, std::nullopt},
+  };
+  for (const auto& c : cases) {
+    EXPECT_EQ(CommonProtocol(c.a, c.b), c.common) << c.a.newest << " " << c.b.newest;
+    EXPECT_EQ(CommonProtocol(c.b, c.a), c.common) << c.a.newest << " " << c.b.newest;
+  }
+}
+
+TEST(WorkerMessage, BoundsTermsAndStuckRanks) {
+  WorkerMessage hello = GoodHello();
+  hello.mutable_hello()->set_term(uint64_t{1} << 63);
+  EXPECT_FALSE(CheckWorkerMessage(true, hello).ok());
+  WorkerMessage message;
+  StuckRank& rank = *message.mutable_observed()->mutable_stuck()->add_ranks();
+  EXPECT_FALSE(CheckWorkerMessage(false, message).ok()) << "it has no key";
+  rank.mutable_key()->set_job("a-1");
+  rank.mutable_key()->set_generation(1);
+  rank.set_processes(std::string(10'000, 'p'));
+  EXPECT_TRUE(CheckWorkerMessage(false, message).ok());
+  EXPECT_LE(rank.processes().size(), 256u);
+  for (uint32_t slot = 0; slot < 2000; ++slot) rank.add_slots(slot);
+  EXPECT_FALSE(CheckWorkerMessage(false, message).ok());
 }
 
 TEST(WorkerMessage, RefusesMissingIdsAndFallingSequences) {

@@ -31,6 +31,11 @@ std::string Unavailable(const std::vector<NodeView>& nodes) {
                                      [&, a = availability](const NodeView& node) { return node.availability == a; });
     if (count > 0) parts.push_back(absl::StrCat(count, " ", word));
   }
+  int64_t stuck = 0;
+  for (const NodeView& node : nodes) {
+    stuck += std::count_if(node.slots.begin(), node.slots.end(), [](const SlotView& slot) { return slot.stuck; });
+  }
+  if (stuck > 0) parts.push_back(absl::StrCat(Counted(static_cast<uint64_t>(stuck)), " stuck"));
   return absl::StrJoin(parts, ", ");
 }
 
@@ -58,14 +63,15 @@ Cluster::Cluster(const std::vector<NodeView>& nodes) : any_node_(!nodes.empty())
     any_takes_ranks_ |= takes_ranks;
     for (const SlotView& slot : node.slots) {
       Supply& supply = slot.device == DEVICE_CUDA ? cuda_ : cpu_;
+      const bool usable = takes_ranks && !slot.stuck;
       const bool is_free = slot.holder.job.empty();
       for (Counts* counts :
            {&supply.all, &supply.by_memory[slot.memory_bytes], &supply.by_node[node.id][slot.memory_bytes]}) {
         ++counts->hoped;
-        counts->total += takes_ranks;
-        counts->free += takes_ranks && is_free;
+        counts->total += usable;
+        counts->free += usable && is_free;
       }
-      if (!takes_ranks) continue;
+      if (!usable) continue;
       if (is_free) {
         supply.free_slots[node.id].push_back({slot.index, slot.memory_bytes});
       } else {

@@ -26,6 +26,7 @@ struct SlotView {
   Device device = DEVICE_CPU;
   Claim holder;               // empty: the slot is free
   uint64_t memory_bytes = 0;  // 0: unknown, assumed to be enough
+  bool stuck = false;         // a process that does not end holds it; a job may wait for it, as for an away node's
 };
 
 struct NodeView {

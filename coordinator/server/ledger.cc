@@ -56,12 +56,12 @@ absl::Status Ledger::LoadStoreId() {
   if (!stored.ok()) return stored.status();
   if (stored->has_value()) {
     store_id_ = **stored;
-    return absl::OkStatus();
+    return state_->Commit(term_, {});  // so that a later coordinator has a higher term, whatever this one does
   }
   absl::StatusOr<std::string> made = RandomText(kStoreIdCharacters, "0123456789abcdef");
   if (!made.ok()) return made.status();
   store_id_ = *std::move(made);
-  return state_->Commit(kTerm, {{{kStoreIdKey, store_id_}}});
+  return state_->Commit(term_, {{{kStoreIdKey, store_id_}}});
 }
 
 absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Over(std::unique_ptr<store::StateStore> state,
@@ -129,7 +129,7 @@ absl::Status Ledger::Commit(const std::vector<Transaction>& transactions) {
   if (groups.empty()) return absl::OkStatus();
   // The events may be deleted with their job, but the position must not go back.
   if (!events.empty()) groups.push_back({{kSequenceKey, absl::StrCat(last_sequence_)}});
-  if (absl::Status status = state_->Commit(kTerm, groups); !status.ok()) return status;
+  if (absl::Status status = state_->Commit(term_, groups); !status.ok()) return status;
   for (const auto& [sequence, job] : events) {
     events_.push_back(sequence);
     if (!job.empty()) events_of_job_[job].push_back(sequence);
@@ -302,7 +302,7 @@ absl::Status Ledger::Forget(const JobId& job, uint64_t before) {
   std::vector<store::ChangeGroup> groups;
   AddGroups(std::move(changes), groups);
   if (!groups.empty()) {
-    if (absl::Status status = state_->Commit(kTerm, groups); !status.ok()) return status;
+    if (absl::Status status = state_->Commit(term_, groups); !status.ok()) return status;
   }
   const auto is_gone = [&](uint64_t sequence) { return gone.contains(sequence); };
   std::erase_if(found->second, is_gone);

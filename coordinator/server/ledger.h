@@ -30,9 +30,6 @@
 
 namespace muster::server {
 
-// The leader's term. Constant as long as there is only one coordinator.
-inline constexpr uint64_t kTerm = 1;
-
 // The changes of one event of the core.
 struct Transaction {
   std::vector<store::Change> rows;
@@ -81,6 +78,11 @@ class Ledger {
   // Random, made with the files; empty over stores that others made.
   const std::string& store_id() const { return store_id_; }
 
+  // Higher than any that has written to the store before this Ledger. Messages of a lower one are stale.
+  uint64_t term() const { return term_; }
+  // Durable with the next Commit. REQUIRES: higher than term().
+  void RaiseTerm(uint64_t term) { term_ = term; }
+
   // All rows except events.
   absl::StatusOr<std::vector<store::KeyValue>> Rows();
 
@@ -118,7 +120,7 @@ class Ledger {
 
  private:
   Ledger(std::unique_ptr<store::StateStore> state, std::unique_ptr<store::HistoryStore> history)
-      : state_(std::move(state)), history_(std::move(history)) {}
+      : state_(std::move(state)), history_(std::move(history)), term_(state_->term() + 1) {}
   absl::Status LoadEvents();
   absl::Status LoadStoreId();
   const std::vector<uint64_t>& EventsOf(const JobId& job) const;
@@ -127,6 +129,7 @@ class Ledger {
 
   std::unique_ptr<store::StateStore> state_;
   std::unique_ptr<store::HistoryStore> history_;
+  uint64_t term_;
   std::string store_id_;
   uint64_t last_sequence_ = 0;
   std::vector<uint64_t> events_;                          // sequences of all events, ascending

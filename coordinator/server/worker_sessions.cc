@@ -24,21 +24,21 @@ void SetKey(const RankId& rank, RankKey& key) {
   key.set_rank(rank.rank);
 }
 
-CoordinatorMessage Message() {
+CoordinatorMessage Message(const Ledger& ledger) {
   CoordinatorMessage message;
-  message.set_term(kTerm);
+  message.set_term(ledger.term());
   return message;
 }
 
-void SendRecordsAck(const RankId& rank, uint64_t sequence, WorkerLink& link) {
-  CoordinatorMessage message = Message();
+void SendRecordsAck(const Ledger& ledger, const RankId& rank, uint64_t sequence, WorkerLink& link) {
+  CoordinatorMessage message = Message(ledger);
   SetKey(rank, *message.mutable_records_ack()->mutable_key());
   message.mutable_records_ack()->set_sequence(sequence);
   link.Send(std::move(message));
 }
 
-void SendLogsAck(const RankId& rank, uint64_t offset, WorkerLink& link) {
-  CoordinatorMessage message = Message();
+void SendLogsAck(const Ledger& ledger, const RankId& rank, uint64_t offset, WorkerLink& link) {
+  CoordinatorMessage message = Message(ledger);
   SetKey(rank, *message.mutable_logs_ack()->mutable_key());
   message.mutable_logs_ack()->set_offset(offset);
   link.Send(std::move(message));
@@ -75,7 +75,7 @@ void WorkerSessions::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link
   } else if (message.has_logs()) {
     TakeLog(turn, *session, message.logs());
   } else if (message.has_heartbeat()) {
-    CoordinatorMessage echo = Message();
+    CoordinatorMessage echo = Message(*ledger_);
     *echo.mutable_heartbeat() = message.heartbeat();
     link->Send(std::move(echo));
   }
@@ -109,6 +109,14 @@ void WorkerSessions::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link
   }
   nodes_[link.get()] = node;
   sessions_[node] = Session{link, node, Incarnation(hello.node().incarnation()), {}};
+  // The transport has checked that there is one.
+  sessions_[node].protocol =
+      CommonProtocol({}, {hello.protocol(), hello.oldest_protocol()}).value_or(hello.protocol());
+  if (hello.term() >= ledger_->term()) {
+    LogWarn("a worker has seen a later term: the store is an older copy, restored from a backup",
+            {{"node", node}, {"term", hello.term()}, {"own_term", ledger_->term()}});
+    ledger_->RaiseTerm(hello.term() + 1);
+  }
   liveness_.Contact(node, turn.now().steady);
   turn.AfterCommit([this, &core = turn.core(), node, link] {
     if (SessionOf(link.get()) != nullptr) Welcome(core, node);
@@ -116,12 +124,13 @@ void WorkerSessions::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link
 }
 
 void WorkerSessions::Welcome(const core::Core& core, const NodeId& node) {
-  CoordinatorMessage message = Message();
+  CoordinatorMessage message = Message(*ledger_);
   muster::Welcome& welcome = *message.mutable_welcome();
   welcome.set_coordinator_version(kVersion);
   *welcome.mutable_orphan_grace() = ToProto(options_.orphan_grace);
   *welcome.mutable_detection() = ToProto(options_.detection);
   welcome.set_store_id(ledger_->store_id());
+  welcome.set_protocol(sessions_.at(node).protocol);
   sessions_.at(node).link->Send(std::move(message));
   SendDesired(core, node);
 }
@@ -129,7 +138,7 @@ void WorkerSessions::Welcome(const core::Core& core, const NodeId& node) {
 void WorkerSessions::SendDesired(const core::Core& core, const NodeId& node) {
   const auto session = sessions_.find(node);
   if (session == sessions_.end() || !core.HasReported(node)) return;
-  CoordinatorMessage message = Message();
+  CoordinatorMessage message = Message(*ledger_);
   *message.mutable_desired() = core.DesiredFor(node);
   session->second.link->Send(std::move(message));
 }
@@ -153,13 +162,13 @@ void WorkerSessions::TakeRecords(Turn& turn, Session& session, const Records& re
   const uint64_t last = records.records(records.records_size() - 1).sequence();
   const core::Core::RankStatus status = turn.core().StatusOf(rank, session.node);
   if (status == core::Core::RankStatus::kNone) {  // the rank was deleted or is not this node's: drop the records
-    SendRecordsAck(rank, last, *session.link);
+    SendRecordsAck(*ledger_, rank, last, *session.link);
     return;
   }
   Acknowledgements& progress = AcknowledgementsOf(session, rank);
   if (last <= progress.received.record_sequence) {  // a duplicate; staged records are acknowledged when they are stored
     if (last <= progress.stored.record_sequence) {
-      SendRecordsAck(rank, progress.stored.record_sequence, *session.link);
+      SendRecordsAck(*ledger_, rank, progress.stored.record_sequence, *session.link);
     }
     return;
   }
@@ -199,12 +208,12 @@ void WorkerSessions::TakeLog(Turn& turn, Session& session, const Logs& logs) {
   const RankId rank = RankOf(logs.key());
   const uint64_t end = logs.chunk().offset() + logs.chunk().text().size();
   if (turn.core().StatusOf(rank, session.node) == core::Core::RankStatus::kNone) {
-    SendLogsAck(rank, end, *session.link);
+    SendLogsAck(*ledger_, rank, end, *session.link);
     return;
   }
   Acknowledgements& progress = AcknowledgementsOf(session, rank);
   if (end <= progress.received.log_offset) {
-    if (end <= progress.stored.log_offset) SendLogsAck(rank, progress.stored.log_offset, *session.link);
+    if (end <= progress.stored.log_offset) SendLogsAck(*ledger_, rank, progress.stored.log_offset, *session.link);
     return;
   }
   LogChunk chunk = logs.chunk();
@@ -227,11 +236,11 @@ void WorkerSessions::Acknowledge(const StoredInput& stored) {
       if (progress != session->second.ranks.end()) {
         store::Acknowledged& known = progress->second.stored;
         if (input.record_sequence > known.record_sequence) {
-          SendRecordsAck(rank, input.record_sequence, *session->second.link);
+          SendRecordsAck(*ledger_, rank, input.record_sequence, *session->second.link);
           known.record_sequence = input.record_sequence;
         }
         if (input.log_offset > known.log_offset) {
-          SendLogsAck(rank, input.log_offset, *session->second.link);
+          SendLogsAck(*ledger_, rank, input.log_offset, *session->second.link);
           known.log_offset = input.log_offset;
         }
       }

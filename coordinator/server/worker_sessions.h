@@ -72,6 +72,7 @@ class WorkerSessions {
     NodeId node;
     Incarnation incarnation;
     std::map<RankId, Acknowledgements> ranks;
+    uint32_t protocol = 0;  // the newest that both sides speak
   };
 
   void Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link, const Hello& hello);

@@ -27,6 +27,8 @@ class VirtualState final : public store::StateStore {
     return row == disk_->rows_.end() ? std::nullopt : std::optional(row->second);
   }
 
+  uint64_t term() const override { return disk_->term_; }
+
   absl::Status Commit(uint64_t term, const std::vector<store::ChangeGroup>& groups) override {
     if (term < disk_->term_) return absl::FailedPreconditionError("a leader with a higher term has written");
     for (const store::ChangeGroup& group : groups) {

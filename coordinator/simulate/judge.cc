@@ -276,6 +276,16 @@ void Judge::GenerationChanged(Generation generation) {
       static_cast<uint32_t>(generation.ranks_size()) >= account.resources.ranks()) {
     return Fail("only a small gang is resized", name);
   }
+  // A generation that is stopping has no more use of the slots of ranks that have exited.
+  if (generation.state() == GENERATION_STATE_STOPPING) {
+    for (const RankPlacement& rank : generation.ranks()) {
+      if (rank.state() != RANK_STATE_EXITED) continue;
+      for (const uint32_t slot : rank.slots()) {
+        const auto held = slots_.find(std::pair(rank.node(), slot));
+        if (held != slots_.end() && held->second == std::pair(id, number)) slots_.erase(held);
+      }
+    }
+  }
   if (over && account.ended.insert(number).second) {
     std::erase_if(slots_, [&](const auto& slot) { return slot.second == std::pair(id, number); });
   }

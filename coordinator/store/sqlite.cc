@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/failpoint.h"
 #include "common/file_error.h"
 #include "coordinator/store/failpoint_vfs.h"
@@ -155,8 +156,21 @@ absl::Status Database::Initialise(const Schema& schema) {
     return absl::FailedPreconditionError(absl::StrCat(path_, " has schema ", *version,
                                                       ", written by a newer muster; this build knows schemas up to ",
                                                       schema.version, "; start the newer build, or another folder"));
+  } else if (absl::Status status = Migrate(*version, schema); !status.ok()) {
+    return status;
   }
   return Run("COMMIT");
+}
+
+absl::Status Database::Migrate(int64_t version, const Schema& schema) {
+  MUSTER_CHECK(static_cast<int>(schema.migrations.size()) + 1 == schema.version, "schema ", schema.version, " has ",
+               schema.migrations.size(), " migrations");
+  if (version < 1) return absl::DataLossError(absl::StrCat(path_, " has tables, but no schema version"));
+  if (version == schema.version) return absl::OkStatus();
+  for (int64_t from = version; from < schema.version; ++from) {
+    if (absl::Status status = Run(schema.migrations.begin()[from - 1]); !status.ok()) return status;
+  }
+  return Run(absl::StrCat("PRAGMA user_version=", schema.version).c_str());
 }
 
 Database::~Database() { sqlite3_close_v2(handle_); }

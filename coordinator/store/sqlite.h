@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,9 @@ struct Schema {
   int application_id;  // distinguishes our files from each other and from other programs'
   int version;
   const char* sql;  // creates the schema of a new file
+  // The n-th brings a file of schema n + 1 to n + 2; as many as bring one of schema 1 to `version`. A file is migrated when
+  // it is opened, in one transaction; a build that knows only older schemas refuses it from then on.
+  std::initializer_list<const char*> migrations = {};
 };
 
 class Database;
@@ -109,6 +113,7 @@ class Database {
   // The failpoint of that name, then `sql`.
   absl::Status Step(std::string_view name, const char* sql);
   absl::Status Initialise(const Schema& schema);
+  absl::Status Migrate(int64_t version, const Schema& schema);
 
   std::string path_;
   std::string failpoints_;  // prefix of their names

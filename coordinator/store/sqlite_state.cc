@@ -62,6 +62,8 @@ class SqliteState final : public StateStore {
     return value;
   }
 
+  uint64_t term() const override { return term_; }
+
   absl::Status Commit(uint64_t term, const std::vector<ChangeGroup>& groups) override {
     if (absl::Status status = CheckLimits(groups); !status.ok()) return status;
     if (term < term_) {

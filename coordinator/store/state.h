@@ -43,6 +43,9 @@ class StateStore {
   // nullopt: no such row.
   virtual absl::StatusOr<std::optional<std::string>> Get(std::string_view key) = 0;
 
+  // The highest that has written; 0: none.
+  virtual uint64_t term() const = 0;
+
   // Durable (fsync) when it returns OK. A group is atomic, and groups become visible in order; SQLite writes all of
   // them in one transaction. InvalidArgument: a key or group over the limits; nothing was written. FailedPrecondition:
   // a leader with a higher term has written. After any other error the state of the disk is unknown; the caller ends

@@ -1,3 +1,4 @@
+#include "coordinator/store/sqlite.h"
 #include "coordinator/store/state.h"
 
 #include <fcntl.h>
@@ -118,6 +119,38 @@ TEST_F(StateTest, NewerSchemaIsRefused) {
   const auto store = OpenSqliteState(directory_);
   EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition) << store.status();
   EXPECT_TRUE(absl::StrContains(store.status().message(), "newer")) << store.status();
+}
+
+// As a later build will open a file of this one.
+TEST_F(StateTest, OlderSchemasAreMigratedOnceAndThenRefusedByOlderBuilds) {
+  constexpr Schema kFirst{77, 1, "CREATE TABLE people(name TEXT)"};
+  const Schema second{77, 3, "CREATE TABLE people(name TEXT, age INTEGER); CREATE TABLE pets(name TEXT)",
+                      {"ALTER TABLE people ADD COLUMN age INTEGER DEFAULT 40", "CREATE TABLE pets(name TEXT)"}};
+  {
+    auto database = Database::Open(File(), kFirst);
+    ASSERT_TRUE(database.ok()) << database.status();
+    ASSERT_TRUE((*database)->Run("INSERT INTO people VALUES('Ada')").ok());
+  }
+  for (int times = 0; times < 2; ++times) {
+    auto database = Database::Open(File(), second);
+    ASSERT_TRUE(database.ok()) << database.status();
+    EXPECT_EQ((*database)->Integer("SELECT age FROM people WHERE name = 'Ada'").value(), 40);
+    EXPECT_EQ((*database)->Integer("SELECT count(*) FROM pets").value(), times);
+    ASSERT_TRUE((*database)->Run("INSERT INTO pets VALUES('Rex')").ok());
+  }
+  const auto older = Database::Open(File(), kFirst);
+  EXPECT_EQ(older.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(older.status().message(), "written by a newer muster")) << older.status();
+}
+
+TEST_F(StateTest, AMigrationThatFailsLeavesTheFileAsItWas) {
+  constexpr Schema kFirst{77, 1, "CREATE TABLE people(name TEXT)"};
+  const Schema broken{77, 3, "", {"CREATE TABLE pets(name TEXT)", "ALTER TABLE nobody ADD COLUMN age INTEGER"}};
+  ASSERT_TRUE(Database::Open(File(), kFirst).ok());
+  EXPECT_FALSE(Database::Open(File(), broken).ok());
+  auto database = Database::Open(File(), kFirst);
+  ASSERT_TRUE(database.ok()) << database.status();
+  EXPECT_EQ((*database)->Integer("SELECT count(*) FROM sqlite_schema WHERE name = 'pets'").value(), 0);
 }
 
 TEST_F(StateTest, ForeignDatabaseAndGarbageAreDataLoss) {

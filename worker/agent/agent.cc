@@ -46,7 +46,7 @@ WorkerView Agent::View() const {
   WorkerView view;
   view.log_bytes_dropped = log_bytes_dropped_;
   for (const auto& [id, rank] : ranks_) {
-    ++(rank->ended() ? view.ranks_ended : view.ranks_running);
+    ++(!rank->stuck().empty() ? view.ranks_stuck : rank->ended() ? view.ranks_ended : view.ranks_running);
     view.log_bytes_dropped += rank->feed().log_bytes_dropped();
   }
   view.connected = contact_ == Contact::kWelcomed;
@@ -109,7 +109,7 @@ void Agent::AdoptAll() {
   for (const rundir::RankDir& dir : rundir::RankDir::List(options_.run_dir)) {
     if (dir.IsDone()) continue;
     auto rank = std::make_unique<Rank>(dir);
-    if (!rank->Adopt()) continue;  // restarted or removed once the coordinator sends the desired state
+    if (!rank->Adopt(loop_->now())) continue;  // restarted or removed once the coordinator sends the desired state
     LogInfo("rank adopted", {dir.rank(), {"ended", rank->ended()}});
     relay_->Adopt(dir.rank());
     if (rank->ended()) relay_->RankEnded(dir.rank());
@@ -183,7 +183,11 @@ void Agent::ScheduleTick() {
 
 void Agent::Tick() {
   const Now now = loop_->now();
-  for (const auto& [id, rank] : ranks_) rank->Tick(now);
+  for (const auto& [id, rank] : ranks_) {
+    const bool ended = rank->ended();
+    rank->Tick(now);
+    if (!ended && rank->ended()) relay_->RankEnded(id);
+  }
   Heartbeat();
   SendUpdates();
   Reconcile();
@@ -225,7 +229,7 @@ void Agent::TakeBackDone() {
     const rundir::RankDir dir(options_.run_dir, RankOf(desired.key()));
     if (ranks_.contains(dir.rank()) || !dir.IsDone()) continue;
     auto rank = std::make_unique<Rank>(dir);
-    if (rank->Adopt()) AddRank(std::move(rank));
+    if (rank->Adopt(loop_->now())) AddRank(std::move(rank));
   }
 }
 

@@ -46,6 +46,8 @@ struct AgentOptions {
   bool handover = false;                         // Finish leaves the ranks running for the next daemon
   absl::Duration drain_deadline = absl::Seconds(30);
   absl::Duration kill_grace = absl::Seconds(10);
+  // How long ranks run on while this daemon lives and the coordinator cannot be reached; none: its orphan grace.
+  std::optional<absl::Duration> outage_grace = std::nullopt;
 };
 
 class Agent final : public TrainerHost {
@@ -113,12 +115,15 @@ class Agent final : public TrainerHost {
   void FollowStoreChoice();
   void BelongTo(const std::string& store_id);
   void SendObserved(bool full);
+  std::vector<uint32_t> SlotsOf(const Rank& rank) const;
   // Reports ranks that are to stop but never ran here as stopped.
   void ReportAbsent();
   // Sends changed states, records and logs, as far as the windows allow. `full`: every rank's state.
   void SendUpdates(bool full = false);
   void SendUpdatesLater();  // posts one SendUpdates
   void Heartbeat();
+  // Ranks end when the lease has not been renewed for the orphan grace.
+  void RenewLease();
   void Send(WorkerMessage message);
 
   const AgentOptions options_;
@@ -147,6 +152,7 @@ class Agent final : public TrainerHost {
   absl::Duration detection_ = absl::Seconds(10);
   uint64_t heartbeats_ = 0;
   SteadyTime last_heartbeat_;
+  std::string reported_stuck_;  // the ranks that were reported as stuck
   std::string last_complaint_;  // logged once, not at each attempt
   bool finishing_ = false;
   bool leaving_ = false;

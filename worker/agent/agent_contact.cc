@@ -44,6 +44,8 @@ void Agent::Call() {
   if (foreign_store_) FollowStoreChoice();
   Hello hello;
   hello.set_protocol(kProtocol);
+  hello.set_oldest_protocol(kOldestProtocol);
+  hello.set_term(term_);
   // Without ranks there is nothing to lose, so any coordinator will do.
   if (!ranks_.empty()) hello.set_store_id(store_id_);
   *hello.mutable_node() = node_;
@@ -194,7 +196,27 @@ void Agent::SendObserved(bool full) {
     rank->observed_at = now.steady;
     *observed.add_ranks() = std::move(seen);
   }
-  if (full || observed.ranks_size() > 0) Send(std::move(message));
+  StuckRanks stuck;
+  for (const auto& [id, rank] : ranks_) {
+    const std::string processes = rank->stuck();
+    if (processes.empty()) continue;
+    StuckRank& holder = *stuck.add_ranks();
+    *holder.mutable_key() = KeyOf(id);
+    const std::vector<uint32_t> slots = SlotsOf(*rank);
+    holder.mutable_slots()->Assign(slots.begin(), slots.end());
+    holder.set_processes(processes);
+  }
+  std::string as_text = stuck.SerializeAsString();
+  if (full || as_text != reported_stuck_) *observed.mutable_stuck() = std::move(stuck);
+  reported_stuck_ = std::move(as_text);
+  if (full || observed.ranks_size() > 0 || observed.has_stuck()) Send(std::move(message));
+}
+
+std::vector<uint32_t> Agent::SlotsOf(const Rank& rank) const {
+  if (const LocalRank local = rank.AsLocal(); local.slots.has_value()) return *local.slots;
+  std::vector<uint32_t> all;  // an older daemon started it and did not note which
+  for (const Slot& slot : node_.slots()) all.push_back(slot.index());
+  return all;
 }
 
 void Agent::ReportAbsent() {
@@ -231,7 +253,15 @@ void Agent::SendUpdatesLater() {
   });
 }
 
+void Agent::RenewLease() {
+  const absl::Duration silence = loop_->now().steady - last_contact_;
+  const absl::Duration more = options_.outage_grace.value_or(start_context_.orphan_grace) - start_context_.orphan_grace;
+  const bool in_contact = contact_ == Contact::kWelcomed && loop_->now().steady - answered_ < kInContact;
+  if (in_contact || silence < more) lease_->Renew();
+}
+
 void Agent::Heartbeat() {
+  RenewLease();
   const SteadyTime now = loop_->now().steady;
   if (contact_ == Contact::kNone) return;
   if (now - answered_ >= detection_) {
@@ -239,7 +269,6 @@ void Agent::Heartbeat() {
     return stream_->Break(absl::UnavailableError(absl::StrCat("no answer for ", absl::FormatDuration(detection_))));
   }
   if (contact_ != Contact::kWelcomed) return;
-  if (now - answered_ < kInContact) lease_->Renew();
   if (now - last_heartbeat_ < kHeartbeat) return;
   last_heartbeat_ = now;
   WorkerMessage message;

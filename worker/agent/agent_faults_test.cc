@@ -1,7 +1,10 @@
 // Crashes of the daemon, its coordinator and its shims.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -394,6 +397,72 @@ TEST_F(AgentTest, AnOperatorGivesTheRanksUp) {
     EXPECT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
     EXPECT_TRUE(Eventually([&] { return ReadStoreId(state).value() == after && ReadForeignStore(state).empty(); }));
   }
+}
+
+// Holds a process where it exits, with its memory, until it is let go: as one that waits in the kernel for a disk that
+// does not answer. SIGKILL does not end it.
+class HeldAtExit {
+ public:
+  explicit HeldAtExit(pid_t pid) : pid_(pid) {
+    EXPECT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, PTRACE_O_TRACEEXIT), 0) << std::strerror(errno);
+  }
+  ~HeldAtExit() { LetGo(); }
+  void LetGo() {
+    if (pid_ != 0) ptrace(PTRACE_DETACH, pid_, nullptr, nullptr);
+    pid_ = 0;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+TEST_F(AgentTest, ASlotIsNotFreeBeforeTheKilledTrainerIsGone) {
+  const RankId rank = StartRank("deaf", 0, /*until_step=*/1), next = Id("count");
+  const rundir::Processes processes = ProcessesOf(rank);
+  HeldAtExit held(processes.trainer.pid);
+  Want({StopRequest(rank, false, absl::Milliseconds(200))});
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_TRUE(rundir::IsAlive(processes.trainer)) << "it is held";
+  EXPECT_FALSE(rundir::IsAlive(processes.shim));
+  ASSERT_TRUE(Eventually([&] { return coordinator_.stuck().ranks_size() == 1; }));
+  const StuckRank stuck = coordinator_.stuck().ranks(0);
+  EXPECT_EQ(stuck.key().job(), rank.job.value());
+  ASSERT_EQ(stuck.slots_size(), 1);
+  EXPECT_EQ(stuck.slots(0), 0u);
+  EXPECT_TRUE(absl::StartsWith(stuck.processes(), absl::StrCat("process ", processes.trainer.pid, " (state ")))
+      << stuck.processes();
+  EXPECT_TRUE(absl::StrContains(coordinator_.ExitOf(rank).message(), "it was killed, but does not end: process"))
+      << coordinator_.ExitOf(rank).message();
+
+  // Also for the next daemon, although the coordinator no longer knows the rank.
+  Want({});
+  KillWorker();
+  StartWorker();
+  Want({Run(next, "count")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.full_reports() >= 2 && coordinator_.stuck().ranks_size() == 1; }));
+  absl::SleepFor(absl::Seconds(1));
+  EXPECT_EQ(coordinator_.StateOf(next), RANK_STATE_UNSPECIFIED) << "its slot is not free";
+  held.LetGo();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(next) >= 1; }));
+  EXPECT_EQ(coordinator_.stuck().ranks_size(), 0);
+  ASSERT_TRUE(Eventually([&] { return Dir(rank).IsDone(); }));
+}
+
+TEST_F(AgentTest, RanksOutlastAnOutageThatIsAllowedToLast) {
+  coordinator_.set_orphan_grace(absl::Seconds(1));
+  coordinator_.Serve();
+  StartWorker({"--outage_grace", "inf"});
+  const RankId rank = Id("count");
+  Want({Run(rank, "count")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));
+  const rundir::Processes processes = ProcessesOf(rank);
+  coordinator_.GoAway();
+  absl::SleepFor(absl::Seconds(4));
+  EXPECT_TRUE(rundir::IsAlive(processes.trainer)) << "four times the orphan grace";
+  // The daemon's own end is another matter: nobody would ever end its ranks.
+  KillWorker();
+  EXPECT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok(); }));
+  EXPECT_EQ(Dir(rank).ReadExit()->cause(), RankExit::ORPHANED);
 }
 
 }  // namespace

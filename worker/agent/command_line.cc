@@ -70,6 +70,7 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
     start.argv.insert(start.argv.end(), {"--plugin_roots", absl::StrJoin(context.plugin_roots, ",")});
   }
   start.working_directory = dir.path();
+  start.slots.emplace(assignment.slots().begin(), assignment.slots().end());
   start.orphan_grace = context.orphan_grace;
   start.kill_grace = context.kill_grace;
 

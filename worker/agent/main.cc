@@ -104,6 +104,17 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--handover", flags.agent.handover, "on SIGTERM leave the ranks running for the next daemon");
   AddDuration(app, "--drain_deadline", flags.agent.drain_deadline, "on SIGTERM: how long the ranks may take to stop");
   AddDuration(app, "--kill_grace", flags.agent.kill_grace, "time from SIGTERM to SIGKILL of a trainer");
+  app.add_option_function<std::string>(
+         "--outage_grace",
+         [&flags](const std::string& text) {
+           absl::Duration grace;
+           if (!absl::ParseDuration(text, &grace) || grace <= absl::ZeroDuration()) {
+             throw CLI::ValidationError("--outage_grace", "\"" + text + "\" is no duration: expected 30m, 48h, inf");
+           }
+           flags.agent.outage_grace = grace;
+         },
+         "how long ranks run on while this daemon lives and the coordinator cannot be reached; inf: for ever")
+      ->default_str("the coordinator's --orphan_grace");
   app.add_option("--log_level", flags.log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();

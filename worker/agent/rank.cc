@@ -1,5 +1,7 @@
 #include "worker/agent/rank.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <utility>
 #include <variant>
@@ -15,6 +17,9 @@ namespace {
 constexpr absl::Duration kAttachWait = absl::Seconds(2);
 // How long the shim may take to record the end of a trainer that it kills. A frozen shim never does.
 constexpr absl::Duration kShimPatience = absl::Seconds(5);
+// How long killed processes may take to end, memory to be freed included, before they count as stuck.
+constexpr absl::Duration kEndPatience = absl::Seconds(5);
+constexpr absl::Duration kLookAtStuck = absl::Seconds(1);
 constexpr absl::Duration kDefaultStopDeadline = absl::Seconds(30);
 // Unacknowledged output delays the report of a rank's end for at most this long.
 constexpr absl::Duration kLogWait = absl::Seconds(5);
@@ -50,15 +55,16 @@ RankExit RefineExit(RankExit exit, const Facts& facts, bool stop_requested) {
 
 Rank::Rank(rundir::RankDir dir) : dir_(std::move(dir)), feed_(dir_), stall_detector_(dir_.path()) {}
 
-bool Rank::Adopt() {
+bool Rank::Adopt(Now now) {
+  if (const absl::StatusOr<rundir::Start> start = dir_.ReadStart(); start.ok()) slots_ = start->slots;
   while (true) {
     const auto found = Examine(dir_);
     if (std::holds_alternative<Unspawned>(found)) return false;
     trainer_ran_ = true;
     if (const auto* end = std::get_if<Ended>(&found)) {
-      exit_ = end->exit;
       // Record it for the next daemon. On a full disk the next daemon examines the rank again.
-      if (exit_->cause() == RankExit::VANISHED) dir_.WriteExit(*exit_).IgnoreError();
+      if (end->exit.cause() == RankExit::VANISHED) dir_.WriteExit(end->exit).IgnoreError();
+      Conclude(end->exit, now);
       return true;
     }
     absl::StatusOr<std::unique_ptr<RankProcess>> process = RankProcess::Adopt(std::get<Running>(found).shim);
@@ -69,8 +75,13 @@ bool Rank::Adopt() {
   }
 }
 
+std::string Rank::stuck() const {
+  if (!ended() || (remains_.empty() && process_ == nullptr)) return "";
+  return remains_.empty() ? "muster-step" : Describe(remains_);
+}
+
 LocalRank Rank::AsLocal() const {
-  LocalRank local{id(), ended(), termination_, std::nullopt};
+  LocalRank local{id(), ended(), termination_, slots_, !stuck().empty()};
   if (assignment_.has_value()) local.slots.emplace(assignment_->slots().begin(), assignment_->slots().end());
   return local;
 }
@@ -85,8 +96,35 @@ void Rank::EndWith(RankExit exit, Now now) {
   LogInfo("rank ended", {id(), {"message", exit.message()}});
   exit_ = std::move(exit);
   ended_at_ = now.steady;
-  process_.reset();
   if (commands_ != nullptr) std::exchange(commands_, nullptr)->Close(absl::AbortedError("the rank has ended"));
+}
+
+void Rank::Conclude(RankExit exit, Now now) {
+  remains_ = Remaining(dir_);
+  if (remains_.empty()) return EndWith(std::move(exit), now);
+  concluding_ = std::move(exit);
+  remain_since_ = now.steady;
+  LookAtRemains(now);
+}
+
+void Rank::LookAtRemains(Now now) {
+  if (ended() && now.steady - remains_looked_at_ < kLookAtStuck) return;
+  remains_looked_at_ = now.steady;
+  const bool was_stuck = !stuck().empty();
+  remains_ = Remaining(dir_);
+  for (const rundir::ProcessRow& row : remains_) kill(row.pid, SIGKILL);
+  if (remains_.empty()) {
+    if (was_stuck) LogInfo("the processes of a stuck rank have ended", {id()});
+  } else if (ended() || now.steady - remain_since_ < kEndPatience) {
+    return;
+  }
+  if (!concluding_.has_value()) return;
+  RankExit exit = *std::exchange(concluding_, std::nullopt);
+  if (!remains_.empty()) {
+    LogError("a rank was killed and does not end; its slots are not free", {id(), {"processes", Describe(remains_)}});
+    exit.set_message(absl::StrCat(exit.message(), "; it was killed, but does not end: ", Describe(remains_)));
+  }
+  EndWith(std::move(exit), now);
 }
 
 void Rank::Start(const rundir::Start& start, const std::string& step_binary, Now now) {
@@ -119,8 +157,10 @@ void Rank::Refuse(const absl::Status& why, Now now) {
 
 void Rank::HandleShimEnd(Now now) {
   process_->Reap();
+  process_.reset();
+  if (ended() || concluding_.has_value()) return LookAtRemains(now);
   const auto found = Examine(dir_);
-  if (const auto* end = std::get_if<Ended>(&found)) return EndWith(end->exit, now);
+  if (const auto* end = std::get_if<Ended>(&found)) return Conclude(end->exit, now);
   if (const auto* running = std::get_if<Running>(&found)) {
     // Another shim had the folder already: an earlier daemon was killed while it spawned it.
     absl::StatusOr<std::unique_ptr<RankProcess>> process = RankProcess::Adopt(running->shim);
@@ -160,6 +200,7 @@ void Rank::Kill(Now now) {
 }
 
 void Rank::Tick(Now now) {
+  if (!remains_.empty()) return LookAtRemains(now);
   if (process_ == nullptr) return;
   stall_detector_.Look(now.steady);
   if (const auto& stall = stall_detector_.stall(); stall.has_value()) ReportStep(stall->step);
@@ -178,6 +219,15 @@ void Rank::Tick(Now now) {
     LogError("muster-step does not respond; killing it and its trainer", {id()});
     destroyed_ = true;
     process_->Destroy();
+    remain_since_ = now.steady;
+  }
+  // Usually it has ended by now, and HandleShimEnd was called.
+  if (destroyed_ && now.steady - remain_since_ >= kEndPatience) {
+    RankExit exit;
+    exit.set_cause(RankExit::FAILED);
+    exit.set_signal(SIGKILL);
+    exit.set_message(absl::StrCat("rank ", id().rank, " was killed together with muster-step"));
+    Conclude(std::move(exit), now);
   }
 }
 

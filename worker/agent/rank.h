@@ -18,6 +18,7 @@
 #include "worker/agent/reconcile.h"
 #include "worker/agent/stall_detector.h"
 #include "worker/agent/trainer_server.h"
+#include "worker/rundir/process_table.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::agent {
@@ -31,7 +32,7 @@ class Rank {
   explicit Rank(rundir::RankDir dir);
 
   // Adopts the folder of an earlier daemon. False: no trainer ever ran in it; the rank may be started there.
-  bool Adopt();
+  bool Adopt(Now now);
   // Makes the folder, if it is not there, and spawns the shim. A failure is this rank's end (SPAWN_FAILED).
   void Start(const rundir::Start& start, const std::string& step_binary, Now now);
   // In place of Start: the job may not run here, however often it is tried (REFUSED).
@@ -42,10 +43,13 @@ class Rank {
   // A descriptor that becomes readable when the shim ends; -1: no shim.
   int fd() const { return process_ == nullptr ? -1 : process_->fd(); }
   bool ended() const { return exit_.has_value(); }
+  // It has ended, as far as its job goes, but what it holds is not free: "process 4711 (state D)". Empty: it is.
+  std::string stuck() const;
   Termination termination() const { return termination_; }
   LocalRank AsLocal() const;
 
-  // The shim's descriptor became readable.
+  // The shim's descriptor became readable. The rank ends when all its processes are gone; those that are not are killed
+  // again and again, and after a few seconds it ends as stuck().
   void HandleShimEnd(Now now);
 
   // ---- Termination. Each call advances termination() at least that far; Tick enforces the deadlines. ----
@@ -76,6 +80,9 @@ class Rank {
 
  private:
   void EndWith(RankExit exit, Now now);
+  // With this exit, once its processes are gone or stuck.
+  void Conclude(RankExit exit, Now now);
+  void LookAtRemains(Now now);
   bool HasTable() const { return assignment_->table_sha256().empty() || table_ != nullptr; }
   void SendAssignment(bool with_table);
 
@@ -85,6 +92,10 @@ class Rank {
   std::unique_ptr<RankProcess> process_;
   std::optional<RankExit> exit_;
   SteadyTime ended_at_;
+  std::optional<RankExit> concluding_;           // its exit, as soon as it has ended
+  std::vector<rundir::ProcessRow> remains_;      // that were killed and are still there
+  SteadyTime remain_since_, remains_looked_at_;  // while there are any
+  std::optional<std::vector<uint32_t>> slots_;   // from its folder; none: unknown
   bool trainer_ran_ = false;
   uint64_t reported_step_ = 0;
 

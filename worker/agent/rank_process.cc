@@ -12,6 +12,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/file/read_file.h"
 #include "worker/rundir/log.h"
 #include "worker/rundir/process_table.h"
@@ -56,15 +57,10 @@ bool HasEnvironmentOf(pid_t pid, const rundir::RankDir& dir) {
   return at != std::string::npos && (at == 0 || (*environment)[at - 1] == '\0');
 }
 
-// A trainer dies with its shim, but its child processes may survive.
-void KillLeftovers(const rundir::RankDir& dir, const rundir::Processes& processes) {
-  const absl::StatusOr<std::string> boot = rundir::ReadBootId();
-  if (!boot.ok() || *boot != processes.shim.boot_id || processes.trainer.pid <= 0) return;
-  for (const rundir::ProcessRow& row : rundir::ListProcesses()) {
-    const bool in_its_group = row.session == processes.shim.pid && row.group == processes.trainer.pid &&
-                              row.start_ticks >= processes.trainer.start_ticks;
-    if (in_its_group || HasEnvironmentOf(row.pid, dir)) kill(row.pid, SIGKILL);
-  }
+// Whether it holds nothing any more. The first thread of a process may be a zombie while others still end.
+bool HasEnded(const rundir::ProcessRow& row) {
+  if (row.state == 'X') return true;
+  return row.state == 'Z' && rundir::CountThreads(row.pid) <= 1;
 }
 
 }  // namespace
@@ -132,11 +128,10 @@ std::variant<Unspawned, Running, Ended> Examine(const rundir::RankDir& dir) {
     if (rundir::IsAlive(processes->shim)) return Running{processes->shim};
     exit = dir.ReadExit();  // the shim may have written it just before its end
     if (exit.ok()) return Ended{*std::move(exit)};
-    KillLeftovers(dir, *processes);
     const absl::StatusOr<std::string> boot = rundir::ReadBootId();
     return Vanished(dir, boot.ok() && *boot != processes->shim.boot_id
                              ? "its node was rebooted"
-                             : "its parent muster-step was killed, and the trainer died with it");
+                             : "its parent muster-step was killed, and the trainer with it");
   }
   if (!absl::IsNotFound(processes.status())) return Vanished(dir, std::string(processes.status().message()));
   const absl::StatusOr<rundir::ProcessId> shim = FindShim(dir);
@@ -146,6 +141,36 @@ std::variant<Unspawned, Running, Ended> Examine(const rundir::RankDir& dir) {
     return Examine(dir);
   }
   return Unspawned{};
+}
+
+std::vector<rundir::ProcessRow> Remaining(const rundir::RankDir& dir) {
+  const absl::StatusOr<rundir::Processes> processes = dir.ReadProcesses();
+  const absl::StatusOr<std::string> boot = rundir::ReadBootId();
+  std::vector<rundir::ProcessRow> remaining;
+  if (!processes.ok() || !boot.ok() || *boot != processes->shim.boot_id) return remaining;
+  const auto is = [](const rundir::ProcessRow& row, const rundir::ProcessId& process) {
+    return process.pid > 0 && row.pid == process.pid && row.start_ticks == process.start_ticks;
+  };
+  for (const rundir::ProcessRow& row : rundir::ListProcesses()) {
+    const rundir::ProcessId& trainer = processes->trainer;
+    const bool in_its_group = trainer.pid > 0 && row.session == processes->shim.pid && row.group == trainer.pid &&
+                              row.start_ticks >= trainer.start_ticks;
+    const bool its = is(row, processes->shim) || is(row, trainer) || in_its_group || HasEnvironmentOf(row.pid, dir);
+    if (its && !HasEnded(row)) remaining.push_back(row);
+  }
+  return remaining;
+}
+
+std::string Describe(const std::vector<rundir::ProcessRow>& processes) {
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> names;
+  for (const rundir::ProcessRow& row : processes) {
+    if (names.size() == kNamed) break;
+    names.push_back(absl::StrCat(row.pid, " (state ", std::string(1, row.state), ")"));
+  }
+  const size_t more = processes.size() - names.size();
+  return absl::StrCat(processes.size() == 1 ? "process " : "processes ", absl::StrJoin(names, ", "),
+                      more == 0 ? "" : absl::StrCat(" and ", more, " more"));
 }
 
 bool BelongsTo(pid_t pid, const rundir::RankDir& dir) {

@@ -6,10 +6,12 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/job.pb.h"
+#include "worker/rundir/process_table.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::agent {
@@ -52,6 +54,12 @@ struct Ended {
   RankExit exit;  // VANISHED if there is no exit record
 };
 std::variant<Unspawned, Running, Ended> Examine(const rundir::RankDir& dir);
+
+// The processes of a rank that are still there: its shim, its trainer and what those started. Without those that have
+// ended and only wait to be reaped.
+std::vector<rundir::ProcessRow> Remaining(const rundir::RankDir& dir);
+// "process 4711 (state D)" or "processes 4711 (state D), 4712 (state t)"; at most three are named.
+std::string Describe(const std::vector<rundir::ProcessRow>& processes);
 
 // Whether process `pid` is the rank's trainer, or was started below its shim.
 bool BelongsTo(pid_t pid, const rundir::RankDir& dir);

@@ -17,7 +17,7 @@ std::map<RankId, Goal> Goals(const Desired& desired) {
 // Whether another rank runs, or may run, on one of the slots.
 bool SlotsBusy(const Assignment& assignment, const std::vector<LocalRank>& local) {
   return std::any_of(local.begin(), local.end(), [&](const LocalRank& here) {
-    if (here.ended) return false;
+    if (here.ended && !here.stuck) return false;
     if (!here.slots.has_value()) return true;
     return std::any_of(here.slots->begin(), here.slots->end(), [&](uint32_t slot) {
       return std::find(assignment.slots().begin(), assignment.slots().end(), slot) != assignment.slots().end();
@@ -52,7 +52,7 @@ std::vector<Operation> Reconcile(const Desired& desired, const std::vector<Local
     if (found != goals.end()) goals.erase(found);
     if (goal == Goal::kNone && circumstances.fresh) {
       if (here.ended) {
-        operations.push_back({Operation::kFinish, here.rank});
+        if (!here.stuck) operations.push_back({Operation::kFinish, here.rank});
       } else if (here.termination != Termination::kKill) {
         operations.push_back({Operation::kKill, here.rank});
       }

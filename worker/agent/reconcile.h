@@ -24,6 +24,7 @@ struct LocalRank {
   Termination termination = Termination::kNone;
   // The slots it runs on; none: unknown (an earlier daemon started it, and it is stopping).
   std::optional<std::vector<uint32_t>> slots = std::vector<uint32_t>();
+  bool stuck = false;  // it has ended, but its processes do not, so its slots are not free
 };
 
 struct Operation {
@@ -31,7 +32,7 @@ struct Operation {
     kStart,   // make its folder and spawn it
     kStop,    // as its Stop, or the daemon's own end, says
     kKill,    // it is not in the desired state
-    kFinish,  // it has ended, and the coordinator knows
+    kFinish,  // it has ended, its processes too, and the coordinator knows
   };
   Kind kind;
   RankId rank;

@@ -15,7 +15,7 @@ constexpr Circumstances kDraining{true, true};
 RankId Id(uint32_t rank) { return {JobId("a"), 1, rank}; }
 
 enum class Want { kAbsent, kRun, kStop };
-enum class Here { kAbsent, kAlive, kStopping, kBeingKilled, kEnded };
+enum class Here { kAbsent, kAlive, kStopping, kBeingKilled, kEnded, kStuck };
 
 Desired Wanted(std::vector<Want> wants) {
   Desired desired;
@@ -37,6 +37,7 @@ std::vector<LocalRank> Local(std::vector<Here> here) {
     if (here[i] == Here::kStopping) local.push_back({id, false, Termination::kStop});
     if (here[i] == Here::kBeingKilled) local.push_back({id, false, Termination::kKill});
     if (here[i] == Here::kEnded) local.push_back({id, true, Termination::kNone});
+    if (here[i] == Here::kStuck) local.push_back({id, true, Termination::kKill, std::vector<uint32_t>(), true});
   }
   return local;
 }
@@ -55,6 +56,9 @@ TEST(Reconcile, Table) {
       {Want::kRun, Here::kStopping, {}, {}, {}},
       {Want::kRun, Here::kBeingKilled, {}, {}, {}},
       {Want::kRun, Here::kEnded, {}, {}, {}},  // reported, never started again
+      {Want::kRun, Here::kStuck, {}, {}, {}},
+      {Want::kAbsent, Here::kStuck, {}, {}, {}},  // finished once its processes are gone
+      {Want::kStop, Here::kStuck, {}, {}, {}},
       {Want::kStop, Here::kAbsent, {}, {}, {}},
       {Want::kStop, Here::kAlive, {kStop}, {kStop}, {kStop}},
       {Want::kStop, Here::kStopping, {}, {}, {}},

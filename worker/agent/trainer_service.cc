@@ -136,7 +136,7 @@ void HostGate::Post(std::function<void(TrainerHost*)> callback) {
 grpc::ServerWriteReactor<Command>* TrainerService::Attach(grpc::CallbackServerContext* context,
                                                           const AttachRequest* request) {
   absl::Status status = callers_->Check(context->peer(), request->key());
-  if (status.ok()) status = rpc::CheckVersion(request->protocol(), request->version());
+  if (status.ok()) status = rpc::CheckVersion({request->protocol(), request->oldest_protocol()}, request->version());
   return Commands::Start(gate_, RankOf(request->key()), status);
 }
 

@@ -13,6 +13,8 @@ std::string WorkerPage(const WorkerView& view, const Node& node) {
              static_cast<double>(view.ranks_running));
   page.Gauge("muster_worker_ranks_ended", "Ended ranks with unacknowledged records or output.",
              static_cast<double>(view.ranks_ended));
+  page.Gauge("muster_worker_ranks_stuck", "Ranks that were killed and whose processes do not end.",
+             static_cast<double>(view.ranks_stuck));
   page.Gauge("muster_worker_slots", "Slots of this node.", node.slots_size());
   page.Begin("muster_worker_slot_memory_bytes", Kind::kGauge, "Memory of a slot.");
   for (const Slot& slot : node.slots()) {

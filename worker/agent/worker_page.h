@@ -13,6 +13,7 @@ namespace muster::agent {
 struct WorkerView {
   uint64_t ranks_running = 0;  // with running processes
   uint64_t ranks_ended = 0;    // ended, with unacknowledged records or output
+  uint64_t ranks_stuck = 0;    // killed, but their processes do not end
   bool connected = false;
   bool foreign_store = false;      // the coordinator has another store than the ranks here
   absl::Duration contact_age;      // since the coordinator's last message, or since the start

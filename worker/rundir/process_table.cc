@@ -29,6 +29,14 @@ absl::StatusOr<ProcessRow> ReadProcess(pid_t pid) {
   return row;
 }
 
+size_t CountThreads(pid_t pid) {
+  size_t count = 0;
+  std::error_code error;
+  std::filesystem::directory_iterator it(absl::StrCat("/proc/", pid, "/task"), error);
+  for (const std::filesystem::directory_iterator end; !error && it != end; it.increment(error)) ++count;
+  return count;
+}
+
 std::vector<ProcessRow> ListProcesses() {
   std::vector<ProcessRow> rows;
   std::error_code error;

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct ProcessRow {
 
 // NotFound: no such process.
 absl::StatusOr<ProcessRow> ReadProcess(pid_t pid);
+
+// Threads of a process that have not been reaped, zombies included; 0: there is no such process.
+size_t CountThreads(pid_t pid);
 
 // All current processes, in no order.
 std::vector<ProcessRow> ListProcesses();

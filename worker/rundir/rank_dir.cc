@@ -120,11 +120,13 @@ absl::Status RankDir::Create(const Start& start) const {
   }
   const std::string file = path_ + "/start.json";
   if (access(file.c_str(), F_OK) == 0) return absl::AlreadyExistsError(absl::StrCat(file, " is there already"));
-  return WriteJson(file, {{"argv", start.argv},
-                          {"environment", start.environment},
-                          {"working_directory", start.working_directory},
-                          {"orphan_grace", absl::FormatDuration(start.orphan_grace)},
-                          {"kill_grace", absl::FormatDuration(start.kill_grace)}});
+  json value = {{"argv", start.argv},
+                {"environment", start.environment},
+                {"working_directory", start.working_directory},
+                {"orphan_grace", absl::FormatDuration(start.orphan_grace)},
+                {"kill_grace", absl::FormatDuration(start.kill_grace)}};
+  if (start.slots.has_value()) value["slots"] = *start.slots;
+  return WriteJson(file, value);
 }
 
 absl::StatusOr<Start> RankDir::ReadStart() const {
@@ -135,6 +137,7 @@ absl::StatusOr<Start> RankDir::ReadStart() const {
   Start start{fields.Get<std::vector<std::string>>("argv"), fields.Get<std::vector<std::string>>("environment"),
               fields.Get<std::string>("working_directory"), fields.GetDuration("orphan_grace"),
               fields.GetDuration("kill_grace")};
+  if (value->contains("slots")) start.slots = fields.Get<std::vector<uint32_t>>("slots");
   if (absl::Status status = fields.Check(file); !status.ok()) return status;
   return start;
 }

@@ -56,6 +56,8 @@ struct Start {
   std::string working_directory;
   absl::Duration orphan_grace = absl::Minutes(30);
   absl::Duration kill_grace = absl::Seconds(10);  // SIGTERM to SIGKILL
+  // Of the node, that the rank has. None: written by an older worker.
+  std::optional<std::vector<uint32_t>> slots = std::nullopt;
 };
 
 struct Processes {

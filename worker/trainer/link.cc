@@ -76,6 +76,7 @@ absl::Status Link::State::Attach(bool& got_command) {
   AttachRequest request;
   *request.mutable_key() = options.key;
   request.set_protocol(kProtocol);
+  request.set_oldest_protocol(kOldestProtocol);
   request.set_version(kVersion);
   const auto reader = stub->Attach(&context, request);
   Command command;

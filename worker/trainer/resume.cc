@@ -170,33 +170,65 @@ absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, 
   return absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", absl::StrJoin(causes, "; ")));
 }
 
+// Whole checkpoints of earlier generations of this job that the coordinator does not know, newest first.
+std::vector<std::string> Unpublished(const Assignment& assignment, const std::vector<std::string>& published) {
+  const std::string& path = assignment.spec().train().checkpoint().path();
+  std::vector<std::string> folders;
+  for (const checkpoint::StepName& step : checkpoint::List(path)) {
+    std::string folder = absl::StrCat(path, "/", step.Directory());
+    const bool known = std::find(published.begin(), published.end(), folder) != published.end();
+    if (!known && step.generation < assignment.key().generation()) folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+// The first few of the folders that rank 0 sees: another job may still be writing there.
+absl::StatusOr<std::vector<std::string>> SameOnAllRanks(std::vector<std::string> folders, const Assignment& assignment,
+                                                        collectives::Group* world,
+                                                        collectives::KeyValue& rendezvous) {
+  if (folders.size() > kOthersTried) folders.resize(kOthersTried);
+  if (world == nullptr) return folders;
+  if (assignment.key().rank() == 0) {
+    if (absl::Status status = rendezvous.Set(kFolders, absl::StrJoin(folders, "\n")); !status.ok()) return status;
+    return folders;
+  }
+  const absl::StatusOr<std::string> list = rendezvous.Wait(kFolders, CollectiveDeadline(assignment));
+  if (!list.ok()) return list.status();
+  return absl::StrSplit(*list, '\n', absl::SkipEmpty());
+}
+
 }  // namespace
 
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
-                               const strategies::Layout& layout, engine::Engine& engine, OuterState* outer) {
-  return FirstWhole(Candidates(assignment), CheckOwn, assignment, world, layout, engine, outer);
+                               collectives::KeyValue& rendezvous, const strategies::Layout& layout,
+                               engine::Engine& engine, OuterState* outer) {
+  const std::vector<std::string> published = Candidates(assignment);
+  absl::StatusOr<Resumed> resumed = FirstWhole(published, CheckOwn, assignment, world, layout, engine, outer);
+  if (!absl::IsDataLoss(resumed.status())) return resumed;
+  // A coordinator whose store was restored from a backup knows only checkpoints that were replaced by newer ones.
+  const absl::StatusOr<std::vector<std::string>> unpublished =
+      SameOnAllRanks(Unpublished(assignment, published), assignment, world, rendezvous);
+  if (!unpublished.ok()) return unpublished.status();
+  if (unpublished->empty()) return resumed;
+  LogError(
+      "none of the checkpoints that the coordinator knows is left; resuming from one that it does not know: was its "
+      "store restored from a backup?",
+      {{"error", resumed.status()}});
+  return FirstWhole(*unpublished, CheckOwn, assignment, world, layout, engine, outer);
 }
 
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,
                                     collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                     engine::Engine& engine) {
   const std::string& path = assignment.spec().train().checkpoint().resume_from();
-  // The other job may still be writing, so all ranks use the list that rank 0 reads.
-  std::vector<std::string> newest = checkpoint::StepFolders(path);
-  if (newest.size() > kOthersTried) newest.resize(kOthersTried);
-  std::string folders = absl::StrJoin(newest, "\n");
-  if (world != nullptr && assignment.key().rank() == 0) {
-    if (absl::Status status = rendezvous.Set(kFolders, folders); !status.ok()) return status;
-  } else if (world != nullptr) {
-    absl::StatusOr<std::string> folder_list = rendezvous.Wait(kFolders, CollectiveDeadline(assignment));
-    if (!folder_list.ok()) return folder_list.status();
-    folders = *std::move(folder_list);
-  }
-  if (folders.empty()) {
+  const absl::StatusOr<std::vector<std::string>> folders =
+      SameOnAllRanks(checkpoint::StepFolders(path), assignment, world, rendezvous);
+  if (!folders.ok()) return folders.status();
+  if (folders->empty()) {
     return absl::NotFoundError(absl::StrCat("checkpoint.resume_from: ", path, " is no checkpoint and holds none",
                                             assignment.key().rank() == 0 ? "" : " as rank 0 sees it"));
   }
-  return FirstWhole(absl::StrSplit(folders, '\n'), CheckOther, assignment, world, layout, engine, nullptr);
+  return FirstWhole(*folders, CheckOther, assignment, world, layout, engine, nullptr);
 }
 
 }  // namespace muster::trainer
