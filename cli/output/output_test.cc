@@ -86,11 +86,12 @@ TEST(Format, Times) {
 }
 
 TEST(Format, TextOfOthersCannotMoveTheCursor) {
-  EXPECT_EQ(OneLine("a\x1b[2Jb\nc\td\r\x7f"), "a?[2Jb c d??");
+  EXPECT_EQ(OneLine("a\x1b[2Jb\nc\td\r\x7f"), "a\\x1b[2Jb c d\\x0d\\x7f");
   EXPECT_EQ(OneLine("\xc2\x9b"
                     "31m ä"),
-            "?31m ä");
-  EXPECT_EQ(Lines("a\r\nb\tc\x07"), "a\nb\tc?");
+            "\\x9b31m ä");
+  EXPECT_EQ(Lines("a\r\nb\tc\x07"), "a\nb\tc\\x07");
+  EXPECT_EQ(OneLine("byte \x9b[2J, reversed \xe2\x80\xae"), "byte \\x9b[2J, reversed \\u202e");
   EXPECT_EQ(Cut("schön hier", 6, true), "schön…");
   EXPECT_EQ(Cut("schön hier", 6, false), "schön~");
   EXPECT_EQ(Cut("kurz", 6, true), "kurz");

@@ -67,7 +67,13 @@ absl::Status Instruments::Serve(const std::string& address, Loop* loop) {
     if (snapshot.wait_for(kPagePatience) != std::future_status::ready) {
       return absl::UnavailableError("the event loop does not answer: the disk of the store may be slow");
     }
-    return metrics::CoordinatorPage(snapshot.get(), measures_);
+    metrics::Snapshot taken_now = snapshot.get();
+    if (const FrontDoor* door = door_; door != nullptr) {
+      const FrontDoor::Counts counts = door->counts();
+      taken_now.connections = {{"known", counts.known}, {"unknown", counts.unknown}};
+      taken_now.refused_connections = counts.refused;
+    }
+    return metrics::CoordinatorPage(taken_now, measures_);
   };
   absl::StatusOr<std::unique_ptr<MetricsEndpoint>> endpoint = MetricsEndpoint::Start(address, page);
   if (!endpoint.ok()) return endpoint.status();

@@ -9,12 +9,14 @@
 
 #include <grpcpp/support/server_interceptor.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/metrics/endpoint.h"
+#include "coordinator/daemon/front_door.h"
 #include "coordinator/daemon/tensorboard_writer.h"
 #include "coordinator/metrics/measures.h"
 #include "coordinator/server/loop.h"
@@ -26,6 +28,8 @@ class Instruments final : public LoopObserver {
   // Called before the first request to the loop: from now on writes the TensorBoard folder of `loop`. Errors as
   // TensorBoardLog::Open.
   absl::Status WriteTensorBoard(const std::string& folder, Loop* loop);
+  // Its counts are part of the page. Outlives this object's endpoint.
+  void WatchConnections(const FrontDoor* door) { door_ = door; }
   // Serves GET /metrics. Errors as MetricsEndpoint::Start.
   absl::Status Serve(const std::string& address, Loop* loop);
   // The address of /metrics, with the actual port; empty: not served.
@@ -41,9 +45,11 @@ class Instruments final : public LoopObserver {
   void TurnEnded(absl::Duration took) override { measures_.ObserveTurn(took); }
   void Committed(absl::Duration took, const std::vector<StateEvent>& events, const core::Core& core) override;
   void Forgot(const JobId& job) override;
+  void Dropped(uint64_t items) override { measures_.CountDropped(items); }
 
  private:
   metrics::Measures measures_;
+  std::atomic<const FrontDoor*> door_ = nullptr;
   std::unique_ptr<TensorBoardWriter> writer_;
   std::unique_ptr<MetricsEndpoint> endpoint_;
 };

@@ -26,6 +26,7 @@
 #include "common/rpc/rpc.h"
 #include "common/tls/trust_folder.h"
 #include "coordinator/daemon/address.h"
+#include "coordinator/daemon/front_door.h"
 #include "coordinator/daemon/instruments.h"
 #include "coordinator/rpc/admin.h"
 #include "coordinator/rpc/call.h"
@@ -33,6 +34,7 @@
 #include "coordinator/rpc/nodes.h"
 #include "coordinator/rpc/trust.h"
 #include "coordinator/rpc/workers.h"
+#include "coordinator/server/fatal.h"
 
 namespace muster::server {
 namespace {
@@ -42,6 +44,7 @@ constexpr int kMaxReceivedBytes = 8 << 20;  // a worker's full report of thousan
 constexpr int kMaxSentBytes = 16 << 20;
 constexpr int kMaxMetadataBytes = 16 << 10;
 constexpr int kMaxStreamsPerConnection = 4096;
+constexpr int kHandshakeMilliseconds = 10'000;
 constexpr size_t kMaxMemoryBytes = size_t{1} << 30;          // of gRPC's buffers
 constexpr auto kShutdownDeadline = std::chrono::seconds(1);  // idle clients close their connections slowly
 
@@ -88,8 +91,7 @@ void SetLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder.SetResourceQuota(grpc::ResourceQuota("coordinator").Resize(kMaxMemoryBytes));
-  // By default gRPC lets two servers share a port, and with it the clients.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
   rpc::AllowKeepalive(builder);
   // Only reflection uses the synchronous API.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
@@ -140,6 +142,7 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const tls::Trust& trust) 
 struct Server::Parts {
   std::optional<FileLock> state_lock;
   std::vector<FileLock> socket_locks;
+  std::unique_ptr<FrontDoor> door;  // its acceptors outlive the server
   Instruments instruments;
   std::unique_ptr<Loop> loop;
   std::unique_ptr<rpc::Authority> authority;  // null: there is none
@@ -212,7 +215,6 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& requested) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(builder);
-  std::vector<int> ports(requested.size(), 0);
   for (size_t i = 0; i < requested.size(); ++i) {
     if (!requested[i].socket_path.empty()) {
       absl::StatusOr<FileLock> lock = PrepareSocket(requested[i].socket_path);
@@ -221,23 +223,20 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& requested) {
       sockets.push_back(requested[i].socket_path);
     }
     const bool encrypted = authority != nullptr && requested[i].socket_path.empty();
-    builder.AddListeningPort(
-        requested[i].text, encrypted ? CredentialsOf(authority->trust) : grpc::InsecureServerCredentials(), &ports[i]);
+    const absl::StatusOr<int> port =
+        door->Open(requested[i], builder,
+                   encrypted ? CredentialsOf(authority->trust) : grpc::InsecureServerCredentials());
+    if (!port.ok()) return port.status();
+    const std::string& text = requested[i].text;
+    addresses.push_back(requested[i].socket_path.empty() ? absl::StrCat(text.substr(0, text.rfind(':') + 1), *port)
+                                                         : text);
   }
   builder.RegisterService(jobs.get()).RegisterService(nodes.get());
   builder.RegisterService(admin.get()).RegisterService(workers.get()).RegisterService(trust.get());
   builder.experimental().SetInterceptorCreators(instruments.CallCounters());
   server = builder.BuildAndStart();
-  for (size_t i = 0; i < requested.size(); ++i) {
-    if (server == nullptr || ports[i] == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", requested[i].text,
-                                                 requested.size() > 1 ? " or another of the addresses" : "",
-                                                 "; is the port in use? `ss -ltnp` shows the process"));
-    }
-    const std::string& text = requested[i].text;
-    addresses.push_back(requested[i].socket_path.empty() ? absl::StrCat(text.substr(0, text.rfind(':') + 1), ports[i])
-                                                         : text);
-  }
+  if (server == nullptr) return absl::InternalError("gRPC could not start a server");
+  door->Start();
   return absl::OkStatus();
 }
 
@@ -256,16 +255,21 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     parts->instruments.Stop();
     return status;
   }
+  parts->door = std::make_unique<FrontDoor>(options.connections, clock, [](const absl::Status& why) {
+    EndProcess("accepting connections", why);
+  });
+  parts->instruments.WatchConnections(parts->door.get());
   parts->gate =
       std::make_unique<rpc::Gate>(rpc::Principal{NameOfThisUser(), rpc::Role::kLocal, {}, {}}, std::move(tokens),
-                                  parts->authority == nullptr ? nullptr : parts->authority->records.get(), clock);
+                                  parts->authority == nullptr ? nullptr : parts->authority->records.get(), clock,
+                                  [door = parts->door.get()](const std::string& peer) { door->Known(peer); });
   parts->jobs = std::make_unique<rpc::JobsService>(rpc::JobsService::Options{options.state_dir,
                                                                              options.min_free_bytes,
                                                                              {options.max_ranks, options.core.timeouts},
                                                                              options.tensorboard_dir},
                                                    parts->gate.get(), parts->loop.get());
   parts->nodes = std::make_unique<rpc::NodesService>(parts->gate.get(), parts->loop.get());
-  parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, parts->gate.get(), parts->loop.get());
+  parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, options.min_free_bytes, parts->gate.get(), parts->loop.get());
   parts->workers = std::make_unique<rpc::WorkersService>(parts->gate.get(), parts->loop.get());
   parts->trust =
       std::make_unique<rpc::TrustService>(parts->authority.get(), clock, parts->gate.get(), parts->loop.get());
@@ -287,6 +291,7 @@ void Server::Shutdown() {
   if (parts_->server != nullptr) {
     parts_->server->GetHealthCheckService()->Shutdown();
     parts_->loop->Drain();
+    parts_->door->Stop();
     parts_->server->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
     parts_->server->Wait();
     parts_->server.reset();

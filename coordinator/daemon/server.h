@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "coordinator/daemon/front_door.h"
 #include "coordinator/server/loop.h"
 
 namespace muster::server {
@@ -32,6 +33,7 @@ struct ServerOptions {
   WorkerSessions::Options workers;
   PlanPool::Options plans;
   store::HistoryLimits history;
+  FrontDoor::Limits connections;
 };
 
 class Server {

@@ -141,6 +141,8 @@ void Measures::WriteTo(Exposition& page) const {
   page.Begin("muster_loop_turn_seconds", Kind::kHistogram, "Time for a turn of the event loop, its commit included.");
   page.Add(turn_.Read());
   const MutexLock lock(mutex_);
+  page.Counter("muster_history_dropped_total", "Metrics and pieces of logs that were dropped on a full disk.",
+               static_cast<double>(dropped_));
   page.Counter("muster_generations_started_total", "Generations that were started.",
                static_cast<double>(generations_started_));
   page.Begin("muster_generations_ended_total", Kind::kCounter, "Generations that ended, by reason.");
@@ -184,6 +186,11 @@ std::string CoordinatorPage(const Snapshot& snapshot, const Measures& measures) 
   WriteLinks(snapshot.nodes, page);
   page.Gauge("muster_watch_streams", "Readers of the stream of events, metrics and logs.",
              static_cast<double>(snapshot.watch_streams));
+  page.Begin("muster_connections", Kind::kGauge, "Open connections; unknown ones have not made an admitted call yet.");
+  for (const auto& [kind, count] : snapshot.connections) page.Add({{"kind", kind}}, static_cast<double>(count));
+  page.Counter("muster_connections_refused_total",
+               "Connections that were refused or closed: over a limit, out of descriptors, or unknown for too long.",
+               static_cast<double>(snapshot.refused_connections));
   WriteJobs(snapshot, page);
   measures.WriteTo(page);
   return page.Take();

@@ -30,6 +30,12 @@ class Measures {
   // Counts a finished call. `method`: "/muster.v1.Jobs/Submit", `code`: "OK", "NOT_FOUND".
   void CountCall(const std::string& method, const std::string& code);
 
+  // Metrics and log chunks that were dropped because the disk is full.
+  void CountDropped(uint64_t items) {
+    const MutexLock lock(mutex_);
+    dropped_ += items;
+  }
+
   void WriteTo(Exposition& page) const;
 
  private:
@@ -38,6 +44,7 @@ class Measures {
   Histogram queue_wait_;
 
   mutable Mutex mutex_;
+  uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t generations_started_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<EndReason, uint64_t> generations_ended_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::string>, uint64_t> calls_ ABSL_GUARDED_BY(mutex_);
@@ -50,6 +57,8 @@ struct Snapshot {
   std::vector<Node> nodes;
   std::map<std::string, MetricPoint> last;  // by job: the newest value of each series
   size_t watch_streams = 0;
+  std::map<std::string, size_t> connections;  // by whether a call of theirs was admitted
+  uint64_t refused_connections = 0;           // so far
 };
 
 // The /metrics page. A job has series only while it runs.

@@ -2,6 +2,7 @@
 
 #include "common/rpc/rpc.h"
 #include "common/version.h"
+#include "coordinator/rpc/free_space.h"
 
 namespace muster::rpc {
 
@@ -15,6 +16,7 @@ grpc::ServerUnaryReactor* AdminService::Version(grpc::CallbackServerContext* con
   reply->set_protocol(kProtocol);
   reply->set_oldest_protocol(kOldestProtocol);
   reply->set_state_directory(state_dir_);
+  reply->set_no_new_jobs(std::string(CheckFreeSpace(state_dir_, min_free_bytes_).message()));
   return EndWith(absl::OkStatus(), *context);
 }
 

@@ -1,6 +1,7 @@
 // The service muster.v1.Admin. Thread-safe. `gate` and `loop` outlive it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -12,8 +13,8 @@ namespace muster::rpc {
 
 class AdminService final : public Admin::CallbackService {
  public:
-  AdminService(std::string state_dir, const Gate* gate, server::Loop* loop)
-      : state_dir_(std::move(state_dir)), gate_(gate), loop_(loop) {}
+  AdminService(std::string state_dir, uint64_t min_free_bytes, const Gate* gate, server::Loop* loop)
+      : state_dir_(std::move(state_dir)), min_free_bytes_(min_free_bytes), gate_(gate), loop_(loop) {}
 
   grpc::ServerUnaryReactor* Version(grpc::CallbackServerContext* context, const VersionRequest* request,
                                     VersionReply* reply) override;
@@ -22,6 +23,7 @@ class AdminService final : public Admin::CallbackService {
 
  private:
   const std::string state_dir_;
+  const uint64_t min_free_bytes_;
   const Gate* const gate_;
   server::Loop* const loop_;
 };

@@ -32,6 +32,7 @@ absl::StatusOr<Principal> Gate::Admit(const grpc::ServerContextBase& context, st
   if (!caller.ok()) return caller;
   if (absl::Status status = CheckVersion(context); !status.ok()) return status;
   if (absl::Status status = Authorize(*caller, method, {}); !status.ok()) return status;
+  admitted_(context.peer());
   return caller;
 }
 

@@ -1,6 +1,7 @@
 // What every method checks first: the client's version, the caller, and the caller's permission.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,9 +23,15 @@ namespace muster::rpc {
 // Thread-safe.
 class Gate {
  public:
-  // `records`: null if this coordinator has no authority. It and `clock` outlive the gate.
-  Gate(Principal local, std::optional<Tokens> tokens, const TrustRecords* records, const Clock* clock)
-      : local_(std::move(local)), tokens_(std::move(tokens)), records_(records), clock_(clock) {}
+  // `records`: null if this coordinator has no authority. It and `clock` outlive the gate. `admitted` is called with the
+  // peer of each admitted call, on gRPC's threads.
+  Gate(Principal local, std::optional<Tokens> tokens, const TrustRecords* records, const Clock* clock,
+       std::function<void(const std::string& peer)> admitted)
+      : local_(std::move(local)),
+        tokens_(std::move(tokens)),
+        records_(records),
+        clock_(clock),
+        admitted_(std::move(admitted)) {}
 
   // FailedPrecondition: the client's version does not match. Unauthenticated, PermissionDenied.
   absl::StatusOr<Principal> Admit(const grpc::ServerContextBase& context, std::string_view method) const;
@@ -38,6 +45,7 @@ class Gate {
   const std::optional<Tokens> tokens_;
   const TrustRecords* const records_;
   const Clock* const clock_;
+  const std::function<void(const std::string& peer)> admitted_;
 };
 
 // A unary call that finishes with `status`.

@@ -1,7 +1,5 @@
 #include "coordinator/rpc/jobs.h"
 
-#include <sys/statvfs.h>
-
 #include <algorithm>
 #include <map>
 #include <random>
@@ -11,9 +9,9 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "common/bytes.h"
 #include "common/rpc/rpc.h"
 #include "coordinator/rpc/checkpoint_call.h"
+#include "coordinator/rpc/free_space.h"
 #include "coordinator/rpc/plan_call.h"
 #include "coordinator/rpc/trace_call.h"
 #include "coordinator/rpc/watch_stream.h"
@@ -119,16 +117,6 @@ std::string FreeSuffix(const core::Core& core, const std::string& name) {
 
 }  // namespace
 
-absl::Status JobsService::CheckFreeSpace() const {
-  struct statvfs info {};
-  if (statvfs(options_.state_dir.c_str(), &info) != 0) return absl::OkStatus();  // the commit reports the error
-  const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
-  if (free >= options_.min_free_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "no new jobs: the coordinator's disk at ", options_.state_dir, " has ", FormatBytes(free), " free, less than ",
-      FormatBytes(options_.min_free_bytes), "; make room there, or delete ended jobs"));
-}
-
 grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* context, const SubmitRequest* request,
                                               SubmitReply* reply) {
   absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Submit");
@@ -138,7 +126,9 @@ grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* conte
   }
   const absl::StatusOr<JobSpec> resolved = ResolveSpec(options_.limits, request->spec());
   if (!resolved.ok()) return EndWith(resolved.status(), *context);
-  if (absl::Status status = CheckFreeSpace(); !status.ok()) return EndWith(status, *context);
+  if (absl::Status status = CheckFreeSpace(options_.state_dir, options_.min_free_bytes); !status.ok()) {
+    return EndWith(status, *context);
+  }
 
   PlanCall::Question question{.resolved = *resolved, .assumptions = {}, .whole = true, .user = caller->name};
   const auto answer = [=, this, owner = caller->name](const PlanCall::Found& found, PlanCall* call) {

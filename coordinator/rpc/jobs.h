@@ -53,7 +53,6 @@ class JobsService final : public Jobs::CallbackService {
   template <typename Event, typename Reply>
   grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method,
                                    const std::string& job, Reply* reply);
-  absl::Status CheckFreeSpace() const;
 
   const Options options_;
   const Gate* const gate_;

@@ -151,11 +151,37 @@ void Ledger::Stage(const RankId& rank, const store::Acknowledged& input) {
   staged.log_offset = std::max(staged.log_offset, input.log_offset);
 }
 
+Ledger::Series Ledger::SeriesOf(const store::HistoryItem& item) {
+  const auto* chunk = std::get_if<LogChunk>(&item.body);
+  if (chunk == nullptr) return {item.job, std::nullopt};
+  return {item.job, std::pair(chunk->generation(), chunk->rank())};
+}
+
 absl::Status Ledger::Flush() {
   if (staged() == 0) return absl::OkStatus();
-  for (store::HistoryItem& item : staged_items_) item.sequence = ++last_sequence_;
+  std::map<Series, Dropped> gaps = gaps_;
+  for (store::HistoryItem& item : staged_items_) {
+    item.sequence = ++last_sequence_;
+    const auto gap = gaps.find(SeriesOf(item));
+    if (gap == gaps.end()) continue;
+    item.dropped = gap->second.items;
+    item.dropped_through = gap->second.through;
+    gaps.erase(gap);
+  }
   const StoredInput input(staged_input_.begin(), staged_input_.end());
-  if (absl::Status status = history_->Append(staged_items_, input); !status.ok()) return status;
+  const absl::Status status = history_->Append(staged_items_, input);
+  if (status.ok()) {
+    gaps_ = std::move(gaps);
+  } else if (absl::IsResourceExhausted(status)) {
+    for (const store::HistoryItem& item : staged_items_) {
+      Dropped& gap = gaps_[SeriesOf(item)];
+      ++gap.items;
+      gap.through = item.sequence;
+    }
+    dropped_ += staged_items_.size();
+  } else {
+    return status;
+  }
   stored_input_.insert(stored_input_.end(), input.begin(), input.end());
   changed_jobs_.merge(staged_jobs_);
   staged_items_.clear();

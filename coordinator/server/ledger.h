@@ -94,7 +94,10 @@ class Ledger {
   // How far a rank's input will be stored once everything that is staged is flushed.
   void Stage(const RankId& rank, const store::Acknowledged& input);
   size_t staged() const { return staged_items_.size() + staged_input_.size(); }
+  // History items that were dropped because the disk was full. A Gap stands for them in the stream.
+  uint64_t dropped() const { return dropped_; }
   bool HasStaged(const JobId& job) const { return staged_jobs_.contains(job); }
+  // On a full disk drops what is staged, and counts it as stored: ranks need not wait for room.
   absl::Status Flush();
 
   // What Commit and Flush have stored since the last call: input to acknowledge, and jobs with new items (the empty id:
@@ -134,6 +137,15 @@ class Ledger {
   uint64_t last_sequence_ = 0;
   std::vector<uint64_t> events_;                          // sequences of all events, ascending
   std::map<JobId, std::vector<uint64_t>> events_of_job_;  // the same for each job
+
+  struct Dropped {
+    uint64_t items = 0, through = 0;
+  };
+  // Metrics of a job, or the output of one of its ranks.
+  using Series = std::pair<JobId, std::optional<std::pair<uint64_t, uint32_t>>>;
+  static Series SeriesOf(const store::HistoryItem& item);
+  std::map<Series, Dropped> gaps_;  // before the next item of each series
+  uint64_t dropped_ = 0;
 
   std::vector<store::HistoryItem> staged_items_;  // without sequences yet
   std::map<RankId, store::Acknowledged> staged_input_;

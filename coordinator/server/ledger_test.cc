@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -229,6 +233,68 @@ TEST_F(LedgerTest, DamagedEventIsNamed) {
   const auto ledger = Ledger::Open(directory_, {});
   EXPECT_EQ(ledger.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(absl::StrContains(ledger.status().message(), "00000000000000000007")) << ledger.status();
+}
+
+// A history whose disk is full at times.
+class FullHistory final : public store::HistoryStore {
+ public:
+  explicit FullHistory(std::unique_ptr<store::HistoryStore> of) : of_(std::move(of)) {}
+  absl::Status Append(const std::vector<store::HistoryItem>& items,
+                      const std::vector<std::pair<RankId, store::Acknowledged>>& acknowledged) override {
+    return full ? absl::ResourceExhaustedError("the disk is full") : of_->Append(items, acknowledged);
+  }
+  absl::StatusOr<store::Acknowledged> GetAcknowledged(const RankId& rank) override {
+    return of_->GetAcknowledged(rank);
+  }
+  absl::StatusOr<store::HistoryPage> Read(const store::HistoryFilter& filter, uint64_t after, size_t limit,
+                                          size_t bytes) override {
+    return of_->Read(filter, after, limit, bytes);
+  }
+  absl::StatusOr<store::HistoryPage> ReadBack(const store::HistoryFilter& filter, uint64_t before,
+                                              size_t limit) override {
+    return of_->ReadBack(filter, before, limit);
+  }
+  MetricPoint LastMetrics(const JobId& job) const override { return of_->LastMetrics(job); }
+  uint64_t LastSequence() const override { return of_->LastSequence(); }
+  std::vector<JobId> Jobs() const override { return of_->Jobs(); }
+  absl::Status Forget(const JobId& job) override { return of_->Forget(job); }
+  absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) override { return of_->Prune(ended); }
+  bool full = false;
+
+ private:
+  const std::unique_ptr<store::HistoryStore> of_;
+};
+
+TEST_F(LedgerTest, AFullDiskDropsHistoryAndMarksTheGap) {
+  ledger_.reset();
+  const TemporaryFolder folder;
+  auto history = std::make_unique<FullHistory>(*store::OpenSqliteHistory(folder.path(), {}));
+  FullHistory& disk = *history;
+  ledger_ = *Ledger::Over(*store::OpenSqliteState(folder.path()), std::move(history));
+  const RankId rank{JobId("a"), 1, 0};
+  StagePoint("a", 1);
+  StageLog("a", "one\n");
+  ASSERT_TRUE(ledger_->Flush().ok());
+  disk.full = true;
+  StagePoint("a", 2);
+  StagePoint("a", 3);
+  StageLog("a", "lost\n");
+  ledger_->Stage(rank, {3, 0});
+  ASSERT_TRUE(ledger_->Flush().ok()) << "no end of the process";
+  StagePoint("a", 4);
+  StagePoint("b", 1);
+  ASSERT_TRUE(ledger_->Flush().ok());
+  EXPECT_EQ(ledger_->dropped(), 5u);
+  EXPECT_EQ(ledger_->TakeStoredInput().size(), 1u) << "its rank does not wait";
+  Commit("a", "job.running");  // state is stored all the same
+  disk.full = false;
+  StagePoint("a", 5);
+  ASSERT_TRUE(ledger_->Flush().ok());
+  StagePoint("a", 6);
+  StageLog("a", "two\n");
+  ASSERT_TRUE(ledger_->Flush().ok());
+  EXPECT_EQ(ReadAll({.job = JobId("a")}),
+            (Items{"1", "log:one\n", "gap:logs:1", "gap:metrics:3", "job.running", "5", "6", "log:two\n"}));
 }
 
 }  // namespace

@@ -70,6 +70,7 @@ absl::StatusOr<std::unique_ptr<Shell>> Shell::Start(const LoopOptions& options, 
 Shell::Shell(const LoopOptions& options, const Clock* clock, CorePlans* plans, std::unique_ptr<Ledger> ledger,
              std::unique_ptr<core::Core> core)
     : clock_(clock),
+      state_dir_(options.state_dir),
       plans_(plans),
       observer_(options.observer),
       ledger_(std::move(ledger)),
@@ -152,9 +153,9 @@ void Shell::Act(const core::Action& action) {
     tables_.End({end->job, end->generation});
     traces_.End({end->job, end->generation});
   } else if (const auto* forget = std::get_if<core::ForgetJob>(&action)) {
-    if (absl::Status status = ledger_->Forget(forget->job, commit_sequence_ + 1); !status.ok()) {
-      EndProcess("forgetting a job", status);
-    }
+    const absl::Status status = ledger_->Forget(forget->job, commit_sequence_ + 1);
+    // On a full disk the history of the deleted job is left until the next start.
+    if (!status.ok() && !absl::IsResourceExhausted(status)) EndProcess("forgetting a job", status);
     watches_.Wake({forget->job});
     if (observer_ != nullptr) observer_->Forgot(forget->job);
   } else if (const auto* request = std::get_if<core::RequestPlan>(&action)) {
@@ -173,8 +174,18 @@ void Shell::FlushIfDue(SteadyTime now, bool stopping) {
   }
   if (!staged_since_.has_value()) staged_since_ = now;
   if (!stopping && ledger_->staged() < kFlushItems && now - *staged_since_ < kFlushAfter) return;
+  const uint64_t dropped = ledger_->dropped();
   if (absl::Status status = ledger_->Flush(); !status.ok()) EndProcess("storing metrics and logs", status);
   staged_since_.reset();
+  if (const bool full = ledger_->dropped() != dropped; full != std::exchange(disk_full_, full)) {
+    if (full) {
+      LogError("the disk is full: metrics and logs are dropped until there is room; jobs go on",
+               {{"folder", state_dir_}});
+    } else {
+      LogInfo("metrics and logs are stored again", {{"dropped", dropped}});
+    }
+  }
+  if (observer_ != nullptr) observer_->Dropped(ledger_->dropped() - dropped);
 }
 
 // Acknowledges what is stored, and wakes its readers.
@@ -186,8 +197,8 @@ void Shell::Publish() {
 void Shell::PruneIfDue(SteadyTime now) {
   if (now < next_prune_) return;
   const absl::StatusOr<bool> more = ledger_->Prune([this] { return EndedJobs(); });
-  if (!more.ok()) EndProcess("pruning the history", more.status());
-  next_prune_ = now + (*more ? kPrunePause : kPruneInterval);
+  if (!more.ok() && !absl::IsResourceExhausted(more.status())) EndProcess("pruning the history", more.status());
+  next_prune_ = now + (more.value_or(false) ? kPrunePause : kPruneInterval);
 }
 
 std::vector<JobId> Shell::EndedJobs() const {

@@ -41,6 +41,8 @@ class LoopObserver {
   // `events` are on disk; `core` is in its state at the end of the turn.
   virtual void Committed(absl::Duration took, const std::vector<StateEvent>& events, const core::Core& core) = 0;
   virtual void Forgot(const JobId& job) = 0;
+  // So many metrics and log chunks were dropped because the disk is full.
+  virtual void Dropped(uint64_t items) = 0;
 };
 
 // Makes the plans that the core asks for, outside of its turns.
@@ -120,6 +122,7 @@ class Shell {
   std::vector<JobId> EndedJobs() const;
 
   const Clock* const clock_;
+  const std::string state_dir_;
   CorePlans* const plans_;
   LoopObserver* const observer_;
   const std::unique_ptr<Ledger> ledger_;
@@ -135,6 +138,7 @@ class Shell {
   const absl::Duration liveness_interval_;
   uint64_t commit_sequence_ = 0;  // stream position before the turn's commit
   bool readers_wait_ = false;
+  bool disk_full_ = false;  // the last history was dropped
 };
 
 }  // namespace muster::server

@@ -56,8 +56,9 @@ int Truncate(sqlite3_file* file, sqlite3_int64 bytes) {
   if (const int code = Hit(*Of(file)->name, "truncate", SQLITE_IOERR_TRUNCATE); code != SQLITE_OK) return code;
   return Of(file)->real()->pMethods->xTruncate(Of(file)->real(), bytes);
 }
+// Whatever its cause, since what was synced is not known: as SQLite's own.
 int Sync(sqlite3_file* file, int flags) {
-  if (const int code = Hit(*Of(file)->name, "sync", SQLITE_IOERR_FSYNC); code != SQLITE_OK) return code;
+  if (Hit(*Of(file)->name, "sync", SQLITE_IOERR_FSYNC) != SQLITE_OK) return SQLITE_IOERR_FSYNC;
   return Of(file)->real()->pMethods->xSync(Of(file)->real(), flags);
 }
 

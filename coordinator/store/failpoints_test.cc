@@ -8,6 +8,7 @@
 
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/failpoint.h"
 #include "coordinator/store/history.h"
@@ -141,7 +142,8 @@ TEST(Failpoints, KilledAtEveryPassingOfEachLosesNothing) {
   RecordProperty("kills", kills);
 }
 
-// After an error the stores neither assume success nor retry: every error is returned.
+// After an error the stores neither assume success nor retry: every error is returned. But the state store has space in
+// reserve for a disk that is full, which is known to have taken nothing; an error of fsync is something else.
 TEST(Failpoints, ErrorOfTheDiskComesUpAndLosesNothing) {
   for (const auto& [name, count] : PassedByFill()) {
     // SQLite deletes an old journal of the copy before it starts, and continues if there is none.
@@ -152,7 +154,9 @@ TEST(Failpoints, ErrorOfTheDiskComesUpAndLosesNothing) {
       const std::string armed = absl::StrCat(name, "=", error, "@", (count + 1) / 2);
       const int status = FillInProcess(folder.path(), armed, acknowledged);
       ASSERT_TRUE(WIFEXITED(status)) << armed;
-      EXPECT_EQ(WEXITSTATUS(status), 1) << armed << " was not noticed";
+      const bool reserved = error == std::string("ENOSPC") && absl::StartsWith(name, "store.state.") &&
+                            !absl::EndsWith(name, ".sync") && !absl::EndsWith(name, ".create");
+      EXPECT_EQ(WEXITSTATUS(status), reserved ? 0 : 1) << armed;
       ExpectWhole(folder.path(), acknowledged, armed);
     }
   }

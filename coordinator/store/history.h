@@ -64,7 +64,9 @@ class HistoryStore {
   virtual ~HistoryStore() = default;
 
   // One durable transaction: the items, whose sequences ascend and are greater than LastSequence(), and how far each
-  // rank's input is now stored. After an error the state of the disk is unknown; the caller ends the process.
+  // rank's input is now stored. An item's `dropped` is stored, too: how many before it never got here.
+  // ResourceExhausted: the disk is full; nothing was stored. After another error the state of the disk is unknown; the
+  // caller ends the process.
   virtual absl::Status Append(const std::vector<HistoryItem>& items,
                               const std::vector<std::pair<RankId, Acknowledged>>& acknowledged) = 0;
   // Zeros for an unknown rank.

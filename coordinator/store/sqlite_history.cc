@@ -84,7 +84,7 @@ absl::Status SqliteHistory::Append(const std::vector<HistoryItem>& items,
     }
     sequence_ = item.sequence;
   }
-  return database_->InTransaction([&]() -> absl::Status {
+  const absl::Status stored = database_->InTransaction([&]() -> absl::Status {
     std::set<JobId> touched;
     for (const HistoryItem& item : items) {
       if (const auto* point = std::get_if<MetricPoint>(&item.body)) {
@@ -103,6 +103,13 @@ absl::Status SqliteHistory::Append(const std::vector<HistoryItem>& items,
     }
     return Run("UPDATE meta SET value = ? WHERE name = 'sequence'", sequence_);
   });
+  if (!absl::IsResourceExhausted(stored)) return stored;
+  // SQLite has rolled back; what is in memory follows the disk.
+  jobs_.clear();
+  ids_.clear();
+  forgotten_.clear();
+  if (absl::Status status = Load(); !status.ok()) return status;
+  return stored;
 }
 
 absl::Status SqliteHistory::AppendMetrics(const HistoryItem& item, const MetricPoint& point) {
@@ -114,10 +121,10 @@ absl::Status SqliteHistory::AppendMetrics(const HistoryItem& item, const MetricP
     if (!measured) return std::nullopt;
     return std::isnan(value) ? std::numeric_limits<double>::infinity() : value;
   };
-  MUSTER_STORE_RETURN_IF_ERROR(Run("INSERT INTO metrics VALUES(?, ?, ?, ?, ?, 0, 0)", item.sequence, job.number,
+  MUSTER_STORE_RETURN_IF_ERROR(Run("INSERT INTO metrics VALUES(?, ?, ?, ?, ?, ?, ?)", item.sequence, job.number,
                                    column(point.has_loss(), point.loss()),
                                    column(point.has_validation_loss(), point.validation_loss()),
-                                   point.SerializeAsString()));
+                                   point.SerializeAsString(), item.dropped, item.dropped_through));
   ++job.points;
   job.last.clear_time();                                         // merging would mix the fields of two times
   if (point.validation_size() > 0) job.last.clear_validation();  // merging appends to lists
@@ -129,8 +136,9 @@ absl::Status SqliteHistory::AppendLog(const HistoryItem& item, const LogChunk& c
   const absl::StatusOr<JobRow*> job = JobOf(item.job);
   if (!job.ok()) return job.status();
   const int64_t number = (*job)->number;
-  MUSTER_STORE_RETURN_IF_ERROR(Run("INSERT INTO logs VALUES(?, ?, ?, ?, ?, ?, 0, 0)", item.sequence, number,
-                                   chunk.generation(), chunk.rank(), chunk.text().size(), chunk.SerializeAsString()));
+  MUSTER_STORE_RETURN_IF_ERROR(Run("INSERT INTO logs VALUES(?, ?, ?, ?, ?, ?, ?, ?)", item.sequence, number,
+                                   chunk.generation(), chunk.rank(), chunk.text().size(), chunk.SerializeAsString(),
+                                   item.dropped, item.dropped_through));
   MUSTER_STORE_RETURN_IF_ERROR(
       Run("INSERT INTO ranks VALUES(?, ?, ?, 0, 0, ?) ON CONFLICT DO UPDATE SET log_bytes = log_bytes + "
           "excluded.log_bytes",

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/file/durable_file.h"
+#include "coordinator/store/reserve.h"
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/state.h"
 
@@ -18,6 +19,9 @@ constexpr Schema kStateSchema{0x4d535453, 1,
                               "CREATE TABLE rows(key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL);"
                               "CREATE TABLE meta(name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL);"
                               "INSERT INTO meta VALUES('term', 0);"};
+
+// Months of decisions about running jobs, since rows replace older ones.
+constexpr uint64_t kReserveBytes = uint64_t{16} << 20;
 
 absl::Status DiskError(const char* what, const std::string& path) {
   const int error = errno;
@@ -30,7 +34,7 @@ class SqliteState final : public StateStore {
   static absl::StatusOr<std::unique_ptr<StateStore>> Open(const std::string& path) {
     absl::StatusOr<std::unique_ptr<Database>> database = Database::Open(path, kStateSchema);
     if (!database.ok()) return database.status();
-    std::unique_ptr<SqliteState> store(new SqliteState(*std::move(database)));
+    std::unique_ptr<SqliteState> store(new SqliteState(*std::move(database), path));
     if (absl::Status status = store->Prepare(); !status.ok()) return status;
     return store;
   }
@@ -71,8 +75,13 @@ class SqliteState final : public StateStore {
                                                         database_->path(), "; this process has term ", term,
                                                         " and must end"));
     }
-    absl::Status status = database_->InTransaction([&] { return Write(term, groups); });
-    if (status.ok()) term_ = term;
+    const auto write = [&] { return Write(term, groups); };
+    absl::Status status = database_->InTransaction(write);
+    // SQLite has rolled back: on a full disk nothing was written, so trying again is safe.
+    if (absl::IsResourceExhausted(status) && reserve_.Release()) status = database_->InTransaction(write);
+    if (!status.ok()) return status;
+    term_ = term;
+    reserve_.Refill();
     return status;
   }
 
@@ -95,7 +104,8 @@ class SqliteState final : public StateStore {
   }
 
  private:
-  explicit SqliteState(std::unique_ptr<Database> database) : database_(std::move(database)) {}
+  SqliteState(std::unique_ptr<Database> database, const std::string& path)
+      : database_(std::move(database)), reserve_(absl::StrCat(path, "-reserve"), kReserveBytes) {}
 
   absl::Status Prepare() {
     if (absl::Status status = database_->CheckIntegrity(); !status.ok()) return status;
@@ -169,6 +179,7 @@ class SqliteState final : public StateStore {
   std::unique_ptr<Database> database_;  // before the statements, which it must outlive
   Statement select_from_, select_range_, select_one_, put_, delete_, put_term_;
   uint64_t term_ = 0;  // highest term that has written
+  Reserve reserve_;
 };
 
 }  // namespace

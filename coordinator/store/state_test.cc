@@ -1,3 +1,4 @@
+#include "coordinator/store/reserve.h"
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/state.h"
 
@@ -104,6 +105,20 @@ TEST_F(StateTest, FencesLowerTermsAlsoAfterReopening) {
   EXPECT_EQ(store->Commit(2, {{{"a", "2"}}}).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(store->Get("a").value(), "1");
   EXPECT_TRUE(store->Commit(3, {{{"a", "3"}}}).ok());
+}
+
+TEST_F(StateTest, TheReserveIsTakenGivenBackAndTakenAgain) {
+  const std::string path = directory_ + "/reserve";
+  Reserve reserve(path, 1 << 20);
+  EXPECT_EQ(std::filesystem::file_size(path), 1u << 20);
+  EXPECT_TRUE(reserve.Release());
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_FALSE(reserve.Release()) << "there is none";
+  reserve.Refill();
+  EXPECT_EQ(std::filesystem::file_size(path), 1u << 20);
+  Reserve none(directory_ + "/huge", uint64_t{1} << 60);
+  EXPECT_FALSE(none.Release()) << "the disk has no room for it";
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/huge"));
 }
 
 TEST_F(StateTest, SecondOpenerIsRefused) {

@@ -1,0 +1,169 @@
+// Floods of connections: who gets in, who is closed, and that the door works afterwards.
+#include "coordinator/daemon/front_door.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/daemon/server_fixture_test.h"
+#include "testing/wait.h"
+
+namespace muster::server {
+namespace {
+
+constexpr char kToken[] = "0123456789abcdef";
+
+int PortOf(const std::string& address) {
+  int port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
+  return port;
+}
+
+// A connection that says nothing.
+class Silent {
+ public:
+  explicit Silent(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof to), 0) << std::strerror(errno);
+  }
+  ~Silent() { close(fd_); }
+  Silent(const Silent&) = delete;
+  // gRPC greets those that it has; the others see the end.
+  bool IsOpen() const {
+    char bytes[256];
+    while (true) {
+      const ssize_t n = recv(fd_, bytes, sizeof bytes, MSG_DONTWAIT);
+      if (n < 0) return errno == EAGAIN;
+      if (n == 0) return false;
+    }
+  }
+
+ private:
+  const int fd_;
+};
+
+class FrontDoorTest : public ServerFixture {
+ protected:
+  // The second address is TCP, for which a token is needed.
+  FrontDoorTest() {
+    options_.token_file = folder_.path() + "/tokens";
+    std::ofstream(options_.token_file) << kToken << " ann admin\n";
+    chmod(options_.token_file.c_str(), 0600);
+    options_.listen.push_back("127.0.0.1:0");
+    options_.connections = {.connections = 40, .of_peer = 30, .unknown = 10, .unknown_for = absl::Seconds(3)};
+  }
+  const std::string& tcp() const { return server_->addresses()[1]; }
+  static grpc::Status Ask(Client& client) {
+    VersionReply reply;
+    return client.admin().Version(client.Context(absl::Seconds(5)).get(), {}, &reply);
+  }
+  size_t Open(const std::vector<std::unique_ptr<Silent>>& all) const {
+    return static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const auto& one) { return one->IsOpen(); }));
+  }
+};
+
+TEST_F(FrontDoorTest, StrangersGetAShareAndAreClosedAfterAWhile) {
+  Start();
+  Client known(tcp(), kToken);
+  ASSERT_TRUE(Ask(known).ok());
+  std::vector<std::unique_ptr<Silent>> strangers;
+  for (int i = 0; i < 30; ++i) strangers.push_back(std::make_unique<Silent>(PortOf(tcp())));
+  ASSERT_TRUE(Eventually([&] { return Open(strangers) == 10; })) << Open(strangers);
+  EXPECT_TRUE(Ask(known).ok()) << "it was there before";
+  EXPECT_TRUE(Ask(*client_).ok()) << "the Unix socket is for this user only";
+  ASSERT_TRUE(Eventually([&] { return Open(strangers) == 0; }, absl::Seconds(20)));
+  EXPECT_TRUE(Ask(known).ok()) << "whoever made a call stays";
+  Client late(tcp(), kToken);
+  EXPECT_TRUE(Eventually([&] { return Ask(late).ok(); }));
+}
+
+TEST_F(FrontDoorTest, OneAddressCannotTakeAllConnections) {
+  options_.connections = {.connections = 40, .of_peer = 3, .unknown = 10};
+  Start();
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<Client>(tcp(), kToken));
+    EXPECT_TRUE(Ask(*clients.back()).ok()) << i;
+  }
+  Client fourth(tcp(), kToken);
+  EXPECT_EQ(Ask(fourth).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(Ask(*client_).ok());
+  clients.clear();
+  EXPECT_TRUE(Eventually([&] { return Ask(fourth).ok(); }, absl::Seconds(20))) << "closed connections count no more";
+}
+
+TEST_F(FrontDoorTest, ThereIsALimitForAll) {
+  options_.connections = {.connections = 3, .of_peer = 3, .unknown = 3};
+  Start();
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<Client>(address()));
+    EXPECT_TRUE(Ask(*clients.back()).ok()) << i;
+  }
+  Client fourth(address());
+  EXPECT_EQ(Ask(fourth).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// A full house refuses clients, but the probe comes in by itself, so the service does not end for it.
+TEST_F(FrontDoorTest, TheProbeFindsAFullHouseInOrder) {
+  options_.listen = {"127.0.0.1:0"};
+  options_.connections = {.connections = 2,
+                          .of_peer = 2,
+                          .unknown = 2,
+                          .unknown_for = absl::Minutes(5),
+                          .probe_every = absl::Milliseconds(50),
+                          .probe_patience = absl::Seconds(5)};
+  auto server = Server::Start(options_, &clock_);
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<std::unique_ptr<Silent>> all;
+  for (int i = 0; i < 2; ++i) all.push_back(std::make_unique<Silent>(PortOf((*server)->addresses()[0])));
+  absl::SleepFor(absl::Seconds(1));  // twenty probes; three failures would end this process
+  EXPECT_EQ(Open(all), 2u);
+}
+
+// A listener that takes no more connections, as gRPC's own after EMFILE.
+TEST_F(FrontDoorTest, TheProbeReportsADoorThatDoesNotOpen) {
+  std::atomic<bool> failed = false;
+  FrontDoor door({.connections = 10,
+                  .probe_every = absl::Milliseconds(50),
+                  .probe_patience = absl::Milliseconds(200)},
+                 &clock_, [&](const absl::Status&) { failed = true; });
+  grpc::ServerBuilder builder;
+  const absl::StatusOr<int> port =
+      door.Open(*ParseAddress("127.0.0.1:0"), builder, grpc::InsecureServerCredentials());
+  ASSERT_TRUE(port.ok()) << port.status();
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  door.Start();
+  absl::SleepFor(absl::Milliseconds(500));
+  EXPECT_FALSE(failed);
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_in bound{};
+    socklen_t length = sizeof bound;
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) != 0) continue;
+    if (bound.sin_family == AF_INET && ntohs(bound.sin_port) == *port) shutdown(fd, SHUT_RDWR);
+  }
+  EXPECT_TRUE(Eventually([&] { return failed.load(); }));
+  door.Stop();
+}
+
+}  // namespace
+}  // namespace muster::server
