@@ -18,8 +18,9 @@ TEST(Status, RoundTripsEveryCodeWithDetails) {
 }
 
 TEST(Version, ForeignProtocolNamesBoth) {
-  EXPECT_TRUE(CheckVersion(kProtocol, kVersion).ok());
-  const absl::Status status = CheckVersion(kProtocol + 1, "9.9.9");
+  EXPECT_TRUE(CheckVersion({kProtocol, kOldestProtocol}, kVersion).ok());
+  EXPECT_TRUE(CheckVersion({kProtocol + 1, kProtocol}, "9.9.9").ok()) << "the next release speaks this one's protocol";
+  const absl::Status status = CheckVersion({kProtocol + 1, 0}, "9.9.9");
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("9.9.9"), absl::string_view::npos);
   EXPECT_NE(status.message().find(kVersion), absl::string_view::npos);

@@ -42,6 +42,13 @@ absl::StatusOr<KeyPair> MakeAuthorityFiles(const std::string& folder, absl::Time
   return pair;
 }
 
+// From the beginning of the authority, so that a certificate made by a clock that was ahead is valid once that is mended;
+// by a clock that was behind, as if it had been made with the authority.
+Validity ServerValidity(const Certificate& authority, absl::Time now) {
+  const absl::Time sane = std::max(now, authority.validity.begin);
+  return {authority.validity.begin, std::min(sane + kServerLife, authority.validity.end)};
+}
+
 absl::StatusOr<KeyPair> MakeServerFiles(const std::string& folder, const KeyPair& authority,
                                         const std::vector<std::string>& hosts, absl::Time now) {
   KeyPair pair;
@@ -50,8 +57,10 @@ absl::StatusOr<KeyPair> MakeServerFiles(const std::string& folder, const KeyPair
   pair.key = *std::move(key);
   const absl::StatusOr<std::string> request = MakeRequest(pair.key, "muster coordinator");
   if (!request.ok()) return request.status();
+  const absl::StatusOr<Certificate> of_authority = ReadCertificate(authority.certificate);
+  if (!of_authority.ok()) return of_authority.status();
   const absl::StatusOr<std::string> certificate =
-      Sign(*request, authority, {Use::kServer, "muster coordinator", hosts, ValidFor(kServerLife, now)});
+      Sign(*request, authority, {Use::kServer, "muster coordinator", hosts, ServerValidity(*of_authority, now)});
   if (!certificate.ok()) return certificate.status();
   // Appends the authority, so that a client that has only its fingerprint can fetch it here.
   pair.certificate = *certificate + authority.certificate;
@@ -125,8 +134,7 @@ absl::StatusOr<Trust> LoadTrust(const std::string& state_dir, absl::Time now) {
   if (!server.ok()) return server.status();
   const absl::StatusOr<Certificate> facts = ReadCertificate(server->certificate);
   if (!facts.ok()) return InFile(folder + "/server.crt", facts.status());
-  const absl::Duration life = facts->validity.end - facts->validity.begin;
-  const bool due = facts->validity.end - now < life / 3;
+  const bool due = facts->validity.end - now < kServerLife / 3 || facts->validity.begin > now + kClockSkew;
   if (due || !CheckPair(*server).ok() || !CheckSignedBy(server->certificate, authority->certificate).ok()) {
     server = MakeServerFiles(folder, *authority, facts->hosts, now);
     if (!server.ok()) return server.status();

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/world_test.h"
 
@@ -348,6 +349,58 @@ TEST(Gangs, RowsOfLargeGenerationsStaySmall) {
   EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Get(id).failure().exit().last_lines_size(), 20);
   w.Restart();  // half a character would not parse
+}
+
+// The largest that a coordinator accepts, each rank on a node of its own with the longest name that a worker may have.
+TEST(Gangs, AGenerationOfAsManyNodesFitsIntoARow) {
+  constexpr uint32_t kRanks = 4096;
+  WorldOptions options = AnyWorld();
+  World w(std::move(options));
+  const auto name = [](uint32_t node) {
+    // Hexadecimal digits that do not repeat, as those of a container.
+    std::string digits;
+    for (uint64_t word = 0; digits.size() < 64; ++word) {
+      uint64_t x = (uint64_t{node} << 8 | word) * 0x9e3779b97f4a7c15;
+      x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9;
+      absl::StrAppend(&digits, absl::Hex(x ^ (x >> 27), absl::kZeroPad16));
+    }
+    return digits.substr(0, 64);
+  };
+  for (uint32_t number = 0; number < kRanks; ++number) {
+    Node node = Hello(name(number), 1);
+    node.mutable_slots(0)->set_memory_bytes(80 * kGiB + number);
+    w.Alone(NodeConnected{node});
+  }
+  const Outcome started = w.Do(SubmitJob{"r", "me", Gang("g", kRanks), "s"});
+  size_t largest = 0;
+  const auto check = [&](const Outcome& out) {
+    for (const RowChange& row : out.rows) {
+      if (absl::StartsWith(row.key, "generation/")) largest = std::max(largest, row.value->size());
+    }
+  };
+  check(started);
+  const JobId id = started.job;
+  ASSERT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+  EXPECT_GT(w.Newest(id).ByteSizeLong(), 300u * 1024);
+  w.Do(CancelJob{id});
+  // A quarter of the exits shows what they add; all would take half a minute.
+  const Generation placed = w.Newest(id);
+  for (uint32_t number = 0; number < 1024; ++number) {
+    NodeObserved ended{NodeId(placed.ranks(static_cast<int>(number)).node()), Incarnation("i1"), {}};
+    ObservedRank& seen = *ended.observed.add_ranks();
+    seen.mutable_key()->set_job(id.value());
+    seen.mutable_key()->set_generation(1);
+    seen.mutable_key()->set_rank(number);
+    seen.set_state(RANK_STATE_EXITED);
+    seen.mutable_exit()->set_cause(RankExit::STOPPED);
+    *seen.mutable_exit()->mutable_ended() = ToProto(w.clock.Read().wall + absl::Nanoseconds(number * 7919));
+    check(w.Alone(ended));
+  }
+  EXPECT_GT(w.Newest(id).ByteSizeLong(), 400u * 1024) << "with all exits it would not fit as it is";
+  EXPECT_LT(largest, 400u * 1024);
+  const std::string before = w.Newest(id).SerializeAsString();
+  w.Restart();
+  EXPECT_EQ(w.Newest(id).SerializeAsString(), before);
 }
 
 // One event may concern more jobs than a commit may have keys; later ticks, due at once, do the rest.

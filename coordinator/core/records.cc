@@ -1,6 +1,7 @@
 #include "coordinator/core/records.h"
 
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/gzip_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <algorithm>
@@ -24,6 +25,34 @@ std::string Serialise(const google::protobuf::Message& message) {
     message.SerializeToCodedStream(&coded);
   }
   return bytes;
+}
+
+// A generation of thousands of ranks has their nodes, roles and exits. Compressed it stays below the store's limit of a
+// row; below that size it would only take time. A serialized message never begins like gzip does: it would be field 3 with a wire type that there is none of.
+constexpr size_t kCompressBeyond = 384 * 1024;
+constexpr char kGzipMagic[] = "\x1f\x8b";
+
+std::string SerialiseLarge(const google::protobuf::Message& message) {
+  std::string plain = Serialise(message);
+  if (plain.size() <= kCompressBeyond) return plain;
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::GzipOutputStream::Options options;
+  options.compression_level = 1;
+  google::protobuf::io::GzipOutputStream gzip(&stream, options);
+  {
+    google::protobuf::io::CodedOutputStream coded(&gzip);
+    coded.WriteString(plain);
+  }
+  gzip.Close();
+  return bytes;
+}
+
+bool ParseLarge(const std::string& bytes, google::protobuf::Message& message) {
+  if (!absl::StartsWith(bytes, kGzipMagic)) return message.ParseFromString(bytes);
+  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+  google::protobuf::io::GzipInputStream gzip(&stream);
+  return message.ParseFromZeroCopyStream(&gzip) && gzip.ZlibErrorMessage() == nullptr;
 }
 
 absl::Status Damaged(const std::string& key, const std::string& why) {
@@ -93,7 +122,7 @@ absl::Status Records::Load(const std::vector<Row>& rows) {
 
 absl::Status Records::LoadGeneration(const Row& row) {
   Generation generation;
-  if (!generation.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
+  if (!ParseLarge(row.value, generation)) return Damaged(row.key, "it does not parse");
   JobEntry* job = FindJob(JobId(generation.job()));
   if (job == nullptr) return Damaged(row.key, absl::StrCat("there is no job ", generation.job()));
   const uint64_t number = generation.number();
@@ -165,7 +194,7 @@ void Records::Write(const Transaction& transaction, Outcome& outcome) const {
     if (job == jobs.end()) continue;
     const auto generation = job->second.generations.find(number);
     if (generation == job->second.generations.end()) continue;
-    outcome.rows.push_back({GenerationKey(id, number), Serialise(generation->second.record())});
+    outcome.rows.push_back({GenerationKey(id, number), SerialiseLarge(generation->second.record())});
   }
   for (const NodeId& id : transaction.nodes) {
     const auto node = nodes.find(id);

@@ -203,7 +203,7 @@ void FrontDoor::Accept(Listener& listener) {
   listener.acceptor->HandleNewConnection(&parameters);
 }
 
-// The peer is told at once, by the descriptor that is kept for this; the others wait in the backlog for a moment.
+// The peer learns it at once, by the descriptor that is kept for this; the others wait in the backlog for a moment.
 void FrontDoor::WaitForDescriptors(int listening) {
   if (spare_ >= 0) {
     close(spare_);

@@ -49,7 +49,7 @@ class FrontDoor {
     uint64_t refused = 0;  // so far: over a limit, out of descriptors, or unknown for too long
   };
 
-  // `failed`: ends the process, since nobody can connect; the message says what the probes saw.
+  // `failed`: ends the process, since no one can connect; the message says what the probes saw.
   FrontDoor(const Limits& limits, const Clock* clock, std::function<void(const absl::Status&)> failed);
   ~FrontDoor();
   FrontDoor(const FrontDoor&) = delete;

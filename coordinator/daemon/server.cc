@@ -5,6 +5,8 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <pwd.h>
@@ -12,13 +14,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/file/lock.h"
 #include "common/file/private_folder.h"
@@ -128,13 +133,53 @@ absl::Status CheckListener(const Address& address, const ServerOptions& options)
                    "and a user who may submit a job may run code"));
 }
 
-// Clients may come without a certificate (users have tokens); the handshake verifies a certificate that is presented.
-std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const tls::Trust& trust) {
-  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = trust.authority.certificate;
-  options.pem_key_cert_pairs.push_back({trust.server.key, trust.server.certificate});
-  return grpc::SslServerCredentials(options);
+// Clients may come without a certificate (users have tokens); the handshake verifies a certificate that is presented. A
+// new certificate in the folder is used for new connections within `reload`.
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const std::string& state_dir, absl::Duration reload) {
+  const std::string folder = tls::TrustFolderOf(state_dir);
+  const auto seconds = static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(reload)));
+  grpc::experimental::TlsServerCredentialsOptions options(
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(folder + "/server.key",
+                                                                           folder + "/server.crt",
+                                                                           folder + "/ca.crt", seconds));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
+  return grpc::experimental::TlsServerCredentials(options);
 }
+
+// Makes a new certificate of the coordinator when its own is due, or not valid yet by a clock that was mended.
+class CertificateUpkeep {
+ public:
+  CertificateUpkeep(std::string state_dir, absl::Duration interval, const Clock* clock)
+      : state_dir_(std::move(state_dir)), interval_(interval), clock_(clock), thread_([this] { Run(); }) {}
+  ~CertificateUpkeep() {
+    {
+      const absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    while (true) {
+      {
+        const absl::MutexLock lock(&mutex_);
+        if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), interval_)) return;
+      }
+      const absl::StatusOr<tls::Trust> trust = tls::LoadTrust(state_dir_, clock_->Read().wall);
+      if (!trust.ok()) LogError("the coordinator's certificate cannot be renewed", {{"error", trust.status()}});
+    }
+  }
+
+  const std::string state_dir_;
+  const absl::Duration interval_;
+  const Clock* const clock_;
+  absl::Mutex mutex_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
 
 }  // namespace
 
@@ -153,6 +198,7 @@ struct Server::Parts {
   std::unique_ptr<rpc::WorkersService> workers;
   std::unique_ptr<rpc::TrustService> trust;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<CertificateUpkeep> upkeep;  // null: no authority
   std::vector<std::string> addresses;
   std::vector<std::string> sockets;
 
@@ -160,7 +206,7 @@ struct Server::Parts {
                        std::optional<rpc::Tokens>& tokens);
   absl::Status LoadAuthority(const ServerOptions& options, absl::Time now);
   absl::Status StartInstruments(const ServerOptions& options);
-  absl::Status Listen(const std::vector<Address>& addresses);
+  absl::Status Listen(const std::vector<Address>& addresses, const ServerOptions& options);
 };
 
 // All checks that are possible before anything is opened.
@@ -210,7 +256,7 @@ absl::Status Server::Parts::StartInstruments(const ServerOptions& options) {
   return instruments.Serve(options.metrics_address, loop.get());
 }
 
-absl::Status Server::Parts::Listen(const std::vector<Address>& requested) {
+absl::Status Server::Parts::Listen(const std::vector<Address>& requested, const ServerOptions& options) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -225,7 +271,7 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& requested) {
     const bool encrypted = authority != nullptr && requested[i].socket_path.empty();
     const absl::StatusOr<int> port =
         door->Open(requested[i], builder,
-                   encrypted ? CredentialsOf(authority->trust) : grpc::InsecureServerCredentials());
+                   encrypted ? CredentialsOf(options.state_dir, options.certificate_check) : grpc::InsecureServerCredentials());
     if (!port.ok()) return port.status();
     const std::string& text = requested[i].text;
     addresses.push_back(requested[i].socket_path.empty() ? absl::StrCat(text.substr(0, text.rfind(':') + 1), *port)
@@ -273,7 +319,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   parts->workers = std::make_unique<rpc::WorkersService>(parts->gate.get(), parts->loop.get());
   parts->trust =
       std::make_unique<rpc::TrustService>(parts->authority.get(), clock, parts->gate.get(), parts->loop.get());
-  const absl::Status listening = parts->Listen(addresses);
+  if (parts->authority != nullptr) {
+    parts->upkeep = std::make_unique<CertificateUpkeep>(options.state_dir, options.certificate_check, clock);
+  }
+  const absl::Status listening = parts->Listen(addresses, options);
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   if (!listening.ok()) return listening;
   return server;

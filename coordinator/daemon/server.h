@@ -34,6 +34,7 @@ struct ServerOptions {
   PlanPool::Options plans;
   store::HistoryLimits history;
   FrontDoor::Limits connections;
+  absl::Duration certificate_check = absl::Hours(1);  // how often the coordinator's own is looked at
 };
 
 class Server {

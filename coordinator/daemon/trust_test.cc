@@ -1,9 +1,13 @@
 // Joining, node certificates and tokens, over real TLS.
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "common/file/durable_file.h"
+#include "common/file/read_file.h"
 #include "coordinator/daemon/trust_fixture_test.h"
 #include "testing/fake_worker.h"
 #include "testing/wait.h"
@@ -199,6 +203,70 @@ TEST_F(TrustTest, TokensEndWhenTheyAreRevokedOrExpire) {
   ASSERT_TRUE(client_->trust().ListTokens(client_->Context().get(), {}, &list).ok());
   ASSERT_EQ(list.tokens_size(), 2);
   for (const TokenInfo& info : list.tokens()) EXPECT_FALSE(absl::StrContains(ann + brief, info.DebugString()));
+}
+
+TEST_F(TrustTest, AnOpenStreamEndsWhenItsTokenIsRevoked) {
+  std::string id, other_id;
+  const std::string ann = MakeToken(TOKEN_ROLE_VIEWER, "ann", 0, &id), bob = MakeToken(TOKEN_ROLE_VIEWER, "bob");
+  const auto watch = [&](const std::string& token) {
+    return std::async(std::launch::async, [this, token] {
+      Client client(tls_address(), token, Plain());
+      WatchRequest request;
+      request.set_follow(true);
+      std::vector<WatchItem> items;
+      return client.Watch(request, &items, [](const std::vector<WatchItem>& all) {
+        for (const WatchItem& item : all) {
+          if (item.event().kind() == "job.queued" && item.job().rfind("last", 0) == 0) return true;
+        }
+        return false;
+      });
+    });
+  };
+  std::future<grpc::Status> anns = watch(ann), bobs = watch(bob);
+  client_->MustSubmit("first");
+  absl::SleepFor(absl::Milliseconds(300));  // both have read it and wait for more
+  RevokeTokenRequest request;
+  request.set_id(id);
+  RevokeTokenReply reply;
+  ASSERT_TRUE(client_->trust().RevokeToken(client_->Context().get(), request, &reply).ok());
+  ASSERT_EQ(anns.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  Expect(anns.get(), Code::UNAUTHENTICATED, "was revoked");
+  client_->MustSubmit("last");
+  EXPECT_TRUE(bobs.get().ok()) << "another's goes on";
+}
+
+// The coordinator's clock was a year ahead when it made its certificate; then it was mended.
+TEST_F(TrustTest, ACertificateFromTheFutureIsReplacedWithoutARestart) {
+  options_.certificate_check = absl::Seconds(2);
+  server_.reset();
+  Start();
+  const std::string token = MakeToken(TOKEN_ROLE_VIEWER, "ann");
+  ASSERT_TRUE(ListNodesWith(token, Plain()).ok());
+  const std::string folder = tls::TrustFolderOf(options_.state_dir), key = tls::MakeKey().value();
+  const absl::Time later = absl::Now() + absl::Hours(24 * 365);
+  const std::string future = tls::Sign(tls::MakeRequest(key, "muster coordinator").value(), trust_.authority,
+                                       {tls::Use::kServer, "muster coordinator", {"127.0.0.1"},
+                                        {later, later + absl::Hours(24 * 825)}})
+                                 .value();
+  ASSERT_TRUE(WriteDurably(folder + "/server.key", key).ok());
+  ASSERT_TRUE(WriteDurably(folder + "/server.crt", future + trust_.authority.certificate).ok());
+  // Either it is served for a moment and refused, or it is replaced before that.
+  absl::SleepFor(absl::Seconds(3));
+  EXPECT_TRUE(Eventually([&] { return ListNodesWith(token, Plain()).ok(); }));
+  const tls::Certificate now = tls::ReadCertificate(ReadWhole(folder + "/server.crt").value()).value();
+  EXPECT_LE(now.validity.begin, absl::Now());
+  EXPECT_GT(now.validity.end, absl::Now() + absl::Hours(24 * 600));
+  EXPECT_LE(now.validity.end, absl::Now() + absl::Hours(24 * 826));
+}
+
+// By a clock that is ahead: what it makes is valid for others, and after it was mended.
+TEST_F(TrustTest, CertificatesMadeByAWrongClockAreValidForOthers) {
+  for (const absl::Duration wrong : {absl::Hours(24 * 365 * 3), -absl::Hours(24 * 365 * 3)}) {
+    const auto made = tls::MakeTrust(options_.state_dir, {"127.0.0.1"}, absl::Now() + wrong);
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_LE(made->server_facts.validity.begin, absl::Now());
+    EXPECT_GT(made->server_facts.validity.end, absl::Now() + absl::Hours(24 * 600));
+  }
 }
 
 TEST_F(TrustTest, OnlyItsOwnAuthorityOpensAConnection) {

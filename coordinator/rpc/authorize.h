@@ -30,6 +30,7 @@ struct Principal {
   // this machine, which is trusted.
   std::string node;
   std::string key_sha256;
+  std::string token_id = {};  // of the token that it showed, if an admin made that; its streams end when it is revoked
 };
 
 // The object of a call.

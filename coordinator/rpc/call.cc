@@ -22,7 +22,8 @@ std::string PropertyOf(const grpc::ServerContextBase& context, const char* name)
 
 // Whether the call came in over TLS.
 bool IsEncrypted(const grpc::ServerContextBase& context) {
-  return PropertyOf(context, GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME) == GRPC_SSL_TRANSPORT_SECURITY_TYPE;
+  const std::string type = PropertyOf(context, GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME);
+  return type == GRPC_TLS_TRANSPORT_SECURITY_TYPE || type == GRPC_SSL_TRANSPORT_SECURITY_TYPE;
 }
 
 }  // namespace

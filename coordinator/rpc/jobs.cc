@@ -302,7 +302,7 @@ grpc::ServerUnaryReactor* JobsService::Checkpoint(grpc::CallbackServerContext* c
 grpc::ServerWriteReactor<WatchItem>* JobsService::Watch(grpc::CallbackServerContext* context,
                                                         const WatchRequest* request) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Watch");
-  return StartWatchStream(caller.status(), *request, loop_);
+  return StartWatchStream(caller, *request, loop_);
 }
 
 }  // namespace muster::rpc

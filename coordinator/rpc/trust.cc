@@ -1,7 +1,5 @@
 #include "coordinator/rpc/trust.h"
 
-#include <algorithm>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
@@ -123,6 +121,12 @@ grpc::ServerUnaryReactor* TrustService::RevokeToken(grpc::CallbackServerContext*
   if (status.ok()) {
     *reply->mutable_info() = *std::move(revoked);
     LogInfo("token revoked", {{"token", request->id()}, {"by", caller->name}});
+    // What its holders have open ends, too.
+    loop_->Post([id = request->id()](Turn& turn) {
+      turn.AfterCommit([id, &watches = turn.watches()] {
+        watches.Revoke(id, absl::UnauthenticatedError(absl::StrCat("the token ", id, " was revoked")));
+      });
+    });
   }
   return EndWith(status, *context);
 }

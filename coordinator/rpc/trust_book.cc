@@ -14,7 +14,6 @@ namespace {
 constexpr uint32_t kFormat = 1;
 constexpr absl::Duration kJoinTokenLife = absl::Hours(1);
 // How long expired and revoked tokens are still listed, and refused with their reason.
-constexpr absl::Duration kKeepEnded = absl::Hours(24 * 7);
 constexpr size_t kMaxUserBytes = 64;
 constexpr size_t kMaxRequestIdBytes = 64;
 
@@ -101,19 +100,29 @@ absl::StatusOr<TokenInfo> TrustBook::AddToken(const CreateTokenRequest& request,
   } else if (request.role() == TOKEN_ROLE_WORKER) {
     *info.mutable_expires() = ToProto(now + kJoinTokenLife);
   }
-  std::erase_if(tokens_, [&](const auto& entry) { return EndOf(entry.second.info()) + kKeepEnded < now; });
   if (!request.request_id().empty()) {
     // Only the secret's hash is stored, so the first reply cannot be repeated.
     std::erase_if(tokens_, [&](const auto& entry) {
       return entry.second.request_id() == request.request_id() && entry.second.info().created_by() == created_by;
     });
   }
-  if (tokens_.size() >= kMaxTokens) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("there are ", tokens_.size(), " tokens: revoke some; they go a week after they ended"));
+  if (tokens_.size() >= kMaxTokens && !DropEnded(now)) {
+    return absl::ResourceExhaustedError(absl::StrCat("there are ", tokens_.size(), " tokens: revoke some"));
   }
   if (!tokens_.emplace(token.id, stored).second) return absl::UnavailableError("two tokens of one id: try again");
   return info;
+}
+
+// Never for their age alone: a wrong clock would remove what is valid. Where there are too many, first those that were
+// revoked, then the one that ended first.
+bool TrustBook::DropEnded(absl::Time now) {
+  if (std::erase_if(tokens_, [](const auto& entry) { return entry.second.info().revoked(); }) > 0) return true;
+  const auto first = std::min_element(tokens_.begin(), tokens_.end(), [](const auto& a, const auto& b) {
+    return EndOf(a.second.info()) < EndOf(b.second.info());
+  });
+  if (first == tokens_.end() || EndOf(first->second.info()) > now) return false;
+  tokens_.erase(first);
+  return true;
 }
 
 std::vector<TokenInfo> TrustBook::ListTokens() const {
@@ -157,7 +166,7 @@ absl::StatusOr<Principal> TrustBook::FindToken(const tls::Token& token, absl::Ti
                                                    ": ask an admin for a new one (muster coordinator token create)"));
   }
   const std::string name = info.user().empty() ? absl::StrCat("token ", info.id()) : info.user();
-  return Principal{name, RoleOf(info.role()), {}, {}};
+  return Principal{name, RoleOf(info.role()), {}, {}, info.id()};
 }
 
 absl::Status TrustBook::Join(const std::string& node, const std::string& key_sha256, absl::Time expires,

@@ -48,6 +48,9 @@ class TrustBook {
   absl::Status CheckNode(const std::string& node, const std::string& key_sha256) const;
 
  private:
+  // Makes room for a token; false: all are valid.
+  bool DropEnded(absl::Time now);
+
   std::map<std::string, StoredToken> tokens_;  // by id
   std::map<std::string, StoredNode> nodes_;    // by id
 };

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "testing/temporary_folder.h"
 
 namespace muster::rpc {
@@ -79,19 +80,43 @@ TEST_F(TrustRecordsTest, TokensExpire) {
   }
 }
 
-TEST_F(TrustRecordsTest, ExpiredTokensAreRemovedAfterAWeek) {
-  const tls::Token old = Make(TOKEN_ROLE_WORKER, ""), revoked = Make(TOKEN_ROLE_ADMIN, "ann");
-  Make(TOKEN_ROLE_ADMIN, "adam");
+// The clock was ten years ahead for a moment, in which another token was made.
+TEST_F(TrustRecordsTest, TokensOutliveAJumpOfTheClock) {
+  const tls::Token ann = Make(TOKEN_ROLE_VIEWER, "ann", 3600), revoked = Make(TOKEN_ROLE_ADMIN, "bob");
   ASSERT_TRUE(records_->RevokeToken(revoked.id, kNow).ok());
-  EXPECT_TRUE(absl::StrContains(records_->FindToken(revoked, kNow).status().message(), "revoked"));
-  EXPECT_EQ(records_->ListTokens().size(), 3u);
   CreateTokenRequest request;
   request.set_role(TOKEN_ROLE_WORKER);
-  ASSERT_TRUE(records_->CreateToken(request, kPin, "me", kNow + absl::Hours(24 * 8)).ok());
-  std::set<std::string> ids;
-  for (const TokenInfo& info : records_->ListTokens()) ids.insert(info.id());
-  EXPECT_EQ(ids.size(), 2u);
-  EXPECT_FALSE(ids.contains(old.id) || ids.contains(revoked.id));
+  ASSERT_TRUE(records_->CreateToken(request, kPin, "me", kNow + absl::Hours(24 * 3650)).ok());
+  EXPECT_FALSE(records_->FindToken(ann, kNow + absl::Hours(24 * 3650)).ok()) << "by that clock it has expired";
+  EXPECT_TRUE(records_->FindToken(ann, kNow + absl::Seconds(60)).ok());
+  EXPECT_TRUE(absl::StrContains(records_->FindToken(revoked, kNow).status().message(), "revoked"));
+  EXPECT_EQ(records_->ListTokens().size(), 3u);
+}
+
+TEST(TrustBook, OfTooManyTokensThoseGoThatEnded) {
+  const absl::Time now = absl::FromUnixSeconds(1'800'000'000);
+  TrustBook book;
+  CreateTokenRequest request;
+  request.set_role(TOKEN_ROLE_VIEWER);
+  request.set_user("ann");
+  request.mutable_ttl()->set_seconds(100);
+  std::vector<tls::Token> tokens;
+  const auto add = [&](absl::Time at) {
+    tls::Token token{std::string(64, 'a'), absl::StrFormat("%08d", tokens.size()), std::string(32, 's')};
+    const absl::Status status = book.AddToken(request, token, "me", at).status();
+    if (status.ok()) tokens.push_back(token);
+    return status;
+  };
+  while (add(now + absl::Seconds(tokens.size() / 1000)).ok()) {
+  }
+  ASSERT_GE(tokens.size(), 1000u);
+  EXPECT_EQ(add(now).code(), absl::StatusCode::kResourceExhausted) << "all are valid";
+  const size_t all = tokens.size();
+  EXPECT_TRUE(add(now + absl::Seconds(100)).ok()) << "the first has ended";
+  EXPECT_FALSE(book.FindToken(tokens[0], now).ok());
+  EXPECT_TRUE(book.FindToken(tokens[all - 1], now).ok());
+  ASSERT_TRUE(book.RevokeToken(tokens[1].id, now).ok());
+  EXPECT_TRUE(add(now).ok()) << "one was revoked";
 }
 
 TEST_F(TrustRecordsTest, RefusesWrongRequests) {

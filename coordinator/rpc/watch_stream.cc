@@ -17,12 +17,12 @@ using server::Turn;
 // Operations start under the mutex, so none follows Finish; gRPC never runs a reaction inside of them.
 class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public SelfOwned<WatchStream> {
  public:
-  static WatchStream* Start(const absl::Status& admitted, const WatchRequest& request, server::Loop* loop) {
+  static WatchStream* Start(const absl::StatusOr<Principal>& caller, const WatchRequest& request, server::Loop* loop) {
     const std::shared_ptr<WatchStream> stream = Make(loop);
-    if (admitted.ok()) {
-      stream->Open(request);
+    if (caller.ok()) {
+      stream->Open(request, caller->token_id);
     } else {
-      stream->End(admitted);
+      stream->End(caller.status());
     }
     return stream.get();
   }
@@ -52,13 +52,13 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public Sel
   void OnDone() override { Release(); }
 
  private:
-  void Open(const WatchRequest& request) {
-    loop_->Post([self = shared_from_this(), request](Turn& turn) {
-      turn.AfterCommit([self, request, &turn] {
+  void Open(const WatchRequest& request, const std::string& token) {
+    loop_->Post([self = shared_from_this(), request, token](Turn& turn) {
+      turn.AfterCommit([self, request, token, &turn] {
         absl::StatusOr<JobId> job = JobId();
         if (!request.job().empty()) job = turn.core().Find(request.job());
         if (!job.ok()) return self->End(job.status());
-        absl::StatusOr<std::shared_ptr<server::Watch>> watch = turn.watches().Open(turn.core(), request, *job);
+        absl::StatusOr<std::shared_ptr<server::Watch>> watch = turn.watches().Open(turn.core(), request, *job, token);
         if (!watch.ok()) return self->End(watch.status());
         self->watch_ = *std::move(watch);
         self->Ask(turn.watches());
@@ -116,9 +116,9 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public Sel
 
 }  // namespace
 
-grpc::ServerWriteReactor<WatchItem>* StartWatchStream(const absl::Status& admitted, const WatchRequest& request,
+grpc::ServerWriteReactor<WatchItem>* StartWatchStream(const absl::StatusOr<Principal>& caller, const WatchRequest& request,
                                                       server::Loop* loop) {
-  return WatchStream::Start(admitted, request, loop);
+  return WatchStream::Start(caller, request, loop);
 }
 
 }  // namespace muster::rpc

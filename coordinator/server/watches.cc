@@ -54,11 +54,12 @@ struct Watch {
   bool lingers = false;              // it is in lingering_
   Watches::Ready ready;              // none: no page was requested
   bool closed = false;
+  absl::Status revoked;              // not OK: ends with it
   std::shared_ptr<const char> open;  // counts the readers
 };
 
 absl::StatusOr<std::shared_ptr<Watch>> Watches::Open(const core::Core& core, const WatchRequest& request,
-                                                     const JobId& job) {
+                                                     const JobId& job, const std::string& token) {
   if (!closed_.ok()) return closed_;
   auto watch = std::make_shared<Watch>();
   watch->open = open_;
@@ -86,6 +87,10 @@ absl::StatusOr<std::shared_ptr<Watch>> Watches::Open(const core::Core& core, con
       watch->trim = start->after + 1;
       watch->trim_lines = start->skip_lines;
     }
+  }
+  if (!token.empty()) {
+    std::erase_if(by_token_, [](const auto& entry) { return entry.second.expired(); });
+    by_token_.emplace(token, watch);
   }
   watch->snapshot = !job.empty();
   watch->saw_running = !job.empty() && !HasEnded(core, job);
@@ -177,8 +182,8 @@ absl::StatusOr<bool> Watches::Serve(const core::Core& core, SteadyTime now) {
     const std::shared_ptr<Watch> watch = std::move(waiting_.front());
     waiting_.pop_front();
     if (watch->closed || watch->ready == nullptr) continue;
-    if (!closed_.ok()) {
-      std::exchange(watch->ready, nullptr)({{}, true, closed_});
+    if (const absl::Status& end = closed_.ok() ? watch->revoked : closed_; !end.ok()) {
+      std::exchange(watch->ready, nullptr)({{}, true, end});
       continue;
     }
     absl::StatusOr<std::optional<WatchPage>> page = Read(core, now, *watch);
@@ -196,6 +201,18 @@ absl::StatusOr<bool> Watches::Serve(const core::Core& core, SteadyTime now) {
 std::optional<SteadyTime> Watches::NextDeadline() const {
   if (lingering_.empty()) return std::nullopt;
   return lingering_.begin()->first;
+}
+
+void Watches::Revoke(const std::string& token, const absl::Status& why) {
+  const auto [begin, end] = by_token_.equal_range(token);
+  for (auto it = begin; it != end; ++it) {
+    const std::shared_ptr<Watch> watch = it->second.lock();
+    if (watch == nullptr) continue;
+    watch->revoked = why;
+    if (const auto parked = parked_.find(watch->filter.job); parked != parked_.end()) parked->second.erase(watch);
+    waiting_.push_back(watch);
+  }
+  by_token_.erase(begin, end);
 }
 
 void Watches::CloseAll(const absl::Status& why) {

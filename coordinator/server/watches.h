@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,9 +43,10 @@ class Watches {
 
   explicit Watches(Ledger* ledger) : ledger_(ledger) {}
 
-  // A reader of `job`, which the caller has looked up (empty: all jobs). InvalidArgument: an invalid cursor, or a
+  // A reader of `job`, which the caller has looked up (empty: all jobs). `token`: that its caller showed, or empty. InvalidArgument: an invalid cursor, or a
   // cursor with `tail`. Unavailable: shutting down.
-  absl::StatusOr<std::shared_ptr<Watch>> Open(const core::Core& core, const WatchRequest& request, const JobId& job);
+  absl::StatusOr<std::shared_ptr<Watch>> Open(const core::Core& core, const WatchRequest& request, const JobId& job,
+                                              const std::string& token = "");
 
   // Calls `ready` once with the next page, now or later. At most one pending call for each reader.
   void Next(const std::shared_ptr<Watch>& watch, Ready ready);
@@ -60,6 +62,8 @@ class Watches {
   absl::StatusOr<bool> Serve(const core::Core& core, SteadyTime now);
   std::optional<SteadyTime> NextDeadline() const;
 
+  // Ends the readers that showed this token.
+  void Revoke(const std::string& token, const absl::Status& why);
   // Ends all readers, and any later one, with `why`.
   void CloseAll(const absl::Status& why);
 
@@ -72,6 +76,7 @@ class Watches {
   std::deque<std::shared_ptr<Watch>> waiting_;                 // waiting readers, in order
   std::map<JobId, std::set<std::shared_ptr<Watch>>> parked_;   // until that job has new items; empty: any job
   std::multimap<SteadyTime, std::weak_ptr<Watch>> lingering_;  // parked until at most this time
+  std::multimap<std::string, std::weak_ptr<Watch>> by_token_;
   absl::Status closed_;
   const std::shared_ptr<const char> open_ = std::make_shared<const char>();  // every reader holds a reference
 };

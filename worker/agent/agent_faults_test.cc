@@ -459,7 +459,7 @@ TEST_F(AgentTest, RanksOutlastAnOutageThatIsAllowedToLast) {
   coordinator_.GoAway();
   absl::SleepFor(absl::Seconds(4));
   EXPECT_TRUE(rundir::IsAlive(processes.trainer)) << "four times the orphan grace";
-  // The daemon's own end is another matter: nobody would ever end its ranks.
+  // The daemon's own end is another matter: no one would ever end its ranks.
   KillWorker();
   EXPECT_TRUE(Eventually([&] { return Dir(rank).ReadExit().ok(); }));
   EXPECT_EQ(Dir(rank).ReadExit()->cause(), RankExit::ORPHANED);
