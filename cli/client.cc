@@ -188,7 +188,16 @@ absl::StatusOr<v1::GetJobReply> Client::GetJob(const std::string& job) {
 absl::StatusOr<v1::ListJobsReply> Client::ListJobs(bool all) {
   v1::ListJobsRequest request;
   request.set_all(all);
-  return Call<v1::ListJobsRequest, v1::ListJobsReply>(stubs_->jobs, &v1::Jobs::Stub::List, request);
+  v1::ListJobsReply jobs;
+  while (true) {
+    absl::StatusOr<v1::ListJobsReply> page =
+        Call<v1::ListJobsRequest, v1::ListJobsReply>(stubs_->jobs, &v1::Jobs::Stub::List, request);
+    if (!page.ok()) return page;
+    request.set_page(page->next_page());
+    page->clear_next_page();
+    jobs.MergeFrom(*page);
+    if (request.page().empty()) return jobs;
+  }
 }
 
 absl::StatusOr<v1::CancelReply> Client::Cancel(const std::string& job) {

@@ -90,6 +90,24 @@ int main(int argc, char** argv) {
          "share of the nodes, at least one of several, that are drained for faults at the same time; 0: one at most")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app.add_option("--max_queued_jobs", options.core.max_queued_jobs, "refuse new jobs while so many wait")
+      ->capture_default_str();
+  app.add_option("--max_queued_jobs_of_user", options.core.max_queued_jobs_of_user, "of one user; 0: no limit")
+      ->capture_default_str();
+  app.add_option("--max_running_ranks_of_user", options.core.max_running_ranks_of_user,
+                 "ranks that the jobs of one user may run at a time; further jobs wait; 0: no limit")
+      ->capture_default_str();
+  app.add_option("--max_submits_of_user", options.core.max_submits_of_user,
+                 "jobs that one user may submit within a minute; 0: no limit")
+      ->capture_default_str();
+  app.add_option("--lowest_priority", options.core.lowest_priority, "refuse jobs with a lower priority")
+      ->default_str("none");
+  app.add_option("--highest_priority", options.core.highest_priority, "refuse jobs with a higher priority")
+      ->default_str("none");
+  app.add_option("--max_ended_jobs", options.core.max_ended_jobs,
+                 "keep so many ended jobs with their history; beyond, those that ended first are deleted")
+      ->capture_default_str();
+  AddDuration(app, "--keep_ended_for", options.core.keep_ended_for, "delete jobs that ended so long ago; inf: never");
   AddDuration(app, "--forget_lost_after", options.core.forget_lost_after,
               "take a node that has been lost for so long from the list; inf: never (muster nodes forget)");
   app.add_option("--log_level", log_level, "debug, info, warn, error")

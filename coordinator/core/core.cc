@@ -1,8 +1,11 @@
 #include "coordinator/core/core.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/proto_time.h"
@@ -39,6 +42,7 @@ Outcome Core::Handle(const Event& event, Now now) {
   state_->nodes.JudgeFaults(transaction);
   state_->nodes.Empty(transaction);
   state_->queue.ScheduleAfter(event, transaction);
+  state_->requests.PruneEnded(transaction);
   state_->jobs.KeepTimeBreakdowns(transaction);
   state_->more_work = transaction.work_left ? std::optional(now.steady) : std::nullopt;
   outcome.reason = std::move(transaction.reason);
@@ -62,7 +66,8 @@ std::optional<SteadyTime> Core::NextTick() const {
   const auto consider = [&](const std::optional<SteadyTime>& t) {
     if (t.has_value() && (!next.has_value() || *t < *next)) next = t;
   };
-  for (const auto& [id, job] : state_->records.jobs) {
+  for (const JobEntry* live : state_->records.Live()) {
+    const JobEntry& job = *live;
     if (job.machine.state() == JOB_STATE_QUEUED) {
       consider(state_->queue.schedule_at());
       consider(job.not_before);
@@ -71,6 +76,10 @@ std::optional<SteadyTime> Core::NextTick() const {
     if (job.machine.state() == JOB_STATE_RUNNING) consider(job.running->grow_at);
     if (job.machine.state() == JOB_STATE_STARTING) consider(job.running->start_deadline);
     if (job.machine.state() == JOB_STATE_STOPPING) consider(job.running->stop_overdue);
+  }
+  if (const auto* first = state_->records.FirstEnded();
+      first != nullptr && state_->options.keep_ended_for < absl::InfiniteDuration()) {
+    consider(first->first + state_->options.keep_ended_for);
   }
   for (const auto& [id, node] : state_->records.nodes) {
     if (node.machine.state() == NODE_STATE_AWAY) consider(node.lost_at);
@@ -134,25 +143,80 @@ absl::StatusOr<Job> Core::GetJob(const JobId& job, std::optional<SteadyTime> at)
 }
 
 std::vector<Job> Core::ListJobs(bool ended_too) const {
-  std::vector<Job> active, queued, ended;
-  for (const auto& [id, job] : state_->records.jobs) {
-    if (job.machine.ended()) {
-      if (ended_too) ended.push_back(job.record());
-    } else if (job.machine.state() != JOB_STATE_QUEUED) {
-      active.push_back(job.record());
+  return ListJobs(ended_too, "", std::numeric_limits<size_t>::max(), std::numeric_limits<size_t>::max())->jobs;
+}
+
+// A page begins with the n-th of the jobs that have not ended, "n7", or with the ended ones below a sequence number,
+// "e1234".
+absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& page, size_t rows, size_t bytes) const {
+  uint64_t from = 0;
+  const bool ended_only = absl::StartsWith(page, "e");
+  if (!page.empty() && ((page[0] != 'n' && page[0] != 'e') || !absl::SimpleAtoi(page.substr(1), &from))) {
+    return absl::InvalidArgumentError(absl::StrCat("page: \"", page, "\" is not from an earlier reply"));
+  }
+  JobPage result;
+  size_t used = 0;
+  const auto add = [&](Job job) {
+    used += job.ByteSizeLong();
+    result.jobs.push_back(std::move(job));
+  };
+  // At least one, however large it is.
+  const auto full = [&] { return result.jobs.size() >= rows || (!result.jobs.empty() && used >= bytes); };
+  if (!ended_only) {
+    std::vector<const JobEntry*> active;
+    for (const JobEntry* job : state_->records.Live()) {
+      if (job->machine.state() != JOB_STATE_QUEUED) active.push_back(job);
     }
+    std::sort(active.begin(), active.end(), [](const JobEntry* a, const JobEntry* b) {
+      return a->record().sequence() < b->record().sequence();
+    });
+    std::vector<Queue::Waiting> queued = state_->queue.WaitingJobs();
+    const size_t all = active.size() + queued.size();
+    for (size_t i = from; i < all; ++i) {
+      if (full()) {
+        result.next = absl::StrCat("n", i);
+        return result;
+      }
+      if (i < active.size()) {
+        add(active[i]->record());
+        continue;
+      }
+      Queue::Waiting& waiting = queued[i - active.size()];
+      Job job = state_->records.jobs.at(waiting.job).record();
+      job.set_reason(std::move(waiting.reason));
+      job.set_queue_position(waiting.position);
+      add(std::move(job));
+    }
+    from = 0;
   }
-  for (Queue::Waiting& waiting : state_->queue.WaitingJobs()) {
-    Job& job = queued.emplace_back(state_->records.jobs.at(waiting.job).record());
-    job.set_reason(std::move(waiting.reason));
-    job.set_queue_position(waiting.position);
-  }
-  const auto by_sequence = [](const Job& a, const Job& b) { return a.sequence() < b.sequence(); };
-  std::sort(active.begin(), active.end(), by_sequence);
-  std::sort(ended.rbegin(), ended.rend(), by_sequence);
-  active.insert(active.end(), queued.begin(), queued.end());
-  active.insert(active.end(), ended.begin(), ended.end());
-  return active;
+  if (!ended_too) return result;
+  uint64_t last = from;
+  state_->records.ForEnded(from, [&](const JobEntry& job) {
+    if (full()) {
+      result.next = absl::StrCat("e", last == 0 ? job.record().sequence() + 1 : last);
+      return false;
+    }
+    last = job.record().sequence();
+    add(job.record());
+    return true;
+  });
+  return result;
+}
+
+std::map<JobState, uint64_t> Core::CountJobs() const {
+  std::map<JobState, uint64_t> counts;
+  for (const auto& [id, job] : state_->records.jobs) ++counts[job.machine.state()];
+  return counts;
+}
+
+std::vector<JobId> Core::EndedJobs() const {
+  std::vector<JobId> ended;
+  state_->records.ForEnded(0, [&](const JobEntry& job) {
+    ended.push_back(job.id());
+    return true;
+  });
+  std::reverse(ended.begin(), ended.end());
+  return ended;
 }
 
 std::vector<Generation> Core::ListGenerations(const JobId& job) const {
@@ -262,12 +326,20 @@ std::string Core::Missing(const JobId& id) const {
 absl::Status Core::State::Recover(const std::vector<Row>& rows, Now now) {
   if (absl::Status s = records.Load(rows); !s.ok()) return s;
   bool work_left = nodes.Recover(now);
+  std::vector<const JobEntry*> ended;
   for (auto& [id, job] : records.jobs) {
     jobs.Recover(job, now);
+    if (job.machine.ended()) ended.push_back(&job);
     if (!job.machine.active()) continue;
     generations.Recover(job, now);
     work_left = true;  // a tick takes the request for its plan along
   }
+  std::sort(ended.begin(), ended.end(), [](const JobEntry* a, const JobEntry* b) {
+    return std::pair(FromProto(a->record().ended()), a->record().sequence()) <
+           std::pair(FromProto(b->record().ended()), b->record().sequence());
+  });
+  for (const JobEntry* job : ended) records.NoteEnd(job->id(), now.steady);
+  work_left |= records.ended_jobs() > options.max_ended_jobs;
   if (work_left) more_work = now.steady;
   return absl::OkStatus();
 }
@@ -297,7 +369,8 @@ void Core::State::On(const Tick&, Transaction& transaction) {
   };
   nodes.CheckAway(transaction);
   nodes.ForgetLost(transaction);
-  for (auto& [id, job] : records.jobs) {
+  for (JobEntry* live : records.Live()) {
+    JobEntry& job = *live;
     if (job.machine.state() == JOB_STATE_STARTING && due(job.running->start_deadline)) {
       generations.CheckStart(job, transaction);
     }

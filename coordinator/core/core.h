@@ -8,6 +8,7 @@
 // Not thread-safe: one thread owns it. A failed commit ends the process, so a Core is never ahead of its disk.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -178,6 +179,16 @@ struct Options {
   absl::Duration backoff_base = absl::Seconds(1);  // doubles per restart without progress
   absl::Duration backoff_max = absl::Minutes(1);
   uint32_t max_queued_jobs = 10'000;
+  // Of one user; 0: no limit. A job beyond the running ranks waits without holding back others.
+  uint32_t max_queued_jobs_of_user = 5'000;
+  uint32_t max_running_ranks_of_user = 0;
+  uint32_t max_submits_of_user = 1'200;  // within a minute
+  int32_t lowest_priority = std::numeric_limits<int32_t>::min();
+  int32_t highest_priority = std::numeric_limits<int32_t>::max();
+  // Beyond, those that ended first are deleted with their history; so are those that ended so long ago, in one run of
+  // the coordinator. Infinite: for ever.
+  uint32_t max_ended_jobs = 100'000;
+  absl::Duration keep_ended_for = absl::InfiniteDuration();
   // A node on which that much went wrong within the window is drained: jobs with a fault of one of their ranks there,
   // plus how often contact with it was lost. Not if more than this share of the nodes, but at least one, would be
   // drained so.
@@ -234,6 +245,15 @@ class Core {
   // With queue_position and reason as of now, and its time_breakdown up to `at`, or to its last change. NotFound.
   absl::StatusOr<Job> GetJob(const JobId& job, std::optional<SteadyTime> at = std::nullopt) const;
   std::vector<Job> ListJobs(bool ended_too) const;  // running, then the queue in its order, then ended, newest first
+  struct JobPage {
+    std::vector<Job> jobs;
+    std::string next;  // the page after this one; empty: there is none
+  };
+  // A part of that list: from `page` on (empty: the first), at most so many jobs and, except for the first, bytes. A job
+  // that moves between two calls may be in both pages or in none. InvalidArgument: no such page.
+  absl::StatusOr<JobPage> ListJobs(bool ended_too, const std::string& page, size_t rows, size_t bytes) const;
+  std::map<JobState, uint64_t> CountJobs() const;
+  std::vector<JobId> EndedJobs() const;  // in the order of their submission
   std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first
   std::vector<Node> ListNodes() const;                              // by id, slot states computed
   std::vector<NodeLink> ListLinks(const JobId& job) const;  // measured, between the nodes of its newest generation

@@ -194,6 +194,7 @@ void Jobs::Cancel(JobEntry& job, const std::string& message, Transaction& transa
 
 void Jobs::Finish(JobEntry& job, const std::string& kind, const std::string& message, Transaction& transaction) {
   plans_->DropAll(job.id());
+  records_->NoteEnd(job.id(), transaction.now.steady);
   job.time.Enter(TimeTracker::Phase::kOver, transaction.now.steady);
   job.machine.fields().set_reason(message);
   transaction.Touch(job.id());

@@ -271,8 +271,9 @@ std::vector<ObservedRank> Nodes::Unreported(const NodeId& node, const std::set<R
   std::vector<ObservedRank> unreported;
   const NodeEntry& entry = records_->nodes.at(node);
   const bool rebooted = entry.boot != entry.record().boot_id();
-  for (const auto& [id, job] : records_->jobs) {
-    const GenerationMachine* generation = job.newest();
+  for (const JobEntry* job : records_->Live()) {
+    const JobId id = job->id();
+    const GenerationMachine* generation = job->newest();
     if (generation == nullptr || generation->ended()) continue;
     const bool stopping = generation->state() == GENERATION_STATE_STOPPING;
     for (const RankPlacement& rank : generation->record().ranks()) {
@@ -296,9 +297,10 @@ std::vector<ObservedRank> Nodes::Unreported(const NodeId& node, const std::set<R
 
 void Nodes::Empty(Transaction& transaction) {
   if (emptying_.empty()) return;
-  for (auto& [id, job] : records_->jobs) {
-    if (!job.machine.active()) continue;
+  for (JobEntry* live : records_->Live()) {
+    JobEntry& job = *live;
     for (const NodeId& node : emptying_) {
+      if (!job.machine.active()) break;
       const GenerationMachine& generation = *job.newest();
       const auto& ranks = generation.record().ranks();
       const bool here = !generation.ended() && std::any_of(ranks.begin(), ranks.end(), [&](const RankPlacement& r) {
@@ -351,14 +353,15 @@ void Nodes::On(const UndrainNode& event, Transaction& transaction) {
   NodeEntry* node = records_->NeedNode(event.node, transaction);
   if (node == nullptr) return;
   node->faults.clear();
-  for (auto& [id, job] : records_->jobs) {
-    if (job.machine.ended() || !job.Avoids(event.node)) continue;
+  for (JobEntry* live : records_->Live()) {
+    JobEntry& job = *live;
+    if (!job.Avoids(event.node)) continue;
     if (transaction.Full()) break;
     auto& refusals = *job.machine.fields().mutable_refused_by();
     refusals.erase(std::remove_if(refusals.begin(), refusals.end(),
                                   [&](const NodeRefusal& refusal) { return refusal.node() == event.node.value(); }),
                    refusals.end());
-    transaction.Touch(id);
+    transaction.Touch(job.id());
   }
   if (!node->record().draining()) return;
   node->machine.fields().set_draining(false);

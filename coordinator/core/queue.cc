@@ -42,11 +42,23 @@ std::string Ordinal(uint64_t n) {
 
 std::vector<scheduler::Claim> Queue::InOrder() const {
   std::vector<scheduler::Claim> waiting;
-  for (const auto& [id, job] : records_->jobs) {
-    if (job.machine.state() == JOB_STATE_QUEUED) waiting.push_back(job.claim());
+  for (const JobEntry* job : records_->Live()) {
+    if (job->machine.state() == JOB_STATE_QUEUED) waiting.push_back(job->claim());
   }
   scheduler::SortQueue(waiting);
   return waiting;
+}
+
+bool Queue::IsOverItsUsersLimit(const JobEntry& job) const {
+  const uint32_t most = options_->max_running_ranks_of_user;
+  if (most == 0) return false;
+  uint64_t running = 0;
+  for (const JobEntry* other : std::as_const(*records_).Live()) {
+    const GenerationMachine* generation = other->newest();
+    if (generation == nullptr || generation->ended() || other->record().owner() != job.record().owner()) continue;
+    running += static_cast<uint64_t>(generation->record().ranks_size());
+  }
+  return running + job.record().spec().resources().ranks() > most;
 }
 
 std::vector<scheduler::NodeView> Queue::NodeViews() const {
@@ -100,6 +112,7 @@ void Queue::Schedule(Transaction& transaction) {
     JobEntry& job = records_->jobs.at(claim.job);
     if (job.not_before.has_value() && transaction.now.steady < *job.not_before) continue;
     job.not_before.reset();
+    if (IsOverItsUsersLimit(job)) continue;
     if (std::optional<Placement> start = FindStart(job, pass, transaction)) {
       pass.Start(claim, start->decision);
       generations_->Start(job, *std::move(start), transaction);
@@ -221,6 +234,9 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
     std::string why;
     if (job.not_before.has_value()) {
       why = "waits out its back-off";
+    } else if (IsOverItsUsersLimit(job)) {
+      why = absl::StrCat("waits for other jobs of ", job.record().owner(), ", who may run ",
+                         options_->max_running_ranks_of_user, " ranks at a time");
     } else {
       const scheduler::Demand demand = DemandOf(job);
       const Plans::Wanted* wanted = plans_->Find(claim.job, Plans::Purpose::kStart);

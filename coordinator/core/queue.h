@@ -17,8 +17,8 @@ namespace muster::core {
 class Queue {
  public:
   // All outlive it.
-  Queue(Records* records, Plans* plans, Jobs* jobs, Generations* generations)
-      : records_(records), plans_(plans), jobs_(jobs), generations_(generations) {}
+  Queue(const Options* options, Records* records, Plans* plans, Jobs* jobs, Generations* generations)
+      : options_(options), records_(records), plans_(plans), jobs_(jobs), generations_(generations) {}
 
   // Places all jobs that can start.
   void Schedule(Transaction& transaction);
@@ -54,6 +54,10 @@ class Queue {
   // nullopt: it waits, or has failed because it cannot be laid out.
   std::optional<Placement> FindStart(JobEntry& job, scheduler::Pass& pass, Transaction& transaction);
 
+  // Whether its ranks and those that its user runs are more than a user may run.
+  bool IsOverItsUsersLimit(const JobEntry& job) const;
+
+  const Options* const options_;
   Records* const records_;
   Plans* const plans_;
   Jobs* const jobs_;

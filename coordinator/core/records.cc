@@ -208,8 +208,41 @@ void Records::Write(const Transaction& transaction, Outcome& outcome) const {
 
 void Records::Index(const Job& job) {
   by_request_[job.request_id()] = JobId(job.id());
+  live_.insert(JobId(job.id()));
   const std::string& path = job.spec().train().checkpoint().path();
   if (!path.empty()) folders_.emplace(NormalizedPath(path), JobId(job.id()));
+}
+
+std::vector<JobEntry*> Records::Live() {
+  std::vector<JobEntry*> live;
+  live.reserve(live_.size());
+  for (const JobId& id : live_) live.push_back(&jobs.at(id));
+  return live;
+}
+
+std::vector<const JobEntry*> Records::Live() const {
+  std::vector<const JobEntry*> live;
+  live.reserve(live_.size());
+  for (const JobId& id : live_) live.push_back(&jobs.at(id));
+  return live;
+}
+
+void Records::NoteEnd(const JobId& id, SteadyTime at) {
+  live_.erase(id);
+  ended_by_sequence_.emplace(jobs.at(id).record().sequence(), id);
+  ended_in_order_.emplace_back(at, id);
+}
+
+const std::pair<SteadyTime, JobId>* Records::FirstEnded() {
+  while (!ended_in_order_.empty() && !jobs.contains(ended_in_order_.front().second)) ended_in_order_.pop_front();
+  return ended_in_order_.empty() ? nullptr : &ended_in_order_.front();
+}
+
+void Records::ForEnded(uint64_t below, const std::function<bool(const JobEntry& job)>& more) const {
+  auto at = below == 0 ? ended_by_sequence_.end() : ended_by_sequence_.lower_bound({below, JobId()});
+  while (at != ended_by_sequence_.begin()) {
+    if (!more(jobs.at((--at)->second))) return;
+  }
 }
 
 JobEntry& Records::Add(Job record) {
@@ -225,6 +258,7 @@ void Records::Delete(const JobId& id, Transaction& transaction) {
   for (const auto& [number, generation] : job.generations)
     transaction.deleted_keys.push_back(GenerationKey(id, number));
   by_request_.erase(job.record().request_id());
+  ended_by_sequence_.erase({job.record().sequence(), id});
   folders_.erase({NormalizedPath(job.record().spec().train().checkpoint().path()), id});
   const std::string run = job.record().spec().train().sync().run();
   jobs.erase(id);
@@ -268,8 +302,9 @@ const Slot* Records::SlotAt(const NodeId& node, uint32_t index) const {
 
 Records::Holders Records::SlotHolders() const {
   Holders holders;
-  for (const auto& [id, job] : jobs) {
-    const GenerationMachine* generation = job.newest();
+  for (const JobEntry* job : Live()) {
+    const JobId id = job->id();
+    const GenerationMachine* generation = job->newest();
     if (generation == nullptr || generation->ended()) continue;
     for (const RankPlacement& rank : generation->record().ranks()) {
       if (!HoldsSlots(*generation, rank)) continue;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -55,6 +57,18 @@ class Records {
   using Holders = std::map<NodeId, std::map<uint32_t, Holder>>;
   Holders SlotHolders() const;
 
+  // Jobs that have not ended, by id. Stays valid while jobs end, not while they are deleted: what looks at every job looks
+  // here, since there may be a hundred thousand that have ended.
+  std::vector<JobEntry*> Live();
+  std::vector<const JobEntry*> Live() const;
+  // The job has ended.
+  void NoteEnd(const JobId& id, SteadyTime at);
+  size_t ended_jobs() const { return ended_by_sequence_.size(); }
+  // The one that ended first, and when; null: there is none.
+  const std::pair<SteadyTime, JobId>* FirstEnded();
+  // Newest first: of a sequence number lower than `below` (0: all).
+  void ForEnded(uint64_t below, const std::function<bool(const JobEntry& job)>& more) const;
+
   std::map<JobId, JobEntry> jobs;
   std::map<NodeId, NodeEntry> nodes;
   std::map<std::string, RunEntry> runs;
@@ -68,6 +82,9 @@ class Records {
   std::map<std::string, JobId> by_request_;
   // The normalized checkpoint.path of every job that has one. In the store of an older Muster jobs may share one.
   std::set<std::pair<std::string, JobId>> folders_;
+  std::set<JobId> live_;
+  std::set<std::pair<uint64_t, JobId>> ended_by_sequence_;
+  std::deque<std::pair<SteadyTime, JobId>> ended_in_order_;  // some may have been deleted
   uint64_t next_sequence_ = 1;
 };
 

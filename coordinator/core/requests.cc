@@ -1,5 +1,6 @@
 #include "coordinator/core/requests.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,8 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
         absl::StrCat("the queue is full: ", waiting, " jobs wait; cancel some, or try again later"));
     return;
   }
+  transaction.status = CheckUser(event, transaction.now.steady);
+  if (!transaction.status.ok()) return;
   if (event.plan.has_value()) plans_->Offer(*event.plan);
   const uint32_t replicas = ReplicasOf(event.spec);
   std::string id = absl::StrCat(event.spec.name(), "-", event.suffix);
@@ -95,6 +98,52 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
     // A client's request numbers have no spaces, so no one else has this one.
     const std::string request = replica == 0 ? event.request_id : absl::StrCat(event.request_id, " replica ", replica);
     Add(event, JobOfReplica(id, replica), request, std::move(specs[replica]), transaction);
+  }
+}
+
+absl::Status Requests::CheckUser(const SubmitJob& event, SteadyTime now) {
+  const int32_t priority = event.spec.priority();
+  if (priority < options_->lowest_priority || priority > options_->highest_priority) {
+    return absl::InvalidArgumentError(absl::StrCat("priority: ", priority, " is not allowed here, only ",
+                                                   options_->lowest_priority, " to ", options_->highest_priority));
+  }
+  const uint32_t ranks = event.spec.resources().ranks(), most_ranks = options_->max_running_ranks_of_user;
+  if (most_ranks > 0 && ranks > most_ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("resources.ranks: ", ranks, ", and one user may run ", most_ranks,
+                                                   " ranks at a time here"));
+  }
+  if (const uint32_t most = options_->max_queued_jobs_of_user; most > 0) {
+    const std::vector<const JobEntry*> live = std::as_const(*records_).Live();
+    const auto queued = std::count_if(live.begin(), live.end(), [&](const JobEntry* job) {
+      return job->machine.state() == JOB_STATE_QUEUED && job->record().owner() == event.owner;
+    });
+    if (queued + ReplicasOf(event.spec) > most) {
+      return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has ", queued, " jobs in the queue, and may have ",
+                                                       most, ": cancel some, or try again later"));
+    }
+  }
+  if (options_->max_submits_of_user == 0) return absl::OkStatus();
+  for (auto& [user, times] : submits_) {
+    while (!times.empty() && now - times.front() >= absl::Minutes(1)) times.pop_front();
+  }
+  std::erase_if(submits_, [](const auto& entry) { return entry.second.empty(); });
+  std::deque<SteadyTime>& times = submits_[event.owner];
+  if (times.size() >= options_->max_submits_of_user) {
+    return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has submitted ", times.size(),
+                                                     " jobs within a minute, as many as allowed: try again later"));
+  }
+  times.push_back(now);
+  return absl::OkStatus();
+}
+
+void Requests::PruneEnded(Transaction& transaction) {
+  while (const auto* first = records_->FirstEnded()) {
+    const bool old = transaction.now.steady - first->first >= options_->keep_ended_for;
+    if ((!old && records_->ended_jobs() <= options_->max_ended_jobs) || transaction.Full()) return;
+    const JobId id = first->second;
+    transaction.jobs.erase(id);
+    transaction.Do(ForgetJob{id});
+    records_->Delete(id, transaction);
   }
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-
 #include "coordinator/core/queue.h"
 
 namespace muster::core {
@@ -21,7 +20,11 @@ class Requests {
   void On(const TraceJob& event, Transaction& transaction);
   void On(const CheckpointJob& event, Transaction& transaction);
 
+  // Called after every event: deletes jobs that ended too long ago, or beyond the number that is kept.
+  void PruneEnded(Transaction& transaction);
+
  private:
+  absl::Status CheckUser(const SubmitJob& event, SteadyTime now);
   void Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,
            Transaction& transaction);
 
@@ -31,6 +34,7 @@ class Requests {
   Jobs* const jobs_;
   Generations* const generations_;
   Queue* const queue_;
+  std::map<std::string, std::deque<SteadyTime>> submits_;  // by user, within the last minute
 };
 
 }  // namespace muster::core

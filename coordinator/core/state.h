@@ -47,7 +47,7 @@ struct Core::State {
   Generations generations{&options, &records, &plans, &jobs};
   Hangs hangs{&options, &records, &generations};
   Nodes nodes{&options, &records, &generations, &hangs};
-  Queue queue{&records, &plans, &jobs, &generations};
+  Queue queue{&options, &records, &plans, &jobs, &generations};
   Growth growth{&options, &records, &plans, &queue, &generations};
   Requests requests{&options, &records, &plans, &jobs, &generations, &queue};
   Exchanges exchanges{&records, &generations};

@@ -95,7 +95,9 @@ Desired Views::DesiredFor(const NodeId& node) const {
   Desired desired;
   const auto found = records_->nodes.find(node);
   if (found != records_->nodes.end()) desired.set_revision(found->second.revision);
-  for (const auto& [id, job] : records_->jobs) {
+  for (const JobEntry* live : records_->Live()) {
+    const JobEntry& job = *live;
+    const JobId id = job.id();
     const GenerationMachine* generation = job.newest();
     if (generation == nullptr || generation->ended()) continue;
     for (const RankPlacement& rank : generation->record().ranks()) {

@@ -11,7 +11,8 @@ constexpr auto kPagePatience = std::chrono::seconds(2);
 
 metrics::Snapshot TakeSnapshot(Turn& turn) {
   metrics::Snapshot snapshot;
-  snapshot.jobs = turn.core().ListJobs(/*ended_too=*/true);
+  snapshot.jobs = turn.core().ListJobs(/*ended_too=*/false);
+  snapshot.job_states = turn.core().CountJobs();
   snapshot.nodes = turn.core().ListNodes();
   for (const Job& job : snapshot.jobs) {
     if (job.state() != JOB_STATE_RUNNING && job.state() != JOB_STATE_STOPPING) continue;

@@ -322,6 +322,18 @@ TEST_F(ServerTest, RefusesUnsafeAddressesAndFolders) {
   EXPECT_EQ(refused("unix:" + folder_.path() + "/open/c.sock").code(), absl::StatusCode::kPermissionDenied);
 }
 
+TEST_F(ServerTest, ASpecWithAFieldThatIsNotKnownIsRefused) {
+  Start();
+  JobSpec spec = SmallSpec("newer");
+  spec.mutable_train()->mutable_optimizer()->GetReflection()
+      ->MutableUnknownFields(spec.mutable_train()->mutable_optimizer())
+      ->AddVarint(999, 1);
+  SubmitReply reply;
+  const grpc::Status status = client_->Submit("r1", spec, &reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "number 999 in train.optimizer")) << status.error_message();
+}
+
 TEST_F(ServerTest, TakenPortIsRefused) {
   options_.token_file = folder_.path() + "/tokens";
   std::ofstream(options_.token_file) << "0123456789abcdef ann admin\n";

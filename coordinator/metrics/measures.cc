@@ -163,9 +163,7 @@ std::string CoordinatorPage(const Snapshot& snapshot, const Measures& measures) 
   Exposition page;
   page.Begin("muster_build_info", Kind::kGauge, "Always 1; the label says which build this is.");
   page.Add({{"version", kVersion}}, 1);
-  std::map<JobState, uint64_t> jobs;
-  for (const Job& job : snapshot.jobs) ++jobs[job.state()];
-  WriteStates("muster_jobs", "Jobs by state.", jobs, page);
+  WriteStates("muster_jobs", "Jobs by state.", snapshot.job_states, page);
   std::map<NodeState, uint64_t> nodes;
   std::map<SlotState, uint64_t> slots;
   uint64_t draining = 0, faulty = 0, faults = 0;

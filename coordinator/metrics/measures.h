@@ -53,7 +53,8 @@ class Measures {
 
 // The coordinator's state at one instant.
 struct Snapshot {
-  std::vector<Job> jobs;  // all
+  std::vector<Job> jobs;  // all that have not ended
+  std::map<JobState, uint64_t> job_states;
   std::vector<Node> nodes;
   std::map<std::string, MetricPoint> last;  // by job: the newest value of each series
   size_t watch_streams = 0;

@@ -15,6 +15,7 @@
 #include "coordinator/rpc/plan_call.h"
 #include "coordinator/rpc/trace_call.h"
 #include "coordinator/rpc/watch_stream.h"
+#include "coordinator/spec/unknown_field.h"
 
 namespace muster::rpc {
 namespace {
@@ -23,7 +24,8 @@ using server::Turn;
 
 constexpr size_t kMaxSpecBytes = 64 * 1024;  // a job's row is at most 512 KiB, and holds more than its spec
 constexpr int kShownGenerations = 100;
-constexpr uint32_t kDefaultListLimit = 1000;
+constexpr uint32_t kDefaultListLimit = 1000, kMostListed = 10'000;
+constexpr size_t kListBytes = size_t{3} << 20;  // of jobs; their metrics and nodes come on top
 
 // Four characters that are easy to read and to type.
 std::string RandomSuffix() {
@@ -47,6 +49,11 @@ absl::StatusOr<JobSpec> ResolveSpec(const spec::Limits& limits, const JobSpec& a
   if (asked.ByteSizeLong() > kMaxSpecBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the spec has ", asked.ByteSizeLong(), " bytes, at most ", kMaxSpecBytes, " are allowed"));
+  }
+  // Stored, they would be part of the job, and mean something after an upgrade that no one has checked.
+  if (const std::string unknown = spec::UnknownField(asked); !unknown.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the spec has a field that this coordinator does not know, ", unknown, ": is the client newer (muster version)?"));
   }
   JobSpec resolved = asked;
   SpecErrors errors;
@@ -212,9 +219,11 @@ grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=](Turn& turn) {
     turn.AfterCommit([=, &core = turn.core(), &ledger = turn.ledger()] {
-      const uint32_t limit = request->limit() == 0 ? kDefaultListLimit : request->limit();
-      for (Job& job : core.ListJobs(request->all())) {
-        if (static_cast<uint32_t>(reply->jobs_size()) == limit) break;
+      const uint32_t limit = std::min(request->limit() == 0 ? kDefaultListLimit : request->limit(), kMostListed);
+      absl::StatusOr<core::Core::JobPage> page = core.ListJobs(request->all(), request->page(), limit, kListBytes);
+      if (!page.ok()) return reactor->Finish(ToGrpc(page.status()));
+      reply->set_next_page(page->next);
+      for (Job& job : page->jobs) {
         const JobId id(job.id());
         JobSummary& summary = *reply->add_jobs();
         *summary.mutable_last_metrics() = ledger.LastMetrics(id);

@@ -196,20 +196,9 @@ void Shell::Publish() {
 
 void Shell::PruneIfDue(SteadyTime now) {
   if (now < next_prune_) return;
-  const absl::StatusOr<bool> more = ledger_->Prune([this] { return EndedJobs(); });
+  const absl::StatusOr<bool> more = ledger_->Prune([this] { return core_->EndedJobs(); });
   if (!more.ok() && !absl::IsResourceExhausted(more.status())) EndProcess("pruning the history", more.status());
   next_prune_ = now + (more.value_or(false) ? kPrunePause : kPruneInterval);
-}
-
-std::vector<JobId> Shell::EndedJobs() const {
-  std::vector<JobId> ended;
-  for (const Job& job : core_->ListJobs(/*ended_too=*/true)) {
-    if (job.state() == JOB_STATE_COMPLETED || job.state() == JOB_STATE_FAILED || job.state() == JOB_STATE_CANCELLED) {
-      ended.emplace_back(job.id());
-    }
-  }
-  std::reverse(ended.begin(), ended.end());  // oldest first
-  return ended;
 }
 
 }  // namespace muster::server

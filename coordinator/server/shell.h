@@ -119,7 +119,6 @@ class Shell {
   void FlushIfDue(SteadyTime now, bool stopping);
   void Publish();
   void PruneIfDue(SteadyTime now);
-  std::vector<JobId> EndedJobs() const;
 
   const Clock* const clock_;
   const std::string state_dir_;

@@ -1,0 +1,149 @@
+// What one user may take, and how much of the past is kept.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Limits : public testing::Test {
+ protected:
+  Outcome SubmitAs(const std::string& user, const JobSpec& spec) {
+    const std::string n = absl::StrCat("x", ++requests_);
+    return w_.Do(SubmitJob{n, user, spec, n});
+  }
+  void With(const std::function<void(WorldOptions&)>& change) {
+    change(w_.options);
+    w_.Restart();
+  }
+  std::vector<std::string> Ids(const std::vector<Job>& jobs) const {
+    std::vector<std::string> ids;
+    for (const Job& job : jobs) ids.push_back(job.id());
+    return ids;
+  }
+  World w_{AnyWorld()};
+  int requests_ = 0;
+};
+
+TEST_F(Limits, OneUserCannotFillTheQueue) {
+  With([](WorldOptions& o) { o.max_queued_jobs_of_user = 2; });
+  EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok());
+  EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok());
+  const absl::Status third = SubmitAs("ann", Spec("a")).status;
+  EXPECT_TRUE(absl::IsResourceExhausted(third));
+  EXPECT_THAT(std::string(third.message()), HasSubstr("ann has 2 jobs in the queue, and may have 2"));
+  EXPECT_TRUE(SubmitAs("bob", Spec("b")).status.ok());
+  w_.Return(Hello("n", 1));  // one of ann's starts
+  EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok());
+}
+
+TEST_F(Limits, SubmitsOfAUserAreCountedByTheMinute) {
+  With([](WorldOptions& o) { o.max_submits_of_user = 3; });
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(SubmitAs("ann", Spec("a")).status));
+  EXPECT_TRUE(w_.Do(SubmitJob{"x1", "ann", Spec("a"), "x1"}).status.ok()) << "a retry is no new job";
+  EXPECT_TRUE(SubmitAs("bob", Spec("b")).status.ok());
+  w_.clock.Advance(absl::Seconds(61));
+  EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok());
+}
+
+TEST_F(Limits, PrioritiesHaveARange) {
+  With([](WorldOptions& o) { o.lowest_priority = -10, o.highest_priority = 5; });
+  EXPECT_TRUE(SubmitAs("ann", Spec("a", 5)).status.ok());
+  EXPECT_TRUE(SubmitAs("ann", Spec("a", -10)).status.ok());
+  for (const int priority : {6, -11}) {
+    const absl::Status status = SubmitAs("ann", Spec("a", priority)).status;
+    EXPECT_EQ(status.message(), absl::StrCat("priority: ", priority, " is not allowed here, only -10 to 5"));
+  }
+}
+
+// Her second job waits although slots are free, and holds back no one.
+TEST_F(Limits, RunningRanksOfAUser) {
+  With([](WorldOptions& o) { o.max_running_ranks_of_user = 2; });
+  w_.Return(Hello("n", 8));
+  const JobId first = SubmitAs("ann", Gang("g", 2)).job, second = SubmitAs("ann", Spec("a")).job;
+  EXPECT_EQ(w_.State(first), JOB_STATE_STARTING);
+  EXPECT_EQ(w_.State(second), JOB_STATE_QUEUED);
+  EXPECT_THAT(w_.Get(second).reason(), HasSubstr("waits for other jobs of ann, who may run 2 ranks at a time"));
+  EXPECT_EQ(w_.State(SubmitAs("bob", Spec("b")).job), JOB_STATE_STARTING);
+  const absl::Status never = SubmitAs("bob", Gang("g", 3)).status;
+  EXPECT_THAT(std::string(never.message()), HasSubstr("resources.ranks: 3, and one user may run 2 ranks"));
+  w_.Do(CancelJob{first});
+  for (const uint32_t rank : {0u, 1u}) w_.ReportRank(first, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w_.State(second), JOB_STATE_STARTING);
+}
+
+TEST_F(Limits, OfTooManyEndedJobsTheFirstThatEndedGo) {
+  With([](WorldOptions& o) { o.max_ended_jobs = 3; });
+  std::vector<JobId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(SubmitAs("ann", Spec("a")).job);
+  // In another order than they came.
+  for (const int i : {4, 0, 1}) w_.Do(CancelJob{ids[static_cast<size_t>(i)]});
+  EXPECT_EQ(w_.core->ListJobs(true).size(), 5u);
+  const Outcome out = w_.Do(CancelJob{ids[2]});
+  EXPECT_EQ(w_.core->Stored(ids[4]), nullptr);
+  EXPECT_NE(w_.core->Stored(ids[0]), nullptr);
+  int forgotten = 0;
+  for (const Action& action : out.actions) {
+    if (const auto* forget = std::get_if<ForgetJob>(&action)) forgotten += forget->job == ids[4] ? 1 : 100;
+  }
+  EXPECT_EQ(forgotten, 1) << "its history goes, too";
+  EXPECT_FALSE(w_.rows.contains("job/" + ids[4].value()));
+  EXPECT_EQ(w_.State(ids[3]), JOB_STATE_QUEUED) << "what has not ended stays";
+  // An operator who keeps fewer: the rest goes at the next start, in as many commits as it takes.
+  With([](WorldOptions& o) { o.max_ended_jobs = 1; });
+  w_.Do(Tick{});
+  EXPECT_EQ(Ids(w_.core->ListJobs(true)), (std::vector<std::string>{ids[3].value(), ids[2].value()}));
+}
+
+TEST_F(Limits, JobsThatEndedLongAgoGo) {
+  With([](WorldOptions& o) { o.keep_ended_for = absl::Hours(24); });
+  const JobId old = SubmitAs("ann", Spec("a")).job, other = SubmitAs("ann", Spec("a")).job;
+  w_.Do(CancelJob{old});
+  w_.clock.Advance(absl::Hours(23));
+  w_.Do(CancelJob{other});
+  ASSERT_TRUE(w_.core->NextTick().has_value());
+  EXPECT_EQ(*w_.core->NextTick() - w_.clock.Read().steady, absl::Hours(1));
+  w_.clock.Advance(absl::Hours(1));
+  w_.Do(Tick{});
+  EXPECT_EQ(Ids(w_.core->ListJobs(true)), std::vector<std::string>{other.value()});
+}
+
+TEST_F(Limits, ListsComeInPages) {
+  w_.Return(Hello("n", 1));
+  std::vector<JobId> ids;
+  for (int i = 0; i < 7; ++i) ids.push_back(SubmitAs("ann", Spec("a")).job);
+  for (const int i : {3, 5, 4}) w_.Do(CancelJob{ids[static_cast<size_t>(i)]});
+  const std::vector<std::string> all = Ids(w_.core->ListJobs(true));
+  ASSERT_EQ(all.size(), 7u);
+  for (const size_t rows : {1u, 2u, 3u, 4u, 5u, 6u, 7u}) {
+    std::vector<std::string> seen;
+    std::string page;
+    int pages = 0;
+    do {
+      const auto part = w_.core->ListJobs(true, page, rows, 1 << 20);
+      ASSERT_TRUE(part.ok());
+      EXPECT_LE(part->jobs.size(), rows);
+      for (const Job& job : part->jobs) seen.push_back(job.id());
+      page = part->next;
+    } while (!page.empty() && ++pages < 20);
+    EXPECT_EQ(seen, all) << rows;
+  }
+  EXPECT_EQ(w_.core->ListJobs(true, "", 100, 1)->jobs.size(), 1u) << "by bytes: at least one";
+  EXPECT_EQ(w_.core->ListJobs(false, "", 100, 1 << 20)->jobs.size(), 4u);
+  for (const char* wrong : {"x", "n", "e1x", "7"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(w_.core->ListJobs(true, wrong, 1, 1).status())) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace muster::core
