@@ -145,5 +145,44 @@ TEST_F(Limits, ListsComeInPages) {
   }
 }
 
+// What `muster ps -a` reads: pages that fit into a message, whatever has ended; and no turn looks at what has ended.
+TEST_F(Limits, AHundredThousandEndedJobsAreListed) {
+  constexpr int kJobs = 100'000;
+  Job job;
+  *job.mutable_spec() = Spec("a");
+  job.set_owner("ann");
+  job.set_state(JOB_STATE_COMPLETED);
+  std::vector<Row> rows;
+  for (int i = 1; i <= kJobs; ++i) {
+    job.set_id(absl::StrCat("a-", i));
+    job.set_request_id(job.id());
+    job.set_sequence(static_cast<uint64_t>(i));
+    job.mutable_spec()->mutable_train()->mutable_checkpoint()->set_path("/c/" + job.id());
+    rows.push_back({"job/" + job.id(), job.SerializeAsString()});
+  }
+  const auto core = Core::Recover(w_.options, rows, w_.clock.Read());
+  ASSERT_TRUE(core.ok()) << core.status();
+  std::string page;
+  int seen = 0, pages = 0;
+  uint64_t last = kJobs + 1;
+  do {
+    const auto part = (*core)->ListJobs(true, page, 10'000, 3 << 20);
+    ASSERT_TRUE(part.ok());
+    size_t bytes = 0;
+    for (const Job& listed : part->jobs) {
+      ASSERT_EQ(listed.sequence(), --last);
+      bytes += listed.ByteSizeLong();
+    }
+    EXPECT_LE(bytes, size_t{4} << 20);
+    seen += static_cast<int>(part->jobs.size());
+    page = part->next;
+  } while (!page.empty() && ++pages < 1000);
+  EXPECT_EQ(seen, kJobs);
+  EXPECT_GT(pages, 5);
+  EXPECT_EQ((*core)->CountJobs().at(JOB_STATE_COMPLETED), static_cast<uint64_t>(kJobs));
+  EXPECT_EQ((*core)->Handle(CancelJob{JobId("a-1")}, w_.clock.Read()).status.code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 }  // namespace
 }  // namespace muster::core

@@ -69,8 +69,10 @@ TEST(CoordinatorPage, LinksHaveTheirFigures) {
 
 TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   Snapshot snapshot;
-  snapshot.jobs = {MakeJob("a-1", JOB_STATE_RUNNING), MakeJob("b-1", JOB_STATE_COMPLETED),
-                   MakeJob("c-1", JOB_STATE_QUEUED)};
+  snapshot.jobs = {MakeJob("a-1", JOB_STATE_RUNNING), MakeJob("c-1", JOB_STATE_QUEUED)};
+  snapshot.job_states = {{JOB_STATE_RUNNING, 1}, {JOB_STATE_COMPLETED, 4}, {JOB_STATE_QUEUED, 1}};
+  snapshot.connections = {{"known", 12}, {"unknown", 3}};
+  snapshot.refused_connections = 7;
   snapshot.last["a-1"].set_step(7);
   snapshot.last["a-1"].set_loss(2.5);
   snapshot.last["a-1"].set_skipped_steps(3);
@@ -88,9 +90,11 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   measures.CountCall("/muster.v1.Jobs/Get", "NOT_FOUND");
   measures.CountCall("/muster.v1.Jobs/Get", "NOT_FOUND");
   measures.ObserveCommit(absl::Milliseconds(3));
+  measures.CountDropped(5);
   const std::string page = CoordinatorPage(snapshot, measures);
   for (const char* line :
-       {"muster_jobs{state=\"running\"} 1\n", "muster_jobs{state=\"queued\"} 1\n", "muster_jobs{state=\"failed\"} 0\n",
+       {"muster_jobs{state=\"completed\"} 4\n", "muster_connections{kind=\"unknown\"} 3\n",
+        "muster_connections_refused_total 7\n", "muster_history_dropped_total 5\n", "muster_jobs{state=\"running\"} 1\n", "muster_jobs{state=\"queued\"} 1\n", "muster_jobs{state=\"failed\"} 0\n",
         "muster_job_step{job_id=\"a-1\"} 7\n", "muster_job_loss{job_id=\"a-1\"} 2.5\n",
         "muster_job_skipped_steps{job_id=\"a-1\"} 3\n", "muster_job_loss_scale{job_id=\"a-1\"} 4096\n",
         "muster_job_target_steps{job_id=\"a-1\"} 100\n", "muster_nodes{state=\"live\"} 1\n",
@@ -101,7 +105,7 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
         "muster_store_commit_seconds_bucket{le=\"0.005\"} 1\n"}) {
     EXPECT_TRUE(absl::StrContains(page, line)) << line << page;
   }
-  EXPECT_FALSE(absl::StrContains(page, "b-1"));
+  EXPECT_FALSE(absl::StrContains(page, "c-1"));
   EXPECT_FALSE(absl::StrContains(page, "muster_job_tokens_per_second{"));
   EXPECT_TRUE(absl::StrContains(page, "muster_job_validation{job_id=\"a-1\",metric=\"top1\"} 0.75\n")) << page;
 }

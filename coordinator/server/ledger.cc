@@ -90,7 +90,11 @@ absl::Status Ledger::LoadEvents() {
         return absl::DataLossError(absl::StrCat("state.db: the row \"", row.key, "\" is no state event"));
       }
       events_.push_back(sequence);
-      if (!event.job().empty()) events_of_job_[JobId(event.job())].push_back(sequence);
+      if (!event.job().empty()) {
+        events_of_job_[JobId(event.job())].push_back(sequence);
+      } else {
+        events_of_nodes_.push_back(sequence);
+      }
       last_sequence_ = std::max(last_sequence_, sequence);
     }
     if (rows->size() < kPortion) return absl::OkStatus();
@@ -132,9 +136,27 @@ absl::Status Ledger::Commit(const std::vector<Transaction>& transactions) {
   if (absl::Status status = state_->Commit(term_, groups); !status.ok()) return status;
   for (const auto& [sequence, job] : events) {
     events_.push_back(sequence);
-    if (!job.empty()) events_of_job_[job].push_back(sequence);
+    if (!job.empty()) {
+      events_of_job_[job].push_back(sequence);
+    } else {
+      events_of_nodes_.push_back(sequence);
+    }
     changed_jobs_.insert(job);
   }
+  return PruneNodeEvents();
+}
+
+absl::Status Ledger::PruneNodeEvents() {
+  constexpr size_t kAtOnce = 1000;
+  if (events_of_nodes_.size() < kNodeEventsKept + kAtOnce) return absl::OkStatus();
+  const std::set<uint64_t> gone(events_of_nodes_.begin(), events_of_nodes_.begin() + kAtOnce);
+  std::vector<store::Change> changes;
+  for (const uint64_t sequence : gone) changes.push_back({EventKey(sequence), std::nullopt});
+  std::vector<store::ChangeGroup> groups;
+  AddGroups(std::move(changes), groups);
+  if (absl::Status status = state_->Commit(term_, groups); !status.ok()) return status;
+  events_of_nodes_.erase(events_of_nodes_.begin(), events_of_nodes_.begin() + kAtOnce);
+  std::erase_if(events_, [&](uint64_t sequence) { return gone.contains(sequence); });
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,6 +68,7 @@ using StoredInput = std::vector<std::pair<RankId, store::Acknowledged>>;
 class Ledger {
  public:
   static constexpr size_t kPageItems = 256;
+  static constexpr size_t kNodeEventsKept = 100'000;  // events of jobs are kept with them
   static constexpr size_t kPageBytes = 64 * 1024;  // plus at most one log chunk
 
   // Opens or creates both files in `directory`. Errors as OpenSqliteState.
@@ -125,6 +127,8 @@ class Ledger {
   Ledger(std::unique_ptr<store::StateStore> state, std::unique_ptr<store::HistoryStore> history)
       : state_(std::move(state)), history_(std::move(history)), term_(state_->term() + 1) {}
   absl::Status LoadEvents();
+  // Deletes the oldest events of nodes beyond those that are kept, a thousand at a time.
+  absl::Status PruneNodeEvents();
   absl::Status LoadStoreId();
   const std::vector<uint64_t>& EventsOf(const JobId& job) const;
   absl::Status ReadEvents(const StreamFilter& filter, uint64_t after, StreamPage& page);
@@ -137,6 +141,7 @@ class Ledger {
   uint64_t last_sequence_ = 0;
   std::vector<uint64_t> events_;                          // sequences of all events, ascending
   std::map<JobId, std::vector<uint64_t>> events_of_job_;  // the same for each job
+  std::deque<uint64_t> events_of_nodes_;                  // the same for those of no job
 
   struct Dropped {
     uint64_t items = 0, through = 0;

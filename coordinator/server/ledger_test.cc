@@ -235,6 +235,29 @@ TEST_F(LedgerTest, DamagedEventIsNamed) {
   EXPECT_TRUE(absl::StrContains(ledger.status().message(), "00000000000000000007")) << ledger.status();
 }
 
+TEST_F(LedgerTest, OldEventsOfNodesGoAndThoseOfJobsStay) {
+  Commit("a", "job.queued");
+  std::vector<Transaction> flapping;
+  for (size_t i = 0; i < 10'000; ++i) {
+    StateEvent event;
+    event.set_node("n");
+    event.set_kind("node.away");
+    flapping.push_back({{}, {event}});
+  }
+  for (size_t i = 0; i < Ledger::kNodeEventsKept / 10'000 + 1; ++i) ASSERT_TRUE(ledger_->Commit(flapping).ok());
+  const auto count = [&] {
+    const Items all = ReadAll(kAll);
+    EXPECT_EQ(all.front(), "job.queued");
+    return all.size();
+  };
+  EXPECT_LE(count(), Ledger::kNodeEventsKept + 10'001);
+  EXPECT_GE(count(), Ledger::kNodeEventsKept);
+  for (size_t i = 0; i < 20; ++i) ASSERT_TRUE(ledger_->Commit({flapping[0]}).ok());
+  EXPECT_LE(count(), Ledger::kNodeEventsKept + 1001);
+  Open();
+  EXPECT_LE(count(), Ledger::kNodeEventsKept + 1001) << "on disk, too";
+}
+
 // A history whose disk is full at times.
 class FullHistory final : public store::HistoryStore {
  public:

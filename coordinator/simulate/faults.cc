@@ -181,6 +181,10 @@ void Faults::HitRank() {
     world_->Count("wall clock jumped");
     return world_->agenda.JumpWall(random.Between(absl::Hours(-48), absl::Hours(48)));
   }
+  if (random.Percent(10)) {
+    world_->Count("node holds killed ranks");
+    return AnyNode().HoldEnds(random.Between(absl::Seconds(5), absl::Minutes(5)));
+  }
   const auto living = world_->gangs->Living();
   if (living.empty()) return world_->Count("no rank to hit");
   const std::shared_ptr<Process>& process = living[random.Below(living.size())];
@@ -231,6 +235,7 @@ void Faults::HealAll() {
   for (const auto& node : world_->nodes) {
     node->SetRoute({true, true});
     node->SetLacking(false);
+    node->HoldEnds(absl::ZeroDuration());
   }
   UndrainAll();
 }

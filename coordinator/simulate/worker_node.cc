@@ -79,7 +79,9 @@ void WorkerNode::Reboot(absl::Duration down, bool folders_lost) {
   // A machine without power sends nothing.
   daemon_.reset();
   ++boot_;
+  holds_until_ = SteadyTime();
   for (auto& [rank, folder] : folders_) {
+    folder.stuck_until = SteadyTime();
     if (folder.process->alive) folder.process->gang->EndProcess(*folder.process, Killed("", RankExit::VANISHED));
   }
   if (folders_lost) folders_.clear();
@@ -290,7 +292,7 @@ void WorkerNode::Reconcile() {
   std::vector<agent::LocalRank> local;
   for (const auto& [rank, state] : daemon_->ranks) {
     const Folder& folder = folders_.at(rank);
-    local.push_back({rank, folder.exit.has_value(), state.termination, folder.slots});
+    local.push_back({rank, folder.exit.has_value(), state.termination, folder.slots, IsStuck(folder)});
   }
   const auto operations = agent::Reconcile(daemon_->desired, local, {daemon_->fresh, daemon_->leaving});
   for (const agent::Operation& operation : operations) Carry(operation);
@@ -328,7 +330,7 @@ void WorkerNode::StartRank(const RankId& rank) {
   Folder& folder = folders_[rank];
   folder.slots.assign(desired->run().slots().begin(), desired->run().slots().end());
   for (const auto& [other, theirs] : folders_) {
-    if (other == rank || !theirs.process->alive) continue;
+    if (other == rank || (!theirs.process->alive && !IsStuck(theirs))) continue;
     for (const uint32_t slot : theirs.slots) {
       if (std::find(folder.slots.begin(), folder.slots.end(), slot) == folder.slots.end()) continue;
       world_->judge.Fail("no slot used twice", absl::StrCat(rank.ToString(), " starts on slot ", slot, " of ", id_,
@@ -391,11 +393,18 @@ void WorkerNode::ProcessEnded(const RankId& rank, RankExit exit) {
   const auto folder = folders_.find(rank);
   if (folder == folders_.end()) return;
   folder->second.exit = std::move(exit);
-  Soon([this] {
+  const auto report = [this] {
     SendNews(false);
     Reconcile();
-  });
+  };
+  Soon(report);
+  if (world_->agenda.now() >= holds_until_) return;
+  world_->Count("rank stuck");
+  folder->second.stuck_until = holds_until_;
+  world_->agenda.After(holds_until_ - world_->agenda.now(), [this, report] { Soon(report); });
 }
+
+void WorkerNode::HoldEnds(absl::Duration time) { holds_until_ = world_->agenda.now() + time; }
 
 void WorkerNode::Soon(std::function<void()> work) {
   world_->agenda.After(absl::Milliseconds(1), [this, work = std::move(work)] {

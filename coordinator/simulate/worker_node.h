@@ -40,6 +40,8 @@ class WorkerNode {
   // Ranks that start here refuse their job, as without a mount.
   void SetLacking(bool lacking) { lacking_ = lacking; }
   bool lacking() const { return lacking_; }
+  // Processes that end until `time` from now are gone only then: killed, they wait in the kernel.
+  void HoldEnds(absl::Duration time);
   void BreakStream();
   // SIGTERM: the daemon stops its ranks and ends; another one starts after `down`.
   void Leave(absl::Duration down);
@@ -64,6 +66,7 @@ class WorkerNode {
     std::shared_ptr<Process> process;
     std::optional<RankExit> exit;
     bool done = false;
+    SteadyTime stuck_until;
   };
   // State of one rank in the daemon's memory.
   struct Local {
@@ -83,6 +86,7 @@ class WorkerNode {
     uint64_t term = 0;
     Desired desired;
     std::map<RankId, Local> ranks;
+    std::string reported_stuck;
     SteadyTime answered;
     SteadyTime last_heartbeat;
     SteadyTime frozen_until;
@@ -103,6 +107,7 @@ class WorkerNode {
   void SendNews(bool full);
   void SendObserved(bool full);
   void ReportAbsent();
+  bool IsStuck(const Folder& folder) const { return world_->agenda.now() < folder.stuck_until; }
   ObservedRank Observe(const RankId& rank) const;
   // How long a running rank has stalled; zero: it makes progress, as far as this daemon has seen.
   absl::Duration StalledFor(const Process& process) const;
@@ -118,6 +123,7 @@ class WorkerNode {
   Route route_;
   bool destroyed_ = false;
   bool lacking_ = false;
+  SteadyTime holds_until_;
   uint64_t boot_ = 1;
   uint64_t incarnations_ = 0;
   bool timer_runs_ = false;

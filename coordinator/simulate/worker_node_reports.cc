@@ -75,7 +75,19 @@ void WorkerNode::SendObserved(bool full) {
     local.observed = seen;
     *observed.add_ranks() = std::move(seen);
   }
-  if (full || observed.ranks_size() > 0) Send(std::move(message));
+  StuckRanks stuck;
+  for (const auto& [rank, local] : daemon_->ranks) {
+    const Folder& folder = folders_.at(rank);
+    if (!folder.exit.has_value() || !IsStuck(folder)) continue;
+    StuckRank& holder = *stuck.add_ranks();
+    *holder.mutable_key() = agent::KeyOf(rank);
+    holder.mutable_slots()->Assign(folder.slots.begin(), folder.slots.end());
+    holder.set_processes("process 1 (state D)");
+  }
+  std::string bytes = stuck.SerializeAsString();
+  if (full || bytes != daemon_->reported_stuck) *observed.mutable_stuck() = std::move(stuck);
+  daemon_->reported_stuck = std::move(bytes);
+  if (full || observed.ranks_size() > 0 || observed.has_stuck()) Send(std::move(message));
 }
 
 void WorkerNode::ReportAbsent() {
