@@ -45,6 +45,8 @@ int main(int argc, char** argv) {
   std::string log_level = "info";
   std::string tensorboard;
   app.add_option("--state_dir", options.state_dir, "folder of the store; one coordinator at a time")->required();
+  app.add_flag("--allow-network-filesystem,--allow_network_filesystem", options.allow_network_filesystem,
+               "the folder may be on NFS or the like, although accepted jobs may be lost there");
   app.add_option("--listen", options.listen,
                  "unix:/path, 127.0.0.1:PORT, or HOST:PORT after `muster coordinator init`; may be repeated")
       ->required();

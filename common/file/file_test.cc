@@ -18,6 +18,7 @@
 #include "common/file/lock.h"
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
+#include "common/file/reliable_folder.h"
 #include "testing/sync_watch.h"
 #include "testing/temporary_folder.h"
 
@@ -343,6 +344,26 @@ TEST(MakeFolder, IsDurableInItsParent) {
   ASSERT_TRUE(failpoint::Arm("file.folder=EIO").ok());
   EXPECT_EQ(MakeFolder(folder.path() + "/b").code(), StatusCode::kDataLoss);
   ASSERT_TRUE(failpoint::Arm("").ok());
+}
+
+TEST(ReliableFolder, RefusesNetworkFileSystemsUnlessTheyAreAccepted) {
+  // linux/magic.h: NFS_SUPER_MAGIC, CIFS, FUSE, V9FS, CEPH; then ext4, xfs, btrfs, tmpfs, overlayfs.
+  for (const long type : {0x6969L, 0xFF534D42L, 0x65735546L, 0x01021997L, 0x00c36400L}) {
+    EXPECT_NE(NetworkFileSystem(type), nullptr) << type;
+  }
+  for (const long type : {0xEF53L, 0x58465342L, 0x9123683EL, 0x01021994L, 0x794c7630L, 0L}) {
+    EXPECT_EQ(NetworkFileSystem(type), nullptr) << type;
+  }
+  EXPECT_EQ(std::string(NetworkFileSystem(static_cast<int>(0xFF534D42))), "SMB") << "where the type has 32 bits";
+  const TemporaryFolder folder;
+  EXPECT_TRUE(CheckReliable(folder.path(), false, FileSystemType(folder.path())).ok());
+  const absl::Status refused = CheckReliable(folder.path(), false, 0x6969);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("is on NFS"), absl::string_view::npos) << refused;
+  EXPECT_NE(refused.message().find("--allow-network-filesystem"), absl::string_view::npos) << refused;
+  EXPECT_TRUE(CheckReliable(folder.path(), true, 0x6969).ok()) << "its locks and fsync work";
+  EXPECT_FALSE(CheckReliable(folder.path() + "/nowhere", true, 0).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "nothing is left";
 }
 
 }  // namespace

@@ -27,6 +27,7 @@
 #include "absl/time/clock.h"
 #include "common/file/lock.h"
 #include "common/file/private_folder.h"
+#include "common/file/reliable_folder.h"
 #include "common/log/log.h"
 #include "common/rpc/rpc.h"
 #include "common/tls/trust_folder.h"
@@ -226,6 +227,10 @@ absl::Status Server::Parts::Prepare(const ServerOptions& options, std::vector<Ad
     addresses.push_back(*std::move(address));
   }
   if (absl::Status status = MakePrivateFolder(options.state_dir); !status.ok()) return status;
+  const long type = options.file_system_type != 0 ? options.file_system_type : FileSystemType(options.state_dir);
+  if (absl::Status status = CheckReliable(options.state_dir, options.allow_network_filesystem, type); !status.ok()) {
+    return status;
+  }
   absl::StatusOr<FileLock> lock = FileLock::Take(options.state_dir + "/lock", "coordinator",
                                                  absl::StrCat("the state directory ", options.state_dir), kStopIt);
   if (!lock.ok()) return lock.status();

@@ -33,6 +33,9 @@ struct ServerOptions {
   WorkerSessions::Options workers;
   PlanPool::Options plans;
   store::HistoryLimits history;
+  bool allow_network_filesystem = false;  // state_dir may be on one
+  // The type of the file system of a folder; 0: as the system says.
+  long file_system_type = 0;
   FrontDoor::Limits connections;
   absl::Duration certificate_check = absl::Hours(1);  // how often the coordinator's own is looked at
 };

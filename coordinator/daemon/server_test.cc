@@ -334,6 +334,33 @@ TEST_F(ServerTest, ASpecWithAFieldThatIsNotKnownIsRefused) {
   EXPECT_TRUE(absl::StrContains(status.error_message(), "number 999 in train.optimizer")) << status.error_message();
 }
 
+TEST_F(ServerTest, NoJobWritesIntoTheCoordinatorsOwnFolder) {
+  Start();
+  std::filesystem::create_directory_symlink(options_.state_dir, folder_.path() + "/link");
+  for (const std::string& path : {options_.state_dir, options_.state_dir + "/trust", folder_.path(),
+                                  folder_.path() + "/link/x", folder_.path() + "/run/../state"}) {
+    JobSpec spec = SmallSpec("thief");
+    spec.mutable_train()->mutable_checkpoint()->set_path(path);
+    SubmitReply reply;
+    const grpc::Status status = client_->Submit("r" + path.substr(path.size() - 5), spec, &reply);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << path;
+    EXPECT_TRUE(absl::StrContains(status.error_message(), "the coordinator's own folder")) << status.error_message();
+  }
+  JobSpec spec = SmallSpec("honest");
+  spec.mutable_train()->mutable_checkpoint()->set_path(options_.state_dir + "s/{job}");
+  SubmitReply reply;
+  EXPECT_TRUE(client_->Submit("r1", spec, &reply).ok());
+}
+
+TEST_F(ServerTest, AStateFolderOnANetworkFileSystemIsRefused) {
+  options_.file_system_type = 0x6969;
+  const absl::Status refused = Server::Start(options_, &clock_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(refused.message(), "is on NFS")) << refused;
+  options_.allow_network_filesystem = true;
+  Start();
+}
+
 TEST_F(ServerTest, TakenPortIsRefused) {
   options_.token_file = folder_.path() + "/tokens";
   std::ofstream(options_.token_file) << "0123456789abcdef ann admin\n";

@@ -1,13 +1,16 @@
 #include "coordinator/rpc/jobs.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <set>
+#include <system_error>
 #include <type_traits>
 #include <vector>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/rpc.h"
 #include "coordinator/rpc/checkpoint_call.h"
@@ -124,6 +127,17 @@ std::string FreeSuffix(const core::Core& core, const std::string& name) {
 
 }  // namespace
 
+// A job could replace the coordinator's keys. Both paths are this machine's; on others they may mean something else, but
+// then the same name is a mistake, too.
+absl::Status JobsService::CheckNotOwnFolder(const std::string& path) const {
+  std::error_code ignored;
+  const auto real = [&](const std::string& of) { return std::filesystem::weakly_canonical(of, ignored).string() + "/"; };
+  const std::string own = real(options_.state_dir), asked = real(path);
+  if (path.empty() || (!absl::StartsWith(asked, own) && !absl::StartsWith(own, asked))) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("checkpoint.path: ", path, " is, or holds, the coordinator's own folder, ", options_.state_dir));
+}
+
 grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* context, const SubmitRequest* request,
                                               SubmitReply* reply) {
   absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Submit");
@@ -133,6 +147,9 @@ grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* conte
   }
   const absl::StatusOr<JobSpec> resolved = ResolveSpec(options_.limits, request->spec());
   if (!resolved.ok()) return EndWith(resolved.status(), *context);
+  if (absl::Status status = CheckNotOwnFolder(resolved->train().checkpoint().path()); !status.ok()) {
+    return EndWith(status, *context);
+  }
   if (absl::Status status = CheckFreeSpace(options_.state_dir, options_.min_free_bytes); !status.ok()) {
     return EndWith(status, *context);
   }

@@ -50,6 +50,7 @@ class JobsService final : public Jobs::CallbackService {
                                              const WatchRequest* request) override;
 
  private:
+  absl::Status CheckNotOwnFolder(const std::string& path) const;
   template <typename Event, typename Reply>
   grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method,
                                    const std::string& job, Reply* reply);

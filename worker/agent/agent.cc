@@ -12,6 +12,7 @@
 #include "common/log/log.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
+#include "worker/agent/job_paths.h"
 #include "worker/agent/prune.h"
 
 namespace muster::agent {
@@ -278,12 +279,20 @@ void Agent::StartRank(const RankId& id) {
   const Assignment assignment = AssignmentOf(*desired);
   auto rank = std::make_unique<Rank>(rundir::RankDir(options_.run_dir, id));
   LogInfo("starting rank", {id});
-  if (absl::Status status = CheckLibrary(assignment); !status.ok()) {
+  absl::Status status = CheckLibrary(assignment);
+  if (status.ok()) status = CheckPathsOf(assignment);
+  if (!status.ok()) {
     rank->Refuse(status, loop_->now());
     return AddRank(std::move(rank));
   }
   rank->Start(MakeStart(assignment, local, rank->dir(), start_context_), options_.step_binary, loop_->now());
   AddRank(std::move(rank));
+}
+
+absl::Status Agent::CheckPathsOf(const Assignment& assignment) const {
+  return CheckPaths(assignment.spec().train(), {.data_roots = options_.data_roots,
+                                                .checkpoint_roots = options_.checkpoint_roots,
+                                                .own = {options_.state_dir, options_.run_dir}});
 }
 
 absl::Status Agent::CheckLibrary(const Assignment& assignment) const {

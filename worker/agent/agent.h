@@ -41,6 +41,7 @@ struct AgentOptions {
   std::string trainer;
   std::string host = "127.0.0.1";                // where ranks of other nodes reach the ranks of this one
   std::string interface;                         // the network interface that has `host`; empty: unknown, or loopback
+  std::vector<std::string> data_roots, checkpoint_roots;  // below which jobs' paths must lie; none: anywhere
   std::vector<std::string> plugin_roots;         // below which jobs' libraries may lie; none: no library is loaded
   std::map<std::string, std::string> variables;  // of every rank on this node (common/rank_variables.h)
   bool handover = false;                         // Finish leaves the ranks running for the next daemon
@@ -93,6 +94,8 @@ class Agent final : public TrainerHost {
   void StartRank(const RankId& id);
   // Whether the job may load its library here; the trainer checks again, on the file that it opens.
   absl::Status CheckLibrary(const Assignment& assignment) const;
+  // Whether its other paths are where a job may read and write here.
+  absl::Status CheckPathsOf(const Assignment& assignment) const;
   void StopRank(Rank& rank);
   void FinishRank(const RankId& id);
   // Says goodbye to the coordinator, then stops the loop.

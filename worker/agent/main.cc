@@ -89,6 +89,14 @@ void AddFlags(CLI::App& app, Flags& flags) {
                      "; may be repeated")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
+  app.add_option("--data_roots", flags.agent.data_roots,
+                 "folders below which the data of jobs must lie; default: anywhere")
+      ->delimiter(',')
+      ->type_name("FOLDER,...");
+  app.add_option("--checkpoint_roots", flags.agent.checkpoint_roots,
+                 "folders below which jobs may write checkpoints, and resume from them; default: anywhere")
+      ->delimiter(',')
+      ->type_name("FOLDER,...");
   app.add_option("--plugin_roots", flags.agent.plugin_roots,
                  "folders of libraries that jobs may run as this user (docs/security.md); default: none")
       ->delimiter(',')
@@ -168,8 +176,12 @@ absl::Status FillIn(Flags& flags) {
   if (!host.ok()) return host.status();
   agent.host = *host;
   agent.interface = InterfaceForNccl(agent.host);
-  if (absl::Status status = muster::CheckRoots(agent.plugin_roots); !status.ok()) {
-    return absl::InvalidArgumentError("--plugin_roots: " + std::string(status.message()));
+  for (const auto& [flag, roots] : {std::pair("--plugin_roots: ", &agent.plugin_roots),
+                                    {"--data_roots: ", &agent.data_roots},
+                                    {"--checkpoint_roots: ", &agent.checkpoint_roots}}) {
+    const absl::Status status = muster::CheckRoots(*roots);
+    if (status.ok()) continue;
+    return absl::InvalidArgumentError(flag + std::string(status.message()));
   }
   if (absl::Status status = ReadVariables(flags.env, agent.variables); !status.ok()) return status;
   flags.join_token = muster::agent::ReadJoinToken(flags.join_token_file);
