@@ -459,7 +459,8 @@ TEST_F(MusterTest, SteeringCommandsReachTheCoordinator) {
   EXPECT_EQ(Run({"nodes", "forget", "node-a"}).err, "node-a: forgotten\n");
   EXPECT_EQ(Run({"nodes", "-o", "name"}).out, "node-a\n");
   EXPECT_EQ(Run({"backup", "/b/muster.db"}).out, "/b/muster.db\n");
-  for (const char* call : {"Pause a-0001", "Resume a-0001", "Cancel a-0001", "Delete a-0001", "Forget node-a", "Backup /b/muster.db"}) {
+  for (const char* call :
+       {"Pause a-0001", "Resume a-0001", "Cancel a-0001", "Delete a-0001", "Forget node-a", "Backup /b/muster.db"}) {
     EXPECT_TRUE(Called(call)) << call;
   }
 }

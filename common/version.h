@@ -7,9 +7,9 @@ namespace muster {
 
 inline constexpr char kVersion[] = "0.1.0";
 // The newest protocol that this build speaks, and the oldest. Builds whose ranges overlap work together and use the
-// newest that both speak, so that a cluster can be upgraded one process at a time. Raise kProtocol when a peer must know
-// what it may send or expect; raise kOldestProtocol when the code for an older one is deleted, one release later at the
-// earliest.
+// newest that both speak, so that a cluster can be upgraded one process at a time. Raise kProtocol when a peer must
+// know what it may send or expect; raise kOldestProtocol when the code for an older one is deleted, one release later
+// at the earliest.
 inline constexpr unsigned kProtocol = 7;
 inline constexpr unsigned kOldestProtocol = 7;
 

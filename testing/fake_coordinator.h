@@ -62,7 +62,7 @@ class FakeCoordinator final : public Workers::Service {
   // EXITED was reported; how.
   RankExit ExitOf(const RankId& rank) const;
   uint64_t StepOf(const RankId& rank) const;  // of the newest metrics
-  StuckRanks stuck() const;  // as reported last
+  StuckRanks stuck() const;                   // as reported last
   uint64_t heartbeats() const;
   uint64_t hellos() const;
   uint64_t full_reports() const;

@@ -10,6 +10,7 @@
 //
 // Prints one line for each and exits with 1 if one exceeds its limit. The herd is a separate process (this program
 // again).
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <poll.h>
@@ -17,18 +18,26 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -62,7 +71,12 @@ struct Flags {
   double plan_seconds = 5;
   double plan_mib = 256;
   bool only_planning = false;
-  std::string herd_of;  // address; if set, this process is the herd
+  int idle = 10'000, hostile = 2'000;  // connections
+  int port = 0;                        // where the coordinator listens for the hostile ones
+  double crowd_submit_ms = 100;
+  bool only_crowd = false;
+  std::string herd_of;   // address; if set, this process is the herd
+  std::string crowd_of;  // likewise, the crowd
 };
 
 constexpr absl::Duration kSteady = absl::Seconds(10);
@@ -100,13 +114,119 @@ int BeTheHerd(const Flags& flags) {
   _exit(0);  // skips closing thousands of streams
 }
 
+// A connection; -1: it was refused.
+template <typename Address>
+int Connected(const Address& to, int family) {
+  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) Die(absl::StrCat("socket: ", std::strerror(errno)));
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+sockaddr_un SocketAt(const std::string& address) {
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  std::strncpy(to.sun_path, address.substr(std::string("unix:").size()).c_str(), sizeof to.sun_path - 1);
+  return to;
+}
+
+sockaddr_in LoopbackAt(int port) {
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return to;
+}
+
+int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at = LoopbackAt(0);
+  socklen_t length = sizeof at;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&at), length) != 0) Die("no free port");
+  getsockname(fd, reinterpret_cast<sockaddr*>(&at), &length);
+  close(fd);
+  return ntohs(at.sin_port);
+}
+
+// The crowd process: idle connections of this user to the Unix socket, which speak HTTP/2 and ask nothing, and hostile
+// ones over TCP without a token, of which each in turn says nothing, sends what is no HTTP/2, begins a message of 8 MiB
+// and stops, or opens a thousand streams; those that are closed come again, once a second. Prints "contact" when all
+// have been there.
+int BeTheCrowd(const Flags& flags) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  const std::string hello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+  // HEADERS of stream 1 with END_HEADERS: POST, http, the path of Submit as a literal, te: trailers, application/grpc.
+  const std::string path = "/muster.v1.Jobs/Submit";
+  std::string headers("\x83\x86\x04", 3);
+  headers += static_cast<char>(path.size());
+  headers += path;
+  headers += std::string("\x0f\x10\x10", 3) + "application/grpc";
+  const auto frame = [](char type, char flag, uint32_t stream, const std::string& body) {
+    std::string bytes;
+    for (const int shift : {16, 8, 0}) bytes += static_cast<char>(body.size() >> shift);
+    bytes += type, bytes += flag;
+    for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(stream >> shift);
+    return bytes + body;
+  };
+  const std::string half =
+      hello + frame(1, 4, 1, headers) + frame(0, 0, 1, std::string("\0\0\x80\0\0", 5) + std::string(10'000, 'x'));
+  std::string streams = hello;
+  for (uint32_t stream = 1; stream < 2'000; stream += 2) streams += frame(1, 4, stream, headers);
+  const std::string attacks[] = {"", "GET / HTTP/1.1\r\n\r\n", half, streams};
+  std::vector<int> idle;
+  for (int i = 0; i < flags.idle; ++i) {
+    const int fd = Connected(SocketAt(flags.crowd_of), AF_UNIX);
+    if (fd < 0 || send(fd, hello.data(), hello.size(), MSG_NOSIGNAL) < 0) Die("an idle connection was refused");
+    idle.push_back(fd);
+  }
+  std::vector<int> hostile(static_cast<size_t>(flags.hostile), -1);
+  bool all = false;
+  pollfd input{0, POLLIN, 0};
+  do {
+    for (size_t i = 0; i < hostile.size(); ++i) {
+      char bytes[4096];
+      int& fd = hostile[i];
+      if (fd >= 0) {
+        ssize_t n = 0;
+        while ((n = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) {
+        }
+        if (n < 0 && errno == EAGAIN) continue;
+        close(fd);
+      }
+      fd = Connected(LoopbackAt(flags.port), AF_INET);
+      const std::string& attack = attacks[i % std::size(attacks)];
+      if (fd >= 0 && send(fd, attack.data(), attack.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        close(std::exchange(fd, -1));
+    }
+    if (!std::exchange(all, true)) std::printf("contact\n");
+    std::fflush(stdout);
+  } while (poll(&input, 1, 1000) == 0);
+  _exit(0);
+}
+
 class HerdProcess {
  public:
-  HerdProcess(const Flags& flags, const std::string& address) {
+  // `role`: --be_herd_of or --be_crowd_of.
+  HerdProcess(const Flags& flags, const std::string& address, const std::string& role = "--be_herd_of") {
     int in[2], out[2];
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) Die("no pipe");
     std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    std::vector<std::string> words = {program, "--be_herd_of", address, "--workers", absl::StrCat(flags.workers)};
+    std::vector<std::string> words = {program,
+                                      role,
+                                      address,
+                                      "--workers",
+                                      absl::StrCat(flags.workers),
+                                      "--idle",
+                                      absl::StrCat(flags.idle),
+                                      "--hostile",
+                                      absl::StrCat(flags.hostile),
+                                      "--port",
+                                      absl::StrCat(flags.port)};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -177,10 +297,13 @@ class Service {
     ListJobsRequest request;
     request.set_all(true);
     request.set_limit(1'000'000);
-    ListJobsReply reply;
-    if (const auto status = jobs_->List(Context().get(), request, &reply); !status.ok()) Die(status.error_message());
     int count = 0;
-    for (const JobSummary& summary : reply.jobs()) count += kind(summary.job());
+    do {
+      ListJobsReply reply;
+      if (const auto status = jobs_->List(Context().get(), request, &reply); !status.ok()) Die(status.error_message());
+      for (const JobSummary& summary : reply.jobs()) count += kind(summary.job());
+      request.set_page(reply.next_page());
+    } while (!request.page().empty());
     return count;
   }
   int LiveNodes() {
@@ -247,6 +370,39 @@ void MeasureHerd(const Flags& flags, Coordinator& coordinator) {
              Derive(detection).startup_grace + detection + absl::Seconds(2), absl::Milliseconds(200));
   Report("jobs that do not run as before", expected - again.Count(running), "", 0);
   Report("workers counted as lost", flags.workers - again.LiveNodes(), "", 0);
+}
+
+// Submits beside idle and hostile connections, while ranks work.
+void MeasureCrowd(const Flags& flags, Coordinator& coordinator) {
+  Flags thousand = flags;
+  thousand.workers = std::min(flags.workers, 1'000);
+  HerdProcess herd(thousand, coordinator.address());
+  herd.MustSay("contact");
+  SubmitMany(coordinator.address(), "work", thousand.workers);
+  Service service(coordinator.address());
+  const auto running = [](const Job& job) { return job.state() == JOB_STATE_RUNNING && job.generation() == 1; };
+  if (!Eventually([&] { return service.Count(running) == thousand.workers; }, absl::Minutes(2),
+                  absl::Milliseconds(200))) {
+    Die(absl::StrCat("only ", service.Count(running), " jobs run"));
+  }
+  const size_t before = coordinator.ResidentBytes();
+  HerdProcess crowd(thousand, coordinator.address(), "--be_crowd_of");
+  crowd.MustSay("contact");
+  std::vector<double> took;
+  for (int i = 0; i < flags.submissions; ++i) {
+    const absl::Time begin = absl::Now();
+    service.Submit(absl::StrCat("beside-", i));
+    took.push_back(absl::ToDoubleMilliseconds(absl::Now() - begin));
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  std::sort(took.begin(), took.end());
+  std::printf("beside %d ranks, %d idle and %d hostile connections: %zu MiB more, submit median %.3g ms\n",
+              thousand.workers, flags.idle, flags.hostile,
+              (coordinator.ResidentBytes() - std::min(before, coordinator.ResidentBytes())) >> 20,
+              took[took.size() / 2]);
+  Report("submit beside them, p99", took[took.size() * 99 / 100], "ms", flags.crowd_submit_ms);
+  Report("jobs that do not run as before", thousand.workers - service.Count(running), "", 0);
+  Report("workers counted as lost", thousand.workers - service.LiveNodes(), "", 0);
 }
 
 void MeasureReaders(const Flags& flags, Coordinator& coordinator) {
@@ -350,13 +506,21 @@ void MeasurePlanning(const Flags& flags, Coordinator& coordinator) {
   Report("planning, memory", static_cast<double>(most - before) / (1 << 20), "MiB", flags.plan_mib);
 }
 
-int Measure(const Flags& flags) {
+int Measure(Flags flags) {
   std::printf("%u cores\n", std::thread::hardware_concurrency());
-  for (const auto& measure : {MeasurePlanning, MeasureHerd, MeasureReaders}) {
+  for (const auto& measure : {MeasurePlanning, MeasureHerd, MeasureReaders, MeasureCrowd}) {
+    if (flags.only_crowd && measure != MeasureCrowd) continue;
     std::string folder = flags.folder + "/muster-bench-XXXXXX";
     if (mkdtemp(folder.data()) == nullptr) Die("cannot make a folder in " + flags.folder);
+    const std::string tokens = folder + "/tokens";
+    std::ofstream(tokens) << "0123456789abcdef ann admin\n";
+    chmod(tokens.c_str(), 0600);
+    flags.port = FreePort();
     {
-      Coordinator coordinator(flags.coordinator, folder, {"--tensorboard", "off", "--detection", flags.detection});
+      Coordinator coordinator(
+          flags.coordinator, folder,
+          {"--listen", absl::StrCat("127.0.0.1:", flags.port), "--token_file", tokens, "--tensorboard", "off",
+           "--detection", flags.detection, "--max_submits_of_user", "0", "--max_queued_jobs_of_user", "0"});
       if (!coordinator.Start()) Die("no coordinator");
       measure(flags, coordinator);
     }
@@ -387,11 +551,18 @@ int main(int argc, char** argv) {
   app.add_option("--get_ms", flags.get_ms, "limit, beside planning")->capture_default_str();
   app.add_option("--plan_seconds", flags.plan_seconds, "limit")->capture_default_str();
   app.add_option("--plan_mib", flags.plan_mib, "limit")->capture_default_str();
+  app.add_option("--idle", flags.idle, "connections that ask nothing")->capture_default_str();
+  app.add_option("--hostile", flags.hostile, "connections that send what they should not")->capture_default_str();
+  app.add_option("--crowd_submit_ms", flags.crowd_submit_ms, "limit, beside these")->capture_default_str();
+  app.add_flag("--crowd", flags.only_crowd, "measure nothing else than beside these");
   app.add_flag("--planning", flags.only_planning, "measure nothing else");
   app.add_option("--coordinator", flags.coordinator, "program; the default is right below `bazel run`")
       ->capture_default_str();
   app.add_option("--be_herd_of", flags.herd_of)->group("");
+  app.add_option("--be_crowd_of", flags.crowd_of)->group("");
+  app.add_option("--port", flags.port)->group("");
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);
+  if (!flags.crowd_of.empty()) return muster::bench::BeTheCrowd(flags);
   return flags.herd_of.empty() ? muster::bench::Measure(flags) : muster::bench::BeTheHerd(flags);
 }

@@ -85,7 +85,8 @@ class LogPrinter {
 absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flags) {
   if (flags.raw && isatty(STDOUT_FILENO) != 0) {
     return absl::InvalidArgumentError(
-        "--raw: what a job wrote could steer this terminal; send it to a file or a pipe: muster logs --raw JOB | less -R");
+        "--raw: what a job wrote could steer this terminal; send it to a file or a pipe: muster logs --raw JOB | less "
+        "-R");
   }
   const absl::StatusOr<absl::Time> since = ParseSince(flags.since);
   if (!since.ok()) return since.status();

@@ -201,9 +201,9 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
       }
     }
     const bool live = node.state() == v1::NODE_STATE_LIVE;
-    const std::string state =
-        absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "",
-                     node.drain_reason().empty() ? "" : ",faulty", node.leaving() ? ",leaving" : "", stuck ? ",stuck" : "");
+    const std::string state = absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "",
+                                           node.drain_reason().empty() ? "" : ",faulty",
+                                           node.leaving() ? ",leaving" : "", stuck ? ",stuck" : "");
     const v1::Slot first = node.slots_size() > 0 ? node.slots(0) : v1::Slot();
     std::vector<Cell> row = {node.id(),
                              Cell(state, live ? Colour::kGreen : Colour::kYellow),

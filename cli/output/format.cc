@@ -14,7 +14,8 @@ namespace {
 
 bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// Characters that steer a terminal or change what a reader sees: controls (C0, C1), line separators, marks of direction.
+// Characters that steer a terminal or change what a reader sees: controls (C0, C1), line separators, marks of
+// direction.
 bool Steers(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }

@@ -53,10 +53,11 @@ const char* NetworkFileSystem(long type) {
 
 absl::Status CheckReliable(const std::string& folder, bool allow_network, long type) {
   if (const char* name = NetworkFileSystem(type); name != nullptr && !allow_network) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        folder, " is on ", name, ", where locks and fsync may not hold what they promise: two coordinators could use it at ",
-        "once, and accepted jobs could be lost. Name a folder on a local disk, or accept that with ",
-        "--allow-network-filesystem"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder, " is on ", name,
+                     ", where locks and fsync may not hold what they promise: two coordinators could use it at ",
+                     "once, and accepted jobs could be lost. Name a folder on a local disk, or accept that with ",
+                     "--allow-network-filesystem"));
   }
   const std::string probe = absl::StrCat(folder, "/.probe-", getpid());
   const int first = open(probe.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);

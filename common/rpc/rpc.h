@@ -45,8 +45,8 @@ void AllowKeepalive(grpc::ServerBuilder& builder);
 // Client side: sends our version, and the token if there is one.
 void AddCallMetadata(const std::string& token, grpc::ClientContext& context);
 
-// Server side. OK if the client sends no version (a tool with reflection). FailedPrecondition: this build and the caller
-// have no protocol in common; the message names both versions.
+// Server side. OK if the client sends no version (a tool with reflection). FailedPrecondition: this build and the
+// caller have no protocol in common; the message names both versions.
 absl::Status CheckVersion(const grpc::ServerContextBase& context);
 absl::Status CheckVersion(const Protocols& caller, const std::string& version);
 

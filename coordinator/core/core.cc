@@ -167,9 +167,8 @@ absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& 
     for (const JobEntry* job : state_->records.Live()) {
       if (job->machine.state() != JOB_STATE_QUEUED) active.push_back(job);
     }
-    std::sort(active.begin(), active.end(), [](const JobEntry* a, const JobEntry* b) {
-      return a->record().sequence() < b->record().sequence();
-    });
+    std::sort(active.begin(), active.end(),
+              [](const JobEntry* a, const JobEntry* b) { return a->record().sequence() < b->record().sequence(); });
     std::vector<Queue::Waiting> queued = state_->queue.WaitingJobs();
     const size_t all = active.size() + queued.size();
     for (size_t i = from; i < all; ++i) {

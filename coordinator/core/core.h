@@ -133,10 +133,9 @@ struct Tick {
   static constexpr absl::string_view kName = "tick";
 };
 
-using Event =
-    std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode, UndrainNode,
-                 ForgetNode, NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived, SyncRank,
-                 PlanReady, Tick>;
+using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode,
+                           UndrainNode, ForgetNode, NodeConnected, NodeDisconnected, NodeObserved, RankRecord,
+                           RankArrived, SyncRank, PlanReady, Tick>;
 inline absl::string_view NameOf(const Event& event) {
   return std::visit([](const auto& e) { return e.kName; }, event);
 }
@@ -249,11 +248,11 @@ class Core {
     std::vector<Job> jobs;
     std::string next;  // the page after this one; empty: there is none
   };
-  // A part of that list: from `page` on (empty: the first), at most so many jobs and, except for the first, bytes. A job
-  // that moves between two calls may be in both pages or in none. InvalidArgument: no such page.
+  // A part of that list: from `page` on (empty: the first), at most so many jobs and, except for the first, bytes. A
+  // job that moves between two calls may be in both pages or in none. InvalidArgument: no such page.
   absl::StatusOr<JobPage> ListJobs(bool ended_too, const std::string& page, size_t rows, size_t bytes) const;
   std::map<JobState, uint64_t> CountJobs() const;
-  std::vector<JobId> EndedJobs() const;  // in the order of their submission
+  std::vector<JobId> EndedJobs() const;                             // in the order of their submission
   std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first
   std::vector<Node> ListNodes() const;                              // by id, slot states computed
   std::vector<NodeLink> ListLinks(const JobId& job) const;  // measured, between the nodes of its newest generation

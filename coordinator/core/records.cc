@@ -28,7 +28,8 @@ std::string Serialise(const google::protobuf::Message& message) {
 }
 
 // A generation of thousands of ranks has their nodes, roles and exits. Compressed it stays below the store's limit of a
-// row; below that size it would only take time. A serialized message never begins like gzip does: it would be field 3 with a wire type that there is none of.
+// row; below that size it would only take time. A serialized message never begins like gzip does: it would be field 3
+// with a wire type that there is none of.
 constexpr size_t kCompressBeyond = 384 * 1024;
 constexpr char kGzipMagic[] = "\x1f\x8b";
 

@@ -57,8 +57,8 @@ class Records {
   using Holders = std::map<NodeId, std::map<uint32_t, Holder>>;
   Holders SlotHolders() const;
 
-  // Jobs that have not ended, by id. Stays valid while jobs end, not while they are deleted: what looks at every job looks
-  // here, since there may be a hundred thousand that have ended.
+  // Jobs that have not ended, by id. Stays valid while jobs end, not while they are deleted: what looks at every job
+  // looks here, since there may be a hundred thousand that have ended.
   std::vector<JobEntry*> Live();
   std::vector<const JobEntry*> Live() const;
   // The job has ended.

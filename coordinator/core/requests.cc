@@ -109,8 +109,8 @@ absl::Status Requests::CheckUser(const SubmitJob& event, SteadyTime now) {
   }
   const uint32_t ranks = event.spec.resources().ranks(), most_ranks = options_->max_running_ranks_of_user;
   if (most_ranks > 0 && ranks > most_ranks) {
-    return absl::InvalidArgumentError(absl::StrCat("resources.ranks: ", ranks, ", and one user may run ", most_ranks,
-                                                   " ranks at a time here"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.ranks: ", ranks, ", and one user may run ", most_ranks, " ranks at a time here"));
   }
   if (const uint32_t most = options_->max_queued_jobs_of_user; most > 0) {
     const std::vector<const JobEntry*> live = std::as_const(*records_).Live();
@@ -118,8 +118,9 @@ absl::Status Requests::CheckUser(const SubmitJob& event, SteadyTime now) {
       return job->machine.state() == JOB_STATE_QUEUED && job->record().owner() == event.owner;
     });
     if (queued + ReplicasOf(event.spec) > most) {
-      return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has ", queued, " jobs in the queue, and may have ",
-                                                       most, ": cancel some, or try again later"));
+      return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has ", queued,
+                                                       " jobs in the queue, and may have ", most,
+                                                       ": cancel some, or try again later"));
     }
   }
   if (options_->max_submits_of_user == 0) return absl::OkStatus();

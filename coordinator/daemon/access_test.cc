@@ -153,10 +153,8 @@ TEST_F(AccessTest, TheTableHasEveryMethodAndNoOther) {
 
 // Each method applies its own rule, not another method's.
 TEST_F(AccessTest, EachRoleIsRefusedWhereTheTableSaysSo) {
-  const std::pair<const char*, char> callers[] = {{"viewer-token-1234", 'v'},
-                                                  {"submit-token-1234", 's'},
-                                                  {"admin-token-12345", 'a'},
-                                                  {"worker-token-1234", 'w'}};
+  const std::pair<const char*, char> callers[] = {
+      {"viewer-token-1234", 'v'}, {"submit-token-1234", 's'}, {"admin-token-12345", 'a'}, {"worker-token-1234", 'w'}};
   for (const auto& [token, caller] : callers) {
     for (const MethodDescriptor* method : AllMethods()) {
       const bool allowed = MayCall(caller, *method);
@@ -167,7 +165,8 @@ TEST_F(AccessTest, EachRoleIsRefusedWhereTheTableSaysSo) {
   }
 }
 
-// Each method that changes a job, by its owner, by another submitter, by an admin and by a viewer; what reads a job, too.
+// Each method that changes a job, by its owner, by another submitter, by an admin and by a viewer; what reads a job,
+// too.
 TEST_F(AccessTest, ChangesToAJobAreForItsOwnerAndAdmins) {
   Client sam(server_->addresses()[0], "submit-token-1234");
   const std::set<std::string> changing = {"Cancel", "Pause", "Resume", "Delete", "Trace", "Checkpoint"};
@@ -183,8 +182,7 @@ TEST_F(AccessTest, ChangesToAJobAreForItsOwnerAndAdmins) {
                                          {"viewer-token-1234", reading.contains(name)}}) {
       GetJobRequest request;  // every one of these has the job as its first field
       request.set_job(sam.MustSubmit("mine"));
-      const grpc::Status status =
-          Call(server_->addresses()[0], token, *method, {}, request.SerializeAsString());
+      const grpc::Status status = Call(server_->addresses()[0], token, *method, {}, request.SerializeAsString());
       EXPECT_EQ(status.error_code() != grpc::StatusCode::PERMISSION_DENIED, allowed)
           << token << " " << name << ": " << status.error_message();
       EXPECT_NE(status.error_code(), grpc::StatusCode::NOT_FOUND) << name << " of another job";

@@ -70,9 +70,7 @@ ino_t InodeOf(int fd) {
   return fstat(fd, &info) == 0 ? info.st_ino : 0;
 }
 
-bool IsOutOfDescriptors(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-}
+bool IsOutOfDescriptors(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
 
 }  // namespace
 
@@ -174,7 +172,8 @@ void FrontDoor::Start() {
       Sweep();
     }
   });
-  if (limits_.probe_every < absl::InfiniteDuration() && !listeners_.empty()) probing_ = std::thread([this] { Probe(); });
+  if (limits_.probe_every < absl::InfiniteDuration() && !listeners_.empty())
+    probing_ = std::thread([this] { Probe(); });
 }
 
 void FrontDoor::Stop() {
@@ -336,11 +335,16 @@ absl::Status FrontDoor::ProbeOnce() {
     const MutexLock lock(mutex_);
     own_ = PeerName(from);
   }
-  const int connected = connect(fd, reinterpret_cast<sockaddr*>(&to), length);
-  if (connected != 0 && errno != EINPROGRESS && errno != EAGAIN) {
-    return absl::ErrnoToStatus(errno, "cannot connect");
-  }
   const int patience = static_cast<int>(absl::ToInt64Milliseconds(limits_.probe_patience));
+  const SteadyTime began = clock_->Read().steady;
+  // EAGAIN: the backlog of a Unix socket is full at this moment.
+  while (connect(fd, reinterpret_cast<sockaddr*>(&to), length) != 0 && errno != EINPROGRESS) {
+    if (errno != EAGAIN || clock_->Read().steady - began >= limits_.probe_patience) {
+      return absl::ErrnoToStatus(errno, "cannot connect");
+    }
+    pollfd wake{wake_, POLLIN, 0};
+    if (poll(&wake, 1, 50) > 0) return absl::OkStatus();  // stopping
+  }
   pollfd ready{fd, POLLOUT, 0};
   if (poll(&ready, 1, patience) <= 0) return absl::DeadlineExceededError("no connection");
   constexpr char kHello[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";  // the preface and empty settings

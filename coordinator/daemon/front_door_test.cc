@@ -140,13 +140,10 @@ TEST_F(FrontDoorTest, TheProbeFindsAFullHouseInOrder) {
 // A listener that takes no more connections, as gRPC's own after EMFILE.
 TEST_F(FrontDoorTest, TheProbeReportsADoorThatDoesNotOpen) {
   std::atomic<bool> failed = false;
-  FrontDoor door({.connections = 10,
-                  .probe_every = absl::Milliseconds(50),
-                  .probe_patience = absl::Milliseconds(200)},
+  FrontDoor door({.connections = 10, .probe_every = absl::Milliseconds(50), .probe_patience = absl::Milliseconds(200)},
                  &clock_, [&](const absl::Status&) { failed = true; });
   grpc::ServerBuilder builder;
-  const absl::StatusOr<int> port =
-      door.Open(*ParseAddress("127.0.0.1:0"), builder, grpc::InsecureServerCredentials());
+  const absl::StatusOr<int> port = door.Open(*ParseAddress("127.0.0.1:0"), builder, grpc::InsecureServerCredentials());
   ASSERT_TRUE(port.ok()) << port.status();
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   door.Start();

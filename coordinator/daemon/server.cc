@@ -49,7 +49,8 @@ constexpr char kStopIt[] = "stop it first, or name another one";
 constexpr int kMaxReceivedBytes = 8 << 20;  // a worker's full report of thousands of ranks
 constexpr int kMaxSentBytes = 16 << 20;
 constexpr int kMaxMetadataBytes = 16 << 10;
-constexpr int kMaxStreamsPerConnection = 4096;
+// A node has at most some dozen calls open; a stranger could otherwise open thousands that wait for their message.
+constexpr int kMaxStreamsPerConnection = 256;
 constexpr int kHandshakeMilliseconds = 10'000;
 constexpr size_t kMaxMemoryBytes = size_t{1} << 30;          // of gRPC's buffers
 constexpr auto kShutdownDeadline = std::chrono::seconds(1);  // idle clients close their connections slowly
@@ -140,9 +141,8 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const std::string& state_
   const std::string folder = tls::TrustFolderOf(state_dir);
   const auto seconds = static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(reload)));
   grpc::experimental::TlsServerCredentialsOptions options(
-      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(folder + "/server.key",
-                                                                           folder + "/server.crt",
-                                                                           folder + "/ca.crt", seconds));
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+          folder + "/server.key", folder + "/server.crt", folder + "/ca.crt", seconds));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
@@ -274,9 +274,9 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& requested, const 
       sockets.push_back(requested[i].socket_path);
     }
     const bool encrypted = authority != nullptr && requested[i].socket_path.empty();
-    const absl::StatusOr<int> port =
-        door->Open(requested[i], builder,
-                   encrypted ? CredentialsOf(options.state_dir, options.certificate_check) : grpc::InsecureServerCredentials());
+    const absl::StatusOr<int> port = door->Open(
+        requested[i], builder,
+        encrypted ? CredentialsOf(options.state_dir, options.certificate_check) : grpc::InsecureServerCredentials());
     if (!port.ok()) return port.status();
     const std::string& text = requested[i].text;
     addresses.push_back(requested[i].socket_path.empty() ? absl::StrCat(text.substr(0, text.rfind(':') + 1), *port)
@@ -306,9 +306,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     parts->instruments.Stop();
     return status;
   }
-  parts->door = std::make_unique<FrontDoor>(options.connections, clock, [](const absl::Status& why) {
-    EndProcess("accepting connections", why);
-  });
+  parts->door = std::make_unique<FrontDoor>(options.connections, clock,
+                                            [](const absl::Status& why) { EndProcess("accepting connections", why); });
   parts->instruments.WatchConnections(parts->door.get());
   parts->gate =
       std::make_unique<rpc::Gate>(rpc::Principal{NameOfThisUser(), rpc::Role::kLocal, {}, {}}, std::move(tokens),
@@ -320,7 +319,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                                                              options.tensorboard_dir},
                                                    parts->gate.get(), parts->loop.get());
   parts->nodes = std::make_unique<rpc::NodesService>(parts->gate.get(), parts->loop.get());
-  parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, options.min_free_bytes, parts->gate.get(), parts->loop.get());
+  parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, options.min_free_bytes, parts->gate.get(),
+                                                     parts->loop.get());
   parts->workers = std::make_unique<rpc::WorkersService>(parts->gate.get(), parts->loop.get());
   parts->trust =
       std::make_unique<rpc::TrustService>(parts->authority.get(), clock, parts->gate.get(), parts->loop.get());

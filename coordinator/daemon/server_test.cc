@@ -325,7 +325,9 @@ TEST_F(ServerTest, RefusesUnsafeAddressesAndFolders) {
 TEST_F(ServerTest, ASpecWithAFieldThatIsNotKnownIsRefused) {
   Start();
   JobSpec spec = SmallSpec("newer");
-  spec.mutable_train()->mutable_optimizer()->GetReflection()
+  spec.mutable_train()
+      ->mutable_optimizer()
+      ->GetReflection()
       ->MutableUnknownFields(spec.mutable_train()->mutable_optimizer())
       ->AddVarint(999, 1);
   SubmitReply reply;

@@ -244,10 +244,10 @@ TEST_F(TrustTest, ACertificateFromTheFutureIsReplacedWithoutARestart) {
   ASSERT_TRUE(ListNodesWith(token, Plain()).ok());
   const std::string folder = tls::TrustFolderOf(options_.state_dir), key = tls::MakeKey().value();
   const absl::Time later = absl::Now() + absl::Hours(24 * 365);
-  const std::string future = tls::Sign(tls::MakeRequest(key, "muster coordinator").value(), trust_.authority,
-                                       {tls::Use::kServer, "muster coordinator", {"127.0.0.1"},
-                                        {later, later + absl::Hours(24 * 825)}})
-                                 .value();
+  const std::string future =
+      tls::Sign(tls::MakeRequest(key, "muster coordinator").value(), trust_.authority,
+                {tls::Use::kServer, "muster coordinator", {"127.0.0.1"}, {later, later + absl::Hours(24 * 825)}})
+          .value();
   ASSERT_TRUE(WriteDurably(folder + "/server.key", key).ok());
   ASSERT_TRUE(WriteDurably(folder + "/server.crt", future + trust_.authority.certificate).ok());
   // Either it is served for a moment and refused, or it is replaced before that.

@@ -166,8 +166,8 @@ TEST_F(WorkersTest, TheTermRises) {
   EXPECT_GT(last, 501u);
 }
 
-// A cluster is upgraded one process at a time: a worker of the next release, or of the one before, is welcome as long as
-// both sides know one protocol.
+// A cluster is upgraded one process at a time: a worker of the next release, or of the one before, is welcome as long
+// as both sides know one protocol.
 TEST_F(WorkersTest, WorkersOfAdjacentReleasesAreWelcome) {
   Start();
   FakeWorker next(address(), {.node = "n1", .protocols = {kProtocol + 1, kProtocol}});

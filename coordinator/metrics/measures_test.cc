@@ -92,17 +92,27 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   measures.ObserveCommit(absl::Milliseconds(3));
   measures.CountDropped(5);
   const std::string page = CoordinatorPage(snapshot, measures);
-  for (const char* line :
-       {"muster_jobs{state=\"completed\"} 4\n", "muster_connections{kind=\"unknown\"} 3\n",
-        "muster_connections_refused_total 7\n", "muster_history_dropped_total 5\n", "muster_jobs{state=\"running\"} 1\n", "muster_jobs{state=\"queued\"} 1\n", "muster_jobs{state=\"failed\"} 0\n",
-        "muster_job_step{job_id=\"a-1\"} 7\n", "muster_job_loss{job_id=\"a-1\"} 2.5\n",
-        "muster_job_skipped_steps{job_id=\"a-1\"} 3\n", "muster_job_loss_scale{job_id=\"a-1\"} 4096\n",
-        "muster_job_target_steps{job_id=\"a-1\"} 100\n", "muster_nodes{state=\"live\"} 1\n",
-        "muster_nodes_draining 1\n", "muster_nodes_faulty 1\n", "muster_node_faults 3\n",
-        "muster_slots{state=\"used\"} 1\n", "muster_slots{state=\"free\"} 1\n",
-        "muster_rpcs_total{method=\"/muster.v1.Jobs/Get\",code=\"NOT_FOUND\"} 2\n",
-        "muster_store_commit_seconds_bucket{le=\"0.002\"} 0\n",
-        "muster_store_commit_seconds_bucket{le=\"0.005\"} 1\n"}) {
+  for (const char* line : {"muster_jobs{state=\"completed\"} 4\n",
+                           "muster_connections{kind=\"unknown\"} 3\n",
+                           "muster_connections_refused_total 7\n",
+                           "muster_history_dropped_total 5\n",
+                           "muster_jobs{state=\"running\"} 1\n",
+                           "muster_jobs{state=\"queued\"} 1\n",
+                           "muster_jobs{state=\"failed\"} 0\n",
+                           "muster_job_step{job_id=\"a-1\"} 7\n",
+                           "muster_job_loss{job_id=\"a-1\"} 2.5\n",
+                           "muster_job_skipped_steps{job_id=\"a-1\"} 3\n",
+                           "muster_job_loss_scale{job_id=\"a-1\"} 4096\n",
+                           "muster_job_target_steps{job_id=\"a-1\"} 100\n",
+                           "muster_nodes{state=\"live\"} 1\n",
+                           "muster_nodes_draining 1\n",
+                           "muster_nodes_faulty 1\n",
+                           "muster_node_faults 3\n",
+                           "muster_slots{state=\"used\"} 1\n",
+                           "muster_slots{state=\"free\"} 1\n",
+                           "muster_rpcs_total{method=\"/muster.v1.Jobs/Get\",code=\"NOT_FOUND\"} 2\n",
+                           "muster_store_commit_seconds_bucket{le=\"0.002\"} 0\n",
+                           "muster_store_commit_seconds_bucket{le=\"0.005\"} 1\n"}) {
     EXPECT_TRUE(absl::StrContains(page, line)) << line << page;
   }
   EXPECT_FALSE(absl::StrContains(page, "c-1"));

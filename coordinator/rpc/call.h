@@ -23,8 +23,8 @@ namespace muster::rpc {
 // Thread-safe.
 class Gate {
  public:
-  // `records`: null if this coordinator has no authority. It and `clock` outlive the gate. `admitted` is called with the
-  // peer of each admitted call, on gRPC's threads.
+  // `records`: null if this coordinator has no authority. It and `clock` outlive the gate. `admitted` is called with
+  // the peer of each admitted call, on gRPC's threads.
   Gate(Principal local, std::optional<Tokens> tokens, const TrustRecords* records, const Clock* clock,
        std::function<void(const std::string& peer)> admitted)
       : local_(std::move(local)),

@@ -55,8 +55,8 @@ absl::StatusOr<JobSpec> ResolveSpec(const spec::Limits& limits, const JobSpec& a
   }
   // Stored, they would be part of the job, and mean something after an upgrade that no one has checked.
   if (const std::string unknown = spec::UnknownField(asked); !unknown.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the spec has a field that this coordinator does not know, ", unknown, ": is the client newer (muster version)?"));
+    return absl::InvalidArgumentError(absl::StrCat("the spec has a field that this coordinator does not know, ",
+                                                   unknown, ": is the client newer (muster version)?"));
   }
   JobSpec resolved = asked;
   SpecErrors errors;
@@ -127,11 +127,13 @@ std::string FreeSuffix(const core::Core& core, const std::string& name) {
 
 }  // namespace
 
-// A job could replace the coordinator's keys. Both paths are this machine's; on others they may mean something else, but
-// then the same name is a mistake, too.
+// A job could replace the coordinator's keys. Both paths are this machine's; on others they may mean something else,
+// but then the same name is a mistake, too.
 absl::Status JobsService::CheckNotOwnFolder(const std::string& path) const {
   std::error_code ignored;
-  const auto real = [&](const std::string& of) { return std::filesystem::weakly_canonical(of, ignored).string() + "/"; };
+  const auto real = [&](const std::string& of) {
+    return std::filesystem::weakly_canonical(of, ignored).string() + "/";
+  };
   const std::string own = real(options_.state_dir), asked = real(path);
   if (path.empty() || (!absl::StartsWith(asked, own) && !absl::StartsWith(own, asked))) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -116,8 +116,8 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public Sel
 
 }  // namespace
 
-grpc::ServerWriteReactor<WatchItem>* StartWatchStream(const absl::StatusOr<Principal>& caller, const WatchRequest& request,
-                                                      server::Loop* loop) {
+grpc::ServerWriteReactor<WatchItem>* StartWatchStream(const absl::StatusOr<Principal>& caller,
+                                                      const WatchRequest& request, server::Loop* loop) {
   return WatchStream::Start(caller, request, loop);
 }
 

@@ -12,7 +12,7 @@ namespace muster::rpc {
 // The stream of one Jobs.Watch; owns itself until it is done. It holds one page, and asks for the next when that page
 // is written. Finishes with the error of `caller` if there
 // is one, and when its token is revoked.
-grpc::ServerWriteReactor<WatchItem>* StartWatchStream(const absl::StatusOr<Principal>& caller, const WatchRequest& request,
-                                                      server::Loop* loop);
+grpc::ServerWriteReactor<WatchItem>* StartWatchStream(const absl::StatusOr<Principal>& caller,
+                                                      const WatchRequest& request, server::Loop* loop);
 
 }  // namespace muster::rpc

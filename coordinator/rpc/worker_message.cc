@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMaxIdBytes = 128;
 constexpr int kMaxGenerations = 10'000;
 constexpr uint64_t kMaxGeneration = 1'000'000'000;  // a key has ten digits for it
-constexpr uint64_t kMaxTerm = 1'000'000'000'000;  // a worker must not use up all terms
+constexpr uint64_t kMaxTerm = 1'000'000'000'000;    // a worker must not use up all terms
 constexpr int kMaxSlots = 1024;
 constexpr int kMaxLastLines = 20;
 constexpr size_t kMaxLineBytes = 1024;
@@ -32,7 +32,9 @@ absl::Status CheckKey(const RankKey& key) {
 }
 
 absl::Status CheckHello(const Hello& hello) {
-  if (absl::Status status = CheckVersion({hello.protocol(), hello.oldest_protocol()}, hello.node().version()); !status.ok()) return status;
+  if (absl::Status status = CheckVersion({hello.protocol(), hello.oldest_protocol()}, hello.node().version());
+      !status.ok())
+    return status;
   const Node& node = hello.node();
   for (const std::string* id : {&node.id(), &node.incarnation(), &node.boot_id()}) {
     if (id->empty() || id->size() > kMaxIdBytes) {

@@ -51,8 +51,8 @@ TEST(WorkerMessage, ProtocolsAreRanges) {
     Protocols a, b;
     std::optional<unsigned> common;
   } cases[] = {
-      {{7, 7}, {7, 7}, 7},  {{8, 7}, {7, 7}, 7},  {{9, 7}, {8, 6}, 8},           {{9, 8}, {7, 6}, std::nullopt},
-      {{7, 0}, {8, 7}, 7},  {{7, 0}, {8, 0}, {}}, {{8, 0}, {9, 8}, 8},           {{0, 0}, {9, 8}, std::nullopt},
+      {{7, 7}, {7, 7}, 7}, {{8, 7}, {7, 7}, 7},  {{9, 7}, {8, 6}, 8}, {{9, 8}, {7, 6}, std::nullopt},
+      {{7, 0}, {8, 7}, 7}, {{7, 0}, {8, 0}, {}}, {{8, 0}, {9, 8}, 8}, {{0, 0}, {9, 8}, std::nullopt},
   };
   for (const auto& c : cases) {
     EXPECT_EQ(CommonProtocol(c.a, c.b), c.common) << c.a.newest << " " << c.b.newest;

@@ -69,7 +69,7 @@ class Ledger {
  public:
   static constexpr size_t kPageItems = 256;
   static constexpr size_t kNodeEventsKept = 100'000;  // events of jobs are kept with them
-  static constexpr size_t kPageBytes = 64 * 1024;  // plus at most one log chunk
+  static constexpr size_t kPageBytes = 64 * 1024;     // plus at most one log chunk
 
   // Opens or creates both files in `directory`. Errors as OpenSqliteState.
   static absl::StatusOr<std::unique_ptr<Ledger>> Open(const std::string& directory, const store::HistoryLimits& limits);

@@ -43,8 +43,8 @@ class Watches {
 
   explicit Watches(Ledger* ledger) : ledger_(ledger) {}
 
-  // A reader of `job`, which the caller has looked up (empty: all jobs). `token`: that its caller showed, or empty. InvalidArgument: an invalid cursor, or a
-  // cursor with `tail`. Unavailable: shutting down.
+  // A reader of `job`, which the caller has looked up (empty: all jobs). `token`: that its caller showed, or empty.
+  // InvalidArgument: an invalid cursor, or a cursor with `tail`. Unavailable: shutting down.
   absl::StatusOr<std::shared_ptr<Watch>> Open(const core::Core& core, const WatchRequest& request, const JobId& job,
                                               const std::string& token = "");
 

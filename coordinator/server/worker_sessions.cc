@@ -110,8 +110,7 @@ void WorkerSessions::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link
   nodes_[link.get()] = node;
   sessions_[node] = Session{link, node, Incarnation(hello.node().incarnation()), {}};
   // The transport has checked that there is one.
-  sessions_[node].protocol =
-      CommonProtocol({}, {hello.protocol(), hello.oldest_protocol()}).value_or(hello.protocol());
+  sessions_[node].protocol = CommonProtocol({}, {hello.protocol(), hello.oldest_protocol()}).value_or(hello.protocol());
   if (hello.term() >= ledger_->term()) {
     LogWarn("a worker has seen a later term: the store is an older copy, restored from a backup",
             {{"node", node}, {"term", hello.term()}, {"own_term", ledger_->term()}});

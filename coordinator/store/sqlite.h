@@ -25,8 +25,8 @@ struct Schema {
   int application_id;  // distinguishes our files from each other and from other programs'
   int version;
   const char* sql;  // creates the schema of a new file
-  // The n-th brings a file of schema n + 1 to n + 2; as many as bring one of schema 1 to `version`. A file is migrated when
-  // it is opened, in one transaction; a build that knows only older schemas refuses it from then on.
+  // The n-th brings a file of schema n + 1 to n + 2; as many as bring one of schema 1 to `version`. A file is migrated
+  // when it is opened, in one transaction; a build that knows only older schemas refuses it from then on.
   std::initializer_list<const char*> migrations = {};
 };
 

@@ -49,8 +49,8 @@ class StateStore {
   // Durable (fsync) when it returns OK. A group is atomic, and groups become visible in order; SQLite writes all of
   // them in one transaction. InvalidArgument: a key or group over the limits; nothing was written. FailedPrecondition:
   // a leader with a higher term has written. ResourceExhausted: the disk is full, and so is the
-  // space that was reserved for this store; nothing was written. After any other error the state of the disk is unknown;
-  // the caller ends the process and recovers from the disk.
+  // space that was reserved for this store; nothing was written. After any other error the state of the disk is
+  // unknown; the caller ends the process and recovers from the disk.
   virtual absl::Status Commit(uint64_t term, const std::vector<ChangeGroup>& groups) = 0;
 
   // Writes a consistent, durable copy to one new file. Returns its size in bytes. AlreadyExists, InvalidArgument (not

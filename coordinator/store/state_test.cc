@@ -1,6 +1,6 @@
+#include "coordinator/store/state.h"
 #include "coordinator/store/reserve.h"
 #include "coordinator/store/sqlite.h"
-#include "coordinator/store/state.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -139,7 +139,9 @@ TEST_F(StateTest, NewerSchemaIsRefused) {
 // As a later build will open a file of this one.
 TEST_F(StateTest, OlderSchemasAreMigratedOnceAndThenRefusedByOlderBuilds) {
   constexpr Schema kFirst{77, 1, "CREATE TABLE users(name TEXT)"};
-  const Schema second{77, 3, "CREATE TABLE users(name TEXT, age INTEGER); CREATE TABLE pets(name TEXT)",
+  const Schema second{77,
+                      3,
+                      "CREATE TABLE users(name TEXT, age INTEGER); CREATE TABLE pets(name TEXT)",
                       {"ALTER TABLE users ADD COLUMN age INTEGER DEFAULT 40", "CREATE TABLE pets(name TEXT)"}};
   {
     auto database = Database::Open(File(), kFirst);

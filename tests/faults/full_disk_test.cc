@@ -1,5 +1,5 @@
-// The coordinator's disk is full: running jobs go on without their metrics and logs, and new ones are refused, until there
-// is room again.
+// The coordinator's disk is full: running jobs go on without their metrics and logs, and new ones are refused, until
+// there is room again.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -25,7 +25,10 @@ TEST(FullDisk, CostsHistoryAndNoJob) {
   cluster.coordinator_flags = {"--min_free_bytes=4000000"};
   cluster.prefix = [&](const std::string& name) -> std::vector<std::string> {
     if (name != "coordinator") return {};
-    return {"/usr/bin/unshare", "-rm", "sh", "-c",
+    return {"/usr/bin/unshare",
+            "-rm",
+            "sh",
+            "-c",
             absl::StrCat("mount -t tmpfs -o size=64m,mode=700 none ", cluster.coordinator_state, " && exec \"$@\""),
             "sh"};
   };

@@ -39,8 +39,8 @@ struct AgentOptions {
   std::string run_dir;
   std::string step_binary;
   std::string trainer;
-  std::string host = "127.0.0.1";                // where ranks of other nodes reach the ranks of this one
-  std::string interface;                         // the network interface that has `host`; empty: unknown, or loopback
+  std::string host = "127.0.0.1";  // where ranks of other nodes reach the ranks of this one
+  std::string interface;           // the network interface that has `host`; empty: unknown, or loopback
   std::vector<std::string> data_roots, checkpoint_roots;  // below which jobs' paths must lie; none: anywhere
   std::vector<std::string> plugin_roots;         // below which jobs' libraries may lie; none: no library is loaded
   std::map<std::string, std::string> variables;  // of every rank on this node (common/rank_variables.h)

@@ -16,8 +16,8 @@ struct PathRules {
   std::vector<std::string> own;
 };
 
-// Follows symbolic links, of folders that are there; of what is not there yet the name counts. PermissionDenied: a path of
-// the job lies outside; the message names the field, the path that it stands for, and the flag.
+// Follows symbolic links, of folders that are there; of what is not there yet the name counts. PermissionDenied: a path
+// of the job lies outside; the message names the field, the path that it stands for, and the flag.
 absl::Status CheckPaths(const Train& train, const PathRules& rules);
 
 }  // namespace muster::agent

@@ -184,8 +184,7 @@ std::vector<std::string> Unpublished(const Assignment& assignment, const std::ve
 
 // The first few of the folders that rank 0 sees: another job may still be writing there.
 absl::StatusOr<std::vector<std::string>> SameOnAllRanks(std::vector<std::string> folders, const Assignment& assignment,
-                                                        collectives::Group* world,
-                                                        collectives::KeyValue& rendezvous) {
+                                                        collectives::Group* world, collectives::KeyValue& rendezvous) {
   if (folders.size() > kOthersTried) folders.resize(kOthersTried);
   if (world == nullptr) return folders;
   if (assignment.key().rank() == 0) {

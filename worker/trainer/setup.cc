@@ -189,8 +189,9 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   if (assignment.has_resume_from() || !train.checkpoint().resume_from().empty()) {
     collectives::Group* world = rank.ranks.groups[kWorldGroup];
     const absl::StatusOr<Resumed> resumed =
-        assignment.has_resume_from() ? Resume(assignment, world, rendezvous, rank.program.layout, *rank.engine, rank.outer.get())
-                                     : ResumeOther(assignment, world, rendezvous, rank.program.layout, *rank.engine);
+        assignment.has_resume_from()
+            ? Resume(assignment, world, rendezvous, rank.program.layout, *rank.engine, rank.outer.get())
+            : ResumeOther(assignment, world, rendezvous, rank.program.layout, *rank.engine);
     if (!resumed.ok()) return resumed.status();
     rank.resumed_step = resumed->step;
     rank.samples_consumed = resumed->samples_consumed;
