@@ -161,7 +161,7 @@ TEST(Service, PauseFreesTheSlotAndResumeGoesOn) {
   Cluster cluster;
   cluster.StartCoordinator();
   cluster.StartWorker(0, 1);
-  const std::string id = cluster.Submit({.name = "nap", .steps = 600, .checkpoint_every = 500});
+  const std::string id = cluster.Submit({.name = "nap", .steps = 5000, .checkpoint_every = 500});
   ASSERT_TRUE(cluster.WaitForStep(id, 20));
   EXPECT_EQ(cluster.Muster({"pause", id}).exit_code, 0);
   ASSERT_TRUE(cluster.WaitForState(id, "paused"));
@@ -175,8 +175,8 @@ TEST(Service, PauseFreesTheSlotAndResumeGoesOn) {
     steps.insert(Number((line.contains("metrics") ? line["metrics"] : line)["step"]));
     ++points;
   }
-  EXPECT_EQ(steps.size(), 600u);
-  EXPECT_EQ(points, 600u);
+  EXPECT_EQ(steps.size(), 5000u);
+  EXPECT_EQ(points, 5000u);
 }
 
 }  // namespace
