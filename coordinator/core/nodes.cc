@@ -210,20 +210,32 @@ void Nodes::NoteStuck(const NodeId& id, NodeEntry& node, const Observed& observe
   }
   std::swap(stuck, node.stuck);
   const std::map<uint32_t, StuckSlot>& before = stuck;
+  // One event for all slots of a report, however many they are.
+  std::vector<uint32_t> held, freed;
+  std::string what;
   for (const auto& [slot, now] : node.stuck) {
     const auto known = before.find(slot);
     if (known != before.end() && known->second.rank == now.rank) continue;
-    const std::string what = absl::StrCat("rank ", now.rank.rank, " of generation ", now.rank.generation,
-                                          " was killed and does not end: ", now.processes);
+    held.push_back(slot);
+    if (!what.empty()) continue;
+    what = absl::StrCat("rank ", now.rank.rank, " of generation ", now.rank.generation, " of ", now.rank.job.value(),
+                        " was killed and does not end: ", now.processes);
     transaction.Blame(id, now.rank.job, what);
-    transaction.AddEvent(nullptr, 0, id.value(), "slot.stuck",
-                         absl::StrCat("slot ", slot, " of node ", id.value(), " is stuck: ", now.rank.job.value(), ", ",
-                                      what, "; it takes no rank before that has ended"));
   }
   for (const auto& [slot, then] : before) {
-    if (node.stuck.contains(slot)) continue;
-    transaction.AddEvent(nullptr, 0, id.value(), "slot.freed",
-                         absl::StrCat("slot ", slot, " of node ", id.value(), " is no longer stuck"));
+    if (!node.stuck.contains(slot)) freed.push_back(slot);
+  }
+  const auto slots = [&](const std::vector<uint32_t>& of) {
+    return absl::StrCat(of.size() == 1 ? "slot " : "slots ", absl::StrJoin(of, ", "), " of node ", id.value(),
+                        of.size() == 1 ? " is " : " are ");
+  };
+  if (!held.empty()) {
+    std::string message = absl::StrCat(what, "; it gets no rank before that has ended");
+    if (held.size() > 1) message = absl::StrCat(what, ", and others; they get no ranks before those have ended");
+    transaction.AddEvent(nullptr, 0, id.value(), "slot.stuck", absl::StrCat(slots(held), "stuck: ", message));
+  }
+  if (!freed.empty()) {
+    transaction.AddEvent(nullptr, 0, id.value(), "slot.freed", absl::StrCat(slots(freed), "no longer stuck"));
   }
 }
 
@@ -381,17 +393,16 @@ void Nodes::On(const ForgetNode& event, Transaction& transaction) {
                      ": stop its worker, and forget it when it is lost"));
     return;
   }
+  if (emptying_.contains(event.node)) {
+    transaction.status = absl::UnavailableError(
+        absl::StrCat("jobs of node ", event.node.value(), " are still being moved away; try again in a moment"));
+    return;
+  }
   Forget(event.node, "on request", transaction);
 }
 
-// No unended generation has a rank there: those were lost with the node, as far as the transaction had room.
+// REQUIRES: it is not in emptying_, so no generation that has not ended has a rank there.
 void Nodes::Forget(const NodeId& id, const std::string& why, Transaction& transaction) {
-  if (emptying_.contains(id)) Empty(transaction);
-  if (emptying_.contains(id)) {
-    transaction.status = absl::UnavailableError(
-        absl::StrCat("jobs of node ", id.value(), " are still being moved away; try again in a moment"));
-    return;
-  }
   records_->nodes.erase(id);
   transaction.nodes.erase(id);
   transaction.deleted_keys.push_back(NodeKey(id));

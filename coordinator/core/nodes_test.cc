@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <variant>
 #include <vector>
@@ -159,6 +160,15 @@ TEST(Nodes, ASlotIsNotFreeBeforeItsKilledRankIsGone) {
   w.Do(StuckOn("a", {}, job));
   EXPECT_EQ(w.State(next), JOB_STATE_STARTING) << w.Get(next).reason();
   EXPECT_EQ(std::count(w.events.begin(), w.events.end(), "slot.freed"), 1);
+}
+
+TEST(Nodes, ManyStuckSlotsAreOneEvent) {
+  World w(AnyWorld());
+  w.Return(Hello("a", 1000));
+  std::vector<uint32_t> slots(1000);
+  std::iota(slots.begin(), slots.end(), 0);
+  EXPECT_LE(w.Do(StuckOn("a", slots, JobId("j"))).events.size(), 2u);
+  EXPECT_LE(w.Do(StuckOn("a", {}, JobId("j"))).events.size(), 2u);
 }
 
 // One rank of a stopping generation does not end; the slots of the others are free.

@@ -154,7 +154,9 @@ absl::Status Ledger::PruneNodeEvents() {
   for (const uint64_t sequence : gone) changes.push_back({EventKey(sequence), std::nullopt});
   std::vector<store::ChangeGroup> groups;
   AddGroups(std::move(changes), groups);
-  if (absl::Status status = state_->Commit(term_, groups); !status.ok()) return status;
+  const absl::Status status = state_->Commit(term_, groups);
+  if (absl::IsResourceExhausted(status)) return absl::OkStatus();  // when the disk has room
+  if (!status.ok()) return status;
   events_of_nodes_.erase(events_of_nodes_.begin(), events_of_nodes_.begin() + kAtOnce);
   std::erase_if(events_, [&](uint64_t sequence) { return gone.contains(sequence); });
   return absl::OkStatus();

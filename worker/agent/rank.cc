@@ -201,7 +201,7 @@ void Rank::Kill(Now now) {
 
 void Rank::Tick(Now now) {
   if (!remains_.empty()) return LookAtRemains(now);
-  if (process_ == nullptr) return;
+  if (process_ == nullptr || ended()) return;
   stall_detector_.Look(now.steady);
   if (const auto& stall = stall_detector_.stall(); stall.has_value()) ReportStep(stall->step);
   if (termination_ == Termination::kNone) return;
