@@ -13,6 +13,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/rpc/rpc.h"
 #include "coordinator/daemon/all_methods_test.h"
 #include "coordinator/daemon/server.h"
@@ -202,6 +204,38 @@ class TlsAccessTest : public TrustFixture {
     Start();
   }
 };
+
+// A call that begins and sends no message: without a token it ends, and nothing of it is read.
+TEST_F(TlsAccessTest, StrangersAreRefusedBeforeTheirMessageIsRead) {
+  const auto begin = [&](const std::string& path, const std::string& token, absl::Duration patience) {
+    grpc::GenericStub stub(rpc::Dial(tls_address(), Plain()));
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+    rpc::AddCallMetadata(token, context);
+    grpc::CompletionQueue queue;
+    const auto call = stub.PrepareCall(&context, path, &queue);
+    call->StartCall(nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    EXPECT_TRUE(queue.Next(&tag, &ok));
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    EXPECT_TRUE(queue.Next(&tag, &ok));
+    return status;
+  };
+  for (const char* path : {"/muster.v1.Jobs/Submit", "/muster.v1.Workers/Connect", "/muster.v1.Nothing/AtAll"}) {
+    for (const char* token : {"", "wrong-token-12345"}) {
+      const grpc::Status status = begin(path, token, absl::Seconds(20));
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << path << status.error_message();
+    }
+  }
+  EXPECT_EQ(begin("/muster.v1.Jobs/Submit", "viewer-token-1234", absl::Seconds(1)).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED)
+      << "who is known is waited for";
+  EXPECT_EQ(begin("/grpc.health.v1.Health/Check", "", absl::Seconds(1)).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED)
+      << "nor does a probe need a token";
+}
 
 TEST_F(TlsAccessTest, EveryCallWithEveryRoleAndWithNone) {
   const rpc::Security plain = Plain(), node = MustJoin("n1");

@@ -137,7 +137,8 @@ absl::Status CheckListener(const Address& address, const ServerOptions& options)
 
 // Clients may come without a certificate (users have tokens); the handshake verifies a certificate that is presented. A
 // new certificate in the folder is used for new connections within `reload`.
-std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const std::string& state_dir, absl::Duration reload) {
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const std::string& state_dir, absl::Duration reload,
+                                                       const rpc::Gate& gate) {
   const std::string folder = tls::TrustFolderOf(state_dir);
   const auto seconds = static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(reload)));
   grpc::experimental::TlsServerCredentialsOptions options(
@@ -146,7 +147,9 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const std::string& state_
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
-  return grpc::experimental::TlsServerCredentials(options);
+  std::shared_ptr<grpc::ServerCredentials> credentials = grpc::experimental::TlsServerCredentials(options);
+  credentials->SetAuthMetadataProcessor(gate.BeforeMessages());
+  return credentials;
 }
 
 // Makes a new certificate of the coordinator when its own is due, or not valid yet by a clock that was mended.
@@ -276,7 +279,7 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& requested, const 
     const bool encrypted = authority != nullptr && requested[i].socket_path.empty();
     const absl::StatusOr<int> port = door->Open(
         requested[i], builder,
-        encrypted ? CredentialsOf(options.state_dir, options.certificate_check) : grpc::InsecureServerCredentials());
+        encrypted ? CredentialsOf(options.state_dir, options.certificate_check, *gate) : grpc::InsecureServerCredentials());
     if (!port.ok()) return port.status();
     const std::string& text = requested[i].text;
     addresses.push_back(requested[i].socket_path.empty() ? absl::StrCat(text.substr(0, text.rfind(':') + 1), *port)

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/rpc/rpc.h"
 #include "common/tls/certificate.h"
 #include "common/tls/token.h"
@@ -12,12 +13,15 @@
 namespace muster::rpc {
 namespace {
 
-// The certificate of the connection; empty if it has none.
-std::string PropertyOf(const grpc::ServerContextBase& context, const char* name) {
-  const auto about = context.auth_context();
+// A property of the connection, such as its certificate; empty if it has none.
+std::string PropertyOf(const grpc::AuthContext* about, const char* name) {
   if (about == nullptr) return "";
   const std::vector<grpc::string_ref> values = about->FindPropertyValues(name);
   return values.empty() ? "" : std::string(values.front().data(), values.front().size());
+}
+
+std::string PropertyOf(const grpc::ServerContextBase& context, const char* name) {
+  return PropertyOf(context.auth_context().get(), name);
 }
 
 // Whether the call came in over TLS.
@@ -41,12 +45,43 @@ absl::StatusOr<Principal> Gate::Identify(const grpc::ServerContextBase& context)
   if (absl::StartsWith(context.peer(), "unix:")) return local_;
   const bool encrypted = IsEncrypted(context);
   const std::string token = TokenOf(context);
-  if (token.empty() && encrypted && records_ != nullptr) {
-    const std::string certificate = PropertyOf(context, GRPC_X509_PEM_CERT_PROPERTY_NAME);
-    if (!certificate.empty()) return NodeOf(certificate);
-  }
+  if (encrypted) return IdentifyOverTls(token, PropertyOf(context, GRPC_X509_PEM_CERT_PROPERTY_NAME));
   return OwnerOf(token, encrypted);
 }
+
+absl::StatusOr<Principal> Gate::IdentifyOverTls(const std::string& token, const std::string& certificate) const {
+  if (token.empty() && records_ != nullptr && !certificate.empty()) return NodeOf(certificate);
+  return OwnerOf(token, /*encrypted=*/true);
+}
+
+// gRPC calls it with the call's headers, before it reads a message.
+class Gate::Doorman final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit Doorman(const Gate* gate) : gate_(gate) {}
+
+  bool IsBlocking() const override { return false; }
+
+  grpc::Status Process(const InputMetadata& headers, grpc::AuthContext* about, OutputMetadata*,
+                       OutputMetadata*) override {
+    const auto header = [&](const char* name) {
+      const auto found = headers.find(name);
+      return found == headers.end() ? std::string() : std::string(found->second.data(), found->second.size());
+    };
+    // Whoever watches over the service need not be its user.
+    const std::string path = header(":path");
+    if (absl::StartsWith(path, "/grpc.health.") || absl::StartsWith(path, "/grpc.reflection.")) return {};
+    const std::string authorization = header("authorization");
+    absl::string_view token = authorization;
+    if (!absl::ConsumePrefix(&token, "Bearer ")) token = "";
+    return ToGrpc(
+        gate_->IdentifyOverTls(std::string(token), PropertyOf(about, GRPC_X509_PEM_CERT_PROPERTY_NAME)).status());
+  }
+
+ private:
+  const Gate* const gate_;
+};
+
+std::shared_ptr<grpc::AuthMetadataProcessor> Gate::BeforeMessages() const { return std::make_shared<Doorman>(this); }
 
 absl::StatusOr<Principal> Gate::OwnerOf(const std::string& token, bool encrypted) const {
   if (tls::IsToken(token) && records_ != nullptr) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
@@ -36,7 +38,13 @@ class Gate {
   // FailedPrecondition: the client's version does not match. Unauthenticated, PermissionDenied.
   absl::StatusOr<Principal> Admit(const grpc::ServerContextBase& context, std::string_view method) const;
 
+  // Of a call over TLS whose message has not been read yet: refuses those without a valid token or certificate, so that
+  // strangers' messages are neither received nor parsed. Any method; Admit decides about that.
+  std::shared_ptr<grpc::AuthMetadataProcessor> BeforeMessages() const;
+
  private:
+  class Doorman;
+  absl::StatusOr<Principal> IdentifyOverTls(const std::string& token, const std::string& certificate) const;
   absl::StatusOr<Principal> Identify(const grpc::ServerContextBase& context) const;
   absl::StatusOr<Principal> OwnerOf(const std::string& token, bool encrypted) const;
   absl::StatusOr<Principal> NodeOf(const std::string& certificate) const;
