@@ -33,8 +33,10 @@ std::string Clean(absl::string_view text, bool keep_breaks) {
       continue;
     } else if (length == 0) {
       absl::StrAppendFormat(&out, "\\x%02x", static_cast<unsigned char>(bytes[0]));
+    } else if (Steers(character) && character < 0x100) {
+      absl::StrAppendFormat(&out, "\\x%02x", static_cast<uint32_t>(character));
     } else if (Steers(character)) {
-      absl::StrAppendFormat(&out, character < 0x100 ? "\\x%02x" : "\\u%04x", static_cast<uint32_t>(character));
+      absl::StrAppendFormat(&out, "\\u%04x", static_cast<uint32_t>(character));
     } else {
       absl::StrAppend(&out, bytes);
     }

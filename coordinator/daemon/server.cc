@@ -277,9 +277,10 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& requested, const 
       sockets.push_back(requested[i].socket_path);
     }
     const bool encrypted = authority != nullptr && requested[i].socket_path.empty();
-    const absl::StatusOr<int> port = door->Open(
-        requested[i], builder,
-        encrypted ? CredentialsOf(options.state_dir, options.certificate_check, *gate) : grpc::InsecureServerCredentials());
+    const absl::StatusOr<int> port =
+        door->Open(requested[i], builder,
+                   encrypted ? CredentialsOf(options.state_dir, options.certificate_check, *gate)
+                             : grpc::InsecureServerCredentials());
     if (!port.ok()) return port.status();
     const std::string& text = requested[i].text;
     addresses.push_back(requested[i].socket_path.empty() ? absl::StrCat(text.substr(0, text.rfind(':') + 1), *port)
