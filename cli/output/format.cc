@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/spec/message_fields.h"
+#include "common/unprintable.h"
 #include "common/utf8.h"
 #include "models/family.h"
 
@@ -14,13 +15,7 @@ namespace {
 
 bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// Characters that steer a terminal or change what a reader sees: controls (C0, C1), line separators, marks of
-// direction.
-bool Steers(char32_t c) {
-  return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
-}
-
-// Escapes them ("\x1b"), and bytes that are no UTF-8, of which some terminals take 0x9b for ESC [.
+// Escapes what is unprintable ("\x1b"), and bytes that are no UTF-8, of which some terminals take 0x9b for ESC [.
 std::string Clean(absl::string_view text, bool keep_breaks) {
   std::string out;
   while (!text.empty()) {
@@ -33,9 +28,9 @@ std::string Clean(absl::string_view text, bool keep_breaks) {
       continue;
     } else if (length == 0) {
       absl::StrAppendFormat(&out, "\\x%02x", static_cast<unsigned char>(bytes[0]));
-    } else if (Steers(character) && character < 0x100) {
+    } else if (IsUnprintable(character) && character < 0x100) {
       absl::StrAppendFormat(&out, "\\x%02x", static_cast<uint32_t>(character));
-    } else if (Steers(character)) {
+    } else if (IsUnprintable(character)) {
       absl::StrAppendFormat(&out, "\\u%04x", static_cast<uint32_t>(character));
     } else {
       absl::StrAppend(&out, bytes);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/unprintable.h"
 #include "common/utf8.h"
 
 namespace muster {
@@ -61,11 +62,6 @@ struct Log {
 Log& TheLog() {
   static Log* const log = new Log;
   return *log;
-}
-
-// Characters that end a line, reorder it, or steer a terminal: controls (C0, C1), line separators, marks of direction.
-bool IsUnprintable(char32_t c) {
-  return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
 // Appends `text`, in quotes if a reader could not tell where it ends.
