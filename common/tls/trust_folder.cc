@@ -42,8 +42,8 @@ absl::StatusOr<KeyPair> MakeAuthorityFiles(const std::string& folder, absl::Time
   return pair;
 }
 
-// From the beginning of the authority, so that a certificate made by a clock that was ahead is valid once that is
-// mended; by a clock that was behind, as if it had been made with the authority.
+// The validity begins with the authority's, so that a certificate made while the clock ran ahead is valid once the
+// clock is right. While the clock runs behind, the certificate's life counts from the beginning of the authority.
 Validity ServerValidity(const Certificate& authority, absl::Time now) {
   const absl::Time sane = std::max(now, authority.validity.begin);
   return {authority.validity.begin, std::min(sane + kServerLife, authority.validity.end)};
