@@ -99,6 +99,8 @@ struct NodeConnected {
   static constexpr absl::string_view kName = "node connected";
   Node node;
   std::map<JobId, uint64_t> generations = {};  // Hello.generations
+  std::optional<Preflight> preflight = std::nullopt;  // likewise
+  std::optional<absl::Time> time = std::nullopt;
 };
 // The stream of this incarnation broke. Ignored if a newer incarnation is connected.
 struct NodeDisconnected {

@@ -96,13 +96,6 @@ struct JobEntry {
   }
 };
 
-// What went wrong on a node, and for which job; no job: with the node itself.
-struct NodeFault {
-  SteadyTime at;
-  JobId job;
-  std::string what;
-};
-
 // What a killed rank still holds a slot with.
 struct StuckSlot {
   RankId rank;
@@ -121,7 +114,7 @@ struct NodeEntry {
   // rank starts only once, so the core must first know which ranks the node has lost.
   bool reported = false;
   std::map<std::string, SteadyTime> links_measured = {};  // by the other node
-  std::deque<NodeFault> faults = {};                      // of the last Options::node_fault_window, bounded
+  std::vector<SteadyTime> fault_times = {};               // of the record's faults, in their order
   std::map<uint32_t, StuckSlot> stuck = {};  // by slot; in memory only, since a node takes no ranks before its report
   std::optional<SteadyTime> forget_at = {};  // of a LOST node
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "coordinator/core/exits.h"
+#include "coordinator/core/node_health.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/wanted_plans.h"
 
@@ -136,11 +137,11 @@ void Jobs::RetryElsewhere(JobEntry& job, Transaction& transaction) {
 }
 
 void Jobs::ForgiveNodes(const JobEntry& job, Transaction& transaction) {
-  const auto is_own = [&](const auto& fault) { return fault.job == job.id(); };
-  std::erase_if(transaction.faults, is_own);
+  std::erase_if(transaction.faults, [&](const Transaction::Fault& fault) { return fault.job == job.id(); });
+  const auto is_own = [&](const NodeFault& fault, SteadyTime) { return fault.job() == job.id().value(); };
   for (const NodeRefusal& refusal : job.record().refused_by()) {
-    if (NodeEntry* node = records_->FindNode(NodeId(refusal.node())); node != nullptr)
-      std::erase_if(node->faults, is_own);
+    NodeEntry* node = records_->FindNode(NodeId(refusal.node()));
+    if (node != nullptr && DropFaults(*node, is_own)) transaction.Touch(NodeId(refusal.node()));
   }
 }
 

@@ -13,23 +13,6 @@ namespace {
 
 constexpr size_t kFewestOfMany = 3;
 
-constexpr size_t kFaultsKept = 64;  // of a node
-constexpr size_t kFaultsNamed = 3, kDrainReasonBytes = 1024;
-
-// Faults of one job count once, so that no job has nodes drained by itself.
-uint32_t ScoreOf(const NodeEntry& node) {
-  std::set<JobId> jobs;
-  uint32_t own = 0;
-  for (const NodeFault& fault : node.faults) {
-    if (fault.job.empty()) {
-      ++own;
-    } else {
-      jobs.insert(fault.job);
-    }
-  }
-  return own + static_cast<uint32_t>(jobs.size());
-}
-
 constexpr absl::Duration kRecheckInterval = absl::Seconds(1);
 
 // Speeds that ranks measured on a slot stay valid as long as the slot is the same device.
@@ -50,6 +33,7 @@ void KeepSpeeds(const google::protobuf::RepeatedPtrField<Slot>& before, Node& no
 
 // No stored field is a steady-clock time: every timer restarts.
 bool Nodes::Recover(Now now) {
+  health_.Recover(now);
   for (auto& [id, node] : records_->nodes) {
     if (node.machine.state() == NODE_STATE_LIVE) node.machine.GoAway(now);
     if (node.machine.state() == NODE_STATE_AWAY) {
@@ -106,6 +90,11 @@ void Nodes::On(const NodeConnected& event, Transaction& transaction) {
     record.set_draining(false);
     record.set_leaving(false);
     record.clear_links();
+    record.clear_drain_reason();
+    record.clear_recent_faults();
+    record.clear_faults();
+    record.clear_preflight();
+    record.clear_wanted_preflight();
     *record.mutable_registered() = ToProto(transaction.now.wall);
     *record.mutable_changed() = ToProto(transaction.now.wall);
     // No rank was ever placed there, so there is nothing to report.
@@ -145,7 +134,8 @@ void Nodes::On(const NodeConnected& event, Transaction& transaction) {
     slot.clear_job();
     if (known == nullptr) slot.clear_flops_per_second();
   }
-  transaction.Touch(id);
+  health_.Take(id, *records_->FindNode(id), event.preflight.has_value() ? &*event.preflight : nullptr, transaction);
+  if (event.time.has_value()) health_.CompareClocks(id, *event.time, transaction);
   transaction.ChangeDesired(id);
   for (const auto& [job, seen] : event.generations) NoteSeenGeneration(job, seen, id, transaction);
 }
@@ -190,6 +180,7 @@ void Nodes::On(const NodeObserved& event, Transaction& transaction) {
                          absl::StrCat("node ", event.node.value(), " is leaving: its worker daemon is shutting down"));
   }
   if (event.observed.full() || event.observed.has_stuck()) NoteStuck(event.node, *node, event.observed, transaction);
+  if (event.observed.has_preflight()) health_.Take(event.node, *node, &event.observed.preflight(), transaction);
   std::set<RankId> reported;
   for (const ObservedRank& seen : event.observed.ranks()) {
     reported.insert({JobId(seen.key().job()), seen.key().generation(), seen.key().rank()});
@@ -364,7 +355,8 @@ void Nodes::On(const DrainNode& event, Transaction& transaction) {
 void Nodes::On(const UndrainNode& event, Transaction& transaction) {
   NodeEntry* node = records_->NeedNode(event.node, transaction);
   if (node == nullptr) return;
-  node->faults.clear();
+  DropFaults(*node, [](const NodeFault&, SteadyTime) { return true; });
+  transaction.Touch(event.node);
   for (JobEntry* live : records_->Live()) {
     JobEntry& job = *live;
     if (!job.Avoids(event.node)) continue;
@@ -404,6 +396,7 @@ void Nodes::On(const ForgetNode& event, Transaction& transaction) {
 // REQUIRES: it is not in emptying_, so no generation that has not ended has a rank there.
 void Nodes::Forget(const NodeId& id, const std::string& why, Transaction& transaction) {
   records_->nodes.erase(id);
+  health_.Forget(id);
   transaction.nodes.erase(id);
   transaction.deleted_keys.push_back(NodeKey(id));
   for (auto& [other, node] : records_->nodes) {
@@ -437,50 +430,7 @@ void Nodes::ForgetLost(Transaction& transaction) {
 }
 
 void Nodes::JudgeFaults(Transaction& transaction) {
-  for (Transaction::Fault& fault : std::exchange(transaction.faults, {})) {
-    NodeEntry* node = records_->FindNode(fault.node);
-    if (node == nullptr) continue;
-    std::erase_if(node->faults,
-                  [&](const NodeFault& old) { return transaction.now.steady - old.at > options_->node_fault_window; });
-    node->faults.push_back({transaction.now.steady, fault.job, std::move(fault.what)});
-    if (node->faults.size() > kFaultsKept) node->faults.pop_front();
-    if (ScoreOf(*node) >= options_->node_fault_limit) DrainForFaults(fault.node, *node, transaction);
-  }
-}
-
-bool Nodes::MayDrainAnother() const {
-  size_t all = 0, drained = 0;
-  for (const auto& [id, node] : records_->nodes) {
-    if (node.machine.state() == NODE_STATE_LOST) continue;
-    ++all;
-    drained += !node.record().drain_reason().empty();
-  }
-  if (all < 2) return false;
-  const auto share = static_cast<size_t>(options_->most_drained_share * static_cast<double>(all));
-  return drained < std::max<size_t>(1, share);
-}
-
-void Nodes::DrainForFaults(const NodeId& id, NodeEntry& node, Transaction& transaction) {
-  if (node.record().draining()) return;
-  std::string why = absl::StrCat(ScoreOf(node), " faults in ", absl::FormatDuration(options_->node_fault_window), ": ");
-  std::set<std::string> named;
-  for (auto fault = node.faults.rbegin(); fault != node.faults.rend() && named.size() < kFaultsNamed; ++fault) {
-    const std::string what = fault->job.empty() ? fault->what : absl::StrCat(fault->job.value(), ", ", fault->what);
-    if (named.insert(what).second) absl::StrAppend(&why, named.size() == 1 ? "" : "; ", what);
-  }
-  ShortenUtf8(kDrainReasonBytes, why);
-  if (!MayDrainAnother()) {
-    return transaction.AddEvent(
-        nullptr, 0, id.value(), "node.faulty",
-        absl::StrCat("node ", id.value(), " had ", why, "; it is not drained, since too few nodes would be left"));
-  }
-  node.machine.fields().set_draining(true);
-  node.machine.fields().set_drain_reason(why);
-  emptying_.insert(id);
-  transaction.Touch(id);
-  transaction.AddEvent(nullptr, 0, id.value(), "node.drained",
-                       absl::StrCat("node ", id.value(), " is drained by the coordinator: ", why,
-                                    "; when it is mended: muster undrain ", id.value()));
+  for (const NodeId& drained : health_.Judge(transaction)) emptying_.insert(drained);
 }
 
 std::string Nodes::ManyAway() const {
@@ -519,6 +469,7 @@ void Nodes::LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& ma
 }
 
 void Nodes::CheckAway(Transaction& transaction) {
+  health_.ForgetOld(transaction);
   const std::string many_away = ManyAway();
   for (auto& [id, node] : records_->nodes) {
     if (node.machine.state() != NODE_STATE_AWAY || !node.lost_at.has_value()) continue;

@@ -9,6 +9,7 @@
 
 #include "coordinator/core/generations.h"
 #include "coordinator/core/hangs.h"
+#include "coordinator/core/node_health.h"
 
 namespace muster::core {
 
@@ -16,7 +17,7 @@ class Nodes {
  public:
   // All outlive it.
   Nodes(const Options* options, Records* records, Generations* generations, Hangs* hangs)
-      : options_(options), records_(records), generations_(generations), hangs_(hangs) {}
+      : options_(options), records_(records), generations_(generations), hangs_(hangs), health_(options, records) {}
 
   // After a restart of the coordinator: every node must connect again. True: there are nodes to empty.
   bool Recover(Now now);
@@ -27,7 +28,7 @@ class Nodes {
   void On(const DrainNode& event, Transaction& transaction);
   void On(const UndrainNode& event, Transaction& transaction);
   void On(const ForgetNode& event, Transaction& transaction);
-  // Nodes whose time to come back is over.
+  // On a tick: nodes whose time to come back is over, and faults that count no more.
   void CheckAway(Transaction& transaction);
   // Nodes that have been lost for too long.
   void ForgetLost(Transaction& transaction);
@@ -51,14 +52,13 @@ class Nodes {
   void NoteStuck(const NodeId& id, NodeEntry& node, const Observed& observed, Transaction& transaction);
   std::optional<SteadyTime> ForgetAt(Now now) const;
   void Forget(const NodeId& id, const std::string& why, Transaction& transaction);
-  void DrainForFaults(const NodeId& id, NodeEntry& node, Transaction& transaction);
-  bool MayDrainAnother() const;
   void LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction);
 
   const Options* const options_;
   Records* const records_;
   Generations* const generations_;
   Hangs* const hangs_;
+  NodeHealth health_;
 
   // Work left over from earlier events. In memory only: after a restart the nodes' states show which to empty, and
   // workers send full reports.

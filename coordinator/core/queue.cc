@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/links.h"
+#include "coordinator/core/node_health.h"
 
 namespace muster::core {
 namespace {
@@ -68,6 +69,9 @@ std::vector<scheduler::NodeView> Queue::NodeViews() const {
   for (const auto& [id, node] : records_->nodes) {
     Availability availability = Availability::kTakesRanks;
     if (node.machine.state() == NODE_STATE_AWAY || !node.reported) availability = Availability::kAway;
+    if (availability == Availability::kTakesRanks && !NotReady(node.record()).empty()) {
+      availability = Availability::kNotReady;
+    }
     if (node.record().draining() || node.record().leaving()) availability = Availability::kDraining;
     if (node.machine.state() == NODE_STATE_LOST) availability = Availability::kLost;
     scheduler::NodeView& view = views.emplace_back();

@@ -46,7 +46,7 @@ Job Views::Of(const JobEntry& job) const {
 Node Views::Of(const NodeEntry& node, const Records::Holders& holders) const {
   Node view = node.record();
   view.clear_slots();
-  view.set_recent_faults(static_cast<uint32_t>(node.faults.size()));
+  view.set_recent_faults(static_cast<uint32_t>(view.faults_size()));
   for (const Slot& slot : SlotsOf(node, holders)) *view.add_slots() = slot;
   return view;
 }
@@ -94,7 +94,10 @@ Assignment Views::MakeAssignment(const JobEntry& job, const Generation& generati
 Desired Views::DesiredFor(const NodeId& node) const {
   Desired desired;
   const auto found = records_->nodes.find(node);
-  if (found != records_->nodes.end()) desired.set_revision(found->second.revision);
+  if (found != records_->nodes.end()) {
+    desired.set_revision(found->second.revision);
+    desired.set_preflight(found->second.record().wanted_preflight());
+  }
   for (const JobEntry* live : records_->Live()) {
     const JobEntry& job = *live;
     const JobId id = job.id();

@@ -14,7 +14,7 @@ constexpr size_t kMaxIdBytes = 128;
 constexpr int kMaxGenerations = 10'000;
 constexpr uint64_t kMaxGeneration = 1'000'000'000;  // a key has ten digits for it
 constexpr uint64_t kMaxTerm = 1'000'000'000'000;    // a worker must not use up all terms
-constexpr int kMaxSlots = 1024;
+constexpr int kMaxSlots = 1024, kMaxChecks = 100;
 constexpr int kMaxLastLines = 20;
 constexpr size_t kMaxLineBytes = 1024;
 constexpr size_t kMaxLinesBytes = 4096;  // one row holds the exits of all ranks of a generation
@@ -31,7 +31,17 @@ absl::Status CheckKey(const RankKey& key) {
   return absl::OkStatus();
 }
 
-absl::Status CheckHello(const Hello& hello) {
+absl::Status CheckPreflight(Preflight& preflight) {
+  if (preflight.checks_size() > kMaxChecks) return Malformed("a preflight of more than 100 checks");
+  for (PreflightCheck& check : *preflight.mutable_checks()) {
+    ShortenUtf8(kMaxIdBytes, *check.mutable_name());
+    ShortenUtf8(kMaxIdBytes * 4, *check.mutable_problem());
+    ShortenUtf8(kMaxIdBytes * 2, *check.mutable_result());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHello(Hello& hello) {
   if (absl::Status status = CheckVersion({hello.protocol(), hello.oldest_protocol()}, hello.node().version());
       !status.ok())
     return status;
@@ -51,6 +61,9 @@ absl::Status CheckHello(const Hello& hello) {
   for (const auto& [job, generation] : hello.generations()) {
     if (job.empty() || job.size() > kMaxIdBytes) return Malformed("a generation of no job");
     if (generation > kMaxGeneration) return Malformed("a generation beyond 1,000,000,000");
+  }
+  if (hello.has_preflight()) {
+    if (absl::Status status = CheckPreflight(*hello.mutable_preflight()); !status.ok()) return status;
   }
   if (node.slots_size() > kMaxSlots) return Malformed("more than 1024 slots");
   for (const Slot& slot : node.slots()) {
@@ -88,6 +101,9 @@ absl::Status CheckObserved(Observed& observed) {
     if (absl::Status status = CheckKey(rank.key()); !status.ok()) return status;
     if (rank.has_exit()) ShortenExit(*rank.mutable_exit());
   }
+  if (observed.has_preflight()) {
+    if (absl::Status status = CheckPreflight(*observed.mutable_preflight()); !status.ok()) return status;
+  }
   return observed.has_stuck() ? CheckStuck(*observed.mutable_stuck()) : absl::OkStatus();
 }
 
@@ -114,7 +130,7 @@ absl::Status CheckWorkerMessage(bool first, WorkerMessage& message) {
   }
   switch (message.body_case()) {
     case WorkerMessage::kHello:
-      return CheckHello(message.hello());
+      return CheckHello(*message.mutable_hello());
     case WorkerMessage::kObserved:
       return CheckObserved(*message.mutable_observed());
     case WorkerMessage::kRecords:

@@ -25,7 +25,8 @@ std::string OfMemory(const Demand& demand) {
 std::string Unavailable(const std::vector<NodeView>& nodes) {
   std::vector<std::string> parts;
   for (const auto& [availability, word] :
-       {std::pair(Availability::kAway, "away"), std::pair(Availability::kDraining, "draining"),
+       {std::pair(Availability::kAway, "away"), std::pair(Availability::kNotReady, "not ready"),
+        std::pair(Availability::kDraining, "draining"),
         std::pair(Availability::kLost, "lost")}) {
     const auto count = std::count_if(nodes.begin(), nodes.end(),
                                      [&, a = availability](const NodeView& node) { return node.availability == a; });
@@ -59,7 +60,9 @@ std::string InUse(const Users& users) {
 Cluster::Cluster(const std::vector<NodeView>& nodes) : any_node_(!nodes.empty()), unavailable_(Unavailable(nodes)) {
   for (const NodeView& node : nodes) {
     const bool takes_ranks = node.availability == Availability::kTakesRanks;
-    if (!takes_ranks && node.availability != Availability::kAway) continue;
+    const bool may_take_them_again =
+        node.availability == Availability::kAway || node.availability == Availability::kNotReady;
+    if (!takes_ranks && !may_take_them_again) continue;
     any_takes_ranks_ |= takes_ranks;
     for (const SlotView& slot : node.slots) {
       Supply& supply = slot.device == DEVICE_CUDA ? cuda_ : cpu_;

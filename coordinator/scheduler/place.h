@@ -17,6 +17,7 @@ namespace muster::scheduler {
 enum class Availability {
   kTakesRanks,  // live and not draining
   kAway,        // expected to return: gets no ranks now, but a job may wait for its slots
+  kNotReady,    // likewise: its worker checks the machine, or found a problem with it
   kDraining,
   kLost,
 };

@@ -90,6 +90,8 @@ void WorkerSessions::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link
     return link->Close(other);
   }
   core::NodeConnected connected{hello.node()};
+  if (hello.has_preflight()) connected.preflight = hello.preflight();
+  if (hello.has_time()) connected.time = FromProto(hello.time());
   for (const auto& [job, generation] : hello.generations()) connected.generations.emplace(JobId(job), generation);
   const core::Outcome& outcome = turn.Handle(std::move(connected));
   if (!outcome.status.ok()) {
