@@ -142,6 +142,11 @@ uint64_t FakeCoordinator::StepOf(const RankId& rank) const {
   return step;
 }
 
+Preflight FakeCoordinator::preflight() const {
+  const absl::MutexLock lock(&mutex_);
+  return preflight_;
+}
+
 StuckRanks FakeCoordinator::stuck() const {
   absl::MutexLock lock(&mutex_);
   return stuck_;
@@ -238,6 +243,7 @@ bool FakeCoordinator::IsDesired(const RankKey& key) const {
 void FakeCoordinator::ReceiveObserved(const Observed& observed) {
   full_reports_ += observed.full() ? 1 : 0;
   if (observed.full() || observed.has_stuck()) stuck_ = observed.stuck();
+  if (observed.has_preflight()) preflight_ = observed.preflight();
   for (const ObservedRank& rank : observed.ranks()) {
     Received& received = received_[RankOf(rank.key())];
     if (received.observed.empty() || received.observed.back().SerializeAsString() != rank.SerializeAsString()) {

@@ -63,6 +63,7 @@ class FakeCoordinator final : public Workers::Service {
   RankExit ExitOf(const RankId& rank) const;
   uint64_t StepOf(const RankId& rank) const;  // of the newest metrics
   StuckRanks stuck() const;                   // as reported last
+  Preflight preflight() const;                // likewise; without a time: none yet
   uint64_t heartbeats() const;
   uint64_t hellos() const;
   uint64_t full_reports() const;
@@ -117,6 +118,7 @@ class FakeCoordinator final : public Workers::Service {
 
   std::map<RankId, Received> received_ ABSL_GUARDED_BY(mutex_);
   StuckRanks stuck_ ABSL_GUARDED_BY(mutex_);
+  Preflight preflight_ ABSL_GUARDED_BY(mutex_);
   uint64_t heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t hellos_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t full_reports_ ABSL_GUARDED_BY(mutex_) = 0;

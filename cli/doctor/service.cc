@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/doctor/checks.h"
 #include "cli/output/format.h"
+#include "common/node/not_ready.h"
 #include "common/version.h"
 
 namespace muster::cli {
@@ -27,6 +28,10 @@ std::vector<Finding> CheckNodes(Client& client) {
     if (node.draining()) {
       findings.push_back({"nodes", Severity::kNote, absl::StrCat(id, " is drained: it takes no ranks"),
                           absl::StrCat("muster undrain ", id)});
+    }
+    if (const std::string why = NotReady(node); !why.empty()) {
+      findings.push_back({"nodes", Severity::kNote, absl::StrCat(id, " takes no new ranks: ", OneLine(why)),
+                          absl::StrCat("when it is repaired: muster undrain ", id)});
     }
     if (node.version() != kVersion) {
       findings.push_back({"nodes", Severity::kNote, absl::StrCat(id, " runs muster ", OneLine(node.version())),

@@ -14,6 +14,7 @@
 #include "cli/output/live.h"
 #include "cli/spec/writer.h"
 #include "common/bytes.h"
+#include "common/node/not_ready.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {
@@ -201,9 +202,9 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
       }
     }
     const bool live = node.state() == v1::NODE_STATE_LIVE;
-    const std::string state = absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "",
-                                           node.drain_reason().empty() ? "" : ",faulty",
-                                           node.leaving() ? ",leaving" : "", stuck ? ",stuck" : "");
+    const std::string state = absl::StrCat(
+        StateName(node.state()), node.draining() ? ",draining" : "", node.drain_reason().empty() ? "" : ",faulty",
+        live && !NotReady(node).empty() ? ",not ready" : "", node.leaving() ? ",leaving" : "", stuck ? ",stuck" : "");
     const v1::Slot first = node.slots_size() > 0 ? node.slots(0) : v1::Slot();
     std::vector<Cell> row = {node.id(),
                              Cell(state, live ? Colour::kGreen : Colour::kYellow),
@@ -230,6 +231,12 @@ std::string NodeNotes(const v1::ListNodesReply& reply) {
     if (!node.drain_reason().empty()) {
       absl::StrAppend(&lines, node.id(), " was drained by the coordinator after ", OneLine(node.drain_reason()),
                       "\n  when it is mended: muster undrain ", node.id(), "\n");
+    }
+    if (const std::string why = NotReady(node); !why.empty() && node.state() == v1::NODE_STATE_LIVE) {
+      absl::StrAppend(&lines, node.id(), " takes no new ranks: ", OneLine(why), "\n");
+      if (!ProblemsOf(node.preflight()).empty()) {
+        absl::StrAppend(&lines, "  it is checked every minute; to check it now: muster undrain ", node.id(), "\n");
+      }
     }
     for (const v1::Slot& slot : node.slots()) {
       if (slot.state() != v1::SLOT_STATE_STUCK) continue;

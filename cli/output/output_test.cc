@@ -184,6 +184,24 @@ TEST(LinkTable, ShowsBitsAndMilliseconds) {
             "b     a    9.6 Mbit/s  96 Mbit/s  1.08 ms    3m ago\n");
 }
 
+TEST(NodeTable, SaysWhichNodesAreNotReady) {
+  v1::ListNodesReply reply;
+  v1::Node& node = *reply.add_nodes();
+  node.set_id("node-a");
+  node.set_state(v1::NODE_STATE_LIVE);
+  v1::PreflightCheck& check = *node.mutable_preflight()->add_checks();
+  check.set_name("device 1");
+  EXPECT_TRUE(absl::StrContains(NodeTable(reply, false, kNow).Render(kPipe), "live,not ready"));
+  EXPECT_EQ(NodeNotes(reply), "node-a takes no new ranks: its worker checks the machine\n");
+  node.mutable_preflight()->mutable_time()->set_seconds(1);
+  EXPECT_FALSE(absl::StrContains(NodeTable(reply, false, kNow).Render(kPipe), "not ready"));
+  EXPECT_EQ(NodeNotes(reply), "");
+  check.set_problem("no answer within 1m30s");
+  EXPECT_EQ(NodeNotes(reply),
+            "node-a takes no new ranks: device 1: no answer within 1m30s\n"
+            "  it is checked every minute; to check it now: muster undrain node-a\n");
+}
+
 TEST(NodeTable, SaysWhichNodesAreFaulty) {
   v1::ListNodesReply reply;
   v1::Node& node = *reply.add_nodes();

@@ -8,6 +8,7 @@
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "common/bytes.h"
+#include "common/node/not_ready.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {
@@ -83,7 +84,8 @@ Table Nodes(const v1::ListNodesReply& nodes) {
     }
     const bool live = node.state() == v1::NODE_STATE_LIVE;
     table.Add({node.id(),
-               Cell(absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : ""),
+               Cell(absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "",
+                                 live && !NotReady(node).empty() ? ",not ready" : ""),
                     live ? Colour::kGreen : Colour::kYellow),
                node.slots_size() > 0 ? DeviceName(node.slots(0).device()) : "",
                absl::StrCat(busy, "/", node.slots_size()), FormatBytes(memory), absl::StrJoin(jobs, ",")});

@@ -98,7 +98,7 @@ struct ForgetNode {
 struct NodeConnected {
   static constexpr absl::string_view kName = "node connected";
   Node node;
-  std::map<JobId, uint64_t> generations = {};  // Hello.generations
+  std::map<JobId, uint64_t> generations = {};         // Hello.generations
   std::optional<Preflight> preflight = std::nullopt;  // likewise
   std::optional<absl::Time> time = std::nullopt;
 };

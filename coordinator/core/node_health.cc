@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "common/node/not_ready.h"
 #include "common/proto_time.h"
 #include "common/utf8.h"
 
@@ -33,24 +33,7 @@ uint32_t ScoreOf(const Node& node) {
   return own + static_cast<uint32_t>(jobs.size());
 }
 
-// "disk: 3 MiB free in /var/lib/muster; device 1: no answer within 1m"
-std::string Problems(const Preflight& preflight) {
-  std::vector<std::string> problems;
-  for (const PreflightCheck& check : preflight.checks()) {
-    if (!check.problem().empty()) problems.push_back(absl::StrCat(check.name(), ": ", check.problem()));
-  }
-  return absl::StrJoin(problems, "; ");
-}
-
 }  // namespace
-
-std::string NotReady(const Node& node) {
-  if (!node.has_preflight()) return "";
-  if (!node.preflight().has_time()) return "its worker checks the machine";
-  if (std::string problems = Problems(node.preflight()); !problems.empty()) return problems;
-  if (node.wanted_preflight() > node.preflight().number()) return "its worker checks the machine after faults";
-  return "";
-}
 
 void NodeHealth::Recover(Now now) {
   for (auto& [id, node] : records_->nodes) {
@@ -61,7 +44,7 @@ void NodeHealth::Recover(Now now) {
 
 void NodeHealth::Take(const NodeId& id, NodeEntry& node, const Preflight* preflight, Transaction& transaction) {
   Node& fields = node.machine.fields();
-  const std::string before = fields.has_preflight() ? Problems(fields.preflight()) : "";
+  const std::string before = fields.has_preflight() ? ProblemsOf(fields.preflight()) : "";
   transaction.Touch(id);
   if (preflight == nullptr) {
     fields.clear_preflight();
@@ -73,16 +56,16 @@ void NodeHealth::Take(const NodeId& id, NodeEntry& node, const Preflight* prefli
   *fields.mutable_preflight() = *preflight;
   // At its start a daemon does not know yet which one is wanted, and finds what that would.
   if (preflight->number() == 0) fields.mutable_preflight()->set_number(fields.wanted_preflight());
-  const std::string problems = Problems(*preflight);
+  const std::string problems = ProblemsOf(*preflight);
   if (problems == before) return;
   if (problems.empty()) {
     return transaction.AddEvent(
         nullptr, 0, id.value(), "node.ready",
         absl::StrCat("node ", id.value(), " takes ranks again: its worker found no problem with the machine"));
   }
-  transaction.AddEvent(nullptr, 0, id.value(), "node.unready",
-                       absl::StrCat("node ", id.value(), " takes no new ranks: ", problems,
-                                    "; its worker checks again every minute"));
+  transaction.AddEvent(
+      nullptr, 0, id.value(), "node.unready",
+      absl::StrCat("node ", id.value(), " takes no new ranks: ", problems, "; its worker checks again every minute"));
 }
 
 void NodeHealth::CompareClocks(const NodeId& id, absl::Time of_worker, Transaction& transaction) {
@@ -90,10 +73,18 @@ void NodeHealth::CompareClocks(const NodeId& id, absl::Time of_worker, Transacti
   if (absl::AbsDuration(ahead) <= kClockTolerance) return;
   transaction.AddEvent(
       nullptr, 0, id.value(), "node.clock",
-      absl::StrCat("the clock of node ", id.value(), " is ", absl::FormatDuration(absl::Trunc(absl::AbsDuration(ahead),
-                                                                                            absl::Seconds(1))),
+      absl::StrCat("the clock of node ", id.value(), " is ",
+                   absl::FormatDuration(absl::Trunc(absl::AbsDuration(ahead), absl::Seconds(1))),
                    ahead > absl::ZeroDuration() ? " ahead of" : " behind",
                    " the coordinator's: certificates, tokens and times in logs may be wrong; check NTP on both"));
+}
+
+void NodeHealth::AskAgain(const NodeId& id, NodeEntry& node, Transaction& transaction) {
+  Node& fields = node.machine.fields();
+  if (!fields.has_preflight() || ProblemsOf(fields.preflight()).empty()) return;
+  fields.set_wanted_preflight(std::max(fields.wanted_preflight(), fields.preflight().number()) + 1);
+  transaction.Touch(id);
+  transaction.ChangeDesired(id);
 }
 
 std::vector<NodeId> NodeHealth::Judge(Transaction& transaction) {

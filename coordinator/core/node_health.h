@@ -4,7 +4,6 @@
 #pragma once
 
 #include <set>
-#include <string>
 #include <vector>
 
 #include "coordinator/core/entries.h"
@@ -12,10 +11,6 @@
 #include "coordinator/core/transaction.h"
 
 namespace muster::core {
-
-// Why no rank may be placed on the node until its worker reports a preflight without a problem. Empty: ranks may be
-// placed, as on nodes of older workers, which report none.
-std::string NotReady(const Node& node);
 
 // Forgets the node's faults that `drop` returns true for. True: there were some.
 template <typename Drop>
@@ -39,17 +34,21 @@ class NodeHealth {
   // Both outlive it.
   NodeHealth(const Options* options, Records* records) : options_(options), records_(records) {}
 
-  // After a restart of the coordinator: each fault counts for a whole window more, since no decision depends on wall time.
+  // After a restart of the coordinator: each fault counts for a whole window more, since no decision depends on wall
+  // time.
   void Recover(Now now);
 
   // What the worker reports; null: an older worker, which reports none.
   void Take(const NodeId& id, NodeEntry& node, const Preflight* preflight, Transaction& transaction);
-  // Compares the worker's clock, as it connects, with the coordinator's. Nothing but an event follows: no decision depends on
-  // wall time, and either of the two may be wrong.
+  // Compares the worker's clock, as it connects, with the coordinator's. Nothing but an event follows: no decision
+  // depends on wall time, and either of the two may be wrong.
   void CompareClocks(const NodeId& id, absl::Time of_worker, Transaction& transaction);
 
-  // Called after every event: keeps what went wrong, asks for a preflight where more than one job had faults, and drains
-  // nodes on which too much went wrong. Returns those that it has drained.
+  // If its last preflight found a problem: asks for another one now.
+  void AskAgain(const NodeId& id, NodeEntry& node, Transaction& transaction);
+
+  // Called after every event: keeps what went wrong, asks for a preflight where more than one job had faults, and
+  // drains nodes on which too much went wrong. Returns those that it has drained.
   std::vector<NodeId> Judge(Transaction& transaction);
   // On a tick: forgets faults that are older than the window, as far as the transaction has room.
   void ForgetOld(Transaction& transaction);

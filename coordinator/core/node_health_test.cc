@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/node/not_ready.h"
 #include "common/proto_time.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/world_test.h"
@@ -126,6 +127,19 @@ TEST_F(NodeHealthTest, ThePreflightAfterFaultsReleasesTheNode) {
   ASSERT_EQ(w_.State(id), JOB_STATE_QUEUED);
   Check("a", Found(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_STARTING);
+}
+
+// Without it the worker checks again within a minute.
+TEST_F(NodeHealthTest, UndrainAsksANodeWithAProblemToCheckAtOnce) {
+  Connect("a", Found(0, "3 MiB free"));
+  w_.Do(UndrainNode{NodeId("a")});
+  EXPECT_EQ(w_.core->DesiredFor(NodeId("a")).preflight(), 1u);
+  Check("a", Found(1, "3 MiB free"));
+  w_.Do(UndrainNode{NodeId("a")});
+  EXPECT_EQ(w_.core->DesiredFor(NodeId("a")).preflight(), 2u);
+  Check("a", Found(2));
+  w_.Do(UndrainNode{NodeId("a")});
+  EXPECT_EQ(w_.core->DesiredFor(NodeId("a")).preflight(), 2u) << "there is nothing to check";
 }
 
 TEST_F(NodeHealthTest, ARestartOfTheCoordinatorForgetsNoFault) {

@@ -367,6 +367,7 @@ void Nodes::On(const UndrainNode& event, Transaction& transaction) {
                    refusals.end());
     transaction.Touch(job.id());
   }
+  health_.AskAgain(event.node, *node, transaction);
   if (!node->record().draining()) return;
   node->machine.fields().set_draining(false);
   node->machine.fields().clear_drain_reason();

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/node/not_ready.h"
 #include "coordinator/core/links.h"
-#include "coordinator/core/node_health.h"
 
 namespace muster::core {
 namespace {

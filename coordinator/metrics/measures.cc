@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
+#include "common/node/not_ready.h"
 #include "common/proto_time.h"
 #include "common/version.h"
 
@@ -166,18 +167,21 @@ std::string CoordinatorPage(const Snapshot& snapshot, const Measures& measures) 
   WriteStates("muster_jobs", "Jobs by state.", snapshot.job_states, page);
   std::map<NodeState, uint64_t> nodes;
   std::map<SlotState, uint64_t> slots;
-  uint64_t draining = 0, faulty = 0, faults = 0;
+  uint64_t draining = 0, faulty = 0, faults = 0, not_ready = 0;
   for (const Node& node : snapshot.nodes) {
     ++nodes[node.state()];
     draining += node.draining() ? 1 : 0;
     faulty += node.drain_reason().empty() ? 0 : 1;
     faults += node.recent_faults();
+    not_ready += node.state() == NODE_STATE_LIVE && !NotReady(node).empty() ? 1 : 0;
     for (const Slot& slot : node.slots()) ++slots[slot.state()];
   }
   WriteStates("muster_nodes", "Nodes by state.", nodes, page);
   page.Gauge("muster_nodes_draining", "Nodes that take no new ranks.", static_cast<double>(draining));
   page.Gauge("muster_nodes_faulty", "Nodes that the coordinator has drained for their faults.",
              static_cast<double>(faulty));
+  page.Gauge("muster_nodes_not_ready", "Live nodes whose worker checks the machine or found a problem with it.",
+             static_cast<double>(not_ready));
   page.Gauge("muster_node_faults", "Recent faults of ranks and connections that nodes may be to blame for.",
              static_cast<double>(faults));
   WriteStates("muster_slots", "Slots of all nodes by state; reserved and used ones are busy.", slots, page);

@@ -84,6 +84,7 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   node.set_draining(true);
   node.set_drain_reason("3 faults in 10m: ...");
   node.set_recent_faults(3);
+  node.mutable_preflight()->add_checks()->set_problem("3 MiB free");
   node.add_slots()->set_state(SLOT_STATE_USED);
   node.add_slots()->set_state(SLOT_STATE_FREE);
   Measures measures;
@@ -108,6 +109,7 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
                            "muster_nodes_draining 1\n",
                            "muster_nodes_faulty 1\n",
                            "muster_node_faults 3\n",
+                           "muster_nodes_not_ready 1\n",
                            "muster_slots{state=\"used\"} 1\n",
                            "muster_slots{state=\"free\"} 1\n",
                            "muster_rpcs_total{method=\"/muster.v1.Jobs/Get\",code=\"NOT_FOUND\"} 2\n",

@@ -1,7 +1,10 @@
 // What a user does, with every process real: submit, queue, watch, cancel, sample, back up.
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -112,6 +115,37 @@ TEST(Service, MissingDataFailsTheJobAtOnceWithItsReason) {
   EXPECT_EQ(Number(job["generation"]), 1u) << "another attempt would meet the same";
   EXPECT_TRUE(absl::StrContains(job["failure"]["exit"]["message"].get<std::string>(), "train.bin")) << job["failure"];
   EXPECT_TRUE(absl::StrContains(absl::StrCat(ran.out, ran.err), "train.bin")) << ran.out << ran.err;
+}
+
+// The machine's GEMMs and collectives are checked by the trainer that is installed. Here it first finds a broken
+// device.
+TEST(Service, ANodeThatFailsItsPreflightTakesRanksOnceItIsRepaired) {
+  Cluster cluster;
+  const std::string broken = cluster.folder() + "/broken";
+  std::ofstream(broken) << "x";
+  const std::string trainer = cluster.folder() + "/trainer";
+  std::ofstream(trainer) << "#!/bin/sh\nif [ \"$1\" = preflight ] && [ -e " << broken
+                         << " ]; then printf 'begin\\tcpu\\n'; exit 1; fi\nexec "
+                         << std::filesystem::canonical(BinDir()) << "/muster-trainer \"$@\"\n";
+  chmod(trainer.c_str(), 0755);
+  cluster.worker_flags = {"--preflight", "full", "--trainer", trainer};
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 1);
+  EXPECT_TRUE(Eventually(
+      [&] {
+        return absl::StrContains(cluster.Muster({"nodes"}).out, "cpu: the process that checks it ended with code 1");
+      },
+      absl::Seconds(60)))
+      << cluster.Muster({"nodes"}).out;
+  const std::string id = cluster.Submit({.name = "waits", .steps = 5});
+  EXPECT_EQ(cluster.State(id), "queued");
+  EXPECT_TRUE(absl::StrContains(cluster.Job(id)["reason"].get<std::string>(), "1 not ready")) << cluster.Job(id);
+  std::filesystem::remove(broken);
+  const std::string node = cluster.MusterJson({"nodes"}).at(0)["id"].get<std::string>();
+  EXPECT_EQ(cluster.Muster({"undrain", node}).exit_code, 0);
+  EXPECT_TRUE(cluster.WaitForState(id, "completed"));
+  const json checks = cluster.MusterJson({"nodes"}).at(0)["preflight"]["checks"];
+  EXPECT_TRUE(absl::StrContains(checks.dump(), "all-reduce over 2 threads by Gloo")) << checks;
 }
 
 TEST(Service, AWorkerThatEndsHandsItsJobOver) {

@@ -80,6 +80,15 @@ absl::Status Agent::Start() {
   absl::StatusOr<std::unique_ptr<TrainerServer>> trainers = TrainerServer::Start(options_.run_dir, loop_, this);
   if (!trainers.ok()) return trainers.status();
   trainers_ = *std::move(trainers);
+  preflights_ = std::make_unique<Preflights>(PreflightOptions{.kind = options_.preflight,
+                                                              .trainer = options_.trainer,
+                                                              .host = options_.host,
+                                                              .state_dir = options_.state_dir,
+                                                              .run_dir = options_.run_dir,
+                                                              .data_roots = options_.data_roots,
+                                                              .checkpoint_roots = options_.checkpoint_roots},
+                                             loop_, [this](Preflight found) { Checked(std::move(found)); });
+  CheckAgain();
   Call();
   ScheduleTick();
   return absl::OkStatus();
@@ -222,6 +231,7 @@ void Agent::ApplyDesired(const Desired& desired) {
   AssignAll();
   Reconcile();
   ReportAbsent();
+  if (desired_.preflight() > preflight_.number()) CheckAgain();
 }
 
 // Reports a finished rank again if it is in the desired state: the coordinator lost the report of its end.

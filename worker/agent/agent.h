@@ -21,6 +21,7 @@
 #include "proto/worker.pb.h"
 #include "worker/agent/command_line.h"
 #include "worker/agent/event_loop.h"
+#include "worker/agent/preflight.h"
 #include "worker/agent/rank.h"
 #include "worker/agent/relay.h"
 #include "worker/agent/stream.h"
@@ -49,6 +50,7 @@ struct AgentOptions {
   absl::Duration kill_grace = absl::Seconds(10);
   // How long ranks run on while this daemon lives and the coordinator cannot be reached; none: its orphan grace.
   std::optional<absl::Duration> outage_grace = std::nullopt;
+  PreflightKind preflight = PreflightKind::kOff;
 };
 
 class Agent final : public TrainerHost {
@@ -118,6 +120,9 @@ class Agent final : public TrainerHost {
   void FollowStoreChoice();
   void BelongTo(const std::string& store_id);
   void SendObserved(bool full);
+  // Checks the machine, unless that is being done, and reports what it finds.
+  void CheckAgain();
+  void Checked(Preflight found);
   std::vector<uint32_t> SlotsOf(const Rank& rank) const;
   // Reports ranks that are to stop but never ran here as stopped.
   void ReportAbsent();
@@ -140,6 +145,8 @@ class Agent final : public TrainerHost {
   std::unique_ptr<CoordinatorStream> stream_;
   std::unique_ptr<Relay> relay_;
   std::unique_ptr<Tables> tables_;
+  std::unique_ptr<Preflights> preflights_;
+  Preflight preflight_;  // the newest; without a time: none yet
 
   std::map<RankId, std::unique_ptr<Rank>> ranks_;  // unfinished ranks
   Desired desired_;

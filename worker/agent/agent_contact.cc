@@ -20,7 +20,8 @@ constexpr absl::Duration kInContact = absl::Seconds(3);  // the lease is renewed
 constexpr absl::Duration kProgress = absl::Seconds(1);  // minimum interval between reports that differ only in progress
 constexpr absl::Duration kSoon = absl::Milliseconds(500);
 constexpr absl::Duration kLater = absl::Seconds(10);
-constexpr absl::Duration kForeign = absl::Seconds(2);  // an operator may have chosen
+constexpr absl::Duration kCheckAgain = absl::Minutes(1);  // after a preflight that found a problem
+constexpr absl::Duration kForeign = absl::Seconds(2);     // an operator may have chosen
 constexpr size_t kQueued = 64;  // messages waiting for the network; beyond this no more records are read
 
 std::string WithoutProgress(ObservedRank rank) {
@@ -49,6 +50,8 @@ void Agent::Call() {
   // Without ranks there is nothing to lose, so any coordinator will do.
   if (!ranks_.empty()) hello.set_store_id(store_id_);
   *hello.mutable_node() = node_;
+  if (preflights_->on()) *hello.mutable_preflight() = preflight_;
+  *hello.mutable_time() = ToProto(loop_->now().wall);
   for (const rundir::RankDir& dir : rundir::RankDir::List(options_.run_dir)) {
     uint64_t& highest = (*hello.mutable_generations())[dir.rank().job.value()];
     highest = std::max(highest, dir.rank().generation);
@@ -187,6 +190,7 @@ void Agent::SendObserved(bool full) {
   Observed& observed = *message.mutable_observed();
   observed.set_full(full);
   observed.set_leaving(finishing_);
+  if (full && preflights_->on()) *observed.mutable_preflight() = preflight_;  // it may have ended after the Hello
   for (const auto& [id, rank] : ranks_) {
     const DesiredRank* desired = DesiredOf(id);
     const bool forgotten = fresh_ && desired == nullptr;
@@ -210,6 +214,34 @@ void Agent::SendObserved(bool full) {
   if (full || as_text != reported_stuck_) *observed.mutable_stuck() = std::move(stuck);
   reported_stuck_ = std::move(as_text);
   if (full || observed.ranks_size() > 0 || observed.has_stuck()) Send(std::move(message));
+}
+
+void Agent::CheckAgain() {
+  if (!preflights_->on() || preflights_->busy() || leaving_) return;
+  std::vector<Slot> free(node_.slots().begin(), node_.slots().end());
+  for (const auto& [id, rank] : ranks_) {
+    if (rank->ended() && rank->stuck().empty()) continue;
+    const std::vector<uint32_t> held = SlotsOf(*rank);
+    std::erase_if(free,
+                  [&](const Slot& slot) { return std::find(held.begin(), held.end(), slot.index()) != held.end(); });
+  }
+  preflights_->Start(desired_.preflight(), std::move(free));
+}
+
+void Agent::Checked(Preflight found) {
+  bool problem = false;
+  for (const PreflightCheck& check : found.checks()) {
+    if (check.problem().empty()) continue;
+    problem = true;
+    LogError("this machine takes no ranks", {{"check", check.name()}, {"problem", check.problem()}});
+  }
+  preflight_ = std::move(found);
+  if (problem) loop_->PostAfter(kCheckAgain, [this] { CheckAgain(); });
+  if (desired_.preflight() > preflight_.number()) CheckAgain();
+  if (contact_ != Contact::kWelcomed) return;  // reported after Welcome
+  WorkerMessage message;
+  *message.mutable_observed()->mutable_preflight() = preflight_;
+  Send(std::move(message));
 }
 
 std::vector<uint32_t> Agent::SlotsOf(const Rank& rank) const {

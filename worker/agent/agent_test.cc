@@ -59,6 +59,25 @@ TEST_F(AgentTest, RanksLiveAndEndAndAreReported) {
   EXPECT_TRUE(Eventually([&] { return Dir(good).IsDone() && Dir(bad).IsDone(); }));
 }
 
+TEST_F(AgentTest, TheMachineIsCheckedAtTheStartAndWhenTheCoordinatorAsks) {
+  coordinator_.Serve();
+  StartWorker();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.preflight().has_time(); }));
+  const Preflight found = coordinator_.preflight();
+  EXPECT_EQ(found.number(), 0u);
+  std::vector<std::string> names;
+  for (const PreflightCheck& check : found.checks()) {
+    names.push_back(check.name());
+    EXPECT_EQ(check.problem(), "") << check.name();
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"state folder", "run folder", "cpu"}));
+  Desired desired;
+  desired.set_revision(1000);
+  desired.set_preflight(7);
+  coordinator_.Want(desired);
+  EXPECT_TRUE(Eventually([&] { return coordinator_.preflight().number() == 7; }));
+}
+
 TEST_F(AgentTest, EndIsReportedOnlyWhenItsRecordsAreAcknowledged) {
   coordinator_.SetAcknowledging(false);
   coordinator_.Serve();

@@ -123,6 +123,19 @@ void AddFlags(CLI::App& app, Flags& flags) {
          },
          "how long ranks run on while this daemon lives and the coordinator cannot be reached; inf: for ever")
       ->default_str("the coordinator's --orphan_grace");
+  app.add_option_function<std::string>(
+         "--preflight",
+         [&flags](const std::string& kind) {
+           using muster::agent::PreflightKind;
+           flags.agent.preflight = kind == "full"      ? PreflightKind::kFull
+                                   : kind == "folders" ? PreflightKind::kFolders
+                                                       : PreflightKind::kOff;
+         },
+         "what is checked before this node takes ranks, and after faults: full (folders, devices and collectives), "
+         "folders, off")
+      ->check(CLI::IsMember({"full", "folders", "off"}))
+      ->type_name("KIND")
+      ->default_str("full");
   app.add_option("--log_level", flags.log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
@@ -269,6 +282,7 @@ int Fail(const absl::Status& status) {
 int main(int argc, char** argv) {
   CLI::App app("The worker daemon of Muster: runs the ranks of one machine.", "muster-worker");
   Flags flags;
+  flags.agent.preflight = muster::agent::PreflightKind::kFull;
   AddFlags(app, flags);
   CLI11_PARSE(app, argc, argv);
   muster::StartLog("worker", muster::LogLevelOf(flags.log_level));

@@ -1,5 +1,5 @@
 // muster-trainer: runs one rank of a job (run), reads a checkpoint (sample, eval, export, import), or
-// a library with a model (inspect). Parses
+// a library with a model (inspect); checks the devices of a machine (preflight). Parses
 // flags and wires objects. --self-check prints the build's backends.
 #include <signal.h>
 #include <CLI/CLI.hpp>
@@ -25,6 +25,7 @@
 #include "worker/trainer/inspect.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/loop.h"
+#include "worker/trainer/preflight.h"
 #include "worker/trainer/ranks.h"
 #include "worker/trainer/rendezvous.h"
 #include "worker/trainer/sample.h"
@@ -154,6 +155,16 @@ absl::Status Inspect(const std::string& library, const std::vector<std::string>&
   return absl::OkStatus();
 }
 
+void Preflight(const muster::trainer::PreflightOptions& options) {
+  const auto print = [](const std::string& line) {
+    std::fputs(line.c_str(), stdout);
+    std::fflush(stdout);
+  };
+  muster::trainer::RunPreflight(
+      options, [&](const std::string& name) { print(muster::trainer::BegunLine(name)); },
+      [&](const muster::trainer::PreflightFinding& finding) { print(muster::trainer::FoundLine(finding)); });
+}
+
 // The process's exit code.
 int SelfCheck() {
   const absl::StatusOr<std::vector<muster::collectives::BuiltBackend>> backends = muster::collectives::Backends();
@@ -243,11 +254,23 @@ int main(int argc, char** argv) {
   CLI::App* import_command = app.add_subcommand("import", "make a checkpoint of a Hugging Face folder");
   import_command->add_option("--from", from, "folder with config.json and weights")->required();
   import_command->add_option("--out", exporting.out, "folder of checkpoints to make")->required();
+  muster::trainer::PreflightOptions preflight;
+  CLI::App* preflight_command =
+      app.add_subcommand("preflight", "check the devices of this machine; started by the worker daemon");
+  preflight_command->add_option("--cuda", preflight.slots, "names of the CUDA devices to check, in their order")
+      ->delimiter(',');
+  preflight_command->add_option("--host", preflight.host, "address at which other ranks reach this machine")
+      ->capture_default_str();
 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (preflight_command->parsed()) {
+    preflight.cuda = !preflight.slots.empty();
+    Preflight(preflight);
+    return 0;
   }
   absl::Status status;
   if (run_command->parsed()) {

@@ -1,0 +1,337 @@
+#include "worker/agent/preflight.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/bytes.h"
+#include "common/file/durable_file.h"
+#include "common/file/read_file.h"
+#include "common/log/log.h"
+#include "common/proto_time.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr uint64_t kLeastFreeBytes = uint64_t{64} << 20;
+constexpr double kSlowShare = 0.5;
+constexpr int kKillPatienceMs = 5000;
+constexpr size_t kLongestOutput = 64 << 10;
+
+PreflightCheck& Add(Preflight& preflight, std::string name, const std::string& problem, std::string result) {
+  PreflightCheck& check = *preflight.add_checks();
+  check.set_name(std::move(name));
+  check.set_problem(problem);
+  if (problem.empty()) check.set_result(std::move(result));
+  return check;
+}
+
+std::string WriteProblem(const std::string& folder) {
+  const std::string probe = folder + "/.preflight";
+  const absl::Status status = WriteDurably(probe, std::string(4096, 'm'));
+  unlink(probe.c_str());
+  return status.ok() ? "" : absl::StrCat("cannot write: ", status.message());
+}
+
+void CheckFolder(const std::string& what, const std::string& folder, bool writes, Preflight& preflight) {
+  struct statvfs info {};
+  std::string problem, result;
+  if (statvfs(folder.c_str(), &info) != 0) {
+    problem = absl::StrCat(folder, ": ", std::strerror(errno));
+  } else if (access(folder.c_str(), R_OK | X_OK) != 0) {
+    problem = absl::StrCat(folder, ": ", std::strerror(errno));
+  } else if (writes) {
+    const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
+    result = absl::StrCat(FormatBytes(free), " free");
+    if (free < kLeastFreeBytes) {
+      problem = absl::StrCat(FormatBytes(free), " free in ", folder, ", less than ", FormatBytes(kLeastFreeBytes));
+    } else {
+      problem = WriteProblem(folder);
+    }
+  }
+  Add(preflight, what, problem, std::move(result));
+}
+
+void CheckFolders(const PreflightOptions& options, Preflight& preflight) {
+  CheckFolder("state folder", options.state_dir, true, preflight);
+  if (options.run_dir != options.state_dir) CheckFolder("run folder", options.run_dir, true, preflight);
+  for (const std::string& root : options.data_roots) CheckFolder("data root", root, false, preflight);
+  for (const std::string& root : options.checkpoint_roots) {
+    // Ranks may write there as other users than this daemon, so it does not try to.
+    CheckFolder("checkpoint root", root, false, preflight);
+  }
+}
+
+// The trainer's process, the leader of a process group.
+struct Child {
+  pid_t pid = -1;
+  int pidfd = -1;
+  int output = -1;
+};
+
+absl::StatusOr<Child> Spawn(const PreflightOptions& options, const std::vector<Slot>& devices) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe");
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawnattr_init(&attributes);
+  const auto destroyed = absl::MakeCleanup([&] {
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    close(ends[1]);
+  });
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+  sigset_t all, none;
+  sigfillset(&all);
+  sigemptyset(&none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+
+  std::vector<std::string> arguments = {options.trainer, "preflight", "--host", options.host};
+  std::vector<std::string> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!absl::StartsWith(*variable, "CUDA_VISIBLE_DEVICES=")) environment.emplace_back(*variable);
+  }
+  std::vector<std::string> uuids, slots;
+  for (const Slot& slot : devices) {
+    uuids.push_back(slot.device_uuid());
+    slots.push_back(absl::StrCat(slot.index()));
+  }
+  environment.push_back(absl::StrCat("CUDA_VISIBLE_DEVICES=", absl::StrJoin(uuids, ",")));
+  if (!slots.empty()) arguments.insert(arguments.end(), {"--cuda", absl::StrJoin(slots, ",")});
+  const auto pointers = [](std::vector<std::string>& texts) {
+    std::vector<char*> to;
+    for (std::string& text : texts) to.push_back(text.data());
+    to.push_back(nullptr);
+    return to;
+  };
+  Child child;
+  const int error = posix_spawn(&child.pid, options.trainer.c_str(), &actions, &attributes, pointers(arguments).data(),
+                                pointers(environment).data());
+  if (error != 0) {
+    close(ends[0]);
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", options.trainer));
+  }
+  child.output = ends[0];
+  child.pidfd = static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0));
+  return child;
+}
+
+// How it ended: "was killed by signal 9". One that does not end, since a device holds it, is left behind.
+std::string Reap(const Child& child) {
+  pollfd ended = {child.pidfd, POLLIN, 0};
+  siginfo_t info = {};
+  if (poll(&ended, 1, kKillPatienceMs) == 0) return "does not end";
+  if (waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED) != 0) return "is gone";
+  if (info.si_code == CLD_EXITED) return absl::StrCat("ended with code ", info.si_status);
+  return absl::StrCat("was killed by signal ", info.si_status);
+}
+
+struct DeviceCheck {
+  std::string problem, result;
+  double flops_per_second = 0;
+};
+
+// What the trainer has printed so far (worker/trainer/preflight.h).
+class Findings {
+ public:
+  // Returns whether a whole line was among it.
+  bool Read(std::string_view text) {
+    pending_.append(text);
+    bool any = false;
+    for (size_t end = 0; (end = pending_.find('\n')) != std::string::npos; any = true) {
+      Line(pending_.substr(0, end));
+      pending_.erase(0, end + 1);
+    }
+    return any && pending_.size() < kLongestOutput;
+  }
+  // Of the check that was begun and has no finding.
+  void Fail(const std::string& problem) { checks_[current_.empty() ? "trainer" : current_].problem = problem; }
+  bool complete() const { return current_.empty() && !checks_.empty(); }
+  std::map<std::string, DeviceCheck>& checks() { return checks_; }
+
+ private:
+  void Line(const std::string& line) {
+    const std::vector<std::string> fields = absl::StrSplit(line, '\t');
+    if (fields.size() == 2 && fields[0] == "begin") {
+      current_ = fields[1];
+    } else if (fields.size() == 4 && fields[0] == "pass") {
+      DeviceCheck& check = checks_[fields[1]];
+      check.result = fields[2];
+      if (!absl::SimpleAtod(fields[3], &check.flops_per_second)) check.flops_per_second = 0;
+      current_.clear();
+    } else if (fields.size() == 3 && fields[0] == "fail") {
+      checks_[fields[1]].problem = fields[2].empty() ? "failed" : fields[2];
+      current_.clear();
+    }
+  }
+
+  std::string pending_, current_;
+  std::map<std::string, DeviceCheck> checks_;
+};
+
+// Each line has to come within the patience after the last one. False: cancelled.
+bool Follow(const PreflightOptions& options, const Child& child, int cancelled, Findings& findings) {
+  absl::Time deadline = absl::Now() + options.patience;
+  while (true) {
+    pollfd waiting[2] = {{child.output, POLLIN, 0}, {cancelled, POLLIN, 0}};
+    const int64_t left = std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()));
+    const int ready = poll(waiting, 2, static_cast<int>(left));
+    if (ready < 0 && errno == EINTR) continue;
+    const bool stop = waiting[1].revents != 0;
+    char buffer[4096];
+    const ssize_t bytes = ready > 0 && !stop ? read(child.output, buffer, sizeof buffer) : -1;
+    if (bytes > 0) {
+      if (findings.Read({buffer, static_cast<size_t>(bytes)})) deadline = absl::Now() + options.patience;
+      continue;
+    }
+    if (bytes < 0) kill(-child.pid, SIGKILL);
+    const std::string end = Reap(child);
+    if (bytes < 0) {
+      findings.Fail(absl::StrCat("no answer within ", absl::FormatDuration(options.patience)));
+    } else if (!findings.complete() || end != "ended with code 0") {
+      findings.Fail(absl::StrCat("the process that checks it ", end));
+    }
+    return !stop;
+  }
+}
+
+// "GPU-4f...<tab>6.1e+13" a line: the best speed that each GPU has shown.
+std::map<std::string, double> ReadSpeeds(const std::string& path) {
+  std::map<std::string, double> speeds;
+  const absl::StatusOr<std::string> text = ReadWhole(path);
+  if (!text.ok()) return speeds;
+  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+    const std::vector<std::string> fields = absl::StrSplit(line, '\t');
+    double speed = 0;
+    if (fields.size() == 2 && absl::SimpleAtod(fields[1], &speed)) speeds[fields[0]] = speed;
+  }
+  return speeds;
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Finds GPUs that are much slower than their equals, or than they were.
+void CompareSpeeds(const std::string& state_dir, const std::vector<Slot>& devices,
+                   std::map<std::string, DeviceCheck>& checks) {
+  const std::string path = state_dir + "/device_speeds";
+  std::map<std::string, double> best = ReadSpeeds(path);
+  std::map<std::string, std::vector<double>> by_model;
+  const auto check_of = [&](const Slot& slot) -> DeviceCheck* {
+    const auto found = checks.find(absl::StrCat("device ", slot.index()));
+    return found == checks.end() || found->second.flops_per_second <= 0 ? nullptr : &found->second;
+  };
+  for (const Slot& slot : devices) {
+    if (const DeviceCheck* check = check_of(slot)) by_model[slot.model()].push_back(check->flops_per_second);
+  }
+  bool better = false;
+  for (const Slot& slot : devices) {
+    DeviceCheck* check = check_of(slot);
+    if (check == nullptr) continue;
+    const double usual = Median(by_model[slot.model()]);
+    double& own = best[slot.device_uuid()];
+    const double expected = std::max(usual, own);
+    if (check->flops_per_second < kSlowShare * expected) {
+      check->problem = absl::StrFormat("%s, less than half of the %.3g %s", check->result, expected / 1e12,
+                                       own >= usual ? "that it has reached before" : "that equal devices here reach");
+    }
+    better |= check->flops_per_second > own;
+    own = std::max(own, check->flops_per_second);
+  }
+  if (!better) return;
+  std::string text;
+  for (const auto& [uuid, speed] : best) absl::StrAppend(&text, uuid, "\t", speed, "\n");
+  if (absl::Status status = WriteDurably(path, text); !status.ok()) {
+    LogWarn("cannot keep the speeds of devices", {{"error", status}});
+  }
+}
+
+void CheckDevices(const PreflightOptions& options, const std::vector<Slot>& free, int cancelled, Preflight& preflight) {
+  std::vector<Slot> devices;
+  for (const Slot& slot : free) {
+    if (slot.device() == DEVICE_CUDA) devices.push_back(slot);
+  }
+  if (free.empty()) return;
+  Findings findings;
+  const absl::StatusOr<Child> child = Spawn(options, devices);
+  if (!child.ok()) {
+    findings.Fail(std::string(child.status().message()));
+  } else {
+    const bool done = Follow(options, *child, cancelled, findings);
+    close(child->output);
+    if (child->pidfd >= 0) close(child->pidfd);
+    if (!done) return;
+  }
+  CompareSpeeds(options.state_dir, devices, findings.checks());
+  for (const auto& [name, check] : findings.checks()) Add(preflight, name, check.problem, check.result);
+}
+
+}  // namespace
+
+Preflight CheckMachine(const PreflightOptions& options, const std::vector<Slot>& free, int cancelled) {
+  Preflight preflight;
+  CheckFolders(options, preflight);
+  if (options.kind == PreflightKind::kFull) CheckDevices(options, free, cancelled, preflight);
+  *preflight.mutable_time() = ToProto(absl::Now());
+  return preflight;
+}
+
+Preflights::Preflights(PreflightOptions options, EventLoop* loop, std::function<void(Preflight)> done)
+    : options_(std::move(options)), loop_(loop), done_(std::move(done)), cancel_(eventfd(0, EFD_CLOEXEC)) {}
+
+Preflights::~Preflights() {
+  alive_.reset();
+  eventfd_write(cancel_, 1);
+  if (thread_.joinable()) thread_.join();
+  close(cancel_);
+}
+
+void Preflights::Start(uint64_t number, std::vector<Slot> free) {
+  thread_ = std::thread(
+      [this, number, free = std::move(free), alive = std::weak_ptr<bool>(alive_), loop = loop_->weak_from_this()] {
+        Preflight preflight = CheckMachine(options_, free, cancel_);
+        preflight.set_number(number);
+        const std::shared_ptr<EventLoop> there = loop.lock();
+        if (there == nullptr) return;
+        there->Post([this, alive, preflight = std::move(preflight)]() mutable {
+          if (alive.expired()) return;
+          thread_.join();
+          done_(std::move(preflight));
+        });
+      });
+}
+
+}  // namespace muster::agent
