@@ -126,7 +126,7 @@ TEST(Service, ANodeThatFailsItsPreflightTakesRanksOnceItIsRepaired) {
   const std::string trainer = cluster.folder() + "/trainer";
   std::ofstream(trainer) << "#!/bin/sh\nif [ \"$1\" = preflight ] && [ -e " << broken
                          << " ]; then printf 'begin\\tcpu\\n'; exit 1; fi\nexec "
-                         << std::filesystem::canonical(BinDir()) << "/muster-trainer \"$@\"\n";
+                         << std::filesystem::canonical("worker/trainer/muster-trainer").string() << " \"$@\"\n";
   chmod(trainer.c_str(), 0755);
   cluster.worker_flags = {"--preflight", "full", "--trainer", trainer};
   cluster.StartCoordinator();
