@@ -10,7 +10,7 @@ def muster_protos(name, srcs, deps = [], grpc = False, **kwargs):
     stems = [s[:-len(".proto")] + e for s in srcs for e in ends]
     cmd = "protoc -I. --cpp_out=$(GENDIR)"
     if grpc:
-        cmd += " --grpc_out=$(GENDIR) --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin"
+        cmd += " --grpc_out=additional_header_includes=common/rpc/message_limits.h:$(GENDIR) --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin"
     cmd += " " + " ".join(["proto/" + s for s in srcs])
 
     # The package is muster.v1; in C++ its messages are muster::Job and so on, without the version.
@@ -38,6 +38,6 @@ def muster_protos(name, srcs, deps = [], grpc = False, **kwargs):
         hdrs = [s + ".h" for s in stems],
         textual_hdrs = [s + ".cc" for s in stems],
         alwayslink = grpc,  # reflection finds services by their descriptors, which nothing else refers to
-        deps = deps + ["//third_party/system:grpc" if grpc else "//third_party/system:protobuf"],
+        deps = deps + (["//common/rpc:message_limits", "//third_party/system:grpc"] if grpc else ["//third_party/system:protobuf"]),
         **kwargs
     )

@@ -31,5 +31,6 @@ constexpr std::optional<unsigned> CommonProtocol(const Protocols& a, const Proto
 inline constexpr char kVersionMetadata[] = "muster-version";
 inline constexpr char kProtocolMetadata[] = "muster-protocol";
 inline constexpr char kOldestProtocolMetadata[] = "muster-oldest-protocol";
+inline constexpr char kTimeMetadata[] = "muster-time";  // Unix seconds
 
 }  // namespace muster

@@ -122,6 +122,16 @@ absl::Status CheckVersion(const grpc::ServerContextBase& context) {
   return CheckVersion(caller, MetadataOf(context, kVersionMetadata));
 }
 
+void AddTime(absl::Time now, grpc::ClientContext& context) {
+  context.AddMetadata(kTimeMetadata, absl::StrCat(absl::ToUnixSeconds(now)));
+}
+
+std::optional<absl::Time> TimeOf(const grpc::ServerContextBase& context) {
+  int64_t seconds = 0;
+  if (!absl::SimpleAtoi(MetadataOf(context, kTimeMetadata), &seconds)) return std::nullopt;
+  return absl::FromUnixSeconds(seconds);
+}
+
 std::string TokenOf(const grpc::ServerContextBase& context) {
   const std::string value = MetadataOf(context, "authorization");
   absl::string_view token = value;

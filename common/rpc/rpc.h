@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <grpcpp/channel.h>
@@ -12,6 +13,7 @@
 #include <grpcpp/support/status.h>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/tls/certificate.h"
 #include "common/version.h"
 
@@ -52,5 +54,9 @@ absl::Status CheckVersion(const Protocols& caller, const std::string& version);
 
 // The bearer token of the call, or empty.
 std::string TokenOf(const grpc::ServerContextBase& context);
+
+// The caller's clock, sent with requests for certificates. None: an older build, which does not send it.
+void AddTime(absl::Time now, grpc::ClientContext& context);
+std::optional<absl::Time> TimeOf(const grpc::ServerContextBase& context);
 
 }  // namespace muster::rpc

@@ -205,36 +205,61 @@ class TlsAccessTest : public TrustFixture {
   }
 };
 
-// A call that begins and sends no message: without a token it ends, and nothing of it is read.
-TEST_F(TlsAccessTest, StrangersAreRefusedBeforeTheirMessageIsRead) {
-  const auto begin = [&](const std::string& path, const std::string& token, absl::Duration patience) {
-    grpc::GenericStub stub(rpc::Dial(tls_address(), Plain()));
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
-    rpc::AddCallMetadata(token, context);
-    grpc::CompletionQueue queue;
-    const auto call = stub.PrepareCall(&context, path, &queue);
-    call->StartCall(nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    EXPECT_TRUE(queue.Next(&tag, &ok));
-    grpc::Status status;
-    call->Finish(&status, nullptr);
-    EXPECT_TRUE(queue.Next(&tag, &ok));
-    return status;
-  };
+// A call that begins and sends no message.
+grpc::Status Begin(const std::string& address, const rpc::Security& security, const std::string& path,
+                   const std::string& token, absl::Duration patience) {
+  grpc::GenericStub stub(rpc::Dial(address, security));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+  rpc::AddCallMetadata(token, context);
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareCall(&context, path, &queue);
+  call->StartCall(nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  EXPECT_TRUE(queue.Next(&tag, &ok));
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  EXPECT_TRUE(queue.Next(&tag, &ok));
+  return status;
+}
+
+// Without a token it ends, and nothing of it is read.
+void ExpectStrangersAreRefused(const std::string& address, const rpc::Security& security) {
   for (const char* path : {"/muster.v1.Jobs/Submit", "/muster.v1.Workers/Connect", "/muster.v1.Nothing/AtAll"}) {
     for (const char* token : {"", "wrong-token-12345"}) {
-      const grpc::Status status = begin(path, token, absl::Seconds(20));
+      const grpc::Status status = Begin(address, security, path, token, absl::Seconds(20));
       EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << path << status.error_message();
     }
   }
-  EXPECT_EQ(begin("/muster.v1.Jobs/Submit", "viewer-token-1234", absl::Seconds(1)).error_code(),
+  EXPECT_EQ(Begin(address, security, "/muster.v1.Jobs/Submit", "viewer-token-1234", absl::Seconds(1)).error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED)
       << "who is known is waited for";
-  EXPECT_EQ(begin("/grpc.health.v1.Health/Check", "", absl::Seconds(1)).error_code(),
+  EXPECT_EQ(Begin(address, security, "/grpc.health.v1.Health/Check", "", absl::Seconds(1)).error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED)
       << "nor does a probe need a token";
+}
+
+TEST_F(TlsAccessTest, StrangersAreRefusedBeforeTheirMessageIsRead) {
+  ExpectStrangersAreRefused(tls_address(), Plain());
+}
+
+TEST_F(AccessTest, StrangersAreRefusedBeforeTheirMessageIsRead) {
+  ExpectStrangersAreRefused(server_->addresses()[0], {});
+}
+
+// Every request but those that carry a spec or a value is a few names; what is larger is not parsed.
+TEST_F(AccessTest, LargeRequestsAreRefusedUnparsed) {
+  // Two bytes each of field 1000, which no message has.
+  std::string many;
+  while (many.size() < (size_t{2} << 20)) many += std::string("\xC2\x3E\x00", 3);
+  for (const MethodDescriptor* method : AllMethods()) {
+    if (method->client_streaming()) continue;
+    const grpc::Status status = Call(server_->addresses()[0], "admin-token-12345", *method, {}, many);
+    if (!MayCall('a', *method)) continue;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << PathOf(*method) << status.error_message();
+    EXPECT_TRUE(absl::StrContains(status.error_message(), "larger than this method takes")) << PathOf(*method);
+  }
 }
 
 TEST_F(TlsAccessTest, EveryCallWithEveryRoleAndWithNone) {

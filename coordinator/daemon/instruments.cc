@@ -29,7 +29,14 @@ class CallCounter final : public grpc::experimental::Interceptor {
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     using grpc::experimental::InterceptionHookPoints;
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
-      const auto code = static_cast<absl::StatusCode>(methods->GetSendStatus().error_code());
+      grpc::Status status = methods->GetSendStatus();
+      // All methods have a handler: gRPC says so, without a word, of a request that it could not parse.
+      if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty()) {
+        status = grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                              "the request cannot be read: it is malformed, or larger than this method takes");
+        methods->ModifySendStatus(status);
+      }
+      const auto code = static_cast<absl::StatusCode>(status.error_code());
       measures_->CountCall(method_, absl::StatusCodeToString(code));
     }
     methods->Proceed();

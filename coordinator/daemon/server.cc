@@ -152,6 +152,15 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const std::string& state_
   return credentials;
 }
 
+// Of a TCP address that only this machine reaches: plain HTTP/2, whose callers are refused as over TLS, before their
+// message is read. Any client without TLS can speak to it.
+std::shared_ptr<grpc::ServerCredentials> LoopbackCredentials(const rpc::Gate& gate) {
+  std::shared_ptr<grpc::ServerCredentials> credentials =
+      grpc::experimental::LocalServerCredentials(grpc_local_connect_type::LOCAL_TCP);
+  credentials->SetAuthMetadataProcessor(gate.BeforeMessages());
+  return credentials;
+}
+
 // Makes a new certificate of the coordinator when its own is due, or not valid yet by a clock that was mended.
 class CertificateUpkeep {
  public:
@@ -280,7 +289,8 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& requested, const 
     const absl::StatusOr<int> port =
         door->Open(requested[i], builder,
                    encrypted ? CredentialsOf(options.state_dir, options.certificate_check, *gate)
-                             : grpc::InsecureServerCredentials());
+                   : requested[i].socket_path.empty() ? LoopbackCredentials(*gate)
+                                                      : grpc::InsecureServerCredentials());
     if (!port.ok()) return port.status();
     const std::string& text = requested[i].text;
     addresses.push_back(requested[i].socket_path.empty() ? absl::StrCat(text.substr(0, text.rfind(':') + 1), *port)

@@ -269,6 +269,40 @@ TEST_F(TrustTest, CertificatesMadeByAWrongClockAreValidForOthers) {
   }
 }
 
+// Else the node would have a certificate that is not valid yet once the coordinator's clock is right again, and the key
+// that joined would be spent.
+TEST_F(TrustTest, NoNodeGetsACertificateByAClockThatDiffersFromItsOwn) {
+  const std::string token = MakeToken(TOKEN_ROLE_WORKER, ""), key = tls::MakeKey().value();
+  const auto join = [&](absl::Duration ahead, JoinReply* reply) {
+    Client client(tls_address(), token, Plain());
+    JoinRequest request;
+    request.set_node("n1");
+    request.set_certificate_request(tls::MakeRequest(key, "whatever").value());
+    const auto context = client.Context();
+    rpc::AddTime(absl::Now() + ahead, *context);
+    return client.trust().Join(context.get(), request, reply);
+  };
+  JoinReply reply;
+  for (const auto& [ahead, words] : {std::pair(-absl::Hours(24 * 365), "behind the coordinator's"),
+                                     {absl::Hours(24 * 365), "ahead of the coordinator's"}}) {
+    const grpc::Status status = join(ahead, &reply);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_TRUE(absl::StrContains(status.error_message(), words)) << status.error_message();
+  }
+  EXPECT_TRUE(join(absl::Minutes(10), &reply).ok()) << "the token was not used up";
+  const rpc::Security node{trust_.authority.certificate, {reply.certificate(), key}};
+  Client renewing(tls_address(), "", node);
+  RenewRequest request;
+  request.set_certificate_request(tls::MakeRequest(tls::MakeKey().value(), "whatever").value());
+  RenewReply renewed;
+  const auto context = renewing.Context();
+  rpc::AddTime(absl::Now() - absl::Hours(30), *context);
+  EXPECT_EQ(renewing.trust().Renew(context.get(), request, &renewed).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_TRUE(renewing.trust().Renew(renewing.Context().get(), request, &renewed).ok())
+      << "an older worker says no time";
+}
+
 TEST_F(TrustTest, OnlyItsOwnAuthorityOpensAConnection) {
   const std::string key = tls::MakeKey().value();
   const std::string other = tls::MakeAuthority(key, "other", tls::ValidFor(absl::Hours(1), absl::Now())).value();

@@ -25,8 +25,8 @@ std::string PropertyOf(const grpc::ServerContextBase& context, const char* name)
 }
 
 // Whether the call came in over TLS.
-bool IsEncrypted(const grpc::ServerContextBase& context) {
-  const std::string type = PropertyOf(context, GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME);
+bool IsEncrypted(const grpc::AuthContext* about) {
+  const std::string type = PropertyOf(about, GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME);
   return type == GRPC_TLS_TRANSPORT_SECURITY_TYPE || type == GRPC_SSL_TRANSPORT_SECURITY_TYPE;
 }
 
@@ -43,7 +43,7 @@ absl::StatusOr<Principal> Gate::Admit(const grpc::ServerContextBase& context, st
 
 absl::StatusOr<Principal> Gate::Identify(const grpc::ServerContextBase& context) const {
   if (absl::StartsWith(context.peer(), "unix:")) return local_;
-  const bool encrypted = IsEncrypted(context);
+  const bool encrypted = IsEncrypted(context.auth_context().get());
   const std::string token = TokenOf(context);
   if (encrypted) return IdentifyOverTls(token, PropertyOf(context, GRPC_X509_PEM_CERT_PROPERTY_NAME));
   return OwnerOf(token, encrypted);
@@ -73,6 +73,7 @@ class Gate::Doorman final : public grpc::AuthMetadataProcessor {
     const std::string authorization = header("authorization");
     absl::string_view token = authorization;
     if (!absl::ConsumePrefix(&token, "Bearer ")) token = "";
+    if (!IsEncrypted(about)) return ToGrpc(gate_->OwnerOf(std::string(token), /*encrypted=*/false).status());
     return ToGrpc(
         gate_->IdentifyOverTls(std::string(token), PropertyOf(about, GRPC_X509_PEM_CERT_PROPERTY_NAME)).status());
   }

@@ -38,7 +38,7 @@ class Gate {
   // FailedPrecondition: the client's version does not match. Unauthenticated, PermissionDenied.
   absl::StatusOr<Principal> Admit(const grpc::ServerContextBase& context, std::string_view method) const;
 
-  // Of a call over TLS whose message has not been read yet: refuses those without a valid token or certificate, so that
+  // Of a call over TCP whose message has not been read yet: refuses those without a valid token or certificate, so that
   // strangers' messages are neither received nor parsed. Any method; Admit decides about that.
   std::shared_ptr<grpc::AuthMetadataProcessor> BeforeMessages() const;
 

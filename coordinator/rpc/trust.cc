@@ -1,5 +1,7 @@
 #include "coordinator/rpc/trust.h"
 
+#include <optional>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
@@ -9,6 +11,9 @@ namespace muster::rpc {
 namespace {
 
 using server::Turn;
+
+// Certificates begin a little earlier than they are made (tls::kClockSkew).
+constexpr absl::Duration kMostApart = absl::Hours(1);
 
 absl::Status CheckNodeId(const std::string& node) {
   const bool plain = std::all_of(node.begin(), node.end(), [](char c) {
@@ -36,6 +41,17 @@ absl::StatusOr<std::string> TrustService::SignFor(const std::string& node, const
                                                   absl::Time now) const {
   return tls::Sign(request, authority_->trust.authority,
                    {tls::Use::kNode, node, {}, tls::ValidFor(authority_->node_certificate_life, now)});
+}
+
+absl::Status TrustService::CheckClocks(const grpc::CallbackServerContext& context) const {
+  const std::optional<absl::Time> theirs = TimeOf(context);
+  if (!theirs.has_value()) return absl::OkStatus();
+  const absl::Duration ahead = *theirs - clock_->Read().wall;
+  if (absl::AbsDuration(ahead) <= kMostApart) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the node's clock is ", absl::FormatDuration(absl::AbsDuration(absl::Trunc(ahead, absl::Seconds(1)))),
+      ahead > absl::ZeroDuration() ? " ahead of" : " behind",
+      " the coordinator's, so a certificate that is made now would be wrong for one of them: check NTP on both"));
 }
 
 absl::Status TrustService::DoJoin(const JoinRequest& request, JoinReply& reply) const {
@@ -69,7 +85,8 @@ grpc::ServerUnaryReactor* TrustService::Join(grpc::CallbackServerContext* contex
                                              JoinReply* reply) {
   const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/Join");
   if (!caller.ok()) return EndWith(caller.status(), *context);
-  const absl::Status status = DoJoin(*request, *reply);
+  absl::Status status = CheckClocks(*context);
+  if (status.ok()) status = DoJoin(*request, *reply);
   if (status.ok()) {
     LogInfo("node joined", {{"node", request->node()}, {"peer", context->peer()}, {"token_of", caller->name}});
   } else {
@@ -82,7 +99,8 @@ grpc::ServerUnaryReactor* TrustService::Renew(grpc::CallbackServerContext* conte
                                               RenewReply* reply) {
   const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/Renew");
   if (!caller.ok()) return EndWith(caller.status(), *context);
-  const absl::Status status = DoRenew(*caller, *request, *reply);
+  absl::Status status = CheckClocks(*context);
+  if (status.ok()) status = DoRenew(*caller, *request, *reply);
   if (status.ok()) LogInfo("node certificate renewed", {{"node", caller->node}});
   return EndWith(status, *context);
 }

@@ -40,6 +40,8 @@ class TrustService final : public Trust::CallbackService {
  private:
   // Identifies the caller, and checks that there is an authority.
   absl::StatusOr<Principal> Admit(const grpc::CallbackServerContext& context, std::string_view method) const;
+  // Makes no certificate that would not be valid by the node's clock, or would be for years too long.
+  absl::Status CheckClocks(const grpc::CallbackServerContext& context) const;
   absl::Status DoJoin(const JoinRequest& request, JoinReply& reply) const;
   absl::Status DoRenew(const Principal& caller, const RenewRequest& request, RenewReply& reply) const;
   absl::StatusOr<std::string> SignFor(const std::string& node, const std::string& request, absl::Time now) const;

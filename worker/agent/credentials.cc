@@ -68,6 +68,7 @@ absl::StatusOr<std::string> AskToJoin(const std::string& coordinator, const std:
   const std::unique_ptr<Trust::Stub> stub = Trust::NewStub(rpc::Dial(coordinator, {authority, {}}));
   grpc::ClientContext context;
   rpc::AddCallMetadata(token, context);
+  rpc::AddTime(absl::Now(), context);
   context.set_deadline(std::chrono::system_clock::now() + kEnrollDeadline);
   JoinReply reply;
   const absl::Status status = rpc::FromGrpc(stub->Join(&context, request, &reply));

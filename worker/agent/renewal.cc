@@ -67,6 +67,7 @@ void Renewal::Ask() {
   call->request.set_certificate_request(*request);
   call->stub = Trust::NewStub(rpc::Dial(options_.coordinator, credentials_.security));
   rpc::AddCallMetadata("", call->context);
+  rpc::AddTime(loop_->now().wall, call->context);
   call->context.set_deadline(std::chrono::system_clock::now() + kRenewDeadline);
   call->stub->async()->Renew(&call->context, &call->request, &call->reply,
                              [this, call, alive = alive_, loop = loop_->shared_from_this()](const grpc::Status& s) {
