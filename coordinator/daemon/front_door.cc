@@ -56,11 +56,6 @@ std::string PeerName(const sockaddr_storage& address) {
   }
   if (address.ss_family != AF_INET6) return "";
   const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
-  if (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) {
-    char text[INET_ADDRSTRLEN] = "";
-    inet_ntop(AF_INET, six.sin6_addr.s6_addr + 12, text, sizeof text);
-    return absl::StrCat("ipv4:", text, ":", ntohs(six.sin6_port));
-  }
   return absl::StrCat("ipv6:[", HostOf(address), "]:", ntohs(six.sin6_port));
 }
 
@@ -104,8 +99,7 @@ absl::StatusOr<int> FrontDoor::Open(const Address& address, grpc::ServerBuilder&
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-    const std::string number = absl::StrCat(endpoint->port);
-    if (const int error = getaddrinfo(endpoint->host.c_str(), number.c_str(), &hints, &found); error != 0) {
+    if (const int error = getaddrinfo(endpoint->host.c_str(), endpoint->port.c_str(), &hints, &found); error != 0) {
       return absl::UnavailableError(absl::StrCat("cannot listen on ", address.text, ": ", gai_strerror(error)));
     }
     const auto freed = absl::MakeCleanup([found] { freeaddrinfo(found); });
