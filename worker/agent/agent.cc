@@ -151,6 +151,7 @@ Assignment Agent::AssignmentOf(const DesiredRank& desired) const {
   *assignment.mutable_key() = desired.key();
   assignment.set_cores(CoresOf(assignment, start_context_.slots));
   assignment.set_host(options_.host);
+  assignment.set_store_id(store_id_);
   return assignment;
 }
 
