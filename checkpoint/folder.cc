@@ -9,6 +9,7 @@
 #include "checkpoint/file.h"
 #include "checkpoint/folder_owner.h"
 #include "common/failpoint.h"
+#include "common/file/beneath.h"
 #include "common/file_error.h"
 
 namespace muster::checkpoint {
@@ -70,6 +71,7 @@ std::vector<std::string> StepFolders(const std::string& path) {
 absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, const Holder& holder, uint64_t generation,
                                                 const std::set<std::string>& published,
                                                 const std::set<std::string>& pending) {
+  if (absl::Status status = CheckConfined(path); !status.ok()) return status;
   const absl::StatusOr<FolderOwner> owner = OwnerOf(path);
   if (!owner.ok()) return owner.status();
   if (owner->job().empty()) return std::vector<std::string>();

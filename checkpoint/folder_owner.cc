@@ -6,8 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "checkpoint/adopt.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
+#include "common/file/beneath.h"
 #include "common/file/durable_file.h"
 #include "common/file_error.h"
 #include "common/version.h"
@@ -127,12 +127,13 @@ absl::Status WriteOwnerFile(const std::string& file, const FolderOwner& owner, c
 }
 
 std::optional<std::string> WriterOf(const std::string& folder) {
-  std::ifstream in(absl::StrCat(folder, "/", kManifestFile), std::ios::binary);
-  const std::string json{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const absl::StatusOr<std::string> json =
+      ReadText(absl::StrCat(folder, "/", kManifestFile), std::numeric_limits<uint64_t>::max());
+  if (!json.ok()) return std::nullopt;
   Manifest manifest;
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
-  if (!google::protobuf::util::JsonStringToMessage(json, &manifest, options).ok()) return std::nullopt;
+  if (!google::protobuf::util::JsonStringToMessage(*json, &manifest, options).ok()) return std::nullopt;
   return manifest.job();
 }
 
@@ -159,6 +160,7 @@ absl::StatusOr<FolderOwner> OwnerOf(const std::string& path) {
 }
 
 absl::Status CheckFolder(const std::string& path, const Holder& holder) {
+  if (absl::Status status = CheckConfined(path); !status.ok()) return status;
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) return FileError(error.value(), absl::StrCat("creating checkpoint.path ", path));
@@ -187,6 +189,7 @@ absl::Status Claim(const std::string& path, const Holder& holder) {
 }
 
 absl::Status Hold(const std::string& path, const Holder& holder) {
+  if (absl::Status status = CheckConfined(path); !status.ok()) return status;
   absl::StatusOr<FolderOwner> owner = OwnerOf(path);
   if (owner.ok() && owner->job().empty()) {
     absl::Status status = CheckWriters(path, holder.job);

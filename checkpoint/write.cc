@@ -17,6 +17,7 @@
 #include "checkpoint/folder_owner.h"
 #include "checkpoint/shard_reader.h"
 #include "common/failpoint.h"
+#include "common/file/beneath.h"
 #include "common/file/durable_file.h"
 #include "common/file_error.h"
 #include "common/version.h"
@@ -101,6 +102,7 @@ bool ParseSum(absl::string_view text, ShardFile& shard) {
 
 absl::Status Begin(const std::string& path, const Holder& holder, const StepName& name) {
   const std::string final_path = absl::StrCat(path, "/", name.Directory());
+  if (absl::Status status = CheckConfined(path); !status.ok()) return status;
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return FileError(error.value(), absl::StrCat("creating the checkpoint folder ", path));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
+#include "common/file/beneath.h"
 #include "common/log/log.h"
 #include "common/version.h"
 #include "models/inventory.h"
@@ -187,6 +188,9 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     const auto check = assignment.key().rank() == 0 ? checkpoint::Claim : checkpoint::CheckFolder;
     absl::Status status = check(train.checkpoint().path(), HolderOf(assignment));
     if (!status.ok()) return status;
+  }
+  if (!train.offload().to().empty()) {
+    if (absl::Status status = CheckConfined(train.offload().to()); !status.ok()) return status;
   }
   if (absl::Status status = JoinInto(assignment, rendezvous, rank); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine =
