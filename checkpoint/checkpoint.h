@@ -6,10 +6,12 @@
 //   step-0000000100-g1/manifest.sha256           of manifest.json, as `sha256sum -c` reads it
 //   step-0000000100-g1/manifest.json             proto/manifest.proto; names and checksums of the shards
 //   owner.json                                   FolderOwner of proto/manifest.proto: the job that owns the path
+//   owner.json.previous                          the one before it, if the path was adopted (checkpoint/adopt.h)
 //
 // A path has one owner, and only the owner writes and removes there. The owner is checked before anything is written,
-// renamed or removed, so two jobs never mix or delete each other's checkpoints, whichever names the path has. Callers
-// say for which job they act; job "" writes an imported checkpoint, to a path without an owner.
+// renamed or removed, so two jobs never mix or delete each other's checkpoints, whichever names the path has, nor do
+// two coordinators. Callers say for which job they act; job "" writes an imported checkpoint, to a path without an
+// owner.
 //
 // A folder is written under a hidden staging name: each file is fsynced, the manifest last, then the folder is renamed.
 // So a folder with a step's name is complete after any kill or power loss. Checksums detect later damage.
@@ -45,6 +47,12 @@ inline constexpr char kManifestFile[] = "manifest.json";
 inline constexpr char kManifestSumFile[] = "manifest.sha256";
 inline constexpr char kOwnerFile[] = "owner.json";
 
+// For whom a caller acts.
+struct Holder {
+  std::string job;            // id; "": an import
+  std::string store_id = {};  // of the job's coordinator; "": not known, and not compared
+};
+
 // A run of a tensor's elements in memory: the source of a write, or the target of a read.
 struct TensorRun {
   std::string name;             // as in the shard
@@ -67,9 +75,9 @@ struct Written {
 uint32_t Files(const Manifest& manifest);
 
 // Creates the staging folder of `name` below `path`, and replaces one that a killed attempt left. `path` is created if
-// missing, and claimed for `job` if it has no owner. AlreadyExists: the step's folder exists. FailedPrecondition:
-// `path` belongs to another job.
-absl::Status Begin(const std::string& path, const std::string& job, const StepName& name);
+// missing, and claimed for `holder` if it has no owner. AlreadyExists: the step's folder exists. FailedPrecondition:
+// `path` belongs to another job, or to another store's.
+absl::Status Begin(const std::string& path, const Holder& holder, const StepName& name);
 
 // Writes one shard and its checksums into the staging folder. Processes may write different shards concurrently.
 absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& name, uint32_t shard,
@@ -79,11 +87,11 @@ bool ShardIsWritten(const std::string& path, const StepName& name, uint32_t shar
 
 // Completes a checkpoint whose shards are all in the staging folder: fills in the manifest's list of shards, format and
 // written_by, writes it, and renames the folder. DataLoss: a shard is missing. FailedPrecondition: `path` belongs to
-// another job than manifest.job().
-absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest);
+// another job than manifest.job(), or to another store's than `store_id`.
+absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest, const std::string& store_id = "");
 
-// After an error: removes the staging folder, if `path` still belongs to `job`.
-void Abandon(const std::string& path, const std::string& job, const StepName& name);
+// After an error: removes the staging folder, if `path` still belongs to `holder`.
+void Abandon(const std::string& path, const Holder& holder, const StepName& name);
 
 // Begin, WriteShard and Finish for a table of one shard. ResourceExhausted: disk full. After an error the staging
 // folder is removed and earlier checkpoints are intact. The caller must not retry on a disk that failed (promise 9),
@@ -159,25 +167,27 @@ std::vector<std::string> StepFolders(const std::string& path);
 // The job in a step folder's manifest; "": an imported checkpoint; none: the manifest cannot be read.
 std::optional<std::string> WriterOf(const std::string& folder);
 
-// Run on every rank before the job's first step: creates `path` if missing and checks that `job` can use it, so that a
-// bad path fails at the start and not at the first checkpoint. FailedPrecondition: it belongs to another job, or has no
-// owner but holds another job's checkpoints, written by an older Muster; the message names that job and says what to
-// do. PermissionDenied, ResourceExhausted: nothing can be written there.
-absl::Status CheckFolder(const std::string& path, const std::string& job);
-// On rank 0: CheckFolder, then makes `job` the owner unless it is already. After OK the owner file is on disk. If
-// several jobs claim a folder concurrently, exactly one succeeds.
-absl::Status Claim(const std::string& path, const std::string& job);
-// The owner of `path`; "": none. FailedPrecondition: the owner file names no job. Others: it cannot be read.
-absl::StatusOr<std::string> OwnerOf(const std::string& path);
+// Run on every rank before the job's first step: creates `path` if missing and checks that `holder` can use it, so that
+// a bad path fails at the start and not at the first checkpoint. FailedPrecondition: it belongs to another job or to
+// another store's, or has no owner but holds another job's checkpoints, written by an older Muster; the message names
+// both and says what to do. An owner file of an older build names no store, and is any store's. PermissionDenied,
+// ResourceExhausted: nothing can be written there.
+absl::Status CheckFolder(const std::string& path, const Holder& holder);
+// On rank 0: CheckFolder, then makes `holder` the owner unless it is already, and adds its store if the owner file
+// names none. After OK the owner file is on disk. If several jobs claim a folder concurrently, exactly one succeeds.
+absl::Status Claim(const std::string& path, const Holder& holder);
+// The owner of `path`; without a job: none. FailedPrecondition: the owner file names no job. Others: it cannot be read.
+absl::StatusOr<FolderOwner> OwnerOf(const std::string& path);
 
-// Removes old checkpoints below `path`, as rank 0 of `generation` of `job`:
+// Removes old checkpoints below `path`, as rank 0 of `generation` of the holder's job:
 //   - step folders older than the newest of `published` (names) that are not in `published`;
 //   - of the newer folders, those in neither `published` nor `pending`, except the newest two;
 //   - staging folders of older generations, and partly removed folders.
 // `pending` are reported checkpoints that may be published already, although rank 0 has not received that yet. Never
 // touches the checkpoints of a later generation or of another job, or a folder without a readable manifest. Does
-// nothing if `path` has no owner. Returns the names removed. FailedPrecondition: `path` belongs to another job.
-absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, const std::string& job, uint64_t generation,
+// nothing if `path` has no owner. Returns the names removed. FailedPrecondition: `path` belongs to another job, or to
+// another store's.
+absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, const Holder& holder, uint64_t generation,
                                                 const std::set<std::string>& published,
                                                 const std::set<std::string>& pending = {});
 

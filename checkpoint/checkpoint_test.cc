@@ -62,7 +62,7 @@ TEST_F(CheckpointTest, Bf16IsWrittenAsFp32AndReadBackBitByBit) {
   for (uint16_t& value : values) value = ToBf16(std::uniform_real_distribution<float>(-9, 9)(random));
   const std::vector<uint64_t> shape = {kElements};
   const StepName name{.step = 1, .generation = 1};
-  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
   ASSERT_TRUE(WriteShard(path_, name, 0, {{"w", shape, 0, {}, absl::MakeSpan(values).first(kCut)}}).ok());
   ASSERT_TRUE(WriteShard(path_, name, 1, {{"w", shape, kCut, {}, absl::MakeSpan(values).subspan(kCut)}}).ok());
   Manifest manifest = MakeManifest(1);
@@ -99,7 +99,7 @@ TEST_F(CheckpointTest, ExtentsOfSeveralShardsAreJoined) {
   const StepName name{5, 1};
   Manifest manifest = MakeManifest(5);
   manifest.mutable_table()->set_shards(2);
-  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
   const auto whole = absl::MakeSpan(values_).subspan(0, 200);
   for (uint32_t shard = 0; shard < 2; ++shard) {
     const auto run = shard == 0 ? whole.subspan(0, 77) : whole.subspan(77);
@@ -123,7 +123,7 @@ TEST_F(CheckpointTest, PartsOfATensorAreReadAsAnyOtherParts) {
   std::vector<float> of_left = {0, 1, 2, 6, 7, 8, 12, 13, 14, 18, 19, 20};
   std::vector<float> of_right = {3, 4, 5, 9, 10, 11, 15, 16, 17, 21, 22, 23};
   const StepName name{.step = 1, .generation = 1};
-  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
   ASSERT_TRUE(WriteShard(path_, name, 0, {{"w", shape, 0, absl::MakeSpan(of_left), {}, left}}).ok());
   const absl::Span<float> both = absl::MakeSpan(of_right);
   ASSERT_TRUE(WriteShard(path_, name, 1,
@@ -155,7 +155,7 @@ TEST_F(CheckpointTest, PartsOfATensorAreReadAsAnyOtherParts) {
 TEST_F(CheckpointTest, AHoleBetweenShardsIsFound) {
   const StepName name{5, 1};
   Manifest manifest = MakeManifest(5);
-  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
   const std::vector<TensorRun> runs = {{"w", {20, 10}, 50, absl::MakeSpan(values_).subspan(0, 100)}};
   *manifest.add_shards() = WriteShard(path_, name, 0, runs).value();
   ASSERT_TRUE(Finish(path_, manifest).ok());
@@ -335,23 +335,23 @@ TEST_F(CheckpointTest, TheNewestIntactOneIsUsedAndDamageIsReported) {
 
 TEST_F(CheckpointTest, RetentionKeepsThePublishedAndTheNewestTwoUnreported) {
   for (const uint64_t step : {1, 2, 3, 4, 5, 6}) ASSERT_TRUE(WriteStep(step).ok());
-  EXPECT_THAT(Retain(path_, "job-1", 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(),
+  EXPECT_THAT(Retain(path_, {"job-1"}, 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(),
               ElementsAre("step-0000000004-g1", "step-0000000002-g1"));
   EXPECT_THAT(List(path_), ElementsAre(StepName{6, 1}, StepName{5, 1}, StepName{3, 1}, StepName{1, 1}));
-  EXPECT_THAT(Retain(path_, "job-1", 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(), IsEmpty());
-  EXPECT_THAT(Retain(path_, "job-1", 1, {}).value(), ElementsAre("step-0000000003-g1", "step-0000000001-g1"));
+  EXPECT_THAT(Retain(path_, {"job-1"}, 1, {StepName{1, 1}.Directory(), StepName{3, 1}.Directory()}).value(), IsEmpty());
+  EXPECT_THAT(Retain(path_, {"job-1"}, 1, {}).value(), ElementsAre("step-0000000003-g1", "step-0000000001-g1"));
   EXPECT_THAT(List(path_), ElementsAre(StepName{6, 1}, StepName{5, 1}));
-  EXPECT_THAT(Retain(path_ + "/none", "job-1", 1, {}).value(), IsEmpty());
+  EXPECT_THAT(Retain(path_ + "/none", {"job-1"}, 1, {}).value(), IsEmpty());
 }
 
 TEST_F(CheckpointTest, RetentionKeepsWhatMayBePublishedAtAnyMoment) {
   for (const uint64_t step : {1, 2, 3, 4, 5, 6, 7}) ASSERT_TRUE(WriteStep(step).ok());
   const std::string one = StepName{1, 1}.Directory(), two = StepName{2, 1}.Directory(),
                     three = StepName{3, 1}.Directory();
-  EXPECT_THAT(Retain(path_, "job-1", 1, {one}, {two, three}).value(),
+  EXPECT_THAT(Retain(path_, {"job-1"}, 1, {one}, {two, three}).value(),
               ElementsAre("step-0000000005-g1", "step-0000000004-g1"));
   EXPECT_THAT(List(path_), ElementsAre(StepName{7, 1}, StepName{6, 1}, StepName{3, 1}, StepName{2, 1}, StepName{1, 1}));
-  EXPECT_THAT(Retain(path_, "job-1", 1, {three}, {two, three}).value(), ElementsAre(two, one))
+  EXPECT_THAT(Retain(path_, {"job-1"}, 1, {three}, {two, three}).value(), ElementsAre(two, one))
       << "others took their place";
 }
 
@@ -361,10 +361,10 @@ TEST_F(CheckpointTest, RetentionGoesByTheOrderOfWritingAndLeavesLaterGenerations
        std::vector<std::pair<uint64_t, uint64_t>>{{10, 1}, {20, 1}, {15, 2}, {16, 3}, {17, 3}, {18, 3}}) {
     ASSERT_TRUE(WriteStep(step, generation).ok());
   }
-  ASSERT_TRUE(Begin(path_, "job-1", {30, 1}).ok());
-  ASSERT_TRUE(Begin(path_, "job-1", {30, 2}).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, {30, 1}).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, {30, 2}).ok());
   fs::create_directory(path_ + "/" + StepName{5, 1}.Removing());
-  EXPECT_THAT(Retain(path_, "job-1", 2, {StepName{10, 1}.Directory(), StepName{15, 2}.Directory()}).value(),
+  EXPECT_THAT(Retain(path_, {"job-1"}, 2, {StepName{10, 1}.Directory(), StepName{15, 2}.Directory()}).value(),
               ElementsAre("step-0000000020-g1", ::testing::_, ::testing::_));
   EXPECT_THAT(Names(), ElementsAre(StepName{30, 2}.Staging(), "step-0000000010-g1", "step-0000000015-g2",
                                    "step-0000000016-g3", "step-0000000017-g3", "step-0000000018-g3"));

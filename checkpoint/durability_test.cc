@@ -58,9 +58,9 @@ TEST_F(DurabilityTest, InterruptedAtEachStageThePreviousOneIsValid) {
   const StepName name{2, 1};
   const std::string staging = absl::StrCat(path_, "/", name.Staging());
   // Each stage is a process that stopped there; the next attempt replaces its files.
-  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
   EXPECT_THAT(List(path_), ElementsAre(StepName{1, 1}));
-  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
   ASSERT_TRUE(WriteShard(path_, name, 0, Parts()).ok());
   EXPECT_THAT(List(path_), ElementsAre(StepName{1, 1}));
   Dump(absl::StrCat(staging, "/", kManifestSumFile), "half");
@@ -88,7 +88,7 @@ class EveryFailpointTest : public CheckpointTest {
   // As rank 0 of a generation does it: the oldest of three steps goes.
   absl::Status WriteAndRetain(uint64_t step, uint64_t generation) {
     if (absl::Status status = WriteStep(step, generation).status(); !status.ok()) return status;
-    return Retain(path_, "job-1", generation, {StepName{step, generation}.Directory(), StepName{1, 1}.Directory()})
+    return Retain(path_, {"job-1"}, generation, {StepName{step, generation}.Directory(), StepName{1, 1}.Directory()})
         .status();
   }
   void SetUp() override {
@@ -186,7 +186,7 @@ TEST_F(DurabilityTest, AFullFileSystemLeavesThePreviousOne) {
 // Rank 0 knows by this when to write the manifest: never before the shard is whole.
 TEST_F(DurabilityTest, AShardIsWrittenWhenItsChecksumsAre) {
   const StepName name{2, 1};
-  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
   EXPECT_FALSE(ShardIsWritten(path_, name, 0));
   for (const char* point : {"checkpoint.shard.sync", "checkpoint.sum.write", "checkpoint.sum.rename"}) {
     ASSERT_TRUE(failpoint::Arm(absl::StrCat(point, "=EIO")).ok());
@@ -194,7 +194,7 @@ TEST_F(DurabilityTest, AShardIsWrittenWhenItsChecksumsAre) {
     ASSERT_TRUE(failpoint::Arm("").ok());
     EXPECT_FALSE(ShardIsWritten(path_, name, 0)) << point;
     EXPECT_EQ(Finish(path_, MakeManifest(2)).status().code(), absl::StatusCode::kDataLoss) << point;
-    ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+    ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
   }
   ASSERT_TRUE(WriteShard(path_, name, 0, Parts()).ok());
   EXPECT_TRUE(ShardIsWritten(path_, name, 0));
@@ -212,7 +212,7 @@ TEST_F(DurabilityTest, KilledAtAnyInstant) {
       for (uint64_t step = first;; ++step) {
         if (!WriteStep(step).ok()) _exit(1);
         const std::vector<StepName> steps = List(path_);
-        if (!Retain(path_, "job-1", 1, {steps[0].Directory()}).ok()) _exit(1);
+        if (!Retain(path_, {"job-1"}, 1, {steps[0].Directory()}).ok()) _exit(1);
       }
     }
     // Every other one comes as far as a step, however slow the machine is.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
+#include "common/file/beneath.h"
 #include "common/file_error.h"
 
 namespace muster::checkpoint {
@@ -62,11 +63,11 @@ absl::StatusOr<std::string> NewFile::Finish() {
 }
 
 absl::StatusOr<ReadFile> ReadFile::Open(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) return FileError(errno, path);
-  ReadFile file(path, descriptor);
+  const absl::StatusOr<int> opened = OpenConfined(FileUse::kRead, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (!opened.ok()) return opened.status();
+  ReadFile file(path, *opened);
   struct stat found;
-  if (fstat(descriptor, &found) != 0) return FileError(errno, path);
+  if (fstat(*opened, &found) != 0) return FileError(errno, path);
   if (!S_ISREG(found.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": no regular file"));
   file.bytes_ = found.st_size;
   return file;

@@ -9,6 +9,7 @@
 #include "checkpoint/file.h"
 #include "checkpoint/folder_owner.h"
 #include "common/failpoint.h"
+#include "common/file/beneath.h"
 #include "common/file_error.h"
 
 namespace muster::checkpoint {
@@ -67,13 +68,14 @@ std::vector<std::string> StepFolders(const std::string& path) {
   return folders;
 }
 
-absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, const std::string& job, uint64_t generation,
+absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, const Holder& holder, uint64_t generation,
                                                 const std::set<std::string>& published,
                                                 const std::set<std::string>& pending) {
-  const absl::StatusOr<std::string> owner = OwnerOf(path);
+  if (absl::Status status = CheckConfined(path); !status.ok()) return status;
+  const absl::StatusOr<FolderOwner> owner = OwnerOf(path);
   if (!owner.ok()) return owner.status();
-  if (owner->empty()) return std::vector<std::string>();
-  if (*owner != job) return BelongsToAnother(path, *owner, job);
+  if (owner->job().empty()) return std::vector<std::string>();
+  if (!Owns(*owner, holder)) return BelongsToAnother(path, *owner, holder);
   std::optional<StepName> newest;
   for (const std::string& name : published) {
     const std::optional<StepName> step = ParseDirectory(name);
@@ -87,7 +89,7 @@ absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, const s
     if (published.contains(step.Directory())) continue;
     const bool newer = !newest.has_value() || WrittenBefore(*newest, step);
     if (newer && pending.contains(step.Directory())) continue;
-    if (WriterOf(absl::StrCat(path, "/", step.Directory())) != job) continue;
+    if (WriterOf(absl::StrCat(path, "/", step.Directory())) != holder.job) continue;
     if (newer && ++unpublished <= kUnpublishedKept) continue;
     if (step.generation > generation) continue;
     if (absl::Status status = RemoveStep(path, step); !status.ok()) return status;

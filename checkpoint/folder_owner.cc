@@ -6,15 +6,16 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/adopt.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
+#include "common/file/beneath.h"
 #include "common/file/durable_file.h"
 #include "common/file_error.h"
 #include "common/version.h"
@@ -24,66 +25,122 @@ namespace {
 
 constexpr uint64_t kMaxOwnerBytes = 64 << 10;
 
-std::string OwnFolderHint() {
-  return "give this job a folder of its own ({name} or {job} in checkpoint.path makes one; checkpoint.resume_from "
-         "continues from another job's checkpoint), or, if the other job is over, move or remove its folder";
+std::string AdoptHint(const std::string& path) {
+  return absl::StrCat("to let the next job that uses the folder go on from its checkpoints: muster checkpoint adopt ",
+                      path);
 }
 
-absl::Status WriteOwner(const std::string& path, const std::string& job) {
+std::string OwnFolderHint(const std::string& path) {
+  return absl::StrCat(
+      "give this job a folder of its own ({name} or {job} in checkpoint.path makes one; checkpoint.resume_from "
+      "continues from another job's checkpoint), or, if the other job is over, move or remove its folder; ",
+      AdoptHint(path));
+}
+
+// Enough to tell two stores apart.
+std::string Short(const std::string& store_id) {
+  constexpr size_t kShown = 8;
+  return store_id.substr(0, kShown);
+}
+
+std::string OfStore(const std::string& store_id) {
+  return store_id.empty() ? "" : absl::StrCat(" of store ", Short(store_id));
+}
+
+absl::Status Claiming(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("claiming checkpoint.path ", path, ": ", status.message()));
+}
+
+FolderOwner OwnerFor(const Holder& holder) {
   FolderOwner owner;
   owner.set_format(1);
-  owner.set_job(job);
+  owner.set_job(holder.job);
+  owner.set_store_id(holder.store_id);
   owner.set_written_by(absl::StrCat("muster ", kVersion));
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.preserve_proto_field_names = true;
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(owner, &json, options).ok()) {
-    return absl::InternalError("the owner of a checkpoint folder cannot be written as JSON");
-  }
-  // The file is complete and synced before it gets its name, so an owner file can always be read.
-  const absl::Status status = WriteDurably(absl::StrCat(path, "/", kOwnerFile), json,
-                                           {.existing = FileOptions::kRefuse, .points = "checkpoint.owner"});
+  return owner;
+}
+
+absl::Status WriteOwner(const std::string& path, const Holder& holder) {
+  const absl::Status status = WriteOwnerFile(absl::StrCat(path, "/", kOwnerFile), OwnerFor(holder),
+                                             {.existing = FileOptions::kRefuse, .points = "checkpoint.owner"});
   // Another job was faster, and may have removed our temporary already: the caller reads who owns the folder.
-  if (absl::IsAlreadyExists(status) || absl::IsNotFound(status)) return absl::OkStatus();
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("claiming checkpoint.path ", path, ": ", status.message()));
+  if (status.ok() || absl::IsAlreadyExists(status) || absl::IsNotFound(status)) return absl::OkStatus();
+  return Claiming(path, status);
+}
+
+// An owner file of an older build, or of an adopted folder, names no store: from now on it is the holder's.
+absl::Status AddStore(const std::string& path, const Holder& holder) {
+  const absl::StatusOr<FolderOwner> owner = OwnerOf(path);
+  if (!owner.ok()) return owner.status();
+  if (!owner->store_id().empty() || holder.store_id.empty()) return absl::OkStatus();
+  const absl::Status status =
+      WriteOwnerFile(absl::StrCat(path, "/", kOwnerFile), OwnerFor(holder), {.points = "checkpoint.owner_store"});
+  return status.ok() ? status : Claiming(path, status);
 }
 
 // For a folder without an owner: an older Muster wrote its checkpoints, or they were copied there.
 absl::Status CheckWriters(const std::string& path, const std::string& job) {
+  if (IsAdopted(path)) return absl::OkStatus();
   for (const StepName& step : List(path)) {
     const std::optional<std::string> writer = WriterOf(absl::StrCat(path, "/", step.Directory()));
     if (!writer.has_value() || *writer == job) continue;
     const std::string whose = writer->empty() ? "imported checkpoints" : absl::StrCat("checkpoints of job ", *writer);
     return absl::FailedPreconditionError(
-        absl::StrCat("checkpoint.path ", path, " holds ", whose, " (", step.Directory(), "): ", OwnFolderHint()));
+        absl::StrCat("checkpoint.path ", path, " holds ", whose, " (", step.Directory(), "): ", OwnFolderHint(path)));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status BelongsToAnother(const std::string& path, const std::string& owner, const std::string& job) {
-  return absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", path, " belongs to job ", owner, " (", path,
-                                                    "/", kOwnerFile, "), not to ", job.empty() ? "an import" : job,
-                                                    ": ", OwnFolderHint()));
+bool Owns(const FolderOwner& owner, const Holder& holder) {
+  if (owner.job() != holder.job) return false;
+  return owner.store_id().empty() || holder.store_id.empty() || owner.store_id() == holder.store_id;
+}
+
+absl::Status BelongsToAnother(const std::string& path, const FolderOwner& owner, const Holder& holder) {
+  const std::string file = absl::StrCat("(", path, "/", kOwnerFile, ")");
+  if (owner.job() == holder.job) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint.path ", path, " belongs to job ", owner.job(), OfStore(owner.store_id()), " ", file,
+                     ", and this coordinator has store ", Short(holder.store_id),
+                     ": two coordinators must not share a folder. If the other one no longer runs the job, "
+                     "because the folder was moved or restored by hand, ",
+                     AdoptHint(path)));
+  }
+  const bool other_store = !owner.store_id().empty() && !holder.store_id.empty() && owner.store_id() != holder.store_id;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint.path ", path, " belongs to job ", owner.job(), other_store ? OfStore(owner.store_id()) : "", " ",
+      file, ", not to ", holder.job.empty() ? "an import" : holder.job, other_store ? OfStore(holder.store_id) : "",
+      ": ", OwnFolderHint(path)));
+}
+
+absl::Status WriteOwnerFile(const std::string& file, const FolderOwner& owner, const FileOptions& options) {
+  google::protobuf::util::JsonPrintOptions print;
+  print.add_whitespace = true;
+  print.preserve_proto_field_names = true;
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(owner, &json, print).ok()) {
+    return absl::InternalError("the owner of a checkpoint folder cannot be written as JSON");
+  }
+  return WriteDurably(file, json, options);
 }
 
 std::optional<std::string> WriterOf(const std::string& folder) {
-  std::ifstream in(absl::StrCat(folder, "/", kManifestFile), std::ios::binary);
-  const std::string json{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const absl::StatusOr<std::string> json =
+      ReadText(absl::StrCat(folder, "/", kManifestFile), std::numeric_limits<uint64_t>::max());
+  if (!json.ok()) return std::nullopt;
   Manifest manifest;
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
-  if (!google::protobuf::util::JsonStringToMessage(json, &manifest, options).ok()) return std::nullopt;
+  if (!google::protobuf::util::JsonStringToMessage(*json, &manifest, options).ok()) return std::nullopt;
   return manifest.job();
 }
 
-absl::StatusOr<std::string> OwnerOf(const std::string& path) {
-  const std::string file = absl::StrCat(path, "/", kOwnerFile);
+absl::StatusOr<std::optional<FolderOwner>> ReadOwnerFile(const std::string& path, const char* name) {
+  const std::string file = absl::StrCat(path, "/", name);
   const absl::StatusOr<std::string> json = ReadText(file, kMaxOwnerBytes);
-  if (absl::IsNotFound(json.status())) return std::string();
+  if (absl::IsNotFound(json.status())) return std::nullopt;
   FolderOwner owner;
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
@@ -91,14 +148,19 @@ absl::StatusOr<std::string> OwnerOf(const std::string& path) {
     return absl::Status(json.status().code(), absl::StrCat("cannot tell which job checkpoint.path ", path,
                                                            " belongs to: ", json.status().message()));
   }
-  if (google::protobuf::util::JsonStringToMessage(*json, &owner, options).ok() && !owner.job().empty()) {
-    return owner.job();
-  }
+  if (google::protobuf::util::JsonStringToMessage(*json, &owner, options).ok() && !owner.job().empty()) return owner;
   return absl::FailedPreconditionError(absl::StrCat("cannot tell which job checkpoint.path ", path, " belongs to: ",
                                                     file, " names no job; if no job uses the folder, remove the file"));
 }
 
-absl::Status CheckFolder(const std::string& path, const std::string& job) {
+absl::StatusOr<FolderOwner> OwnerOf(const std::string& path) {
+  absl::StatusOr<std::optional<FolderOwner>> owner = ReadOwnerFile(path, kOwnerFile);
+  if (!owner.ok()) return owner.status();
+  return (*std::move(owner)).value_or(FolderOwner());
+}
+
+absl::Status CheckFolder(const std::string& path, const Holder& holder) {
+  if (absl::Status status = CheckConfined(path); !status.ok()) return status;
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) return FileError(error.value(), absl::StrCat("creating checkpoint.path ", path));
@@ -112,32 +174,34 @@ absl::Status CheckFolder(const std::string& path, const std::string& job) {
     return absl::FailedPreconditionError(
         absl::StrCat("checkpoint.path ", path, " is itself a checkpoint: name a folder for this job's checkpoints"));
   }
-  const absl::StatusOr<std::string> owner = OwnerOf(path);
+  const absl::StatusOr<FolderOwner> owner = OwnerOf(path);
   if (!owner.ok()) return owner.status();
-  if (owner->empty()) return CheckWriters(path, job);
-  return *owner == job ? absl::OkStatus() : BelongsToAnother(path, *owner, job);
+  if (owner->job().empty()) return CheckWriters(path, holder.job);
+  return Owns(*owner, holder) ? absl::OkStatus() : BelongsToAnother(path, *owner, holder);
 }
 
-absl::Status Claim(const std::string& path, const std::string& job) {
-  absl::Status status = CheckFolder(path, job);
-  if (status.ok()) status = Hold(path, job);
+absl::Status Claim(const std::string& path, const Holder& holder) {
+  absl::Status status = CheckFolder(path, holder);
+  if (status.ok()) status = Hold(path, holder);
+  if (status.ok()) status = AddStore(path, holder);
   // Also if the owner file was there: the process that wrote it may have died before its own sync.
   return status.ok() ? SyncFolder(path, "checkpoint.owner.sync_folder") : status;
 }
 
-absl::Status Hold(const std::string& path, const std::string& job) {
-  absl::StatusOr<std::string> owner = OwnerOf(path);
-  if (owner.ok() && owner->empty()) {
-    absl::Status status = CheckWriters(path, job);
-    if (!status.ok() || job.empty()) return status;
-    if (status = WriteOwner(path, job); !status.ok()) return status;
+absl::Status Hold(const std::string& path, const Holder& holder) {
+  if (absl::Status status = CheckConfined(path); !status.ok()) return status;
+  absl::StatusOr<FolderOwner> owner = OwnerOf(path);
+  if (owner.ok() && owner->job().empty()) {
+    absl::Status status = CheckWriters(path, holder.job);
+    if (!status.ok() || holder.job.empty()) return status;
+    if (status = WriteOwner(path, holder); !status.ok()) return status;
     owner = OwnerOf(path);
-    if (owner.ok() && owner->empty()) {
-      return absl::UnavailableError(absl::StrCat(path, " was removed while it was claimed for job ", job));
+    if (owner.ok() && owner->job().empty()) {
+      return absl::UnavailableError(absl::StrCat(path, " was removed while it was claimed for job ", holder.job));
     }
   }
   if (!owner.ok()) return owner.status();
-  return *owner == job ? absl::OkStatus() : BelongsToAnother(path, *owner, job);
+  return Owns(*owner, holder) ? absl::OkStatus() : BelongsToAnother(path, *owner, holder);
 }
 
 }  // namespace muster::checkpoint

@@ -7,8 +7,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "checkpoint/adopt.h"
 #include "checkpoint/checkpoint_fixture_test.h"
 #include "common/failpoint.h"
 
@@ -17,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -54,62 +57,62 @@ class OwnerTest : public CheckpointTest {
 };
 
 TEST_F(OwnerTest, TheFirstClaimStaysAndOthersSeeTheOwner) {
-  EXPECT_EQ(OwnerOf(path_).value(), "");
-  ASSERT_TRUE(Claim(path_, "job-1").ok());
-  EXPECT_EQ(OwnerOf(path_).value(), "job-1");
+  EXPECT_EQ(OwnerOf(path_).value().job(), "");
+  ASSERT_TRUE(Claim(path_, {"job-1"}).ok());
+  EXPECT_EQ(OwnerOf(path_).value().job(), "job-1");
   EXPECT_THAT(Slurp(path_ + "/owner.json"), HasSubstr("\"job\": \"job-1\"")) << "users read it too";
   EXPECT_THAT(Names(), IsEmpty()) << "nothing else is left of it";
   // At every start of a generation, whichever rank's.
-  EXPECT_TRUE(Claim(path_, "job-1").ok());
-  EXPECT_TRUE(CheckFolder(path_, "job-1").ok());
-  ExpectRefused(Claim(path_, "job-2"), "job-1");
-  ExpectRefused(CheckFolder(path_, "job-2"), "job-1");
-  EXPECT_EQ(OwnerOf(path_).value(), "job-1");
+  EXPECT_TRUE(Claim(path_, {"job-1"}).ok());
+  EXPECT_TRUE(CheckFolder(path_, {"job-1"}).ok());
+  ExpectRefused(Claim(path_, {"job-2"}), "job-1");
+  ExpectRefused(CheckFolder(path_, {"job-2"}), "job-1");
+  EXPECT_EQ(OwnerOf(path_).value().job(), "job-1");
 }
 
 TEST_F(OwnerTest, AFolderIsMadeAndTriedOut) {
-  EXPECT_TRUE(Claim(path_ + "/new/folder", "job-1").ok());
-  EXPECT_TRUE(CheckFolder(path_ + "/other/folder", "job-1").ok());
-  EXPECT_EQ(OwnerOf(path_ + "/other/folder").value(), "") << "rank 0 alone makes it the job's";
+  EXPECT_TRUE(Claim(path_ + "/new/folder", {"job-1"}).ok());
+  EXPECT_TRUE(CheckFolder(path_ + "/other/folder", {"job-1"}).ok());
+  EXPECT_EQ(OwnerOf(path_ + "/other/folder").value().job(), "") << "rank 0 alone makes it the job's";
   Dump(path_ + "/file", "");
-  EXPECT_THAT(std::string(Claim(path_ + "/file", "job-1").message()), HasSubstr("checkpoint.path"));
+  EXPECT_THAT(std::string(Claim(path_ + "/file", {"job-1"}).message()), HasSubstr("checkpoint.path"));
   ASSERT_TRUE(WriteStep(1).ok());
-  EXPECT_THAT(std::string(Claim(Directory(1), "job-1").message()), HasSubstr("is itself a checkpoint"));
+  EXPECT_THAT(std::string(Claim(Directory(1), {"job-1"}).message()), HasSubstr("is itself a checkpoint"));
 }
 
 // The failure that lost users' work: with a checkpoint.path of two jobs, each removed what the other had published.
 TEST_F(OwnerTest, NoOtherJobWritesRemovesOrCleansUpThere) {
   for (const uint64_t step : {1, 2, 3, 4}) ASSERT_TRUE(WriteAs("job-1", step).ok());
   const StepName under_way{5, 1};
-  ASSERT_TRUE(Begin(path_, "job-1", under_way).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, under_way).ok());
   const std::vector<std::string> before = Names();
   ExpectRefused(WriteAs("job-2", 7), "job-1");
-  ExpectRefused(Begin(path_, "job-2", under_way), "job-1");
-  ExpectRefused(Retain(path_, "job-2", 9, {"step-0000000007-g1"}).status(), "job-1");
-  Abandon(path_, "job-2", under_way);
+  ExpectRefused(Begin(path_, {"job-2"}, under_way), "job-1");
+  ExpectRefused(Retain(path_, {"job-2"}, 9, {"step-0000000007-g1"}).status(), "job-1");
+  Abandon(path_, {"job-2"}, under_way);
   ExpectRefused(WriteAs("", 0), "job-1");
   EXPECT_EQ(Names(), before);
   for (const uint64_t step : {1, 2, 3, 4}) ExpectWhole(step);
   // The owner goes on.
   ASSERT_TRUE(WriteShard(path_, under_way, 0, Parts()).ok());
   ASSERT_TRUE(Finish(path_, MakeManifest(5)).ok());
-  EXPECT_THAT(Retain(path_, "job-1", 1, {"step-0000000005-g1"}).value(),
+  EXPECT_THAT(Retain(path_, {"job-1"}, 1, {"step-0000000005-g1"}).value(),
               ElementsAre("step-0000000004-g1", "step-0000000003-g1", "step-0000000002-g1", "step-0000000001-g1"));
 }
 
 TEST_F(OwnerTest, AFolderThatOlderJobsSharedHasNoOwner) {
   ASSERT_NO_FATAL_FAILURE(MixSteps());
   for (const char* job : {"job-1", "job-2", "job-3"}) {
-    const absl::Status status = Claim(path_, job);
+    const absl::Status status = Claim(path_, {job});
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("holds checkpoints of job job-"));
   }
-  EXPECT_THAT(Retain(path_, "job-1", 1, {"step-0000000020-g1"}).value(), IsEmpty()) << "without an owner";
+  EXPECT_THAT(Retain(path_, {"job-1"}, 1, {"step-0000000020-g1"}).value(), IsEmpty()) << "without an owner";
   // Somebody gave it to job-1 by hand.
   Dump(path_ + "/owner.json", R"({"format": 1, "job": "job-1"})");
   fs::remove(Directory(30) + "/" + kManifestFile);  // does not say whose it is
   ASSERT_TRUE(WriteAs("job-1", 40).ok());
-  EXPECT_THAT(Retain(path_, "job-1", 1, {"step-0000000040-g1"}).value(),
+  EXPECT_THAT(Retain(path_, {"job-1"}, 1, {"step-0000000040-g1"}).value(),
               ElementsAre("step-0000000020-g1", "step-0000000010-g1"));
   EXPECT_THAT(Names(), ElementsAre("step-0000000015-g1", "step-0000000030-g1", "step-0000000040-g1"));
 }
@@ -117,29 +120,29 @@ TEST_F(OwnerTest, AFolderThatOlderJobsSharedHasNoOwner) {
 TEST_F(OwnerTest, OnesOwnOlderFolderIsTakenAnImportedOneIsNot) {
   ASSERT_TRUE(WriteStep(1).ok());
   fs::remove(path_ + "/owner.json");
-  EXPECT_THAT(std::string(Claim(path_, "job-2").message()), HasSubstr("holds checkpoints of job job-1"));
-  EXPECT_TRUE(Claim(path_, "job-1").ok());
+  EXPECT_THAT(std::string(Claim(path_, {"job-2"}).message()), HasSubstr("holds checkpoints of job job-1"));
+  EXPECT_TRUE(Claim(path_, {"job-1"}).ok());
   fs::remove_all(path_);
   ASSERT_TRUE(WriteAs("", 0).ok());
-  EXPECT_EQ(OwnerOf(path_).value(), "") << "an import is no job's";
-  EXPECT_THAT(std::string(Claim(path_, "job-1").message()), HasSubstr("holds imported checkpoints"));
+  EXPECT_EQ(OwnerOf(path_).value().job(), "") << "an import is no job's";
+  EXPECT_THAT(std::string(Claim(path_, {"job-1"}).message()), HasSubstr("holds imported checkpoints"));
 }
 
 TEST_F(OwnerTest, OtherNamesOfAFolderAreTheSameFolder) {
-  ASSERT_TRUE(Claim(path_, "job-1").ok());
+  ASSERT_TRUE(Claim(path_, {"job-1"}).ok());
   const TemporaryFolder elsewhere;
   const std::string alias = elsewhere.path() + "/alias";
   fs::create_directory_symlink(path_, alias);
-  ExpectRefused(Claim(alias, "job-2"), "job-1");
-  ExpectRefused(Claim(path_ + "/../" + fs::path(path_).filename().string(), "job-2"), "job-1");
-  EXPECT_TRUE(Claim(alias, "job-1").ok());
+  ExpectRefused(Claim(alias, {"job-2"}), "job-1");
+  ExpectRefused(Claim(path_ + "/../" + fs::path(path_).filename().string(), {"job-2"}), "job-1");
+  EXPECT_TRUE(Claim(alias, {"job-1"}).ok());
 }
 
 TEST_F(OwnerTest, AnUnreadableOwnerIsNotTakenOver) {
   for (const char* text : {"", "{}", "{\"job\": ", "\xff\xfe"}) {
     Dump(path_ + "/owner.json", text);
     for (const char* job : {"job-1", "job-2"}) {
-      const absl::Status status = Claim(path_, job);
+      const absl::Status status = Claim(path_, {job});
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr("owner.json")) << text;
     }
@@ -147,25 +150,25 @@ TEST_F(OwnerTest, AnUnreadableOwnerIsNotTakenOver) {
   }
   // A newer Muster may know more about an owner.
   Dump(path_ + "/owner.json", R"({"format": 2, "job": "job-1", "coordinator": "x"})");
-  EXPECT_TRUE(Claim(path_, "job-1").ok());
-  ExpectRefused(Claim(path_, "job-2"), "job-1");
+  EXPECT_TRUE(Claim(path_, {"job-1"}).ok());
+  ExpectRefused(Claim(path_, {"job-2"}), "job-1");
 }
 
 // The folder changes hands while a checkpoint is written, by somebody's hand.
 TEST_F(OwnerTest, WhoLostTheFolderPublishesNothingAndLeavesItAlone) {
   ASSERT_TRUE(WriteStep(1).ok());
   const StepName name{2, 1};
-  ASSERT_TRUE(Begin(path_, "job-1", name).ok());
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
   ASSERT_TRUE(WriteShard(path_, name, 0, Parts()).ok());
   Dump(path_ + "/owner.json", R"({"format": 1, "job": "job-2"})");
   ExpectRefused(Finish(path_, MakeManifest(2)).status(), "job-2");
-  Abandon(path_, "job-1", name);
+  Abandon(path_, {"job-1"}, name);
   EXPECT_THAT(Names(), ElementsAre(name.Staging(), "step-0000000001-g1"));
-  ExpectRefused(Retain(path_, "job-1", 2, {}).status(), "job-2");
+  ExpectRefused(Retain(path_, {"job-1"}, 2, {}).status(), "job-2");
   // Whoever removes the folder, or the file, of a job that runs takes nothing from it.
   fs::remove_all(path_);
   ASSERT_TRUE(WriteStep(3).ok());
-  EXPECT_EQ(OwnerOf(path_).value(), "job-1");
+  EXPECT_EQ(OwnerOf(path_).value().job(), "job-1");
 }
 
 TEST_F(OwnerTest, OfManyThreadsThatClaimAtOnceOneWins) {
@@ -175,10 +178,10 @@ TEST_F(OwnerTest, OfManyThreadsThatClaimAtOnceOneWins) {
     std::vector<absl::Status> ends(kJobs);
     std::vector<std::thread> threads;
     for (int i = 0; i < kJobs; ++i) {
-      threads.emplace_back([&, i] { ends[i] = Claim(path, absl::StrCat("job-", i)); });
+      threads.emplace_back([&, i] { ends[i] = Claim(path, {absl::StrCat("job-", i)}); });
     }
     for (std::thread& thread : threads) thread.join();
-    const std::string owner = OwnerOf(path).value();
+    const std::string owner = OwnerOf(path).value().job();
     for (int i = 0; i < kJobs; ++i) {
       if (owner == absl::StrCat("job-", i)) {
         EXPECT_TRUE(ends[i].ok()) << ends[i];
@@ -198,7 +201,7 @@ TEST_F(OwnerTest, OfManyProcessesThatClaimAtOnceOneWins) {
       claimants.push_back(fork());
       if (claimants.back() != 0) continue;
       while (access(go.c_str(), F_OK) != 0) usleep(100);
-      const absl::Status status = Claim(path, absl::StrCat("job-", i));
+      const absl::Status status = Claim(path, {absl::StrCat("job-", i)});
       _exit(status.ok() ? 0 : absl::IsFailedPrecondition(status) ? 1 : 2);
     }
     Dump(go, "");
@@ -210,7 +213,7 @@ TEST_F(OwnerTest, OfManyProcessesThatClaimAtOnceOneWins) {
     }
     EXPECT_EQ(std::count(codes.begin(), codes.end(), 0), 1);
     EXPECT_EQ(std::count(codes.begin(), codes.end(), 1), kJobs - 1);
-    const std::string owner = OwnerOf(path).value();
+    const std::string owner = OwnerOf(path).value().job();
     ASSERT_EQ(owner.size(), 5u);
     EXPECT_EQ(codes[owner[4] - '0'], 0);
   }
@@ -218,7 +221,7 @@ TEST_F(OwnerTest, OfManyProcessesThatClaimAtOnceOneWins) {
 
 TEST_F(OwnerTest, KilledOrFailedInAClaimTheNextOneFindsNothingHalf) {
   ASSERT_TRUE(failpoint::Arm("none=kill").ok());
-  ASSERT_TRUE(Claim(path_ + "/first", "job-1").ok());
+  ASSERT_TRUE(Claim(path_ + "/first", {"job-1"}).ok());
   std::vector<std::string> places;
   for (const auto& [name, count] : failpoint::Passed()) places.push_back(name);
   ASSERT_EQ(places.size(), 6u) << "create, write, sync, rename, and the folder's sync after each";
@@ -226,26 +229,144 @@ TEST_F(OwnerTest, KilledOrFailedInAClaimTheNextOneFindsNothingHalf) {
     SCOPED_TRACE(place);
     const std::string path = absl::StrCat(path_, "/", place);
     ASSERT_TRUE(failpoint::Arm(place + "=ENOSPC").ok());
-    EXPECT_EQ(Claim(path, "job-1").code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(Claim(path, {"job-1"}).code(), absl::StatusCode::kResourceExhausted);
     ASSERT_TRUE(failpoint::Arm("").ok());
     const bool linked = place == "checkpoint.owner.folder" || place == "checkpoint.owner.sync_folder";
-    EXPECT_EQ(OwnerOf(path).value(), linked ? "job-1" : "");
+    EXPECT_EQ(OwnerOf(path).value().job(), linked ? "job-1" : "");
     fs::remove_all(path);
 
     const pid_t child = fork();
     if (child == 0) {
       if (!failpoint::Arm(place + "=kill").ok()) _exit(1);
-      _exit(Claim(path, "job-1").ok() ? 2 : 3);
+      _exit(Claim(path, {"job-1"}).ok() ? 2 : 3);
     }
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status));
     const std::string next = linked ? "job-1" : "job-2";
-    ASSERT_TRUE(Claim(path, next).ok());
-    EXPECT_EQ(OwnerOf(path).value(), next);
+    ASSERT_TRUE(Claim(path, {next}).ok());
+    EXPECT_EQ(OwnerOf(path).value().job(), next);
     // What the killed one left goes with the first retention.
-    ASSERT_TRUE(Retain(path, next, 1, {}).ok());
+    ASSERT_TRUE(Retain(path, {next}, 1, {}).ok());
     for (const auto& entry : fs::directory_iterator(path)) EXPECT_EQ(entry.path().filename(), kOwnerFile);
+  }
+}
+
+// Two coordinators whose stores know a job of the same id: a copy of a store that was given another id, for example.
+TEST_F(OwnerTest, AnotherStoresJobOfTheSameIdIsRefused) {
+  const Holder here{"job-1", "aaaaaaaa11111111"}, there{"job-1", "bbbbbbbb22222222"};
+  ASSERT_TRUE(Claim(path_, here).ok());
+  EXPECT_THAT(Slurp(path_ + "/owner.json"), HasSubstr("\"store_id\": \"aaaaaaaa11111111\""));
+  ASSERT_TRUE(Begin(path_, here, {1, 1}).ok());
+  ASSERT_TRUE(WriteShard(path_, {1, 1}, 0, Parts()).ok());
+  const absl::Status refused = Claim(path_, there);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("belongs to job job-1 of store aaaaaaaa "), HasSubstr("has store bbbbbbbb"),
+                    HasSubstr("muster checkpoint adopt " + std::string(path_)), Not(HasSubstr("11111111"))));
+  EXPECT_EQ(CheckFolder(path_, there), refused);
+  EXPECT_EQ(Begin(path_, there, {2, 1}), refused);
+  EXPECT_EQ(Finish(path_, MakeManifest(1), there.store_id).status(), refused);
+  EXPECT_EQ(Retain(path_, there, 9, {}).status(), refused);
+  Abandon(path_, there, {1, 1});
+  EXPECT_THAT(Names(), ElementsAre(StepName{1, 1}.Staging()));
+  EXPECT_TRUE(Claim(path_, here).ok());
+  EXPECT_TRUE(Claim(path_, {"job-1"}).ok()) << "of a coordinator of an older build";
+  EXPECT_THAT(std::string(Claim(path_, {"job-2", "bbbbbbbb22222222"}).message()),
+              AllOf(HasSubstr("belongs to job job-1 of store aaaaaaaa "), HasSubstr("not to job-2 of store bbbbbbbb")));
+}
+
+TEST_F(OwnerTest, AnOlderBuildsFolderIsItsJobsInWhicheverStoreFirst) {
+  const std::string older = R"({"format": 1, "job": "job-1", "written_by": "muster 0.1.0"})";
+  Dump(path_ + "/owner.json", older);
+  EXPECT_TRUE(CheckFolder(path_, {"job-1", "a"}).ok());
+  EXPECT_TRUE(Begin(path_, {"job-1", "a"}, {1, 1}).ok());
+  EXPECT_TRUE(Claim(path_, {"job-1"}).ok());
+  EXPECT_EQ(Slurp(path_ + "/owner.json"), older) << "nothing to add";
+  ASSERT_TRUE(Claim(path_, {"job-1", "a"}).ok());
+  EXPECT_EQ(OwnerOf(path_).value().store_id(), "a");
+  EXPECT_FALSE(Claim(path_, {"job-1", "b"}).ok());
+  ExpectRefused(Claim(path_, {"job-2", "a"}), "job-1");
+}
+
+TEST_F(OwnerTest, AnAdoptedFolderIsTheNextJobsOrTheNamedOnes) {
+  ASSERT_TRUE(Claim(path_, {"job-1", "a"}).ok());
+  EXPECT_EQ(LookForAdoption(path_).status().code(), absl::StatusCode::kNotFound) << "no checkpoint";
+  EXPECT_EQ(LookForAdoption(path_ + "/none").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(WriteAs("job-1", 10).ok());
+  ASSERT_TRUE(WriteAs("job-1", 20).ok());
+  EXPECT_FALSE(IsAdopted(path_));
+  absl::StatusOr<Adoptable> found = LookForAdoption(path_);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->owner.job() + " " + found->owner.store_id(), "job-1 a");
+  EXPECT_EQ(found->newest, "step-0000000020-g1");
+  EXPECT_EQ(found->writer, "job-1");
+
+  ASSERT_TRUE(Adopt(path_, *found, "").ok());
+  EXPECT_TRUE(IsAdopted(path_));
+  EXPECT_EQ(OwnerOf(path_).value().job(), "");
+  EXPECT_EQ(Adopt(path_, *found, "job-3").code(), absl::StatusCode::kAborted) << "no longer as it was seen";
+  ASSERT_TRUE(Claim(path_, {"job-2", "b"}).ok());
+  ExpectRefused(Claim(path_, {"job-3", "b"}), "job-2");
+  ExpectRefused(WriteAs("job-1", 30), "job-2");
+  // The former owner's checkpoints are not the new one's to remove.
+  ASSERT_TRUE(WriteAs("job-2", 30).ok());
+  EXPECT_THAT(Retain(path_, {"job-2", "b"}, 2, {"step-0000000030-g1"}).value(), IsEmpty());
+
+  found = LookForAdoption(path_);
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->owner.job() + " " + found->owner.store_id() + " " + found->writer, "job-2 b job-2");
+  ASSERT_TRUE(Adopt(path_, *found, "job-1").ok());
+  ExpectRefused(Claim(path_, {"job-2", "b"}), "job-1");
+  ASSERT_TRUE(Claim(path_, {"job-1", "c"}).ok());
+  EXPECT_EQ(OwnerOf(path_).value().store_id(), "c");
+
+  // What is damaged stands in the way of what the new job writes.
+  fs::resize_file(Directory(30) + "/" + kManifestFile, 10);
+  EXPECT_THAT(std::string(LookForAdoption(path_).status().message()), HasSubstr("move step-0000000030-g1 out of"));
+  fs::remove(path_ + "/owner.json");
+  fs::remove(path_ + "/owner.json.previous");
+  EXPECT_THAT(std::string(LookForAdoption(path_).status().message()), HasSubstr("belongs to no job"));
+}
+
+TEST_F(OwnerTest, KilledOrFailedInAnAdoptionItCanBeRepeated) {
+  const auto make = [&](const std::string& path) { ASSERT_TRUE(Write(path, MakeManifest(10), Parts()).ok()); };
+  for (const std::string job : {"", "job-2"}) {
+    ASSERT_TRUE(failpoint::Arm("none=kill").ok());
+    const std::string first = absl::StrCat(path_, "/first", job);
+    make(first);
+    const size_t before = failpoint::Passed().size();
+    ASSERT_TRUE(Adopt(first, LookForAdoption(first).value(), job).ok());
+    std::vector<std::string> places;
+    for (const auto& [name, count] : failpoint::Passed()) {
+      if (absl::StrContains(name, "adopt")) places.push_back(name);
+    }
+    ASSERT_GE(failpoint::Passed().size(), before + 7);
+    for (const std::string& place : places) {
+      SCOPED_TRACE(absl::StrCat(place, " ", job));
+      const std::string path = absl::StrCat(path_, "/", place, job);
+      ASSERT_TRUE(failpoint::Arm("").ok());
+      make(path);
+      const pid_t child = fork();
+      if (child == 0) {
+        const Adoptable found = LookForAdoption(path).value();
+        if (!failpoint::Arm(place + "=kill").ok()) _exit(1);
+        _exit(Adopt(path, found, job).ok() ? 2 : 3);
+      }
+      int status = 0;
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      if (!WIFSIGNALED(status)) continue;  // of the other way to adopt
+      EXPECT_THAT(OwnerOf(path).value().job(), AnyOf("job-1", job));
+      const absl::StatusOr<Adoptable> again = LookForAdoption(path);
+      ASSERT_TRUE(again.ok()) << again.status();
+      EXPECT_THAT(again->owner.job(), AnyOf("job-1", job));
+      ASSERT_TRUE(Adopt(path, *again, job).ok());
+      ASSERT_TRUE(Claim(path, {"job-2", "b"}).ok());
+      ASSERT_TRUE(Retain(path, {"job-2", "b"}, 1, {}).ok());
+      size_t left = 0;
+      for (const auto& entry : fs::directory_iterator(path)) left += entry.path().filename().string()[0] == '.';
+      EXPECT_EQ(left, 0u) << "temporaries";
+    }
   }
 }
 

@@ -17,6 +17,7 @@
 #include "checkpoint/folder_owner.h"
 #include "checkpoint/shard_reader.h"
 #include "common/failpoint.h"
+#include "common/file/beneath.h"
 #include "common/file/durable_file.h"
 #include "common/file_error.h"
 #include "common/version.h"
@@ -99,12 +100,13 @@ bool ParseSum(absl::string_view text, ShardFile& shard) {
 
 }  // namespace
 
-absl::Status Begin(const std::string& path, const std::string& job, const StepName& name) {
+absl::Status Begin(const std::string& path, const Holder& holder, const StepName& name) {
   const std::string final_path = absl::StrCat(path, "/", name.Directory());
+  if (absl::Status status = CheckConfined(path); !status.ok()) return status;
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return FileError(error.value(), absl::StrCat("creating the checkpoint folder ", path));
-  if (absl::Status status = Hold(path, job); !status.ok()) return status;
+  if (absl::Status status = Hold(path, holder); !status.ok()) return status;
   if (fs::exists(fs::symlink_status(final_path, error))) {
     return absl::AlreadyExistsError(absl::StrCat(final_path, " exists already: does another job use ", path, "?"));
   }
@@ -179,7 +181,7 @@ absl::StatusOr<ShardFile> FindShard(const std::string& path, const StepName& nam
 
 }  // namespace
 
-absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest) {
+absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest, const std::string& store_id) {
   Written written{.name = {manifest.step(), manifest.generation()}};
   manifest.clear_shards();
   for (uint32_t shard = 0; shard < Files(manifest); ++shard) {
@@ -205,7 +207,7 @@ absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest) {
     status = WriteInPlace(absl::StrCat(staging, "/", kManifestFile), json, {.points = "checkpoint.manifest"});
   }
   if (status.ok()) status = SyncFolder(staging, "checkpoint.staging.sync");
-  if (status.ok()) status = Hold(path, manifest.job());
+  if (status.ok()) status = Hold(path, {manifest.job(), store_id});
   if (status.ok()) status = Rename(staging, absl::StrCat(path, "/", written.name.Directory()), "checkpoint.rename");
   if (status.ok()) status = SyncFolder(path, "checkpoint.path.sync");
   if (!status.ok()) return status;
@@ -213,23 +215,24 @@ absl::StatusOr<Written> Finish(const std::string& path, Manifest manifest) {
   return written;
 }
 
-void Abandon(const std::string& path, const std::string& job, const StepName& name) {
-  const absl::StatusOr<std::string> owner = OwnerOf(path);
-  if (!owner.ok() || *owner != job) return;
+void Abandon(const std::string& path, const Holder& holder, const StepName& name) {
+  const absl::StatusOr<FolderOwner> owner = OwnerOf(path);
+  // An import has no owner file.
+  if (!owner.ok() || !Owns(*owner, holder)) return;
   std::error_code ignored;
   fs::remove_all(absl::StrCat(path, "/", name.Staging()), ignored);
 }
 
 absl::StatusOr<Written> Write(const std::string& path, Manifest manifest, absl::Span<const TensorRun> runs) {
   const StepName name{manifest.step(), manifest.generation()};
-  const std::string job = manifest.job();
-  if (absl::Status status = Begin(path, job, name); !status.ok()) return status;
+  const Holder holder{manifest.job()};
+  if (absl::Status status = Begin(path, holder, name); !status.ok()) return status;
   const auto write = [&]() -> absl::StatusOr<Written> {
     const absl::StatusOr<ShardFile> shard = WriteShard(path, name, 0, runs);
     return shard.ok() ? Finish(path, std::move(manifest)) : shard.status();
   };
   absl::StatusOr<Written> written = write();
-  if (!written.ok()) Abandon(path, job, name);
+  if (!written.ok()) Abandon(path, holder, name);
   return written;
 }
 

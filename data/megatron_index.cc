@@ -1,5 +1,8 @@
 #include "data/megatron_index.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -8,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/file/beneath.h"
 
 namespace muster::data {
 namespace {
@@ -15,6 +19,19 @@ namespace {
 constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 constexpr uint64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
 constexpr uint64_t kBatch = 1 << 16;  // sequences per read
+
+// Not open if the file cannot be read, or may not be.
+std::ifstream OpenIndexFile(const std::string& path) {
+  std::ifstream file;
+  const absl::StatusOr<int> fd = OpenConfined(FileUse::kData, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (!fd.ok()) {
+    file.setstate(std::ios::failbit);
+    return file;
+  }
+  file.open(absl::StrCat("/proc/self/fd/", *fd), std::ios::binary);
+  close(*fd);
+  return file;
+}
 
 // Megatron's DType codes; 0: holds no token ids.
 uint32_t WidthOf(uint8_t code) {
@@ -73,7 +90,7 @@ absl::Status CheckSequences(std::ifstream& file, const std::string& path, Megatr
 }  // namespace
 
 bool LooksLikeMegatronIndex(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = OpenIndexFile(path);
   char head[7] = {};
   return file.read(head, sizeof head) && std::string_view(head, sizeof head) == kMagic.substr(0, 7);
 }
@@ -82,7 +99,7 @@ absl::StatusOr<MegatronIndex> ReadMegatronIndex(const std::string& path) {
   const auto wrong = [&](auto... what) { return absl::InvalidArgumentError(absl::StrCat(path, what...)); };
   std::error_code error;
   MegatronIndex index{.bytes = std::filesystem::file_size(path, error)};
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = OpenIndexFile(path);
   std::vector<char> head(kHeaderBytes);
   if (error || !file) return absl::NotFoundError(absl::StrCat(path, " cannot be read"));
   if (index.bytes < kHeaderBytes || !ReadAt(file, 0, head)) {

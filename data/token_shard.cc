@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/file/beneath.h"
 #include "common/file_error.h"
 #include "data/megatron_index.h"
 
@@ -135,16 +136,16 @@ absl::StatusOr<TokenShard> TokenShard::Open(const std::string& path) {
                         LooksLikeMegatronIndex(index);
   const std::string data = megatron ? stem + ".bin" : path;
   // O_NONBLOCK: a pipe is refused below instead of blocking here.
-  const int descriptor = open(data.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0 && errno == ENOENT) {
+  const absl::StatusOr<int> opened = OpenConfined(FileUse::kData, data, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (absl::IsNotFound(opened.status())) {
     return absl::NotFoundError(
         megatron ? absl::StrCat(data, ": no such file, but ", index, " is Megatron's index of it")
                  : absl::StrCat(data, ": no such file on this machine (paths are those of the worker)"));
   }
-  if (descriptor < 0) return FileError(errno, data);
-  TokenShard shard(data, descriptor);
+  if (!opened.ok()) return opened.status();
+  TokenShard shard(data, *opened);
   struct stat found;
-  if (fstat(descriptor, &found) != 0) return FileError(errno, data);
+  if (fstat(*opened, &found) != 0) return FileError(errno, data);
   if (!S_ISREG(found.st_mode)) return Wrong(data, " is no regular file");
   shard.bytes_ = found.st_size;
   const absl::Status status = megatron ? shard.OpenIndex(index) : shard.Recognise(found.st_size);

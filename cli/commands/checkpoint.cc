@@ -59,13 +59,15 @@ void RegisterImport(CLI::App& app, Invocation& invocation) {
 }  // namespace
 
 void RegisterCheckpoint(CLI::App& app, Invocation& invocation) {
-  CLI::App* group = AddCommand(app, "checkpoint", kGroupData, "Write, list, verify, export and import checkpoints",
-                               "muster checkpoint now @last\nmuster checkpoint ls @last");
+  CLI::App* group =
+      AddCommand(app, "checkpoint", kGroupData, "Write, list, verify, export, import and adopt checkpoints",
+                 "muster checkpoint now @last\nmuster checkpoint ls @last");
   group->require_subcommand(1);
   RegisterNow(*group, invocation);
   RegisterCheckpointFiles(*group, invocation);
   RegisterCheckpointExport(*group, invocation);
   RegisterImport(*group, invocation);
+  RegisterCheckpointAdopt(*group, invocation);
 }
 
 }  // namespace muster::cli

@@ -10,7 +10,8 @@ void RegisterBackup(CLI::App& app, Invocation& invocation);
 void RegisterBench(CLI::App& app, Invocation& invocation);
 void RegisterCancel(CLI::App& app, Invocation& invocation);
 void RegisterCheckpoint(CLI::App& app, Invocation& invocation);
-void RegisterCheckpointExport(CLI::App& app, Invocation& invocation);  // in the group checkpoint
+void RegisterCheckpointAdopt(CLI::App& app, Invocation& invocation);   // in the group checkpoint
+void RegisterCheckpointExport(CLI::App& app, Invocation& invocation);  // likewise
 void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation);   // likewise
 void RegisterCompletion(CLI::App& app, Invocation& invocation);
 void RegisterCoordinator(CLI::App& app, Invocation& invocation);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/failpoint.h"
+#include "common/file/beneath.h"
 #include "common/file_error.h"
 
 namespace muster {
@@ -101,8 +102,12 @@ int DurableFile::Hit(std::string_view step) const { return failpoint::Hit(points
 
 absl::Status DurableFile::Open(const std::string& path, const FileOptions& options) {
   const unsigned mode = options.mode.value_or(kDefaultMode);
-  descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
-  if (descriptor_ < 0) return FileError(errno, absl::StrCat("creating ", path));
+  const absl::StatusOr<int> opened =
+      OpenConfined(FileUse::kWrite, path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+  if (!opened.ok()) {
+    return absl::Status(opened.status().code(), absl::StrCat("creating ", opened.status().message()));
+  }
+  descriptor_ = *opened;
   return absl::OkStatus();
 }
 

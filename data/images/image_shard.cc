@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/file/beneath.h"
 #include "common/file/read_file.h"
 #include "common/file_error.h"
 
@@ -79,14 +80,14 @@ ImageShard::~ImageShard() {
 
 absl::StatusOr<ImageShard> ImageShard::Open(const std::string& path) {
   // O_NONBLOCK: a pipe is refused below instead of blocking here.
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0 && errno == ENOENT) {
+  const absl::StatusOr<int> opened = OpenConfined(FileUse::kData, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (absl::IsNotFound(opened.status())) {
     return absl::NotFoundError(absl::StrCat(path, ": no such file on this machine (paths are those of the worker)"));
   }
-  if (descriptor < 0) return FileError(errno, path);
-  ImageShard shard(path, descriptor);
+  if (!opened.ok()) return opened.status();
+  ImageShard shard(path, *opened);
   struct stat found;
-  if (fstat(descriptor, &found) != 0) return FileError(errno, path);
+  if (fstat(*opened, &found) != 0) return FileError(errno, path);
   if (!S_ISREG(found.st_mode)) return WrongImages(path, " is no regular file");
   shard.bytes_ = found.st_size;
   if (absl::Status status = shard.Recognize(); !status.ok()) return status;
@@ -97,9 +98,12 @@ absl::Status ImageShard::Recognize() {
   if (bytes_ == 0)
     return WrongImages(path_, " is empty: was its download or `muster data prepare-images` interrupted?");
   const std::string sidecar = SidecarPath(path_);
-  const absl::StatusOr<std::string> json = ReadWhole(sidecar, kMostSidecarBytes);
-  if (absl::IsNotFound(json.status())) return RecognizeCifar();
-  if (!json.ok()) return json.status();
+  const absl::StatusOr<int> opened = OpenConfined(FileUse::kData, sidecar, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (absl::IsNotFound(opened.status())) return RecognizeCifar();
+  if (!opened.ok()) return opened.status();
+  const absl::StatusOr<std::string> json = ReadWhole(absl::StrCat("/proc/self/fd/", *opened), kMostSidecarBytes);
+  close(*opened);
+  if (!json.ok()) return absl::Status(json.status().code(), absl::StrCat(sidecar, ": ", json.status().message()));
   absl::StatusOr<ImageSidecar> shape = ParseImageSidecar(sidecar, *json);
   if (!shape.ok()) return shape.status();
   shape_ = *std::move(shape);

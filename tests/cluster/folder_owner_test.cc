@@ -168,5 +168,80 @@ TEST_F(FolderOwnerTest, ADeletedJobsFolderIsTakenOverOnlyByHand) {
   EXPECT_EQ(Exported(path + "-old"), weights);
 }
 
+// The coordinator's state is lost, the checkpoints are not.
+TEST_F(FolderOwnerTest, AFolderOfALostStoreIsAdoptedAndTheNextJobGoesOn) {
+  const std::string path = cluster_.CheckpointPath("long");
+  const JobOptions options{.name = "long", .steps = 1'000'000, .checkpoint_every = 20};
+  const std::string lost = cluster_.Submit(options);
+  ASSERT_TRUE(cluster_.WaitForStep(lost, 50));
+  const auto adopt = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"checkpoint", "adopt", path});
+    return cluster_.Muster(more);
+  };
+  // Whether the job resumed from the newest checkpoint of a folder, and got further.
+  const auto goes_on = [&](const std::string& job, const std::string& folder, const json& from) {
+    if (!cluster_.WaitForStep(job, from["step"].get<uint64_t>() + 30)) return false;
+    const std::string name = fs::path(from["directory"].get<std::string>()).filename();
+    return absl::StrContains(cluster_.Muster({"logs", job}).out, "resuming from its folder") &&
+           absl::StrContains(cluster_.Muster({"logs", job}).out, absl::StrCat("checkpoint=", folder, "/", name));
+  };
+  const auto owner = [&] { return json::parse(std::ifstream(path + "/owner.json")); };
+  const Ran running = adopt({"-y"});
+  EXPECT_EQ(running.exit_code, 2);
+  EXPECT_TRUE(absl::StrContains(running.err, absl::StrCat(lost, ", which owns the folder, is running"))) << running.err;
+  ASSERT_EQ(cluster_.StopWorker(0), 0);
+  cluster_.KillCoordinator();
+  const std::string store = owner()["store_id"];
+  cluster_.coordinator_state = cluster_.folder() + "/new-state";
+  cluster_.StartCoordinator();
+  cluster_.StartWorker(0, 1);
+
+  const Ran refused_job = cluster_.Muster({"submit", "-d", "-o", "name", cluster_.WriteJob(options)});
+  ASSERT_EQ(refused_job.exit_code, 0) << refused_job.err;
+  const std::string refused(absl::StripAsciiWhitespace(refused_job.out));
+  ASSERT_TRUE(cluster_.WaitForState(refused, "failed"));
+  const std::string said = cluster_.Muster({"describe", refused}).out;
+  EXPECT_TRUE(absl::StrContains(said, absl::StrCat("belongs to job ", lost, " of store ", store.substr(0, 8)))) << said;
+  EXPECT_TRUE(absl::StrContains(said, absl::StrCat("not to ", refused, " of store "))) << said;
+  EXPECT_TRUE(absl::StrContains(said, "muster checkpoint adopt " + path)) << said;
+  ASSERT_EQ(cluster_.Muster({"delete", refused}).exit_code, 0);
+
+  const json newest = cluster_.MusterJson({"checkpoint", "ls", path})[0];
+  const Ran asked = adopt({});
+  EXPECT_EQ(asked.exit_code, 2) << "no terminal to ask";
+  EXPECT_TRUE(absl::StrContains(asked.err, absl::StrCat("owner: job ", lost, " of store ", store.substr(0, 8),
+                                                        " -> the next job that uses the folder")))
+      << asked.err;
+  EXPECT_TRUE(absl::StrContains(asked.err, "add -y")) << asked.err;
+  EXPECT_EQ(owner()["job"], lost) << "nothing has changed";
+  const Ran adopted = adopt({"-y"});
+  ASSERT_EQ(adopted.exit_code, 0) << adopted.err;
+  const std::string next = cluster_.Submit(options);
+  EXPECT_TRUE(goes_on(next, path, newest)) << cluster_.Muster({"logs", next}).out;
+  EXPECT_EQ(owner()["job"], next);
+  EXPECT_NE(owner()["store_id"], store);
+
+  // To a job by its name, which has not started: on the way the folder was moved.
+  ASSERT_EQ(cluster_.Muster({"cancel", "-y", next}).exit_code, 0);
+  ASSERT_TRUE(cluster_.WaitForState(next, "cancelled"));
+  const std::string moved = cluster_.CheckpointPath("moved");
+  fs::rename(path, moved);
+  const json of_moved = cluster_.MusterJson({"checkpoint", "ls", moved})[0];
+  EXPECT_EQ(cluster_.Muster({"checkpoint", "adopt", moved, "-y", "--job", next}).exit_code, 2) << "it has ended";
+  ASSERT_EQ(cluster_.StopWorker(0), 0);
+  const std::string named = cluster_.Submit({.name = "moved", .steps = 1'000'000, .checkpoint_every = 20});
+  const Ran by_name = cluster_.Muster({"checkpoint", "adopt", moved, "--yes", "--job", "@last"});
+  ASSERT_EQ(by_name.exit_code, 0) << by_name.err;
+  EXPECT_TRUE(absl::StrContains(by_name.err, absl::StrCat("-> job ", named))) << by_name.err;
+  EXPECT_FALSE(absl::StrContains(by_name.err, "note:")) << by_name.err;
+  cluster_.StartWorker(0, 1);
+  EXPECT_TRUE(goes_on(named, moved, of_moved)) << cluster_.Muster({"logs", named}).out;
+  EXPECT_EQ(cluster_.Generation(named), 1u);
+
+  const Ran nothing = cluster_.Muster({"checkpoint", "adopt", cluster_.folder(), "-y"});
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_TRUE(absl::StrContains(nothing.err, "holds no checkpoints")) << nothing.err;
+}
+
 }  // namespace
 }  // namespace muster::cluster

@@ -35,6 +35,8 @@ Agent::Agent(AgentOptions options, Node node, EventLoop* loop)
   start_context_.variables = options_.variables;
   start_context_.interface = options_.interface;
   start_context_.plugin_roots = options_.plugin_roots;
+  start_context_.data_roots = options_.data_roots;
+  start_context_.checkpoint_roots = options_.checkpoint_roots;
   start_context_.mkl_code_path = MklCodePath(FindInstructions());
   for (char** variable = environ; *variable != nullptr; ++variable) start_context_.inherited.emplace_back(*variable);
 }
@@ -160,6 +162,7 @@ Assignment Agent::AssignmentOf(const DesiredRank& desired) const {
   *assignment.mutable_key() = desired.key();
   assignment.set_cores(CoresOf(assignment, start_context_.slots));
   assignment.set_host(options_.host);
+  assignment.set_store_id(store_id_);
   return assignment;
 }
 

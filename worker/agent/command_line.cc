@@ -1,6 +1,7 @@
 #include "worker/agent/command_line.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -68,6 +69,10 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
                 "--rank",        absl::StrCat(id.rank)};
   if (!context.plugin_roots.empty() && assignment.spec().train().model().has_custom()) {
     start.argv.insert(start.argv.end(), {"--plugin_roots", absl::StrJoin(context.plugin_roots, ",")});
+  }
+  for (const auto& [flag, roots] :
+       {std::pair("--data_roots", &context.data_roots), {"--checkpoint_roots", &context.checkpoint_roots}}) {
+    if (!roots->empty()) start.argv.insert(start.argv.end(), {flag, absl::StrJoin(*roots, ",")});
   }
   start.working_directory = dir.path();
   start.slots.emplace(assignment.slots().begin(), assignment.slots().end());

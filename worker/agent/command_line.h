@@ -19,9 +19,10 @@ struct StartContext {
   std::vector<Slot> slots;
   absl::Duration orphan_grace = absl::Minutes(30);
   absl::Duration kill_grace = absl::Seconds(10);
-  std::vector<std::string> inherited;            // this process's environment, "NAME=value"
-  std::map<std::string, std::string> variables;  // --env, by name
-  std::vector<std::string> plugin_roots;         // folders of libraries that a job may load
+  std::vector<std::string> inherited;                     // this process's environment, "NAME=value"
+  std::map<std::string, std::string> variables;           // --env, by name
+  std::vector<std::string> plugin_roots;                  // folders of libraries that a job may load
+  std::vector<std::string> data_roots, checkpoint_roots;  // folders below which its other files lie; none: anywhere
   std::string interface;               // network interface on which other nodes reach this one; empty: unknown
   std::string mkl_code_path = "AVX2";  // MklCodePath of this CPU
 };

@@ -1,43 +1,53 @@
 #include "worker/agent/job_paths.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "common/file/beneath.h"
 
 namespace muster::agent {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string Real(const std::string& path) {
-  std::error_code error;
-  const fs::path real = fs::weakly_canonical(path, error);
-  return error ? fs::path(path).lexically_normal().string() : real.string();
-}
-
-bool IsWithin(const std::string& path, const std::string& folder) {
-  const auto [at, end] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
-  return at == folder.end() && (end == path.end() || *end == '/' || folder == "/");
+// The folder of a daemon that `real` is, or is below; empty: none. Every daemon locks its folders (common/file/lock.h),
+// and keeps one of these beside the lock.
+std::string FolderOfDaemon(const std::string& real) {
+  const auto has = [](const fs::path& folder, const char* name) {
+    std::error_code error;
+    return fs::exists(fs::symlink_status(folder / name, error));
+  };
+  for (fs::path folder = real; folder.has_relative_path(); folder = folder.parent_path()) {
+    if (!has(folder, "lock")) continue;
+    for (const char* name : {"node_id", "trainer.sock", "state.db", "trust"}) {
+      if (has(folder, name)) return folder;
+    }
+  }
+  return "";
 }
 
 absl::Status CheckOne(const char* field, const std::string& path, const std::vector<std::string>& roots,
                       const char* flag, const std::vector<std::string>& own) {
   if (path.empty()) return absl::OkStatus();
-  const std::string real = Real(path);
+  const std::string real = RealPath(path);
   const std::string what = real == path ? path : absl::StrCat(path, " (", real, ")");
   for (const std::string& folder : own) {
     // Nor a folder around one of them: what is written there may replace it.
-    if (!IsWithin(real, Real(folder)) && !IsWithin(Real(folder), real)) continue;
+    if (!IsWithin(real, RealPath(folder)) && !IsWithin(RealPath(folder), real)) continue;
     return absl::PermissionDeniedError(
         absl::StrCat(field, ": ", what, " is, or holds, a folder of the worker daemon itself (", folder, ")"));
   }
-  const auto holds = [&](const std::string& root) { return IsWithin(real, Real(root)); };
-  if (roots.empty() || std::any_of(roots.begin(), roots.end(), holds)) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(field, ": ", what, " is not below ", absl::StrJoin(roots, " or "),
-                                                  ", as this worker requires (", flag, ")"));
+  if (const std::string daemon = FolderOfDaemon(real); !daemon.empty()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(field, ": ", what, " lies in the folder of another daemon, ", daemon));
+  }
+  if (roots.empty()) return absl::OkStatus();
+  const absl::Status status = CheckBeneath(roots, path);
+  if (!absl::IsPermissionDenied(status)) return status;
+  return absl::PermissionDeniedError(
+      absl::StrCat(field, ": ", status.message(), ", as this worker requires (", flag, ")"));
 }
 
 }  // namespace
@@ -59,6 +69,20 @@ absl::Status CheckPaths(const Train& train, const PathRules& rules) {
   status.Update(checkpoints("checkpoint.resume_from", train.checkpoint().resume_from()));
   status.Update(checkpoints("offload.to", train.offload().to()));
   return status;
+}
+
+absl::Status CheckRules(const PathRules& rules) {
+  for (const auto& [flag, roots] :
+       {std::pair("--data_roots", &rules.data_roots), {"--checkpoint_roots", &rules.checkpoint_roots}}) {
+    for (const std::string& root : *roots) {
+      for (const std::string& own : rules.own) {
+        if (!IsWithin(RealPath(own), RealPath(root))) continue;
+        return absl::InvalidArgumentError(absl::StrCat(flag, ": ", root, " holds a folder of this daemon, ", own,
+                                                       ", where no job may be: name folders beside it"));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace muster::agent

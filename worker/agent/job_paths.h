@@ -16,8 +16,13 @@ struct PathRules {
   std::vector<std::string> own;
 };
 
-// Follows symbolic links, of folders that are there; of what is not there yet the name counts. PermissionDenied: a path
-// of the job lies outside; the message names the field, the path that it stands for, and the flag.
+// Follows symbolic links that stay below a root. What exists of a path is opened there (common/file/beneath.h), so that
+// links that change meanwhile do not count. The trainer, which gets the same roots, opens its files likewise.
+// PermissionDenied: a path of the job lies outside, or in a folder of a daemon of Muster, also another one's on this
+// machine, known by its lock; the message names the field, the path that it stands for, and the flag.
 absl::Status CheckPaths(const Train& train, const PathRules& rules);
+
+// InvalidArgument: a folder of the daemon lies below a root, so that a job could be led there by a link.
+absl::Status CheckRules(const PathRules& rules);
 
 }  // namespace muster::agent

@@ -67,5 +67,48 @@ TEST_F(JobPaths, TheDaemonsOwnFoldersAreForNoJob) {
   EXPECT_EQ(Checkpoint(At("states")), "");
 }
 
+TEST_F(JobPaths, NoWayLeadsOutOfARoot) {
+  fs::create_directories(At("runs/mine"));
+  fs::create_symlink("mine", At("runs/stays"));
+  fs::create_symlink(At("runs/mine"), At("runs/absolute"));
+  EXPECT_EQ(Checkpoint(At("runs/stays/a")), "");
+  EXPECT_EQ(Checkpoint(At("runs/absolute/a")), "");
+  fs::create_symlink("../elsewhere", At("runs/leaves"));
+  fs::create_symlink("/proc/self/root/tmp", At("runs/magic"));
+  fs::create_symlink(At("elsewhere/later"), At("runs/later"));
+  EXPECT_THAT(Checkpoint(At("runs/leaves/a")), HasSubstr("is not below"));
+  EXPECT_THAT(Checkpoint(At("runs/magic/a")), HasSubstr("(--checkpoint_roots)"));
+  EXPECT_THAT(Checkpoint(At("runs/later/a")), HasSubstr("is a symbolic link to something that is not there"));
+  EXPECT_THAT(Checkpoint(At("runs/new/../../elsewhere/a")), HasSubstr("is not below"));
+}
+
+TEST_F(JobPaths, NoRootHoldsADaemonsFolder) {
+  EXPECT_TRUE(CheckRules(rules_).ok());
+  rules_.own.push_back(At("runs/state"));
+  EXPECT_THAT(std::string(CheckRules(rules_).message()),
+              HasSubstr("--checkpoint_roots: " + At("runs") + " holds a folder of this daemon, " + At("runs/state")));
+  fs::create_directory_symlink(At("state"), At("alias"));
+  rules_ = {.data_roots = {At("alias")}, .checkpoint_roots = {}, .own = {At("state/trust")}};
+  EXPECT_THAT(std::string(CheckRules(rules_).message()), HasSubstr("--data_roots: "));
+}
+
+// Two workers on one machine, or a worker beside its coordinator: each knows only its own folders.
+TEST_F(JobPaths, NoDaemonsFolderIsForAJob) {
+  rules_.data_roots.clear();
+  for (const char* name : {"node_id", "trainer.sock", "state.db"}) {
+    const std::string daemon = std::string("runs/of-") + name;
+    fs::create_directories(At(daemon + "/trust"));
+    std::ofstream(At(daemon + "/lock")) << "1";
+    std::ofstream(At(daemon + "/" + name)) << "";
+    for (const char* below : {"", "/trust", "/new/a"}) {
+      EXPECT_THAT(Checkpoint(At(daemon + below)), HasSubstr("lies in the folder of another daemon, " + At(daemon)));
+    }
+    EXPECT_THAT(Tokens(At(daemon + "/" + name)), HasSubstr("lies in the folder of another daemon"));
+    fs::remove(At(daemon + "/" + name));
+    fs::remove(At(daemon + "/trust"));
+    EXPECT_EQ(Checkpoint(At(daemon + "/a")), "") << "a lock alone is no daemon's";
+  }
+}
+
 }  // namespace
 }  // namespace muster::agent

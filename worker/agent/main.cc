@@ -33,6 +33,7 @@
 #include "worker/agent/agent.h"
 #include "worker/agent/credentials.h"
 #include "worker/agent/event_loop.h"
+#include "worker/agent/job_paths.h"
 #include "worker/agent/local_address.h"
 #include "worker/agent/node.h"
 #include "worker/agent/renewal.h"
@@ -195,6 +196,12 @@ absl::Status FillIn(Flags& flags) {
     const absl::Status status = muster::CheckRoots(*roots);
     if (status.ok()) continue;
     return absl::InvalidArgumentError(flag + std::string(status.message()));
+  }
+  if (absl::Status status = muster::agent::CheckRules({.data_roots = agent.data_roots,
+                                                       .checkpoint_roots = agent.checkpoint_roots,
+                                                       .own = {agent.state_dir, agent.run_dir}});
+      !status.ok()) {
+    return status;
   }
   if (absl::Status status = ReadVariables(flags.env, agent.variables); !status.ok()) return status;
   flags.join_token = muster::agent::ReadJoinToken(flags.join_token_file);

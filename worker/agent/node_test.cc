@@ -118,6 +118,14 @@ TEST_F(MakeStartTest, PluginRootsOnlyForWhatNeedsThem) {
   EXPECT_EQ(start.argv.back(), "/opt/a,/opt/b");
 }
 
+TEST_F(MakeStartTest, TheTrainerGetsTheRootsOfItsFiles) {
+  context_.data_roots = {"/data"};
+  context_.checkpoint_roots = {"/checkpoints", "/scratch"};
+  const rundir::Start start = MakeStart(assignment_, {5}, rundir::RankDir("/run/m", {JobId("a"), 3, 5}), context_);
+  EXPECT_EQ(std::vector<std::string>(start.argv.end() - 4, start.argv.end()),
+            (std::vector<std::string>{"--data_roots", "/data", "--checkpoint_roots", "/checkpoints,/scratch"}));
+}
+
 TEST_F(MakeStartTest, GpusOfItsSlotsAndNoOthers) {
   context_.slots = MakeSlots({8, 1000, "cpu"}, {{"GPU-a", "", 1}, {"GPU-b", "", 1}, {"GPU-c", "", 1}}, 1);
   const rundir::Start start = MakeStart(assignment_, {0}, rundir::RankDir("/r", {JobId("a"), 1, 0}), context_);

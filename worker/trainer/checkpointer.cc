@@ -52,12 +52,14 @@ class Checkpointer::Writing {
  public:
   // `engine`: `runs` are there once its AwaitPull has returned. It outlives this.
   Writing(const engine::Engine& engine, std::string path, uint32_t shard, std::vector<checkpoint::TensorRun> runs,
-          std::optional<Manifest> manifest, const StepName& name, uint64_t samples_consumed, SteadyTime since)
+          std::optional<Manifest> manifest, checkpoint::Holder holder, const StepName& name, uint64_t samples_consumed,
+          SteadyTime since)
       : engine_(engine),
         path_(std::move(path)),
         shard_(shard),
         runs_(std::move(runs)),
         manifest_(std::move(manifest)),
+        holder_(std::move(holder)),
         name_(name),
         since_(since),
         thread_([this] { Run(); }) {
@@ -111,11 +113,11 @@ class Checkpointer::Writing {
       done_ = !shard_status.ok() || !manifest_.has_value();
     }
     if (!manifest_.has_value()) return;
-    const std::string job = manifest_->job();
     const absl::Status all = shard_status.ok() ? AwaitShards() : shard_status;
     absl::StatusOr<checkpoint::Written> written =
-        all.ok() ? checkpoint::Finish(path_, *std::move(manifest_)) : absl::StatusOr<checkpoint::Written>(all);
-    if (!written.ok()) checkpoint::Abandon(path_, job, name_);
+        all.ok() ? checkpoint::Finish(path_, *std::move(manifest_), holder_.store_id)
+                 : absl::StatusOr<checkpoint::Written>(all);
+    if (!written.ok()) checkpoint::Abandon(path_, holder_, name_);
     absl::MutexLock lock(&mutex_);
     if (written.ok()) written_ = *written;
     status_ = Explain(name_, written.status());
@@ -144,6 +146,7 @@ class Checkpointer::Writing {
   const uint32_t shard_;
   const std::vector<checkpoint::TensorRun> runs_;
   std::optional<Manifest> manifest_;  // on rank 0
+  const checkpoint::Holder holder_;
   const StepName name_;
   const SteadyTime since_;
   Done result_;  // owner's thread only
@@ -224,8 +227,8 @@ absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool 
   const strategies::Layout& layout = rank_.program.layout;
   const RankRole& role = layout.roles[assignment_.key().rank()];
   const uint32_t shard = role.replica() * layout.table.shards() + role.shard();
-  writing_ = std::make_unique<Writing>(*rank_.engine, path(), shard, std::move(runs), std::move(manifest), name,
-                                       samples_consumed, begin);
+  writing_ = std::make_unique<Writing>(*rank_.engine, path(), shard, std::move(runs), std::move(manifest),
+                                       HolderOf(assignment_), name, samples_consumed, begin);
   begun_ = name;
   writing_->Stalled(RealClock().Read().steady - begin);
   return absl::OkStatus();
@@ -233,7 +236,7 @@ absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool 
 
 absl::Status Checkpointer::Prepare(const StepName& name) {
   if (absl::Status status = rank_.engine->BeginPull(); !status.ok()) return status;
-  return first() ? checkpoint::Begin(path(), assignment_.key().job(), name) : absl::OkStatus();
+  return first() ? checkpoint::Begin(path(), HolderOf(assignment_), name) : absl::OkStatus();
 }
 
 absl::Status Checkpointer::Wait() {

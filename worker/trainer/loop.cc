@@ -431,7 +431,7 @@ void Loop::Retain() {
     const bool undelivered = sequence > received.undelivered_after && sequence <= received.undelivered_until;
     if (!undelivered) pending.insert(name);
   }
-  const auto removed = checkpoint::Retain(train_.checkpoint().path(), assignment_.key().job(),
+  const auto removed = checkpoint::Retain(train_.checkpoint().path(), HolderOf(assignment_),
                                           assignment_.key().generation(), published, pending);
   if (!removed.ok()) {
     LogWarn("cannot remove old checkpoints; retrying after the next one", {{"error", removed.status()}});

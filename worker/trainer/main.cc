@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hugging_face.h"
+#include "common/file/beneath.h"
 #include "common/log/log.h"
 #include "common/version.h"
 #include "data/tokenizer.h"
@@ -52,10 +53,22 @@ struct RunOptions {
   muster::trainer::Link::Options link;
   std::string rank_dir;
   muster::trainer::SetUpOptions set_up;
+  std::vector<std::string> data_roots, checkpoint_roots;  // of the worker (docs/security.md); none: anywhere
 };
+
+muster::Confinement ConfinementOf(const RunOptions& options) {
+  muster::Confinement confinement{.data = options.data_roots, .read = {}, .write = options.checkpoint_roots};
+  if (!confinement.write.empty()) confinement.write.push_back(options.rank_dir);
+  // Weights to start from count as data, what is resumed from as checkpoints, and both are read by the same code.
+  if (options.data_roots.empty() || options.checkpoint_roots.empty()) return confinement;
+  confinement.read = confinement.write;
+  confinement.read.insert(confinement.read.end(), options.data_roots.begin(), options.data_roots.end());
+  return confinement;
+}
 
 absl::Status Run(const RunOptions& options) {
   CatchSignals();
+  muster::Confine(ConfinementOf(options));
   muster::trainer::Link link(options.link);
   const auto interrupted = [] { return terminated.load(); };
   absl::StatusOr<muster::Assignment> assignment = link.WaitForAssignment(interrupted);
@@ -200,6 +213,10 @@ int main(int argc, char** argv) {
   run_command->add_option("--generation", generation, "attempt at the job")->required();
   run_command->add_option("--rank", rank, "rank in the generation")->required();
   run_command->add_option("--plugin_roots", run.set_up.plugin_roots, "folders of libraries that jobs may load")
+      ->delimiter(',');
+  run_command->add_option("--data_roots", run.data_roots, "folders below which data is opened")->delimiter(',');
+  run_command
+      ->add_option("--checkpoint_roots", run.checkpoint_roots, "folders below which checkpoints are written and read")
       ->delimiter(',');
   run_command->add_flag("--streams", run.set_up.streams, "on a CPU: run steps as a GPU does; for tests");
 

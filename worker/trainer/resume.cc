@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "checkpoint/adopt.h"
 #include "checkpoint/checkpoint.h"
 #include "common/log/log.h"
 #include "models/family.h"
@@ -20,7 +21,7 @@
 namespace muster::trainer {
 namespace {
 
-constexpr char kFolders[] = "resume_from";  // rendezvous key; its values are bounded
+constexpr char kFolders[] = "resume_from", kAdopted[] = "adopted";  // rendezvous keys; their values are bounded
 constexpr size_t kOthersTried = 8;
 
 // Folders below checkpoint.path to resume from, best first: the one the coordinator chose, then older published ones.
@@ -53,11 +54,12 @@ absl::Status CheckOwn(const Manifest& manifest, const std::string& directory, co
 
 // The data order depends only on the fields compared here and the tokens. If they match, each sample is used once an
 // epoch.
-absl::Status CheckOther(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
+absl::Status CheckAsSameRun(const char* field, const Manifest& manifest, const std::string& directory,
+                            const Assignment& assignment) {
   const Train& theirs = manifest.spec().train();
   const Train& ours = assignment.spec().train();
   const auto refuse = [&](auto... why) {
-    return absl::FailedPreconditionError(absl::StrCat("checkpoint.resume_from: ", directory, " ", why...));
+    return absl::FailedPreconditionError(absl::StrCat(field, ": ", directory, " ", why...));
   };
   if (absl::Status status = models::CheckSame(theirs.model(), ours.model()); !status.ok()) {
     return refuse("is of another model: ", std::string(status.message()));
@@ -104,6 +106,15 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
              {"sample", manifest.samples_consumed()}});
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckOther(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
+  return CheckAsSameRun("checkpoint.resume_from", manifest, directory, assignment);
+}
+
+absl::Status CheckAdopted(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
+  if (manifest.job() == assignment.key().job()) return absl::OkStatus();
+  return CheckAsSameRun("checkpoint.path (adopted)", manifest, directory, assignment);
 }
 
 // A loss scale is only of use to a job that has one.
@@ -183,15 +194,16 @@ std::vector<std::string> Unpublished(const Assignment& assignment, const std::ve
 }
 
 // The first few of the folders that rank 0 sees: another job may still be writing there.
-absl::StatusOr<std::vector<std::string>> SameOnAllRanks(std::vector<std::string> folders, const Assignment& assignment,
-                                                        collectives::Group* world, collectives::KeyValue& rendezvous) {
+absl::StatusOr<std::vector<std::string>> SameOnAllRanks(const char* key, std::vector<std::string> folders,
+                                                        const Assignment& assignment, collectives::Group* world,
+                                                        collectives::KeyValue& rendezvous) {
   if (folders.size() > kOthersTried) folders.resize(kOthersTried);
   if (world == nullptr) return folders;
   if (assignment.key().rank() == 0) {
-    if (absl::Status status = rendezvous.Set(kFolders, absl::StrJoin(folders, "\n")); !status.ok()) return status;
+    if (absl::Status status = rendezvous.Set(key, absl::StrJoin(folders, "\n")); !status.ok()) return status;
     return folders;
   }
-  const absl::StatusOr<std::string> list = rendezvous.Wait(kFolders, CollectiveDeadline(assignment));
+  const absl::StatusOr<std::string> list = rendezvous.Wait(key, CollectiveDeadline(assignment));
   if (!list.ok()) return list.status();
   return absl::StrSplit(*list, '\n', absl::SkipEmpty());
 }
@@ -206,7 +218,7 @@ absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group*
   if (!absl::IsDataLoss(resumed.status())) return resumed;
   // A coordinator whose store was restored from a backup knows only checkpoints that were replaced by newer ones.
   const absl::StatusOr<std::vector<std::string>> unpublished =
-      SameOnAllRanks(Unpublished(assignment, published), assignment, world, rendezvous);
+      SameOnAllRanks(kFolders, Unpublished(assignment, published), assignment, world, rendezvous);
   if (!unpublished.ok()) return unpublished.status();
   if (unpublished->empty()) return resumed;
   LogError(
@@ -216,12 +228,31 @@ absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group*
   return FirstWhole(*unpublished, CheckOwn, assignment, world, layout, engine, outer);
 }
 
+absl::StatusOr<std::optional<Resumed>> ResumeAdopted(const Assignment& assignment, collectives::Group* world,
+                                                     collectives::KeyValue& rendezvous,
+                                                     const strategies::Layout& layout, engine::Engine& engine) {
+  const std::string& path = assignment.spec().train().checkpoint().path();
+  if (path.empty()) return std::nullopt;
+  // Rank 0 decides for all: on a network file system the others may not see the adoption yet.
+  std::vector<std::string> found;
+  if (assignment.key().rank() == 0 && checkpoint::IsAdopted(path)) found = checkpoint::StepFolders(path);
+  const absl::StatusOr<std::vector<std::string>> folders =
+      SameOnAllRanks(kAdopted, std::move(found), assignment, world, rendezvous);
+  if (!folders.ok()) return folders.status();
+  if (folders->empty()) return std::nullopt;
+  LogInfo("the coordinator knows no checkpoint of this job; resuming from its folder, which was adopted",
+          {{"checkpoint_path", path}});
+  absl::StatusOr<Resumed> resumed = FirstWhole(*folders, CheckAdopted, assignment, world, layout, engine, nullptr);
+  if (!resumed.ok()) return resumed.status();
+  return *resumed;
+}
+
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,
                                     collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                     engine::Engine& engine) {
   const std::string& path = assignment.spec().train().checkpoint().resume_from();
   const absl::StatusOr<std::vector<std::string>> folders =
-      SameOnAllRanks(checkpoint::StepFolders(path), assignment, world, rendezvous);
+      SameOnAllRanks(kFolders, checkpoint::StepFolders(path), assignment, world, rendezvous);
   if (!folders.ok()) return folders.status();
   if (folders->empty()) {
     return absl::NotFoundError(absl::StrCat("checkpoint.resume_from: ", path, " is no checkpoint and holds none",

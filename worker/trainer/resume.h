@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "proto/manifest.pb.h"
@@ -29,6 +30,13 @@ struct Resumed {
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
                                collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                engine::Engine& engine, OuterState* outer = nullptr);
+
+// Of a job without assignment.resume_from, whose checkpoint.path was adopted (checkpoint/adopt.h): loads the newest
+// intact checkpoint there as rank 0 sees them, whichever job and generation wrote it. None: not adopted. Another job's
+// is checked as by ResumeOther, whose errors apply. DataLoss: none is intact. Every rank calls it.
+absl::StatusOr<std::optional<Resumed>> ResumeAdopted(const Assignment& assignment, collectives::Group* world,
+                                                     collectives::KeyValue& rendezvous,
+                                                     const strategies::Layout& layout, engine::Engine& engine);
 
 // Loads another job's checkpoint: the spec's checkpoint.resume_from names a step folder, or a folder of step folders,
 // of which rank 0 picks the newest intact one for all ranks. Any strategy and number of ranks may have written it.

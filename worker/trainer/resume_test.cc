@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/adopt.h"
 #include "checkpoint/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -229,6 +230,63 @@ TEST(Resume, AnotherJobGoesOnWhereOneStopped) {
   ASSERT_EQ(ended.Wait(), 0) << ended.Log();
   EXPECT_GE(bench.Records(again).front().running().resumed_step(), 140u);
   ExpectSameEnd(bench, spec);
+}
+
+// A job whose coordinator knows none of the checkpoints in its folder: they are another job's or of another store.
+TEST(Resume, AnAdoptedFolderIsGoneOnWith) {
+  Bench bench;
+  const JobSpec spec = TheJob(bench);
+  Assignment first = bench.Assign(spec, 3);
+  first.set_store_id("aaaaaaaa11111111");
+  Process killed = bench.Start(first);
+  ASSERT_TRUE(Eventually([&] { return bench.StepOf(first) >= 65; })) << killed.Log();
+  killed.Signal(SIGKILL);
+  killed.Wait();
+  const std::string path = bench.Path("checkpoints");
+  const auto steps = checkpoint::List(path);
+  ASSERT_GE(steps.size(), 1u);
+
+  Assignment restored = bench.Assign(spec, 1);
+  restored.set_store_id("bbbbbbbb22222222");
+  Process refused = bench.Start(restored);
+  EXPECT_EQ(refused.Wait(), 1);
+  EXPECT_THAT(refused.LastLine(), AllOf(HasSubstr("of store aaaaaaaa"), HasSubstr("has store bbbbbbbb"),
+                                        HasSubstr("muster checkpoint adopt " + path)));
+
+  const auto adopt = [&](const std::string& job) {
+    const auto found = checkpoint::LookForAdoption(path);
+    ASSERT_TRUE(found.ok()) << found.status();
+    ASSERT_TRUE(checkpoint::Adopt(path, *found, job).ok());
+  };
+  // Under the number of an earlier generation.
+  adopt("small-x7f2");
+  restored = bench.Assign(spec, 2);
+  restored.set_store_id("bbbbbbbb22222222");
+  Process stopped = bench.Start(restored);
+  ASSERT_TRUE(Eventually([&] { return bench.StepOf(restored) > steps[0].step || !stopped.Running(); }));
+  stopped.Signal(SIGTERM);
+  ASSERT_EQ(stopped.Wait(), 0) << stopped.Log();
+  EXPECT_EQ(bench.Records(restored).front().running().resumed_step(), steps[0].step);
+  const auto newest = checkpoint::List(path)[0];
+  EXPECT_EQ(newest.generation, 2u);
+
+  adopt("");
+  Assignment other = bench.Assign(spec, 4);
+  other.mutable_key()->set_job("other-a2b3");
+  Process ended = bench.Start(other);
+  ASSERT_EQ(ended.Wait(), 0) << ended.Log();
+  EXPECT_EQ(bench.Records(other).front().running().resumed_step(), newest.step);
+  ExpectSameEnd(bench, spec);
+
+  // What cannot go on is refused, whichever way it names the folder.
+  adopt("third-b3c4");
+  JobSpec changed = spec;
+  changed.mutable_train()->set_seed(2);
+  Assignment third = bench.Assign(changed, 5);
+  third.mutable_key()->set_job("third-b3c4");
+  Process cannot = bench.Start(third);
+  EXPECT_EQ(cannot.Wait(), 1);
+  EXPECT_THAT(cannot.LastLine(), AllOf(HasSubstr("checkpoint.path (adopted)"), HasSubstr("has seed 1, this job 2")));
 }
 
 TEST(Resume, WhatAnotherJobCannotGoOnFromIsRefused) {

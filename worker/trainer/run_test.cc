@@ -50,6 +50,35 @@ JobSpec Endless(const Bench& bench) {
   return spec;
 }
 
+// Somebody changes a link after the worker has looked at the job's paths.
+TEST(Run, FilesAreOpenedBelowTheRootsOnly) {
+  namespace fs = std::filesystem;
+  Bench bench;
+  for (const char* folder : {"data", "runs/a", "elsewhere"}) fs::create_directories(bench.Path(folder));
+  const std::vector<std::string> roots = {"--data_roots", bench.Path("data"), "--checkpoint_roots", bench.Path("runs")};
+  fs::copy_file(bench.Path("train.bin"), bench.Path("data/train.bin"));
+  fs::create_symlink("train.bin", bench.Path("data/tokens"));
+  JobSpec spec = Endless(bench);
+  spec.mutable_train()->mutable_checkpoint()->set_every_steps(10);
+  spec.mutable_train()->mutable_data()->set_tokens(bench.Path("data/tokens"));
+  spec.mutable_train()->mutable_checkpoint()->set_path(bench.Path("runs/a/checkpoints"));
+  const Assignment assignment = bench.Assign(spec, 1);
+  Process trainer = bench.Start(assignment, roots);
+  ASSERT_TRUE(Eventually([&] { return !checkpoint::List(bench.Path("runs/a/checkpoints")).empty(); })) << trainer.Log();
+  fs::rename(bench.Path("runs/a"), bench.Path("runs/b"));
+  fs::create_directory_symlink(bench.Path("elsewhere"), bench.Path("runs/a"));
+  EXPECT_EQ(trainer.Wait(), 1);
+  EXPECT_TRUE(fs::is_empty(bench.Path("elsewhere")));
+
+  fs::remove(bench.Path("runs/a"));
+  fs::remove(bench.Path("data/tokens"));
+  fs::create_symlink(bench.Path("train.bin"), bench.Path("data/tokens"));
+  Process refused = bench.Start(bench.Assign(spec, 2), roots);
+  EXPECT_EQ(refused.Wait(), 1);
+  EXPECT_THAT(refused.LastLine(), AllOf(HasSubstr("data/tokens"), HasSubstr("is not below " + bench.Path("data")),
+                                        HasSubstr("--data_roots")));
+}
+
 TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
   Bench bench;
   JobSpec spec = bench.MakeJob();

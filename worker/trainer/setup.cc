@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
+#include "common/file/beneath.h"
 #include "common/log/log.h"
 #include "common/version.h"
 #include "models/inventory.h"
@@ -144,7 +145,25 @@ absl::Status JoinInto(const Assignment& assignment, collectives::KeyValue& rende
   return absl::OkStatus();
 }
 
+// None: the job begins.
+absl::StatusOr<std::optional<Resumed>> ResumeFromAny(const Assignment& assignment, collectives::KeyValue& rendezvous,
+                                                     Rank& rank) {
+  collectives::Group* const world = rank.ranks.groups[kWorldGroup];
+  const strategies::Layout& layout = rank.program.layout;
+  if (assignment.has_resume_from()) {
+    return Resume(assignment, world, rendezvous, layout, *rank.engine, rank.outer.get());
+  }
+  absl::StatusOr<std::optional<Resumed>> adopted = ResumeAdopted(assignment, world, rendezvous, layout, *rank.engine);
+  if (!adopted.ok() || adopted->has_value()) return adopted;
+  if (assignment.spec().train().checkpoint().resume_from().empty()) return std::nullopt;
+  return ResumeOther(assignment, world, rendezvous, layout, *rank.engine);
+}
+
 }  // namespace
+
+checkpoint::Holder HolderOf(const Assignment& assignment) {
+  return {.job = assignment.key().job(), .store_id = assignment.store_id()};
+}
 
 absl::StatusOr<Joined> Join(const Assignment& assignment, collectives::KeyValue& rendezvous) {
   absl::StatusOr<Program> program = CompileProgram(assignment);
@@ -167,8 +186,11 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   if (absl::Status status = OpenData(train, rank); !status.ok()) return status;
   if (!train.checkpoint().path().empty()) {
     const auto check = assignment.key().rank() == 0 ? checkpoint::Claim : checkpoint::CheckFolder;
-    absl::Status status = check(train.checkpoint().path(), assignment.key().job());
+    absl::Status status = check(train.checkpoint().path(), HolderOf(assignment));
     if (!status.ok()) return status;
+  }
+  if (!train.offload().to().empty()) {
+    if (absl::Status status = CheckConfined(train.offload().to()); !status.ok()) return status;
   }
   if (absl::Status status = JoinInto(assignment, rendezvous, rank); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine =
@@ -186,15 +208,11 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     rank.outer = *std::move(outer);
   }
   for (const std::string& note : rank.engine->Notes()) LogInfo("kernel chosen", {{"choice", note}});
-  if (assignment.has_resume_from() || !train.checkpoint().resume_from().empty()) {
-    collectives::Group* world = rank.ranks.groups[kWorldGroup];
-    const absl::StatusOr<Resumed> resumed =
-        assignment.has_resume_from()
-            ? Resume(assignment, world, rendezvous, rank.program.layout, *rank.engine, rank.outer.get())
-            : ResumeOther(assignment, world, rendezvous, rank.program.layout, *rank.engine);
-    if (!resumed.ok()) return resumed.status();
-    rank.resumed_step = resumed->step;
-    rank.samples_consumed = resumed->samples_consumed;
+  const absl::StatusOr<std::optional<Resumed>> resumed = ResumeFromAny(assignment, rendezvous, rank);
+  if (!resumed.ok()) return resumed.status();
+  if (resumed->has_value()) {
+    rank.resumed_step = (*resumed)->step;
+    rank.samples_consumed = (*resumed)->samples_consumed;
   } else if (const std::string& from = train.model().from(); !from.empty()) {
     if (absl::Status status = LoadInitial(from, train.model(), *rank.engine); !status.ok()) return status;
     LogInfo("weights imported", {{"from", from}});

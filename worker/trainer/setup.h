@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/checkpoint.h"
 #include "proto/inventory.pb.h"
 #include "proto/records.pb.h"
 #include "proto/worker.pb.h"
@@ -55,12 +56,15 @@ struct SetUpOptions {
   std::vector<std::string> plugin_roots = {};  // below which libraries of custom models may be (docs/security.md)
 };
 
+// For whom the rank writes checkpoints.
+checkpoint::Holder HolderOf(const Assignment& assignment);
+
 // Errors as tasks::Task::Open, strategies::Compile, plugins::LoadPlugin and Engine::Create. DataLoss: no published
 // checkpoint is whole. FailedPrecondition: this build compiles another schedule than the coordinator's, or gives the
-// rank another shard or replica (names both), or the checkpoint folder belongs to another job. InvalidArgument: the
-// table is not one of this model. ResourceExhausted: memory. PermissionDenied: files. Unavailable: not all ranks
-// joined. Joining comes last, so a rank refuses its own errors before it waits for others. Each rank reads what it owns
-// of a checkpoint or an import. The engine reports its ops to `progress`, which outlives the rank.
+// rank another shard or replica (names both), or the checkpoint folder belongs to another job or store.
+// InvalidArgument: the table is not one of this model. ResourceExhausted: memory. PermissionDenied: files. Unavailable:
+// not all ranks joined. Joining comes last, so a rank refuses its own errors before it waits for others. Each rank
+// reads what it owns of a checkpoint or an import. The engine reports its ops to `progress`, which outlives the rank.
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
                            engine::OpListener* progress, const SetUpOptions& options = {});
 

@@ -59,7 +59,7 @@ float ValueOf(uint32_t rank, const std::string& kind) {
 // The checkpoint that `world` ranks write whose own state has those values.
 checkpoint::Checkpoint WrittenBy(const std::string& path, const Train& train, uint32_t world, uint32_t on_node = 0) {
   const checkpoint::StepName name{10, 1};
-  EXPECT_TRUE(checkpoint::Begin(path, "job", name).ok());
+  EXPECT_TRUE(checkpoint::Begin(path, {"job"}, name).ok());
   Manifest manifest;
   for (uint32_t rank = 0; rank < world; ++rank) {
     const RankState state = RankOf(train, world, rank, on_node);
