@@ -106,8 +106,8 @@ enum class Verification {
 // A checkpoint for reading. Returns only verified bytes.
 class Checkpoint {
  public:
-  // NotFound: no such folder. DataLoss: a file is missing, damaged or cut; names file and cause.
-  // FailedPrecondition: an unknown format.
+  // NotFound: no such folder. DataLoss: a file is missing, damaged or cut; names file and cause. PermissionDenied: this
+  // process may not read it, whole or not; names path and user. FailedPrecondition: an unknown format.
   static absl::StatusOr<Checkpoint> Open(const std::string& directory,
                                          Verification verification = Verification::kEveryByte);
 
@@ -155,10 +155,12 @@ struct Opened {
 };
 
 // Opens the first intact one of `folders` (step folders, newest first). DataLoss: none is; the message has each
-// cause. REQUIRES: `folders` is not empty.
+// cause. PermissionDenied: before an intact one there is one that may not be read. REQUIRES: `folders` is not empty.
 absl::StatusOr<Opened> OpenFirstWhole(const std::vector<std::string>& folders);
 
-// Names of the step folders below `path`, newest first. Empty if `path` is not there.
+// PermissionDenied: `path` is there and this process may not see what is in it, so that List finds nothing.
+absl::Status CheckListable(const std::string& path);
+// Names of the step folders below `path`, newest first. Empty if `path` is not there, or not CheckListable.
 std::vector<StepName> List(const std::string& path);
 // Resolves a path that a user gives: `path` itself if it is a step folder, else the step folders below it, newest
 // first.

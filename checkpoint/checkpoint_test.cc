@@ -1,5 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -14,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "strategies/partition/planners.h"
+#include "testing/without_file_override.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -331,6 +334,31 @@ TEST_F(CheckpointTest, TheNewestIntactOneIsUsedAndDamageIsReported) {
   const auto none = OpenFirstWhole({folders[0], folders[1]});
   EXPECT_EQ(none.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(none.status().message()), HasSubstr("step-0000000002-g1/manifest.json"));
+}
+
+// It may be whole, so it is neither called damaged nor passed over.
+TEST_F(CheckpointTest, WhatMayNotBeReadIsNotDamaged) {
+  for (const uint64_t step : {1, 2}) ASSERT_TRUE(WriteStep(step).ok());
+  const std::string newest = Directory(2), shard = newest + "/shard-00000.safetensors";
+  const auto refused = [&](const absl::Status& status, const std::string& path) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat(path, ": Permission denied, this process runs as user ", geteuid())));
+  };
+  for (const std::string& path : {shard, absl::StrCat(newest, "/", kManifestFile), newest, path_}) {
+    const fs::perms before = fs::status(path).permissions();
+    fs::permissions(path, fs::perms::none);
+    WithoutFileOverride([&] {
+      const absl::Status status = Checkpoint::Open(newest).status();
+      refused(status, path == path_ ? newest : path == newest ? absl::StrCat(newest, "/", kManifestFile) : path);
+      EXPECT_EQ(OpenFirstWhole({newest, Directory(1)}).status(), status) << "not the older one";
+      if (path == path_) refused(CheckListable(path_), path_);
+    });
+    fs::permissions(path, before);
+  }
+  EXPECT_TRUE(CheckListable(path_).ok());
+  EXPECT_TRUE(CheckListable(path_ + "/none").ok());
+  EXPECT_TRUE(Checkpoint::Open(newest).ok());
 }
 
 TEST_F(CheckpointTest, RetentionKeepsThePublishedAndTheNewestTwoUnreported) {

@@ -115,4 +115,15 @@ absl::StatusOr<std::string> ReadText(const std::string& path, uint64_t max_bytes
   return text;
 }
 
+absl::Status AsDamage(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return absl::DataLossError(status.message());
+    default:
+      return status;
+  }
+}
+
 }  // namespace muster::checkpoint

@@ -70,4 +70,8 @@ class ReadFile {
 // The whole of a file. Besides ReadFile's errors InvalidArgument: it has more than `max_bytes`.
 absl::StatusOr<std::string> ReadText(const std::string& path, uint64_t max_bytes);
 
+// Of a file in a step folder that cannot be opened or parsed: DataLoss if the file itself is at fault, also when it is
+// missing; the error as it is if it says nothing about the file: no permission, no descriptors, another version.
+absl::Status AsDamage(const absl::Status& status);
+
 }  // namespace muster::checkpoint

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <optional>
+#include <system_error>
 #include <tuple>
 
 #include "absl/strings/match.h"
@@ -50,6 +52,12 @@ absl::Status RemoveStep(const std::string& path, const StepName& name) {
 }
 
 }  // namespace
+
+absl::Status CheckListable(const std::string& path) {
+  std::error_code error;
+  fs::directory_iterator ignored(path, error);
+  return error == std::errc::permission_denied ? FileError(EACCES, path) : absl::OkStatus();
+}
 
 std::vector<StepName> List(const std::string& path) {
   std::vector<StepName> steps;

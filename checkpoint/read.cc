@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -13,18 +14,13 @@
 #include "checkpoint/bf16.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
+#include "common/file_error.h"
 #include "common/sha256.h"
 
 namespace muster::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A missing file in a step folder is damage, not a wrong path.
-absl::Status AsDamage(const absl::Status& status) {
-  if (status.code() == absl::StatusCode::kFailedPrecondition) return status;
-  return absl::DataLossError(status.message());
-}
 
 absl::StatusOr<std::string> ReadStepFile(const std::string& path) {
   absl::StatusOr<ReadFile> file = ReadFile::Open(path);
@@ -77,6 +73,8 @@ bool ParseExtent(const std::string& text, uint64_t& begin, std::vector<uint64_t>
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory, Verification verification) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) {
+    // Not "no such folder", or an older checkpoint would be used instead.
+    if (error == std::errc::permission_denied) return FileError(EACCES, directory);
     return absl::NotFoundError(absl::StrCat(directory, ": no such checkpoint folder"));
   }
   Checkpoint checkpoint;
@@ -226,6 +224,8 @@ absl::StatusOr<Opened> OpenFirstWhole(const std::vector<std::string>& folders) {
   for (const std::string& folder : folders) {
     absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder);
     if (checkpoint.ok()) return Opened{*std::move(checkpoint), std::move(damaged)};
+    // It may be whole: who asks for the newest one does not get an older one because of a mode.
+    if (absl::IsPermissionDenied(checkpoint.status())) return checkpoint.status();
     damaged.push_back(checkpoint.status());
   }
   const std::string causes = absl::StrJoin(

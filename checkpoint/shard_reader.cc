@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "checkpoint/file.h"
 #include "common/crc32c.h"
 #include "common/sha256.h"
 
@@ -19,13 +20,13 @@ constexpr size_t kRangesNamed = 8;  // of damage
 absl::StatusOr<ShardReader> ShardReader::Open(const std::string& directory, ShardFile entry) {
   const std::string path = absl::StrCat(directory, "/", entry.file());
   absl::StatusOr<ReadFile> raw = ReadFile::Open(path);
-  if (!raw.ok()) return absl::DataLossError(raw.status().message());
+  if (!raw.ok()) return AsDamage(raw.status());
   if (raw->bytes() != entry.bytes()) {
     return absl::DataLossError(absl::StrCat(path, ": ", raw->bytes(), " bytes, the manifest says ", entry.bytes(),
                                             ": it was cut or added to"));
   }
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
-  if (!file.ok()) return absl::DataLossError(file.status().message());
+  if (!file.ok()) return AsDamage(file.status());
   ShardReader reader(std::move(entry), *std::move(file));
   if (!reader.has_blocks()) {
     if (absl::Status status = reader.Verify(); !status.ok()) return status;
@@ -104,8 +105,7 @@ absl::Status ShardReader::Verify() const {
   for (uint64_t at = 0; at < entry_.bytes(); at += bytes.size(), ++index) {
     const Block block = has_blocks() ? BlockAt(index) : Block{at, std::min(at + kBlockBytes, entry_.bytes())};
     bytes.resize(block.end - block.begin);
-    if (absl::Status status = file_.file().Read(at, bytes.size(), bytes.data()); !status.ok())
-      return absl::DataLossError(status.message());
+    if (absl::Status status = file_.file().Read(at, bytes.size(), bytes.data()); !status.ok()) return AsDamage(status);
     sha.Update(bytes);
     if (has_blocks() && Crc32c(bytes) != entry_.block_crc32c(static_cast<int>(index))) {
       damaged.push_back(absl::StrCat(block.begin, " to ", block.end - 1));

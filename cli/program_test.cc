@@ -16,6 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/testing/muster_fixture_test.h"
 #include "common/rpc/rpc.h"
+#include "testing/without_file_override.h"
 
 namespace muster::cli {
 namespace {
@@ -606,6 +607,26 @@ TEST_F(MusterTest, CheckpointFilesAreFoundWhereTheyAre) {
   EXPECT_EQ(Run({"checkpoint", "verify", folder_.path()}).code, 1);
   EXPECT_EQ(Run({"checkpoint", "ls", "no/where"}).code, 2);
   EXPECT_EQ(Run({"checkpoint"}).code, 2);
+}
+
+TEST_F(MusterTest, ACheckpointThatMayNotBeReadIsNotCalledDamaged) {
+  const std::string manifest = folder_.Write("its/step-0000000007-g2/manifest.json", "{}"),
+                    its = folder_.path() + "/its";
+  WithoutFileOverride([&] {
+    for (const std::string& closed : {manifest, its}) {
+      std::filesystem::permissions(closed, std::filesystem::perms::none);
+      const Ended list = Run({"checkpoint", "ls", its});
+      const Ended verify = Run({"checkpoint", "verify", its});
+      EXPECT_TRUE(absl::StrContains(list.out + list.err, "Permission denied, this process runs as user ")) << list.err;
+      EXPECT_TRUE(absl::StrContains(verify.err, closed + ": Permission denied, this process runs as user "));
+      EXPECT_NE(verify.code, 0);
+      for (const Ended& said : {list, verify}) {
+        EXPECT_FALSE(absl::StrContains(said.out + said.err, "damaged")) << said.out << said.err;
+        EXPECT_FALSE(absl::StrContains(said.out + said.err, "no checkpoints")) << said.out << said.err;
+      }
+      std::filesystem::permissions(closed, std::filesystem::perms::owner_all);
+    }
+  });
 }
 
 TEST_F(MusterTest, DataMakesAndInspectsTokenFiles) {

@@ -1,6 +1,7 @@
 #include "common/file_error.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -19,6 +20,9 @@ absl::Status FileError(int error, std::string_view what) {
       return absl::ResourceExhaustedError(absl::StrCat(message, ": disk quota exceeded (see quota)"));
     case EIO:
       return absl::DataLossError(absl::StrCat(message, ": the disk reports an input/output error (see dmesg)"));
+    case EACCES:
+      return absl::PermissionDeniedError(absl::StrCat(message, ": Permission denied, this process runs as user ",
+                                                      geteuid(), " (see ls -l, also of the folders above)"));
     default:
       return absl::ErrnoToStatus(error, message);
   }

@@ -52,6 +52,8 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("--token_file", options.token_file,
                  "lines `token name role`; needed for TCP where `muster coordinator init` was not run");
+  app.add_flag("--private_jobs", options.private_jobs,
+               "specs, logs and metrics of a job are for its owner and admins; others see only that it is there");
   app.add_option("--min_free_bytes", options.min_free_bytes,
                  "refuse new jobs when the store's disk has less free space")
       ->capture_default_str();

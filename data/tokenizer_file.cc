@@ -1,6 +1,7 @@
 #include "data/tokenizer_file.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/file/read_file.h"
+#include "common/file_error.h"
 #include "data/regex.h"
 
 namespace muster::data {
@@ -362,6 +364,7 @@ std::optional<std::string> EndOfText(const fs::path& folder) {
 absl::StatusOr<TokenizerFile> ReadTokenizer(const std::string& path) {
   std::error_code error;
   const bool folder = fs::is_directory(path, error);
+  if (error == std::errc::permission_denied) return FileError(EACCES, path);
   if (!folder && !fs::exists(path, error)) {
     return absl::NotFoundError(absl::StrCat(path,
                                             ": no such file or folder: expected a tokenizer.json, or a folder with ",

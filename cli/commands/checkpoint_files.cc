@@ -1,4 +1,5 @@
 // The checkpoints on disk below a checkpoint.path, merged with those that the coordinator has published.
+#include <cerrno>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "cli/output/table.h"
 #include "cli/output_format.h"
 #include "common/bytes.h"
+#include "common/file_error.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {
@@ -38,7 +40,8 @@ struct Found {
   bool on_disk = false;
   uint64_t bytes = 0;
   absl::Time written = absl::InfinitePast();
-  std::string damage;  // empty: none found
+  std::string damage;      // empty: none found
+  std::string unreadable;  // why this process may not read it, whole or not; empty: it may
 };
 
 struct Place {
@@ -52,6 +55,7 @@ struct Place {
 absl::StatusOr<Place> Find(const Invocation& invocation, const std::string& from) {
   std::error_code error;
   if (fs::is_directory(from, error)) return Place{.path = from, .job = "", .published = {}};
+  if (error == std::errc::permission_denied) return FileError(EACCES, from);
   if (absl::StrContains(from, '/')) return absl::NotFoundError(absl::StrCat("there is no folder ", from));
   absl::StatusOr<JobCheckpoints> job = FindJobCheckpoints(invocation, from);
   if (!job.ok()) return job.status();
@@ -62,7 +66,8 @@ void Measure(Found& step) {
   std::error_code error;
   for (auto file = fs::directory_iterator(step.directory, error); !error && file != fs::directory_iterator();
        file.increment(error)) {
-    step.bytes += file->file_size(error);
+    const uint64_t bytes = file->file_size(error);
+    if (!error) step.bytes += bytes;
   }
   const auto changed = fs::last_write_time(step.directory, error);
   if (!error) step.written = absl::FromChrono(std::chrono::file_clock::to_sys(changed));
@@ -96,7 +101,9 @@ std::vector<Found> Look(const Place& place, checkpoint::Verification verificatio
     Measure(step->second);
     const auto opened = checkpoint::Checkpoint::Open(step->second.directory, checkpoint::Verification::kAsRead);
     std::vector<std::string> damage;
-    if (!opened.ok()) {
+    if (absl::IsPermissionDenied(opened.status())) {
+      step->second.unreadable = std::string(opened.status().message());
+    } else if (!opened.ok()) {
       damage.emplace_back(opened.status().message());
     } else if (absl::Status mine =
                    place.job.empty() ? absl::OkStatus() : CheckWriter(step->second.directory, place.job);
@@ -116,14 +123,18 @@ std::vector<Found> Look(const Place& place, checkpoint::Verification verificatio
 nlohmann::ordered_json Tree(const std::vector<Found>& steps) {
   nlohmann::ordered_json tree = nlohmann::ordered_json::array();
   for (const Found& step : steps) {
-    nlohmann::ordered_json entry = {{"step", step.name.step},      {"generation", step.name.generation},
-                                    {"directory", step.directory}, {"published", step.published},
-                                    {"on_disk", step.on_disk},     {"bytes", step.bytes},
-                                    {"whole", step.damage.empty()}};
+    nlohmann::ordered_json entry = {{"step", step.name.step},
+                                    {"generation", step.name.generation},
+                                    {"directory", step.directory},
+                                    {"published", step.published},
+                                    {"on_disk", step.on_disk},
+                                    {"bytes", step.bytes},
+                                    {"whole", step.damage.empty() && step.unreadable.empty()}};
     if (step.written != absl::InfinitePast()) {
       entry["written"] = absl::FormatTime(absl::RFC3339_sec, step.written, absl::UTCTimeZone());
     }
     if (!step.damage.empty()) entry["damage"] = step.damage;
+    if (!step.unreadable.empty()) entry["whole"] = nullptr, entry["unreadable"] = step.unreadable;
     tree.push_back(std::move(entry));
   }
   return tree;
@@ -144,8 +155,9 @@ void Show(const std::vector<Found>& steps, const Place& place, const char* good,
     std::vector<Cell> row = {absl::StrCat(step.name.step), absl::StrCat(step.name.generation), FormatBytes(step.bytes),
                              Age(now - step.written)};
     if (!place.job.empty()) row.emplace_back(step.published ? "yes" : "no");
-    row.push_back(step.damage.empty() ? Cell(good, Colour::kGreen)
-                                      : Cell(absl::StrCat("damaged: ", step.damage), Colour::kRed));
+    row.push_back(!step.unreadable.empty() ? Cell(absl::StrCat("unknown: ", step.unreadable), Colour::kYellow)
+                  : step.damage.empty()    ? Cell(good, Colour::kGreen)
+                                           : Cell(absl::StrCat("damaged: ", step.damage), Colour::kRed));
     table.Add(std::move(row));
   }
   Print(table.Render(screen));
@@ -154,6 +166,7 @@ void Show(const std::vector<Found>& steps, const Place& place, const char* good,
 absl::StatusOr<ExitCode> List(const Invocation& invocation, const CheckpointFilesFlags& flags) {
   const absl::StatusOr<Place> place = Find(invocation, flags.from);
   if (!place.ok()) return place.status();
+  if (absl::Status status = checkpoint::CheckListable(place->path); !status.ok()) return status;
   const std::vector<Found> steps = Look(*place, checkpoint::Verification::kAsRead);
   if (steps.empty() && flags.format == Format::kTable) {
     Say(absl::StrCat("no checkpoints below ", place->path));
@@ -166,11 +179,15 @@ absl::StatusOr<ExitCode> List(const Invocation& invocation, const CheckpointFile
 absl::StatusOr<ExitCode> Verify(const Invocation& invocation, const CheckpointFilesFlags& flags) {
   const absl::StatusOr<Place> place = Find(invocation, flags.from);
   if (!place.ok()) return place.status();
+  if (absl::Status status = checkpoint::CheckListable(place->path); !status.ok()) return status;
   const std::vector<Found> steps = Look(*place, checkpoint::Verification::kEveryByte);
   if (steps.empty()) return absl::NotFoundError(absl::StrCat("no checkpoints below ", place->path));
   Show(steps, *place, "verified", flags.format, invocation.Out());
   for (const Found& step : steps) {
     if (!step.damage.empty()) return kJobFailed;
+  }
+  for (const Found& step : steps) {
+    if (!step.unreadable.empty()) return absl::PermissionDeniedError(step.unreadable);
   }
   return kOk;
 }

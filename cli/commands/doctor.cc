@@ -22,7 +22,7 @@ std::vector<Finding> Examine(Invocation& invocation, const DoctorFlags& flags) {
     for (Finding& finding : findings) all.push_back(std::move(finding));
   };
   add(CheckLimits());
-  add({CheckClock(), CheckDisk(StateFolder(invocation.environment), "the state folder")});
+  add({CheckClock(), CheckRankUsers(), CheckDisk(StateFolder(invocation.environment), "the state folder")});
   for (const std::string& folder : flags.folders) add({CheckDisk(folder, "the folder")});
   add({CheckRuntime(RuntimeFolder(invocation.environment))});
   add(CheckPrograms(flags.bin_dir.empty() ? invocation.BinaryFolder() : flags.bin_dir));

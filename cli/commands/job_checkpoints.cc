@@ -1,5 +1,6 @@
 #include "cli/commands/job_checkpoints.h"
 
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
+#include "common/file_error.h"
 
 namespace muster::cli {
 
@@ -25,6 +27,7 @@ absl::StatusOr<JobCheckpoints> FindJobCheckpoints(const Invocation& invocation, 
   checkpoints.published.assign(found.checkpoints().begin(), found.checkpoints().end());
   std::error_code error;
   if (!checkpoints.published.empty() && !std::filesystem::is_directory(checkpoints.path, error)) {
+    if (error == std::errc::permission_denied) return FileError(EACCES, checkpoints.path);
     return absl::NotFoundError(absl::StrCat("this machine cannot reach ", checkpoints.path, ", the checkpoint.path of ",
                                             found.id(), ": run this where it is mounted"));
   }

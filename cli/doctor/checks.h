@@ -31,8 +31,11 @@ Finding CheckCpu();  // model and vector instructions
 Finding CheckMemory();
 std::vector<Finding> CheckLimits();  // open files, processes
 Finding CheckClock();
+Finding CheckRankUsers();  // whether a worker that this user starts can run ranks as the users who submit jobs
 // Pure: what cpuid and the environment say.
 Finding JudgeCpu(const std::string& model, const UsableInstructions& instructions);
+// Pure: for a worker of `user`, who lacks these capabilities.
+Finding JudgeRankUsers(unsigned user, const std::vector<std::string>& missing);
 // Pure: what was read of /proc/meminfo and of the container's limit (0: none).
 Finding JudgeMemory(uint64_t total_bytes, uint64_t available_bytes, uint64_t limit_bytes);
 

@@ -1,9 +1,22 @@
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "cli/doctor/checks.h"
 
 namespace muster::cli {
 namespace {
+
+TEST(JudgeRankUsers, SaysWhatItMeansIfRanksCannotRunAsTheirOwners) {
+  const Finding plain = JudgeRankUsers(1000, {"CAP_SETUID"});
+  EXPECT_EQ(plain.severity, Severity::kNote);
+  EXPECT_TRUE(absl::StrContains(plain.text, "(1000) runs every rank as itself")) << plain.text;
+  EXPECT_TRUE(absl::StrContains(plain.text, "can read and remove each other's checkpoints")) << plain.text;
+  EXPECT_TRUE(absl::StrContains(plain.remedy, "--run_as_owner")) << plain.remedy;
+  const Finding root = JudgeRankUsers(0, {});
+  EXPECT_EQ(root.severity, Severity::kNote);
+  EXPECT_TRUE(absl::StrContains(root.text, "without --run_as_owner every rank is root")) << root.text;
+  EXPECT_EQ(JudgeRankUsers(990, {}).severity, Severity::kOk);
+}
 
 TEST(JudgeCpu, SaysHowBf16IsComputed) {
   const auto judge = [](InstructionSet cpu, const char* onednn) {

@@ -129,6 +129,25 @@ Finding CheckCpu() {
   return JudgeCpu(machine.cpu_model, machine.instructions);
 }
 
+Finding JudgeRankUsers(unsigned user, const std::vector<std::string>& missing) {
+  if (!missing.empty()) {
+    return {
+        "rank users", Severity::kNote,
+        absl::StrCat("a worker of this user (", user, ") runs every rank as itself: jobs of all users can read and ",
+                     "remove each other's checkpoints, and the worker's key"),
+        "fine for one user; for several start muster-worker as root with --run_as_owner (docs/security.md)"};
+  }
+  if (user == 0) {
+    return {"rank users", Severity::kNote,
+            "a worker of root can run ranks as the users who submit jobs; without --run_as_owner every rank is root",
+            "muster-worker --run_as_owner system, or a user of its own for the worker (docs/security.md)"};
+  }
+  return {"rank users", Severity::kOk,
+          "a worker of this user can run ranks as the users who submit jobs (muster-worker --run_as_owner)", ""};
+}
+
+Finding CheckRankUsers() { return JudgeRankUsers(geteuid(), agent::MissingToSwitchUsers()); }
+
 Finding JudgeMemory(uint64_t total_bytes, uint64_t available_bytes, uint64_t limit_bytes) {
   std::string text = absl::StrCat(FormatBytes(available_bytes), " of ", FormatBytes(total_bytes), " available");
   if (limit_bytes > 0 && limit_bytes < total_bytes) {

@@ -26,6 +26,7 @@ TEST(Core, AJobRunsToItsEnd) {
   const Assignment& assignment = desired.ranks(0).run();
   EXPECT_EQ(assignment.schedule_digest(), w.Newest(id).schedule_digest());
   EXPECT_EQ(assignment.device(), DEVICE_CPU);
+  EXPECT_EQ(assignment.owner(), "me");
   EXPECT_EQ(assignment.table_sha256(), w.Newest(id).table_sha256());
   EXPECT_FALSE(assignment.has_table()) << "fetched once per node";
   ASSERT_NE(w.core->PlanOf(id), nullptr);

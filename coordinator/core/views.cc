@@ -64,6 +64,7 @@ Assignment Views::MakeAssignment(const JobEntry& job, const Generation& generati
   assignment.mutable_key()->set_job(generation.job());
   assignment.mutable_key()->set_generation(generation.number());
   assignment.mutable_key()->set_rank(rank.rank());
+  assignment.set_owner(job.record().owner());
   assignment.set_world(static_cast<uint32_t>(generation.ranks_size()));
   *assignment.mutable_role() = rank.role();
   *assignment.mutable_slots() = rank.slots();

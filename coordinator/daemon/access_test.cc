@@ -106,13 +106,16 @@ grpc::Status Call(const std::string& address, const std::string& token, const Me
 
 class AccessTest : public ::testing::Test {
  protected:
-  AccessTest() {
+  explicit AccessTest(bool private_jobs = false) {
     ServerOptions options;
+    options.private_jobs = private_jobs;
+    options.metrics_address = "127.0.0.1:0";
     options.state_dir = folder_.path() + "/state";
     options.listen = {"127.0.0.1:0", "unix:" + folder_.path() + "/run/c.sock"};
     options.token_file = folder_.path() + "/tokens";
     std::ofstream(options.token_file) << "viewer-token-1234 vera viewer\nsubmit-token-1234 sam submitter\n"
                                          "submit-token-5678 sue submitter\nadmin-token-12345 adam admin\n"
+                                         "viewer-token-5678 sam viewer\n"
                                          "worker-token-1234 w1 worker\n";
     chmod(options.token_file.c_str(), 0600);
     auto server = Server::Start(options, &clock_);
@@ -194,6 +197,86 @@ TEST_F(AccessTest, ChangesToAJobAreForItsOwnerAndAdmins) {
     }
   }
   EXPECT_EQ(checked, 8);
+}
+
+// With --private_jobs.
+class PrivateJobsTest : public AccessTest {
+ protected:
+  PrivateJobsTest() : AccessTest(/*private_jobs=*/true) {}
+
+  std::vector<WatchItem> WatchAll(const std::string& token) {
+    std::vector<WatchItem> items;
+    EXPECT_TRUE(Client(server_->addresses()[0], token).Watch(WatchRequest(), &items).ok()) << token;
+    return items;
+  }
+};
+
+// Who may call what about sam's job, written out, one letter for each of: sam the submitter, sam with a viewer's token,
+// sue the submitter, vera the viewer, adam the admin, the worker. Every method that names a job is here.
+TEST_F(PrivateJobsTest, AJobIsReadByItsOwnerAndAdmins) {
+  const std::map<std::string, std::string> allowed = {
+      {"Get", "SV--A-"},    {"Watch", "SV--A-"}, {"Cancel", "S---A-"},     {"Pause", "S---A-"},
+      {"Resume", "S---A-"}, {"Trace", "S---A-"}, {"Checkpoint", "S---A-"}, {"Delete", "S---A-"},
+  };
+  const char* tokens[] = {"submit-token-1234", "viewer-token-5678", "submit-token-5678",
+                          "viewer-token-1234", "admin-token-12345", "worker-token-1234"};
+  Client sam(server_->addresses()[0], tokens[0]);
+  std::set<std::string> checked;
+  for (const MethodDescriptor* method : AllMethods()) {
+    const std::string name(method->name());
+    if (method->service()->name() != "Jobs" || method->input_type()->FindFieldByName("job") == nullptr) continue;
+    checked.insert(name);
+    ASSERT_TRUE(allowed.contains(name)) << name << " is new: say who may call it about a private job";
+    for (size_t i = 0; i < 6; ++i) {
+      GetJobRequest request;  // every one of these has the job as its first field
+      request.set_job(sam.MustSubmit("mine"));
+      const grpc::Status status = Call(server_->addresses()[0], tokens[i], *method, {}, request.SerializeAsString());
+      EXPECT_EQ(status.error_code() != grpc::StatusCode::PERMISSION_DENIED, allowed.at(name)[i] != '-')
+          << tokens[i] << " " << name << ": " << status.error_message();
+    }
+  }
+  EXPECT_EQ(checked.size(), allowed.size());
+}
+
+TEST_F(PrivateJobsTest, OthersSeeThatItIsThereAndNoMore) {
+  Client sam(server_->addresses()[0], "submit-token-1234"), sue(server_->addresses()[0], "submit-token-5678");
+  JobSpec spec = SmallSpec("mine");
+  spec.mutable_train()->mutable_data()->set_tokens("/secret/train.bin");
+  SubmitReply submitted;
+  ASSERT_TRUE(sam.Submit("r1", spec, &submitted).ok());
+  const std::string job = submitted.job().id();
+  const auto list = [&](Client& client) {
+    ListJobsReply reply;
+    EXPECT_TRUE(client.jobs().List(client.Context().get(), ListJobsRequest(), &reply).ok());
+    return reply;
+  };
+  const ListJobsReply hers = list(sue), his = list(sam);
+  ASSERT_EQ(hers.jobs_size(), 1);
+  EXPECT_EQ(hers.jobs(0).job().id(), job);
+  EXPECT_EQ(hers.jobs(0).job().owner(), "sam");
+  EXPECT_EQ(hers.jobs(0).job().state(), JOB_STATE_QUEUED);
+  EXPECT_EQ(hers.jobs(0).job().queue_position(), 1u);
+  EXPECT_EQ(hers.jobs(0).job().spec().resources().ranks(), 1u);
+  EXPECT_FALSE(hers.jobs(0).job().spec().has_train());
+  EXPECT_FALSE(absl::StrContains(hers.SerializeAsString(), "secret"));
+  EXPECT_TRUE(absl::StrContains(his.SerializeAsString(), "/secret/train.bin"));
+  GetJobReply refused;
+  EXPECT_TRUE(absl::StrContains(sue.Get(job, &refused).error_message(), "to be its owner, sam")) << "says why";
+}
+
+TEST_F(PrivateJobsTest, AWatchOfAllJobsHasOnlyTheCallersOwn) {
+  Client sam(server_->addresses()[0], "submit-token-1234"), sue(server_->addresses()[0], "submit-token-5678");
+  for (int i = 0; i < 300; ++i) sam.MustSubmit(absl::StrCat("his-", i));  // more than a page of the stream
+  const std::string hers = sue.MustSubmit("hers");
+  const auto jobs = [&](const std::string& token) {
+    std::set<std::string> seen;
+    for (const WatchItem& item : WatchAll(token)) seen.insert(item.job());
+    return seen;
+  };
+  EXPECT_EQ(jobs("submit-token-5678"), (std::set<std::string>{hers}));
+  EXPECT_EQ(jobs("viewer-token-1234"), (std::set<std::string>{}));
+  EXPECT_EQ(jobs("viewer-token-5678").size(), 300u);
+  EXPECT_EQ(jobs("admin-token-12345").size(), 301u);
 }
 
 class TlsAccessTest : public TrustFixture {

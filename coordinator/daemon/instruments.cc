@@ -9,9 +9,9 @@ namespace {
 // Prometheus itself times out after 10 s by default.
 constexpr auto kPagePatience = std::chrono::seconds(2);
 
-metrics::Snapshot TakeSnapshot(Turn& turn) {
+metrics::Snapshot TakeSnapshot(Turn& turn, bool of_jobs) {
   metrics::Snapshot snapshot;
-  snapshot.jobs = turn.core().ListJobs(/*ended_too=*/false);
+  if (of_jobs) snapshot.jobs = turn.core().ListJobs(/*ended_too=*/false);
   snapshot.job_states = turn.core().CountJobs();
   snapshot.nodes = turn.core().ListNodes();
   for (const Job& job : snapshot.jobs) {
@@ -67,11 +67,13 @@ absl::Status Instruments::WriteTensorBoard(const std::string& folder, Loop* loop
   return absl::OkStatus();
 }
 
-absl::Status Instruments::Serve(const std::string& address, Loop* loop) {
-  const auto page = [this, loop]() -> absl::StatusOr<std::string> {
+absl::Status Instruments::Serve(const std::string& address, bool of_jobs, Loop* loop) {
+  const auto page = [this, of_jobs, loop]() -> absl::StatusOr<std::string> {
     const auto taken = std::make_shared<std::promise<metrics::Snapshot>>();
     std::future<metrics::Snapshot> snapshot = taken->get_future();
-    loop->Post([taken](Turn& turn) { turn.AfterCommit([taken, &turn] { taken->set_value(TakeSnapshot(turn)); }); });
+    loop->Post([taken, of_jobs](Turn& turn) {
+      turn.AfterCommit([taken, of_jobs, &turn] { taken->set_value(TakeSnapshot(turn, of_jobs)); });
+    });
     if (snapshot.wait_for(kPagePatience) != std::future_status::ready) {
       return absl::UnavailableError("the event loop does not answer: the disk of the store may be slow");
     }

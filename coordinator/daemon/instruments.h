@@ -4,7 +4,7 @@
 //   Instruments instruments;
 //   loop = Loop::Start({..., .observer = &instruments});
 //   builder.experimental().SetInterceptorCreators(instruments.CallCounters());
-//   instruments.Serve("127.0.0.1:9464", loop);
+//   instruments.Serve("127.0.0.1:9464", /*of_jobs=*/true, loop);
 #pragma once
 
 #include <grpcpp/support/server_interceptor.h>
@@ -30,8 +30,9 @@ class Instruments final : public LoopObserver {
   absl::Status WriteTensorBoard(const std::string& folder, Loop* loop);
   // Its counts are part of the page. Outlives this object's endpoint.
   void WatchConnections(const FrontDoor* door) { door_ = door; }
-  // Serves GET /metrics. Errors as MetricsEndpoint::Start.
-  absl::Status Serve(const std::string& address, Loop* loop);
+  // Serves GET /metrics, which asks no one who he is; `of_jobs`: also with what single jobs do. Errors as
+  // MetricsEndpoint::Start.
+  absl::Status Serve(const std::string& address, bool of_jobs, Loop* loop);
   // The address of /metrics, with the actual port; empty: not served.
   std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
 

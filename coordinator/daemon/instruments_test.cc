@@ -25,8 +25,9 @@ class InstrumentsTest : public ::testing::Test {
  protected:
   InstrumentsTest() { Start(); }
 
-  void Start() {
+  void Start(bool private_jobs = false) {
     ServerOptions options;
+    options.private_jobs = private_jobs;
     options.state_dir = folder_.path() + "/state";
     options.listen = {address_};
     options.tensorboard_dir = tensorboard_;
@@ -102,6 +103,22 @@ TEST_F(InstrumentsTest, CountsWhatHappens) {
   EXPECT_NE(Series("muster_loop_turn_seconds_count"), "0");
   // TensorBoard's own reader.
   EXPECT_EQ(Series("muster_watch_streams"), "1");
+}
+
+// The page asks no one who he is.
+TEST_F(InstrumentsTest, PrivateJobsAreNotOnThePage) {
+  server_.reset();
+  Start(/*private_jobs=*/true);
+  const std::string job = client_->MustSubmit("hidden");
+  FakeWorker worker(address_, {.node = "node-a"});
+  RankKey key;
+  ASSERT_TRUE(worker.WaitForRun(&key));
+  worker.SendObserved(key, RANK_STATE_RUNNING);
+  worker.SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 2.5)});
+  ASSERT_TRUE(Eventually([&] { return Series("muster_jobs{state=\"running\"}") == "1"; }));
+  GetJobReply reply;
+  ASSERT_TRUE(Eventually([&] { return client_->Get(job, &reply).ok() && reply.last_metrics().loss() == 2.5; }));
+  EXPECT_FALSE(absl::StrContains(GetPage(server_->metrics_address()), "hidden"));
 }
 
 TEST_F(InstrumentsTest, TensorBoardHasEveryStepOnceAcrossRestarts) {

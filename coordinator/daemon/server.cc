@@ -270,7 +270,7 @@ absl::Status Server::Parts::StartInstruments(const ServerOptions& options) {
     if (!status.ok()) return status;
   }
   if (options.metrics_address.empty()) return absl::OkStatus();
-  return instruments.Serve(options.metrics_address, loop.get());
+  return instruments.Serve(options.metrics_address, /*of_jobs=*/!options.private_jobs, loop.get());
 }
 
 absl::Status Server::Parts::Listen(const std::vector<Address>& requested, const ServerOptions& options) {
@@ -330,7 +330,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   parts->jobs = std::make_unique<rpc::JobsService>(rpc::JobsService::Options{options.state_dir,
                                                                              options.min_free_bytes,
                                                                              {options.max_ranks, options.core.timeouts},
-                                                                             options.tensorboard_dir},
+                                                                             options.tensorboard_dir,
+                                                                             options.private_jobs},
                                                    parts->gate.get(), parts->loop.get());
   parts->nodes = std::make_unique<rpc::NodesService>(parts->gate.get(), parts->loop.get());
   parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, options.min_free_bytes, parts->gate.get(),

@@ -29,6 +29,7 @@ struct ServerOptions {
   uint32_t max_ranks = 4096;    // limit for a job; Submit refuses larger ones
   std::string tensorboard_dir;  // a folder of event files; empty: none are written
   std::string metrics_address;  // for Prometheus: 127.0.0.1:PORT; empty: not served
+  bool private_jobs = false;    // only its owner and admins read a job; /metrics has no figures of single jobs
   core::Options core;
   WorkerSessions::Options workers;
   PlanPool::Options plans;

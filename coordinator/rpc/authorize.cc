@@ -10,7 +10,8 @@
 namespace muster::rpc {
 namespace {
 
-enum class Needs { kRead, kSubmit, kOwnJob, kAdmin, kWorker, kJoin };
+// kReadJob: as kRead, unless the job is private to someone else.
+enum class Needs { kRead, kReadJob, kSubmit, kOwnJob, kAdmin, kWorker, kJoin };
 
 struct Rule {
   std::string_view method;
@@ -20,7 +21,7 @@ struct Rule {
 constexpr Rule kRules[] = {
     {"/muster.v1.Jobs/Submit", Needs::kSubmit},
     {"/muster.v1.Jobs/Plan", Needs::kRead},
-    {"/muster.v1.Jobs/Get", Needs::kRead},
+    {"/muster.v1.Jobs/Get", Needs::kReadJob},
     {"/muster.v1.Jobs/List", Needs::kRead},
     {"/muster.v1.Jobs/Cancel", Needs::kOwnJob},
     {"/muster.v1.Jobs/Pause", Needs::kOwnJob},
@@ -28,7 +29,7 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Jobs/Delete", Needs::kOwnJob},
     {"/muster.v1.Jobs/Trace", Needs::kOwnJob},
     {"/muster.v1.Jobs/Checkpoint", Needs::kOwnJob},
-    {"/muster.v1.Jobs/Watch", Needs::kRead},
+    {"/muster.v1.Jobs/Watch", Needs::kReadJob},
     {"/muster.v1.Nodes/List", Needs::kRead},
     {"/muster.v1.Nodes/Drain", Needs::kAdmin},
     {"/muster.v1.Nodes/Undrain", Needs::kAdmin},
@@ -65,6 +66,11 @@ std::optional<std::string> Lacks(const Principal& principal, Needs needs, const 
   if (needs == Needs::kWorker) return role == Role::kWorker ? std::nullopt : std::optional("the role worker");
   if (role == Role::kWorker) return "a role other than worker";
   if (role == Role::kAdmin || needs == Needs::kRead) return std::nullopt;
+  if (needs == Needs::kReadJob) {
+    if (MayReadJob(principal, resource)) return std::nullopt;
+    return absl::StrCat("the role admin, or to be its owner, ", *resource.owner,
+                        ": this coordinator keeps jobs private (--private_jobs)");
+  }
   if (needs == Needs::kAdmin) return "the role admin";
   if (role != Role::kSubmitter) return "the role submitter or admin";
   if (needs == Needs::kOwnJob && resource.owner.has_value() && *resource.owner != principal.name) {
@@ -81,6 +87,11 @@ const Rule* RuleOf(std::string_view method) {
 }
 
 }  // namespace
+
+bool MayReadJob(const Principal& principal, const Resource& job) {
+  if (!job.is_private || principal.role == Role::kAdmin || principal.role == Role::kLocal) return true;
+  return !job.owner.has_value() || *job.owner == principal.name;
+}
 
 bool HasRule(std::string_view method) { return RuleOf(method) != nullptr; }
 

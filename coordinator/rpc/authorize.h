@@ -36,11 +36,15 @@ struct Principal {
 // The object of a call.
 struct Resource {
   std::optional<std::string> owner;  // owner of the job; none: no job, or not looked up yet
+  bool is_private = false;           // jobs are read by their owners and admins only (--private_jobs)
 };
 
-// `method`: "/muster.v1.Jobs/Submit". PermissionDenied: the message names a role that is allowed. Methods that change a
-// job pass while the owner is unknown, and call again once it is known.
+// `method`: "/muster.v1.Jobs/Submit". PermissionDenied: the message names a role that is allowed. Methods that concern
+// a job pass while the owner is unknown, and call again once it is known.
 absl::Status Authorize(const Principal& principal, std::string_view method, const Resource& resource);
+
+// Whether the principal may read everything of a job: its spec, logs, metrics and failures.
+bool MayReadJob(const Principal& principal, const Resource& job);
 
 // Whether the table has a rule for the method.
 bool HasRule(std::string_view method);

@@ -56,6 +56,25 @@ TEST(Authorize, Table) {
   }
 }
 
+TEST(Authorize, PrivateJobsAreReadByTheirOwnersAndAdmins) {
+  const struct {
+    const char* method;
+    std::optional<std::string> owner;
+    const char* allowed;
+  } cases[] = {
+      {"/muster.v1.Jobs/Get", "ann", "vsa--l"},   {"/muster.v1.Jobs/Get", "bob", "--a--l"},
+      {"/muster.v1.Jobs/Watch", "ann", "vsa--l"}, {"/muster.v1.Jobs/Watch", "bob", "--a--l"},
+      {"/muster.v1.Jobs/Watch", {}, "vsa--l"},    {"/muster.v1.Jobs/List", {}, "vsa--l"},
+      {"/muster.v1.Nodes/List", {}, "vsa--l"},    {"/muster.v1.Jobs/Cancel", "ann", "-sa--l"},
+  };
+  for (const auto& c : cases) {
+    for (int i = 0; i < 6; ++i) {
+      const absl::Status status = Authorize({"ann", kRoles[i], {}, {}}, c.method, {c.owner, /*is_private=*/true});
+      EXPECT_EQ(status.ok(), c.allowed[i] != '-') << c.method << " " << i << " " << status;
+    }
+  }
+}
+
 TEST(Tokens, ParsesAndFinds) {
   const auto tokens = Tokens::Parse("# users\n0123456789abcdef ann submitter\n\n  fedcba9876543210\tw1 worker\r\n");
   ASSERT_TRUE(tokens.ok()) << tokens.status();

@@ -116,6 +116,25 @@ void AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan) {
   AddBf16Notes(job.spec(), CpusOf(core, core::PlacedSlots(generation).device, nodes), plan);
 }
 
+// Of another user's private job: what the queue and the cluster look like from outside.
+Job WhatAllSee(const Job& job) {
+  Job seen;
+  seen.set_id(job.id());
+  seen.set_owner(job.owner());
+  seen.mutable_spec()->set_name(job.spec().name());
+  seen.mutable_spec()->set_priority(job.spec().priority());
+  *seen.mutable_spec()->mutable_resources() = job.spec().resources();
+  seen.set_state(job.state());
+  if (job.state() == JOB_STATE_QUEUED) seen.set_reason(job.reason());
+  *seen.mutable_submitted() = job.submitted();
+  if (job.has_started()) *seen.mutable_started() = job.started();
+  if (job.has_ended()) *seen.mutable_ended() = job.ended();
+  seen.set_sequence(job.sequence());
+  seen.set_generation(job.generation());
+  seen.set_queue_position(job.queue_position());
+  return seen;
+}
+
 // Tries until the id is free; the suffix is random.
 std::string FreeSuffix(const core::Core& core, const std::string& name) {
   std::string suffix = RandomSuffix();
@@ -215,6 +234,10 @@ grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context,
       const absl::StatusOr<JobId> id = core.Find(request->job());
       const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id, now) : id.status();
       if (!job.ok()) return reactor->Finish(ToGrpc(job.status()));
+      const Resource resource{job->owner(), options_.private_jobs};
+      if (absl::Status status = Authorize(*caller, "/muster.v1.Jobs/Get", resource); !status.ok()) {
+        return reactor->Finish(ToGrpc(status));
+      }
       *reply->mutable_job() = *job;
       for (Generation& generation : core.ListGenerations(*id)) {
         if (reply->generations_size() == kShownGenerations) break;
@@ -236,8 +259,8 @@ grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/List");
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=](Turn& turn) {
-    turn.AfterCommit([=, &core = turn.core(), &ledger = turn.ledger()] {
+  loop_->Post([=, this](Turn& turn) {
+    turn.AfterCommit([=, this, &core = turn.core(), &ledger = turn.ledger()] {
       const uint32_t limit = std::min(request->limit() == 0 ? kDefaultListLimit : request->limit(), kMostListed);
       absl::StatusOr<core::Core::JobPage> page = core.ListJobs(request->all(), request->page(), limit, kListBytes);
       if (!page.ok()) return reactor->Finish(ToGrpc(page.status()));
@@ -245,14 +268,15 @@ grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context
       for (Job& job : page->jobs) {
         const JobId id(job.id());
         JobSummary& summary = *reply->add_jobs();
-        *summary.mutable_last_metrics() = ledger.LastMetrics(id);
+        const bool whole = MayReadJob(*caller, {job.owner(), options_.private_jobs});
+        if (whole) *summary.mutable_last_metrics() = ledger.LastMetrics(id);
         if (core.IsCurrent(id, job.generation())) {
           std::set<std::string> nodes;
           const std::vector<Generation> generations = core.ListGenerations(id);
           for (const RankPlacement& rank : generations.front().ranks()) nodes.insert(rank.node());
           summary.mutable_nodes()->Assign(nodes.begin(), nodes.end());
         }
-        *summary.mutable_job() = std::move(job);
+        *summary.mutable_job() = whole ? std::move(job) : WhatAllSee(job);
       }
       reactor->Finish(grpc::Status::OK);
     });
@@ -330,7 +354,7 @@ grpc::ServerUnaryReactor* JobsService::Checkpoint(grpc::CallbackServerContext* c
 grpc::ServerWriteReactor<WatchItem>* JobsService::Watch(grpc::CallbackServerContext* context,
                                                         const WatchRequest* request) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Watch");
-  return StartWatchStream(caller, *request, loop_);
+  return StartWatchStream(caller, *request, options_.private_jobs, loop_);
 }
 
 }  // namespace muster::rpc

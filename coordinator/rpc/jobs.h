@@ -21,6 +21,7 @@ class JobsService final : public Jobs::CallbackService {
     uint64_t min_free_bytes = uint64_t{256} << 20;  // with less, Submit is refused
     spec::Limits limits;
     std::string tensorboard_dir;  // TensorBoard folder of all jobs; empty: not written
+    bool private_jobs = false;    // only its owner and admins read a job; others see that it is there
   };
 
   JobsService(const Options& options, const Gate* gate, server::Loop* loop)

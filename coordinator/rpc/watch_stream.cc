@@ -17,10 +17,11 @@ using server::Turn;
 // Operations start under the mutex, so none follows Finish; gRPC never runs a reaction inside of them.
 class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public SelfOwned<WatchStream> {
  public:
-  static WatchStream* Start(const absl::StatusOr<Principal>& caller, const WatchRequest& request, server::Loop* loop) {
+  static WatchStream* Start(const absl::StatusOr<Principal>& caller, const WatchRequest& request, bool private_jobs,
+                            server::Loop* loop) {
     const std::shared_ptr<WatchStream> stream = Make(loop);
     if (caller.ok()) {
-      stream->Open(request, caller->token_id);
+      stream->Open(request, *caller, private_jobs);
     } else {
       stream->End(caller.status());
     }
@@ -52,13 +53,24 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public Sel
   void OnDone() override { Release(); }
 
  private:
-  void Open(const WatchRequest& request, const std::string& token) {
-    loop_->Post([self = shared_from_this(), request, token](Turn& turn) {
-      turn.AfterCommit([self, request, token, &turn] {
+  void Open(const WatchRequest& request, const Principal& caller, bool private_jobs) {
+    loop_->Post([=, self = shared_from_this()](Turn& turn) {
+      turn.AfterCommit([=, &turn] {
         absl::StatusOr<JobId> job = JobId();
         if (!request.job().empty()) job = turn.core().Find(request.job());
         if (!job.ok()) return self->End(job.status());
-        absl::StatusOr<std::shared_ptr<server::Watch>> watch = turn.watches().Open(turn.core(), request, *job, token);
+        if (const Job* found = turn.core().Stored(*job); found != nullptr) {
+          const Resource resource{found->owner(), private_jobs};
+          if (absl::Status status = Authorize(caller, "/muster.v1.Jobs/Watch", resource); !status.ok()) {
+            return self->End(status);
+          }
+        }
+        server::WatchReader reader{.token = caller.token_id, .may_read = nullptr};
+        if (private_jobs) {
+          reader.may_read = [caller](const Job& of) { return MayReadJob(caller, {of.owner(), true}); };
+        }
+        absl::StatusOr<std::shared_ptr<server::Watch>> watch =
+            turn.watches().Open(turn.core(), request, *job, std::move(reader));
         if (!watch.ok()) return self->End(watch.status());
         self->watch_ = *std::move(watch);
         self->Ask(turn.watches());
@@ -117,8 +129,9 @@ class WatchStream final : public grpc::ServerWriteReactor<WatchItem>, public Sel
 }  // namespace
 
 grpc::ServerWriteReactor<WatchItem>* StartWatchStream(const absl::StatusOr<Principal>& caller,
-                                                      const WatchRequest& request, server::Loop* loop) {
-  return WatchStream::Start(caller, request, loop);
+                                                      const WatchRequest& request, bool private_jobs,
+                                                      server::Loop* loop) {
+  return WatchStream::Start(caller, request, private_jobs, loop);
 }
 
 }  // namespace muster::rpc

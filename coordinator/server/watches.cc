@@ -44,22 +44,34 @@ WatchItem ToWatchItem(StreamItem item) {
 struct Watch {
   StreamFilter filter;
   bool follow = false;
-  uint64_t after = 0;                // delivered up to here
-  uint64_t end = 0;                  // last position for a reader that does not follow
-  uint64_t trim = 0;                 // sequence of the log chunk that is cut for `tail`
-  uint64_t trim_lines = 0;           // lines to cut from it
-  bool snapshot = false;             // not sent yet
-  bool saw_running = false;          // the job had not ended when the stream opened
-  std::optional<SteadyTime> linger;  // the job has ended; wait until then for its last items
-  bool lingers = false;              // it is in lingering_
-  Watches::Ready ready;              // none: no page was requested
+  uint64_t after = 0;                        // delivered up to here
+  uint64_t end = 0;                          // last position for a reader that does not follow
+  uint64_t trim = 0;                         // sequence of the log chunk that is cut for `tail`
+  uint64_t trim_lines = 0;                   // lines to cut from it
+  std::function<bool(const Job&)> may_read;  // null: every job
+  bool snapshot = false;                     // not sent yet
+  bool saw_running = false;                  // the job had not ended when the stream opened
+  std::optional<SteadyTime> linger;          // the job has ended; wait until then for its last items
+  bool lingers = false;                      // it is in lingering_
+  Watches::Ready ready;                      // none: no page was requested
   bool closed = false;
   absl::Status revoked;              // not OK: ends with it
   std::shared_ptr<const char> open;  // counts the readers
 };
 
+namespace {
+
+// Of a deleted job no one knows any more whose it was.
+bool MayRead(const core::Core& core, const Watch& watch, const JobId& job) {
+  if (watch.may_read == nullptr || job.empty()) return true;
+  const Job* found = core.Stored(job);
+  return found != nullptr && watch.may_read(*found);
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<Watch>> Watches::Open(const core::Core& core, const WatchRequest& request,
-                                                     const JobId& job, const std::string& token) {
+                                                     const JobId& job, WatchReader reader) {
   if (!closed_.ok()) return closed_;
   auto watch = std::make_shared<Watch>();
   watch->open = open_;
@@ -88,10 +100,11 @@ absl::StatusOr<std::shared_ptr<Watch>> Watches::Open(const core::Core& core, con
       watch->trim_lines = start->skip_lines;
     }
   }
-  if (!token.empty()) {
+  if (!reader.token.empty()) {
     std::erase_if(by_token_, [](const auto& entry) { return entry.second.expired(); });
-    by_token_.emplace(token, watch);
+    by_token_.emplace(reader.token, watch);
   }
+  watch->may_read = std::move(reader.may_read);
   watch->snapshot = !job.empty();
   watch->saw_running = !job.empty() && !HasEnded(core, job);
   return watch;
@@ -159,8 +172,13 @@ absl::StatusOr<std::optional<WatchPage>> Watches::Read(const core::Core& core, S
   while (true) {
     absl::StatusOr<StreamPage> page = ledger_->Read(watch.filter, watch.after);
     if (!page.ok()) return page.status();
+    bool hidden = false;
     for (StreamItem& item : page->items) {
       if (!watch.follow && item.sequence > watch.end) break;
+      if (!MayRead(core, watch, item.job)) {
+        hidden = true;
+        continue;
+      }
       if (item.sequence == watch.trim && std::holds_alternative<LogChunk>(item.body)) {
         SkipLines(watch.trim_lines, std::get<LogChunk>(item.body));
       }
@@ -169,6 +187,7 @@ absl::StatusOr<std::optional<WatchPage>> Watches::Read(const core::Core& core, S
     watch.after = page->next;
     if (!result.items.empty()) return result;
     if (!page->more || (!watch.follow && watch.after >= watch.end)) return AtEnd(core, now, watch);
+    if (hidden) return result;  // an empty page, so that other readers get their turn
   }
 }
 

@@ -28,6 +28,12 @@ namespace muster::server {
 // One reader's position. Only Watches accesses it.
 struct Watch;
 
+// Who reads.
+struct WatchReader {
+  std::string token;                         // that it showed; or empty
+  std::function<bool(const Job&)> may_read;  // null: every job
+};
+
 struct WatchPage {
   std::vector<WatchItem> items;
   bool end = false;     // last page; `status` is the stream's
@@ -43,10 +49,10 @@ class Watches {
 
   explicit Watches(Ledger* ledger) : ledger_(ledger) {}
 
-  // A reader of `job`, which the caller has looked up (empty: all jobs). `token`: that its caller showed, or empty.
+  // A reader of `job`, which the caller has looked up (empty: all jobs that it may read).
   // InvalidArgument: an invalid cursor, or a cursor with `tail`. Unavailable: shutting down.
   absl::StatusOr<std::shared_ptr<Watch>> Open(const core::Core& core, const WatchRequest& request, const JobId& job,
-                                              const std::string& token = "");
+                                              WatchReader reader = {});
 
   // Calls `ready` once with the next page, now or later. At most one pending call for each reader.
   void Next(const std::shared_ptr<Watch>& watch, Ready ready);

@@ -79,7 +79,8 @@ absl::Status Agent::Start() {
       loop_, channel, options_.token,
       CoordinatorStream::Handler{[this](const CoordinatorMessage& message) { Received(message); },
                                  [this](const absl::Status& why) { Ended(why); }});
-  absl::StatusOr<std::unique_ptr<TrainerServer>> trainers = TrainerServer::Start(options_.run_dir, loop_, this);
+  absl::StatusOr<std::unique_ptr<TrainerServer>> trainers =
+      TrainerServer::Start(options_.run_dir, options_.users.switches(), loop_, this);
   if (!trainers.ok()) return trainers.status();
   trainers_ = *std::move(trainers);
   preflights_ = std::make_unique<Preflights>(PreflightOptions{.kind = options_.preflight,
@@ -294,11 +295,13 @@ void Agent::StartRank(const RankId& id) {
   LogInfo("starting rank", {id});
   absl::Status status = CheckLibrary(assignment);
   if (status.ok()) status = CheckPathsOf(assignment);
+  const absl::StatusOr<std::optional<RankUser>> user = options_.users.Find(assignment.owner());
+  status.Update(user.status());
   if (!status.ok()) {
     rank->Refuse(status, loop_->now());
     return AddRank(std::move(rank));
   }
-  rank->Start(MakeStart(assignment, local, rank->dir(), start_context_), options_.step_binary, loop_->now());
+  rank->Start(MakeStart(assignment, local, rank->dir(), start_context_, *user), options_.step_binary, loop_->now());
   AddRank(std::move(rank));
 }
 

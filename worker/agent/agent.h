@@ -23,6 +23,7 @@
 #include "worker/agent/event_loop.h"
 #include "worker/agent/preflight.h"
 #include "worker/agent/rank.h"
+#include "worker/agent/rank_users.h"
 #include "worker/agent/relay.h"
 #include "worker/agent/stream.h"
 #include "worker/agent/tables.h"
@@ -44,6 +45,7 @@ struct AgentOptions {
   std::string interface;           // the network interface that has `host`; empty: unknown, or loopback
   std::vector<std::string> data_roots, checkpoint_roots;  // below which jobs' paths must lie; none: anywhere
   std::vector<std::string> plugin_roots;         // below which jobs' libraries may lie; none: no library is loaded
+  RankUsers users;                               // whom ranks run as
   std::map<std::string, std::string> variables;  // of every rank on this node (common/rank_variables.h)
   bool handover = false;                         // Finish leaves the ranks running for the next daemon
   absl::Duration drain_deadline = absl::Seconds(30);

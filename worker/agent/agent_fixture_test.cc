@@ -58,20 +58,15 @@ void AgentTest::TearDown() { EXPECT_EQ(coordinator_.faults(), ""); }
 std::string AgentTest::trainer() const { return Binary("worker/agent/fake_trainer"); }
 
 std::vector<std::string> AgentTest::Arguments(const std::vector<std::string>& more_flags) const {
-  std::vector<std::string> arguments = {Binary("worker/agent/muster-worker"),
-                                        "--coordinator",
-                                        coordinator_.address(),
-                                        "--state_dir",
-                                        folder_.path() + "/state",
-                                        "--run_dir",
-                                        run_,
-                                        "--bin_dir",
-                                        Binary("worker/shim")};
+  std::vector<std::string> arguments = launcher_;
+  arguments.insert(arguments.end(), {Binary("worker/agent/muster-worker"), "--coordinator", coordinator_.address(),
+                                     "--state_dir", folder_.path() + "/state", "--run_dir", run_});
   arguments.insert(arguments.end(), more_flags.begin(), more_flags.end());
   const auto unless_given = [&](const std::string& flag, const std::string& value) {
     if (std::find(more_flags.begin(), more_flags.end(), flag) != more_flags.end()) return;
     arguments.insert(arguments.end(), {flag, value});
   };
+  unless_given("--bin_dir", Binary("worker/shim"));
   unless_given("--trainer", trainer());
   unless_given("--kill_grace", "500ms");
   return arguments;

@@ -51,6 +51,7 @@ class AgentTest : public ::testing::Test {
   TemporaryFolder folder_;
   const std::string run_;
   FakeCoordinator coordinator_;
+  std::vector<std::string> launcher_;  // what starts the daemon, with its arguments; empty: nothing does
 
  private:
   std::vector<std::string> Arguments(const std::vector<std::string>& more_flags) const;

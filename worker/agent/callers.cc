@@ -11,6 +11,19 @@
 #include "worker/rundir/rundir.h"
 
 namespace muster::agent {
+namespace {
+
+// Whether process `pid` belongs to a rank that this worker runs as `user`.
+bool IsRankOf(uid_t user, pid_t pid, const std::string& run) {
+  for (const rundir::RankDir& dir : rundir::RankDir::List(run)) {
+    if (dir.IsDone()) continue;
+    const absl::StatusOr<rundir::Start> start = dir.ReadStart();
+    if (start.ok() && start->user.has_value() && start->user->uid == user && BelongsTo(pid, dir)) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 absl::Status Callers::Connected(int fd) {
   ucred credentials{};
@@ -18,9 +31,10 @@ absl::Status Callers::Connected(int fd) {
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
     return absl::ErrnoToStatus(errno, "cannot ask for the peer's credentials");
   }
-  if (credentials.uid != geteuid()) {
+  if (credentials.uid != geteuid() && !IsRankOf(credentials.uid, credentials.pid, run_)) {
     return absl::PermissionDeniedError(absl::StrCat("process ", credentials.pid, " belongs to user ", credentials.uid,
-                                                    ", this worker to ", geteuid()));
+                                                    ", this worker to ", geteuid(),
+                                                    ", and it is no process of a rank that runs as that user"));
   }
   absl::MutexLock lock(&mutex_);
   callers_[absl::StrCat("fd:", fd)] = Caller{credentials.pid, ""};

@@ -20,7 +20,8 @@ class Callers {
   // `run`: the worker's run directory.
   explicit Callers(std::string run) : run_(std::move(run)) {}
 
-  // Records the peer of `fd` before gRPC gets it. PermissionDenied: a process of another user.
+  // Records the peer of `fd` before gRPC gets it. PermissionDenied: a process of another user, unless that is the user
+  // of the rank that it belongs to.
   absl::Status Connected(int fd);
 
   // `peer`: grpc::ServerContextBase::peer(), "fd:N" for a connection that was handed over as a descriptor.

@@ -27,6 +27,9 @@ constexpr const char* kInherited[] = {"PATH",
                                       "ONEDNN_MAX_CPU_ISA",
                                       "DNNL_MAX_CPU_ISA"};
 
+// Of these another user needs its own.
+bool IsPersonal(absl::string_view name) { return name == "HOME" || name == "USER" || name == "TMPDIR"; }
+
 const Slot* FindSlot(uint32_t index, const std::vector<Slot>& slots) {
   const auto found = std::find_if(slots.begin(), slots.end(), [index](const Slot& s) { return s.index() == index; });
   return found == slots.end() ? nullptr : &*found;
@@ -58,12 +61,14 @@ uint32_t CoresOf(const Assignment& assignment, const std::vector<Slot>& slots) {
 }
 
 rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t>& local, const rundir::RankDir& dir,
-                        const StartContext& context) {
+                        const StartContext& context, const std::optional<RankUser>& user) {
   const RankId& id = dir.rank();
   rundir::Start start;
+  if (user.has_value()) start.user = user->ids;
+  const std::string folder = dir.TrainerPath(start);
   start.argv = {context.trainer, "run",
                 "--socket",      context.socket,
-                "--rank_dir",    dir.path(),
+                "--rank_dir",    folder,
                 "--job",         id.job.value(),
                 "--generation",  absl::StrCat(id.generation),
                 "--rank",        absl::StrCat(id.rank)};
@@ -74,13 +79,14 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
        {std::pair("--data_roots", &context.data_roots), {"--checkpoint_roots", &context.checkpoint_roots}}) {
     if (!roots->empty()) start.argv.insert(start.argv.end(), {flag, absl::StrJoin(*roots, ",")});
   }
-  start.working_directory = dir.path();
+  start.working_directory = folder;
   start.slots.emplace(assignment.slots().begin(), assignment.slots().end());
   start.orphan_grace = context.orphan_grace;
   start.kill_grace = context.kill_grace;
 
   for (const std::string& variable : context.inherited) {
     for (const char* name : kInherited) {
+      if (user.has_value() && IsPersonal(name)) continue;
       if (absl::StartsWith(variable, absl::StrCat(name, "="))) start.environment.push_back(variable);
     }
   }
@@ -93,6 +99,11 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
   const auto set = [&start](const char* name, const auto& value) {
     start.environment.push_back(absl::StrCat(name, "=", value));
   };
+  if (user.has_value()) {
+    set("HOME", user->home.empty() ? folder : user->home);
+    set("USER", user->name);
+    set("LOGNAME", user->name);
+  }
   set("MUSTER_JOB_ID", id.job.value());
   set(kRankDirVariable, dir.path());
   set("RANK", id.rank);

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "proto/job.pb.h"
 #include "proto/worker.pb.h"
+#include "worker/agent/rank_users.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::agent {
@@ -39,8 +41,10 @@ uint32_t CoresOf(const Assignment& assignment, const std::vector<Slot>& slots);
 //                            several streams compute ("Results reproducibility" in the cuBLAS documentation)
 std::map<std::string, std::string> LibraryVariables(const Assignment& assignment, const StartContext& context);
 
-// `local`: this node's ranks of the same generation, ascending; they make LOCAL_RANK and LOCAL_WORLD_SIZE.
+// `local`: this node's ranks of the same generation, ascending; they make LOCAL_RANK and LOCAL_WORLD_SIZE. `user`: whom
+// the trainer runs as; its HOME, USER and LOGNAME take the place of the daemon's, whose TMPDIR it does not get. None:
+// as the daemon.
 rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t>& local, const rundir::RankDir& dir,
-                        const StartContext& context);
+                        const StartContext& context, const std::optional<RankUser>& user = std::nullopt);
 
 }  // namespace muster::agent

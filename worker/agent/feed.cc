@@ -34,7 +34,7 @@ absl::Status CheckForm(const Record& record) {
 
 }  // namespace
 
-Feed::Feed(const rundir::RankDir& dir) : directory_(dir.path()), key_(KeyOf(dir.rank())), reader_(dir.path()) {}
+Feed::Feed(const rundir::RankDir& dir) : directory_(dir.path()), key_(KeyOf(dir.rank())), reader_(dir.TrainerPath()) {}
 
 void Feed::Reconnected() {
   sent_sequence_ = acknowledged_sequence_;

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/file/lock.h"
@@ -36,6 +37,7 @@
 #include "worker/agent/job_paths.h"
 #include "worker/agent/local_address.h"
 #include "worker/agent/node.h"
+#include "worker/agent/rank_users.h"
 #include "worker/agent/renewal.h"
 #include "worker/agent/token.h"
 #include "worker/agent/worker_page.h"
@@ -56,6 +58,7 @@ struct Flags {
   absl::StatusOr<std::string> join_token = "";
   std::string metrics_address;
   std::string bin_dir;
+  std::string run_as_owner = "off";
   std::string log_level = "info";
   uint32_t slots = 1;
 };
@@ -102,6 +105,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "folders of libraries that jobs may run as this user (docs/security.md); default: none")
       ->delimiter(',')
       ->type_name("FOLDER,...");
+  app.add_option("--run_as_owner", flags.run_as_owner,
+                 "run each rank as the user of its job's owner: system (the user of that name), or a FILE with lines "
+                 "`owner user` or `owner uid:gid,gid`; needs root or its capabilities (docs/security.md)")
+      ->type_name("off|system|FILE")
+      ->capture_default_str();
   app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
   app.add_option("--join_token", flags.join_token_file,
                  "file with a token of `muster coordinator token create --role worker`; needed once, beyond this "
@@ -167,6 +175,26 @@ std::string InterfaceForNccl(const std::string& host) {
   return "";
 }
 
+// Whom ranks run as, if this process may run them as others at all.
+absl::Status ReadUsers(const std::string& setting, AgentOptions& agent) {
+  absl::StatusOr<muster::agent::RankUsers> users = muster::agent::RankUsers::Make(setting, agent.coordinator);
+  if (!users.ok()) {
+    return absl::Status(users.status().code(), "--run_as_owner: " + std::string(users.status().message()));
+  }
+  agent.users = *std::move(users);
+  if (!agent.users.switches()) return absl::OkStatus();
+  if (const std::vector<std::string> missing = muster::agent::MissingToSwitchUsers(); !missing.empty()) {
+    return absl::PermissionDeniedError(
+        "--run_as_owner: this process (user " + std::to_string(geteuid()) +
+        ") may not run ranks as other users, it lacks " + absl::StrJoin(missing, ", ") +
+        "; start it as root, or leave the flag out: then all ranks run as its own user (docs/security.md)");
+  }
+  if (agent.state_dir != agent.run_dir) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--run_as_owner: other users pass through --run_dir, so --state_dir, with this node's key, must be another "
+      "folder");
+}
+
 absl::Status FillIn(Flags& flags) {
   AgentOptions& agent = flags.agent;
   std::error_code error;
@@ -204,6 +232,7 @@ absl::Status FillIn(Flags& flags) {
     return status;
   }
   if (absl::Status status = ReadVariables(flags.env, agent.variables); !status.ok()) return status;
+  if (absl::Status status = ReadUsers(flags.run_as_owner, agent); !status.ok()) return status;
   flags.join_token = muster::agent::ReadJoinToken(flags.join_token_file);
   unsetenv("MUSTER_JOIN_TOKEN");  // the ranks inherit the environment
   if (flags.token_file.empty()) return absl::OkStatus();
@@ -216,7 +245,9 @@ absl::Status FillIn(Flags& flags) {
 absl::StatusOr<std::vector<muster::FileLock>> TakeFolders(const muster::agent::AgentOptions& options) {
   std::vector<muster::FileLock> locks;
   for (const std::string& folder : std::set<std::string>{options.state_dir, options.run_dir}) {
-    if (absl::Status status = muster::MakePrivateFolder(folder); !status.ok()) return status;
+    const bool passable = folder == options.run_dir && options.users.switches();
+    absl::Status status = passable ? muster::agent::MakePassableRunFolder(folder) : muster::MakePrivateFolder(folder);
+    if (!status.ok()) return status;
     absl::StatusOr<muster::FileLock> lock = muster::FileLock::Take(
         folder + "/lock", "muster-worker", folder, "stop it first, or give this one a folder of its own");
     if (!lock.ok()) return lock.status();

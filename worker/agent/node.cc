@@ -1,12 +1,15 @@
 #include "worker/agent/node.h"
 
+#include <linux/capability.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -89,6 +92,24 @@ Machine ReadMachine() {
   }
   machine.instructions = FindInstructions();
   return machine;
+}
+
+std::vector<std::string> MissingToSwitchUsers() {
+  // Beside the switch itself: to give a rank's folder away, to read and remove what the rank wrote there, to end it.
+  constexpr std::pair<int, const char*> kNeeded[] = {{CAP_SETUID, "CAP_SETUID"},
+                                                     {CAP_SETGID, "CAP_SETGID"},
+                                                     {CAP_KILL, "CAP_KILL"},
+                                                     {CAP_CHOWN, "CAP_CHOWN"},
+                                                     {CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE"},
+                                                     {CAP_FOWNER, "CAP_FOWNER"}};
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  const bool read = syscall(SYS_capget, &header, sets) == 0;
+  std::vector<std::string> missing;
+  for (const auto& [number, name] : kNeeded) {
+    if (!read || (sets[0].effective & (1u << number)) == 0) missing.emplace_back(name);
+  }
+  return missing;
 }
 
 bool IsCudaBuild() {

@@ -39,6 +39,10 @@ bool IsCudaBuild();
 // What a node reports of its CPU.
 Cpu CpuOf(const Machine& machine);
 
+// The capabilities that a process needs to run ranks as other users, and lacks: "CAP_SETUID". Empty: it has all, as
+// root does outside of containers.
+std::vector<std::string> MissingToSwitchUsers();
+
 // One slot per GPU; without GPUs `cpu_slots` shares of the cores and the memory. A share has at least one core.
 std::vector<Slot> MakeSlots(const Machine& machine, const std::vector<Gpu>& gpus, uint32_t cpu_slots);
 

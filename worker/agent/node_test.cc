@@ -108,6 +108,24 @@ TEST_F(MakeStartTest, ArgumentsAndEnvironment) {
   }
 }
 
+TEST_F(MakeStartTest, AnotherUserHasAFolderAndAHomeOfItsOwn) {
+  const rundir::RankDir dir("/run/m", {JobId("a"), 3, 5});
+  context_.inherited = {"PATH=/bin", "HOME=/root", "USER=root", "TMPDIR=/root/tmp"};
+  RankUser user{"ann", {61001, 61001, {44}, 027}, "/home/ann"};
+  rundir::Start start = MakeStart(assignment_, {5}, dir, context_, user);
+  EXPECT_EQ(start.user, user.ids);
+  EXPECT_EQ(start.working_directory, "/run/m/a/3/5/trainer");
+  EXPECT_EQ(start.argv[5], "/run/m/a/3/5/trainer");
+  for (const char* variable :
+       {"PATH=/bin", "HOME=/home/ann", "USER=ann", "LOGNAME=ann", "MUSTER_RANK_DIR=/run/m/a/3/5"}) {
+    EXPECT_TRUE(Has(start, variable)) << variable;
+  }
+  for (const std::string& variable : start.environment) EXPECT_FALSE(absl::StrContains(variable, "root")) << variable;
+  user.home.clear();
+  start = MakeStart(assignment_, {5}, dir, context_, user);
+  EXPECT_TRUE(Has(start, "HOME=/run/m/a/3/5/trainer"));
+}
+
 TEST_F(MakeStartTest, PluginRootsOnlyForWhatNeedsThem) {
   context_.plugin_roots = {"/opt/a", "/opt/b"};
   const rundir::RankDir dir("/run/m", {JobId("a"), 3, 5});

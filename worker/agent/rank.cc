@@ -53,7 +53,7 @@ RankExit RefineExit(RankExit exit, const Facts& facts, bool stop_requested) {
   return exit;
 }
 
-Rank::Rank(rundir::RankDir dir) : dir_(std::move(dir)), feed_(dir_), stall_detector_(dir_.path()) {}
+Rank::Rank(rundir::RankDir dir) : dir_(std::move(dir)), feed_(dir_), stall_detector_(dir_.TrainerPath()) {}
 
 bool Rank::Adopt(Now now) {
   if (const absl::StatusOr<rundir::Start> start = dir_.ReadStart(); start.ok()) slots_ = start->slots;
@@ -132,6 +132,8 @@ void Rank::Start(const rundir::Start& start, const std::string& step_binary, Now
   // Made by a daemon that was killed before it spawned the shim.
   if (absl::IsAlreadyExists(status)) status = absl::OkStatus();
   if (status.ok()) {
+    feed_.emplace(dir_);  // in the trainer's folder, which is known now
+    stall_detector_.emplace(dir_.TrainerPath());
     absl::StatusOr<std::unique_ptr<RankProcess>> process = RankProcess::Spawn(step_binary, dir_);
     status = process.status();
     if (status.ok()) process_ = *std::move(process);
@@ -202,8 +204,8 @@ void Rank::Kill(Now now) {
 void Rank::Tick(Now now) {
   if (!remains_.empty()) return LookAtRemains(now);
   if (process_ == nullptr || ended()) return;
-  stall_detector_.Look(now.steady);
-  if (const auto& stall = stall_detector_.stall(); stall.has_value()) ReportStep(stall->step);
+  stall_detector_->Look(now.steady);
+  if (const auto& stall = stall_detector_->stall(); stall.has_value()) ReportStep(stall->step);
   if (termination_ == Termination::kNone) return;
   if (termination_ == Termination::kStop && !terminated_ && commands_ == nullptr && now.steady >= terminate_at_) {
     LogInfo("the trainer is not attached; sending it SIGTERM", {id()});
@@ -271,11 +273,11 @@ void Rank::ReportStep(uint64_t step) { reported_step_ = std::max(reported_step_,
 ObservedRank Rank::Observe(bool stop_desired, bool forgotten, Now now) const {
   ObservedRank result;
   *result.mutable_key() = KeyOf(id());
-  const Facts& facts = feed_.facts();
+  const Facts& facts = feed_->facts();
   result.set_step(std::max(facts.step, reported_step_));
   const bool stop_requested = stop_desired || forgotten || termination_ != Termination::kNone;
   const bool delivered =
-      forgotten || (feed_.records_drained() && (feed_.logs_drained() || now.steady - ended_at_ >= kLogWait));
+      forgotten || (feed_->records_drained() && (feed_->logs_drained() || now.steady - ended_at_ >= kLogWait));
   if (ended() && delivered) {
     result.set_state(RANK_STATE_EXITED);
     *result.mutable_exit() = RefineExit(*exit_, facts, stop_requested);
@@ -283,7 +285,7 @@ ObservedRank Rank::Observe(bool stop_desired, bool forgotten, Now now) const {
     result.set_state(RANK_STATE_STOPPING);
   } else {
     result.set_state(facts.running ? RANK_STATE_RUNNING : RANK_STATE_STARTING);
-    if (const auto& stall = stall_detector_.stall(); stall.has_value() && !ended()) {
+    if (const auto& stall = stall_detector_->stall(); stall.has_value() && !ended()) {
       result.set_op_issued(stall->op_issued);
       result.set_op_completed(stall->op_completed);
       result.set_frozen(stall->frozen);

@@ -69,7 +69,7 @@ class Rank {
   void Assign(const Assignment& assignment, std::shared_ptr<const PartitionTable> table);
   void ReportStep(uint64_t step);
 
-  Feed& feed() { return feed_; }
+  Feed& feed() { return *feed_; }
   // The state to report. `stop_desired`: the desired state asks it to stop. `forgotten`: the desired state no longer
   // holds it. EXITED is reported once the coordinator has acknowledged all records, and the output or a few seconds
   // have passed, or if the rank is forgotten. A stall of a second or more is reported unless the rank is stopping.
@@ -87,8 +87,8 @@ class Rank {
   void SendAssignment(bool with_table);
 
   const rundir::RankDir dir_;
-  Feed feed_;
-  StallDetector stall_detector_;
+  std::optional<Feed> feed_;                     // always there
+  std::optional<StallDetector> stall_detector_;  // likewise
   std::unique_ptr<RankProcess> process_;
   std::optional<RankExit> exit_;
   SteadyTime ended_at_;

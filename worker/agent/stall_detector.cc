@@ -17,13 +17,15 @@ constexpr absl::Duration kLongestLook = absl::Seconds(2);
 void StallDetector::Look(SteadyTime now) {
   if (page_ == nullptr) {
     // Missing or incomplete: retried at the next look.
-    absl::StatusOr<std::unique_ptr<rundir::ProgressPage>> page = rundir::ProgressPage::Open(rank_dir_);
+    absl::StatusOr<std::unique_ptr<rundir::ProgressReader>> page = rundir::ProgressReader::Open(trainer_dir_);
     if (!page.ok()) return;
     page_ = *std::move(page);
   }
-  const rundir::Progress& page = *std::as_const(*page_).operator->();
-  const std::array<uint64_t, 4> seen = {page.step, page.op_issued, page.op_completed, page.alive_at_stage};
-  const uint64_t heartbeat = page.heartbeat;
+  const absl::StatusOr<rundir::ProgressSeen> read = page_->Read();
+  // A trainer that cuts its page makes no progress.
+  const std::array<uint64_t, 4> seen =
+      read.ok() ? std::array{read->step, read->op_issued, read->op_completed, read->alive_at_stage} : last_;
+  const uint64_t heartbeat = read.ok() ? read->heartbeat : last_heartbeat_;
   const absl::Duration since = looked_ ? std::min(now - looked_at_, kLongestLook) : absl::ZeroDuration();
   looked_at_ = now;
   stalled_ = seen == last_ && looked_ ? stalled_ + since : absl::ZeroDuration();

@@ -21,8 +21,8 @@ namespace muster::agent {
 
 class StallDetector {
  public:
-  // `rank_dir`: a rank's folder; its trainer may not have started yet.
-  explicit StallDetector(std::string rank_dir) : rank_dir_(std::move(rank_dir)) {}
+  // `trainer_dir`: RankDir::TrainerPath; the trainer may not have started yet.
+  explicit StallDetector(std::string trainer_dir) : trainer_dir_(std::move(trainer_dir)) {}
 
   struct Stall {
     uint64_t step = 0;  // finished
@@ -36,8 +36,8 @@ class StallDetector {
   const std::optional<Stall>& stall() const { return stall_; }
 
  private:
-  const std::string rank_dir_;
-  std::unique_ptr<rundir::ProgressPage> page_;
+  const std::string trainer_dir_;
+  std::unique_ptr<rundir::ProgressReader> page_;
   bool looked_ = false;
   SteadyTime looked_at_;
   std::array<uint64_t, 4> last_{};  // counters whose change is progress

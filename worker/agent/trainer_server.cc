@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -29,7 +30,7 @@ namespace {
 constexpr int kBacklog = 128;
 constexpr int kMaxMessageBytes = 1 << 20;  // from a trainer: a key of 64 KiB at most
 
-absl::StatusOr<int> Listen(const std::string& path) {
+absl::StatusOr<int> Listen(const std::string& path, bool other_users) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() > kMaxSocketPathBytes) {
@@ -40,7 +41,9 @@ absl::StatusOr<int> Listen(const std::string& path) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return absl::ErrnoToStatus(errno, "cannot make a socket");
   unlink(path.c_str());  // of a daemon that was killed
-  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || listen(fd, kBacklog) != 0) {
+  const mode_t mode = other_users ? 0666 : 0600;
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || chmod(path.c_str(), mode) != 0 ||
+      listen(fd, kBacklog) != 0) {
     const absl::Status status = absl::ErrnoToStatus(errno, absl::StrCat("cannot listen on ", path));
     close(fd);
     return status;
@@ -60,7 +63,7 @@ class Server final : public TrainerServer {
     if (wake_ >= 0) close(wake_);
   }
 
-  absl::Status Begin(const std::string& path) {
+  absl::Status Begin(const std::string& path, bool other_users) {
     grpc::ServerBuilder builder;
     builder.RegisterService(&service_);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -69,7 +72,7 @@ class Server final : public TrainerServer {
     if (server_ == nullptr) return absl::InternalError("gRPC could not start a server for trainers");
     wake_ = eventfd(0, EFD_CLOEXEC);
     if (wake_ < 0) return absl::ErrnoToStatus(errno, "cannot make an event descriptor");
-    absl::StatusOr<int> fd = Listen(path);
+    absl::StatusOr<int> fd = Listen(path, other_users);
     if (!fd.ok()) return fd.status();
     listening_ = *fd;
     acceptor_ = std::thread([this] { Accept(); });
@@ -128,10 +131,10 @@ class Server final : public TrainerServer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TrainerServer>> TrainerServer::Start(const std::string& run, EventLoop* loop,
-                                                                    TrainerHost* host) {
+absl::StatusOr<std::unique_ptr<TrainerServer>> TrainerServer::Start(const std::string& run, bool other_users,
+                                                                    EventLoop* loop, TrainerHost* host) {
   auto server = std::make_unique<Server>(run, loop, host);
-  if (absl::Status status = server->Begin(run + "/trainer.sock"); !status.ok()) return status;
+  if (absl::Status status = server->Begin(run + "/trainer.sock", other_users); !status.ok()) return status;
   return server;
 }
 

@@ -45,9 +45,10 @@ inline constexpr size_t kMaxSocketPathBytes = 107;
 
 class TrainerServer {
  public:
-  // Serves `run`/trainer.sock, which it replaces: the caller has locked `run`. `loop` and `host` outlive the server and
-  // its Shutdown. InvalidArgument: the path is too long. Else the system's error.
-  static absl::StatusOr<std::unique_ptr<TrainerServer>> Start(const std::string& run, EventLoop* loop,
+  // Serves `run`/trainer.sock, which it replaces: the caller has locked `run`. `other_users`: ranks run as other users
+  // than this process, so any may connect; those that are no ranks are closed at once. `loop` and `host` outlive the
+  // server and its Shutdown. InvalidArgument: the path is too long. Else the system's error.
+  static absl::StatusOr<std::unique_ptr<TrainerServer>> Start(const std::string& run, bool other_users, EventLoop* loop,
                                                               TrainerHost* host);
   virtual ~TrainerServer() = default;
   // From the loop's thread: ends the calls, running what is posted to the loop meanwhile; trainers attach again at the

@@ -46,6 +46,11 @@ struct Progress {
   std::atomic<uint64_t> heartbeat;       // grows four times a second while the process runs
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+// As it was at some moment.
+struct ProgressSeen {
+  uint64_t layout, step, op_issued, op_completed, stage, alive_at_stage, heartbeat;
+};
+static_assert(sizeof(ProgressSeen) == sizeof(Progress));
 
 // `directory`/progress. Fields may be read and written from any thread and process; each alone is consistent.
 class ProgressPage {
@@ -63,6 +68,22 @@ class ProgressPage {
  private:
   explicit ProgressPage(void* page) : page_(page) {}
   void* page_;
+};
+
+// The page as the worker daemon sees it. It reads and does not map: whoever runs the trainer may cut the file, and then
+// a mapped page would kill the daemon (SIGBUS).
+class ProgressReader {
+ public:
+  // Errors as ProgressPage::Open. DataLoss: it is no regular file, or too short.
+  static absl::StatusOr<std::unique_ptr<ProgressReader>> Open(const std::string& directory);
+  ~ProgressReader();
+  ProgressReader(const ProgressReader&) = delete;
+
+  absl::StatusOr<ProgressSeen> Read() const;  // DataLoss: it became too short
+
+ private:
+  explicit ProgressReader(int descriptor) : descriptor_(descriptor) {}
+  const int descriptor_;
 };
 
 }  // namespace muster::rundir

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <google/protobuf/util/json_util.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "common/file/durable_file.h"
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
+#include "common/file_error.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::rundir {
@@ -74,6 +76,27 @@ absl::StatusOr<ProcessId> ProcessFrom(const json& value, const std::string& path
   return process;
 }
 
+json ToJson(const User& user) {
+  return {{"uid", user.uid}, {"gid", user.gid}, {"groups", user.groups}, {"umask", user.umask}};
+}
+
+User UserFrom(Fields& fields) {
+  return {fields.Get<uid_t>("uid"), fields.Get<gid_t>("gid"), fields.Get<std::vector<gid_t>>("groups"),
+          fields.Get<mode_t>("umask")};
+}
+
+// A folder of this process that others may pass through and neither list nor change.
+absl::Status LetPass(const std::string& folder) {
+  if (chmod(folder.c_str(), 0711) == 0) return absl::OkStatus();
+  return FileError(errno, absl::StrCat("cannot let other users pass through ", folder));
+}
+
+absl::Status MakeFolderOf(const User& user, const std::string& path) {
+  if (absl::Status status = MakeFolder(path); !status.ok()) return status;
+  if (lchown(path.c_str(), user.uid, user.gid) == 0) return absl::OkStatus();
+  return FileError(errno, absl::StrCat("cannot give the folder ", path, " to user ", user.uid));
+}
+
 bool IsPlainName(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -110,13 +133,24 @@ absl::StatusOr<RankDir> RankDir::FromPath(const std::string& path) {
   return RankDir(rest.parent_path(), std::move(rank));
 }
 
+std::string RankDir::TrainerPath(const Start& start) const {
+  return start.user.has_value() ? path_ + "/trainer" : path_;
+}
+
+std::string RankDir::TrainerPath() const {
+  const absl::StatusOr<Start> start = ReadStart();
+  return start.ok() ? TrainerPath(*start) : path_;
+}
+
 absl::Status RankDir::Create(const Start& start) const {
   if (!IsPlainName(rank_.job.value())) {
     return absl::InvalidArgumentError(absl::StrCat("\"", rank_.job.value(), "\" cannot be a job's id"));
   }
   const std::string job = absl::StrCat(run_, "/", rank_.job.value());
   for (const std::string& directory : {job, absl::StrCat(job, "/", rank_.generation), path_}) {
-    if (absl::Status status = MakeFolder(directory); !status.ok()) return status;
+    absl::Status status = MakeFolder(directory);
+    if (status.ok() && start.user.has_value()) status = LetPass(directory);
+    if (!status.ok()) return status;
   }
   const std::string file = path_ + "/start.json";
   if (access(file.c_str(), F_OK) == 0) return absl::AlreadyExistsError(absl::StrCat(file, " is there already"));
@@ -126,6 +160,10 @@ absl::Status RankDir::Create(const Start& start) const {
                 {"orphan_grace", absl::FormatDuration(start.orphan_grace)},
                 {"kill_grace", absl::FormatDuration(start.kill_grace)}};
   if (start.slots.has_value()) value["slots"] = *start.slots;
+  if (start.user.has_value()) {
+    if (absl::Status status = MakeFolderOf(*start.user, TrainerPath(start)); !status.ok()) return status;
+    value["user"] = ToJson(*start.user);
+  }
   return WriteJson(file, value);
 }
 
@@ -139,6 +177,10 @@ absl::StatusOr<Start> RankDir::ReadStart() const {
               fields.GetDuration("kill_grace")};
   if (value->contains("slots")) start.slots = fields.Get<std::vector<uint32_t>>("slots");
   if (absl::Status status = fields.Check(file); !status.ok()) return status;
+  if (!value->contains("user")) return start;
+  Fields user(value->at("user"));
+  start.user = UserFrom(user);
+  if (absl::Status status = user.Check(file + ", user"); !status.ok()) return status;
   return start;
 }
 

@@ -6,7 +6,9 @@
 //   exit.json       shim: the trainer's exit
 //   log.NNNNNN      shim: 1 MiB segments of stdout and stderr together; the first and the newest 64 are kept
 //   outbox.NNNNNN   trainer: records (outbox.h)
-//   progress        trainer: a mapped page with its current op
+//   progress        trainer: a page with its current op, which it has mapped
+//   trainer/        trainer: if it runs as another user than the worker, its folder, with its outbox and progress. What
+//                   else is here belongs to the worker, and no rank can read or replace it
 //   keys            worker: the rank's rendezvous keys, one per line, appended
 //   lock            shim: locked while it runs
 //   done            worker: the coordinator has received the exit; the folder may be removed
@@ -50,6 +52,15 @@ absl::StatusOr<std::string> ReadBootId();
 absl::StatusOr<ProcessId> Identify(pid_t pid);
 bool IsAlive(const ProcessId& process);
 
+// Whom a trainer runs as.
+struct User {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::vector<gid_t> groups;  // supplementary
+  mode_t umask = 077;
+  friend bool operator==(const User&, const User&) = default;
+};
+
 struct Start {
   std::vector<std::string> argv;         // the trainer's; never a shell string
   std::vector<std::string> environment;  // "NAME=value", complete
@@ -58,6 +69,7 @@ struct Start {
   absl::Duration kill_grace = absl::Seconds(10);  // SIGTERM to SIGKILL
   // Of the node, that the rank has. None: written by an older worker.
   std::optional<std::vector<uint32_t>> slots = std::nullopt;
+  std::optional<User> user = std::nullopt;  // none: as the worker
 };
 
 struct Processes {
@@ -75,8 +87,14 @@ class RankDir {
   const std::string& run() const { return run_; }
   const std::string& path() const { return path_; }
   const RankId& rank() const { return rank_; }
+  // Where the trainer has its outbox and its progress page: path(), or `trainer` in it if it has a user of its own.
+  // REQUIRES: Create.
+  std::string TrainerPath() const;
+  std::string TrainerPath(const Start& start) const;
 
-  absl::Status Create(const Start& start) const;  // AlreadyExists: the rank was started before
+  // With a user of its own, other users may pass through the folders to the trainer's. AlreadyExists: the rank was
+  // started before.
+  absl::Status Create(const Start& start) const;
   absl::StatusOr<Start> ReadStart() const;
   absl::Status WriteProcesses(const Processes& processes) const;
   absl::StatusOr<Processes> ReadProcesses() const;  // NotFound: not written yet

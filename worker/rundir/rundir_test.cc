@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "testing/temporary_folder.h"
 #include "worker/rundir/process_table.h"
 #include "worker/rundir/progress.h"
+#include "worker/rundir/segments.h"
 
 namespace muster::rundir {
 namespace {
@@ -200,6 +202,34 @@ TEST(ProgressPage, IsShared) {
   EXPECT_EQ((*reader)->step, 7u);
   (*writer)->layout = 99;
   EXPECT_EQ(ProgressPage::Open(dir.path()).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(ProgressReader, ReadsWhatTheTrainerWritesAndOutlivesACutPage) {
+  TemporaryFolder dir;
+  EXPECT_TRUE(absl::IsNotFound(ProgressReader::Open(dir.path()).status()));
+  auto writer = ProgressPage::Create(dir.path()).value();
+  auto reader = ProgressReader::Open(dir.path()).value();
+  (*writer)->step = 7;
+  (*writer)->heartbeat = 9;
+  EXPECT_EQ(reader->Read()->step, 7u);
+  EXPECT_EQ(reader->Read()->heartbeat, 9u);
+  ASSERT_EQ(truncate((dir.path() + "/progress").c_str(), 8), 0);
+  EXPECT_TRUE(absl::IsDataLoss(reader->Read().status()));
+  EXPECT_TRUE(absl::IsDataLoss(ProgressReader::Open(dir.path()).status()));
+}
+
+// A trainer may be another user, who must not make the daemon wait, or read what only the daemon may.
+TEST(ReadTrainersFile, OnlyRegularFilesAndNotMoreThanTheLimit) {
+  TemporaryFolder dir;
+  const std::string file = dir.Write("file", "0123456789");
+  EXPECT_EQ(ReadTrainersFile(file, 4, 10).value(), "456789");
+  EXPECT_EQ(ReadTrainersFile(file, 20, 10).value(), "");
+  EXPECT_TRUE(absl::IsDataLoss(ReadTrainersFile(file, 0, 9).status()));
+  ASSERT_EQ(symlink(file.c_str(), (dir.path() + "/link").c_str()), 0);
+  EXPECT_TRUE(absl::IsDataLoss(ReadTrainersFile(dir.path() + "/link", 0, 99).status()));
+  ASSERT_EQ(mkfifo((dir.path() + "/pipe").c_str(), 0600), 0);
+  EXPECT_TRUE(absl::IsDataLoss(ReadTrainersFile(dir.path() + "/pipe", 0, 99).status()));
+  EXPECT_TRUE(absl::IsNotFound(ReadTrainersFile(dir.path() + "/none", 0, 99).status()));
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 #include "worker/shim/launch.h"
 
 #include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,7 +43,7 @@ struct Pipe {
   }
 };
 
-enum class Stage : int { kParentGone, kDescriptors, kChdir, kExec };
+enum class Stage : int { kParentGone, kDescriptors, kUser, kChdir, kExec };
 
 struct Failure {
   Stage stage;
@@ -51,6 +55,7 @@ struct Prepared {
   std::vector<char*> argv;
   std::vector<char*> environment;
   const char* directory = "/";
+  const rundir::User* user = nullptr;  // null: as this process
   pid_t parent = 0;
   Pipe output, go, failure;
 };
@@ -68,9 +73,38 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   _exit(127);
 }
 
-[[noreturn]] void RunChild(Prepared& prepared) {
+void DieWithParent(const Prepared& prepared) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != prepared.parent) Fail(prepared, Stage::kParentGone);
+}
+
+bool IsOnly(const rundir::User& user) {
+  uid_t uids[3] = {};
+  gid_t gids[3] = {};
+  if (getresuid(&uids[0], &uids[1], &uids[2]) != 0 || getresgid(&gids[0], &gids[1], &gids[2]) != 0) return false;
+  for (int i = 0; i < 3; ++i) {
+    if (uids[i] != user.uid || gids[i] != user.gid) return false;
+  }
+  return true;
+}
+
+// Without a way back: the groups go first, since only the user who may switch can drop them, then the capabilities of a
+// worker that is not root. False: errno says why.
+bool Become(const rundir::User& user) {
+  if (setgroups(user.groups.size(), user.groups.data()) != 0) return false;
+  if (setresgid(user.gid, user.gid, user.gid) != 0 || setresuid(user.uid, user.uid, user.uid) != 0) return false;
+  prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capset, &header, none) != 0) return false;
+  umask(user.umask);
+  const bool back = setresuid(-1, 0, -1) == 0 || setresgid(-1, 0, -1) == 0 || setgroups(0, nullptr) == 0;
+  errno = EPERM;
+  return !back && user.uid != 0 && IsOnly(user);
+}
+
+[[noreturn]] void RunChild(Prepared& prepared) {
+  DieWithParent(prepared);
   setpgid(0, 0);
   sigset_t none;
   sigemptyset(&none);
@@ -86,6 +120,10 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   while ((n = read(prepared.go.read, &byte, 1)) < 0 && errno == EINTR) {
   }
   if (n != 1) _exit(127);
+  if (prepared.user != nullptr) {
+    if (!Become(*prepared.user)) Fail(prepared, Stage::kUser);
+    DieWithParent(prepared);  // the kernel forgot it with the user
+  }
   if (chdir(prepared.directory) != 0) Fail(prepared, Stage::kChdir);
   execve(prepared.argv[0], prepared.argv.data(), prepared.environment.data());
   Fail(prepared, Stage::kExec);
@@ -100,7 +138,14 @@ absl::Status Explain(const Failure& failure, const rundir::Start& start) {
         return absl::NotFoundError(absl::StrCat("cannot run ", start.argv[0],
                                                 ": the interpreter or loader that it names is not on this machine"));
       }
+      if (failure.error == EACCES && start.user.has_value()) {
+        return absl::PermissionDeniedError(absl::StrCat("user ", start.user->uid, " may not run ", start.argv[0],
+                                                        ": it and the folders above it must be open to all users"));
+      }
       return absl::ErrnoToStatus(failure.error, absl::StrCat("cannot run ", start.argv[0]));
+    case Stage::kUser:
+      return absl::ErrnoToStatus(failure.error,
+                                 absl::StrCat("cannot become user ", start.user->uid, ", group ", start.user->gid));
     default:
       return absl::ErrnoToStatus(failure.error, "cannot set up the process");
   }
@@ -122,7 +167,8 @@ void RestrictSelf() {
 
 absl::StatusOr<Trainer> Launch(const rundir::Start& start, const std::function<absl::Status(pid_t)>& before_exec) {
   if (start.argv.empty()) return absl::InvalidArgumentError("the command line is empty");
-  Prepared prepared{Pointers(start.argv), Pointers(start.environment), start.working_directory.c_str(), getpid()};
+  Prepared prepared{Pointers(start.argv), Pointers(start.environment), start.working_directory.c_str(),
+                    start.user.has_value() ? &*start.user : nullptr, getpid()};
   for (Pipe* pipe : {&prepared.output, &prepared.go, &prepared.failure}) {
     if (absl::Status status = pipe->Open(); !status.ok()) return status;
   }

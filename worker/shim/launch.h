@@ -20,7 +20,9 @@ struct Trainer {
 void RestrictSelf();
 
 // Forks; the child dies with the shim (PR_SET_PDEATHSIG) and runs `start` only after `before_exec(pid)` returned OK.
-// Errors: of before_exec; else of the child's chdir or exec, with the kernel's reason. Then no child is left.
+// With start.user it becomes that user for good, umask included, before it enters its folder and runs the program.
+// Errors: of before_exec; else of the child's change of user, chdir or exec, with the kernel's reason. Then no child is
+// left.
 // Single-threaded callers only.
 absl::StatusOr<Trainer> Launch(const rundir::Start& start, const std::function<absl::Status(pid_t)>& before_exec);
 

@@ -149,7 +149,8 @@ absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, cons
   return Resumed{manifest.step(), manifest.samples_consumed(), UpdateStateOf(manifest, assignment)};
 }
 
-// Whether an older checkpoint may help.
+// Whether an older checkpoint may help. One that may not be read can be whole: it ends the job instead of being passed
+// over, since a repair of its mode costs less than the steps since an older one.
 bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status) || absl::IsNotFound(status); }
 
 // The first of `directories` that every rank finds whole.
@@ -251,6 +252,9 @@ absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::G
                                     collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                     engine::Engine& engine) {
   const std::string& path = assignment.spec().train().checkpoint().resume_from();
+  if (absl::Status status = checkpoint::CheckListable(path); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("checkpoint.resume_from: ", status.message()));
+  }
   const absl::StatusOr<std::vector<std::string>> folders =
       SameOnAllRanks(kFolders, checkpoint::StepFolders(path), assignment, world, rendezvous);
   if (!folders.ok()) return folders.status();

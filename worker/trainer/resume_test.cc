@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "models/inventory.h"
 #include "testing/wait.h"
+#include "testing/without_file_override.h"
 #include "worker/trainer/fake_trainer_server.h"
 
 namespace muster::trainer {
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kSteps = 300;
 
@@ -156,6 +158,27 @@ TEST(Resume, ADamagedCheckpointIsPassedOverLoudly) {
                                  HasSubstr(absl::StrCat(steps[0].Directory(), "/shard-00000.safetensors"))));
   EXPECT_EQ(bench.Records(assignment).front().running().resumed_step(), steps[1].step);
   ExpectSameEnd(bench, spec);
+}
+
+// It is whole: going on from an older one would throw steps away because of a mode.
+TEST(Resume, ACheckpointThatMayNotBeReadIsNotPassedOver) {
+  Bench bench;
+  const JobSpec spec = TheJob(bench);
+  const auto steps = KillAndDamageTheNewest(bench, spec);
+  ASSERT_GE(steps.size(), 2u);
+  const std::string newest = absl::StrCat(bench.Path("checkpoints/"), steps[0].Directory(), "/shard-00000.safetensors");
+  fs::permissions(newest, fs::perms::none);
+  Assignment assignment = bench.Assign(spec, 2);
+  bench.Publish(assignment);
+  WithoutFileOverride([&] {
+    Process again = bench.Start(assignment);
+    EXPECT_NE(again.Wait(), 0);
+    EXPECT_THAT(again.Log(), AllOf(HasSubstr(newest + ": Permission denied, this process runs as user "),
+                                   Not(HasSubstr("damaged checkpoint"))));
+  });
+  const std::vector<Record> records = bench.Records(assignment);
+  ASSERT_FALSE(records.empty());
+  EXPECT_TRUE(records.back().failed().refused() && records.back().failed().of_node()) << "another node may read it";
 }
 
 TEST(Resume, AJobThatWasDoneOnlySaysSo) {

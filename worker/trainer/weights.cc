@@ -210,6 +210,9 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
 }  // namespace
 
 absl::Status LoadInitial(const std::string& path, const Model& model, engine::Engine& engine) {
+  if (absl::Status status = checkpoint::CheckListable(path); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
+  }
   if (checkpoint::StepFolders(path).empty()) return Import(path, model, engine);
   const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
   absl::Status status = checkpoint.status();
@@ -253,6 +256,7 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
 }
 
 absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {
+  if (absl::Status status = checkpoint::CheckListable(path); !status.ok()) return status;
   const std::vector<std::string> folders = checkpoint::StepFolders(path);
   if (folders.empty()) {
     return absl::NotFoundError(absl::StrCat(
