@@ -2,7 +2,7 @@
 # Runs every decoder of untrusted bytes under libFuzzer, with ASan and UBSan. docs/reliability.md promises ten minutes
 # each without a finding. Runs one for each core at a time. A failing input is kept in the folder that is named at the
 # end.
-#   bench/fuzz.sh            ten minutes each
+#   bench/fuzz.sh            ten minutes each, then as long random calls of every method of the services (no libFuzzer there)
 #   bench/fuzz.sh 60 //cli/spec:reader_fuzz //worker/rundir:outbox_fuzz      a minute each of these
 # Needs Debian's clang-14 and libclang-rt-14-dev. Builds into a folder of its own, so that the ordinary build stays warm.
 set -euo pipefail
@@ -12,6 +12,7 @@ command -v clang++-14 >/dev/null ||
 seconds=${1:-600}
 shift || true
 targets=("$@")
+[ ${#targets[@]} -gt 0 ] && all=0 || all=1
 [ ${#targets[@]} -gt 0 ] || targets=(//cli/spec:reader_fuzz //cli/output:trace_fuzz //checkpoint:manifest_fuzz
   //checkpoint:safetensors_fuzz //data:token_header_fuzz //data/images:image_file_fuzz
   //data/images/prepare:decode_fuzz //data/images/prepare:idx_fuzz //worker/rundir:outbox_fuzz //coordinator/server:plan_fuzz)
@@ -52,4 +53,17 @@ while [ $running -gt 0 ]; do
   wait -n || failed=1
   running=$((running - 1))
 done
+# Random messages to running servers: the ordinary tests, for longer.
+if [ $all = 1 ]; then
+  bazel build //coordinator/daemon:daemon_test //worker/agent:agent_test
+  for test in coordinator/daemon/daemon_test worker/agent/agent_test; do
+    log=$out/${test##*/}.log
+    if MUSTER_FUZZ_SECONDS=$seconds "bazel-bin/$test" --gtest_filter='Random*Calls.*' >"$log" 2>&1; then
+      echo "== random calls of //$test, $seconds s: without a finding"
+    else
+      echo "== random calls of //$test: A FINDING" && tail -n 40 "$log"
+      failed=1
+    fi
+  done
+fi
 [ $failed = 0 ] && echo "fuzz: ${#targets[@]} decoders, no finding" || { echo "fuzz: findings in $out" >&2; exit 1; }

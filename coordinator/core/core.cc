@@ -360,6 +360,20 @@ void Core::State::On(const PlanReady& event, Transaction& transaction) {
   }
 }
 
+// All in one transaction, however many: once, and before any worker is connected.
+void Core::State::On(const StoreRestored& event, Transaction& transaction) {
+  for (JobEntry* job : records.Live()) {
+    const uint64_t known = std::max(job->record().generation(), job->record().seen_generation());
+    job->machine.fields().set_seen_generation(known + event.skip);
+    transaction.Touch(job->id());
+  }
+  transaction.AddEvent(
+      nullptr, 0, "", "store.restored",
+      absl::StrCat("this store was restored from a backup: what came later is not known to it; the next "
+                   "generations of its jobs skip ",
+                   event.skip, " numbers"));
+}
+
 void Core::State::On(const Tick&, Transaction& transaction) {
   const auto due = [&](std::optional<SteadyTime>& timer) {
     if (!timer.has_value() || transaction.now.steady < *timer || transaction.Full()) return false;

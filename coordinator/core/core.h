@@ -131,13 +131,19 @@ struct RankArrived {
   static constexpr absl::string_view kName = "rank arrived";
   RankId rank;
 };
+// First of all events, when the store is a restored backup: the jobs that it knows may have had generations since that
+// it does not, so each job's next number skips so many.
+struct StoreRestored {
+  static constexpr absl::string_view kName = "store restored";
+  uint64_t skip = 0;
+};
 struct Tick {
   static constexpr absl::string_view kName = "tick";
 };
 
 using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode,
                            UndrainNode, ForgetNode, NodeConnected, NodeDisconnected, NodeObserved, RankRecord,
-                           RankArrived, SyncRank, PlanReady, Tick>;
+                           RankArrived, SyncRank, PlanReady, StoreRestored, Tick>;
 inline absl::string_view NameOf(const Event& event) {
   return std::visit([](const auto& e) { return e.kName; }, event);
 }

@@ -16,6 +16,7 @@ constexpr char kEventEnd[] = "event0";  // '0' is the character after '/'
 constexpr char kSequenceKey[] = "sequence";
 constexpr char kStoreIdKey[] = "store_id";
 constexpr size_t kStoreIdCharacters = 16;
+constexpr uint64_t kLeastSkip = 1000;  // more generations than a job has between a backup and its restore
 
 std::string EventKey(uint64_t sequence) { return absl::StrFormat("%s%020d", kEventPrefix, sequence); }
 
@@ -64,9 +65,25 @@ absl::Status Ledger::LoadStoreId() {
   return state_->Commit(term_, {{{kStoreIdKey, store_id_}}});
 }
 
+absl::Status Ledger::LoadCopyMark(std::optional<uint64_t> skip) {
+  const auto mark = state_->Get(store::kCopyKey);
+  if (!mark.ok() || !mark->has_value()) return mark.status();
+  if (!skip.has_value()) {
+    const absl::StatusOr<std::string> digits = RandomText(6, "0123456789");
+    if (!digits.ok()) return digits.status();
+    skip.emplace();
+    if (!absl::SimpleAtoi(*digits, &*skip)) return absl::InternalError("random digits are no number");
+    *skip += kLeastSkip;
+  }
+  restored_copy_ = skip;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Over(std::unique_ptr<store::StateStore> state,
-                                                     std::unique_ptr<store::HistoryStore> history) {
+                                                     std::unique_ptr<store::HistoryStore> history,
+                                                     std::optional<uint64_t> skip) {
   std::unique_ptr<Ledger> ledger(new Ledger(std::move(state), std::move(history)));
+  if (absl::Status status = ledger->LoadCopyMark(skip); !status.ok()) return status;
   if (absl::Status status = ledger->LoadEvents(); !status.ok()) return status;
   return ledger;
 }
@@ -110,6 +127,7 @@ absl::StatusOr<std::vector<store::KeyValue>> Ledger::Rows() {
   for (store::KeyValue& row : *after_events) {
     if (row.key != kSequenceKey && row.key != kStoreIdKey) rows->push_back(std::move(row));
   }
+  std::erase_if(*rows, [](const store::KeyValue& row) { return row.key == store::kCopyKey; });
   return rows;
 }
 
@@ -130,10 +148,12 @@ absl::Status Ledger::Commit(const std::vector<Transaction>& transactions) {
     }
     AddGroups(std::move(changes), groups);
   }
+  if (restored_copy_.has_value()) groups.push_back({{store::kCopyKey, std::nullopt}});
   if (groups.empty()) return absl::OkStatus();
   // The events may be deleted with their job, but the position must not go back.
   if (!events.empty()) groups.push_back({{kSequenceKey, absl::StrCat(last_sequence_)}});
   if (absl::Status status = state_->Commit(term_, groups); !status.ok()) return status;
+  restored_copy_.reset();
   for (const auto& [sequence, job] : events) {
     events_.push_back(sequence);
     if (!job.empty()) {

@@ -73,12 +73,18 @@ class Ledger {
 
   // Opens or creates both files in `directory`. Errors as OpenSqliteState.
   static absl::StatusOr<std::unique_ptr<Ledger>> Open(const std::string& directory, const store::HistoryLimits& limits);
-  // Uses stores that are open. DataLoss: a row of the stream does not parse.
+  // Uses stores that are open. DataLoss: a row of the stream does not parse. `skip`: see restored_copy; none: random.
   static absl::StatusOr<std::unique_ptr<Ledger>> Over(std::unique_ptr<store::StateStore> state,
-                                                      std::unique_ptr<store::HistoryStore> history);
+                                                      std::unique_ptr<store::HistoryStore> history,
+                                                      std::optional<uint64_t> skip = std::nullopt);
 
   // Random, made with the files; empty over stores that others made.
   const std::string& store_id() const { return store_id_; }
+
+  // The store is a backup's, and this is its first coordinator. By how much each job's generations skip, so that no
+  // number comes twice that was given after the backup: random, since a backup may be restored more than once. Known
+  // until the next Commit.
+  const std::optional<uint64_t>& restored_copy() const { return restored_copy_; }
 
   // Higher than any that has written to the store before this Ledger. Messages of a lower one are stale.
   uint64_t term() const { return term_; }
@@ -130,6 +136,7 @@ class Ledger {
   // Deletes the oldest events of nodes beyond those that are kept, a thousand at a time.
   absl::Status PruneNodeEvents();
   absl::Status LoadStoreId();
+  absl::Status LoadCopyMark(std::optional<uint64_t> skip);
   const std::vector<uint64_t>& EventsOf(const JobId& job) const;
   absl::Status ReadEvents(const StreamFilter& filter, uint64_t after, StreamPage& page);
   absl::Status ReadHistory(const StreamFilter& filter, uint64_t after, uint64_t& horizon, StreamPage& page);
@@ -138,6 +145,7 @@ class Ledger {
   std::unique_ptr<store::HistoryStore> history_;
   uint64_t term_;
   std::string store_id_;
+  std::optional<uint64_t> restored_copy_;
   uint64_t last_sequence_ = 0;
   std::vector<uint64_t> events_;                          // sequences of all events, ascending
   std::map<JobId, std::vector<uint64_t>> events_of_job_;  // the same for each job

@@ -7,11 +7,14 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "coordinator/server/shell.h"
 #include "testing/temporary_folder.h"
 
 namespace muster::server {
@@ -280,13 +283,55 @@ class FullHistory final : public store::HistoryStore {
   MetricPoint LastMetrics(const JobId& job) const override { return of_->LastMetrics(job); }
   uint64_t LastSequence() const override { return of_->LastSequence(); }
   std::vector<JobId> Jobs() const override { return of_->Jobs(); }
-  absl::Status Forget(const JobId& job) override { return of_->Forget(job); }
+  absl::Status Forget(const JobId& job) override {
+    return full ? absl::ResourceExhaustedError("no space left on device") : of_->Forget(job);
+  }
   absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) override { return of_->Prune(ended); }
   bool full = false;
 
  private:
   const std::unique_ptr<store::HistoryStore> of_;
 };
+
+// A job was deleted while the disk was full, and its history was left.
+TEST_F(LedgerTest, AFullDiskKeepsNoCoordinatorFromStarting) {
+  ledger_.reset();
+  const TemporaryFolder folder;
+  auto history = std::make_unique<FullHistory>(*store::OpenSqliteHistory(folder.path(), {}));
+  FullHistory& disk = *history;
+  ledger_ = *Ledger::Over(*store::OpenSqliteState(folder.path()), std::move(history));
+  StagePoint("deleted", 1);
+  ASSERT_TRUE(ledger_->Flush().ok());
+  disk.full = true;
+  const RealClock clock;
+  const auto shell = Shell::Start({}, &clock, nullptr, std::move(ledger_));
+  EXPECT_TRUE(shell.ok()) << shell.status();
+}
+
+TEST_F(LedgerTest, ABackupIsKnownAsOneUntilItsFirstCommit) {
+  EXPECT_FALSE(ledger_->restored_copy().has_value());
+  Commit("a", "job.queued");
+  const TemporaryFolder folder;
+  ASSERT_TRUE(ledger_->Backup(folder.path() + "/state.db").ok());
+  std::set<uint64_t> skips;
+  for (int time = 0; time < 3; ++time) {  // it may be restored more than once
+    const auto copy = Ledger::Open(folder.path(), {});
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    ASSERT_TRUE((*copy)->restored_copy().has_value());
+    EXPECT_GE(*(*copy)->restored_copy(), 1000u);
+    skips.insert(*(*copy)->restored_copy());
+    EXPECT_EQ((*copy)->Rows()->size(), ledger_->Rows()->size()) << "the mark is no row of the core";
+  }
+  EXPECT_GT(skips.size(), 1u);
+  auto copy = *Ledger::Open(folder.path(), {});
+  StateEvent event;
+  event.set_kind("store.restored");
+  ASSERT_TRUE(copy->Commit({{{}, {event}}}).ok());
+  EXPECT_FALSE(copy->restored_copy().has_value());
+  copy.reset();
+  EXPECT_FALSE((*Ledger::Open(folder.path(), {}))->restored_copy().has_value());
+  EXPECT_FALSE(ledger_->restored_copy().has_value()) << "the original is no copy";
+}
 
 TEST_F(LedgerTest, AFullDiskDropsHistoryAndMarksTheGap) {
   ledger_.reset();

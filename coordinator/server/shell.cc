@@ -62,7 +62,8 @@ absl::StatusOr<std::unique_ptr<Shell>> Shell::Start(const LoopOptions& options, 
   const uint64_t all = ledger->last_sequence() + 1;
   for (const JobId& job : ledger->Jobs()) {
     if ((*core)->Stored(job) != nullptr) continue;
-    if (absl::Status status = ledger->Forget(job, all); !status.ok()) return status;
+    const absl::Status status = ledger->Forget(job, all);
+    if (!status.ok() && !absl::IsResourceExhausted(status)) return status;  // on a full disk at a later start
   }
   return std::unique_ptr<Shell>(new Shell(options, clock, plans, std::move(ledger), *std::move(core)));
 }
@@ -94,6 +95,7 @@ SteadyTime Shell::NextDeadline() const {
 
 void Shell::DoTurn(const std::deque<std::function<void(Turn&)>>& work) {
   Turn turn(this, clock_->Read());
+  if (const auto skip = ledger_->restored_copy(); skip.has_value()) turn.Handle(core::StoreRestored{*skip});
   for (const std::function<void(Turn&)>& piece : work) piece(turn);
   const std::optional<SteadyTime> tick = core_->NextTick();
   if (tick.has_value() && *tick <= turn.now().steady) turn.Handle(core::Tick{});
@@ -154,7 +156,7 @@ void Shell::Act(const core::Action& action) {
     traces_.End({end->job, end->generation});
   } else if (const auto* forget = std::get_if<core::ForgetJob>(&action)) {
     const absl::Status status = ledger_->Forget(forget->job, commit_sequence_ + 1);
-    // On a full disk the history of the deleted job is left until the next start.
+    // On a full disk the history of the deleted job is left until a later start.
     if (!status.ok() && !absl::IsResourceExhausted(status)) EndProcess("forgetting a job", status);
     watches_.Wake({forget->job});
     if (observer_ != nullptr) observer_->Forgot(forget->job);

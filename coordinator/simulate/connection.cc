@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/simulate/coordinator.h"
 #include "coordinator/simulate/worker_node.h"
 
@@ -40,11 +41,27 @@ void Connection::Break() {
   PumpAt(last_up_);
 }
 
+// Into a field that only a worker fills, and virtual workers do not: so a rank keeps the name that its generation had
+// when it was sent.
+void Connection::NameGenerations(Desired& desired) const {
+  for (DesiredRank& rank : *desired.mutable_ranks()) {
+    if (!rank.has_run()) continue;
+    const uint64_t name = world_->judge.NameOf(JobId(rank.key().job()), rank.key().generation());
+    rank.mutable_run()->set_host(absl::StrCat(name));
+  }
+}
+
 void Connection::Send(CoordinatorMessage message) {
   if (server_gone_ || !server_->alive()) return;
-  if (message.has_desired()) world_->judge.DesiredSent(message.desired(), last_revision_);
+  if (message.has_desired()) {
+    world_->judge.DesiredSent(message.desired(), last_revision_);
+    NameGenerations(*message.mutable_desired());
+  }
+  if (message.has_welcome()) {
+    for (const auto& [job, generation] : generations_) world_->judge.ToldGeneration(JobId(job), generation);
+  }
   last_down_ = ArrivalAfter(last_down_);
-  down_.push_back({last_down_, std::move(message)});
+  down_.push_back({last_down_, std::move(message), world_->judge.restores()});
   PumpAt(last_down_);
 }
 
@@ -52,14 +69,14 @@ void Connection::Close(const absl::Status& status) {
   if (server_gone_ || (server_ != nullptr && !server_->alive())) return;
   server_gone_ = true;
   last_down_ = ArrivalAfter(last_down_);
-  down_.push_back({last_down_, status});
+  down_.push_back({last_down_, status, 0});
   PumpAt(last_down_);
 }
 
 void Connection::Reset() {
   if (std::exchange(server_gone_, true)) return;
   last_down_ = ArrivalAfter(last_down_);
-  down_.push_back({last_down_, absl::UnavailableError("connection reset")});
+  down_.push_back({last_down_, absl::UnavailableError("connection reset"), 0});
   PumpAt(last_down_);
 }
 
@@ -93,6 +110,9 @@ bool Connection::DeliverUp() {
     return false;
   }
   if (server_gone_) return true;
+  if (next.message->has_hello()) {
+    generations_ = {next.message->hello().generations().begin(), next.message->hello().generations().end()};
+  }
   reading_ = true;
   coordinator.Post([self = shared_from_this(), message = *std::move(next.message)](server::Turn& turn) {
     turn.workers().Receive(turn, self, message);
@@ -121,7 +141,7 @@ bool Connection::DeliverDown() {
     node_->Ended(this, *end);
     return false;
   }
-  node_->Received(this, std::get<CoordinatorMessage>(next.message));
+  node_->Received(this, std::get<CoordinatorMessage>(next.message), next.restores);
   return true;
 }
 

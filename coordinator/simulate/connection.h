@@ -5,8 +5,10 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -50,9 +52,11 @@ class Connection final : public server::WorkerLink, public std::enable_shared_fr
   struct Down {
     SteadyTime at;
     std::variant<CoordinatorMessage, absl::Status> message;  // a status ends the stream
+    uint64_t restores;                                       // Judge::restores when it was sent
   };
 
   SteadyTime ArrivalAfter(SteadyTime last);
+  void NameGenerations(Desired& desired) const;
   void PumpAt(SteadyTime when);
   bool DeliverUp();
   bool DeliverDown();
@@ -68,6 +72,7 @@ class Connection final : public server::WorkerLink, public std::enable_shared_fr
   bool worker_gone_ = false;
   bool server_gone_ = false;
   uint64_t last_revision_ = 0;
+  std::map<std::string, uint64_t> generations_;  // that the worker's Hello has told of
 };
 
 }  // namespace muster::simulate

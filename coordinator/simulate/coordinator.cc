@@ -10,11 +10,16 @@ namespace muster::simulate {
 namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(3);
+constexpr absl::Duration kRestart = absl::Seconds(2);  // its supervisor's, after it could not start
 
 }  // namespace
 
 void Coordinator::Start() {
   if (up()) return;
+  if (!world_->disk.HasRoom()) {
+    silent_ = false;
+    return world_->agenda.After(kRestart, [this] { Start(); });
+  }
   life_ = std::make_shared<Life>([this] { Crashed(); });
   silent_ = false;
   posted_.clear();
@@ -26,7 +31,8 @@ void Coordinator::Start() {
   options.workers.orphan_grace = world_->settings.orphan_grace;
   shell_.reset();
   plans_ = std::make_unique<SlowPlans>(world_);
-  auto ledger = server::Ledger::Over(world_->disk.OpenState(life_), world_->disk.OpenHistory(life_));
+  const auto skip = static_cast<uint64_t>(world_->random.Between(1000, 1'000'000));
+  auto ledger = server::Ledger::Over(world_->disk.OpenState(life_), world_->disk.OpenHistory(life_), skip);
   absl::Status status = ledger.status();
   if (ledger.ok()) {
     auto shell = server::Shell::Start(options, world_->agenda.clock(), plans_.get(), *std::move(ledger));
@@ -56,6 +62,13 @@ void Coordinator::Kill(absl::Duration down, bool silent) {
   silent_ = silent;
   for (const auto& node : world_->nodes) node->CoordinatorCrashed(silent);
   world_->agenda.After(down, [this] { Start(); });
+}
+
+void Coordinator::Restore(Disk::Content disk, Books books, absl::Duration down, bool silent) {
+  Kill(down, silent);
+  world_->Trace([] { return "a copy of the store is restored"; });
+  world_->disk.Restore(std::move(disk));
+  world_->judge.Restored(std::move(books));
 }
 
 void Coordinator::KillAtWrite(Life::Cut cut, absl::Duration down) {

@@ -20,6 +20,8 @@ class Coordinator {
   void Start();
   // `down`: time until the restart. `silent`: as in a power loss, connections are not reset.
   void Kill(absl::Duration down, bool silent);
+  // As Kill, and the next one starts with an older copy of the disk.
+  void Restore(Disk::Content disk, Books books, absl::Duration down, bool silent);
   // Kills it at its next write.
   void KillAtWrite(Life::Cut cut, absl::Duration down);
   void Freeze(absl::Duration time);

@@ -14,7 +14,7 @@ class VirtualState final : public store::StateStore {
   absl::StatusOr<std::vector<store::KeyValue>> Range(std::string_view begin, std::string_view end,
                                                      size_t limit) override {
     std::vector<store::KeyValue> rows;
-    for (auto row = disk_->rows_.lower_bound(begin); row != disk_->rows_.end(); ++row) {
+    for (auto row = disk_->content_.rows.lower_bound(begin); row != disk_->content_.rows.end(); ++row) {
       if ((!end.empty() && row->first >= end) || (limit > 0 && rows.size() == limit)) break;
       rows.push_back({row->first, row->second});
     }
@@ -23,31 +23,36 @@ class VirtualState final : public store::StateStore {
 
   absl::StatusOr<std::optional<std::string>> Get(std::string_view key) override {
     if (const auto row = unwritten_.find(key); row != unwritten_.end()) return row->second;
-    const auto row = disk_->rows_.find(key);
-    return row == disk_->rows_.end() ? std::nullopt : std::optional(row->second);
+    const auto row = disk_->content_.rows.find(key);
+    return row == disk_->content_.rows.end() ? std::nullopt : std::optional(row->second);
   }
 
-  uint64_t term() const override { return disk_->term_; }
+  uint64_t term() const override { return disk_->content_.term; }
 
   absl::Status Commit(uint64_t term, const std::vector<store::ChangeGroup>& groups) override {
-    if (term < disk_->term_) return absl::FailedPreconditionError("a leader with a higher term has written");
+    if (term < disk_->content_.term) return absl::FailedPreconditionError("a leader with a higher term has written");
     for (const store::ChangeGroup& group : groups) {
       if (group.size() > store::kMaxCommitKeys) return absl::InvalidArgumentError("a group of too many keys");
     }
-    if (!life_->BeginWrite()) {
+    bool written = life_->BeginWrite();
+    if (written && !disk_->Take(groups)) {
+      life_->Abort();  // as coordinator/server/fatal.h
+      written = false;
+    }
+    if (!written) {
       for (const store::ChangeGroup& group : groups) {
         for (const store::Change& change : group) unwritten_[change.key] = change.value;
       }
       return absl::OkStatus();
     }
-    disk_->term_ = term;
+    disk_->content_.term = term;
     disk_->judge_->Committed(groups);
     for (const store::ChangeGroup& group : groups) {
       for (const store::Change& change : group) {
         if (change.value.has_value()) {
-          disk_->rows_[change.key] = *change.value;
+          disk_->content_.rows[change.key] = *change.value;
         } else {
-          disk_->rows_.erase(change.key);
+          disk_->content_.rows.erase(change.key);
         }
       }
     }
@@ -74,15 +79,21 @@ class VirtualHistory final : public store::HistoryStore {
   absl::Status Append(const std::vector<store::HistoryItem>& items,
                       const std::vector<std::pair<RankId, store::Acknowledged>>& acknowledged) override {
     if (!life_->BeginWrite()) return absl::OkStatus();
+    if (disk_->full_) {
+      for (const store::HistoryItem& item : items) disk_->judge_->Dropped(item.job);
+      return absl::ResourceExhaustedError("the virtual disk is full");
+    }
     for (const store::HistoryItem& item : items) {
-      if (item.sequence <= disk_->last_sequence_) disk_->judge_->Fail("stream", "a metric point after a later one");
-      disk_->last_sequence_ = item.sequence;
+      if (item.sequence <= disk_->content_.last_sequence)
+        disk_->judge_->Fail("stream", "a metric point after a later one");
+      disk_->content_.last_sequence = item.sequence;
       const auto& point = std::get<MetricPoint>(item.body);
       disk_->judge_->Stored(item.job, point);
-      disk_->points_[item.job][item.sequence] = point;
+      disk_->judge_->ToldOfDropped(item.job, item.dropped);
+      disk_->content_.points[item.job][item.sequence] = point;
     }
     for (const auto& [rank, input] : acknowledged) {
-      store::Acknowledged& known = disk_->acknowledged_[rank];
+      store::Acknowledged& known = disk_->content_.acknowledged[rank];
       known.record_sequence = std::max(known.record_sequence, input.record_sequence);
     }
     life_->EndWrite();
@@ -90,15 +101,15 @@ class VirtualHistory final : public store::HistoryStore {
   }
 
   absl::StatusOr<store::Acknowledged> GetAcknowledged(const RankId& rank) override {
-    const auto known = disk_->acknowledged_.find(rank);
-    return known == disk_->acknowledged_.end() ? store::Acknowledged() : known->second;
+    const auto known = disk_->content_.acknowledged.find(rank);
+    return known == disk_->content_.acknowledged.end() ? store::Acknowledged() : known->second;
   }
 
   absl::StatusOr<store::HistoryPage> Read(const store::HistoryFilter& filter, uint64_t after, size_t limit,
                                           size_t) override {
     store::HistoryPage page;
     if (!filter.metrics) return page;
-    for (const auto& [job, points] : disk_->points_) {
+    for (const auto& [job, points] : disk_->content_.points) {
       if (!filter.job.empty() && job != filter.job) continue;
       for (auto point = points.upper_bound(after); point != points.end(); ++point) {
         page.items.push_back({point->first, job, point->second});
@@ -116,21 +127,23 @@ class VirtualHistory final : public store::HistoryStore {
   }
 
   MetricPoint LastMetrics(const JobId& job) const override {
-    const auto points = disk_->points_.find(job);
-    return points == disk_->points_.end() || points->second.empty() ? MetricPoint() : points->second.rbegin()->second;
+    const auto points = disk_->content_.points.find(job);
+    return points == disk_->content_.points.end() || points->second.empty() ? MetricPoint()
+                                                                            : points->second.rbegin()->second;
   }
 
-  uint64_t LastSequence() const override { return disk_->last_sequence_; }
+  uint64_t LastSequence() const override { return disk_->content_.last_sequence; }
 
   std::vector<JobId> Jobs() const override {
     std::vector<JobId> jobs;
-    for (const auto& [job, points] : disk_->points_) jobs.push_back(job);
+    for (const auto& [job, points] : disk_->content_.points) jobs.push_back(job);
     return jobs;
   }
 
   absl::Status Forget(const JobId& job) override {
     if (!life_->BeginWrite()) return absl::OkStatus();
-    disk_->points_.erase(job);
+    if (disk_->full_) return absl::ResourceExhaustedError("the virtual disk is full");
+    disk_->content_.points.erase(job);
     life_->EndWrite();
     return absl::OkStatus();
   }
@@ -141,6 +154,17 @@ class VirtualHistory final : public store::HistoryStore {
   Disk* const disk_;
   const std::shared_ptr<Life> life_;
 };
+
+bool Disk::Take(const std::vector<store::ChangeGroup>& groups) {
+  if (!full_) return true;
+  uint64_t bytes = 0;
+  for (const store::ChangeGroup& group : groups) {
+    for (const store::Change& change : group) bytes += change.key.size() + change.value.value_or("").size();
+  }
+  const bool fits = bytes < reserve_bytes_;
+  reserve_bytes_ = fits ? reserve_bytes_ - bytes : 0;
+  return fits;
+}
 
 std::unique_ptr<store::StateStore> Disk::OpenState(std::shared_ptr<Life> life) {
   return std::make_unique<VirtualState>(this, std::move(life));

@@ -37,6 +37,10 @@ class Life {
   void EndWrite() {
     if (alive_ && cut_ == Cut::kAfter) End();
   }
+  // The write failed, and the process ends itself.
+  void Abort() {
+    if (alive_) End();
+  }
 
  private:
   void End() {
@@ -50,7 +54,31 @@ class Life {
 
 class Disk {
  public:
+  // Both stores, at one moment.
+  struct Content {
+    std::map<std::string, std::string, std::less<>> rows;
+    uint64_t term = 0;
+    std::map<JobId, std::map<uint64_t, MetricPoint>> points;  // by sequence
+    std::map<RankId, store::Acknowledged> acknowledged;
+    uint64_t last_sequence = 0;
+  };
+
   explicit Disk(Judge* judge) : judge_(judge) {}
+
+  // As `muster backup`, of the history too. Restore replaces what is there. REQUIRES for it: no process writes.
+  Content Copy() const {
+    Content copy = content_;
+    copy.rows[store::kCopyKey] = "1";
+    return copy;
+  }
+  void Restore(Content content) { content_ = std::move(content); }
+
+  // Full: the history takes nothing, and the state only what was kept for it.
+  void Fill(uint64_t reserve_bytes) { full_ = true, reserve_bytes_ = reserve_bytes; }
+  void Free() { full_ = false; }
+  bool full() const { return full_; }
+  // Whether a coordinator can start: it stores its term first.
+  bool HasRoom() const { return !full_ || reserve_bytes_ > 0; }
 
   // The disk outlives the stores.
   std::unique_ptr<store::StateStore> OpenState(std::shared_ptr<Life> life);
@@ -60,12 +88,13 @@ class Disk {
   friend class VirtualState;
   friend class VirtualHistory;
 
+  // False: there is no room for it.
+  bool Take(const std::vector<store::ChangeGroup>& groups);
+
   Judge* const judge_;
-  std::map<std::string, std::string, std::less<>> rows_;
-  uint64_t term_ = 0;
-  std::map<JobId, std::map<uint64_t, MetricPoint>> points_;  // by sequence
-  std::map<RankId, store::Acknowledged> acknowledged_;
-  uint64_t last_sequence_ = 0;
+  Content content_;
+  bool full_ = false;
+  uint64_t reserve_bytes_ = 0;
 };
 
 }  // namespace muster::simulate

@@ -24,6 +24,7 @@ void Faults::Plan(absl::Duration end) {
   for (int64_t i = 0; i < whims; ++i) {
     world_->agenda.After(random.Between(absl::Seconds(5), end - absl::Seconds(1)), [this] { Whim(); });
   }
+  PlanRare(end);
   if (world_->settings.only_coordinator_fails) return;
   for (int64_t bad = random.Percent(50) ? 0 : random.Between(1, 2); bad > 0; --bad) {
     const absl::Duration time = random.Between(absl::Seconds(20), end);
@@ -31,6 +32,69 @@ void Faults::Plan(absl::Duration end) {
       LackSomething(*world_->nodes[world_->random.Below(world_->nodes.size())], time);
     });
   }
+}
+
+void Faults::PlanRare(absl::Duration end) {
+  Random& random = world_->random;
+  const Settings& settings = world_->settings;
+  const auto plan = [&](absl::Duration latest, std::function<void()> fault) {
+    world_->agenda.After(random.Between(absl::Seconds(20), latest), std::move(fault));
+  };
+  for (uint64_t i = 0; i < settings.restores; ++i) plan(end - absl::Seconds(60), [this, end] { CopyAndRestore(end); });
+  if (settings.long_outages) {
+    for (int64_t i = random.Between(1, 3); i > 0; --i) plan(end - absl::Seconds(30), [this] { LongOutage(); });
+  }
+  if (settings.state_disk_fills) {
+    const absl::Duration time = random.Between(absl::Seconds(30), absl::Minutes(4));
+    plan(end / 2, [this, time] { FillStateDisk(time); });
+  }
+}
+
+void Faults::CopyAndRestore(absl::Duration end) {
+  Random& random = world_->random;
+  world_->Trace([] { return "the store is copied"; });
+  const absl::Duration left = end - world_->agenda.since_start();
+  const absl::Duration down = random.Between(absl::Milliseconds(100), absl::Seconds(30));
+  const bool silent = random.Percent(30);
+  // One copy may be restored twice.
+  for (int64_t times = random.Percent(20) ? 2 : 1; times > 0; --times) {
+    world_->agenda.After(random.Between(absl::Seconds(1), std::max(absl::Seconds(2), left)),
+                         [this, disk = world_->disk.Copy(), books = world_->judge.Copy(), down, silent] {
+                           world_->Count("store restored from a copy");
+                           world_->coordinator->Restore(disk, books, down, silent);
+                           for (const auto& reader : *readers_) reader->StartOver();
+                           for (const auto& user : *users_) {
+                             world_->agenda.After(world_->random.Between(absl::Seconds(1), absl::Minutes(1)),
+                                                  [user = user.get()] { user->SubmitIfLost(); });
+                           }
+                         });
+  }
+}
+
+void Faults::LongOutage() {
+  Random& random = world_->random;
+  const Settings& settings = world_->settings;
+  const absl::Duration time = settings.orphan_grace + random.Between(absl::Seconds(10), absl::Minutes(1));
+  if (settings.only_coordinator_fails || random.Percent(50)) {
+    world_->Count("coordinator away for longer than the orphan grace");
+    return world_->coordinator->Kill(time, random.Percent(50));
+  }
+  world_->Count("nodes away for longer than the orphan grace");
+  for (int64_t i = random.Between(1, 5); i > 0; --i) {
+    WorkerNode& node = AnyNode();
+    Partition(node);
+    world_->agenda.After(time, [&node] { node.SetRoute({true, true}); });
+  }
+}
+
+void Faults::FillStateDisk(absl::Duration time) {
+  Random& random = world_->random;
+  world_->Count("state disk full");
+  // In half of the seeds the reserve is soon used up.
+  const int64_t reserve = random.Percent(50) ? int64_t{16} << 20 : random.Between(1'000, 200'000);
+  world_->Trace([&] { return absl::StrCat("the state disk is full, with ", reserve, " bytes in reserve"); });
+  world_->disk.Fill(static_cast<uint64_t>(reserve));
+  world_->agenda.After(time, [this] { world_->disk.Free(); });
 }
 
 void Faults::LackSomething(WorkerNode& node, absl::Duration time) {
@@ -179,7 +243,7 @@ void Faults::HitRank() {
   }
   if (random.Percent(10)) {
     world_->Count("wall clock jumped");
-    return world_->agenda.JumpWall(random.Between(absl::Hours(-48), absl::Hours(48)));
+    return world_->JumpWall(random.Between(absl::Hours(-48), absl::Hours(48)));
   }
   if (random.Percent(10)) {
     world_->Count("node holds killed ranks");
@@ -232,6 +296,7 @@ void Faults::HealAll() {
   healed_ = true;
   world_->slow_network = absl::ZeroDuration();
   world_->disk_full_until = world_->agenda.now();
+  world_->disk.Free();
   for (const auto& node : world_->nodes) {
     node->SetRoute({true, true});
     node->SetLacking(false);

@@ -29,6 +29,11 @@ class Faults {
   void HitNetwork();
   void HitRank();
   void Whim();
+  // Those that only some seeds have.
+  void PlanRare(absl::Duration end);
+  void CopyAndRestore(absl::Duration end);
+  void LongOutage();
+  void FillStateDisk(absl::Duration time);
   WorkerNode& AnyNode();
   void Partition(WorkerNode& node);
   void Flap(WorkerNode& node, uint64_t times);

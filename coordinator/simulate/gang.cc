@@ -1,6 +1,7 @@
 #include "coordinator/simulate/gang.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,9 +26,9 @@ RankExit Exit(RankExit::Cause cause, const std::string& message, int signal = 0)
 
 }  // namespace
 
-Gang& Gangs::Of(const RankId& rank) {
-  std::unique_ptr<Gang>& gang = gangs_[{rank.job, rank.generation}];
-  if (gang == nullptr) gang = std::make_unique<Gang>(world_, rank.job, rank.generation);
+Gang& Gangs::Of(const Ran& rank) {
+  std::unique_ptr<Gang>& gang = gangs_[{rank.rank.job, rank.name}];
+  if (gang == nullptr) gang = std::make_unique<Gang>(world_, rank);
   return *gang;
 }
 
@@ -62,19 +63,40 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
   if (process->id.rank == 0 && !Claim()) {
     return EndProcess(*process, Exit(RankExit::REFUSED, "checkpoint.path belongs to another job"));
   }
-  if (assignment.has_resume_from()) {
-    if (!folder().steps.contains(assignment.resume_from().directory())) {
-      // An outdated generation may find its checkpoint gone; it will be killed soon.
-      const auto& account = world_->judge.jobs().at(job_);
-      if (account.generations.rbegin()->first == generation_ && !account.ended.contains(generation_)) {
-        world_->judge.Fail("nothing published is lost",
-                           absl::StrCat(process->id.ToString(), " finds no ", assignment.resume_from().directory()));
-      }
-      return EndProcess(*process, Exit(RankExit::FAILED, "the checkpoint is not there"));
+  if (assignment.has_resume_from() && !Resume(*process)) {
+    // An outdated generation may find its checkpoint gone; it will be killed soon.
+    const auto job = world_->judge.jobs().find(job_);
+    if (job != world_->judge.jobs().end() && world_->judge.NameOf(job_, generation_) == name_ &&
+        job->second.generations.rbegin()->first == generation_ && !job->second.ended.contains(generation_)) {
+      world_->judge.Fail("nothing published is lost",
+                         absl::StrCat(process->id.ToString(), " finds no ", assignment.resume_from().directory()));
     }
-    step_ = assignment.resume_from().step();
+    return EndProcess(*process, Exit(RankExit::FAILED, "the checkpoint is not there"));
   }
   Meet(process);
+}
+
+// As trainer::Resume: after a restore the published ones may all have been replaced by newer ones.
+bool Gang::Resume(const Process& process) {
+  const auto& steps = folder().steps;
+  if (steps.contains(process.assignment.resume_from().directory())) {
+    step_ = process.assignment.resume_from().step();
+    return true;
+  }
+  if (world_->judge.restores() == 0) return false;
+  using Step = std::optional<std::pair<uint64_t, uint64_t>>;
+  Step older, newest;
+  for (const PublishedCheckpoint& published : process.assignment.published()) {
+    if (const auto step = steps.find(published.directory()); step != steps.end())
+      older = std::max(older, Step(step->second));
+  }
+  for (const auto& [name, step] : steps) {
+    newest = std::max(newest, Step(step));
+  }
+  if (!older.has_value() && !newest.has_value()) return false;
+  world_->Count(older.has_value() ? "resumed from an older checkpoint" : "resumed from an unpublished checkpoint");
+  step_ = older.value_or(newest.value_or(std::pair<uint64_t, uint64_t>())).first;
+  return true;
 }
 
 World::CheckpointFolder& Gang::folder() { return world_->folders[train().checkpoint().path()]; }
@@ -85,8 +107,11 @@ bool Gang::Claim() {
   if (owner.empty()) owner = job_;
   if (owner == job_) return true;
   // A rank of a deleted job may still start on a node that was cut off.
-  const auto& jobs = world_->judge.jobs();
-  if (!jobs.at(owner).deleted && !jobs.at(job_).deleted) {
+  const auto alive = [&](const JobId& job) {
+    const auto known = world_->judge.jobs().find(job);
+    return known != world_->judge.jobs().end() && !known->second.deleted;
+  };
+  if (alive(owner) && alive(job_)) {
     world_->judge.Fail("a folder has one owner",
                        absl::StrCat(job_.value(), " was placed with the folder of ", owner.value()));
   }
@@ -115,7 +140,7 @@ void Gang::Resend(const std::shared_ptr<Process>& process) {
 }
 
 void Gang::Rendezvous(const std::shared_ptr<Process>& process, const std::function<void(absl::Status)>& answered) {
-  const std::string value = absl::StrCat("of generation ", generation_);
+  const std::string value = absl::StrCat("of generation ", generation_, " named ", name_);
   const bool sets = process->id.rank == 0;
   const auto work = [=, this](server::Turn& turn, const Coordinator::Reply& reply) {
     absl::Status current = turn.core().CheckCurrent(process->id);
@@ -161,6 +186,18 @@ void Gang::BeginIfAllMet() {
   PlanStep();
 }
 
+// A rank that no one could stop ends itself.
+void Gang::CheckContact() const {
+  constexpr absl::Duration kLate = absl::Seconds(12);  // contact that is this old still renews a lease, and a timer
+  const absl::Duration longest = std::max(world_->settings.orphan_grace, world_->settings.outage_grace) + kLate;
+  for (const auto& [rank, process] : members_) {
+    if (world_->agenda.now() - process->node->contact() <= longest) continue;
+    world_->judge.Fail("a rank out of contact ends itself",
+                       absl::StrCat(process->id.ToString(), " trains on ", process->node->id(), " after ",
+                                    absl::FormatDuration(world_->agenda.now() - process->node->contact())));
+  }
+}
+
 void Gang::PlanStep() {
   world_->agenda.After(step_time_, [this] { EndStep(); });
 }
@@ -178,11 +215,12 @@ void Gang::EndStep() {
     return PlanStep();
   }
   if (writing_) return PlanStep();
+  CheckContact();
   ++step_;
   for (const auto& [rank, process] : members_) process->page = {step_, 0, 0, world_->agenda.now()};
   Record record;
   record.mutable_metrics()->set_step(step_);
-  record.mutable_metrics()->set_loss(static_cast<double>(generation_));
+  record.mutable_metrics()->set_loss(static_cast<double>(name_));
   members_.at(0)->node->Append(members_.at(0)->id, std::move(record));
   for (const auto& [rank, process] : members_) process->node->ReportStep(process->id, step_);
   const bool last = step_ >= train().steps();
@@ -208,10 +246,10 @@ void Gang::WriteCheckpoint(bool last) {
         return;
       }
     } else {
-      const WrittenCheckpoint written{job_, generation_, step, absl::StrFormat("step-%06d-g%d", step, generation_)};
+      const WrittenCheckpoint written{job_, name_, step, absl::StrFormat("step-%06d-g%d", step, generation_)};
       world_->judge.Written(written);
       if (folder().owner != job_) world_->judge.Fail("a folder has one owner", absl::StrCat(job_.value(), " writes"));
-      folder().steps.insert(written.directory);
+      folder().steps[written.directory] = {step, generation_};
       Record record;
       record.mutable_checkpoint()->set_step(step);
       record.mutable_checkpoint()->set_directory(written.directory);
@@ -264,7 +302,7 @@ void Gang::Freeze(Process& process) {
   if (!process.alive || process.frozen) return;
   process.frozen = true;
   world_->Trace([&] { return absl::StrCat(process.id.ToString(), " is frozen"); });
-  world_->judge.Frozen(process.id, process.page.issued != kCollective);
+  world_->judge.Frozen({process.id, name_}, process.page.issued != kCollective);
   if (!running_) return;
   const uint64_t issued = world_->random.Below(kCollective);
   if (process.page.issued != kCollective) process.page = {step_, issued, issued, world_->agenda.now()};
@@ -273,12 +311,13 @@ void Gang::Freeze(Process& process) {
 void Gang::Thaw(Process& process) {
   if (!std::exchange(process.frozen, false)) return;
   world_->Trace([&] { return absl::StrCat(process.id.ToString(), " resumes"); });
-  world_->judge.Thawed(process.id);
+  world_->judge.Thawed({process.id, name_});
 }
 
 void Gang::EndProcess(Process& process, RankExit exit) {
   if (!process.alive) return;
   process.alive = false;
+  world_->judge.Ended({process.id, name_});
   process.node->ProcessEnded(process.id, std::move(exit));
   if (ending_ || !running_) return;
   const auto members = members_;

@@ -29,6 +29,7 @@ struct Page {
 // One rank's process.
 struct Process {
   RankId id;
+  uint64_t name = 0;  // of its generation
   WorkerNode* node = nullptr;
   Assignment assignment;
   Gang* gang = nullptr;
@@ -42,7 +43,8 @@ struct Process {
 // The processes of one generation.
 class Gang {
  public:
-  Gang(World* world, JobId job, uint64_t generation) : world_(world), job_(std::move(job)), generation_(generation) {}
+  Gang(World* world, const Ran& any)
+      : world_(world), job_(any.rank.job), generation_(any.rank.generation), name_(any.name) {}
 
   void Join(const std::shared_ptr<Process>& process);
   // The worker's command and signal.
@@ -62,6 +64,8 @@ class Gang {
   World::CheckpointFolder& folder();
   bool Claim();  // the folder, for the job
   void Load(const std::shared_ptr<Process>& process);
+  bool Resume(const Process& process);
+  void CheckContact() const;
   void Meet(const std::shared_ptr<Process>& process);
   void Rendezvous(const std::shared_ptr<Process>& process, const std::function<void(absl::Status)>& answered);
   void BeginIfAllMet();
@@ -76,6 +80,7 @@ class Gang {
   World* const world_;
   const JobId job_;
   const uint64_t generation_;
+  const uint64_t name_;
   std::map<uint32_t, std::shared_ptr<Process>> members_;
   absl::Duration step_time_;
   uint64_t step_ = 0;
@@ -87,13 +92,13 @@ class Gang {
 class Gangs {
  public:
   explicit Gangs(World* world) : world_(world) {}
-  Gang& Of(const RankId& rank);
+  Gang& Of(const Ran& rank);
   // All gangs.
   std::vector<std::shared_ptr<Process>> Living() const;
 
  private:
   World* const world_;
-  std::map<std::pair<JobId, uint64_t>, std::unique_ptr<Gang>> gangs_;
+  std::map<std::pair<JobId, uint64_t>, std::unique_ptr<Gang>> gangs_;  // by job and name
 };
 
 }  // namespace muster::simulate

@@ -7,28 +7,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "coordinator/simulate/accounts.h"
+#include "coordinator/simulate/hash.h"
 
 namespace muster::simulate {
 namespace {
 
-bool Terminal(JobState state) {
-  return state == JOB_STATE_COMPLETED || state == JOB_STATE_FAILED || state == JOB_STATE_CANCELLED;
-}
-
 int Order(GenerationState state) { return static_cast<int>(state); }
-
-std::string NameOf(const JobId& job, uint64_t generation) { return absl::StrCat(job.value(), "/", generation); }
-
-constexpr double (TimeBreakdown::*kLabels[])() const = {&TimeBreakdown::queued,      &TimeBreakdown::starting,
-                                                        &TimeBreakdown::training,    &TimeBreakdown::checkpoint_stall,
-                                                        &TimeBreakdown::detecting,   &TimeBreakdown::recovering,
-                                                        &TimeBreakdown::recomputing, &TimeBreakdown::paused};
-
-double Sum(const TimeBreakdown& time_breakdown) {
-  double sum = 0;
-  for (const auto& label : kLabels) sum += (time_breakdown.*label)();
-  return sum;
-}
 
 }  // namespace
 
@@ -55,9 +40,9 @@ void Judge::Committed(const std::vector<store::ChangeGroup>& groups) {
     }
     for (Generation& generation : claims) GenerationChanged(std::move(generation));
     for (const store::Change& change : group) {
-      for (const char c : change.key) fingerprint_ = (fingerprint_ ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-      if (!change.value.has_value()) continue;
-      for (const char c : *change.value) fingerprint_ = (fingerprint_ ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+      AddToHash(change.key, fingerprint_);
+      AddToHash(change.value.value_or(""), fingerprint_);
+      if (decisions_.has_value()) AddDecision(change);
     }
   }
 }
@@ -72,37 +57,37 @@ void Judge::EventAdded(const std::string& key, const std::optional<std::string>&
   uint64_t sequence = 0;
   if (!absl::SimpleAtoi(key.substr(6), &sequence)) return Fail("stream", absl::StrCat("an invalid key ", key));
   if (!value.has_value()) {
-    const auto found = std::lower_bound(stream_.begin(), stream_.end(), sequence,
-                                        [](const StreamEvent& event, uint64_t s) { return event.sequence < s; });
-    if (found == stream_.end() || found->sequence != sequence || !jobs_[found->job].deleted) {
+    const auto found = std::lower_bound(books_.stream.begin(), books_.stream.end(), sequence,
+                                        [](const Books::StreamEvent& event, uint64_t s) { return event.sequence < s; });
+    if (found == books_.stream.end() || found->sequence != sequence || !books_.jobs[found->job].deleted) {
       Fail("stream", absl::StrCat("event ", sequence, " was removed, but its job was not"));
     }
     return;
   }
-  if (!stream_.empty() && sequence <= stream_.back().sequence) {
-    return Fail("stream", absl::StrCat("event ", sequence, " was stored after ", stream_.back().sequence));
+  if (!books_.stream.empty() && sequence <= books_.stream.back().sequence) {
+    return Fail("stream", absl::StrCat("event ", sequence, " was stored after ", books_.stream.back().sequence));
   }
   StateEvent event;
   if (!event.ParseFromString(*value)) return Fail("stream", "an event that does not parse");
-  stream_.push_back({sequence, JobId(event.job()), *value});
+  books_.stream.push_back({sequence, JobId(event.job()), *value});
 }
 
 void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   Job job;
   if (!job.ParseFromString(bytes)) return Fail("rows", absl::StrCat(id.value(), " does not parse"));
-  JobAccount& account = jobs_[id];
+  JobAccount& account = books_.jobs[id];
   if (account.deleted) return Fail("jobs", absl::StrCat(id.value(), " is back after its deletion"));
   if (account.state == JOB_STATE_UNSPECIFIED) {
-    const auto [known, fresh] = requests_.emplace(job.request_id(), id);
+    const auto [known, fresh] = books_.requests.emplace(job.request_id(), id);
     // A deleted job's request id is forgotten with it.
-    if (!fresh && !jobs_[known->second].deleted)
+    if (!fresh && !books_.jobs[known->second].deleted)
       return Fail("no job doubled", absl::StrCat(id.value(), " is ", known->second.value(), " again"));
     known->second = id;
     account.request = job.request_id();
     account.sequence = job.sequence();
     account.steps = job.spec().train().steps();
     account.folder = job.spec().train().checkpoint().path();
-    for (const auto& [other, theirs] : jobs_) {
+    for (const auto& [other, theirs] : books_.jobs) {
       if (other == id || theirs.deleted || theirs.folder != account.folder) continue;
       return Fail("a folder has one owner",
                   absl::StrCat(account.folder, " of ", id.value(), " is ", other.value(), "'s"));
@@ -134,7 +119,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   }
   const uint64_t newest = account.generations.empty() ? 0 : account.generations.rbegin()->first;
   // The generation's own row comes after the job's in the same group.
-  if (job.generation() < newest || job.generation() > newest + 1) {
+  if (job.generation() < newest || (job.generation() > newest + 1 && restores_ == 0)) {
     return Fail("generations", absl::StrCat(id.value(), " went from ", newest, " to ", job.generation()));
   }
   PublishedIn(id, job, account);
@@ -154,7 +139,7 @@ void Judge::CheckHangReport(const JobId& id, const Failure& failure, const Gener
   constexpr absl::Duration kLongEnough = absl::Seconds(20);  // a resumed rank's page changes with its next step
   bool any_frozen = false;
   for (const RankPlacement& rank : generation.ranks()) {
-    const RankId key{id, generation.number(), rank.rank()};
+    const Ran key{{id, generation.number(), rank.rank()}, NameOf(id, generation.number())};
     if (!running_.contains(key)) return;
     const auto found = frozen_.find(key);
     if (found == frozen_.end()) continue;
@@ -179,14 +164,14 @@ void Judge::TimeBreakdownChanged(const JobId& id, const TimeBreakdown& now, JobA
   account.time_breakdown = now;
 }
 
-void Judge::Frozen(const RankId& rank, bool seen) {
+void Judge::Frozen(const Ran& rank, bool seen) {
   FrozenRank& frozen = frozen_[rank];
   frozen.frozen = true;
   frozen.seen = seen;
   frozen.since = clock_->Read().steady;
 }
 
-void Judge::Thawed(const RankId& rank) {
+void Judge::Thawed(const Ran& rank) {
   FrozenRank& frozen = frozen_[rank];
   frozen.frozen = false;
   frozen.longest = std::max(frozen.longest, clock_->Read().steady - frozen.since);
@@ -207,14 +192,15 @@ void Judge::PublishedIn(const JobId& id, const Job& job, JobAccount& account) {
       }
       return Fail("no step published twice", absl::StrCat("step ", checkpoint.step(), " of ", id.value()));
     }
-    const std::string what = absl::StrCat("step ", checkpoint.step(), " of ", NameOf(id, checkpoint.generation()));
+    const std::string what = absl::StrCat("step ", checkpoint.step(), " of ", Text(id, checkpoint.generation()));
     if (!account.published.empty() && checkpoint.step() < account.published.rbegin()->first) {
       return Fail("published steps only grow", what);
     }
     if (checkpoint.generation() != job.generation() || account.ended.contains(checkpoint.generation())) {
       return Fail("one publishing generation", absl::StrCat(what, ", but the current one is ", job.generation()));
     }
-    if (!written_.contains({id, checkpoint.generation(), checkpoint.step(), checkpoint.directory()})) {
+    const uint64_t name = NameOf(id, checkpoint.generation());
+    if (!written_.contains({id, name, checkpoint.step(), checkpoint.directory()})) {
       return Fail("published is written", what);
     }
     account.published[checkpoint.step()] = checkpoint;
@@ -223,14 +209,23 @@ void Judge::PublishedIn(const JobId& id, const Job& job, JobAccount& account) {
 
 void Judge::GenerationChanged(Generation generation) {
   const JobId id(generation.job());
-  JobAccount& account = jobs_[id];
+  JobAccount& account = books_.jobs[id];
   const uint64_t number = generation.number();
   const bool over = generation.state() == GENERATION_STATE_ENDED;
-  const std::string name = NameOf(id, number);
+  const std::string name = Text(id, number);
   const auto known = account.generations.find(number);
   if (known == account.generations.end()) {
     const uint64_t newest = account.generations.empty() ? 0 : account.generations.rbegin()->first;
-    if (number != newest + 1) return Fail("generations", absl::StrCat(name, " follows ", newest));
+    if (number <= newest || (number != newest + 1 && restores_ == 0)) {
+      return Fail("generations", absl::StrCat(name, " follows ", newest));
+    }
+    if (number <= account.told) {
+      return Fail("a generation's number is used once", absl::StrCat(name, " is new, and a worker has told of it"));
+    }
+    account.names[number] = ++names_;
+    if (!used_.emplace(id, number).second) {
+      return Fail("a generation's number is used once", absl::StrCat(name, " is new, and was one of a lost history"));
+    }
     if (newest != 0 && !account.ended.contains(newest)) {
       return Fail("one publishing generation", absl::StrCat(name, " begins before ", newest, " has ended"));
     }
@@ -252,10 +247,10 @@ void Judge::GenerationChanged(Generation generation) {
     }
     for (const RankPlacement& rank : generation.ranks()) {
       for (const uint32_t slot : rank.slots()) {
-        const auto [holder, fresh] = slots_.emplace(std::pair(rank.node(), slot), std::pair(id, number));
+        const auto [holder, fresh] = books_.slots.emplace(std::pair(rank.node(), slot), std::pair(id, number));
         if (fresh) continue;
         return Fail("no slot used twice", absl::StrCat("slot ", slot, " of ", rank.node(), " by ", name, " and ",
-                                                       NameOf(holder->second.first, holder->second.second)));
+                                                       Text(holder->second.first, holder->second.second)));
       }
     }
   } else {
@@ -267,7 +262,7 @@ void Judge::GenerationChanged(Generation generation) {
       }
       const RankExit::Cause cause = generation.ranks(rank).exit().cause();
       const bool seen = cause == RankExit::FAILED || cause == RankExit::COMPLETED;  // other causes may be assumptions
-      if (seen && running_.contains({id, number, static_cast<uint32_t>(rank)})) {
+      if (seen && running_.contains({{id, number, static_cast<uint32_t>(rank)}, NameOf(id, number)})) {
         return Fail("an exit is an exit", absl::StrCat("rank ", rank, " of ", name, " runs"));
       }
     }
@@ -281,13 +276,13 @@ void Judge::GenerationChanged(Generation generation) {
     for (const RankPlacement& rank : generation.ranks()) {
       if (rank.state() != RANK_STATE_EXITED) continue;
       for (const uint32_t slot : rank.slots()) {
-        const auto held = slots_.find(std::pair(rank.node(), slot));
-        if (held != slots_.end() && held->second == std::pair(id, number)) slots_.erase(held);
+        const auto held = books_.slots.find(std::pair(rank.node(), slot));
+        if (held != books_.slots.end() && held->second == std::pair(id, number)) books_.slots.erase(held);
       }
     }
   }
   if (over && account.ended.insert(number).second) {
-    std::erase_if(slots_, [&](const auto& slot) { return slot.second == std::pair(id, number); });
+    std::erase_if(books_.slots, [&](const auto& slot) { return slot.second == std::pair(id, number); });
   }
   account.generations[number] = std::move(generation);
 }
@@ -295,7 +290,7 @@ void Judge::GenerationChanged(Generation generation) {
 void Judge::RowDeleted(const std::string& key) {
   if (absl::StartsWith(key, "job/")) {
     const JobId id(key.substr(4));
-    JobAccount& account = jobs_[id];
+    JobAccount& account = books_.jobs[id];
     if (!deletable_.contains(id) || !Terminal(account.state)) {
       return Fail("no accepted job lost", absl::StrCat(id.value(), " was removed, but not by a request"));
     }
@@ -306,14 +301,15 @@ void Judge::RowDeleted(const std::string& key) {
 }
 
 void Judge::Stored(const JobId& job, const MetricPoint& point) {
-  // Virtual trainers write their generation into the loss.
-  const auto generation = static_cast<uint64_t>(point.loss());
-  const auto found = jobs_.find(job);
-  if (found == jobs_.end() || found->second.generations.empty()) {
+  // Virtual trainers write their generation's name into the loss.
+  const auto name = static_cast<uint64_t>(point.loss());
+  const auto found = books_.jobs.find(job);
+  if (found == books_.jobs.end() || found->second.generations.empty()) {
     return Fail("metrics", absl::StrCat("of ", job.value(), ", which never ran"));
   }
-  if (const uint64_t newest = found->second.generations.rbegin()->first; generation != newest) {
-    Fail("stale metrics are refused", absl::StrCat("of ", NameOf(job, generation), ", when ", newest, " is on disk"));
+  if (const uint64_t newest = found->second.generations.rbegin()->first; name != NameOf(job, newest)) {
+    Fail("stale metrics are refused", absl::StrCat("of the generation named ", name, ", when ", Text(job, newest),
+                                                   " is on disk, named ", NameOf(job, newest)));
   }
 }
 
@@ -323,31 +319,33 @@ void Judge::DesiredSent(const Desired& desired, uint64_t& last_revision) {
   for (const DesiredRank& rank : desired.ranks()) {
     if (!rank.has_run()) continue;
     const JobId id(rank.key().job());
-    const auto job = jobs_.find(id);
+    const auto job = books_.jobs.find(id);
     const uint64_t number = rank.key().generation();
-    if (job == jobs_.end() || !job->second.generations.contains(number)) {
-      return Fail("durable before it runs",
-                  absl::StrCat(NameOf(id, number), " was sent to a node, but is not on disk"));
+    if (job == books_.jobs.end() || !job->second.generations.contains(number)) {
+      return Fail("durable before it runs", absl::StrCat(Text(id, number), " was sent to a node, but is not on disk"));
     }
     if (job->second.ended.contains(number)) {
-      return Fail("durable before it runs", absl::StrCat(NameOf(id, number), " has ended, and was sent to a node"));
+      return Fail("durable before it runs", absl::StrCat(Text(id, number), " has ended, and was sent to a node"));
     }
   }
 }
 
 void Judge::Accepted(const std::string& request, const JobId& job) {
-  const auto known = requests_.find(request);
-  if (known == requests_.end()) {
+  if (IsLost(job)) return;
+  const auto known = books_.requests.find(request);
+  if (known == books_.requests.end()) {
     return Fail("accepted means durable", absl::StrCat(job.value(), " was accepted, but is not on disk"));
   }
-  if (known->second != job && !jobs_[job].deleted) {
+  if (known->second != job && !books_.jobs[job].deleted) {
     Fail("no job doubled", absl::StrCat(job.value(), " was returned, but ", known->second.value(), " is on disk"));
   }
 }
 
-void Judge::Acknowledged(const RankId& rank, const std::vector<Record>& records) {
-  const auto found = jobs_.find(rank.job);
-  if (found == jobs_.end() || found->second.deleted) return;
+void Judge::Acknowledged(const Ran& ran, const std::vector<Record>& records) {
+  const RankId& rank = ran.rank;
+  if (NameOf(rank.job, rank.generation) != ran.name) return;  // refused: another node has the rank of this number
+  const auto found = books_.jobs.find(rank.job);
+  if (found == books_.jobs.end() || found->second.deleted) return;
   const JobAccount& account = found->second;
   const auto generation = account.generations.find(rank.generation);
   const bool over = account.ended.contains(rank.generation) || generation == account.generations.end();
@@ -367,14 +365,14 @@ void Judge::Acknowledged(const RankId& rank, const std::vector<Record>& records)
 
 void Judge::Read(const StateEvent& event, size_t& position) {
   const std::string bytes = event.SerializeAsString();
-  for (; position < stream_.size(); ++position) {
-    const StreamEvent& next = stream_[position];
+  for (; position < books_.stream.size(); ++position) {
+    const Books::StreamEvent& next = books_.stream[position];
     if (next.bytes == bytes) {
       ++position;
       return;
     }
     // Only events of deleted jobs may be missing.
-    if (next.job.empty() || !jobs_[next.job].deleted) {
+    if (next.job.empty() || !books_.jobs[next.job].deleted) {
       return Fail("streams are the history",
                   absl::StrCat("a reader got \"", event.message(), "\" and missed event ", next.sequence));
     }
@@ -382,19 +380,22 @@ void Judge::Read(const StateEvent& event, size_t& position) {
   Fail("streams are the history", absl::StrCat("a reader got \"", event.message(), "\", which is not committed"));
 }
 
-void Judge::Started(const RankId& rank, const std::string& node) {
-  const auto job = jobs_.find(rank.job);
-  if (job == jobs_.end() || !job->second.generations.contains(rank.generation)) {
+void Judge::Started(const Ran& ran, const std::string& node) {
+  const RankId& rank = ran.rank;
+  // What an earlier history started may still arrive.
+  if (NameOf(rank.job, rank.generation) == 0 && restores_ == 0) {
     return Fail("durable before it runs", absl::StrCat(rank.ToString(), " was started, but is not on disk"));
   }
-  running_.insert(rank);
-  const auto [known, fresh] = started_.emplace(rank, node);
+  running_.insert(ran);
+  const auto [known, fresh] = started_.emplace(ran, node);
   if (!fresh) Fail("a rank starts once", absl::StrCat(rank.ToString(), " on ", known->second, " and ", node));
 }
 
-void Judge::KilledAsStale(const RankId& rank) {
-  const auto job = jobs_.find(rank.job);
-  if (job == jobs_.end() || job->second.deleted || job->second.ended.contains(rank.generation)) return;
+void Judge::KilledAsStale(const Ran& ran) {
+  const RankId& rank = ran.rank;
+  if (NameOf(rank.job, rank.generation) != ran.name) return;
+  const auto job = books_.jobs.find(rank.job);
+  if (job == books_.jobs.end() || job->second.deleted || job->second.ended.contains(rank.generation)) return;
   const auto generation = job->second.generations.find(rank.generation);
   if (generation == job->second.generations.end()) return;
   if (generation->second.ranks(static_cast<int>(rank.rank)).state() == RANK_STATE_EXITED) return;
@@ -402,58 +403,8 @@ void Judge::KilledAsStale(const RankId& rank) {
 }
 
 bool Judge::WasTaken(const std::string& folder) const {
-  return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) { return job.second.folder == folder; });
-}
-
-void Judge::ConcludeUndisturbed() {
-  for (const auto& [id, account] : jobs_) {
-    if (account.refused) continue;
-    for (const auto& [number, generation] : account.generations) {
-      const EndReason reason = generation.reason();
-      if (reason != END_REASON_FAILED && reason != END_REASON_LOST) continue;
-      return Fail("a coordinator outage is harmless",
-                  absl::StrCat(NameOf(id, number), " has ended: ", EndReason_Name(reason)));
-    }
-  }
-}
-
-void Judge::Conclude(size_t read_to) {
-  for (const auto& [id, account] : jobs_) {
-    if (account.deleted) continue;
-    if (!Terminal(account.state)) {
-      Fail("every job ends", absl::StrCat(id.value(), " is ", JobState_Name(account.state)));
-    }
-    const auto faults = static_cast<uint64_t>(
-        std::count_if(account.generations.begin(), account.generations.end(), [](const auto& generation) {
-          return generation.second.reason() == END_REASON_FAILED || generation.second.reason() == END_REASON_LOST;
-        }));
-    if (account.restarts > faults) {
-      Fail("only faults cost restarts", absl::StrCat(id.value(), ": ", account.restarts, " of ", faults, " faults"));
-    }
-    // A restarted coordinator has lost what it counted since the job's last change.
-    const double life = absl::ToDoubleSeconds(account.ended_at - account.submitted_at),
-                 counted = Sum(account.time_breakdown);
-    if (account.coordinator_starts == coordinator_starts_ && std::abs(life - counted) > 1e-3) {
-      Fail("each moment counts once", absl::StrCat(id.value(), " counts ", counted, " s of ", life));
-    }
-    if (cancelled_.contains(id) && account.state == JOB_STATE_FAILED) {
-      Fail("cancelled is cancelled", absl::StrCat(id.value(), " is ", JobState_Name(account.state)));
-    }
-    if (account.state == JOB_STATE_COMPLETED &&
-        (account.published.empty() || account.published.rbegin()->first != account.steps)) {
-      Fail("completed means all steps", absl::StrCat(id.value(), " has completed, but its last step is not published"));
-    }
-  }
-  if (!slots_.empty()) {
-    Fail("all slots are free at the end",
-         absl::StrCat("slot ", slots_.begin()->first.second, " of ", slots_.begin()->first.first, " is held"));
-  }
-  for (; read_to < stream_.size(); ++read_to) {
-    const StreamEvent& next = stream_[read_to];
-    if (next.job.empty() || !jobs_[next.job].deleted) {
-      return Fail("streams are the history", absl::StrCat("a reader never got event ", next.sequence));
-    }
-  }
+  return std::any_of(books_.jobs.begin(), books_.jobs.end(),
+                     [&](const auto& job) { return job.second.folder == folder; });
 }
 
 }  // namespace muster::simulate

@@ -18,10 +18,18 @@
 
 namespace muster::simulate {
 
+// A generation's number may come twice: once in a history that a restored copy does not know, and again after it. Each
+// generation has a name of its own here.
+struct Ran {
+  RankId rank;
+  uint64_t name = 0;  // of its generation
+  friend auto operator<=>(const Ran&, const Ran&) = default;
+};
+
 // A complete checkpoint on the nodes' shared disk.
 struct WrittenCheckpoint {
   JobId job;
-  uint64_t generation = 0;
+  uint64_t generation = 0;  // its name
   uint64_t step = 0;
   std::string directory;
   friend auto operator<=>(const WrittenCheckpoint&, const WrittenCheckpoint&) = default;
@@ -34,6 +42,8 @@ struct JobAccount {
   JobState state = JOB_STATE_UNSPECIFIED;
   uint64_t restarts = 0;
   std::map<uint64_t, Generation> generations;
+  std::map<uint64_t, uint64_t> names;                 // of the generations
+  uint64_t told = 0;                                  // the highest generation that a worker has told this store
   std::set<uint64_t> ended;                           // ended generations, including deleted ones
   std::map<uint64_t, PublishedCheckpoint> published;  // ever, by step
   uint64_t progress_step = 0;
@@ -50,6 +60,20 @@ struct JobAccount {
   uint64_t hung_generation = 0;       // the last generation that was reported as hung
 };
 
+// What the judge knows from the disk. It goes back with the disk when a copy of that is restored.
+struct Books {
+  std::map<JobId, JobAccount> jobs;
+  std::map<std::string, JobId> requests;
+  std::map<std::pair<std::string, uint32_t>, std::pair<JobId, uint64_t>> slots;  // the generation that holds each slot
+  std::set<JobId> cancelled;
+  struct StreamEvent {
+    uint64_t sequence;
+    JobId job;
+    std::string bytes;
+  };
+  std::vector<StreamEvent> stream;
+};
+
 class Judge {
  public:
   explicit Judge(const Clock* clock) : clock_(clock) {}
@@ -64,6 +88,16 @@ class Judge {
   void Committed(const std::vector<store::ChangeGroup>& groups);
   // A metric point was stored.
   void Stored(const JobId& job, const MetricPoint& point);
+  // The disk was full: the point is lost. The next one of the job that is stored says how many were.
+  void Dropped(const JobId& job) { ++dropped_[job]; }
+  void ToldOfDropped(const JobId& job, uint64_t items);
+  Books Copy() const { return books_; }
+  // The disk is an older copy from now on.
+  void Restored(Books books);
+  // How often that has happened: what an earlier coordinator has sent may still arrive.
+  uint64_t restores() const { return restores_; }
+  // Whether an earlier disk had the job, and this one does not.
+  bool IsLost(const JobId& job) const { return lost_.contains(job) && !books_.jobs.contains(job); }
 
   // ---- What the coordinator sends. ----
   // To a node, on one stream; `last_revision` belongs to that stream.
@@ -71,28 +105,35 @@ class Judge {
   // To a user: the request was accepted as this job.
   void Accepted(const std::string& request, const JobId& job);
   void MayBeDeleted(const JobId& job) { deletable_.insert(job); }
-  void CancelAccepted(const JobId& job) { cancelled_.insert(job); }
+  void CancelAccepted(const JobId& job) { books_.cancelled.insert(job); }
   // To a worker: these records need not be sent again.
-  void Acknowledged(const RankId& rank, const std::vector<Record>& records);
+  void Acknowledged(const Ran& ran, const std::vector<Record>& records);
+  // A worker is welcome. It had told that it has ranks of that generation of the job.
+  void ToldGeneration(const JobId& job, uint64_t generation);
   // To a reader of the whole stream, which has seen `position` events.
   void Read(const StateEvent& event, size_t& position);
 
   // ---- The nodes. ----
   void Written(const WrittenCheckpoint& checkpoint) { written_.insert(checkpoint); }
-  void Started(const RankId& rank, const std::string& node);
-  void Ended(const RankId& rank) { running_.erase(rank); }
+  void Started(const Ran& rank, const std::string& node);
+  void Ended(const Ran& rank) { running_.erase(rank); }
   // `seen`: its page shows less progress than the other ranks'.
-  void Frozen(const RankId& rank, bool seen);
-  void Thawed(const RankId& rank);
-  void CoordinatorStarted() { ++coordinator_starts_; }
+  void Frozen(const Ran& rank, bool seen);
+  void Thawed(const Ran& rank);
+  void CoordinatorStarted();
   // A worker kills a rank that is not in its desired state.
-  void KilledAsStale(const RankId& rank);
+  void KilledAsStale(const Ran& ran);
 
-  const std::map<JobId, JobAccount>& jobs() const { return jobs_; }
+  const std::map<JobId, JobAccount>& jobs() const { return books_.jobs; }
+  // The name of a generation, or 0 if it is not on disk.
+  uint64_t NameOf(const JobId& job, uint64_t generation) const;
   // Whether any job has, or had, that checkpoint.path.
   bool WasTaken(const std::string& folder) const;
-  size_t events() const { return stream_.size(); }
+  size_t events() const { return books_.stream.size(); }
   uint64_t fingerprint() const { return fingerprint_; }
+  // Of all commits and when they were made, without what the wall clock showed then. Counted only once asked for.
+  void CountDecisions() { decisions_ = kFirstHash; }
+  uint64_t decisions() const { return decisions_.value_or(0); }
   // Called when the cluster is quiet: checks that each job has ended as it should.
   void Conclude(size_t read_to);
   // Called if only the coordinator failed: checks that no generation ended by a fault.
@@ -100,6 +141,7 @@ class Judge {
 
  private:
   void Changed(const store::Change& change);
+  void AddDecision(const store::Change& change);
   void JobChanged(const JobId& id, const std::string& bytes);
   void PublishedIn(const JobId& id, const Job& job, JobAccount& account);
   void GenerationChanged(Generation generation);
@@ -107,33 +149,31 @@ class Judge {
   void EventAdded(const std::string& key, const std::optional<std::string>& value);
 
   std::string failure_;
-  std::map<JobId, JobAccount> jobs_;
-  std::map<std::string, JobId> requests_;
-  std::map<std::pair<std::string, uint32_t>, std::pair<JobId, uint64_t>> slots_;  // the generation that holds each slot
+  Books books_;
+  uint64_t restores_ = 0;
+  uint64_t names_ = 0;  // given to generations
+  std::set<JobId> lost_;
+  std::set<std::pair<JobId, uint64_t>> used_;  // numbers of generations, of all histories
+  std::map<JobId, uint64_t> dropped_;
   std::set<JobId> deletable_;
-  std::set<JobId> cancelled_;
   std::set<WrittenCheckpoint> written_;
   void CheckHangReport(const JobId& id, const Failure& failure, const Generation& generation);
   void TimeBreakdownChanged(const JobId& id, const TimeBreakdown& time_breakdown, JobAccount& account);
 
   const Clock* const clock_;
-  std::map<RankId, std::string> started_;
-  std::set<RankId> running_;  // ranks with a running process
-  struct StreamEvent {
-    uint64_t sequence;
-    JobId job;
-    std::string bytes;
-  };
-  std::vector<StreamEvent> stream_;
+  std::map<Ran, std::string> started_;
+  std::set<Ran> running_;  // ranks with a running process
   struct FrozenRank {
     bool seen = false;    // its page shows less progress than the other ranks'
     bool frozen = false;  // now
     SteadyTime since;
     absl::Duration longest;  // longest earlier freeze
   };
-  std::map<RankId, FrozenRank> frozen_;
+  std::map<Ran, FrozenRank> frozen_;
   uint64_t coordinator_starts_ = 0;
-  uint64_t fingerprint_ = 0xcbf29ce484222325;
+  static constexpr uint64_t kFirstHash = 0xcbf29ce484222325;  // FNV-1a
+  uint64_t fingerprint_ = kFirstHash;
+  std::optional<uint64_t> decisions_;
 };
 
 }  // namespace muster::simulate

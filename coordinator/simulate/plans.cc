@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/simulate/coordinator.h"
+#include "coordinator/spec/plan.h"
 #include "strategies/schedule/op_names.h"
 
 namespace muster::simulate {
@@ -31,11 +32,28 @@ core::PlannedPtr AnyPlan(const core::RequestPlan& request) {
 
 }  // namespace
 
+// As server::PlanPool, which keeps answers too.
+absl::StatusOr<core::PlannedPtr> SlowPlans::RealPlan(const core::RequestPlan& request) {
+  const auto known = made_.find(request.key);
+  if (known != made_.end()) return known->second;
+  world_->Count("planned by the real planner");
+  strategies::Budget budget(strategies::Budget::Limits{});
+  const auto plan = spec::MakePlan(request.spec, {request.slots, core::HardwareFor(request.slots)}, &budget);
+  absl::StatusOr<core::PlannedPtr> planned;
+  if (plan.ok()) {
+    planned = plan->planned;
+  } else {
+    planned = plan.status();
+  }
+  if (!planned.ok() || (*planned)->unfit.has_value()) world_->Count("refused by the real planner");
+  return made_.emplace(request.key, std::move(planned)).first->second;
+}
+
 void SlowPlans::Request(const core::RequestPlan& request) {
   Random& random = world_->random;
   world_->Count("plan requested");
   cancelled_.erase(request.key);
-  const core::PlanReady answer{request.key, AnyPlan(request)};
+  const core::PlanReady answer{request.key, world_->settings.real_plans ? RealPlan(request) : AnyPlan(request)};
   // Most plans take milliseconds, some the whole of what is allowed, in a long queue.
   const absl::Duration most = random.Percent(10) ? absl::Seconds(20) : absl::Milliseconds(200);
   AnswerAfter(random.Between(absl::ZeroDuration(), most), answer);

@@ -14,6 +14,7 @@
 #include "coordinator/simulate/users.h"
 #include "coordinator/simulate/worker_node.h"
 #include "coordinator/simulate/world.h"
+#include "coordinator/spec/resolve.h"
 
 namespace muster::simulate {
 namespace {
@@ -21,6 +22,8 @@ namespace {
 constexpr absl::Duration kCalm = absl::Minutes(6);  // no fault starts after it; all are repaired
 constexpr absl::Duration kAtLeast = absl::Minutes(10);
 constexpr absl::Duration kAtMost = absl::Minutes(40);  // by then every job has ended
+
+constexpr uint64_t kRunTwice = 16;  // each such seed is run again without jumps of the wall clock
 
 JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
   JobSpec spec;
@@ -53,6 +56,50 @@ JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
   return spec;
 }
 
+// What the planner needs of a job beside that.
+void MakePlannable(Random& random, JobSpec& spec) {
+  spec.set_api_version("muster/v1");
+  spec.set_kind("Job");
+  Train& train = *spec.mutable_train();
+  train.mutable_data()->set_tokens("/data/train.bin");
+  Gpt2& model = *train.mutable_model()->mutable_gpt2();
+  model.set_layers(static_cast<uint32_t>(random.Between(1, 4)));
+  model.set_width(64), model.set_heads(2), model.set_vocabulary(256), model.set_context(32);
+  // Often one that only some numbers of ranks divide.
+  train.mutable_batch()->set_sequences(spec.resources().ranks() * static_cast<uint32_t>(random.Between(1, 4)));
+  Strategy& strategy = *train.mutable_strategy();
+  switch (random.Below(4)) {
+    case 0:
+      strategy.mutable_auto_();
+      break;
+    case 1:
+      strategy.mutable_ddp();
+      break;
+    case 2:
+      strategy.mutable_zero()->set_stage(static_cast<uint32_t>(random.Between(1, 3)));
+      break;
+    default:
+      strategy.mutable_fsdp();
+  }
+}
+
+// Of their own random numbers, so that the other seeds stay what they were.
+void DrawRareFaults(Random random, Settings& settings) {
+  settings.restores = random.Percent(12) ? 1 + random.Below(2) : 0;
+  settings.long_outages = random.Percent(12);
+  settings.state_disk_fills = random.Percent(12);
+  settings.real_plans = random.Percent(6);
+  settings.outbox_shrinks = random.Percent(50);
+  if (!settings.long_outages) return;
+  settings.orphan_grace = random.Between(absl::Seconds(40), absl::Minutes(2));
+  const bool never = random.Percent(30);
+  if (never || settings.only_coordinator_fails) {
+    settings.outage_grace = absl::InfiniteDuration();
+  } else if (random.Percent(40)) {
+    settings.outage_grace = settings.orphan_grace + random.Between(absl::Seconds(5), absl::Minutes(1));
+  }
+}
+
 void DrawSettings(World& world) {
   Random& random = world.random;
   core::Options& core = world.settings.core;
@@ -74,14 +121,21 @@ void DrawSettings(World& world) {
 
 class Run {
  public:
-  Run(uint64_t seed, const std::function<void(const std::string&)>& trace) : world_(seed) {
+  Run(uint64_t seed, const std::function<void(const std::string&)>& trace) : world_(seed), jumps_(seed ^ 0x5bd1e995) {
+    DrawSettings(world_);
+    DrawRareFaults(Random(~seed), world_.settings);
     if (trace == nullptr) return;
     world_.trace = [this, trace](const std::string& line) {
       trace(absl::StrFormat("%10.3f %s", absl::ToDoubleSeconds(world_.agenda.since_start()), line));
     };
   }
 
-  Outcome Go() {
+  // `jumps`: the wall clock jumps now and then. That takes none of the seed's random numbers, so it changes nothing
+  // else.
+  Outcome Go(bool jumps, bool count_decisions) {
+    world_.settings.wall_clock_never_jumps = !jumps;
+    if (count_decisions) world_.judge.CountDecisions();
+    if (jumps) JumpLater();
     Begin();
     const SteadyTime start = world_.agenda.now();
     const auto run_until = [&](absl::Duration when) {
@@ -96,14 +150,21 @@ class Run {
     Outcome outcome;
     outcome.failure = world_.judge.failure();
     outcome.fingerprint = world_.judge.fingerprint();
+    outcome.decisions = world_.judge.decisions();
     outcome.virtual_time = world_.agenda.since_start();
     outcome.counts = world_.counts;
     return outcome;
   }
 
  private:
+  void JumpLater() {
+    world_.agenda.After(jumps_.Between(absl::Seconds(1), absl::Minutes(1)), [this] {
+      world_.JumpWall(jumps_.Between(absl::Hours(-48), absl::Hours(48)));
+      JumpLater();
+    });
+  }
+
   void Begin() {
-    DrawSettings(world_);
     Random& random = world_.random;
     world_.coordinator = std::make_unique<Coordinator>(&world_);
     world_.gangs = std::make_unique<Gangs>(&world_);
@@ -119,8 +180,13 @@ class Run {
     }
     const int64_t jobs = random.Between(3, 7);
     for (int64_t i = 0; i < jobs; ++i) {
-      users_.push_back(std::make_unique<User>(&world_, absl::StrCat("request", i),
-                                              MakeSpec(random, static_cast<uint64_t>(i), slots)));
+      JobSpec spec = MakeSpec(random, static_cast<uint64_t>(i), slots);
+      if (world_.settings.real_plans) {
+        MakePlannable(random, spec);
+        const std::vector<SpecError> errors = spec::Resolve({}, spec);
+        if (!errors.empty()) world_.judge.Fail("a valid job is accepted", errors[0].ShortDebugString());
+      }
+      users_.push_back(std::make_unique<User>(&world_, absl::StrCat("request", i), std::move(spec)));
       world_.agenda.After(random.Between(absl::ZeroDuration(), absl::Seconds(i < 3 ? 20 : 300)),
                           [user = users_.back().get()] { user->Submit(); });
     }
@@ -175,6 +241,7 @@ class Run {
   }
 
   World world_;
+  Random jumps_;
   std::vector<std::unique_ptr<User>> users_;
   std::vector<std::unique_ptr<Reader>> readers_;
   std::unique_ptr<Faults> faults_;
@@ -182,6 +249,16 @@ class Run {
 
 }  // namespace
 
-Outcome Simulate(uint64_t seed, const std::function<void(const std::string&)>& trace) { return Run(seed, trace).Go(); }
+Outcome Simulate(uint64_t seed, const std::function<void(const std::string&)>& trace) {
+  const bool twice = seed % kRunTwice == 0;
+  Outcome outcome = Run(seed, trace).Go(/*jumps=*/true, /*count_decisions=*/twice);
+  if (!twice || !outcome.failure.empty()) return outcome;
+  const Outcome steady = Run(seed, nullptr).Go(/*jumps=*/false, /*count_decisions=*/true);
+  ++outcome.counts["run again without jumps of the wall clock"];
+  if (steady.decisions != outcome.decisions) {
+    outcome.failure = "a jump of the wall clock changes no decision: without jumps, this seed decides otherwise";
+  }
+  return outcome;
+}
 
 }  // namespace muster::simulate

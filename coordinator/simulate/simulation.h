@@ -20,6 +20,7 @@ namespace muster::simulate {
 struct Outcome {
   std::string failure;  // "invariant: what happened"; empty: every invariant held
   uint64_t fingerprint = 0;
+  uint64_t decisions = 0;  // counted in some seeds: of all commits, without what the wall clock showed
   absl::Duration virtual_time;
   std::map<std::string, uint64_t> counts;  // faults and other events, by name
 };

@@ -8,7 +8,7 @@
 namespace muster::simulate {
 namespace {
 
-constexpr absl::Duration kUserRetry = absl::Seconds(1);
+constexpr absl::Duration kUserRetry = absl::Seconds(1), kDiskRetry = absl::Seconds(10);
 
 }  // namespace
 
@@ -18,7 +18,9 @@ void User::Submit() {
   // Each attempt has a new random suffix, as in coordinator/rpc.
   core::SubmitJob submit{request_, "somebody", spec_, absl::StrCat(request_, ".", ++tries_)};
   world->coordinator->Call(
-      [submit, accepted](server::Turn& turn, const Coordinator::Reply& reply) {
+      [world, submit, accepted](server::Turn& turn, const Coordinator::Reply& reply) {
+        // As rpc::CheckFreeSpace.
+        if (world->disk.full()) return reply(absl::ResourceExhaustedError("no new jobs: the disk is full"));
         const core::Outcome& outcome = turn.Handle(submit);
         turn.AfterCommit([&outcome, accepted, reply] {
           *accepted = outcome.job;
@@ -26,8 +28,11 @@ void User::Submit() {
         });
       },
       /*reachable=*/true,
-      [this, world, accepted, request = submit.request_id](const absl::Status& status) {
+      [this, world, accepted, request = submit.request_id,
+       restores = world->judge.restores()](const absl::Status& status) {
+        if (!status.ok() && restores != world->judge.restores()) return Submit();
         if (absl::IsUnavailable(status)) return world->agenda.After(kUserRetry, [this] { Submit(); });
+        if (absl::IsResourceExhausted(status)) return world->agenda.After(kDiskRetry, [this] { Submit(); });
         if (absl::IsFailedPrecondition(status) && request != request_) return;  // a later attempt replaced it
         const std::string path = spec_.train().checkpoint().path();
         if (absl::IsFailedPrecondition(status) && world->judge.WasTaken(path)) {
@@ -40,6 +45,7 @@ void User::Submit() {
         world->Trace([&] { return absl::StrCat("accepted ", request, " as ", accepted->value()); });
         job_ = *accepted;
         world->judge.Accepted(request, job_);
+        SubmitIfLost();  // the reply came from a coordinator whose disk is gone
       });
 }
 
@@ -66,7 +72,16 @@ void User::Change(const char* what, std::function<void()> accepted) {
 void User::Pause() { Change<core::PauseJob>("user pauses"); }
 void User::Resume() { Change<core::ResumeJob>("user resumes"); }
 void User::Cancel() {
-  Change<core::CancelJob>("user cancels", [this] { world_->judge.CancelAccepted(job_); });
+  Change<core::CancelJob>("user cancels", [this, restores = world_->judge.restores()] {
+    if (restores == world_->judge.restores()) world_->judge.CancelAccepted(job_);
+  });
+}
+
+void User::SubmitIfLost() {
+  if (!world_->judge.IsLost(job_)) return;
+  world_->Count("job lost with the disk, and submitted again");
+  job_ = JobId();
+  Submit();
 }
 
 void User::Delete() {
@@ -146,6 +161,13 @@ void Reader::Next() {
       });
     });
   });
+}
+
+void Reader::StartOver() {
+  cursor_.clear();
+  position_ = 0;
+  ++opened_;
+  life_ = nullptr;
 }
 
 void Reader::Disconnect() {

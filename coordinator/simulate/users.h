@@ -24,6 +24,8 @@ class User {
   void Resume();
   void Cancel();
   void Delete();  // only if it has ended
+  // After a restore: the store may not know the job.
+  void SubmitIfLost();
   // Resumes the job if it is paused, so that no job stays paused forever.
   void ResumeInTheEnd();
 
@@ -50,6 +52,8 @@ class Reader {
   void Start();
   // Breaks its stream.
   void Disconnect();
+  // From the beginning, since a restored store may refuse the cursor.
+  void StartOver();
   size_t position() const { return position_; }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
 #include "coordinator/simulate/coordinator.h"
@@ -17,6 +18,14 @@ constexpr absl::Duration kInContact = absl::Seconds(7);
 constexpr absl::Duration kSoon = absl::Milliseconds(500);
 constexpr absl::Duration kKillGrace = absl::Seconds(10);  // the shim's, from SIGTERM to SIGKILL
 constexpr absl::Duration kDrainDeadline = absl::Seconds(30);
+constexpr int kUnpublishedKept = 2;  // as checkpoint/folder.cc
+
+// See Connection::NameGenerations.
+uint64_t NameIn(const Assignment& assignment) {
+  uint64_t name = 0;
+  (void)absl::SimpleAtoi(assignment.host(), &name);
+  return name;
+}
 
 RankExit Killed(const std::string& message, RankExit::Cause cause = RankExit::FAILED) {
   RankExit exit;
@@ -46,7 +55,7 @@ void WorkerNode::StartDaemon() {
     daemon_->desired = stored_->desired();
   }
   for (const auto& [rank, folder] : folders_) {
-    if (!folder.done) daemon_->ranks[rank];
+    if (!folder.done) AddLocal(rank);
   }
   Reconcile();
   Call();
@@ -144,6 +153,7 @@ void WorkerNode::Timer() {
     return;
   }
   world_->agenda.After(kTimer, [this] { Timer(); });
+  KeepLease();
   CheckOrphans();
   if (!Listens() || daemon_->connection == nullptr) return;
   const SteadyTime now = world_->agenda.now();
@@ -154,13 +164,21 @@ void WorkerNode::Timer() {
     return Ended(connection.get(), absl::UnavailableError("no answer"));
   }
   if (!daemon_->welcomed) return;
-  if (now - daemon_->answered < kInContact) lease_ = now;
   if (AnyStalled()) SendObserved(false);
   if (now - daemon_->last_heartbeat < kHeartbeat) return;
   daemon_->last_heartbeat = now;
   WorkerMessage message;
   message.mutable_heartbeat()->set_number(1);
   Send(std::move(message));
+}
+
+// As worker/agent/agent_contact.cc.
+void WorkerNode::KeepLease() {
+  if (!Listens()) return;
+  const SteadyTime now = world_->agenda.now();
+  const absl::Duration more = world_->settings.outage_grace - world_->settings.orphan_grace;
+  if (daemon_->welcomed && now - daemon_->answered < kInContact) lease_ = now;
+  if (now - contact_ < more) lease_ = now;
 }
 
 void WorkerNode::CheckOrphans() {
@@ -178,6 +196,11 @@ void WorkerNode::Call() {
   daemon_->welcomed = false;
   daemon_->answered = world_->agenda.now();
   WorkerMessage message;
+  message.mutable_hello()->set_term(daemon_->term);
+  for (const auto& [rank, folder] : folders_) {
+    uint64_t& highest = (*message.mutable_hello()->mutable_generations())[rank.job.value()];
+    highest = std::max(highest, rank.generation);
+  }
   Node& node = *message.mutable_hello()->mutable_node();
   node.set_id(id_);
   node.set_hostname(absl::StrCat(id_, ".host"));
@@ -212,11 +235,11 @@ void WorkerNode::Ended(Connection* connection, const absl::Status& why) {
   CallLater(refused ? absl::Seconds(10) : kSoon);
 }
 
-void WorkerNode::Received(Connection* connection, const CoordinatorMessage& message) {
+void WorkerNode::Received(Connection* connection, const CoordinatorMessage& message, uint64_t restores) {
   if (daemon_ == nullptr || daemon_->connection.get() != connection) return;
   if (message.term() < daemon_->term) return world_->judge.Fail("terms never go back", id_);
   daemon_->term = message.term();
-  daemon_->answered = world_->agenda.now();
+  daemon_->answered = contact_ = world_->agenda.now();
   if (message.has_welcome()) {
     daemon_->welcomed = true;
     lease_ = world_->agenda.now();
@@ -227,7 +250,10 @@ void WorkerNode::Received(Connection* connection, const CoordinatorMessage& mess
     for (const auto& [rank, folder] : folders_) folder.process->gang->Resend(folder.process);
     return SendNews(true);
   }
-  if (message.has_desired()) return ApplyDesired(message.desired());
+  if (message.has_desired()) {
+    daemon_->restores = restores;
+    return ApplyDesired(message.desired());
+  }
   if (!message.has_records_ack()) return;
   const RankId rank = agent::RankOf(message.records_ack().key());
   const auto local = daemon_->ranks.find(rank);
@@ -236,9 +262,13 @@ void WorkerNode::Received(Connection* connection, const CoordinatorMessage& mess
   const uint64_t through = std::min<uint64_t>(message.records_ack().sequence(), folder->second.outbox.size());
   if (through <= local->second.acknowledged) return;
   const auto& outbox = folder->second.outbox;
-  world_->judge.Acknowledged(rank, {outbox.begin() + static_cast<ptrdiff_t>(local->second.acknowledged),
-                                    outbox.begin() + static_cast<ptrdiff_t>(through)});
+  if (restores == world_->judge.restores()) {
+    world_->judge.Acknowledged({rank, folder->second.process->name},
+                               {outbox.begin() + static_cast<ptrdiff_t>(local->second.acknowledged),
+                                outbox.begin() + static_cast<ptrdiff_t>(through)});
+  }
   local->second.acknowledged = through;
+  if (world_->settings.outbox_shrinks) folder->second.removed = through;
   local->second.sent = std::max(local->second.sent, through);
   SendNews(false);
 }
@@ -254,30 +284,51 @@ void WorkerNode::ApplyDesired(const Desired& desired) {
     const RankId rank = agent::RankOf(goal.key());
     const auto folder = folders_.find(rank);
     if (folder == folders_.end()) continue;
+    if (goal.has_run() && folder->second.process->name != NameIn(goal.run())) {
+      return world_->judge.Fail("a rank of a lost history is not taken for another", rank.ToString());
+    }
     if (folder->second.done) {  // the coordinator lost the report of its exit
       folder->second.done = false;
-      daemon_->ranks[rank];
+      AddLocal(rank);
+      Soon([this] { SendNews(false); });
     }
-    if (goal.has_run()) Assign(rank, goal.run());
+    if (goal.has_run()) Retain(rank, goal.run());
   }
   Reconcile();
   ReportAbsent();
 }
 
-// Rank 0 removes published checkpoints that are no longer listed.
-void WorkerNode::Assign(const RankId& rank, const Assignment& assignment) {
-  const auto local = daemon_->ranks.find(rank);
-  if (rank.rank != 0 || local == daemon_->ranks.end()) return;
-  std::vector<std::string> published;
-  for (const PublishedCheckpoint& checkpoint : assignment.published()) published.push_back(checkpoint.directory());
-  if (folders_.at(rank).process->alive) {
-    for (const std::string& before : local->second.published) {
-      if (std::find(published.begin(), published.end(), before) != published.end()) continue;
-      World::CheckpointFolder& folder = world_->folders[assignment.spec().train().checkpoint().path()];
-      if (folder.owner == rank.job) folder.steps.erase(before);
-    }
+void WorkerNode::AddLocal(const RankId& rank) {
+  Local& local = daemon_->ranks[rank];
+  if (const auto folder = folders_.find(rank); folder != folders_.end()) {
+    local.sent = local.acknowledged = folder->second.removed;
   }
-  local->second.published = std::move(published);
+}
+
+// Rank 0 removes old checkpoints, as checkpoint::Retain.
+void WorkerNode::Retain(const RankId& rank, const Assignment& assignment) {
+  const Process& process = *folders_.at(rank).process;
+  if (rank.rank != 0 || !process.alive || !process.met) return;
+  World::CheckpointFolder& folder = world_->folders[assignment.spec().train().checkpoint().path()];
+  if (folder.owner != rank.job) return;
+  std::set<std::string> published;
+  std::pair<uint64_t, uint64_t> newest;  // step, generation
+  for (const PublishedCheckpoint& checkpoint : assignment.published()) {
+    published.insert(checkpoint.directory());
+    newest = std::max(newest, {checkpoint.step(), checkpoint.generation()});
+  }
+  std::vector<std::pair<std::pair<uint64_t, uint64_t>, std::string>> others;  // newest first
+  for (const auto& [name, step] : folder.steps) {
+    if (!published.contains(name)) others.emplace_back(step, name);
+  }
+  std::sort(others.rbegin(), others.rend());
+  int unpublished = 0;
+  for (const auto& [step, name] : others) {
+    const bool own = step.second == rank.generation;  // it may be published already
+    const bool newer = step > newest;
+    if (step.second > rank.generation || (newer && (own || ++unpublished <= kUnpublishedKept))) continue;
+    folder.steps.erase(name);
+  }
 }
 
 const DesiredRank* WorkerNode::DesiredOf(const RankId& rank) const {
@@ -308,7 +359,9 @@ void WorkerNode::Carry(const agent::Operation& operation) {
       return StopRank(rank);
     case agent::Operation::kKill: {
       world_->Trace([&] { return absl::StrCat(id_, ": kills ", rank.ToString()); });
-      world_->judge.KilledAsStale(rank);
+      if (daemon_->restores == world_->judge.restores()) {
+        world_->judge.KilledAsStale({rank, folders_.at(rank).process->name});
+      }
       daemon_->ranks.at(rank).termination = agent::Termination::kKill;
       Process& process = *folders_.at(rank).process;
       process.gang->Terminate(process);
@@ -326,7 +379,7 @@ void WorkerNode::StartRank(const RankId& rank) {
   const DesiredRank* desired = DesiredOf(rank);
   world_->Trace([&] { return absl::StrCat(id_, ": starts ", rank.ToString()); });
   world_->Count("rank started");
-  world_->judge.Started(rank, id_);
+  world_->judge.Started({rank, NameIn(desired->run())}, id_);
   Folder& folder = folders_[rank];
   folder.slots.assign(desired->run().slots().begin(), desired->run().slots().end());
   for (const auto& [other, theirs] : folders_) {
@@ -339,11 +392,11 @@ void WorkerNode::StartRank(const RankId& rank) {
   }
   folder.process = std::make_shared<Process>();
   folder.process->id = rank;
+  folder.process->name = NameIn(desired->run());
   folder.process->node = this;
   folder.process->assignment = desired->run();
-  daemon_->ranks[rank];
-  Assign(rank, desired->run());
-  world_->gangs->Of(rank).Join(folder.process);
+  AddLocal(rank);
+  world_->gangs->Of({rank, folder.process->name}).Join(folder.process);
 }
 
 void WorkerNode::StopRank(const RankId& rank) {
@@ -369,39 +422,6 @@ void WorkerNode::KillAt(const RankId& rank, absl::Duration delay) {
     world_->Trace([&] { return absl::StrCat(id_, ": deadline of ", process->id.ToString()); });
     process->gang->EndProcess(*process, Killed("killed at its deadline", RankExit::STOPPED));
   });
-}
-
-void WorkerNode::Append(const RankId& rank, Record record) {
-  const auto folder = folders_.find(rank);
-  if (folder == folders_.end()) return;
-  record.set_sequence(folder->second.outbox.size() + 1);
-  folder->second.outbox.push_back(std::move(record));
-  Soon([this] { SendNews(false); });
-}
-
-void WorkerNode::ReportStep(const RankId& rank, uint64_t step) {
-  if (daemon_ == nullptr) return;
-  const auto local = daemon_->ranks.find(rank);
-  if (local == daemon_->ranks.end()) return;
-  local->second.step = step;
-  Soon([this] { SendNews(false); });
-}
-
-void WorkerNode::ProcessEnded(const RankId& rank, RankExit exit) {
-  world_->Trace([&] { return absl::StrCat(id_, ": ", rank.ToString(), " ended: ", exit.ShortDebugString()); });
-  world_->judge.Ended(rank);
-  const auto folder = folders_.find(rank);
-  if (folder == folders_.end()) return;
-  folder->second.exit = std::move(exit);
-  const auto report = [this] {
-    SendNews(false);
-    Reconcile();
-  };
-  Soon(report);
-  if (world_->agenda.now() >= holds_until_) return;
-  world_->Count("rank stuck");
-  folder->second.stuck_until = holds_until_;
-  world_->agenda.After(holds_until_ - world_->agenda.now(), [this, report] { Soon(report); });
 }
 
 void WorkerNode::HoldEnds(absl::Duration time) { holds_until_ = world_->agenda.now() + time; }

@@ -50,7 +50,9 @@ class WorkerNode {
   void CoordinatorCrashed(bool silent);
   bool Listens() const;
   bool reaches_coordinator() const { return route_.both(); }
-  void Received(Connection* connection, const CoordinatorMessage& message);
+  SteadyTime contact() const { return contact_; }
+  // `restores`: as the judge counted them when it was sent.
+  void Received(Connection* connection, const CoordinatorMessage& message, uint64_t restores);
   void Ended(Connection* connection, const absl::Status& why);
 
   // ---- Its processes. ----
@@ -63,6 +65,7 @@ class WorkerNode {
   struct Folder {
     std::vector<uint32_t> slots;
     std::vector<Record> outbox;
+    uint64_t removed = 0;  // of its records: they were acknowledged
     std::shared_ptr<Process> process;
     std::optional<RankExit> exit;
     bool done = false;
@@ -75,7 +78,6 @@ class WorkerNode {
     uint64_t acknowledged = 0;
     uint64_t step = 0;
     std::optional<ObservedRank> observed;
-    std::vector<std::string> published;  // folders, as of the last assignment
   };
   struct Daemon {
     std::string incarnation;
@@ -85,6 +87,7 @@ class WorkerNode {
     bool leaving = false;
     uint64_t term = 0;
     Desired desired;
+    uint64_t restores = 0;  // before it was sent
     std::map<RankId, Local> ranks;
     std::string reported_stuck;
     SteadyTime answered;
@@ -98,7 +101,9 @@ class WorkerNode {
   void CallLater(absl::Duration delay);
   void Send(WorkerMessage message);
   void ApplyDesired(const Desired& desired);
-  void Assign(const RankId& rank, const Assignment& assignment);
+  void AddLocal(const RankId& rank);
+  void Retain(const RankId& rank, const Assignment& assignment);
+  void KeepLease();
   void Reconcile();
   void Carry(const agent::Operation& operation);
   void StartRank(const RankId& rank);
@@ -130,6 +135,7 @@ class WorkerNode {
   std::map<RankId, Folder> folders_;
   std::optional<CoordinatorMessage> stored_;
   SteadyTime lease_;
+  SteadyTime contact_;  // the coordinator's last message
   std::unique_ptr<Daemon> daemon_;
   std::vector<std::weak_ptr<Connection>> connections_;
 };

@@ -117,4 +117,36 @@ void WorkerNode::SendNews(bool full) {
   for (WorkerMessage& message : messages) Send(std::move(message));
 }
 
+void WorkerNode::Append(const RankId& rank, Record record) {
+  const auto folder = folders_.find(rank);
+  if (folder == folders_.end()) return;
+  record.set_sequence(folder->second.outbox.size() + 1);
+  folder->second.outbox.push_back(std::move(record));
+  Soon([this] { SendNews(false); });
+}
+
+void WorkerNode::ReportStep(const RankId& rank, uint64_t step) {
+  if (daemon_ == nullptr) return;
+  const auto local = daemon_->ranks.find(rank);
+  if (local == daemon_->ranks.end()) return;
+  local->second.step = step;
+  Soon([this] { SendNews(false); });
+}
+
+void WorkerNode::ProcessEnded(const RankId& rank, RankExit exit) {
+  world_->Trace([&] { return absl::StrCat(id_, ": ", rank.ToString(), " ended: ", exit.ShortDebugString()); });
+  const auto folder = folders_.find(rank);
+  if (folder == folders_.end()) return;
+  folder->second.exit = std::move(exit);
+  const auto report = [this] {
+    SendNews(false);
+    Reconcile();
+  };
+  Soon(report);
+  if (world_->agenda.now() >= holds_until_) return;
+  world_->Count("rank stuck");
+  folder->second.stuck_until = holds_until_;
+  world_->agenda.After(holds_until_ - world_->agenda.now(), [this, report] { Soon(report); });
+}
+
 }  // namespace muster::simulate

@@ -5,8 +5,8 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -27,10 +27,18 @@ struct Settings {
   core::Options core;
   absl::Duration detection = absl::Seconds(10);
   absl::Duration orphan_grace = absl::Minutes(30);
+  absl::Duration outage_grace = absl::ZeroDuration();  // of the workers; not above orphan_grace: as that
+  bool outbox_shrinks = false;                         // acknowledged records are removed
   uint64_t lost_calls_percent = 10;        // share of lost requests, and of lost replies, of users and trainers
   uint64_t repeated_messages_percent = 2;  // share of worker reports that are repeated
   // No other faults, and then no rank may be restarted.
   bool only_coordinator_fails = false;
+  // Faults that only some seeds have.
+  uint64_t restores = 0;      // of an older copy of the coordinator's disk
+  bool long_outages = false;  // longer than ranks go on without contact
+  bool state_disk_fills = false;
+  bool real_plans = false;
+  bool wall_clock_never_jumps = false;  // it never jumps, whatever the faults are
 };
 
 struct World {
@@ -41,6 +49,9 @@ struct World {
     if (trace) trace(line());
   }
   void Count(const std::string& what) { ++counts[what]; }
+  void JumpWall(absl::Duration by) {
+    if (!settings.wall_clock_never_jumps) agenda.JumpWall(by);
+  }
 
   Agenda agenda;
   Random random;
@@ -53,8 +64,9 @@ struct World {
 
   // On the nodes' shared disk, by checkpoint.path.
   struct CheckpointFolder {
-    JobId owner;                  // empty: not claimed yet
-    std::set<std::string> steps;  // complete checkpoints
+    JobId owner;  // empty: not claimed yet
+    // Complete checkpoints by name, each with its step and generation.
+    std::map<std::string, std::pair<uint64_t, uint64_t>> steps;
   };
   std::map<std::string, CheckpointFolder> folders;
   SteadyTime disk_full_until;

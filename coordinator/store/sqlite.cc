@@ -212,4 +212,15 @@ absl::Status Database::Error(int code, std::string_view what) const {
                                                  code, ") in \"", first_words, "\"", HintOf(code)));
 }
 
+absl::Status RunOnCopy(const std::string& path, const char* sql) {
+  sqlite3* copy = nullptr;
+  int code = sqlite3_open_v2(path.c_str(), &copy, SQLITE_OPEN_READWRITE, nullptr);
+  if (code == SQLITE_OK) code = sqlite3_exec(copy, "PRAGMA journal_mode=MEMORY", nullptr, nullptr, nullptr);
+  if (code == SQLITE_OK) code = sqlite3_exec(copy, sql, nullptr, nullptr, nullptr);
+  const std::string what = code == SQLITE_OK ? "" : sqlite3_errmsg(copy);
+  sqlite3_close(copy);
+  if (code == SQLITE_OK) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("cannot write to the copy ", path, ": ", what));
+}
+
 }  // namespace muster::store

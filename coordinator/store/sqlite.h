@@ -120,4 +120,8 @@ class Database {
   sqlite3* handle_;
 };
 
+// One statement on a file that no one has open and that may be lost: no journal is left beside it, and nothing is
+// synced.
+absl::Status RunOnCopy(const std::string& path, const char* sql);
+
 }  // namespace muster::store

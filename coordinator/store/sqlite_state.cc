@@ -172,6 +172,8 @@ class SqliteState final : public StateStore {
     if (!vacuum.ok()) return vacuum.status();
     vacuum->Bind(path);
     if (absl::Status status = vacuum->Run(); !status.ok()) return status;
+    const std::string mark = absl::StrCat("INSERT OR REPLACE INTO rows VALUES(CAST('", kCopyKey, "' AS BLOB), x'31')");
+    if (absl::Status status = RunOnCopy(path, mark.c_str()); !status.ok()) return status;
     if (absl::Status status = SyncFile(path); !status.ok()) return status;
     return SyncFolder(ParentFolder(path));
   }

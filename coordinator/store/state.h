@@ -33,6 +33,9 @@ struct Change {
 // The changes of one event.
 using ChangeGroup = std::vector<Change>;
 
+// A row of copies alone: a store that has it was restored from a backup.
+inline constexpr char kCopyKey[] = "copy";
+
 class StateStore {
  public:
   virtual ~StateStore() = default;
@@ -53,8 +56,8 @@ class StateStore {
   // unknown; the caller ends the process and recovers from the disk.
   virtual absl::Status Commit(uint64_t term, const std::vector<ChangeGroup>& groups) = 0;
 
-  // Writes a consistent, durable copy to one new file. Returns its size in bytes. AlreadyExists, InvalidArgument (not
-  // an absolute path), or the disk's error, after which no file is left.
+  // Writes a consistent, durable copy to one new file, with the row kCopyKey. Returns its size in bytes. AlreadyExists,
+  // InvalidArgument (not an absolute path), or the disk's error, after which no file is left.
   virtual absl::StatusOr<uint64_t> Backup(const std::string& path) = 0;
 };
 

@@ -212,7 +212,7 @@ TEST_F(StateTest, BackupIsWholeAndNeverOverwrites) {
   ASSERT_TRUE(store->Commit(4, {{{"job/b", "2"}}}).ok());  // the store still works
   const auto copy = OpenSqliteState(folder);
   ASSERT_TRUE(copy.ok()) << copy.status();
-  EXPECT_EQ(Keys(**copy, "", ""), std::vector<std::string>{"job/a"});
+  EXPECT_EQ(Keys(**copy, "", ""), (std::vector<std::string>{kCopyKey, "job/a"})) << "it says that it is a copy";
   EXPECT_EQ((*copy)->Commit(3, {{{"x", "y"}}}).code(),
             absl::StatusCode::kFailedPrecondition);  // the copy includes the term
 }

@@ -87,14 +87,13 @@ TEST(OtherStore, ARestoredBackupGoesOnWithLiveWorkers) {
   std::filesystem::copy_file(backup, state, std::filesystem::copy_options::overwrite_existing);
   cluster.StartCoordinator();
   // The checkpoint of `moved` that the backup knows is gone from its folder, which newer ones have replaced.
-  ASSERT_TRUE(Eventually([&] { return cluster.Generation(moved) == 3 && cluster.State(moved) == "running"; },
+  ASSERT_TRUE(Eventually([&] { return cluster.Generation(moved) > 1000 && cluster.State(moved) == "running"; },
                          absl::Seconds(60)))
-      << "2 is another one's number";
+      << "2 is another one's number, and a backup's store cannot know how many more there were";
   ASSERT_TRUE(cluster.WaitForStep(steady, 6000) && cluster.WaitForStep(moved, 6000));
   EXPECT_EQ(cluster.State(steady), "running");
   EXPECT_EQ(cluster.Generation(steady), 1u) << "its rank went on";
-  EXPECT_EQ(cluster.Generation(moved), 3u);
-  EXPECT_TRUE(absl::StrContains(cluster.Muster({"events", moved}).out, "was it restored from a backup?"));
+  EXPECT_TRUE(absl::StrContains(cluster.Muster({"events"}).out, "this store was restored from a backup"));
 }
 
 }  // namespace

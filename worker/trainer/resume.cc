@@ -182,14 +182,15 @@ absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, 
   return absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", absl::StrJoin(causes, "; ")));
 }
 
-// Whole checkpoints of earlier generations of this job that the coordinator does not know, newest first.
+// Whole checkpoints of this job that the coordinator does not know, newest first. Numbers of generations skip when a
+// backup is restored, and do not tell which was earlier when that happened twice.
 std::vector<std::string> Unpublished(const Assignment& assignment, const std::vector<std::string>& published) {
   const std::string& path = assignment.spec().train().checkpoint().path();
   std::vector<std::string> folders;
   for (const checkpoint::StepName& step : checkpoint::List(path)) {
     std::string folder = absl::StrCat(path, "/", step.Directory());
     const bool known = std::find(published.begin(), published.end(), folder) != published.end();
-    if (!known && step.generation < assignment.key().generation()) folders.push_back(std::move(folder));
+    if (!known) folders.push_back(std::move(folder));
   }
   return folders;
 }

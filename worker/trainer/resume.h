@@ -24,7 +24,7 @@ struct Resumed {
 // Loads assignment.resume_from or, if that is damaged, the newest older published checkpoint that is intact, and logs
 // an error. Each rank reads and verifies only what it owns, so each replica reads a checkpoint once. If one rank finds
 // damage, all ranks skip that checkpoint. If none that the coordinator knows is left, as after its store was restored
-// from a backup, an intact one of an earlier generation of this job that it does not know. Every rank of `world` calls
+// from a backup, an intact one of this job that it does not know. Every rank of `world` calls
 // it (null: a world of one rank). DataLoss: no checkpoint is intact. FailedPrecondition: on some rank, it belongs to
 // another job, model or optimizer. `outer`: loaded, too; null: there is none.
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
