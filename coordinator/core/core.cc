@@ -70,6 +70,7 @@ std::optional<SteadyTime> Core::NextTick() const {
     const JobEntry& job = *live;
     if (job.machine.state() == JOB_STATE_QUEUED) {
       consider(state_->queue.schedule_at());
+      consider(state_->queue.never_starts_at());
       consider(job.not_before);
       consider(job.whole_until);
     }

@@ -198,6 +198,8 @@ struct Options {
   absl::Duration forget_lost_after = absl::Hours(24 * 7);
   // How long a job with min_ranks that has never run waits for all its ranks.
   absl::Duration whole_wait = absl::Seconds(5);
+  // A queued job that could not start on these nodes even if they were idle gets an event after this time.
+  absl::Duration never_starts_after = absl::Minutes(1);
   // A job that runs on fewer ranks is not resized before its generation has run this long; after that, slots for more
   // ranks must stay free for grow_settle.
   absl::Duration grow_after = absl::Minutes(5);

@@ -1,6 +1,5 @@
-// muster-trainer: runs one rank of a job (run), reads a checkpoint (sample, eval, export, import), or
-// a library with a model (inspect). Parses
-// flags and wires objects. --self-check prints the build's backends.
+// muster-trainer: runs one rank of a job (run), reads a checkpoint (sample, eval, export, import), or a library with a
+// model (inspect). Parses flags and wires objects. --self-check prints the build's backends.
 #include <signal.h>
 #include <CLI/CLI.hpp>
 
@@ -17,6 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hugging_face.h"
 #include "common/log/log.h"
+#include "common/rank_exit.h"
 #include "common/version.h"
 #include "data/tokenizer.h"
 #include "models/family.h"
@@ -154,6 +154,22 @@ absl::Status Inspect(const std::string& library, const std::vector<std::string>&
   return absl::OkStatus();
 }
 
+// Of the commands that the CLI runs in its place; the same codes as the CLI's own (cli/exit_code.h).
+int CommandExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+      return 2;
+    case absl::StatusCode::kPermissionDenied:
+      return 4;
+    default:
+      return 1;
+  }
+}
+
 // The process's exit code.
 int SelfCheck() {
   const absl::StatusOr<std::vector<muster::collectives::BuiltBackend>> backends = muster::collectives::Backends();
@@ -271,7 +287,9 @@ int main(int argc, char** argv) {
   if (run_command->parsed()) {
     muster::LogError("rank failed", {{"error", status}});
   } else {
-    std::fprintf(stderr, "muster-trainer: %s\n", std::string(status.message()).c_str());
+    // These run in the place of the CLI's commands, so they speak as it does.
+    std::fprintf(stderr, "muster: %s\n", std::string(status.message()).c_str());
+    return CommandExitCode(status);
   }
-  return 1;
+  return absl::IsOutOfRange(status) ? muster::kNonFiniteExitCode : 1;
 }
