@@ -48,7 +48,7 @@ TEST_F(MusterTest, RefusesARuntimeFolderThatIsOpenToOthers) {
   chmod(folder_.path().c_str(), 0755);
   const Ended ps = Run({"ps"});
   EXPECT_EQ(ps.code, 4);
-  EXPECT_TRUE(absl::StrContains(ps.err, "someone else could listen there")) << ps.err;
+  EXPECT_TRUE(absl::StrContains(ps.err, "another user could listen there")) << ps.err;
 }
 
 TEST_F(MusterTest, UsageErrorsAreTwoAndSuggest) {

@@ -23,7 +23,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     Format format = Format::kTable;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "plan", kGroupRun, "Show what a job would need, before anything runs",
+  CLI::App* command = AddCommand(app, "plan", kGroupRun, "Show the memory, placement and schedule of a job, before it runs",
                                  "muster plan job.yaml --schedule");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();
@@ -36,10 +36,12 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   command->add_option("--timeline", flags->timeline, "also write a picture of the predicted step (SVG)")
       ->type_name("FILE");
   command->add_flag("--simulate", flags->parts.times, "also predict how long a step would take");
+  command->add_flag("--timeouts", flags->parts.timeouts, "also list the time-outs of the job");
   command->add_option("--hardware", flags->hardware,
-                      "hardware to predict times for: h100, h200, a100, rtx4090, cpu (default: that of the nodes)");
-  command->add_option("--memory", flags->memory_bytes, "memory of every slot, e.g. 80GiB (default: that of the nodes)")
-      ->transform(CLI::AsSizeValue(false))
+                      "hardware to predict times for: h100, h200, a100, rtx4090, cpu (default: that of the nodes)")
+      ->type_name("NAME");
+  command->add_option("--memory", flags->memory_bytes, "memory of every slot: 80GB, or 74.5GiB (default: that of the nodes)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->type_name("SIZE");
   AddFormat(command, flags->format, {"table", "json", "yaml", "svg"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

@@ -31,9 +31,9 @@ absl::StatusOr<ExitCode> DryRun(const Invocation& invocation, Client& client, co
 }  // namespace
 
 void AddSubmitFlags(CLI::App* command, SubmitOptions& options) {
-  auto* follow = command->add_flag("-f,--follow", options.follow, "follow the job (the default on a terminal)");
-  command->add_flag("-d,--detach", options.detach, "return once the job is accepted")->excludes(follow);
-  command->add_flag("--dry-run", options.dry_run, "check and plan, submit nothing");
+  command->add_flag("-f,--follow", options.follow, "follow the job (the default on a terminal)");
+  command->add_flag("-d,--detach", options.detach, "return once the job is accepted; overrides -f");
+  command->add_flag("--dry-run", options.dry_run, "check and plan the job without submitting it");
   AddFormat(command, options.format, {"table", "json", "yaml", "name"});
 }
 
@@ -57,8 +57,8 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
   const std::string& id = reply->job().id();
   invocation.Remember(id, **client);
   const bool interactive = options.format == Format::kTable;
-  const bool follow = options.follow || (!options.detach && interactive && invocation.Out().terminal);
-  if (interactive) Say(DescribePlan(reply->plan(), {}, invocation.Err()));
+  const bool follow = !options.detach && (options.follow || (interactive && invocation.Out().terminal));
+  if (interactive) Say(PlanSummary(reply->plan(), invocation.Err()));
   const std::string& checkpoints = reply->job().spec().train().checkpoint().path();
   if (interactive && !checkpoints.empty()) Say(absl::StrCat("checkpoints: ", checkpoints));
   if (interactive || options.format == Format::kName) {
@@ -74,7 +74,7 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
     if (!sync.run().empty()) {
       Say(absl::StrCat("replicas: ", run, "-0 to ", run, "-", sync.replicas() - 1, ", a job each"));
     }
-    Say(absl::StrCat("submitted. Next: muster watch ", id, "   muster logs -f ", id, "   muster cancel ", run));
+    Say(absl::StrCat("next: muster watch ", id, "   muster logs -f ", id, "   muster cancel ", run));
   }
   if (!follow) return kOk;
   FollowOptions following;

@@ -609,7 +609,7 @@ TEST(DescribeJob, SaysWhereTheTimeWentAndWhatTheLastFaultWas) {
   const std::string text = DescribeJob(reply, {}, kPipe, kNow);
   for (const char* part :
        {"Strategy:    zero 3, 2 to 4 ranks\n",
-        "Goodput:     93% of 16m 40s since it was first placed: training 15m 30s, starting 20s, detecting "
+        "Goodput:     93% of 16m 40s since it first started: training 15m 30s, starting 20s, detecting "
         "30s, recovering 20s; excludes queued 1m 05s\n",
         "Last fault:  generation 1 on node-b: rank 3 hung\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;

@@ -239,8 +239,10 @@ class Core {
   // ---- Views. Valid until the next Handle. ----
   // By id, else by a unique prefix of an id. NotFound. FailedPrecondition: several jobs match; the message names them.
   absl::StatusOr<JobId> Find(const std::string& id_or_prefix) const;
-  // Likewise, and all replicas of a run by its id or a prefix of it that fits nothing else.
-  absl::StatusOr<std::vector<JobId>> FindReplicas(const std::string& id_or_prefix) const;
+  // Likewise, and all replicas of a run by its id or a prefix of it that fits nothing else. Of several jobs with the
+  // prefix, only those count that the request can be meant for.
+  enum class Among { kAll, kLive, kEnded };
+  absl::StatusOr<std::vector<JobId>> FindReplicas(const std::string& id_or_prefix, Among among = Among::kAll) const;
   // The job as it is on disk, without the reason and position that a look through the queue gives. Null: no such job.
   const Job* Stored(const JobId& job) const;
   // With queue_position and reason as of now, and its time_breakdown up to `at`, or to its last change. NotFound.

@@ -91,7 +91,7 @@ TEST_F(PlanningTest, ThePoisonPillIsPlannedAndRefused) {
   const absl::Duration slowest = SlowestUntil(over, &calls);
   planner.join();
   ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_THAT(reply.unfit(), testing::HasSubstr("nothing tried would fit"));
+  EXPECT_THAT(reply.unfit(), testing::HasSubstr("no configuration fits"));
   EXPECT_LT(slowest, kSoon);
 }
 
