@@ -45,8 +45,8 @@ std::vector<std::string> CommandsOf(const CLI::App* app) {
   return names;
 }
 
-// Accepts --weight_decay for --weight-decay, which older versions spelled so. Option values and everything after `--` stay as
-// typed.
+// Accepts --weight_decay for --weight-decay, which older versions spelled so. Option values and everything after `--`
+// stay as typed.
 std::vector<std::string> WithKnownDashes(const CLI::App& app, std::vector<std::string> arguments) {
   std::vector<std::string> names;
   std::vector<const CLI::App*> all = {&app};
@@ -84,7 +84,8 @@ std::vector<Candidate> LiveNames(Invocation& invocation, const std::vector<std::
   for (size_t i = 0; i + 2 < words.size(); ++i) {
     if (words[i] == "--address" || words[i] == "--coordinator") invocation.flags.address = words[i + 1];
     if (words[i] == "--ca") invocation.flags.ca = words[i + 1];
-    if (words[i] == "--token-file" || words[i] == "--token_file" || words[i] == "--token") invocation.flags.token_file = words[i + 1];
+    if (words[i] == "--token-file" || words[i] == "--token_file" || words[i] == "--token")
+      invocation.flags.token_file = words[i + 1];
   }
   invocation.flags.timeout = "1s";
   std::vector<Candidate> names;
@@ -168,7 +169,8 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
                   "file with your token for the coordinator (MUSTER_TOKEN_FILE)")
       ->type_name("FILE")
       ->group(kGroupGlobal);
-  app->add_option("--ca", invocation.flags.ca, "CA certificate of the coordinator (ca.crt); not needed with a token (MUSTER_CA)")
+  app->add_option("--ca", invocation.flags.ca,
+                  "CA certificate of the coordinator (ca.crt); not needed with a token (MUSTER_CA)")
       ->type_name("FILE")
       ->group(kGroupGlobal);
   app->add_option("--timeout", invocation.flags.timeout,

@@ -39,12 +39,13 @@ std::string ValueOf(const CLI::Option& option) {
 
 std::string HelpPage::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
   if (mode == CLI::AppFormatMode::Sub) return make_expanded(app);
-  std::string page = make_description(app) + make_usage(app, name) + make_positionals(app);
+  std::string page = make_description(app) + make_usage(app, name) +
+                     absl::StrReplaceAll(make_positionals(app), {{"\nPositionals:\n", "\nArguments:\n"}});
   if (app->get_parent() == nullptr) {
     absl::StrAppend(&page, make_subcommands(app, mode), make_groups(app, mode));
   } else {
-    absl::StrAppend(&page, make_groups(app, mode), make_subcommands(app, mode), "\nGlobal flags (muster --help): ",
-                    GlobalFlags(app), "\n");
+    absl::StrAppend(&page, make_groups(app, mode), make_subcommands(app, mode),
+                    "\nGlobal flags (muster --help): ", GlobalFlags(app), "\n");
   }
   absl::StrAppend(&page, "\n", app->get_footer(), "\n");
   return absl::StrReplaceAll(page, {{"\n\n\n", "\n\n"}});

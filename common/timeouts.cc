@@ -74,7 +74,8 @@ std::vector<TimeoutRule> Rules(const Timeouts& t) {
       {"a silent worker is marked away", t.detection, "detection"},
       {"an away worker is marked lost, with its ranks", t.node_grace, "detection"},
       {"the same if more than 3 in 10 nodes are away", t.mass_grace, "30 x detection"},
-      {"grace after a coordinator restart before nodes are marked lost", t.startup_grace, "1.5 x detection, at least 15 s"},
+      {"grace after a coordinator restart before nodes are marked lost", t.startup_grace,
+       "1.5 x detection, at least 15 s"},
       {"a trainer that ignores SIGTERM is killed", t.kill_grace, "detection, 2 s to 30 s"},
       {"a rank without progress counts as hung", t.hang,
        absl::StrCat("3 x detection, at least ", kStepsUntilHung, " x the slowest steps")},
@@ -83,8 +84,8 @@ std::vector<TimeoutRule> Rules(const Timeouts& t) {
       {"a collective fails: a peer did not arrive", t.collective, "2 x the time to start"},
   };
   for (const AxisTimeout& axis : t.axes) {
-    rules.push_back({absl::StrCat("a collective along the ", axis.axis, " axis fails: a peer did not arrive"), axis.collective,
-                     absl::StrCat("communication.timeout_seconds.", axis.axis)});
+    rules.push_back({absl::StrCat("a collective along the ", axis.axis, " axis fails: a peer did not arrive"),
+                     axis.collective, absl::StrCat("communication.timeout_seconds.", axis.axis)});
   }
   std::stable_sort(rules.begin(), rules.end(),
                    [](const TimeoutRule& a, const TimeoutRule& b) { return a.time < b.time; });

@@ -48,10 +48,10 @@ class Input {
     fstat(descriptor_, &found);
     return found;
   }
-  // False: nothing to read in that time.
+  // False: nothing to read in that time, or a signal came.
   bool Ready(int milliseconds) const {
     pollfd waiting = {descriptor_, POLLIN, 0};
-    return poll(&waiting, 1, milliseconds) != 0;
+    return poll(&waiting, 1, milliseconds) > 0;  // a signal ends it with -1
   }
   // 0: end.
   absl::StatusOr<size_t> Read(absl::Span<unsigned char> out) const {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "cli/check_job.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/submission.h"
 #include "cli/follow_job.h"
@@ -269,6 +270,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
   const absl::StatusOr<Reading> reading = LoadJobFiles(flags.files, flags.sets, {});
   if (!reading.ok()) return reading.status();
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!reading->problems.empty()) return CheckJob(*reading, client);
   if (!client.ok()) return client.status();
   if (flags.communication) {
     const std::vector<uint32_t> ranks =

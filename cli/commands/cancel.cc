@@ -8,7 +8,8 @@
 namespace muster::cli {
 
 void RegisterCancel(CLI::App& app, Invocation& invocation) {
-  const Verb verb = {"cancel", "Stop a job for good; it writes a checkpoint first if it can", "muster cancel gpt2-tiny-x7f2"};
+  const Verb verb = {"cancel", "Stop a job for good; it writes a checkpoint first if it can",
+                     "muster cancel gpt2-tiny-x7f2"};
   const auto yes = std::make_shared<bool>(false);
   CLI::App* command =
       AddJobVerb(app, invocation, verb, [yes](Client& client, const std::string& job, Format format) -> absl::Status {

@@ -65,8 +65,7 @@ void RegisterCreate(CLI::App& app, Invocation& invocation) {
   command->add_option("--user", flags->user, "user of the token, who owns the jobs submitted with it")
       ->type_name("NAME");
   command
-      ->add_option("--ttl", flags->ttl,
-                   "validity of the token: 30m, 8h, 90d (default: 1h for worker, else unlimited)")
+      ->add_option("--ttl", flags->ttl, "validity of the token: 30m, 8h, 90d (default: 1h for worker, else unlimited)")
       ->type_name("TIME");
   command
       ->add_option("-o,--output", flags->file, "write the token to this new file (mode 600) instead of standard output")

@@ -100,12 +100,14 @@ void RegisterPrepare(CLI::App& app, Invocation& invocation) {
       ->required()
       ->expected(2, -1);
   AddTokenizer(command, flags->tokenizer, "each byte is a token");
-  command->add_flag("--end-of-text", flags->options.end_of_text, "append the tokenizer's end-of-text token to each text");
+  command->add_flag("--end-of-text", flags->options.end_of_text,
+                    "append the tokenizer's end-of-text token to each text");
   command->add_option("--format", flags->format, "format of the token file; nanogpt has no header")
       ->check(CLI::IsMember({"nanogpt", "llmc"}))
       ->capture_default_str();
   auto* validation =
-      command->add_option("--validation", flags->options.validation_out, "token file for the end of the text")->type_name("FILE");
+      command->add_option("--validation", flags->options.validation_out, "token file for the end of the text")
+          ->type_name("FILE");
   command
       ->add_option("--fraction,--validation-fraction", flags->options.validation_fraction,
                    "share of the tokens that goes to --validation")
@@ -188,9 +190,8 @@ absl::StatusOr<ExitCode> Inspect(const InspectFlags& flags) {
 
 void RegisterInspect(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<InspectFlags>();
-  CLI::App* command =
-      AddCommand(app, "inspect", "Commands", "Describe token files, image files or safetensors files",
-                 "muster data inspect train.bin -o json\nmuster data inspect 'shards/train_*.bin'");
+  CLI::App* command = AddCommand(app, "inspect", "Commands", "Describe token files, image files or safetensors files",
+                                 "muster data inspect train.bin -o json\nmuster data inspect 'shards/train_*.bin'");
   command->add_option("FILE", flags->files, "token, image or safetensors file, or a quoted pattern of its shards")
       ->required();
   AddTokenizer(command, flags->tokenizer, "each byte is a token");

@@ -155,13 +155,15 @@ void RegisterDataImages(CLI::App& app, Invocation& invocation) {
                    "number the classes as in this image file, e.g. test images as the training images")
       ->type_name("FILE");
   auto* validation =
-      command->add_option("--validation", options.validation_out, "image file for a random part of the images")->type_name("FILE");
+      command->add_option("--validation", options.validation_out, "image file for a random part of the images")
+          ->type_name("FILE");
   command
       ->add_option("--fraction,--validation-fraction", options.validation_fraction,
                    "share of the images that goes to --validation")
       ->capture_default_str()
       ->needs(validation);
-  command->add_option("--seed", options.seed, "seed of the order of the images and of the split")->capture_default_str();
+  command->add_option("--seed", options.seed, "seed of the order of the images and of the split")
+      ->capture_default_str();
   command->add_flag("--skip-broken", options.skip_broken, "skip images that cannot be decoded, and count them");
   command->add_flag("--force", options.force, "overwrite existing files");
   OnRun(command, invocation, [&invocation, flags] { return PrepareImages(invocation, *flags); });

@@ -47,10 +47,9 @@ void RegisterDelete(CLI::App& app, Invocation& invocation) {
   const auto yes = std::make_shared<bool>(false);
   const Verb verb = {"delete", "Delete ended jobs with their events, metrics and logs; checkpoints stay",
                      "muster delete gpt2-tiny-x7f2"};
-  CLI::App* command =
-      AddJobVerb(app, invocation, verb, [yes](Client& client, const std::string& name, Format format) {
-        return Delete(client, name, !*yes && isatty(STDIN_FILENO) != 0, format);
-      });
+  CLI::App* command = AddJobVerb(app, invocation, verb, [yes](Client& client, const std::string& name, Format format) {
+    return Delete(client, name, !*yes && isatty(STDIN_FILENO) != 0, format);
+  });
   command->add_flag("-y,--yes", *yes, "do not ask for confirmation");
 }
 

@@ -24,7 +24,7 @@ void RegisterEval(CLI::App& app, Invocation& invocation) {
   command->add_option("DATA", flags->data, "token, image or safetensors file, or a quoted pattern of its shards")
       ->required();
   command->add_option("--sequences", flags->sequences, "only the first N samples")
-      ->check(CLI::Range(uint64_t{1}, std::numeric_limits<uint64_t>::max()))
+      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()))
       ->type_name("N");
   AddLibrary(command, flags->library);
   AddFormat(command, flags->format, {"table", "json"});

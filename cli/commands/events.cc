@@ -69,8 +69,8 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
     std::deque<std::string> newest;
     const auto take = [&](const v1::WatchItem& item) {
       if (!item.has_event() || !IsOfType(item.event().kind(), flags->types)) return true;
-      std::string line = flags->format == Format::kJson ? LineOf(MessageTree(item.event()))
-                                                        : EventLine(item.event(), screen);
+      std::string line =
+          flags->format == Format::kJson ? LineOf(MessageTree(item.event())) : EventLine(item.event(), screen);
       if (!count_here || !flags->tail) {
         Print(line);
         return true;

@@ -19,8 +19,8 @@ std::string CheckSize(std::string& text) {
 
 void Add(CLI::App& app, Invocation& invocation, const std::string& group, const std::string& example) {
   const auto flags = std::make_shared<ExportFlags>();
-  CLI::App* command = AddCommand(app, "export", group,
-                                 "Export a checkpoint in the Hugging Face format, for transformers", example);
+  CLI::App* command =
+      AddCommand(app, "export", group, "Export a checkpoint in the Hugging Face format, for transformers", example);
   command->add_option("FROM", flags->from, "job, or folder of checkpoints")->required();
   command->add_option("OUT", flags->out, "folder to create")->required();
   command->add_option("--tokenizer-from", flags->tokenizer, "folder whose tokenizer files are copied")

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/app.h"
 #include "cli/commands/commands.h"
 #include "cli/output/format.h"
 #include "cli/spec/suggest.h"
@@ -14,8 +15,11 @@ void RegisterHelp(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, "help", kGroupService, "Show the help page of a command",
                                  "muster help submit\nmuster help data prepare");
   command->add_option("COMMAND", *words, "a command, and those below it");
-  OnRun(command, invocation, [&app, words]() -> absl::StatusOr<ExitCode> {
-    const CLI::App* at = &app;
+  OnRun(command, invocation, [words]() -> absl::StatusOr<ExitCode> {
+    // A parsed App shows the help of the command that was parsed.
+    Invocation other;
+    const std::unique_ptr<CLI::App> fresh = BuildApp(other);
+    const CLI::App* at = fresh.get();
     for (const std::string& word : *words) {
       std::vector<std::string> names;
       const CLI::App* next = nullptr;
@@ -25,9 +29,9 @@ void RegisterHelp(CLI::App& app, Invocation& invocation) {
       }
       if (next == nullptr) {
         const std::string nearest = Nearest(word, names);
-        return absl::InvalidArgumentError(absl::StrCat("unknown command ", OneLine(word),
-                                                       nearest.empty() ? "" : absl::StrCat(", did you mean ", nearest, "?"),
-                                                       "\nsee: muster --help"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("unknown command ", OneLine(word),
+                         nearest.empty() ? "" : absl::StrCat(", did you mean ", nearest, "?"), "\nsee: muster --help"));
       }
       at = next;
     }

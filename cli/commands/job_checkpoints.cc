@@ -20,7 +20,8 @@ absl::StatusOr<JobCheckpoints> FindJobCheckpoints(const Invocation& invocation, 
   const v1::Job& found = reply->job();
   JobCheckpoints checkpoints{.job = found.id(), .path = found.spec().train().checkpoint().path(), .published = {}};
   if (checkpoints.path.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(found.id(), " writes no checkpoints: its spec has no checkpoint.path"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(found.id(), " writes no checkpoints: its spec has no checkpoint.path"));
   }
   checkpoints.published.assign(found.checkpoints().begin(), found.checkpoints().end());
   std::error_code error;

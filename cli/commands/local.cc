@@ -49,7 +49,9 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
   command->add_option("--slots", flags->options.slots, "slots of each node (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024).description(""));
-  command->add_option("--plugin-roots", flags->plugin_roots, "folders of custom model libraries that jobs may load (they run as your user)")
+  command
+      ->add_option("--plugin-roots", flags->plugin_roots,
+                   "folders of custom model libraries that jobs may load (they run as your user)")
       ->type_name("FOLDER,...")
       ->delimiter(',');
   command->add_option("--bin-dir", flags->bin_dir, "folder of muster-coordinator and muster-worker")
@@ -90,7 +92,8 @@ void RegisterDown(CLI::App& app, Invocation& invocation) {
 
 void RegisterStatus(CLI::App& app, Invocation& invocation) {
   const auto format = std::make_shared<Format>(Format::kTable);
-  CLI::App* command = AddCommand(app, "status", "Commands", "Show the daemons on this machine; exit code 1 if one is dead", "muster local status");
+  CLI::App* command = AddCommand(app, "status", "Commands",
+                                 "Show the daemons on this machine; exit code 1 if one is dead", "muster local status");
   AddFormat(command, *format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, format]() -> absl::StatusOr<ExitCode> {
     const LocalFolders folders = FoldersOf(invocation, "");

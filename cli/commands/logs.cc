@@ -157,8 +157,9 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
   const absl::StatusOr<v1::GetJobReply> got = (*client)->GetJob(*job);
   if (!got.ok()) return got.status();
   if (const uint32_t ranks = RanksEver(*got); flags.rank.has_value() && *flags.rank >= ranks) {
-    return absl::InvalidArgumentError(absl::StrCat("--rank ", *flags.rank, ": ", got->job().id(),
-                                                   ranks == 1 ? " has only rank 0" : absl::StrCat(" has ranks 0 to ", ranks - 1)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rank ", *flags.rank, ": ", got->job().id(),
+                     ranks == 1 ? " has only rank 0" : absl::StrCat(" has ranks 0 to ", ranks - 1)));
   }
   v1::WatchRequest request;
   request.set_job(got->job().id());

@@ -100,8 +100,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& f
     };
     return FollowItems(
         **client, request, (*client)->connection().timeout, take, [] {},
-        absl::StrCat("detached; ", got->job().id(), " continues"),
-        absl::StrCat(got->job().id(), " continues"));
+        absl::StrCat("detached; ", got->job().id(), " continues"), absl::StrCat(got->job().id(), " continues"));
   }
   std::vector<v1::MetricPoint> points;
   JobView view(invocation.Out());

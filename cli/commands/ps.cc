@@ -54,9 +54,7 @@ absl::StatusOr<ExitCode> Once(Client& client, const PsFlags& flags, const Screen
     PrintTree(MessageTree(*reply)["jobs"], flags.format);
   } else if (reply->jobs().empty() && flags.format != Format::kName) {
     const bool selects = !flags.user.empty() || !flags.states.empty();
-    Say(selects     ? "no such jobs"
-        : flags.all ? "no jobs"
-                    : "no running or queued jobs; for ended jobs: muster ps -a");
+    Say(selects ? "no such jobs" : flags.all ? "no jobs" : "no running or queued jobs; for ended jobs: muster ps -a");
   } else {
     Print(Text(*reply, flags, screen));
   }
@@ -77,7 +75,9 @@ absl::StatusOr<ExitCode> Again(Client& client, const PsFlags& flags, const Scree
 
 void RegisterPs(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<PsFlags>();
-  CLI::App* command = AddCommand(app, "ps", kGroupLook, "List jobs", "muster ps -a -o wide\nmuster ps --user ann --state queued,running\nmuster ps --watch");
+  CLI::App* command =
+      AddCommand(app, "ps", kGroupLook, "List jobs",
+                 "muster ps -a -o wide\nmuster ps --user ann --state queued,running\nmuster ps --watch");
   command->add_flag("-a,--all", flags->all, "also show ended jobs");
   command->add_option("--user", flags->user, "only the jobs of this user")->type_name("NAME");
   command->add_option("--state", flags->states, "only jobs in these states: queued, running, failed, ...")

@@ -27,9 +27,11 @@ void RegisterSample(CLI::App& app, Invocation& invocation) {
   command->add_option("--temperature", flags->temperature, "0: always take the likeliest token")
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("X");
-  command->add_option("--top-k", flags->top_k, "sample from the K likeliest tokens")->check(CLI::Range(1, 1 << 30))->type_name("K");
+  command->add_option("--top-k", flags->top_k, "sample from the K likeliest tokens")
+      ->check(CLI::Range(1, 1 << 30))
+      ->type_name("K");
   command->add_option("--seed", flags->seed, "seed of the sampling")
-      ->check(CLI::Range(uint64_t{0}, std::numeric_limits<uint64_t>::max()))
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
       ->type_name("N");
   AddLibrary(command, flags->library);
   AddTokenizer(command, flags->tokenizer, "that of FROM; without one, each byte is a token");

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/check_job.h"
 #include "cli/follow_job.h"
 #include "cli/job_file.h"
 #include "cli/output/describe.h"
@@ -47,6 +48,7 @@ std::string NewRequestId() {
 absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading& reading,
                                     const SubmitOptions& options) {
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (absl::Status status = CheckJob(reading, client); !status.ok()) return status;
   if (!client.ok()) return client.status();
   if (options.dry_run) return DryRun(invocation, **client, reading, options.format);
   v1::SubmitRequest request;

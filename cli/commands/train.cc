@@ -115,6 +115,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
     const absl::StatusOr<Reading> reading = LoadFlags(assignments, flags->sets);
     if (!reading.ok()) return reading.status();
     if (flags->print) {
+      if (!reading->problems.empty()) return ToStatus(reading->problems);
       Print(WriteSpec(reading->spec));
       return kOk;
     }

@@ -58,8 +58,9 @@ absl::StatusOr<std::string> NodeNamed(const std::string& text, const v1::ListNod
         absl::StrCat("\"", text, "\" matches ", fitting.size(), " nodes: ", absl::StrJoin(fitting, ", ")));
   }
   const std::string nearest = Nearest(text, ids);
-  return absl::NotFoundError(absl::StrCat(
-      "no node \"", text, "\"", nearest.empty() ? "; see: muster nodes" : absl::StrCat(", did you mean ", nearest, "?")));
+  return absl::NotFoundError(
+      absl::StrCat("no node \"", text, "\"",
+                   nearest.empty() ? "; see: muster nodes" : absl::StrCat(", did you mean ", nearest, "?")));
 }
 
 }  // namespace

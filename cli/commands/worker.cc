@@ -29,8 +29,10 @@ void RegisterChoice(CLI::App& app, Invocation& invocation, StoreChoice choice, c
           absl::StrCat("nothing to decide: the worker of ", folder, " has met no other coordinator"));
     }
     if (absl::Status status = WriteStoreChoice(folder, choice); !status.ok()) return status;
-    Say(absl::StrCat(foreign, "\n", choice == StoreChoice::kAdopt ? "ranks that the new coordinator does not know" : "all ranks on this node",
-                     " stop when the worker reconnects, within seconds"));
+    Say(absl::StrCat(
+        foreign, "\n",
+        choice == StoreChoice::kAdopt ? "ranks that the new coordinator does not know" : "all ranks on this node",
+        " stop when the worker reconnects, within seconds"));
     return kOk;
   });
 }
@@ -45,8 +47,7 @@ void RegisterWorker(CLI::App& app, Invocation& invocation) {
   RegisterChoice(*group, invocation, StoreChoice::kAdopt, "adopt",
                  "Join the new coordinator; stop ranks that it does not know",
                  "muster worker adopt --state-dir /var/lib/muster/worker");
-  RegisterChoice(*group, invocation, StoreChoice::kReset, "reset",
-                 "Stop all ranks, then join the new coordinator",
+  RegisterChoice(*group, invocation, StoreChoice::kReset, "reset", "Stop all ranks, then join the new coordinator",
                  "muster worker reset --state-dir /var/lib/muster/worker");
 }
 

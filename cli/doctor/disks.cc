@@ -48,10 +48,12 @@ Finding CheckDisk(const std::string& folder, const std::string& what) {
             "mount it for writing, or name another folder"};
   }
   if (free < kTooLittleFree) {
-    return {"disk", Severity::kProblem, text, "free some space: with less than 256 MiB the coordinator accepts no jobs"};
+    return {"disk", Severity::kProblem, text,
+            "free some space: with less than 256 MiB the coordinator accepts no jobs"};
   }
   if (free < kLittleFree) {
-    return {"disk", Severity::kNote, text, "free some space: a checkpoint of GPT-2 124M takes 1.5 GB, and two are kept"};
+    return {"disk", Severity::kNote, text,
+            "free some space: a checkpoint of GPT-2 124M takes 1.5 GB, and two are kept"};
   }
   return {"disk", Severity::kOk, text, ""};
 }

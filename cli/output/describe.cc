@@ -161,8 +161,8 @@ std::string LastFault(const v1::Job& job) {
 }  // namespace
 
 Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now) {
-  std::vector<Column> columns = {{"JOB"},           {"STATE"},      {"STEP", true}, {"LOSS", true},
-                                 {"TOKENS/S", true}, {"TIME", true}, {"LEFT", true}, {"AGE", true}};
+  std::vector<Column> columns = {{"JOB"},        {"STATE"},      {"STEP", true}, {"LOSS", true}, {"TOKENS/S", true},
+                                 {"TIME", true}, {"LEFT", true}, {"AGE", true}};
   if (wide) {
     for (const char* title : {"OWNER", "MODEL", "STRATEGY", "NODES"}) columns.push_back({title});
     for (const char* title : {"RANKS", "PRIORITY", "GENERATION", "RESTARTS"}) columns.push_back({title, true});

@@ -31,8 +31,8 @@ struct PlanSections {
 };
 // What runs where, and the bytes it takes. Identical ranks share a row.
 std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen);
-// One line for a submitted job, without a newline at its end: model, strategy, memory; and a line for each reason why it
-// cannot start or wastes ranks.
+// One line for a submitted job, without a newline at its end: model, strategy, memory; and a line for each reason why
+// it cannot start or wastes ranks.
 std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen);
 
 std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::StateEvent>& events, const Screen& screen,

@@ -133,7 +133,8 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   }
   std::string text = table.Render(screen);
   if (all > kMostRows) {
-    absl::StrAppend(&text, "only the ranks that need the least and the most are shown; for the other ", all - 2, ": -o json\n");
+    absl::StrAppend(&text, "only the ranks that need the least and the most are shown; for the other ", all - 2,
+                    ": -o json\n");
   }
   return text;
 }
@@ -181,7 +182,8 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
     if (reasons) cells.emplace_back(c.lost().empty() ? "chosen" : c.lost());
     table.Add(std::move(cells));
   }
-  return absl::StrCat(table.Render(screen), least ? ">: a lower bound; that was enough to reject it without a full plan\n" : "");
+  return absl::StrCat(table.Render(screen),
+                      least ? ">: a lower bound; that was enough to reject it without a full plan\n" : "");
 }
 
 std::string Times(const v1::PlanReply& plan) {
@@ -195,8 +197,7 @@ std::string Times(const v1::PlanReply& plan) {
   return absl::StrCat("A step on ", OneLine(t.hardware()), ", predicted: ", Seconds(t.step_seconds()), ", ",
                       Count(rate), tokens ? " tokens/s" : " samples/s", "\n  compute ", Seconds(t.compute_seconds()),
                       exchanged, ", gather ", Seconds(t.gather_seconds()), ", reduce ", Seconds(t.reduce_seconds()),
-                      "; communication ", Seconds(t.communication_seconds()), ", ",
-                      Seconds(t.exposed_seconds()),
+                      "; communication ", Seconds(t.communication_seconds()), ", ", Seconds(t.exposed_seconds()),
                       " of it not overlapped with compute\n  assumed: ", OneLine(t.assumptions()), "\n",
                       t.network().empty() ? "" : absl::StrCat("  links between nodes, ", OneLine(t.network()), "\n"));
 }
@@ -246,9 +247,10 @@ std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen) {
   const int ranks = plan.ranks_size();
   uint64_t peak = 0;
   for (const v1::RankPlan& rank : plan.ranks()) peak = std::max(peak, rank.peak_bytes());
-  std::string out = absl::StrCat(ModelName(spec), ", ", Count(static_cast<double>(plan.parameters())), " parameters, ",
-                                 StrategyName(spec), ParallelName(spec), " on ", ranks, ranks == 1 ? " rank, " : " ranks, ",
-                                 "at most ", FormatBytes(peak), " a rank, ", Grouped(spec.train().steps()), " steps");
+  std::string out =
+      absl::StrCat(ModelName(spec), ", ", Count(static_cast<double>(plan.parameters())), " parameters, ",
+                   StrategyName(spec), ParallelName(spec), " on ", ranks, ranks == 1 ? " rank, " : " ranks, ",
+                   "at most ", FormatBytes(peak), " a rank, ", Grouped(spec.train().steps()), " steps");
   if (!plan.unfit().empty()) {
     absl::StrAppend(&out, "\n", Paint(screen, Colour::kRed, "does not fit"), ": ", OneLine(plan.unfit()));
   }

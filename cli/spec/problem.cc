@@ -44,8 +44,8 @@ void SortProblems(std::vector<Problem>& problems) {
 }
 
 absl::Status ToStatus(const std::vector<Problem>& problems) {
-  absl::Status status = absl::InvalidArgumentError(
-      absl::StrJoin(problems, "\n", [](std::string* out, const Problem& p) {
+  absl::Status status =
+      absl::InvalidArgumentError(absl::StrJoin(problems, "\n", [](std::string* out, const Problem& p) {
         absl::StrAppend(out, p.where.line == 0 ? "muster: " : "", p.ToString());
       }));
   status.SetPayload(kLocations, absl::Cord("1"));

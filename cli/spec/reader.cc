@@ -41,11 +41,19 @@ struct Foreign {
   const char *path, *now;
 };
 constexpr Foreign kForeignFields[] = {
-    {"data.path", "data.tokens"},         {"data.train", "data.tokens"},         {"data.file", "data.tokens"},
-    {"data.val", "data.validation"},      {"resources.gpus", "resources.ranks"}, {"resources.gpu", "resources.ranks"},
-    {"resources.slots", "resources.ranks"}, {"resources.world_size", "resources.ranks"},
-    {"optimizer.learning_rate", "optimizer.lr"}, {"learning_rate", "optimizer.lr"},
-    {"batch_size", "batch.sequences"},    {"batch.size", "batch.sequences"},     {"max_steps", "steps"},
+    {"data.path", "data.tokens"},
+    {"data.train", "data.tokens"},
+    {"data.file", "data.tokens"},
+    {"data.val", "data.validation"},
+    {"resources.gpus", "resources.ranks"},
+    {"resources.gpu", "resources.ranks"},
+    {"resources.slots", "resources.ranks"},
+    {"resources.world_size", "resources.ranks"},
+    {"optimizer.learning_rate", "optimizer.lr"},
+    {"learning_rate", "optimizer.lr"},
+    {"batch_size", "batch.sequences"},
+    {"batch.size", "batch.sequences"},
+    {"max_steps", "steps"},
     {"gradient_checkpointing", "activation_checkpointing"},
 };
 struct ForeignValue {

@@ -37,7 +37,9 @@ std::string Nearest(absl::string_view word, const std::vector<std::string>& cand
   if (word.empty() || word.size() > kLongest) return "";
   // "cos" of "cosine", if it is the beginning of nothing else.
   if (word.size() > 1) {
-    const auto begins = [&](const std::string& candidate) { return EditDistance(word, candidate.substr(0, word.size())) == 0; };
+    const auto begins = [&](const std::string& candidate) {
+      return EditDistance(word, candidate.substr(0, word.size())) == 0;
+    };
     if (std::count_if(candidates.begin(), candidates.end(), begins) == 1) {
       return *std::find_if(candidates.begin(), candidates.end(), begins);
     }

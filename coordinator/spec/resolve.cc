@@ -132,8 +132,7 @@ class Resolver {
     bool good = name.size() <= 40 && absl::ascii_isalnum(name.front()) && absl::ascii_isalnum(name.back());
     for (const char c : name) good &= absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
     if (good) return;
-    Error("name",
-          absl::StrCat("invalid job name \"", name, "\": use a-z, 0-9 and inner -, at most 40 characters"),
+    Error("name", absl::StrCat("invalid job name \"", name, "\": use a-z, 0-9 and inner -, at most 40 characters"),
           Nearest(name));
   }
 
