@@ -217,7 +217,7 @@ absl::Status LocalService::CheckSlots(int wanted) {
   size_t slots = 0;
   for (const v1::Node& node : reply->nodes()) {
     slots += static_cast<size_t>(node.slots_size());
-    if (wanted == 0 || node.slots_size() == wanted) continue;
+    if (wanted == 0 || node.slots().empty() || node.slots_size() == wanted) continue;
     return absl::FailedPreconditionError(absl::StrCat(node.id(), " is running with ", node.slots_size(),
                                                       node.slots_size() == 1 ? " slot" : " slots", ", not ", wanted,
                                                       ": to change that, muster local down, then up --slots ", wanted));
