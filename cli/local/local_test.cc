@@ -169,7 +169,7 @@ TEST_F(LocalTest, DownTouchesNothingThatItDidNotStart) {
   EXPECT_TRUE(absl::StrContains(refused.err, "was not started by `muster local`")) << refused.err;
   const Ended up = Run({"up"});
   EXPECT_EQ(up.code, 2);
-  EXPECT_TRUE(absl::StrContains(up.err, "that `muster local` did not start")) << up.err;
+  EXPECT_TRUE(absl::StrContains(up.err, "not started by `muster local`, is listening")) << up.err;
   other.Signal(SIGTERM);
   EXPECT_EQ(other.Wait().code, 0);
 }
