@@ -91,6 +91,21 @@ TEST(Endings, OtherFaultsAndProgressBetweenKeepTheRestarts) {
   EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << "the generation before ended for another reason";
 }
 
+// `muster cancel b` means the job that can be cancelled, `muster delete b` the one that can be deleted.
+TEST(Endings, APrefixMeansTheJobThatTheRequestFits) {
+  using Among = Core::Among;
+  World w;
+  const JobId ended = w.Submit(Spec("b")), live = w.Submit(Spec("b"));
+  w.Do(CancelJob{ended});
+  EXPECT_EQ(w.core->FindReplicas("b").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(w.core->FindReplicas("b", Among::kLive).value(), std::vector<JobId>{live});
+  EXPECT_EQ(w.core->FindReplicas("b", Among::kEnded).value(), std::vector<JobId>{ended});
+  EXPECT_EQ(w.core->FindReplicas(ended.value(), Among::kLive).value(), std::vector<JobId>{ended}) << "a whole id";
+  w.Submit(Spec("b"));
+  const absl::Status several = w.core->FindReplicas("b", Among::kLive).status();
+  EXPECT_EQ(several.message(), "b matches 2 jobs: b-s2, b-s3");
+}
+
 TEST(Endings, AJobThatNoNodesCouldHoldSaysSo) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("n", 2)});
