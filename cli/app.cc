@@ -1,7 +1,6 @@
 #include "cli/app.h"
 
 #include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "cli/commands/commands.h"
 #include "cli/completion.h"
+#include "cli/help_page.h"
 #include "cli/output/format.h"
 #include "cli/spec/suggest.h"
 #include "common/version.h"
@@ -25,22 +25,8 @@ constexpr char kFooter[] =
     "  muster train --model gpt2:tiny --data train.bin --steps 1000\n"
     "  muster ps\n"
     "  muster watch @last\n\n"
-    "`muster COMMAND --help` says more. Exit codes: 0 ok, 1 job failed, 2 usage or wrong spec, 3 no connection,\n"
-    "4 not allowed, 5 time-out, 6 job cancelled, 130 Ctrl-C.";
-
-// Commands come before the options that all of them share.
-class HelpPage final : public CLI::Formatter {
- public:
-  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
-    if (mode == CLI::AppFormatMode::Sub) return make_expanded(app);
-    std::string page = make_description(app) + make_usage(app, name) + make_positionals(app);
-    if (app->get_parent() == nullptr) return page + make_subcommands(app, mode) + make_groups(app, mode) + Footer(app);
-    return page + make_groups(app, mode) + make_subcommands(app, mode) + Footer(app);
-  }
-
- private:
-  std::string Footer(const CLI::App* app) const { return absl::StrCat("\n", app->get_footer(), "\n"); }
-};
+    "More about a command: muster help COMMAND. Exit codes: 0 ok, 1 job failed, 2 usage or invalid spec,\n"
+    "3 no connection, 4 not allowed, 5 timed out, 6 job cancelled, 130 Ctrl-C.";
 
 // The names of all options of a command and its parents; unknown options fall through to the parents.
 std::vector<std::string> OptionsOf(const CLI::App* app) {
@@ -59,8 +45,8 @@ std::vector<std::string> CommandsOf(const CLI::App* app) {
   return names;
 }
 
-// Accepts --weight-decay for --weight_decay, since users try both. Option values and everything after `--` stay as
-// typed.
+// Accepts --weight_decay for --weight-decay, which older versions spelled so. Option values and everything after `--`
+// stay as typed.
 std::vector<std::string> WithKnownDashes(const CLI::App& app, std::vector<std::string> arguments) {
   std::vector<std::string> names;
   std::vector<const CLI::App*> all = {&app};
@@ -98,7 +84,8 @@ std::vector<Candidate> LiveNames(Invocation& invocation, const std::vector<std::
   for (size_t i = 0; i + 2 < words.size(); ++i) {
     if (words[i] == "--address" || words[i] == "--coordinator") invocation.flags.address = words[i + 1];
     if (words[i] == "--ca") invocation.flags.ca = words[i + 1];
-    if (words[i] == "--token_file" || words[i] == "--token") invocation.flags.token_file = words[i + 1];
+    if (words[i] == "--token-file" || words[i] == "--token_file" || words[i] == "--token")
+      invocation.flags.token_file = words[i + 1];
   }
   invocation.flags.timeout = "1s";
   std::vector<Candidate> names;
@@ -118,6 +105,18 @@ std::vector<Candidate> LiveNames(Invocation& invocation, const std::vector<std::
   return names;
 }
 
+// The first argument before any command that is neither an option of `app` nor the value of one. Empty: none.
+std::string FirstUnknown(const CLI::App& app, const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument.size() < 2 || argument[0] != '-') return argument;
+    const CLI::Option* option = app.get_option_no_throw(argument.substr(0, argument.find('=')));
+    if (option == nullptr) return argument;
+    if (option->get_items_expected_max() > 0 && !absl::StrContains(argument, "=")) ++i;
+  }
+  return "";
+}
+
 int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
   const CLI::App* at = Reached(app);
   std::string message = OneLine(error.what());
@@ -129,10 +128,18 @@ int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vec
     if (!first.empty())
       message = absl::StrCat(option ? "unknown option " : "unknown command or argument ", OneLine(first));
     suggestion = Nearest(first, option ? OptionsOf(at) : CommandsOf(at));
-  } else if (at == &app && !arguments.empty() && !absl::StartsWith(arguments[0], "-")) {
-    // CLI11 says "a subcommand is required" when it meets an unknown one.
-    message = absl::StrCat("unknown command ", OneLine(arguments[0]));
-    suggestion = Nearest(arguments[0], CommandsOf(&app));
+  } else if (at == &app && !arguments.empty()) {
+    // CLI11 says "a subcommand is required" when it meets an unknown one, or an unknown option before it.
+    const std::string unknown = FirstUnknown(app, arguments);
+    if (!unknown.empty()) {
+      const bool option = absl::StartsWith(unknown, "-");
+      message = absl::StrCat("unknown ", option ? "option " : "command ", OneLine(unknown));
+      suggestion = Nearest(unknown, option ? OptionsOf(&app) : CommandsOf(&app));
+    } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+      message = "a command is missing";
+    }
+  } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && absl::StrContains(message, "subcommand")) {
+    message = "a command is missing";
   }
   Say(absl::StrCat("muster: ", message, suggestion.empty() ? "" : absl::StrCat(", did you mean ", suggestion, "?")));
   std::string name;
@@ -152,26 +159,26 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   app->footer(kFooter);
   app->formatter(std::make_shared<HelpPage>());
   app->get_formatter()->column_width(30);
-  app->set_help_flag("-h,--help", "show this");
+  app->set_help_flag("-h,--help", "show this page");
   app->set_version_flag("--version", absl::StrCat("muster ", kVersion), "show this program's version and exit");
   app->add_option("--address,--coordinator", invocation.flags.address,
-                  "the coordinator's address: unix:/path or host:port (MUSTER_ADDRESS)")
+                  "address of the coordinator: unix:/path or host:port (MUSTER_ADDRESS)")
       ->type_name("ADDRESS")
-      ->group("Everywhere");
-  app->add_option("--token_file,--token", invocation.flags.token_file,
-                  "file with the token for the coordinator (MUSTER_TOKEN_FILE)")
+      ->group(kGroupGlobal);
+  app->add_option("--token-file,--token", invocation.flags.token_file,
+                  "file with your token for the coordinator (MUSTER_TOKEN_FILE)")
       ->type_name("FILE")
-      ->group("Everywhere");
-  app->add_option("--ca", invocation.flags.ca, "the coordinator's ca.crt, unless the token pins it (MUSTER_CA)")
+      ->group(kGroupGlobal);
+  app->add_option("--ca", invocation.flags.ca,
+                  "CA certificate of the coordinator (ca.crt); not needed with a token (MUSTER_CA)")
       ->type_name("FILE")
-      ->group("Everywhere");
+      ->group(kGroupGlobal);
   app->add_option("--timeout", invocation.flags.timeout,
-                  "limit for a call, or for following a job: 30s, 5m (MUSTER_TIMEOUT)")
+                  "time limit of a call, or of following a job: 30s, 5m (MUSTER_TIMEOUT)")
       ->type_name("TIME")
-      ->group("Everywhere");
-  app->add_flag("--no_colour,--no-color", invocation.no_colour, "no colours (NO_COLOR)")->group("Everywhere");
+      ->group(kGroupGlobal);
+  app->add_flag("--no-color,--no-colour", invocation.no_colour, "no colors (NO_COLOR)")->group(kGroupGlobal);
   RegisterInit(*app, invocation);
-  RegisterTrace(*app, invocation);
   RegisterTrain(*app, invocation);
   RegisterSubmit(*app, invocation);
   RegisterPlan(*app, invocation);
@@ -182,6 +189,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterWatch(*app, invocation);
   RegisterDescribe(*app, invocation);
   RegisterMetrics(*app, invocation);
+  RegisterTrace(*app, invocation);
   RegisterLogs(*app, invocation);
   RegisterEvents(*app, invocation);
   RegisterNodes(*app, invocation);
@@ -203,6 +211,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterBackup(*app, invocation);
   RegisterBench(*app, invocation);
   RegisterDoctor(*app, invocation);
+  RegisterHelp(*app, invocation);
   RegisterCompletion(*app, invocation);
   RegisterVersion(*app, invocation);
   return app;
@@ -236,10 +245,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
   }
   const absl::StatusOr<ExitCode> code = invocation.run();
   if (!code.ok()) {
-    const std::string message = Lines(std::string(code.status().message()));
-    // Errors of a spec start with their location, so that editors can jump to it.
-    const bool placed = absl::IsInvalidArgument(code.status());
-    Say(placed ? message : absl::StrCat("muster: ", message));
+    SayError(code.status());
     return ExitCodeOf(code.status());
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

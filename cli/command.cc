@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "cli/output/format.h"
+#include "cli/spec/problem.h"
 #include "common/file/read_file.h"
 
 namespace muster::cli {
@@ -33,12 +34,15 @@ absl::StatusOr<std::unique_ptr<Client>> Invocation::Connect() const {
 }
 
 absl::StatusOr<std::string> Invocation::JobNamed(const std::string& text, const Client& client) const {
+  if (text.empty()) {
+    return absl::InvalidArgumentError("the name of the job is empty: give its id, a unique prefix of it, or @last");
+  }
   if (text != "@last") return text;
   const absl::StatusOr<std::string> last = ReadWhole(LastFile(environment), kMaxLastBytes);
   if (!last.ok()) return absl::NotFoundError("@last: no job was submitted from here yet");
   const std::vector<std::string> lines = absl::StrSplit(*last, '\n');
   if (lines.size() < 2 || lines[0].empty())
-    return absl::NotFoundError("@last: the record of the last job is damaged; submit again, or name the job");
+    return absl::NotFoundError("@last: the record of the last job is corrupt; name the job instead");
   if (lines[1] != client.connection().address) {
     return absl::NotFoundError(absl::StrCat("@last: the newest job from here, ", lines[0],
                                             ", was submitted to another coordinator, ", lines[1]));
@@ -77,12 +81,17 @@ void OnRun(CLI::App* command, Invocation& invocation, Invocation::Run run) {
 }
 
 void AddJob(CLI::App* command, std::string& job) {
-  command->add_option("JOB", job, "id, a unique beginning of one, or @last")->required();
+  command->add_option("JOB", job, "id, a unique prefix of one, or @last")->required();
 }
 
 void Print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
+}
+
+void SayError(const absl::Status& status) {
+  const std::string text = Lines(std::string(status.message()));
+  Say(HasLocations(status) ? text : absl::StrCat("muster: ", text));
 }
 
 void Say(const std::string& message) { std::fprintf(stderr, "%s\n", message.c_str()); }

@@ -62,5 +62,8 @@ void AddJob(CLI::App* command, std::string& job);
 void Print(const std::string& text);
 // To stderr, with a newline.
 void Say(const std::string& message);
+// To stderr, after "muster: ". Errors of a file keep "file:line:column: " as their beginning, so that editors can jump
+// there.
+void SayError(const absl::Status& status);
 
 }  // namespace muster::cli

@@ -90,7 +90,7 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
   }
   if (!absl::StrContains(connection.address, ":")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the coordinator's address ", connection.address, " is neither unix:/path nor host:port"));
+        absl::StrCat("invalid coordinator address ", connection.address, ": use unix:/path or host:port"));
   }
   if (const std::string timeout = pick(flags.timeout, "MUSTER_TIMEOUT", "timeout"); !timeout.empty()) {
     const absl::StatusOr<absl::Duration> parsed = ParseTimeout(timeout);
@@ -134,7 +134,7 @@ absl::Status CheckRuntimeFolder(const std::string& folder) {
   if (status.ok() || absl::IsNotFound(status)) return absl::OkStatus();
   return absl::Status(
       status.code(),
-      absl::StrCat(status.message(), "; someone else could listen there (MUSTER_RUNTIME_DIR names another folder)"));
+      absl::StrCat(status.message(), "; another user could listen there: set MUSTER_RUNTIME_DIR to another folder"));
 }
 
 absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text) {
@@ -143,10 +143,10 @@ absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text) {
   if (absl::SimpleAtod(text, &seconds)) {
     duration = absl::Seconds(seconds);
   } else if (!absl::ParseDuration(text, &duration)) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no duration: write 30s, 5m or 1h30m"));
+    return absl::InvalidArgumentError(absl::StrCat("invalid duration \"", text, "\": use 30s, 5m or 1h30m"));
   }
   if (duration <= absl::ZeroDuration() || duration == absl::InfiniteDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat("the duration ", text, " must be more than nothing"));
+    return absl::InvalidArgumentError(absl::StrCat("invalid duration ", text, ": must be greater than 0"));
   }
   return duration;
 }
@@ -155,7 +155,7 @@ absl::Status MakeFolders(const std::string& path) {
   for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
     const std::string part = path.substr(0, at);
     if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the folder ", part));
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot create the folder ", part));
     }
     if (at == std::string::npos) return absl::OkStatus();
   }

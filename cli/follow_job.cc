@@ -81,7 +81,8 @@ absl::Status ReadItems(Client& client, const v1::WatchRequest& request,
 
 absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, absl::Duration timeout,
                                      const std::function<bool(const v1::WatchItem&)>& take,
-                                     const std::function<void()>& idle, const std::string& detached) {
+                                     const std::function<void()>& idle, const std::string& detached,
+                                     const std::string& after_timeout) {
   const InterruptScope interrupts;
   const absl::Time deadline = timeout > absl::ZeroDuration() ? absl::Now() + timeout : absl::InfiniteFuture();
   Follower follower(client, request, kGiveUpAfter);
@@ -109,7 +110,7 @@ absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& req
     }
     if (absl::Now() > deadline) {
       return absl::DeadlineExceededError(
-          absl::StrCat("the job did not end within ", absl::FormatDuration(timeout), "; nothing was stopped"));
+          absl::StrCat("timed out after ", absl::FormatDuration(timeout), "; ", after_timeout));
     }
     idle();
   }
@@ -146,7 +147,8 @@ absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const
   const absl::StatusOr<ExitCode> followed =
       FollowItems(client, request, options.timeout, take, json ? [] {} : std::function<void()>(idle),
                   absl::StrCat("detached; ", id, " continues. Follow it again with: muster watch ", id,
-                               "   cancel it with: muster cancel ", id));
+                               "   cancel it with: muster cancel ", id),
+                  absl::StrCat(id, " continues"));
   bottom.PrintAbove(view.Tick(absl::InfiniteFuture()));
   bottom.Clear();
   if (!followed.ok() || *followed != kOk) return followed;

@@ -32,9 +32,11 @@ absl::Status ReadItems(Client& client, const v1::WatchRequest& request,
                        const std::function<void(const v1::WatchItem&)>& take);
 
 // The loop of every streaming command: reports on stderr when the coordinator is lost and when it is back, and that
-// Ctrl-C detached. `take` returns false to stop. kOk at the end of the stream.
+// Ctrl-C detached. `take` returns false to stop. `after_timeout`: what the time-out leaves, for its message. kOk at the
+// end of the stream.
 absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, absl::Duration timeout,
                                      const std::function<bool(const v1::WatchItem&)>& take,
-                                     const std::function<void()>& idle, const std::string& detached);
+                                     const std::function<void()>& idle, const std::string& detached,
+                                     const std::string& after_timeout);
 
 }  // namespace muster::cli

@@ -111,9 +111,9 @@ absl::StatusOr<Reading> Finish(Reading reading, const std::string& first_file, c
   };
   MakePathsAbsolute(folder_of, working_folder, reading);
   AddDefaultPath(folder_of(first_file), reading);
-  if (reading.problems.empty()) ReadInventory(reading);
-  if (reading.problems.empty()) FillFromConfig(reading);
-  if (!reading.problems.empty()) return ToStatus(reading.problems);
+  ReadInventory(reading);
+  FillFromConfig(reading);
+  SortProblems(reading.problems);
   return reading;
 }
 
@@ -126,7 +126,7 @@ absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, cons
   const absl::StatusOr<std::string> working_folder = WorkingFolder();
   if (!working_folder.ok()) return working_folder.status();
   if (std::count(files.begin(), files.end(), "-") > 1) {
-    return absl::InvalidArgumentError("standard input can be read once: name it (-) only once");
+    return absl::InvalidArgumentError("standard input (-) can be given only once");
   }
   std::vector<SpecText> texts;
   for (const std::string& file : files) {

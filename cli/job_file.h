@@ -11,7 +11,8 @@
 namespace muster::cli {
 
 // `files`: at least one path, or "-" for standard input; later files override earlier ones. `sets`: the values of
-// --set. InvalidArgument with every problem.
+// --set. Problems of the form are in the reading: CheckJob (check_job.h) adds all others. Errors: a file that cannot be
+// read, a --set that is no assignment.
 absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, const std::vector<std::string>& sets,
                                      const std::vector<Assignment>& flags);
 // Builds the spec from flags alone.

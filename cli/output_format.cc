@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/command.h"
@@ -52,8 +53,10 @@ void PrintMessage(const google::protobuf::Message& message, Format format) { Pri
 void PrintJob(const v1::Job& job, Format format) {
   if (format == Format::kName) return Print(job.id() + "\n");
   if (format != Format::kTable) return PrintMessage(job, format);
-  Say(absl::StrCat(OneLine(job.id()), ": ", StateName(job.state()),
-                   job.reason().empty() ? "" : absl::StrCat(", ", OneLine(job.reason()))));
+  const std::string state = StateName(job.state()), reason = OneLine(job.reason());
+  // "cancelled before it started" says the state already.
+  const bool said = absl::StartsWith(reason, state);
+  Say(absl::StrCat(OneLine(job.id()), ": ", said ? "" : state, said || reason.empty() ? "" : ", ", reason));
 }
 
 void PrintNode(const v1::Node& node, Format format) {

@@ -49,7 +49,7 @@ TEST_F(MusterTest, RefusesARuntimeFolderThatIsOpenToOthers) {
   chmod(folder_.path().c_str(), 0755);
   const Ended ps = Run({"ps"});
   EXPECT_EQ(ps.code, 4);
-  EXPECT_TRUE(absl::StrContains(ps.err, "someone else could listen there")) << ps.err;
+  EXPECT_TRUE(absl::StrContains(ps.err, "another user could listen there")) << ps.err;
 }
 
 TEST_F(MusterTest, UsageErrorsAreTwoAndSuggest) {
@@ -69,7 +69,7 @@ TEST_F(MusterTest, UsageErrorsAreTwoAndSuggest) {
                                                                                      {"local"},
                                                                                      {"local", "up", "--nodes", "0"},
                                                                                      {"ps", "--address", "nowhere"},
-                                                                                     {"submit", "-f", "-d", "x"},
+                                                                                     {"submit", "-d"},
                                                                                      {"submit", "missing.yaml"},
                                                                                      {"train", "--model", "gpt3"}}) {
     EXPECT_EQ(Run(wrong).code, 2) << (wrong.empty() ? "" : wrong.back());
@@ -112,9 +112,9 @@ TEST_F(MusterTest, PsInEveryFormat) {
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
   PutJob("b-0002", v1::JOB_STATE_QUEUED);
   EXPECT_EQ(Run({"ps"}).out,
-            "JOB     STATE     STEP  LOSS  TOKENS/S  AGE  REASON\n"
-            "a-0001  running  0/100     -         -    -  -\n"
-            "b-0002  queued   0/100     -         -    -  -\n");
+            "JOB     STATE     STEP  LOSS  TOKENS/S  TIME  LEFT  AGE  REASON\n"
+            "a-0001  running  0/100     -         -     -     -    -  -\n"
+            "b-0002  queued   0/100     -         -     -     -    -  -\n");
   EXPECT_TRUE(absl::StrContains(Run({"ps", "-o", "wide"}).out, "STRATEGY"));
   EXPECT_EQ(Run({"ps", "-o", "name"}).out, "a-0001\nb-0002\n");
   const json jobs = json::parse(Run({"ps", "-o", "json"}).out);
@@ -217,10 +217,10 @@ TEST_F(MusterTest, TrainMakesASpecFromFlags) {
   const Ended bad = Run({"train", "--model", "gpt2:tinny", "--data", "x", "--lr", "fast", "--steps", "1e3"});
   EXPECT_EQ(bad.code, 2);
   EXPECT_EQ(bad.err,
-            "--model: model.size: expected tiny, small, medium, large or xl, got the string \"tinny\", "
+            "muster: --model: model.size: expected tiny, small, medium, large or xl, got the string \"tinny\", "
             "did you mean tiny?\n"
-            "--steps: steps: expected an integer, got the number 1e3, did you mean 1000?\n"
-            "--lr: optimizer.lr: expected a number, got the string \"fast\"\n");
+            "muster: --steps: steps: expected an integer, got the number 1e3, did you mean 1000?\n"
+            "muster: --lr: optimizer.lr: expected a number, got the string \"fast\"\n");
 }
 
 TEST_F(MusterTest, ASubmissionIsRetriedWithTheSameRequestId) {
@@ -325,7 +325,7 @@ TEST_F(MusterTest, WatchEndsAtItsTimeOut) {
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
   const Ended ended = Run({"watch", "a-0001", "--timeout", "300ms"});
   EXPECT_EQ(ended.code, 5);
-  EXPECT_TRUE(absl::StrContains(ended.err, "nothing was stopped")) << ended.err;
+  EXPECT_TRUE(absl::StrContains(ended.err, "a-0001 continues")) << ended.err;
 }
 
 TEST_F(MusterTest, ATerminalHasALiveLineAndFollowsBySubmitting) {

@@ -70,21 +70,22 @@ absl::Duration LeastOfAxis(const Timeouts& t) { return t.hang + t.detection; }
 
 std::vector<TimeoutRule> Rules(const Timeouts& t) {
   std::vector<TimeoutRule> rules = {
-      {"the remaining ranks are killed after a fault", t.kill, "detection / 5, 1 s to 10 s"},
-      {"a silent worker counts as gone", t.detection, "detection"},
-      {"then its ranks count as lost", t.node_grace, "detection"},
-      {"ranks of away nodes count as lost, if over 3 in 10 nodes are away", t.mass_grace, "30 x detection"},
-      {"a restarted coordinator may count nodes as lost", t.startup_grace, "1.5 x detection, at least 15 s"},
+      {"grace before surviving ranks are killed after a fault", t.kill, "detection / 5, 1 s to 10 s"},
+      {"a silent worker is marked away", t.detection, "detection"},
+      {"an away worker is marked lost, with its ranks", t.node_grace, "detection"},
+      {"the same if more than 3 in 10 nodes are away", t.mass_grace, "30 x detection"},
+      {"grace after a coordinator restart before nodes are marked lost", t.startup_grace,
+       "1.5 x detection, at least 15 s"},
       {"a trainer that ignores SIGTERM is killed", t.kill_grace, "detection, 2 s to 30 s"},
-      {"a rank that makes no progress has hung", t.hang,
+      {"a rank without progress counts as hung", t.hang,
        absl::StrCat("3 x detection, at least ", kStepsUntilHung, " x the slowest steps")},
-      {"a rank stops, its checkpoint included", t.stop, "3 x detection, at least 30 s"},
-      {"every rank runs and has made its first step", t.start, "6 x detection, at least 5 m"},
-      {"a rank stops waiting for its peers", t.collective, "2 x the time to start"},
+      {"a rank stops on request, including its checkpoint", t.stop, "3 x detection, at least 30 s"},
+      {"every rank finishes its first step", t.start, "6 x detection, at least 5 m"},
+      {"a collective fails: a peer did not arrive", t.collective, "2 x the time to start"},
   };
   for (const AxisTimeout& axis : t.axes) {
-    rules.push_back({absl::StrCat("a rank stops waiting for its peers along the axis ", axis.axis), axis.collective,
-                     absl::StrCat("communication.timeout_seconds.", axis.axis)});
+    rules.push_back({absl::StrCat("a collective along the ", axis.axis, " axis fails: a peer did not arrive"),
+                     axis.collective, absl::StrCat("communication.timeout_seconds.", axis.axis)});
   }
   std::stable_sort(rules.begin(), rules.end(),
                    [](const TimeoutRule& a, const TimeoutRule& b) { return a.time < b.time; });

@@ -93,7 +93,7 @@ TEST(Timeouts, AHangIsFoundBeforeAnyAxisStopsWaiting) {
   EXPECT_EQ(HangLimit(t, absl::Minutes(2)), absl::Seconds(595)) << "other axes still wait 10 minutes";
   const auto rules = Rules(t);
   EXPECT_EQ(rules.size(), 11u);
-  EXPECT_EQ(rules.back().what, "a rank stops waiting for its peers along the axis replica");
+  EXPECT_EQ(rules.back().what, "a collective along the replica axis fails: a peer did not arrive");
   EXPECT_EQ(rules.back().rule, "communication.timeout_seconds.replica");
   EXPECT_EQ(rules.back().time, absl::Minutes(30));
 }
@@ -104,7 +104,7 @@ TEST(Timeouts, RulesAscend) {
   EXPECT_TRUE(std::is_sorted(rules.begin(), rules.end(),
                              [](const TimeoutRule& a, const TimeoutRule& b) { return a.time < b.time; }));
   EXPECT_EQ(rules.front().time, absl::Seconds(2));
-  EXPECT_EQ(rules.back().what, "a rank stops waiting for its peers");
+  EXPECT_EQ(rules.back().what, "a collective fails: a peer did not arrive");
 }
 
 }  // namespace

@@ -462,11 +462,14 @@ TEST(Daemon, BadFlagsAreExplained) {
   for (const auto& [flag, value, message] :
        {std::tuple("--detection", "soon", "duration"), std::tuple("--orphan_grace", "5s", "longer than detection"),
         std::tuple("--listen", "0.0.0.0:1", "TLS"), std::tuple("--token_file", "/no/such/file", "/no/such/file"),
-        std::tuple("--log_level", "loud", "log_level")}) {
+        std::tuple("--log_level", "loud", "log_level"),
+        std::tuple("--detection", "0s", "muster-coordinator: --detection: invalid duration \"0s\"")}) {
     Daemon daemon(folder.path(), {flag, value});
     const int ended = daemon.Wait();
     EXPECT_TRUE(WIFEXITED(ended) && WEXITSTATUS(ended) != 0) << flag;
     EXPECT_TRUE(absl::StrContains(daemon.Errors(), message)) << daemon.Errors();
+    const bool usage = std::string(flag) == "--log_level" || std::string(value) == "0s";
+    EXPECT_TRUE(!usage || WEXITSTATUS(ended) == 2) << flag << ": " << WEXITSTATUS(ended);
   }
 }
 

@@ -26,7 +26,8 @@ CLI::Option* AddDuration(CLI::App& app, const std::string& name, absl::Duration&
           name,
           [&value, name](const std::string& text) {
             if (!absl::ParseDuration(text, &value) || value <= absl::ZeroDuration()) {
-              throw CLI::ValidationError(name, "\"" + text + "\" is no duration: expected 500ms, 30s, 10m");
+              throw CLI::ValidationError(name,
+                                         "invalid duration \"" + text + "\": use 500ms, 30s or 10m, greater than 0");
             }
           },
           what)
@@ -117,7 +118,14 @@ int main(int argc, char** argv) {
   app.add_option("--log_level", log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("muster-coordinator: ") + error.what() + "\nsee: muster-coordinator --help\n";
+  });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   muster::StartLog("coordinator", muster::LogLevelOf(log_level));
   options.core.grow_settle = std::min(options.core.grow_settle, options.core.grow_after / 10);
   options.core.timeouts = muster::Derive(options.workers.detection);

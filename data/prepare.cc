@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,6 +47,11 @@ class Input {
     struct stat found = {};
     fstat(descriptor_, &found);
     return found;
+  }
+  // False: nothing to read in that time, or a signal came.
+  bool Ready(int milliseconds) const {
+    pollfd waiting = {descriptor_, POLLIN, 0};
+    return poll(&waiting, 1, milliseconds) > 0;  // a signal ends it with -1
   }
   // 0: end.
   absl::StatusOr<size_t> Read(absl::Span<unsigned char> out) const {
@@ -157,11 +163,22 @@ class Writer {
   }
 
  private:
+  // A pipe may stay silent for long.
+  absl::Status AwaitInput(const Input& input) const {
+    if (!options_.interrupted) return absl::OkStatus();
+    constexpr int kMilliseconds = 100;
+    while (!options_.interrupted()) {
+      if (input.Ready(kMilliseconds)) return absl::OkStatus();
+    }
+    return absl::CancelledError("interrupted: nothing was written");
+  }
+
   absl::Status Text(const std::string& path) {
     const absl::StatusOr<Input> input = Input::Open(path);
     if (!input.ok()) return input.status();
     std::vector<unsigned char> bytes(kChunkBytes);
     for (bool first = true; true; first = false) {
+      if (absl::Status status = AwaitInput(*input); !status.ok()) return status;
       absl::StatusOr<size_t> got = input->Read(absl::MakeSpan(bytes));
       if (!got.ok()) return got.status();
       absl::Status status = Encode(absl::MakeConstSpan(bytes).first(*got), first, /*last=*/*got == 0);

@@ -24,6 +24,8 @@ struct PrepareOptions {
   bool force = false;                          // replace files that exist
   // Called periodically and at the end: bytes read, and the size of the texts (0: unknown).
   std::function<void(uint64_t done, uint64_t total)> progress;
+  // Asked several times a second; true ends it with Cancelled, and leaves no file.
+  std::function<bool()> interrupted;
 };
 
 struct Prepared {
@@ -37,7 +39,7 @@ struct Prepared {
 // names. Files appear complete or not at all; after an error no file is left. NotFound: no such text; AlreadyExists: an
 // output exists and `force` is not set; InvalidArgument: the texts are empty, the fraction is not in (0, 1) or leaves
 // one side empty, two of the paths are the same file, or the format cannot hold the vocabulary's ids;
-// ResourceExhausted: disk full, or as Tokenizer::Encode; OutOfRange: more tokens than llm.c's header can say.
+// Cancelled: interrupted; ResourceExhausted: disk full, or as Tokenizer::Encode; OutOfRange: more tokens than llm.c's header can say.
 absl::StatusOr<Prepared> Prepare(const PrepareOptions& options);
 
 struct Shard {

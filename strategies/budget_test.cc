@@ -142,7 +142,7 @@ TEST(WhatWouldFit, TriesNoMicrobatchThatASpecMayNotAskFor) {
   EXPECT_FALSE(absl::StrContains(none, "batch.microbatch 128 ")) << none;
   ranks[0].memory_bytes = 1;
   Budget budget;
-  EXPECT_TRUE(absl::StrContains(WhatWouldFit(train, inventory, ranks, &budget), "nothing tried would fit"));
+  EXPECT_TRUE(absl::StrContains(WhatWouldFit(train, inventory, ranks, &budget), "no configuration fits"));
 }
 
 TEST(MakeLayout, ATableThatIsTooLargeIsNotMade) {

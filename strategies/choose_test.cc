@@ -116,7 +116,7 @@ TEST(Fit, SaysWhoDoesNotAndWhatWould) {
   EXPECT_EQ(WhyUnfit(*PlanMemory(train, inventory, ranks), ranks), "");
   ranks[1].memory_bytes = 1 << 20;
   EXPECT_TRUE(
-      absl::StrContains(WhatWouldFit(train, inventory, ranks), "nothing tried would fit; the smallest tried needs "));
+      absl::StrContains(WhatWouldFit(train, inventory, ranks), "no configuration fits; the smallest tried needs "));
 }
 
 // Each suggestion fits when it is followed.

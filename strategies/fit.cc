@@ -56,7 +56,7 @@ class Advice {
   std::string Text() const {
     if (!fits_.empty()) return absl::StrCat("it would fit with ", absl::StrJoin(fits_, ", or "));
     if (least_name_.empty()) return "nothing else was tried, since planning it takes too long";
-    return absl::StrCat("nothing tried would fit; the smallest tried needs ", FormatBytes(least_), " a rank (",
+    return absl::StrCat("no configuration fits; the smallest tried needs ", FormatBytes(least_), " a rank (",
                         least_name_, "): use a smaller model, or slots of ", FormatBytes(SlotBytesFor(least_)));
   }
   bool Enough() const { return exhausted_ || fits_.size() >= kMostAdvice; }

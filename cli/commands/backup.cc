@@ -12,9 +12,9 @@ namespace muster::cli {
 
 void RegisterBackup(CLI::App& app, Invocation& invocation) {
   const auto file = std::make_shared<std::string>();
-  CLI::App* command = AddCommand(app, "backup", kGroupService, "Copy the coordinator's store while it serves",
+  CLI::App* command = AddCommand(app, "backup", kGroupService, "Back up the store of a running coordinator",
                                  "muster backup /var/backups/muster.db");
-  command->add_option("FILE", *file, "file on the coordinator's machine that does not exist yet")->required();
+  command->add_option("FILE", *file, "new file on the coordinator's machine")->required();
   OnRun(command, invocation, [&invocation, file]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     if (!client.ok()) return client.status();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "cli/check_job.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/submission.h"
 #include "cli/follow_job.h"
@@ -127,12 +128,13 @@ absl::StatusOr<Reported> RunMeasured(const Invocation& invocation, Client& clien
   const auto take = [&](const v1::WatchItem& item) {
     if (item.has_metrics()) reported.points.push_back(item.metrics());
     if (item.has_snapshot() && item.snapshot().state() == v1::JOB_STATE_QUEUED) {
-      Say(absl::StrCat(id, " waits: ", item.snapshot().reason()));
+      Say(absl::StrCat(id, " is queued: ", OneLine(item.snapshot().reason())));
     }
     return true;
   };
   const absl::StatusOr<ExitCode> followed = FollowItems(
-      client, watch, client.connection().timeout, take, [] {}, absl::StrCat("interrupted; cancelling ", id));
+      client, watch, client.connection().timeout, take, [] {}, absl::StrCat("interrupted; cancelling ", id),
+      absl::StrCat("cancelling ", id));
   if (!followed.ok() || *followed != kOk) {
     if (const auto cancelled = client.Cancel(id); !cancelled.ok()) Say(std::string(cancelled.status().message()));
     if (!followed.ok()) return followed.status();
@@ -142,15 +144,15 @@ absl::StatusOr<Reported> RunMeasured(const Invocation& invocation, Client& clien
   const absl::StatusOr<v1::GetJobReply> job = client.GetJob(id);
   if (!job.ok()) return job.status();
   if (job->job().state() != v1::JOB_STATE_COMPLETED) {
-    return absl::AbortedError(absl::StrCat(id, " did not complete; muster describe ", id, " says why"));
+    return absl::AbortedError(absl::StrCat(id, " did not complete; see: muster describe ", id));
   }
   return reported;
 }
 
 absl::StatusOr<v1::CollectiveBench> Measurements(const BenchFlags& flags) {
   if (flags.min_bytes > flags.max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--min_bytes ", FormatBytes(flags.min_bytes),
-                                                   " is above --max_bytes ", FormatBytes(flags.max_bytes)));
+    return absl::InvalidArgumentError(absl::StrCat("--min-bytes ", FormatBytes(flags.min_bytes),
+                                                   " is above --max-bytes ", FormatBytes(flags.max_bytes)));
   }
   v1::CollectiveBench bench;
   const auto selected = [](const std::vector<std::string>& names, const std::string& name) {
@@ -195,7 +197,7 @@ void SayLeftOut(const v1::CollectiveBench& bench, const std::vector<v1::Collecti
         if (row.collective() == collective && row.mode() == mode) ++measured, seconds = row.seconds();
       }
       if (measured == 0 || measured == bench.bytes_size()) continue;
-      Say(absl::StrFormat("%s, %s: sizes from %s on are left out: the one before took %.1f s",
+      Say(absl::StrFormat("%s, %s: sizes from %s on were skipped: the one before took %.1f s",
                           CollectiveName(static_cast<v1::Collective>(collective)),
                           CollectiveModeName(static_cast<v1::CollectiveMode>(mode)), FormatBytes(bench.bytes(measured)),
                           seconds));
@@ -205,8 +207,8 @@ void SayLeftOut(const v1::CollectiveBench& bench, const std::vector<v1::Collecti
     return row.mode() == v1::COLLECTIVE_MODE_HIERARCHICAL;
   };
   if (AsksForLevels(bench) && std::none_of(rows.begin(), rows.end(), is_hierarchical)) {
-    Say("hierarchical is left out: it needs as many ranks, two or more, on each of several nodes, "
-        "by ddp or with all of them as shards");
+    Say("hierarchical was skipped: it needs several nodes with the same number of ranks, at least two, "
+        "and ddp or one shard a rank");
   }
 }
 
@@ -268,6 +270,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
   const absl::StatusOr<Reading> reading = LoadJobFiles(flags.files, flags.sets, {});
   if (!reading.ok()) return reading.status();
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (!reading->problems.empty()) return CheckJob(*reading, client);
   if (!client.ok()) return client.status();
   if (flags.communication) {
     const std::vector<uint32_t> ranks =
@@ -347,13 +350,13 @@ void AddCommunication(CLI::App* command, BenchFlags& flags, const std::vector<CL
       ->type_name("NAME,...")
       ->default_str("all")
       ->needs(communication);
-  size("--min_bytes", flags.min_bytes, "the smallest size")->default_str("1KiB");
-  size("--max_bytes", flags.max_bytes, "the largest size; left out once a call takes over 10 s")->default_str("16MiB");
-  command->add_option("--step_factor", flags.step_factor, "from one size to the next")
+  size("--min-bytes", flags.min_bytes, "the smallest size")->default_str("1KiB");
+  size("--max-bytes", flags.max_bytes, "the largest size; skipped once a call takes over 10 s")->default_str("16MiB");
+  command->add_option("--step-factor", flags.step_factor, "from one size to the next")
       ->check(CLI::Range(2, 1024))
       ->capture_default_str()
       ->needs(communication);
-  size("--bucket_bytes", flags.bucket_bytes, "the size of a bucket")->default_str("the job's");
+  size("--bucket-bytes", flags.bucket_bytes, "the size of a bucket")->default_str("the job's");
   command->add_option("--plot", flags.plot, "also write a picture of bus bandwidth over size (SVG)")
       ->type_name("FILE")
       ->needs(communication);
@@ -364,11 +367,11 @@ void AddCommunication(CLI::App* command, BenchFlags& flags, const std::vector<CL
 void RegisterBench(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<BenchFlags>();
   CLI::App* command =
-      AddCommand(app, "bench", kGroupRun, "Compare a job on several numbers of ranks, or measure its collectives",
+      AddCommand(app, "bench", kGroupRun, "Measure a job on several numbers of ranks, or its collectives",
                  "muster bench job.yaml --ranks 1,2 --steps 10\n"
                  "muster bench job.yaml --ranks 2 --strategies ddp,fsdp --steps 10\n"
                  "muster bench job.yaml --ranks 1,8,64,256 --strategies fsdp --weak --hardware h100\n"
-                 "muster bench job.yaml --communication --ranks 2 --collectives all_reduce --max_bytes 64KiB");
+                 "muster bench job.yaml --communication --ranks 2 --collectives all_reduce --max-bytes 64KiB");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();
   command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
@@ -389,12 +392,13 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
                            ->check(CLI::Range(1, 1000000))
                            ->capture_default_str();
   CLI::Option* warm_up =
-      command->add_option("--warm_up", flags->warm_up, "steps to run before measuring")->capture_default_str();
+      command->add_option("--warm-up", flags->warm_up, "steps to run before measuring")->capture_default_str();
   CLI::Option* weak =
       command->add_flag("--weak", flags->weak, "weak scaling: batch.sequences is the batch of each rank");
   CLI::Option* hardware = command
                               ->add_option("--hardware", flags->hardware,
-                                           "predict for this hardware, and run nothing: h100, h200, a100, rtx4090, cpu")
+                                           "predict for this hardware without running: h100, h200, a100, rtx4090, cpu")
+                              ->type_name("NAME")
                               ->excludes(steps)
                               ->excludes(warm_up);
   AddCommunication(command, *flags, {strategies, steps, warm_up, weak, hardware});

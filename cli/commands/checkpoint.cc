@@ -32,7 +32,7 @@ void RegisterNow(CLI::App& app, Invocation& invocation) {
     if (flags->format == Format::kName) {
       Print(published.directory() + "\n");
     } else if (flags->format == Format::kTable) {
-      Say(absl::StrCat(*job, ": the checkpoint of step ", published.step(), " is published (", published.directory(),
+      Say(absl::StrCat(*job, ": published the checkpoint of step ", published.step(), " (", published.directory(),
                        ")"));
     } else {
       PrintMessage(published, flags->format);
@@ -47,7 +47,7 @@ void RegisterImport(CLI::App& app, Invocation& invocation) {
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* command =
-      AddCommand(app, "import", "Commands", "Turn a Hugging Face folder into a checkpoint to start from (model.from)",
+      AddCommand(app, "import", "Commands", "Convert a Hugging Face folder to a checkpoint to start from",
                  "muster checkpoint import gpt2-hf runs/gpt2-start");
   command->add_option("DIR", flags->from, "folder with config.json and weights in safetensors")->required();
   command->add_option("OUT", flags->out, "folder of checkpoints to create")->required();

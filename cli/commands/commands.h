@@ -23,6 +23,7 @@ void RegisterDescribe(CLI::App& app, Invocation& invocation);
 void RegisterDoctor(CLI::App& app, Invocation& invocation);
 void RegisterDrain(CLI::App& app, Invocation& invocation);
 void RegisterEvents(CLI::App& app, Invocation& invocation);
+void RegisterHelp(CLI::App& app, Invocation& invocation);
 void RegisterInit(CLI::App& app, Invocation& invocation);
 void RegisterLocal(CLI::App& app, Invocation& invocation);
 void RegisterLogs(CLI::App& app, Invocation& invocation);

@@ -34,7 +34,7 @@ std::string NextSteps(const std::string& state_dir, const std::string& host, con
       "  muster coordinator token create --role submitter --user ann -o ann.token\n",
       "on each machine with GPUs, with ", "join.token (good for an hour, for any number of them):\n",
       "  muster-worker --coordinator ", host, ":7070 --join_token join.token --state_dir STATE --run_dir RUN\n",
-      "where ann works, with ann.token:\n", "  muster --address ", host, ":7070 --token_file ann.token ps");
+      "where ann works, with ann.token:\n", "  muster --address ", host, ":7070 --token-file ann.token ps");
 }
 
 void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
@@ -47,7 +47,7 @@ void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
       AddCommand(app, "init", "Commands", "Create the TLS authority and certificate, or renew the certificate",
                  "muster coordinator init --host gpu-head --host 10.0.0.5");
   command
-      ->add_option("--state_dir,--state", flags->state_dir,
+      ->add_option("--state-dir,--state", flags->state_dir,
                    "the coordinator's state folder (default: muster/coordinator in the user's state folder)")
       ->type_name("FOLDER");
   command->add_option("--host", flags->hosts, "name or address that others use; may be repeated")->type_name("HOST");

@@ -39,7 +39,7 @@ absl::StatusOr<absl::Duration> ParseLife(const std::string& text) {
   if (!absl::EndsWith(text, "d")) return ParseTimeout(text);
   const absl::StatusOr<absl::Duration> number = ParseTimeout(text.substr(0, text.size() - 1));
   if (!number.ok())
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no duration: write 30m, 8h, 90d"));
+    return absl::InvalidArgumentError(absl::StrCat("invalid duration \"", text, "\": use 30m, 8h or 90d"));
   return *number / absl::Seconds(1) * kDay;
 }
 
@@ -47,7 +47,7 @@ std::string Ends(const v1::TokenInfo& info, absl::Time now) {
   if (info.revoked()) return "revoked";
   if (!info.has_expires()) return "never";
   const absl::Duration left = FromProto(info.expires()) - now;
-  return left <= absl::ZeroDuration() ? "expired" : absl::StrCat("in ", Age(left));
+  return left <= absl::ZeroDuration() ? "expired" : absl::StrCat("in ", Span(left));
 }
 
 void RegisterCreate(CLI::App& app, Invocation& invocation) {
@@ -62,11 +62,10 @@ void RegisterCreate(CLI::App& app, Invocation& invocation) {
       ->required()
       ->type_name("ROLE")
       ->check(CLI::IsMember({"worker", "viewer", "submitter", "admin"}).description(""));
-  command->add_option("--user", flags->user, "the token's user, who owns the jobs submitted with it")
+  command->add_option("--user", flags->user, "user of the token, who owns the jobs submitted with it")
       ->type_name("NAME");
   command
-      ->add_option("--ttl", flags->ttl,
-                   "how long the token is valid: 30m, 8h, 90d (default: 1h for worker, else forever)")
+      ->add_option("--ttl", flags->ttl, "validity of the token: 30m, 8h, 90d (default: 1h for worker, else unlimited)")
       ->type_name("TIME");
   command
       ->add_option("-o,--output", flags->file, "write the token to this new file (mode 600) instead of standard output")
@@ -92,10 +91,10 @@ void RegisterCreate(CLI::App& app, Invocation& invocation) {
                !kept.ok()) {
       const auto revoked = (*client)->RevokeToken(reply->info().id());  // the user never saw this token
       return absl::Status(kept.code(), absl::StrCat(kept.message(), revoked.ok() ? ""
-                                                                                 : "; and the token that was made "
-                                                                                   "could not be revoked"));
+                                                                                 : "; the new token could "
+                                                                                   "not be revoked"));
     }
-    Say(absl::StrCat("token ", reply->info().id(), " (", flags->role, "), ends ", Ends(reply->info(), absl::Now()),
+    Say(absl::StrCat("token ", reply->info().id(), " (", flags->role, "), expires ", Ends(reply->info(), absl::Now()),
                      flags->file.empty() ? "" : absl::StrCat(", in ", flags->file)));
     return kOk;
   });
@@ -116,10 +115,10 @@ void RegisterList(CLI::App& app, Invocation& invocation) {
     } else if (*format == Format::kName) {
       for (const v1::TokenInfo& info : reply->tokens()) Print(info.id() + "\n");
     } else if (reply->tokens().empty()) {
-      Say("no tokens: make one with: muster coordinator token create --role worker");
+      Say("no tokens; create one with: muster coordinator token create --role worker");
     } else {
       const absl::Time now = absl::Now();
-      Table table({{"TOKEN"}, {"ROLE"}, {"USER"}, {"ENDS"}, {"AGE", true}, {"MADE BY"}});
+      Table table({{"TOKEN"}, {"ROLE"}, {"USER"}, {"EXPIRES"}, {"AGE", true}, {"CREATED BY"}});
       for (const v1::TokenInfo& info : reply->tokens()) {
         table.Add({info.id(), NameOf(info.role()), info.user(), Ends(info, now), Age(now - FromProto(info.created())),
                    info.created_by()});

@@ -16,6 +16,7 @@
 #include "cli/commands/data_images.h"
 #include "cli/commands/data_tensors.h"
 #include "cli/commands/tokenizer_option.h"
+#include "cli/interrupt.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
 #include "common/bytes.h"
@@ -69,15 +70,20 @@ absl::StatusOr<ExitCode> Prepare(const Invocation& invocation, PrepareFlags& fla
   options.tokenizer = tokenizer->get();
   const bool live = invocation.Err().terminal;
   if (live) options.progress = LiveProgress();
+  const InterruptScope interrupts;
+  options.interrupted = Interrupted;
   const absl::StatusOr<data::Prepared> prepared = data::Prepare(options);
   if (live) std::fputs("\r\x1b[K", stderr);
+  if (absl::IsAlreadyExists(prepared.status())) {
+    return absl::AlreadyExistsError(absl::StrCat(prepared.status().message(), "; name another file, or use --force"));
+  }
   if (!prepared.ok()) return prepared.status();
   Say(absl::StrCat(options.out, ": ", Grouped(prepared->tokens), " tokens"));
   if (!options.validation_out.empty()) {
     Say(absl::StrCat(options.validation_out, ": ", Grouped(prepared->validation_tokens), " tokens"));
   }
   if (prepared->bytes_left_out > 0) {
-    Say(absl::StrCat("left out ", Grouped(prepared->bytes_left_out), " bytes that the tokenizer has no token for"));
+    Say(absl::StrCat("skipped ", Grouped(prepared->bytes_left_out), " bytes that the tokenizer has no token for"));
   }
   if (options.tokenizer != nullptr) {
     Say(absl::StrCat("model.vocabulary must be at least ", options.tokenizer->vocabulary()));
@@ -87,25 +93,27 @@ absl::StatusOr<ExitCode> Prepare(const Invocation& invocation, PrepareFlags& fla
 
 void RegisterPrepare(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<PrepareFlags>();
-  CLI::App* command = AddCommand(app, "prepare", "Commands", "Make token files from text",
+  CLI::App* command = AddCommand(app, "prepare", "Commands", "Create token files from text",
                                  "muster data prepare text.txt train.bin --validation val.bin\n"
-                                 "muster data prepare a.txt b.txt train.bin --tokenizer gpt2 --end_of_text");
+                                 "muster data prepare a.txt b.txt train.bin --tokenizer gpt2 --end-of-text");
   command->add_option("FILES", flags->files, "text files (- for standard input), and last the token file to write")
       ->required()
       ->expected(2, -1);
   AddTokenizer(command, flags->tokenizer, "each byte is a token");
-  command->add_flag("--end_of_text", flags->options.end_of_text, "put the tokenizer's end of text after each text");
-  command->add_option("--format", flags->format, "nanogpt (no header), or llmc")
+  command->add_flag("--end-of-text", flags->options.end_of_text,
+                    "append the tokenizer's end-of-text token to each text");
+  command->add_option("--format", flags->format, "format of the token file; nanogpt has no header")
       ->check(CLI::IsMember({"nanogpt", "llmc"}))
       ->capture_default_str();
   auto* validation =
-      command->add_option("--validation", flags->options.validation_out, "token file for the end of the text");
+      command->add_option("--validation", flags->options.validation_out, "token file for the end of the text")
+          ->type_name("FILE");
   command
       ->add_option("--fraction,--validation-fraction", flags->options.validation_fraction,
-                   "of the tokens that go to --validation")
+                   "share of the tokens that goes to --validation")
       ->capture_default_str()
       ->needs(validation);
-  command->add_flag("--force", flags->options.force, "replace files that exist");
+  command->add_flag("--force", flags->options.force, "overwrite existing files");
   OnRun(command, invocation, [&invocation, flags] { return Prepare(invocation, *flags); });
 }
 
@@ -182,9 +190,8 @@ absl::StatusOr<ExitCode> Inspect(const InspectFlags& flags) {
 
 void RegisterInspect(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<InspectFlags>();
-  CLI::App* command =
-      AddCommand(app, "inspect", "Commands", "Say what is in token files, image files or safetensors files",
-                 "muster data inspect train.bin -o json\nmuster data inspect 'shards/train_*.bin'");
+  CLI::App* command = AddCommand(app, "inspect", "Commands", "Describe token files, image files or safetensors files",
+                                 "muster data inspect train.bin -o json\nmuster data inspect 'shards/train_*.bin'");
   command->add_option("FILE", flags->files, "token, image or safetensors file, or a quoted pattern of its shards")
       ->required();
   AddTokenizer(command, flags->tokenizer, "each byte is a token");
@@ -195,7 +202,7 @@ void RegisterInspect(CLI::App& app, Invocation& invocation) {
 }  // namespace
 
 void RegisterData(CLI::App& app, Invocation& invocation) {
-  CLI::App* group = AddCommand(app, "data", kGroupData, "Make and look at token and image files",
+  CLI::App* group = AddCommand(app, "data", kGroupData, "Create and inspect token and image files",
                                "muster data prepare text.txt train.bin\nmuster data inspect train.bin");
   group->require_subcommand(1);
   RegisterPrepare(*group, invocation);

@@ -45,9 +45,9 @@ absl::StatusOr<ExitCode> PrepareImages(const Invocation& invocation, ImageFlags&
   data::PrepareImagesOptions& options = flags.options;
   const bool idx = !options.idx_images.empty();
   if (flags.files.size() != (idx ? 1 : 2)) {
-    return absl::InvalidArgumentError(idx ? "with --idx_images give one more file: the image file to write"
+    return absl::InvalidArgumentError(idx ? "with --idx-images give one more file: the image file to write"
                                           : "give a folder of class folders and the image file to write; MNIST's idx "
-                                            "files go to --idx_images and --idx_labels");
+                                            "files go to --idx-images and --idx-labels");
   }
   options.folder = idx ? "" : flags.files.front();
   options.out = flags.files.back();
@@ -63,11 +63,11 @@ absl::StatusOr<ExitCode> PrepareImages(const Invocation& invocation, ImageFlags&
     Say(absl::StrCat(options.validation_out, ": ", Grouped(prepared->validation_images), " images"));
   }
   if (prepared->broken > 0) {
-    Say(absl::StrCat("left out ", Grouped(prepared->broken),
+    Say(absl::StrCat("skipped ", Grouped(prepared->broken),
                      " broken images; the first: ", OneLine(prepared->first_broken)));
   }
   if (prepared->ignored > 0) {
-    Say(absl::StrCat("ignored ", Grouped(prepared->ignored), " files that are no images by their names"));
+    Say(absl::StrCat("ignored ", Grouped(prepared->ignored), " files whose names are not those of images"));
   }
   return kOk;
 }
@@ -132,38 +132,40 @@ void RegisterDataImages(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<ImageFlags>();
   data::PrepareImagesOptions& options = flags->options;
   CLI::App* command = AddCommand(
-      app, "prepare-images", "Commands", "Make image files from folders of PNG and JPEG, or from MNIST's format",
+      app, "prepare-images", "Commands", "Create image files from folders of PNG and JPEG, or from idx (MNIST)",
       "muster data prepare-images pets train.bin --size 64 --validation val.bin\n"
-      "muster data prepare-images --idx_images train-images.gz --idx_labels train-labels.gz train.bin");
+      "muster data prepare-images --idx-images train-images.gz --idx-labels train-labels.gz train.bin");
   command
       ->add_option("FILES", flags->files,
                    "a folder with a folder of images for each class (torchvision's ImageFolder), and the image file to "
-                   "write; with --idx_images only the latter")
+                   "write; with --idx-images only the latter")
       ->required()
       ->expected(1, 2);
   command
       ->add_option("--size", options.size,
                    "side of the images: the short side is resized to it, then the middle is cut out")
       ->capture_default_str();
-  auto* images = command->add_option("--idx_images", options.idx_images, "idx file of gray images, plain or .gz")
+  auto* images = command->add_option("--idx-images", options.idx_images, "idx file of gray images, plain or .gz")
                      ->type_name("FILE");
-  auto* labels = command->add_option("--idx_labels", options.idx_labels, "idx file of their labels")->type_name("FILE");
+  auto* labels = command->add_option("--idx-labels", options.idx_labels, "idx file of their labels")->type_name("FILE");
   images->needs(labels);
   labels->needs(images);
   command
-      ->add_option("--classes_of", options.classes_of,
+      ->add_option("--classes-of", options.classes_of,
                    "number the classes as in this image file, e.g. test images as the training images")
       ->type_name("FILE");
   auto* validation =
-      command->add_option("--validation", options.validation_out, "image file for a random part of the images");
+      command->add_option("--validation", options.validation_out, "image file for a random part of the images")
+          ->type_name("FILE");
   command
-      ->add_option("--fraction,--validation_fraction,--validation-fraction", options.validation_fraction,
-                   "of the images that go to --validation")
+      ->add_option("--fraction,--validation-fraction", options.validation_fraction,
+                   "share of the images that goes to --validation")
       ->capture_default_str()
       ->needs(validation);
-  command->add_option("--seed", options.seed, "of the order of the images, and of the split")->capture_default_str();
-  command->add_flag("--skip_broken", options.skip_broken, "leave out images that cannot be decoded, and count them");
-  command->add_flag("--force", options.force, "replace files that exist");
+  command->add_option("--seed", options.seed, "seed of the order of the images and of the split")
+      ->capture_default_str();
+  command->add_flag("--skip-broken", options.skip_broken, "skip images that cannot be decoded, and count them");
+  command->add_flag("--force", options.force, "overwrite existing files");
   OnRun(command, invocation, [&invocation, flags] { return PrepareImages(invocation, *flags); });
 }
 

@@ -1,31 +1,56 @@
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/verb.h"
 #include "cli/output/format.h"
 
 namespace muster::cli {
+namespace {
+
+// Only interactive users are asked for confirmation; the prompt shows which job a prefix or @last resolves to.
+bool Agrees(const std::string& what) {
+  std::cerr << "delete " << what << " with its events, metrics and logs? [y/N] " << std::flush;
+  std::string answer;
+  std::getline(std::cin, answer);
+  return answer == "y" || answer == "Y" || answer == "yes";
+}
+
+absl::Status Delete(Client& client, const std::string& name, bool ask, Format format) {
+  // The coordinator accepts deleting an unknown job, for retries; here a mistyped name must be an error.
+  const absl::StatusOr<v1::GetJobReply> got = client.GetJob(name);
+  // It may name a run; if it matches several other jobs, Delete says so.
+  const bool several = absl::IsFailedPrecondition(got.status());
+  if (!got.ok() && !several) return got.status();
+  const std::string what = several ? absl::StrCat(OneLine(name), " (all its replicas)")
+                                   : absl::StrCat(OneLine(got->job().id()), " (", StateName(got->job().state()), ")");
+  if (ask && !Agrees(what)) return absl::AbortedError("not deleted");
+  const absl::StatusOr<v1::DeleteReply> reply = client.Delete(several ? name : got->job().id());
+  if (!reply.ok()) return reply.status();
+  if (several) {
+    Say(absl::StrCat(OneLine(name), " deleted, all replicas"));
+  } else if (format == Format::kTable) {
+    Say(absl::StrCat(OneLine(got->job().id()), " deleted"));
+  } else {
+    PrintJob(got->job(), format);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 void RegisterDelete(CLI::App& app, Invocation& invocation) {
-  const Verb verb = {"delete", "Forget ended jobs, their events, metrics and logs; checkpoints stay",
+  const auto yes = std::make_shared<bool>(false);
+  const Verb verb = {"delete", "Delete ended jobs with their events, metrics and logs; checkpoints stay",
                      "muster delete gpt2-tiny-x7f2"};
-  AddJobVerb(app, invocation, verb, [](Client& client, const std::string& name, Format format) -> absl::Status {
-    // The coordinator accepts deleting an unknown job, for retries; here a mistyped name must be an error.
-    const absl::StatusOr<v1::GetJobReply> got = client.GetJob(name);
-    if (absl::IsFailedPrecondition(got.status())) {  // it may name a run; if it fits several other jobs, Delete says so
-      const absl::StatusOr<v1::DeleteReply> all = client.Delete(name);
-      if (all.ok()) Say(absl::StrCat(OneLine(name), " deleted, all replicas"));
-      return all.status();
-    }
-    if (!got.ok()) return got.status();
-    const absl::StatusOr<v1::DeleteReply> reply = client.Delete(got->job().id());
-    if (!reply.ok()) return reply.status();
-    if (format == Format::kTable) {
-      Say(absl::StrCat(OneLine(got->job().id()), " deleted"));
-    } else {
-      PrintJob(got->job(), format);
-    }
-    return absl::OkStatus();
+  CLI::App* command = AddJobVerb(app, invocation, verb, [yes](Client& client, const std::string& name, Format format) {
+    return Delete(client, name, !*yes && isatty(STDIN_FILENO) != 0, format);
   });
+  command->add_flag("-y,--yes", *yes, "do not ask for confirmation");
 }
 
 }  // namespace muster::cli

@@ -16,8 +16,9 @@ void RegisterDescribe(CLI::App& app, Invocation& invocation) {
   };
   constexpr uint32_t kShownEvents = 10;
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "describe", kGroupLook, "Show everything that is known about a job",
-                                 "muster describe @last\nmuster describe gpt2-tiny-x7f2 -o json");
+  CLI::App* command =
+      AddCommand(app, "describe", kGroupLook, "Show the state, generations, checkpoints and spec of a job",
+                 "muster describe @last\nmuster describe gpt2-tiny-x7f2 -o json");
   AddJob(command, flags->job);
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

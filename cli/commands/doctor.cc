@@ -23,7 +23,7 @@ std::vector<Finding> Examine(Invocation& invocation, const DoctorFlags& flags) {
   };
   add(CheckLimits());
   add({CheckClock(), CheckRankUsers(), CheckDisk(StateFolder(invocation.environment), "the state folder")});
-  for (const std::string& folder : flags.folders) add({CheckDisk(folder, "the folder")});
+  for (const std::string& folder : flags.folders) add({CheckFolder(folder)});
   add({CheckRuntime(RuntimeFolder(invocation.environment))});
   add(CheckPrograms(flags.bin_dir.empty() ? invocation.BinaryFolder() : flags.bin_dir));
   add(CheckGpus());
@@ -51,7 +51,7 @@ void PrintText(const std::vector<Finding>& findings, const Screen& screen) {
                        std::string(16 - std::min<size_t>(finding.check.size(), 15), ' '), Lines(finding.text), "\n"));
     if (!finding.remedy.empty()) Print(absl::StrCat(std::string(25, ' '), "-> ", Lines(finding.remedy), "\n"));
   }
-  Say(problems == 0 ? "nothing is wrong here" : absl::StrCat(problems, problems == 1 ? " problem" : " problems"));
+  Say(problems == 0 ? "no problems found" : absl::StrCat(problems, problems == 1 ? " problem" : " problems"));
 }
 
 void PrintList(const std::vector<Finding>& findings, Format format) {
@@ -70,14 +70,14 @@ void PrintList(const std::vector<Finding>& findings, Format format) {
 void RegisterDoctor(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<DoctorFlags>();
   CLI::App* command =
-      AddCommand(app, "doctor", kGroupService, "Check this machine for problems and say how to fix them",
+      AddCommand(app, "doctor", kGroupService, "Check this machine for problems, with a remedy for each",
                  "muster doctor\nmuster doctor --folder /data/checkpoints -o json");
   command
       ->add_option("--folder", flags->folders,
                    "also check the disk of this folder, e.g. of the checkpoints; may be repeated")
       ->type_name("FOLDER")
       ->allow_extra_args(false);
-  command->add_option("--bin_dir", flags->bin_dir, "folder of Muster's other programs")->type_name("FOLDER");
+  command->add_option("--bin-dir", flags->bin_dir, "folder of Muster's other programs")->type_name("FOLDER");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   command->footer(command->get_footer() + "\n\nExit code: 0 no problems, 1 problems found.");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

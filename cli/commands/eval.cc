@@ -1,3 +1,5 @@
+#include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "cli/commands/commands.h"
@@ -16,12 +18,14 @@ struct EvalFlags {
 
 void RegisterEval(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<EvalFlags>();
-  CLI::App* command = AddCommand(app, "eval", kGroupData, "Compute loss and metrics of a trained model on a data file",
+  CLI::App* command = AddCommand(app, "eval", kGroupData, "Evaluate a trained model on a data file: loss and metrics",
                                  "muster eval runs/gpt2-tiny val.bin\nmuster eval @last val.bin -o json");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
   command->add_option("DATA", flags->data, "token, image or safetensors file, or a quoted pattern of its shards")
       ->required();
-  command->add_option("--sequences", flags->sequences, "only the first N samples")->type_name("N");
+  command->add_option("--sequences", flags->sequences, "only the first N samples")
+      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()))
+      ->type_name("N");
   AddLibrary(command, flags->library);
   AddFormat(command, flags->format, {"table", "json"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

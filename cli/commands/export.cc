@@ -11,15 +11,23 @@ struct ExportFlags {
   bool adapter = false;
 };
 
+// The trainer reads the size; a wrong one is refused here, as every wrong flag is.
+std::string CheckSize(std::string& text) {
+  std::string copy = text;
+  return CLI::AsSizeValue(/*kb_is_1000=*/true)(copy);
+}
+
 void Add(CLI::App& app, Invocation& invocation, const std::string& group, const std::string& example) {
   const auto flags = std::make_shared<ExportFlags>();
-  CLI::App* command = AddCommand(app, "export", group,
-                                 "Write a checkpoint in Hugging Face's format, for transformers to load", example);
+  CLI::App* command =
+      AddCommand(app, "export", group, "Export a checkpoint in the Hugging Face format, for transformers", example);
   command->add_option("FROM", flags->from, "job, or folder of checkpoints")->required();
   command->add_option("OUT", flags->out, "folder to create")->required();
   command->add_option("--tokenizer-from", flags->tokenizer, "folder whose tokenizer files are copied")
-      ->type_name("DIR");
-  command->add_option("--max-shard-size", flags->max_shard, "largest file of weights; default 5GB")->type_name("SIZE");
+      ->type_name("FOLDER");
+  command->add_option("--max-shard-size", flags->max_shard, "largest file of weights (default 5GB)")
+      ->check(CLI::Validator(CheckSize, ""))
+      ->type_name("SIZE");
   command->add_flag("--adapter", flags->adapter, "only the adapters of a job with lora, as PEFT reads them");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);

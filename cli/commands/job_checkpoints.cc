@@ -22,14 +22,15 @@ absl::StatusOr<JobCheckpoints> FindJobCheckpoints(const Invocation& invocation, 
   const v1::Job& found = reply->job();
   JobCheckpoints checkpoints{.job = found.id(), .path = found.spec().train().checkpoint().path(), .published = {}};
   if (checkpoints.path.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(found.id(), " writes no checkpoints: it has no checkpoint.path"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(found.id(), " writes no checkpoints: its spec has no checkpoint.path"));
   }
   checkpoints.published.assign(found.checkpoints().begin(), found.checkpoints().end());
   std::error_code error;
   if (!checkpoints.published.empty() && !std::filesystem::is_directory(checkpoints.path, error)) {
     if (error == std::errc::permission_denied) return FileError(EACCES, checkpoints.path);
     return absl::NotFoundError(absl::StrCat("this machine cannot reach ", checkpoints.path, ", the checkpoint.path of ",
-                                            found.id(), ": run this where it is mounted"));
+                                            found.id(), ": run the command where it is mounted"));
   }
   return checkpoints;
 }

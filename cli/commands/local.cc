@@ -41,7 +41,7 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* command =
-      AddCommand(app, "up", "Commands", "Start the daemons that do not run yet, and wait until they are ready",
+      AddCommand(app, "up", "Commands", "Start the daemons that are not running, and wait until they are ready",
                  "muster local up\nmuster local down && muster local up --nodes 3 --slots 2");
   command->add_option("--nodes", flags->options.nodes, "worker daemons, each a node of its own (default: 1)")
       ->type_name("N")
@@ -49,10 +49,12 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
   command->add_option("--slots", flags->options.slots, "slots of each node (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024).description(""));
-  command->add_option("--plugin_roots", flags->plugin_roots, "folders of libraries that jobs may run as your user")
+  command
+      ->add_option("--plugin-roots", flags->plugin_roots,
+                   "folders of custom model libraries that jobs may load (they run as your user)")
       ->type_name("FOLDER,...")
       ->delimiter(',');
-  command->add_option("--bin_dir", flags->bin_dir, "folder of muster-coordinator and muster-worker")
+  command->add_option("--bin-dir", flags->bin_dir, "folder of muster-coordinator and muster-worker")
       ->type_name("FOLDER");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<absl::Duration> timeout = TimeoutOr(invocation, flags->options.timeout);
@@ -67,8 +69,8 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
     Say(absl::StrCat("ready at ", folders.Address()));
     const absl::StatusOr<Connection> connection = ResolveConnection(invocation.flags, invocation.environment);
     if (connection.ok() && connection->address != folders.Address()) {
-      Say(absl::StrCat("note: other commands go to ", connection->address,
-                       ", as a flag, MUSTER_ADDRESS or the context file says"));
+      Say(absl::StrCat("note: other commands use ", connection->address,
+                       ", which a flag, MUSTER_ADDRESS or context.yaml sets"));
     }
     return kOk;
   });
@@ -77,8 +79,8 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
 void RegisterDown(CLI::App& app, Invocation& invocation) {
   const auto force = std::make_shared<bool>(false);
   CLI::App* command =
-      AddCommand(app, "down", "Commands", "Drain and stop what `local up` started", "muster local down");
-  command->add_flag("--force", *force, "kill daemons that do not stop in time (--timeout, default 2m)");
+      AddCommand(app, "down", "Commands", "Drain and stop the daemons that `local up` started", "muster local down");
+  command->add_flag("--force", *force, "kill daemons that do not stop within --timeout (default 2m)");
   OnRun(command, invocation, [&invocation, force]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<absl::Duration> timeout = TimeoutOr(invocation, absl::Minutes(2));
     if (!timeout.ok()) return timeout.status();
@@ -90,7 +92,8 @@ void RegisterDown(CLI::App& app, Invocation& invocation) {
 
 void RegisterStatus(CLI::App& app, Invocation& invocation) {
   const auto format = std::make_shared<Format>(Format::kTable);
-  CLI::App* command = AddCommand(app, "status", "Commands", "Show what runs on this machine", "muster local status");
+  CLI::App* command = AddCommand(app, "status", "Commands",
+                                 "Show the daemons on this machine; exit code 1 if one is dead", "muster local status");
   AddFormat(command, *format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, format]() -> absl::StatusOr<ExitCode> {
     const LocalFolders folders = FoldersOf(invocation, "");
@@ -107,18 +110,23 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
       return kOk;
     }
     if (daemons.empty()) {
-      Say("nothing runs; start with: muster local up");
+      Say("nothing is running; start with: muster local up");
       return kOk;
     }
+    std::vector<std::string> dead;
     Table table({{"DAEMON"}, {"STATE"}, {"PID", true}, {"AGE", true}, {"LOG"}});
     for (const LocalDaemon& daemon : daemons) {
       const bool runs = daemon.process.has_value();
+      if (!runs) dead.push_back(daemon.name);
       table.Add({daemon.name, Cell(runs ? "running" : "dead", runs ? Colour::kGreen : Colour::kRed),
                  runs ? absl::StrCat(daemon.process->pid) : "", runs ? Age(RunningFor(*daemon.process)) : "",
                  daemon.log});
     }
     Print(table.Render(invocation.Out()));
-    return kOk;
+    if (dead.empty()) return kOk;
+    Say(absl::StrCat(absl::StrJoin(dead, ", "), dead.size() == 1 ? " is dead" : " are dead",
+                     ": see the log, then start again with: muster local up"));
+    return kJobFailed;
   });
 }
 

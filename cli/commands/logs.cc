@@ -1,5 +1,7 @@
+#include <regex.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,6 +24,7 @@ struct LogsFlags {
   std::optional<uint32_t> rank;
   std::optional<uint32_t> tail;
   std::string since;
+  std::string grep;
   bool raw = false;
   Format format = Format::kTable;
 };
@@ -40,11 +43,39 @@ absl::StatusOr<absl::Time> ParseSince(const std::string& text) {
   return absl::Now() - *ago;
 }
 
+// An extended regular expression, as grep -E takes it.
+class LinePattern {
+ public:
+  // InvalidArgument.
+  static absl::StatusOr<std::unique_ptr<LinePattern>> Make(const std::string& text) {
+    auto pattern = std::unique_ptr<LinePattern>(new LinePattern);
+    const int error = regcomp(&pattern->compiled_, text.c_str(), REG_EXTENDED | REG_NOSUB);
+    pattern->valid_ = error == 0;
+    if (pattern->valid_) return pattern;
+    char why[128];
+    regerror(error, &pattern->compiled_, why, sizeof(why));
+    return absl::InvalidArgumentError(absl::StrCat("--grep ", text, ": ", why));
+  }
+  LinePattern(const LinePattern&) = delete;
+  LinePattern& operator=(const LinePattern&) = delete;
+  ~LinePattern() {
+    if (valid_) regfree(&compiled_);
+  }
+  bool Matches(const std::string& line) const { return regexec(&compiled_, line.c_str(), 0, nullptr, 0) == 0; }
+
+ private:
+  LinePattern() = default;
+  regex_t compiled_ = {};
+  bool valid_ = false;
+};
+
 // Joins chunks into lines: a chunk may end in the middle of a line.
 class LogPrinter {
  public:
   // `raw`: as the ranks wrote it, instead of with control characters escaped.
-  LogPrinter(bool name_ranks, bool raw, absl::Time since) : name_ranks_(name_ranks), raw_(raw), since_(since) {}
+  // `only`: null, or what the lines must match.
+  LogPrinter(bool name_ranks, bool raw, absl::Time since, const LinePattern* only)
+      : name_ranks_(name_ranks), raw_(raw), since_(since), only_(only) {}
 
   void Take(const v1::LogChunk& chunk) {
     if (chunk.has_time() && FromProto(chunk.time()) < since_) return;
@@ -57,60 +88,95 @@ class LogPrinter {
     rest += chunk.text();
     std::string out;
     for (size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1)) {
+      if (!Wanted(rest.substr(0, end))) continue;
       absl::StrAppend(&out, Prefix(chunk.rank()), Shown(rest.substr(0, end + 1)));
     }
+    printed_ |= !out.empty();
     Print(out);
   }
 
   // Flushes lines that have no newline at their end.
   void Flush() {
     for (auto& [rank, rest] : rest_) {
-      if (!rest.empty()) Print(absl::StrCat(Prefix(rank), Shown(rest), "\n"));
+      if (!rest.empty() && Wanted(rest)) {
+        Print(absl::StrCat(Prefix(rank), Shown(rest), "\n"));
+        printed_ = true;
+      }
       rest.clear();
     }
   }
+  bool printed() const { return printed_; }
 
  private:
   std::string Prefix(uint32_t rank) const { return name_ranks_ ? absl::StrCat("rank ", rank, ": ") : ""; }
 
+  bool Wanted(const std::string& line) const { return only_ == nullptr || only_->Matches(line); }
   std::string Shown(const std::string& line) const { return raw_ ? line : Lines(line); }
 
   const bool name_ranks_;
   const bool raw_;
   const absl::Time since_;
+  const LinePattern* const only_;
+  bool printed_ = false;
   uint64_t generation_ = 0;
   std::map<uint32_t, std::string> rest_;
 };
 
+// A job may have run on more ranks than its spec says now.
+uint32_t RanksEver(const v1::GetJobReply& reply) {
+  uint32_t most = std::max(1u, reply.job().spec().resources().ranks());
+  for (const v1::Generation& generation : reply.generations()) {
+    most = std::max(most, static_cast<uint32_t>(generation.ranks_size()));
+  }
+  return most;
+}
+
+std::string NothingPrinted(const v1::Job& job, const LogsFlags& flags) {
+  if (!flags.grep.empty() || !flags.since.empty() || flags.tail.has_value()) return "no lines match";
+  return absl::StrCat(job.id(), " (", StateName(job.state()), "): no output yet");
+}
+
 absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flags) {
   if (flags.raw && isatty(STDOUT_FILENO) != 0) {
     return absl::InvalidArgumentError(
-        "--raw: what a job wrote could steer this terminal; send it to a file or a pipe: muster logs --raw JOB | less "
-        "-R");
+        "--raw does not print to a terminal, because output with control characters could take it over: use a pipe or "
+        "a file (muster logs --raw JOB | less -R)");
   }
   const absl::StatusOr<absl::Time> since = ParseSince(flags.since);
   if (!since.ok()) return since.status();
+  std::unique_ptr<LinePattern> only;
+  if (!flags.grep.empty()) {
+    absl::StatusOr<std::unique_ptr<LinePattern>> pattern = LinePattern::Make(flags.grep);
+    if (!pattern.ok()) return pattern.status();
+    only = *std::move(pattern);
+  }
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   if (!client.ok()) return client.status();
   const absl::StatusOr<std::string> job = invocation.JobNamed(flags.job, **client);
   if (!job.ok()) return job.status();
   const absl::StatusOr<v1::GetJobReply> got = (*client)->GetJob(*job);
   if (!got.ok()) return got.status();
+  if (const uint32_t ranks = RanksEver(*got); flags.rank.has_value() && *flags.rank >= ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rank ", *flags.rank, ": ", got->job().id(),
+                     ranks == 1 ? " has only rank 0" : absl::StrCat(" has ranks 0 to ", ranks - 1)));
+  }
   v1::WatchRequest request;
   request.set_job(got->job().id());
   request.set_logs(true);
   request.set_follow(flags.follow);
   if (flags.rank) request.set_rank(*flags.rank);
   if (flags.tail) request.set_tail(*flags.tail);
-  LogPrinter printer(!flags.rank && got->job().spec().resources().ranks() > 1, flags.raw, *since);
+  LogPrinter printer(!flags.rank && got->job().spec().resources().ranks() > 1, flags.raw, *since, only.get());
   const auto take = [&](const v1::WatchItem& item) {
     if (flags.format == Format::kJson) {
-      if (item.has_log() && (!item.log().has_time() || FromProto(item.log().time()) >= *since))
-        PrintLine(ItemTree(item));
+      const bool wanted = item.has_log() && (!item.log().has_time() || FromProto(item.log().time()) >= *since) &&
+                          (only == nullptr || only->Matches(item.log().text()));
+      if (wanted) PrintLine(ItemTree(item));
     } else if (item.has_log()) {
       printer.Take(item.log());
     } else if (item.has_gap()) {
-      Say("(older lines are no longer kept)");
+      Say("(older lines were dropped)");
     }
     return true;
   };
@@ -118,11 +184,12 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
     const absl::Status read = ReadItems(**client, request, take);
     printer.Flush();
     if (!read.ok()) return read;
+    if (!printer.printed() && flags.format == Format::kTable) Say(NothingPrinted(got->job(), flags));
     return kOk;
   }
   const absl::StatusOr<ExitCode> code = FollowItems(
       **client, request, (*client)->connection().timeout, take, [] {},
-      absl::StrCat("detached; ", got->job().id(), " continues"));
+      absl::StrCat("detached; ", got->job().id(), " continues"), absl::StrCat(got->job().id(), " continues"));
   printer.Flush();
   return code;
 }
@@ -131,15 +198,17 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
 
 void RegisterLogs(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<LogsFlags>();
-  CLI::App* command = AddCommand(app, "logs", kGroupLook, "Print what a job's ranks wrote",
-                                 "muster logs -f @last\nmuster logs gpt2-tiny-x7f2 --rank 1 --tail 50");
+  CLI::App* command = AddCommand(app, "logs", kGroupLook, "Print the output of the ranks of a job",
+                                 "muster logs -f @last\nmuster logs gpt2-tiny-x7f2 --rank 1 --tail 50\n"
+                                 "muster logs @last --since 10m --grep 'error|nan'");
   AddJob(command, flags->job);
   command->add_flag("-f,--follow", flags->follow, "keep printing until the job ends");
   command->add_option("--rank", flags->rank, "only the lines of this rank")->type_name("N");
   command->add_option("--tail", flags->tail, "only the newest N lines")->type_name("N");
   command->add_option("--since", flags->since, "only lines since 10m or 2h ago, or since a time")->type_name("AGO");
-  command->add_flag("--raw", flags->raw,
-                    "as the ranks wrote it, with colors and other control characters; not on a terminal");
+  command->add_option("--grep", flags->grep, "only lines that match this regular expression (as grep -E)")
+      ->type_name("PATTERN");
+  command->add_flag("--raw", flags->raw, "keep colors and other control characters; not on a terminal");
   AddFormat(command, flags->format, {"table", "json"});
   OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
 }

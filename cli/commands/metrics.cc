@@ -100,7 +100,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& f
     };
     return FollowItems(
         **client, request, (*client)->connection().timeout, take, [] {},
-        absl::StrCat("detached; ", got->job().id(), " continues"));
+        absl::StrCat("detached; ", got->job().id(), " continues"), absl::StrCat(got->job().id(), " continues"));
   }
   std::vector<v1::MetricPoint> points;
   JobView view(invocation.Out());
@@ -134,12 +134,12 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& f
 
 void RegisterMetrics(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<MetricsFlags>();
-  CLI::App* command = AddCommand(app, "metrics", kGroupLook, "Show a job's loss, rates and times, step by step",
+  CLI::App* command = AddCommand(app, "metrics", kGroupLook, "Show the loss, throughput and step times of a job",
                                  "muster metrics @last --plot\nmuster metrics -f gpt2-tiny-x7f2 -o json");
   AddJob(command, flags->job);
   auto* follow = command->add_flag("-f,--follow", flags->follow, "keep printing until the job ends");
-  auto* plot = command->add_flag("--plot", flags->plot, "draw the loss")->excludes(follow);
-  command->add_option("--metric", flags->metric, "with --plot: draw this metric of validations, e.g. top1")
+  auto* plot = command->add_flag("--plot", flags->plot, "plot the loss")->excludes(follow);
+  command->add_option("--metric", flags->metric, "with --plot: plot this validation metric, e.g. top1")
       ->type_name("NAME")
       ->needs(plot);
   command->add_option("--tail", flags->tail, "only the newest N")->type_name("N");

@@ -29,7 +29,7 @@ void RegisterModelInspect(CLI::App& app, Invocation& invocation) {
 }  // namespace
 
 void RegisterModel(CLI::App& app, Invocation& invocation) {
-  CLI::App* group = AddCommand(app, "model", kGroupData, "Work with a model of your own, in C++",
+  CLI::App* group = AddCommand(app, "model", kGroupData, "Work with a custom model, in C++",
                                "muster model inspect ./libmine.so > mine.json");
   group->require_subcommand(1);
   RegisterModelInspect(*group, invocation);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "cli/check_job.h"
 #include "cli/commands/commands.h"
 #include "cli/job_file.h"
 #include "cli/output/describe.h"
@@ -23,8 +24,9 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     Format format = Format::kTable;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "plan", kGroupRun, "Show what a job would need, before anything runs",
-                                 "muster plan job.yaml --schedule");
+  CLI::App* command =
+      AddCommand(app, "plan", kGroupRun, "Show the memory, placement and schedule of a job, before it runs",
+                 "muster plan job.yaml --schedule");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();
   command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
@@ -36,16 +38,23 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   command->add_option("--timeline", flags->timeline, "also write a picture of the predicted step (SVG)")
       ->type_name("FILE");
   command->add_flag("--simulate", flags->parts.times, "also predict how long a step would take");
-  command->add_option("--hardware", flags->hardware,
-                      "hardware to predict times for: h100, h200, a100, rtx4090, cpu (default: that of the nodes)");
-  command->add_option("--memory", flags->memory_bytes, "memory of every slot, e.g. 80GiB (default: that of the nodes)")
-      ->transform(CLI::AsSizeValue(false))
+  command->add_flag("--timeouts", flags->parts.timeouts, "also list the time-outs of the job");
+  command
+      ->add_option("--hardware", flags->hardware,
+                   "hardware to predict times for: h100, h200, a100, rtx4090, cpu (default: that of the nodes)")
+      ->type_name("NAME");
+  command
+      ->add_option("--memory", flags->memory_bytes,
+                   "memory of every slot: 80GB, or 74.5GiB (default: that of the nodes)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->type_name("SIZE");
   AddFormat(command, flags->format, {"table", "json", "yaml", "svg"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<Reading> reading = LoadJobFiles(flags->files, flags->sets, {});
     if (!reading.ok()) return reading.status();
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+    // A plan needs no data, so that its files may come later.
+    if (!reading->problems.empty()) return CheckJob(*reading, client);
     if (!client.ok()) return client.status();
     flags->parts.schedule |= flags->parts.stage.has_value();
     v1::PlanRequest request;

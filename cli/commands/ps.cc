@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -6,7 +7,9 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/repeat.h"
 #include "cli/output/describe.h"
+#include "cli/output/format.h"
 #include "cli/output_format.h"
+#include "cli/spec/message_fields.h"
 #include "cli/spec/writer.h"
 
 namespace muster::cli {
@@ -14,9 +17,26 @@ namespace {
 
 struct PsFlags {
   bool all = false;
+  std::string user;
+  std::vector<std::string> states;
   bool watch = false;
   Format format = Format::kTable;
 };
+
+// The listed jobs that the flags select.
+absl::StatusOr<v1::ListJobsReply> List(Client& client, const PsFlags& flags) {
+  absl::StatusOr<v1::ListJobsReply> reply = client.ListJobs(flags.all || !flags.states.empty());
+  if (!reply.ok()) return reply;
+  google::protobuf::RepeatedPtrField<v1::JobSummary> selected;
+  for (v1::JobSummary& summary : *reply->mutable_jobs()) {
+    const std::string state = StateName(summary.job().state());
+    const bool of_state =
+        flags.states.empty() || std::find(flags.states.begin(), flags.states.end(), state) != flags.states.end();
+    if (of_state && (flags.user.empty() || summary.job().owner() == flags.user)) *selected.Add() = std::move(summary);
+  }
+  reply->mutable_jobs()->Swap(&selected);
+  return reply;
+}
 
 std::string Text(const v1::ListJobsReply& reply, const PsFlags& flags, const Screen& screen) {
   if (flags.format == Format::kName) {
@@ -28,12 +48,13 @@ std::string Text(const v1::ListJobsReply& reply, const PsFlags& flags, const Scr
 }
 
 absl::StatusOr<ExitCode> Once(Client& client, const PsFlags& flags, const Screen& screen) {
-  const absl::StatusOr<v1::ListJobsReply> reply = client.ListJobs(flags.all);
+  const absl::StatusOr<v1::ListJobsReply> reply = List(client, flags);
   if (!reply.ok()) return reply.status();
   if (flags.format == Format::kJson || flags.format == Format::kYaml) {
     PrintTree(MessageTree(*reply)["jobs"], flags.format);
   } else if (reply->jobs().empty() && flags.format != Format::kName) {
-    Say(flags.all ? "no jobs" : "no running or waiting jobs; for ended jobs: muster ps -a");
+    const bool selects = !flags.user.empty() || !flags.states.empty();
+    Say(selects ? "no such jobs" : flags.all ? "no jobs" : "no running or queued jobs; for ended jobs: muster ps -a");
   } else {
     Print(Text(*reply, flags, screen));
   }
@@ -43,7 +64,7 @@ absl::StatusOr<ExitCode> Once(Client& client, const PsFlags& flags, const Screen
 absl::StatusOr<ExitCode> Again(Client& client, const PsFlags& flags, const Screen& screen) {
   const bool json = flags.format == Format::kJson;
   const auto glance = [&]() -> absl::StatusOr<std::string> {
-    const absl::StatusOr<v1::ListJobsReply> reply = client.ListJobs(flags.all);
+    const absl::StatusOr<v1::ListJobsReply> reply = List(client, flags);
     if (!reply.ok()) return reply.status();
     return json ? LineOf(MessageTree(*reply)["jobs"]) : Text(*reply, flags, screen);
   };
@@ -54,8 +75,15 @@ absl::StatusOr<ExitCode> Again(Client& client, const PsFlags& flags, const Scree
 
 void RegisterPs(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<PsFlags>();
-  CLI::App* command = AddCommand(app, "ps", kGroupLook, "List jobs", "muster ps -a -o wide\nmuster ps --watch");
+  CLI::App* command =
+      AddCommand(app, "ps", kGroupLook, "List jobs",
+                 "muster ps -a -o wide\nmuster ps --user ann --state queued,running\nmuster ps --watch");
   command->add_flag("-a,--all", flags->all, "also show ended jobs");
+  command->add_option("--user", flags->user, "only the jobs of this user")->type_name("NAME");
+  command->add_option("--state", flags->states, "only jobs in these states: queued, running, failed, ...")
+      ->delimiter(',')
+      ->check(CLI::IsMember(EnumTexts(*v1::JobState_descriptor())).description(""))
+      ->type_name("STATE,...");
   command->add_flag("-w,--watch", flags->watch, "refresh every two seconds");
   AddFormat(command, flags->format, {"table", "wide", "json", "yaml", "name"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

@@ -1,3 +1,5 @@
+#include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "cli/commands/commands.h"
@@ -16,17 +18,23 @@ struct SampleFlags {
 
 void RegisterSample(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<SampleFlags>();
-  CLI::App* command = AddCommand(app, "sample", kGroupData, "Write text with a trained model",
+  CLI::App* command = AddCommand(app, "sample", kGroupData, "Generate text with a trained model",
                                  "muster sample @last --prompt \"In the beginning\" --tokens 200\n"
                                  "muster sample runs/gpt2-tiny --prompt And --temperature 0");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
-  command->add_option("--prompt", flags->prompt, "text to continue")->required();
-  command->add_option("--tokens", flags->tokens, "how many to write")->type_name("N");
-  command->add_option("--temperature", flags->temperature, "0: always take the likeliest token")->type_name("X");
-  command->add_option("--top_k", flags->top_k, "sample from the K likeliest tokens")->type_name("K");
-  command->add_option("--seed", flags->seed, "seed of the sampling")->type_name("N");
+  command->add_option("--prompt", flags->prompt, "text to continue")->type_name("TEXT")->required();
+  command->add_option("--tokens", flags->tokens, "tokens to write")->check(CLI::Range(1, 1 << 20))->type_name("N");
+  command->add_option("--temperature", flags->temperature, "0: always take the likeliest token")
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("X");
+  command->add_option("--top-k", flags->top_k, "sample from the K likeliest tokens")
+      ->check(CLI::Range(1, 1 << 30))
+      ->type_name("K");
+  command->add_option("--seed", flags->seed, "seed of the sampling")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
+      ->type_name("N");
   AddLibrary(command, flags->library);
-  AddTokenizer(command, flags->tokenizer, "FROM's; without one each byte is a token");
+  AddTokenizer(command, flags->tokenizer, "that of FROM; without one, each byte is a token");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);
     if (!folder.ok()) return folder.status();

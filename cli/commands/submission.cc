@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/check_job.h"
 #include "cli/follow_job.h"
 #include "cli/job_file.h"
 #include "cli/output/describe.h"
@@ -31,9 +32,9 @@ absl::StatusOr<ExitCode> DryRun(const Invocation& invocation, Client& client, co
 }  // namespace
 
 void AddSubmitFlags(CLI::App* command, SubmitOptions& options) {
-  auto* follow = command->add_flag("-f,--follow", options.follow, "follow the job (the default on a terminal)");
-  command->add_flag("-d,--detach", options.detach, "return once the job is accepted")->excludes(follow);
-  command->add_flag("--dry-run", options.dry_run, "check and plan, submit nothing");
+  command->add_flag("-f,--follow", options.follow, "follow the job (the default on a terminal)");
+  command->add_flag("-d,--detach", options.detach, "return once the job is accepted; overrides -f");
+  command->add_flag("--dry-run", options.dry_run, "check and plan the job without submitting it");
   AddFormat(command, options.format, {"table", "json", "yaml", "name"});
 }
 
@@ -47,6 +48,7 @@ std::string NewRequestId() {
 absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading& reading,
                                     const SubmitOptions& options) {
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  if (absl::Status status = CheckJob(reading, client); !status.ok()) return status;
   if (!client.ok()) return client.status();
   if (options.dry_run) return DryRun(invocation, **client, reading, options.format);
   v1::SubmitRequest request;
@@ -57,8 +59,8 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
   const std::string& id = reply->job().id();
   invocation.Remember(id, **client);
   const bool interactive = options.format == Format::kTable;
-  const bool follow = options.follow || (!options.detach && interactive && invocation.Out().terminal);
-  if (interactive) Say(DescribePlan(reply->plan(), {}, invocation.Err()));
+  const bool follow = !options.detach && (options.follow || (interactive && invocation.Out().terminal));
+  if (interactive) Say(PlanSummary(reply->plan(), invocation.Err()));
   const std::string& checkpoints = reply->job().spec().train().checkpoint().path();
   if (interactive && !checkpoints.empty()) Say(absl::StrCat("checkpoints: ", checkpoints));
   if (interactive || options.format == Format::kName) {
@@ -74,7 +76,7 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
     if (!sync.run().empty()) {
       Say(absl::StrCat("replicas: ", run, "-0 to ", run, "-", sync.replicas() - 1, ", a job each"));
     }
-    Say(absl::StrCat("submitted. Next: muster watch ", id, "   muster logs -f ", id, "   muster cancel ", run));
+    Say(absl::StrCat("next: muster watch ", id, "   muster logs -f ", id, "   muster cancel ", run));
   }
   if (!follow) return kOk;
   FollowOptions following;

@@ -14,16 +14,16 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
     SubmitOptions options;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "submit", kGroupRun, "Submit a job file and follow the job",
+  CLI::App* command = AddCommand(app, "submit", kGroupRun, "Submit a job file, and follow the job on a terminal",
                                  "muster submit job.yaml --set optimizer.lr=3e-4\n"
-                                 "muster submit job.yaml larger.yaml\n"
+                                 "muster submit base.yaml larger.yaml\n"
                                  "id=$(muster submit -d job.yaml)");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();
   command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
-  command->add_option("--name", flags->name, "name of the job");
+  command->add_option("--name", flags->name, "name of the job")->type_name("NAME");
   AddSubmitFlags(command, flags->options);
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     std::vector<Assignment> assignments;

@@ -58,9 +58,9 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const TopFlags& flags
 
 void RegisterTop(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<TopFlags>();
-  CLI::App* command = AddCommand(app, "top", kGroupLook, "Show what runs and how fast, live on a terminal",
+  CLI::App* command = AddCommand(app, "top", kGroupLook, "Show running jobs and nodes, live on a terminal",
                                  "muster top\nmuster top -o json");
-  command->add_flag("--once", flags->once, "one page, then end (the default when not on a terminal)");
+  command->add_flag("--once", flags->once, "print one page and exit (the default when not on a terminal)");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, flags] { return Run(invocation, *flags); });
 }

@@ -115,7 +115,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const TraceFlags& fla
 
 void RegisterTrace(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<TraceFlags>();
-  CLI::App* command = AddCommand(app, "trace", kGroupLook, "Record a running job's next steps: where their time goes",
+  CLI::App* command = AddCommand(app, "trace", kGroupLook, "Trace the next steps of a running job, op by op",
                                  "muster trace gpt2-tiny-x7f2 --steps 5 --save trace.json\n"
                                  "muster trace @last --by unit");
   AddJob(command, flags->job);

@@ -32,19 +32,19 @@ constexpr PathFlag kPathFlags[] = {
     {"--microbatch", "batch.microbatch", "N", "sequences a rank takes at once"},
     {"--optimizer", "optimizer.kind", "KIND", "adamw, sgd, lion, muon or adafactor"},
     {"--lr", "optimizer.lr", "X", "peak learning rate"},
-    {"--lr_schedule", "optimizer.lr_schedule.kind", "KIND", "constant, linear, cosine or step"},
-    {"--warmup_steps", "optimizer.lr_schedule.warmup_steps", "N", "steps from 0 to the peak rate"},
-    {"--min_lr", "optimizer.lr_schedule.min_lr", "X", "last learning rate of linear and cosine"},
-    {"--weight_decay", "optimizer.weight_decay", "X", "weight decay of tensors with two dimensions or more"},
-    {"--clip_norm", "optimizer.clip_norm", "X", "largest gradient norm; 0: no clipping"},
+    {"--lr-schedule", "optimizer.lr_schedule.kind", "KIND", "constant, linear, cosine or step"},
+    {"--warmup-steps", "optimizer.lr_schedule.warmup_steps", "N", "steps from 0 to the peak rate"},
+    {"--min-lr", "optimizer.lr_schedule.min_lr", "X", "last learning rate of linear and cosine"},
+    {"--weight-decay", "optimizer.weight_decay", "X", "weight decay of tensors with two dimensions or more"},
+    {"--clip-norm", "optimizer.clip_norm", "X", "largest gradient norm; 0: no clipping"},
     {"--momentum", "optimizer.momentum", "X", "of sgd and muon"},
-    {"--validate_every", "validation.every_steps", "N", "steps between validations"},
+    {"--validate-every", "validation.every_steps", "N", "steps between validations"},
     {"--checkpoint", "checkpoint.path", "FOLDER", "folder for checkpoints"},
-    {"--checkpoint_every", "checkpoint.every_steps", "N", "steps between checkpoints"},
-    {"--resume_from", "checkpoint.resume_from", "FOLDER", "another job's checkpoints; resumes from the newest"},
+    {"--checkpoint-every", "checkpoint.every_steps", "N", "steps between checkpoints"},
+    {"--resume-from", "checkpoint.resume_from", "FOLDER", "another job's checkpoints; resumes from the newest"},
     {"--seed", "seed", "N", "seed of initialization and data order"},
     {"--priority", "priority", "N", "higher runs first"},
-    {"--max_restarts", "max_restarts", "N", "restarts without progress before the job fails"},
+    {"--max-restarts", "max_restarts", "N", "restarts without progress before the job fails"},
     {"--name", "name", "NAME", "name of the job"},
 };
 
@@ -115,6 +115,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
     const absl::StatusOr<Reading> reading = LoadFlags(assignments, flags->sets);
     if (!reading.ok()) return reading.status();
     if (flags->print) {
+      if (!reading->problems.empty()) return ToStatus(reading->problems);
       Print(WriteSpec(reading->spec));
       return kOk;
     }

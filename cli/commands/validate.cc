@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "cli/check_job.h"
 #include "cli/commands/commands.h"
 #include "cli/job_file.h"
 #include "cli/output_format.h"
@@ -16,38 +17,38 @@ void RegisterValidate(CLI::App& app, Invocation& invocation) {
     bool resolved = false;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = AddCommand(app, "validate", kGroupRun, "Check job files, all errors at once",
+  CLI::App* command = AddCommand(app, "validate", kGroupRun, "Check job files and report all errors at once",
                                  "muster validate job.yaml\nmuster validate --offline jobs/*.yaml");
   command->add_option("FILE", flags->files, "job files; - for standard input")->required();
   command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
       ->type_name("PATH=VALUE")
       ->allow_extra_args(false);
-  command->add_flag("--offline", flags->offline, "check names and types only, without a coordinator");
+  command->add_flag("--offline", flags->offline, "check only names and types, without a coordinator");
   command->add_flag("--resolved", flags->resolved, "print the spec with every default filled in");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
-    std::unique_ptr<Client> client;
+    absl::StatusOr<std::unique_ptr<Client>> connected = absl::UnavailableError("--offline");
     if (!flags->offline) {
-      absl::StatusOr<std::unique_ptr<Client>> connected = invocation.Connect();
+      connected = invocation.Connect();
       if (!connected.ok()) return connected.status();
-      client = *std::move(connected);
     }
     ExitCode worst = kOk;
     for (const std::string& file : flags->files) {
       const absl::StatusOr<Reading> reading = LoadJobFiles({file}, flags->sets, {});
       absl::Status status = reading.status();
-      if (status.ok() && client) {
+      if (status.ok()) status = CheckJob(*reading, connected);
+      if (status.ok() && !flags->offline) {
         v1::PlanRequest request;
         *request.mutable_spec() = reading->spec;
-        const absl::StatusOr<v1::PlanReply> plan = client->Plan(request);
+        const absl::StatusOr<v1::PlanReply> plan = (*connected)->Plan(request);
         status = plan.ok() ? absl::OkStatus() : WithPlaces(plan.status(), reading->sources);
         if (plan.ok() && flags->resolved) Print(WriteSpec(plan->resolved()));
         if (absl::IsUnavailable(status)) {
-          Say(absl::StrCat(file, ": names and types are valid; values were not checked (--offline)"));
+          Say(absl::StrCat(file, ": names and types are valid; values were not checked"));
           return status;
         }
       }
       if (!status.ok()) {
-        Say(std::string(status.message()));
+        SayError(status);
         worst = ExitCodeOf(status);
       } else {
         Say(absl::StrCat(file, ": valid", flags->offline ? " names and types" : ""));

@@ -55,26 +55,26 @@ absl::StatusOr<std::string> NodeNamed(const std::string& text, const v1::ListNod
   if (fitting.size() == 1) return fitting.front();
   if (!fitting.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("\"", text, "\" is the beginning of ", fitting.size(), " nodes: ", absl::StrJoin(fitting, ", ")));
+        absl::StrCat("\"", text, "\" matches ", fitting.size(), " nodes: ", absl::StrJoin(fitting, ", ")));
   }
   const std::string nearest = Nearest(text, ids);
-  return absl::NotFoundError(absl::StrCat("there is no node \"", text, "\"",
-                                          nearest.empty() ? "" : absl::StrCat(", did you mean ", nearest, "?"),
-                                          "; muster nodes lists them"));
+  return absl::NotFoundError(
+      absl::StrCat("no node \"", text, "\"",
+                   nearest.empty() ? "; see: muster nodes" : absl::StrCat(", did you mean ", nearest, "?")));
 }
 
 }  // namespace
 
 CLI::App* AddJobVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply) {
   return AddVerb(
-      app, invocation, verb, "JOB", "ids, unique beginnings of them, or @last",
+      app, invocation, verb, "JOB", "ids, unique prefixes of ids, or @last",
       [&invocation](Client& client, const std::string& text) { return invocation.JobNamed(text, client); },
       std::move(apply));
 }
 
 CLI::App* AddNodeVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply) {
   return AddVerb(
-      app, invocation, verb, "NODE", "ids, or unique beginnings of them (muster nodes)",
+      app, invocation, verb, "NODE", "ids, or unique prefixes of ids (muster nodes)",
       [](Client& client, const std::string& text) -> absl::StatusOr<std::string> {
         const absl::StatusOr<v1::ListNodesReply> nodes = client.ListNodes();
         if (!nodes.ok()) return nodes.status();

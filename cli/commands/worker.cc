@@ -16,21 +16,23 @@ void RegisterChoice(CLI::App& app, Invocation& invocation, StoreChoice choice, c
                     const char* example) {
   const auto state_dir = std::make_shared<std::string>();
   CLI::App* command = AddCommand(app, name, "Commands", what, example);
-  command->add_option("--state_dir", *state_dir, "the worker's state folder, on this machine")
+  command->add_option("--state-dir", *state_dir, "the worker's state folder, on this machine")
       ->type_name("FOLDER")
       ->required();
   OnRun(command, invocation, [state_dir, choice]() -> absl::StatusOr<ExitCode> {
     char here[4096];
     const std::string folder = AbsolutePath(*state_dir, getcwd(here, sizeof here) == nullptr ? "/" : here);
-    if (access(folder.c_str(), F_OK) != 0) return absl::NotFoundError(absl::StrCat("no folder ", folder));
+    if (access(folder.c_str(), F_OK) != 0) return absl::NotFoundError(absl::StrCat("no such folder: ", folder));
     const std::string foreign = ReadForeignStore(folder);
     if (foreign.empty()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("the worker of ", folder, " refuses no coordinator, so there is nothing to choose"));
+          absl::StrCat("nothing to decide: the worker of ", folder, " has met no other coordinator"));
     }
     if (absl::Status status = WriteStoreChoice(folder, choice); !status.ok()) return status;
-    Say(absl::StrCat(foreign, "\n", choice == StoreChoice::kAdopt ? "ranks that it does not know" : "all ranks here",
-                     " end when the worker calls it again, within seconds"));
+    Say(absl::StrCat(
+        foreign, "\n",
+        choice == StoreChoice::kAdopt ? "ranks that the new coordinator does not know" : "all ranks on this node",
+        " stop when the worker reconnects, within seconds"));
     return kOk;
   });
 }
@@ -39,15 +41,14 @@ void RegisterChoice(CLI::App& app, Invocation& invocation, StoreChoice choice, c
 
 void RegisterWorker(CLI::App& app, Invocation& invocation) {
   CLI::App* group =
-      AddCommand(app, "worker", kGroupService, "Choose for a worker whose ranks belong to another coordinator's store",
-                 "muster worker adopt --state_dir /var/lib/muster/worker");
+      AddCommand(app, "worker", kGroupService, "Decide what a worker with ranks of another coordinator does",
+                 "muster worker adopt --state-dir /var/lib/muster/worker");
   group->require_subcommand(1);
   RegisterChoice(*group, invocation, StoreChoice::kAdopt, "adopt",
-                 "Belong to the coordinator's store: ranks that it does not know end",
-                 "muster worker adopt --state_dir /var/lib/muster/worker");
-  RegisterChoice(*group, invocation, StoreChoice::kReset, "reset",
-                 "End all ranks, then belong to the coordinator's store",
-                 "muster worker reset --state_dir /var/lib/muster/worker");
+                 "Join the new coordinator; stop ranks that it does not know",
+                 "muster worker adopt --state-dir /var/lib/muster/worker");
+  RegisterChoice(*group, invocation, StoreChoice::kReset, "reset", "Stop all ranks, then join the new coordinator",
+                 "muster worker reset --state-dir /var/lib/muster/worker");
 }
 
 }  // namespace muster::cli

@@ -42,6 +42,8 @@ Finding JudgeMemory(uint64_t total_bytes, uint64_t available_bytes, uint64_t lim
 // ---- disks.cc ----
 // A folder that Muster writes into, or the nearest one above it that exists. `what`: "the state folder".
 Finding CheckDisk(const std::string& folder, const std::string& what);
+// Of a folder that must exist.
+Finding CheckFolder(const std::string& folder);
 // Sockets live there: it must be ours, closed to others, and its path short.
 Finding CheckRuntime(const std::string& folder);
 

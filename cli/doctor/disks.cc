@@ -2,6 +2,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +40,7 @@ Finding CheckDisk(const std::string& folder, const std::string& what) {
   const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
   const std::string text = absl::StrCat(FormatBytes(free), " free for ", what, " ", folder);
   if (access(existing.c_str(), W_OK | X_OK) != 0) {
-    return {"disk", Severity::kProblem, absl::StrCat(text, ", but ", existing, " may not be written"),
+    return {"disk", Severity::kProblem, absl::StrCat(text, ", but ", existing, " is not writable"),
             absl::StrCat("chown or chmod ", existing, ", or name another folder")};
   }
   if ((disk.f_flag & ST_RDONLY) != 0) {
@@ -47,12 +48,24 @@ Finding CheckDisk(const std::string& folder, const std::string& what) {
             "mount it for writing, or name another folder"};
   }
   if (free < kTooLittleFree) {
-    return {"disk", Severity::kProblem, text, "make room: with less than 256 MiB the coordinator accepts no job"};
+    return {"disk", Severity::kProblem, text,
+            "free some space: with less than 256 MiB the coordinator accepts no jobs"};
   }
   if (free < kLittleFree) {
-    return {"disk", Severity::kNote, text, "make room: a checkpoint of GPT-2 124M takes 1.5 GB, and two are kept"};
+    return {"disk", Severity::kNote, text,
+            "free some space: a checkpoint of GPT-2 124M takes 1.5 GB, and two are kept"};
   }
   return {"disk", Severity::kOk, text, ""};
+}
+
+Finding CheckFolder(const std::string& folder) {
+  struct stat found {};
+  if (stat(folder.c_str(), &found) != 0) {
+    return {"disk", Severity::kProblem, absl::StrCat(folder, ": ", std::strerror(errno)),
+            errno == ENOENT ? absl::StrCat("mkdir -p ", folder, ", or name another folder")
+                            : absl::StrCat("make ", folder, " readable for this user, or name another folder")};
+  }
+  return CheckDisk(folder, "the folder");
 }
 
 Finding CheckRuntime(const std::string& folder) {

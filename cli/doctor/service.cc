@@ -26,7 +26,7 @@ std::vector<Finding> CheckNodes(Client& client) {
     ++live;
     slots += node.slots_size();
     if (node.draining()) {
-      findings.push_back({"nodes", Severity::kNote, absl::StrCat(id, " is drained: it takes no ranks"),
+      findings.push_back({"nodes", Severity::kNote, absl::StrCat(id, " is drained: it accepts no ranks"),
                           absl::StrCat("muster undrain ", id)});
     }
     if (const std::string why = NotReady(node); !why.empty()) {
@@ -39,7 +39,7 @@ std::vector<Finding> CheckNodes(Client& client) {
     }
   }
   if (live == 0) {
-    findings.push_back({"nodes", Severity::kProblem, "no worker is connected: jobs would wait",
+    findings.push_back({"nodes", Severity::kProblem, "no worker is connected: jobs would stay queued",
                         "muster local up, or start muster-worker --coordinator ADDRESS on a machine"});
   } else {
     findings.insert(findings.begin(), {"nodes", Severity::kOk, absl::StrCat(live, " live, ", slots, " slots"), ""});
@@ -54,7 +54,7 @@ std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client) {
   if (!version.ok()) {
     return {{"coordinator", Severity::kProblem, std::string(version.status().message()),
              absl::IsUnavailable(version.status()) ? "muster local up, or --address of a running coordinator"
-                                                   : "see what the message names"}};
+                                                   : "see the message"}};
   }
   std::vector<Finding> findings;
   findings.push_back({"coordinator", Severity::kOk,

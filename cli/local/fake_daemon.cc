@@ -1,10 +1,11 @@
 // Replaces muster-coordinator in the tests of `muster local`: serves, and lists a live node for each file in
-// $FAKE_NODES. The fake worker is a shell script that creates such a file.
+// $FAKE_NODES, with as many slots as it says. The fake worker is a shell script that creates such a file.
 #include <csignal>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "absl/time/clock.h"
@@ -30,6 +31,9 @@ int main(int argc, char** argv) {
     for (const auto& entry : std::filesystem::directory_iterator(std::getenv("FAKE_NODES"))) {
       nodes.emplace_back().set_id(entry.path().filename());
       nodes.back().set_state(v1::NODE_STATE_LIVE);
+      int slots = 0;
+      std::ifstream(entry.path()) >> slots;
+      for (int i = 0; i < slots; ++i) nodes.back().add_slots();
     }
     return nodes;
   };

@@ -17,11 +17,13 @@ namespace {
 
 using nlohmann::json;
 
-// Logs a start line like a worker; drains on SIGTERM.
+// Logs a start line like a worker, and tells the fake coordinator its slots; drains on SIGTERM.
 constexpr char kWorker[] =
     "#!/bin/sh\n"
     "echo \"arguments: $@\" >&2\n"
-    "touch $FAKE_NODES/$$\n"
+    "slots=0\n"
+    "for word in \"$@\"; do [ \"$last\" = --slots ] && slots=$word; last=$word; done\n"
+    "echo $slots >$FAKE_NODES/$$\n"
     "trap 'rm $FAKE_NODES/$$; echo drained >&2; exit 0' TERM\n"
     "while :; do sleep 0.05; done\n";
 
@@ -77,17 +79,23 @@ TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
   // A second `up` changes nothing.
   const Ended again = Run({"up"});
   EXPECT_EQ(again.code, 0) << again.err;
-  EXPECT_TRUE(absl::StrContains(again.err, "coordinator runs"));
+  EXPECT_TRUE(absl::StrContains(again.err, "coordinator is running"));
   EXPECT_EQ(Pids(), first);
   const Ended other = Run({"up", "--nodes", "3"});
   EXPECT_EQ(other.code, 2);
-  EXPECT_TRUE(absl::StrContains(other.err, "a service of 2 nodes runs here, not of 3")) << other.err;
+  EXPECT_TRUE(absl::StrContains(other.err, "the service is running with 2 nodes, not 3")) << other.err;
+  EXPECT_EQ(Pids(), first);
+  const Ended slots = Run({"up", "--slots", "4"});
+  EXPECT_EQ(slots.code, 2);
+  EXPECT_TRUE(absl::StrContains(slots.err, "is running with 3 slots, not 4")) << slots.err;
   EXPECT_EQ(Pids(), first);
   // Only the daemon that died is restarted.
   kill(first.at("worker-0"), SIGKILL);
   ASSERT_TRUE(WaitForEnd({first.at("worker-0"), ReadPidFile(StateFile("worker-0.pid"))->start}, absl::Seconds(10)));
   const Ended status = Run({"status"});
+  EXPECT_EQ(status.code, 1);
   EXPECT_TRUE(absl::StrContains(status.out, "dead")) << status.out;
+  EXPECT_EQ(status.err, "worker-0 is dead: see the log, then start again with: muster local up\n");
   EXPECT_EQ(Run({"up", "--nodes", "2"}).code, 0);
   const auto second = Pids();
   EXPECT_EQ(second.at("coordinator"), first.at("coordinator"));
@@ -103,7 +111,7 @@ TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
   EXPECT_TRUE(Pids().empty());
   const Ended nothing = Run({"down"});
   EXPECT_EQ(nothing.code, 0);
-  EXPECT_EQ(nothing.err, "nothing runs\n");
+  EXPECT_EQ(nothing.err, "nothing is running\n");
 }
 
 TEST_F(LocalTest, ADaemonThatEndsAtOnceShowsItsLog) {
@@ -148,7 +156,7 @@ TEST_F(LocalTest, DownTouchesNothingThatItDidNotStart) {
   std::ofstream(StateFile("worker-0.pid")) << "1 0\n";
   const Ended down = Run({"down"});
   EXPECT_EQ(down.code, 0);
-  EXPECT_EQ(down.err, "nothing runs\n");
+  EXPECT_EQ(down.err, "nothing is running\n");
   // A coordinator that somebody else runs at the address.
   std::filesystem::create_directories(folder_.path() + "/run");
   chmod((folder_.path() + "/run").c_str(), 0700);
@@ -161,7 +169,7 @@ TEST_F(LocalTest, DownTouchesNothingThatItDidNotStart) {
   EXPECT_TRUE(absl::StrContains(refused.err, "was not started by `muster local`")) << refused.err;
   const Ended up = Run({"up"});
   EXPECT_EQ(up.code, 2);
-  EXPECT_TRUE(absl::StrContains(up.err, "that `muster local` did not start")) << up.err;
+  EXPECT_TRUE(absl::StrContains(up.err, "not started by `muster local`, is listening")) << up.err;
   other.Signal(SIGTERM);
   EXPECT_EQ(other.Wait().code, 0);
 }

@@ -100,12 +100,12 @@ absl::Status LocalService::CheckStarted() const {
 
 absl::Status LocalService::StartCoordinator() {
   if (const auto running = Running(kCoordinator)) {
-    say_(absl::StrCat("coordinator runs (pid ", running->pid, ")"));
+    say_(absl::StrCat("coordinator is running (pid ", running->pid, ")"));
     return absl::OkStatus();
   }
   Client client(LocalConnection(folders_, absl::Seconds(2)));
   if (client.Version().ok()) {
-    return absl::AlreadyExistsError(absl::StrCat("a coordinator that `muster local` did not start serves ",
+    return absl::AlreadyExistsError(absl::StrCat("another coordinator, not started by `muster local`, is listening on ",
                                                  folders_.Address(),
                                                  ": stop it, or set MUSTER_RUNTIME_DIR to another folder"));
   }
@@ -143,16 +143,14 @@ absl::StatusOr<int> LocalService::DecideNodes(const LocalOptions& options) const
   if (running == 0) return options.nodes.value_or(std::max(1, known));
   if (options.nodes.value_or(known) == known) return known;
   return absl::FailedPreconditionError(
-      absl::StrCat("a service of ", known, known == 1 ? " node" : " nodes", " runs here, not of ", *options.nodes,
-                   ": the nodes share the cores, so their number is not changed while they run; muster local down, "
-                   "then up --nodes ",
-                   *options.nodes));
+      absl::StrCat("the service is running with ", known, known == 1 ? " node" : " nodes", ", not ", *options.nodes,
+                   ": to change that, muster local down, then up --nodes ", *options.nodes));
 }
 
 absl::Status LocalService::StartWorker(int index, int nodes, const LocalOptions& options) {
   const std::string name = WorkerName(index);
   if (const auto running = Running(name)) {
-    say_(absl::StrCat(name, " runs (pid ", running->pid, ")"));
+    say_(absl::StrCat(name, " is running (pid ", running->pid, ")"));
     return absl::OkStatus();
   }
   const std::string state = absl::StrCat(folders_.state, "/", name, "/state"), run = RunFolder(name);
@@ -183,7 +181,7 @@ absl::Status LocalService::WaitUntilServing(absl::Time deadline) {
     if (absl::Status started = CheckStarted(); !started.ok()) return started;
     if (absl::IsFailedPrecondition(version.status())) return version.status();
     if (absl::Now() > deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("the coordinator does not answer: ", version.status().message(),
+      return absl::DeadlineExceededError(absl::StrCat("the coordinator is not responding: ", version.status().message(),
                                                       "\nits log ", LogFile(kCoordinator), " ends with:\n",
                                                       LastLines(LogFile(kCoordinator), 0, kShownLines)));
     }
@@ -210,6 +208,27 @@ absl::Status LocalService::WaitUntilLive(int nodes, absl::Time deadline) {
   }
 }
 
+// As the workers report them: those that ran before have the slots that they were started with.
+absl::Status LocalService::CheckSlots(int wanted) {
+  Client client(LocalConnection(folders_, absl::Seconds(5)));
+  const absl::StatusOr<v1::ListNodesReply> reply = client.ListNodes();
+  if (!reply.ok()) return reply.status();
+  const size_t cores = UsableCores().size();
+  size_t slots = 0;
+  for (const v1::Node& node : reply->nodes()) {
+    slots += static_cast<size_t>(node.slots_size());
+    if (wanted == 0 || node.slots().empty() || node.slots_size() == wanted) continue;
+    return absl::FailedPreconditionError(absl::StrCat(node.id(), " is running with ", node.slots_size(),
+                                                      node.slots_size() == 1 ? " slot" : " slots", ", not ", wanted,
+                                                      ": to change that, muster local down, then up --slots ", wanted));
+  }
+  if (slots > cores) {
+    say_(absl::StrCat("note: ", slots, " slots share ", cores, cores == 1 ? " core" : " cores",
+                      ", so that ranks slow each other down"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LocalService::Up(const LocalOptions& options) {
   const auto lock = LockService(folders_.state);
   if (!lock.ok()) return lock.status();
@@ -232,12 +251,8 @@ absl::Status LocalService::Up(const LocalOptions& options) {
   for (int index = 0; index < *nodes; ++index) {
     if (absl::Status status = StartWorker(index, *nodes, options); !status.ok()) return status;
   }
-  const size_t cores = UsableCores().size(), slots = static_cast<size_t>(*nodes) * std::max(1, options.slots);
-  if (slots > cores) {
-    say_(absl::StrCat("note: ", slots, " slots share ", cores, cores == 1 ? " core" : " cores",
-                      ", so that ranks slow each other down"));
-  }
-  return WaitUntilLive(*nodes, deadline);
+  if (absl::Status status = WaitUntilLive(*nodes, deadline); !status.ok()) return status;
+  return CheckSlots(options.slots);
 }
 
 absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, absl::Duration timeout, bool force) {
@@ -260,7 +275,7 @@ absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, absl::D
   }
   if (left.empty()) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat("still running after ", absl::FormatDuration(timeout), ": ",
-                                                  absl::StrJoin(left, ", "), "; --force kills"));
+                                                  absl::StrJoin(left, ", "), "; to kill them: --force"));
 }
 
 absl::Status LocalService::Down(absl::Duration timeout, bool force) {
@@ -281,7 +296,7 @@ absl::Status LocalService::Down(absl::Duration timeout, bool force) {
                                                         " was not started by `muster local` with this state folder (",
                                                         folders_.state, "): stop it where it was started"));
     }
-    say_("nothing runs");
+    say_("nothing is running");
     return absl::OkStatus();
   }
   if (!workers.empty()) say_("draining: running jobs write a checkpoint and return to the queue");

@@ -47,9 +47,9 @@ class LocalService {
   // Starts the daemons that do not run and waits until the coordinator answers and `nodes` nodes are live. Leaves
   // running daemons alone. Each worker is a node of its own, node-0 and so on, with its own folders and its share of
   // the cores (ShareOfCores).
-  // FailedPrecondition: another number of nodes runs. InvalidArgument: a socket's path would be too long. NotFound: a
-  // program is missing. AlreadyExists: something else serves the address. Unavailable: a daemon ended at once; the
-  // message has the end of its log. DeadlineExceeded. Aborted: another `local` command is at work.
+  // FailedPrecondition: another number of nodes or slots runs. InvalidArgument: a socket's path would be too long.
+  // NotFound: a program is missing. AlreadyExists: something else serves the address. Unavailable: a daemon ended at
+  // once; the message has the end of its log. DeadlineExceeded. Aborted: another `local` command is at work.
   absl::Status Up(const LocalOptions& options);
 
   // Sends SIGTERM to the workers, which drain, then to the coordinator. DeadlineExceeded names the daemons that still
@@ -73,6 +73,8 @@ class LocalService {
                      const std::vector<int>& cores = {});
   absl::Status WaitUntilServing(absl::Time deadline);
   absl::Status WaitUntilLive(int nodes, absl::Time deadline);
+  // FailedPrecondition: a node has another number of slots than `wanted` (0: any).
+  absl::Status CheckSlots(int wanted);
   // Unavailable if a daemon started by this call has exited.
   absl::Status CheckStarted() const;
   absl::Status Stop(const std::vector<LocalDaemon>& daemons, absl::Duration timeout, bool force);

@@ -41,6 +41,9 @@ std::string Ago(const google::protobuf::Timestamp& time, absl::Time now) {
                       Age(now - FromProto(time)), " ago)");
 }
 
+// What `ps` shows of a reason; the whole is in `ps -o wide` and `describe`.
+constexpr int kReasonColumns = 72;
+
 std::string Ranks(int count) { return absl::StrCat(count, count == 1 ? " rank" : " ranks"); }
 
 std::string Slots(const google::protobuf::RepeatedField<uint32_t>& slots) { return absl::StrJoin(slots, ","); }
@@ -137,9 +140,15 @@ std::string TimeBreakdownText(const v1::TimeBreakdown& time) {
   if (all <= 0) return "";
   add(excluded, "queued", time.queued());
   add(excluded, "paused", time.paused());
-  return absl::StrFormat("%.3g%% of %s since it was first placed%s%s%s%s", 100 * time.training() / all,
+  return absl::StrFormat("%.3g%% of %s since it first started%s%s%s%s", 100 * time.training() / all,
                          Span(absl::Seconds(all)), parts.empty() ? "" : ": ", absl::StrJoin(parts, ", "),
                          excluded.empty() ? "" : "; excludes ", absl::StrJoin(excluded, ", "));
+}
+
+// Since it first ran, until it ended.
+std::string RunTime(const v1::Job& job, absl::Time now) {
+  if (!job.has_started()) return "-";
+  return Span((job.has_ended() ? FromProto(job.ended()) : now) - FromProto(job.started()));
 }
 
 // The last fault of a job that continued after it.
@@ -153,7 +162,8 @@ std::string LastFault(const v1::Job& job) {
 }  // namespace
 
 Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now) {
-  std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true}, {"LOSS", true}, {"TOKENS/S", true}, {"AGE", true}};
+  std::vector<Column> columns = {{"JOB"},        {"STATE"},      {"STEP", true}, {"LOSS", true}, {"TOKENS/S", true},
+                                 {"TIME", true}, {"LEFT", true}, {"AGE", true}};
   if (wide) {
     for (const char* title : {"OWNER", "MODEL", "STRATEGY", "NODES"}) columns.push_back({title});
     for (const char* title : {"RANKS", "PRIORITY", "GENERATION", "RESTARTS"}) columns.push_back({title, true});
@@ -168,6 +178,8 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now) {
                              StepText(summary),
                              Metric(metrics, &v1::MetricPoint::has_loss, &v1::MetricPoint::loss),
                              metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "-",
+                             RunTime(job, now),
+                             TimeLeft(job, metrics),
                              AgeOf(job.submitted(), job.has_submitted(), now)};
     if (wide) {
       row.insert(row.end(),
@@ -175,7 +187,7 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now) {
                   absl::StrCat(job.spec().resources().ranks()), absl::StrCat(job.spec().priority()),
                   absl::StrCat(job.generation()), absl::StrCat(job.restarts())});
     }
-    row.emplace_back(job.reason());
+    row.emplace_back(wide ? job.reason() : Cut(OneLine(job.reason()), kReasonColumns, /*unicode=*/false));
     table.Add(std::move(row));
   }
   return table;
@@ -230,7 +242,7 @@ std::string NodeNotes(const v1::ListNodesReply& reply) {
   for (const v1::Node& node : reply.nodes()) {
     if (!node.drain_reason().empty()) {
       absl::StrAppend(&lines, node.id(), " was drained by the coordinator after ", OneLine(node.drain_reason()),
-                      "\n  when it is mended: muster undrain ", node.id(), "\n");
+                      "\n  once it is repaired: muster undrain ", node.id(), "\n");
     }
     if (const std::string why = NotReady(node); !why.empty() && node.state() == v1::NODE_STATE_LIVE) {
       absl::StrAppend(&lines, node.id(), " takes no new ranks: ", OneLine(why), "\n");
@@ -241,10 +253,10 @@ std::string NodeNotes(const v1::ListNodesReply& reply) {
     for (const v1::Slot& slot : node.slots()) {
       if (slot.state() != v1::SLOT_STATE_STUCK) continue;
       absl::StrAppend(&lines, "slot ", slot.index(), " of ", node.id(), " is stuck: ", OneLine(slot.stuck()),
-                      "\n  it was killed and does not end; look there with: cat /proc/PID/stack, or reboot the node\n");
+                      "\n  the process was killed but does not exit: see /proc/PID/stack on the node, or reboot it\n");
     }
     if (node.state() == v1::NODE_STATE_LOST) {
-      absl::StrAppend(&lines, node.id(), " is lost; if it will not come back: muster nodes forget ", node.id(), "\n");
+      absl::StrAppend(&lines, node.id(), " is lost; if it is gone for good: muster nodes forget ", node.id(), "\n");
     }
   }
   return lines;
@@ -330,7 +342,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("Strategy",
        absl::StrCat(StrategyName(job.spec()), ParallelName(job.spec()), ", ", RanksOf(job.spec().resources())));
   if (reply.generations_size() > 0) line("Chosen", OneLine(reply.generations(0).strategy_reason()));
-  if (job.queue_position() > 0) line("Queue", absl::StrCat("place ", job.queue_position()));
+  if (job.queue_position() > 0) line("Queue", absl::StrCat("position ", job.queue_position()));
   if (job.has_submitted()) line("Submitted", Ago(job.submitted(), now));
   if (job.has_started()) line("Started", Ago(job.started(), now));
   if (job.has_ended()) line("Ended", Ago(job.ended(), now));
@@ -351,7 +363,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("TensorBoard", OneLine(reply.tensorboard_directory()));
   JobView view(screen);
   view.SetJob(job);
-  if (const std::string failure = view.FailureText(); !failure.empty()) {
+  if (const std::string failure = view.FailureText(/*with_reason=*/false); !failure.empty()) {
     absl::StrAppend(&out, "\nFailure:\n", Indented(failure));
   }
   AddGenerations(reply, screen, now, out);

@@ -27,9 +27,13 @@ struct PlanSections {
   bool schedule = false;          // also list the ops of a step
   bool times = false;             // also show the predicted times
   std::optional<uint32_t> stage;  // of a pipeline: list the ops of this one only
+  bool timeouts = false;          // also list the time-outs
 };
 // What runs where, and the bytes it takes. Identical ranks share a row.
 std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen);
+// One line for a submitted job, without a newline at its end: model, strategy, memory; and a line for each reason why
+// it cannot start or wastes ranks.
+std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen);
 
 std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::StateEvent>& events, const Screen& screen,
                         absl::Time now);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -132,8 +133,8 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   }
   std::string text = table.Render(screen);
   if (all > kMostRows) {
-    absl::StrAppend(&text, "only the ranks that need least and most are shown; ", all - 2,
-                    " others are between them (-o json has all)\n");
+    absl::StrAppend(&text, "only the ranks that need the least and the most are shown; for the other ", all - 2,
+                    ": -o json\n");
   }
   return text;
 }
@@ -157,8 +158,8 @@ std::string StageTable(const v1::PlanReply& plan, const Screen& screen) {
   }
   return absl::StrCat(table.Render(screen), "a rank's step of ", Seconds(plan.simulated().step_seconds()),
                       " predicted on ", OneLine(plan.simulated().hardware()),
-                      "; bubble: it does not compute; exposed: communication that no compute "
-                      "overlaps; sends: to other stages\n");
+                      "; bubble: idle time; exposed: communication not overlapped with compute; sends: to other "
+                      "stages\n");
 }
 
 std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
@@ -181,7 +182,8 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
     if (reasons) cells.emplace_back(c.lost().empty() ? "chosen" : c.lost());
     table.Add(std::move(cells));
   }
-  return absl::StrCat(table.Render(screen), least ? ">: lower bounds, by which it lost before it was planned\n" : "");
+  return absl::StrCat(table.Render(screen),
+                      least ? ">: a lower bound; that was enough to reject it without a full plan\n" : "");
 }
 
 std::string Times(const v1::PlanReply& plan) {
@@ -195,9 +197,8 @@ std::string Times(const v1::PlanReply& plan) {
   return absl::StrCat("A step on ", OneLine(t.hardware()), ", predicted: ", Seconds(t.step_seconds()), ", ",
                       Count(rate), tokens ? " tokens/s" : " samples/s", "\n  compute ", Seconds(t.compute_seconds()),
                       exchanged, ", gather ", Seconds(t.gather_seconds()), ", reduce ", Seconds(t.reduce_seconds()),
-                      "; communication ", Seconds(t.communication_seconds()), ", of which ",
-                      Seconds(t.exposed_seconds()),
-                      " not overlapped with compute\n  assumed: ", OneLine(t.assumptions()), "\n",
+                      "; communication ", Seconds(t.communication_seconds()), ", ", Seconds(t.exposed_seconds()),
+                      " of it not overlapped with compute\n  assumed: ", OneLine(t.assumptions()), "\n",
                       t.network().empty() ? "" : absl::StrCat("  links between nodes, ", OneLine(t.network()), "\n"));
 }
 
@@ -241,6 +242,26 @@ std::string Schedules(const v1::PlanReply& plan, std::optional<uint32_t> only, c
 
 }  // namespace
 
+std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen) {
+  const v1::JobSpec& spec = plan.resolved();
+  const int ranks = plan.ranks_size();
+  uint64_t peak = 0;
+  for (const v1::RankPlan& rank : plan.ranks()) peak = std::max(peak, rank.peak_bytes());
+  std::string out =
+      absl::StrCat(ModelName(spec), ", ", Count(static_cast<double>(plan.parameters())), " parameters, ",
+                   StrategyName(spec), ParallelName(spec), " on ", ranks, ranks == 1 ? " rank, " : " ranks, ",
+                   "at most ", FormatBytes(peak), " a rank, ", Grouped(spec.train().steps()), " steps");
+  if (!plan.unfit().empty()) {
+    absl::StrAppend(&out, "\n", Paint(screen, Colour::kRed, "does not fit"), ": ", OneLine(plan.unfit()));
+  }
+  for (const std::string& note : plan.notes()) {
+    if (absl::StrContains(note, "can never start") || absl::StrContains(note, "idle")) {
+      absl::StrAppend(&out, "\n", Paint(screen, Colour::kYellow, "note"), ": ", OneLine(note));
+    }
+  }
+  return out;
+}
+
 std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen) {
   const v1::JobSpec& spec = plan.resolved();
   const int ranks = plan.ranks_size();
@@ -265,7 +286,7 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, c
   if (!plan.unfit().empty()) {
     absl::StrAppend(&out, Paint(screen, Colour::kRed, "does not fit"), ": ", OneLine(plan.unfit()), "\n");
   }
-  if (plan.timeouts_size() > 0) absl::StrAppend(&out, "\n", Timeouts(plan, screen));
+  if (parts.timeouts && plan.timeouts_size() > 0) absl::StrAppend(&out, "\n", Timeouts(plan, screen));
   for (const std::string& note : plan.notes()) absl::StrAppend(&out, "note: ", OneLine(note), "\n");
   if (parts.schedule) absl::StrAppend(&out, Schedules(plan, parts.stage, screen));
   return out;

@@ -92,6 +92,13 @@ std::string Grouped(uint64_t count) {
   return text;
 }
 
+std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics) {
+  const uint64_t total = job.spec().train().steps();
+  if (job.state() != v1::JOB_STATE_RUNNING || !metrics.has_step_seconds()) return "";
+  if (metrics.step() == 0 || metrics.step() > total) return "";
+  return Span(absl::Seconds(static_cast<double>(total - metrics.step()) * metrics.step_seconds()));
+}
+
 std::string Rate(const v1::MetricPoint& point) {
   if (point.has_tokens_per_second()) return absl::StrCat(Count(point.tokens_per_second()), " tokens/s");
   if (point.has_samples_per_second()) return absl::StrCat(Count(point.samples_per_second()), " samples/s");

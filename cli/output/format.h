@@ -18,6 +18,8 @@ std::string Count(double count);        // "950", "12.3k", "124M", "1.56B"
 std::string Significant(double value);  // four significant digits: "2.134", "0.0003", "1.2e-05"
 std::string Grouped(uint64_t count);    // "1,234,567"
 // "12.3k tokens/s", of a language model; else "950 samples/s"; empty: not measured.
+// Until a running job ends, by its last step's time; empty: unknown.
+std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics);
 std::string Rate(const v1::MetricPoint& point);
 // "0.25, top1 0.875": the loss, then the task's metrics.
 std::string Validation(const v1::MetricPoint& point);

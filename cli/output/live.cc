@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "cli/output/format.h"
 #include "cli/output/plot.h"
 #include "common/proto_time.h"
@@ -73,7 +75,7 @@ std::vector<std::string> JobView::Apply(const v1::WatchItem& item, absl::Time no
       if (item.event().job_state() != v1::JOB_STATE_UNSPECIFIED) job_.set_state(item.event().job_state());
       const std::string time = absl::FormatTime("%H:%M:%S", FromProto(item.event().time()), absl::LocalTimeZone());
       std::vector<std::string> lines = Tick(absl::InfiniteFuture());
-      lines.push_back(absl::StrCat(Paint(screen_, Colour::kDim, time), "  ", OneLine(item.event().message())));
+      lines.push_back(absl::StrCat(Paint(screen_, Colour::kDim, time), "  ", EventText(item.event())));
       return lines;
     }
     case v1::WatchItem::kLog:
@@ -97,6 +99,21 @@ std::vector<std::string> JobView::Apply(const v1::WatchItem& item, absl::Time no
   held_back_.reset();
   last_line_ = now;
   return {MetricsLine(item.metrics())};
+}
+
+// The events after a fault repeat its cause, which is printed once.
+std::string JobView::EventText(const v1::StateEvent& event) {
+  const std::string message = OneLine(event.message());
+  if (event.kind() == "rank.exited" || event.kind() == "rank.hung") {
+    cause_ = message.substr(0, message.rfind(" (on "));
+    return message;
+  }
+  const size_t repeated = cause_.empty() ? std::string::npos : message.find(cause_);
+  if (repeated == std::string::npos) return message;
+  absl::string_view head = absl::string_view(message).substr(0, repeated);
+  absl::ConsumeSuffix(&head, ": ");
+  absl::ConsumeSuffix(&head, " after");
+  return std::string(head);
 }
 
 std::vector<std::string> JobView::Tick(absl::Time now) {
@@ -209,25 +226,33 @@ std::string JobView::Summary(absl::Time now) const {
   return out + "\n";
 }
 
-std::string JobView::FailureText() const {
+std::string JobView::FailureText(bool with_reason) const {
   if (job_.state() != v1::JOB_STATE_FAILED) return "";
   std::string out;
-  if (!job_.reason().empty()) absl::StrAppend(&out, "reason: ", OneLine(job_.reason()), "\n");
+  if (with_reason && !job_.reason().empty()) {
+    absl::StrAppend(&out, Paint(screen_, Colour::kRed, "failed"), ": ", OneLine(job_.reason()), "\n");
+  }
   if (!job_.has_failure()) return out;
   const v1::Failure& failure = job_.failure();
+  const std::string& message = failure.exit().message();
   absl::StrAppend(&out, "first failing rank: ", failure.rank());
   if (!failure.node().empty()) absl::StrAppend(&out, " on ", OneLine(failure.node()));
   absl::StrAppend(&out, " (generation ", failure.generation(), ")");
-  if (!failure.exit().message().empty()) absl::StrAppend(&out, ": ", OneLine(failure.exit().message()));
-  out += "\n";
-  if (failure.collateral_size() > 0) {
-    absl::StrAppend(
-        &out,
-        failure.collateral_size() == 1 ? "one other rank" : absl::StrCat(failure.collateral_size(), " other ranks"),
-        " ended by it\n");
+  if (!message.empty() && !absl::StrContains(job_.reason(), message)) {
+    absl::StrAppend(&out, ": ", OneLine(message));
   }
-  if (failure.exit().last_lines_size() > 0) out += "its last lines:\n";
-  for (const std::string& line : failure.exit().last_lines()) absl::StrAppend(&out, "  ", OneLine(line), "\n");
+  out += "\n";
+  if (const int others = failure.collateral_size(); others > 0) {
+    absl::StrAppend(&out, others, others == 1 ? " other rank" : " other ranks", " stopped as a result\n");
+  }
+  // "rank 0 exited with code 1: WHY": the log says WHY, too.
+  const size_t why = message.find(": ");
+  const std::string known = why == std::string::npos ? "" : message.substr(why + 2);
+  std::string lines;
+  for (const std::string& line : failure.exit().last_lines()) {
+    if (known.empty() || !absl::StrContains(line, known)) absl::StrAppend(&lines, "  ", OneLine(line), "\n");
+  }
+  if (!lines.empty()) absl::StrAppend(&out, "last lines of its log:\n", lines);
   if (!failure.hint().empty()) absl::StrAppend(&out, "hint: ", OneLine(failure.hint()), "\n");
   return out;
 }

@@ -27,8 +27,9 @@ class JobView {
   // The summary at the end: "gpt2-tiny-x7f2 completed: 1000 steps in 1m 52s, loss 5.545 -> 1.742, validation loss
   // 1.781", and the curve.
   std::string Summary(absl::Time now) const;
-  // Why the job failed: the first failing rank, its last lines, a hint. Empty for other jobs.
-  std::string FailureText() const;
+  // Why the job failed: the reason, the first failing rank, its last lines, a hint. Says nothing twice. Empty for other
+  // jobs.
+  std::string FailureText(bool with_reason = true) const;
   std::string Curve() const;
 
   void SetJob(const v1::Job& job);
@@ -36,6 +37,7 @@ class JobView {
   uint64_t step() const { return step_; }
 
  private:
+  std::string EventText(const v1::StateEvent& event);
   std::string MetricsLine(const v1::MetricPoint& point) const;
   void ApplyMetrics(const v1::MetricPoint& point);
   std::optional<absl::Duration> TimeLeft() const;
@@ -47,6 +49,7 @@ class JobView {
   uint64_t step_ = 0;
   double seconds_per_step_ = 0;  // smoothed
   std::string rate_;
+  std::string cause_;       // of the newest fault
   std::string validation_;  // the newest one's loss and metrics
   std::optional<double> loss_, first_loss_, validation_loss_;
   std::vector<std::pair<double, double>> losses_, validations_;

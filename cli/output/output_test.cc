@@ -135,17 +135,20 @@ TEST(JobTable, ShowsJobsOneALine) {
   queued.set_state(v1::JOB_STATE_QUEUED);
   queued.set_reason("1st in the queue: 1 slot needed, 0 free");
   EXPECT_EQ(JobTable(reply, false, kNow).Render(kPipe),
-            "JOB             STATE        STEP   LOSS  TOKENS/S  AGE  REASON\n"
-            "gpt2-tiny-x7f2  running  450/1000  2.134         -   3m  -\n"
-            "b-0001          queued     0/1000      -         -   3m  1st in the queue: 1 slot needed, 0 free\n");
-  EXPECT_EQ(
-      JobTable(reply, true, kNow).Render(kPipe),
-      "JOB             STATE        STEP   LOSS  TOKENS/S  AGE  OWNER  MODEL      STRATEGY  NODES   RANKS  PRIORITY"
-      "  GENERATION  RESTARTS  REASON\n"
-      "gpt2-tiny-x7f2  running  450/1000  2.134         -   3m  ann    gpt2 tiny  zero 3    node-a      2         0"
-      "           0         0  -\n"
-      "b-0001          queued     0/1000      -         -   3m  ann    gpt2 tiny  zero 3    -           2         0"
-      "           0         0  1st in the queue: 1 slot needed, 0 free\n");
+            "JOB             STATE        STEP   LOSS  TOKENS/S    TIME  LEFT  AGE  REASON\n"
+            "gpt2-tiny-x7f2  running  450/1000  2.134         -  2m 00s     -   3m  -\n"
+            "b-0001          queued     0/1000      -         -  2m 00s     -   3m  1st in the queue: 1 slot needed, 0 "
+            "free\n");
+  EXPECT_EQ(JobTable(reply, true, kNow).Render(kPipe),
+            "JOB             STATE        STEP   LOSS  TOKENS/S    TIME  LEFT  AGE  OWNER  MODEL      STRATEGY  NODES  "
+            " RANKS  PRIORITY"
+            "  GENERATION  RESTARTS  REASON\n"
+            "gpt2-tiny-x7f2  running  450/1000  2.134         -  2m 00s     -   3m  ann    gpt2 tiny  zero 3    node-a "
+            "     2         0"
+            "           0         0  -\n"
+            "b-0001          queued     0/1000      -         -  2m 00s     -   3m  ann    gpt2 tiny  zero 3    -      "
+            "     2         0"
+            "           0         0  1st in the queue: 1 slot needed, 0 free\n");
 }
 
 TEST(NodeTable, CountsFreeSlotsAndJobs) {
@@ -213,7 +216,7 @@ TEST(NodeTable, SaysWhichNodesAreFaulty) {
   EXPECT_TRUE(absl::StrContains(NodeTable(reply, false, kNow).Render(kPipe), "live,draining,faulty"));
   EXPECT_EQ(NodeNotes(reply),
             "node-a was drained by the coordinator after 3 faults in 10m: x-1, no such file\n"
-            "  when it is mended: muster undrain node-a\n");
+            "  once it is repaired: muster undrain node-a\n");
 }
 
 TEST(NodeTable, NamesWhatHoldsAStuckSlotAndWhatToDoWithLostNodes) {
@@ -231,8 +234,8 @@ TEST(NodeTable, NamesWhatHoldsAStuckSlotAndWhatToDoWithLostNodes) {
   EXPECT_TRUE(absl::StrContains(NodeTable(reply, false, kNow).Render(kPipe), "live,stuck"));
   EXPECT_EQ(NodeNotes(reply),
             "slot 2 of node-a is stuck: rank 0 of generation 1 of j-1: process 4711 (state D)\n"
-            "  it was killed and does not end; look there with: cat /proc/PID/stack, or reboot the node\n"
-            "node-b is lost; if it will not come back: muster nodes forget node-b\n");
+            "  the process was killed but does not exit: see /proc/PID/stack on the node, or reboot it\n"
+            "node-b is lost; if it is gone for good: muster nodes forget node-b\n");
 }
 
 TEST(NodeTable, WideNamesTheInstructionsOfTheCpu) {
@@ -445,9 +448,9 @@ TEST(JobView, FailureNamesTheRankItsLinesAndAHint) {
   job.mutable_failure()->set_hint("out of memory? see muster plan");
   view.SetJob(job);
   EXPECT_EQ(view.FailureText(),
-            "reason: 3 restarts without progress\n"
+            "failed: 3 restarts without progress\n"
             "first failing rank: 1 on node-b (generation 4): rank 1 was killed by signal 9 (SIGKILL)\n"
-            "its last lines:\n"
+            "last lines of its log:\n"
             "  step 12\n"
             "hint: out of memory? see muster plan\n");
 }
@@ -532,7 +535,7 @@ TEST(DescribePlan, RanksThatAreAlikeShareARow) {
   EXPECT_TRUE(absl::StrContains(text, "\n       7  ")) << text;
   for (v1::RankPlan& r : *plan.mutable_ranks()) r.set_peak_bytes(1024 + r.rank());
   text = DescribePlan(plan, {}, kPipe);
-  EXPECT_TRUE(absl::StrContains(text, "62 others are between them")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "for the other 62: -o json")) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 7) << text;
 }
 
@@ -573,7 +576,7 @@ TEST(DescribePlan, SaysWhyMixesLost) {
   for (const char* part :
        {"FITS  WHY NOT\n", "ddp, microbatch 8                          1 KiB    20 ms  yes   chosen\n",
         "yes   bubble: 8 ms more, 30% of its step\n", "> 1 KiB  > 40 ms  yes   takes at least 40 ms\n",
-        ">: lower bounds, by which it lost before it was planned\n"}) {
+        ">: a lower bound; that was enough to reject it without a full plan\n"}) {
     EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;
   }
 }
@@ -627,7 +630,7 @@ TEST(DescribeJob, SaysWhereTheTimeWentAndWhatTheLastFaultWas) {
   const std::string text = DescribeJob(reply, {}, kPipe, kNow);
   for (const char* part :
        {"Strategy:    zero 3, 2 to 4 ranks\n",
-        "Goodput:     93% of 16m 40s since it was first placed: training 15m 30s, starting 20s, detecting "
+        "Goodput:     93% of 16m 40s since it first started: training 15m 30s, starting 20s, detecting "
         "30s, recovering 20s; excludes queued 1m 05s\n",
         "Last fault:  generation 1 on node-b: rank 3 hung\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
@@ -640,7 +643,7 @@ TEST(DescribePlan, ShowsTimeouts) {
   timeout.set_name("a rank that makes no progress has hung");
   timeout.set_seconds(90);
   timeout.set_rule("3 x detection");
-  EXPECT_TRUE(absl::StrContains(DescribePlan(plan, {}, kPipe),
+  EXPECT_TRUE(absl::StrContains(DescribePlan(plan, {.timeouts = true}, kPipe),
                                 "1m 30s  a rank that makes no progress has hung  3 x detection\n"))
       << DescribePlan(plan, {}, kPipe);
 }
@@ -835,6 +838,37 @@ TEST(Trace, ViewersGetAProcessARankAndAThreadAStream) {
   }
   EXPECT_EQ(spans, 2 * 7);
   EXPECT_EQ(threads, "steps host compute reduce ");
+}
+
+// A fault's cause is printed once: by the event of the rank, not again by those that follow from it.
+TEST(JobView, RepeatsNoCause) {
+  JobView view(kPipe);
+  const auto event = [&](const char* kind, const char* message) {
+    v1::WatchItem item;
+    item.mutable_event()->set_kind(kind);
+    item.mutable_event()->set_message(message);
+    const std::vector<std::string> lines = view.Apply(item, kNow);
+    return lines.back().substr(lines.back().find("  ") + 2);
+  };
+  EXPECT_EQ(event("rank.exited", "rank 0 exited with code 1: the loss is nan (on node-a)"),
+            "rank 0 exited with code 1: the loss is nan (on node-a)");
+  EXPECT_EQ(event("job.stopping", "j-1 is stopping: rank 0 exited with code 1: the loss is nan (on node-a)"),
+            "j-1 is stopping");
+  EXPECT_EQ(event("job.queued", "j-1: restart 1 of 3 after: rank 0 exited with code 1: the loss is nan"),
+            "j-1: restart 1 of 3");
+  EXPECT_EQ(event("job.running", "j-1 is running"), "j-1 is running");
+  EXPECT_EQ(event("job.failed", "j-1 failed: rank 0 exited with code 1: the loss is nan"), "j-1 failed");
+  v1::Job job = MakeJob();
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_reason("rank 0 exited with code 1: the loss is nan");
+  job.mutable_failure()->set_node("node-a");
+  job.mutable_failure()->mutable_exit()->set_message(job.reason());
+  job.mutable_failure()->mutable_exit()->add_last_lines("error: the loss is nan");
+  job.mutable_failure()->add_collateral(1);
+  view.SetJob(job);
+  EXPECT_EQ(view.FailureText(),
+            "failed: rank 0 exited with code 1: the loss is nan\n"
+            "first failing rank: 0 on node-a (generation 0)\n1 other rank stopped as a result\n");
 }
 
 }  // namespace

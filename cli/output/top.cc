@@ -17,12 +17,6 @@ namespace {
 // Metrics of a job that does not run are out of date.
 bool Measures(const v1::Job& job) { return job.state() == v1::JOB_STATE_RUNNING; }
 
-std::string Left(const v1::Job& job, const v1::MetricPoint& metrics) {
-  const uint64_t total = job.spec().train().steps();
-  if (!Measures(job) || !metrics.has_step_seconds() || metrics.step() == 0 || metrics.step() > total) return "";
-  return Span(absl::Seconds(static_cast<double>(total - metrics.step()) * metrics.step_seconds()));
-}
-
 std::string Totals(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nodes) {
   int running = 0, waiting = 0, live = 0, slots = 0, busy = 0;
   double tokens = 0;
@@ -64,7 +58,7 @@ Table Jobs(const v1::ListJobsReply& jobs, absl::Time now) {
                measures && metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "",
                measures && metrics.has_step_seconds() ? absl::StrCat(Significant(metrics.step_seconds()), "s") : "",
                measures && metrics.has_peak_memory_bytes() ? FormatBytes(metrics.peak_memory_bytes()) : "",
-               Left(job, metrics), job.has_submitted() ? Age(now - FromProto(job.submitted())) : "",
+               TimeLeft(job, metrics), job.has_submitted() ? Age(now - FromProto(job.submitted())) : "",
                absl::StrJoin(summary.nodes(), ",")});
   }
   return table;

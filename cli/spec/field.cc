@@ -124,7 +124,7 @@ std::optional<FieldProblem> SetInteger(const Node& node, const FieldDescriptor& 
 }
 
 std::optional<FieldProblem> SetEnum(const Node& node, const FieldDescriptor& field, Message& owner) {
-  const std::vector<std::string> words = EnumTexts(*field.enum_type());
+  const std::vector<std::string> words = OfferedTexts(field);
   const auto* value = node.kind == Node::Kind::kScalar ? EnumValue(*field.enum_type(), node.text) : nullptr;
   if (value == nullptr) {
     return FieldProblem{absl::StrCat("expected ", ListWords(words), ", got ", Describe(node)),

@@ -229,7 +229,7 @@ std::vector<Wrong> WrongsOf(const Place& place) {
       };
       break;
     case FieldDescriptor::CPPTYPE_ENUM:
-      wrongs = WrongEnums(EnumTexts(*place.field->enum_type()));
+      wrongs = WrongEnums(OfferedTexts(*place.field));
       break;
     case FieldDescriptor::CPPTYPE_MESSAGE:
       wrongs = {

@@ -1,5 +1,7 @@
 #include "cli/spec/message_fields.h"
 
+#include <vector>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -64,6 +66,13 @@ std::vector<std::string> EnumTexts(const EnumDescriptor& type) {
   for (int i = 0; i < type.value_count(); ++i) {
     if (type.value(i)->number() != 0) texts.push_back(EnumText(*type.value(i)));
   }
+  return texts;
+}
+
+std::vector<std::string> OfferedTexts(const FieldDescriptor& field) {
+  std::vector<std::string> texts = EnumTexts(*field.enum_type());
+  // The range of fp16 is too small to keep weights in (coordinator/spec/resolve.cc).
+  if (field.full_name() == "muster.v1.Precision.params") std::erase(texts, "fp16");
   return texts;
 }
 

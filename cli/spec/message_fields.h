@@ -17,6 +17,8 @@ std::string KeyOf(const google::protobuf::FieldDescriptor& field);
 std::string EnumText(const google::protobuf::EnumValueDescriptor& value);
 // The texts of all values but zero, which means "not set".
 std::vector<std::string> EnumTexts(const google::protobuf::EnumDescriptor& type);
+// Those that messages about this field offer: without values that no job may have there.
+std::vector<std::string> OfferedTexts(const google::protobuf::FieldDescriptor& field);
 // Null: no such value, or the zero value.
 const google::protobuf::EnumValueDescriptor* EnumValue(const google::protobuf::EnumDescriptor& type,
                                                        absl::string_view text);

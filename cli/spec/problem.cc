@@ -4,10 +4,16 @@
 #include <map>
 #include <tuple>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace muster::cli {
+namespace {
+
+constexpr char kLocations[] = "muster.locations";
+
+}  // namespace
 
 std::string Location::ToString() const {
   const std::string name = source ? *source : std::string("spec");
@@ -38,9 +44,15 @@ void SortProblems(std::vector<Problem>& problems) {
 }
 
 absl::Status ToStatus(const std::vector<Problem>& problems) {
-  return absl::InvalidArgumentError(
-      absl::StrJoin(problems, "\n", [](std::string* out, const Problem& p) { out->append(p.ToString()); }));
+  absl::Status status =
+      absl::InvalidArgumentError(absl::StrJoin(problems, "\n", [](std::string* out, const Problem& p) {
+        absl::StrAppend(out, p.where.line == 0 ? "muster: " : "", p.ToString());
+      }));
+  status.SetPayload(kLocations, absl::Cord("1"));
+  return status;
 }
+
+bool HasLocations(const absl::Status& status) { return status.GetPayload(kLocations).has_value(); }
 
 const Location& SourceMap::Find(absl::string_view path) const {
   while (!path.empty()) {

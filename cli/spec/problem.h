@@ -35,8 +35,11 @@ struct Problem {
 // Sorts in the order of the file; several files one after another, flags last.
 void SortProblems(std::vector<Problem>& problems);
 
-// InvalidArgument with one problem on each line. REQUIRES: `problems` is not empty.
+// InvalidArgument with one problem on each line. Those of a file begin with their location, so that editors can jump
+// there; those of flags begin with "muster: ". REQUIRES: `problems` is not empty.
 absl::Status ToStatus(const std::vector<Problem>& problems);
+// Whether ToStatus made it: it needs no further prefix.
+bool HasLocations(const absl::Status& status);
 
 // Records the location of each field's value, so that a later error that names only a path finds its line.
 class SourceMap {

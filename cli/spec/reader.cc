@@ -36,6 +36,36 @@ constexpr Retired kRetired[] = {
     {"strategy.kind", "pipeline", "pipelines are now parallel: {pipeline: N} beside the strategy"},
 };
 
+// What users of other systems write, and what it is here. Empty `now`: nothing here is like it.
+struct Foreign {
+  const char *path, *now;
+};
+constexpr Foreign kForeignFields[] = {
+    {"data.path", "data.tokens"},
+    {"data.train", "data.tokens"},
+    {"data.file", "data.tokens"},
+    {"data.val", "data.validation"},
+    {"resources.gpus", "resources.ranks"},
+    {"resources.gpu", "resources.ranks"},
+    {"resources.slots", "resources.ranks"},
+    {"resources.world_size", "resources.ranks"},
+    {"optimizer.learning_rate", "optimizer.lr"},
+    {"learning_rate", "optimizer.lr"},
+    {"batch_size", "batch.sequences"},
+    {"batch.size", "batch.sequences"},
+    {"max_steps", "steps"},
+    {"gradient_checkpointing", "activation_checkpointing"},
+};
+struct ForeignValue {
+  const char *path, *value, *now;
+};
+constexpr ForeignValue kForeignValues[] = {
+    {"resources.device", "gpu", "cuda"},
+    {"resources.device", "tpu", ""},
+    {"resources.device", "mps", ""},
+    {"resources.device", "npu", ""},
+};
+
 // The path with the fewest parts: `lr` is optimizer.lr rather than sync.outer.lr. Empty: several have as few.
 std::string OnlyShallowest(const std::vector<std::string>& paths) {
   const auto depth = [](const std::string& path) { return std::count(path.begin(), path.end(), '.'); };
@@ -151,6 +181,9 @@ class MessageReader {
       return ReadMap(node, path, key, *owner.GetReflection()->MutableMessage(&owner, &field));
     }
     if (auto problem = SetScalar(node, field, owner)) {
+      for (const ForeignValue& foreign : kForeignValues) {
+        if (path == foreign.path && node.text == foreign.value) problem->suggestion = foreign.now;
+      }
       Note(node.where, path, std::move(problem->message), std::move(problem->suggestion));
     }
   }
@@ -182,7 +215,11 @@ class MessageReader {
     std::vector<std::string> keys;
     for (const auto& [key, slot] : slots) keys.push_back(key);
     std::string suggestion;
-    if (const std::string nearest = Nearest(entry.key, keys); !nearest.empty()) {
+    const auto foreign = std::find_if(std::begin(kForeignFields), std::end(kForeignFields),
+                                      [&](const Foreign& field) { return own_path == field.path; });
+    if (foreign != std::end(kForeignFields)) {
+      suggestion = foreign->now;
+    } else if (const std::string nearest = Nearest(entry.key, keys); !nearest.empty()) {
       suggestion = Join(path, nearest);
     } else if (const std::string far = Nearest(entry.key, AllKeys(type)); !far.empty()) {
       suggestion = Join(path, far);

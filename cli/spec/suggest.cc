@@ -35,6 +35,15 @@ int EditDistance(absl::string_view a, absl::string_view b) {
 
 std::string Nearest(absl::string_view word, const std::vector<std::string>& candidates) {
   if (word.empty() || word.size() > kLongest) return "";
+  // "cos" of "cosine", if it is the beginning of nothing else.
+  if (word.size() > 1) {
+    const auto begins = [&](const std::string& candidate) {
+      return EditDistance(word, candidate.substr(0, word.size())) == 0;
+    };
+    if (std::count_if(candidates.begin(), candidates.end(), begins) == 1) {
+      return *std::find_if(candidates.begin(), candidates.end(), begins);
+    }
+  }
   std::string best;
   int best_distance = std::max<int>(1, static_cast<int>(word.size()) / 3) + 1;
   for (const std::string& candidate : candidates) {

@@ -70,6 +70,7 @@ std::optional<SteadyTime> Core::NextTick() const {
     const JobEntry& job = *live;
     if (job.machine.state() == JOB_STATE_QUEUED) {
       consider(state_->queue.schedule_at());
+      consider(state_->queue.never_starts_at());
       consider(job.not_before);
       consider(job.whole_until);
     }
@@ -99,31 +100,45 @@ std::vector<const JobEntry*> JobsWithPrefix(const Records& records, const std::s
   return found;
 }
 
-}  // namespace
-
-absl::StatusOr<JobId> Core::Find(const std::string& id_or_prefix) const {
-  if (id_or_prefix.empty()) return absl::InvalidArgumentError("no job named");
-  if (state_->records.jobs.contains(JobId(id_or_prefix))) return JobId(id_or_prefix);
-  const std::vector<const JobEntry*> found = JobsWithPrefix(state_->records, id_or_prefix);
-  if (found.size() == 1) return found[0]->id();
-  if (found.empty()) return absl::NotFoundError(absl::StrCat("no job ", id_or_prefix, "; muster ps -a lists them"));
+absl::Status Ambiguous(const std::string& prefix, const std::vector<const JobEntry*>& found) {
   const size_t shown = std::min<size_t>(found.size(), 5);
   const auto name = [](std::string* to, const JobEntry* job) { absl::StrAppend(to, job->record().id()); };
   return absl::FailedPreconditionError(
-      absl::StrCat(id_or_prefix, " fits ", found.size(),
+      absl::StrCat(prefix, " matches ", found.size(),
                    " jobs: ", absl::StrJoin(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown), ", ", name),
                    found.size() > shown ? ", …" : ""));
 }
 
-absl::StatusOr<std::vector<JobId>> Core::FindReplicas(const std::string& id_or_prefix) const {
+}  // namespace
+
+absl::StatusOr<JobId> Core::Find(const std::string& id_or_prefix) const {
+  if (id_or_prefix.empty()) return absl::InvalidArgumentError("the name of the job is empty");
+  if (state_->records.jobs.contains(JobId(id_or_prefix))) return JobId(id_or_prefix);
+  const std::vector<const JobEntry*> found = JobsWithPrefix(state_->records, id_or_prefix);
+  if (found.size() == 1) return found[0]->id();
+  if (found.empty()) return absl::NotFoundError(absl::StrCat("no job ", id_or_prefix, "; see: muster ps -a"));
+  return Ambiguous(id_or_prefix, found);
+}
+
+absl::StatusOr<std::vector<JobId>> Core::FindReplicas(const std::string& id_or_prefix, Among among) const {
   const absl::StatusOr<JobId> one = Find(id_or_prefix);
   if (one.ok()) return std::vector<JobId>{*one};
   if (!absl::IsFailedPrecondition(one.status())) return one.status();
   std::vector<JobId> replicas;
-  const std::vector<const JobEntry*> found = JobsWithPrefix(state_->records, id_or_prefix);
+  std::vector<const JobEntry*> found = JobsWithPrefix(state_->records, id_or_prefix);
+  if (among != Among::kAll) {
+    std::vector<const JobEntry*> meant;
+    for (const JobEntry* job : found) {
+      if (job->machine.ended() == (among == Among::kEnded)) meant.push_back(job);
+    }
+    if (meant.size() == 1) return std::vector<JobId>{meant[0]->id()};
+    if (!meant.empty()) found = std::move(meant);
+  }
   const std::string& run = found[0]->record().spec().train().sync().run();
   for (const JobEntry* job : found) {
-    if (!absl::StartsWith(run, id_or_prefix) || job->record().spec().train().sync().run() != run) return one.status();
+    if (!absl::StartsWith(run, id_or_prefix) || job->record().spec().train().sync().run() != run) {
+      return Ambiguous(id_or_prefix, found);
+    }
     replicas.push_back(job->id());
   }
   return replicas;

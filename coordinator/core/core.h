@@ -206,6 +206,8 @@ struct Options {
   absl::Duration forget_lost_after = absl::Hours(24 * 7);
   // How long a job with min_ranks that has never run waits for all its ranks.
   absl::Duration whole_wait = absl::Seconds(5);
+  // A queued job that could not start on these nodes even if they were idle gets an event after this time.
+  absl::Duration never_starts_after = absl::Minutes(1);
   // A job that runs on fewer ranks is not resized before its generation has run this long; after that, slots for more
   // ranks must stay free for grow_settle.
   absl::Duration grow_after = absl::Minutes(5);
@@ -245,8 +247,10 @@ class Core {
   // ---- Views. Valid until the next Handle. ----
   // By id, else by a unique prefix of an id. NotFound. FailedPrecondition: several jobs match; the message names them.
   absl::StatusOr<JobId> Find(const std::string& id_or_prefix) const;
-  // Likewise, and all replicas of a run by its id or a prefix of it that fits nothing else.
-  absl::StatusOr<std::vector<JobId>> FindReplicas(const std::string& id_or_prefix) const;
+  // Likewise, and all replicas of a run by its id or a prefix of it that fits nothing else. Of several jobs with the
+  // prefix, only those count that the request can be meant for.
+  enum class Among { kAll, kLive, kEnded };
+  absl::StatusOr<std::vector<JobId>> FindReplicas(const std::string& id_or_prefix, Among among = Among::kAll) const;
   // The job as it is on disk, without the reason and position that a look through the queue gives. Null: no such job.
   const Job* Stored(const JobId& job) const;
   // With queue_position and reason as of now, and its time_breakdown up to `at`, or to its last change. NotFound.

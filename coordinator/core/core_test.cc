@@ -381,7 +381,8 @@ TEST(Core, APassedBackoffAsksForNoMoreTicks) {
   const JobId failed = w.Submit(Spec("a")), other = w.Submit(Spec("b"));
   w.Report(failed, RANK_STATE_EXITED, RankExit::FAILED);
   w.Report(other, RANK_STATE_RUNNING);  // it has the slot now
-  EXPECT_TRUE(absl::StrContains(w.Get(failed).reason(), "waits out its back-off; restart 1 of 3 after: "))
+  EXPECT_TRUE(
+      absl::StrContains(w.Get(failed).reason(), "waiting for its restart backoff to end; restart 1 of 3 after: "))
       << w.Get(failed).reason();
   w.PassBackoff();
   EXPECT_EQ(w.core->NextTick(), std::nullopt) << "otherwise the shell would spin";

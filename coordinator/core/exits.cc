@@ -21,16 +21,16 @@ std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
     case RankExit::SPAWN_FAILED:
       return absl::StrCat(who, " could not be started");
     case RankExit::ORPHANED:
-      return absl::StrCat(who, " was killed at its orphan deadline: its worker was away for too long");
+      return absl::StrCat(who, " was killed at its orphan deadline: its worker daemon was away for too long");
     case RankExit::REFUSED:
-      return absl::StrCat(who, " refused its job");
+      return absl::StrCat(who, " rejected the job");
     case RankExit::VANISHED:
-      return absl::StrCat(who, " vanished without an exit record");
+      return absl::StrCat(who, " disappeared without an exit record");
     case RankExit::FAILED:
       return exit.signal() != 0 ? absl::StrCat(who, " was killed by signal ", exit.signal())
                                 : absl::StrCat(who, " exited with code ", exit.exit_code());
     default:
-      return absl::StrCat(who, " has ended");
+      return absl::StrCat(who, " ended");
   }
 }
 
@@ -69,19 +69,19 @@ std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank)
   if (exit.cause() == RankExit::REFUSED && exit.of_node()) {
     return absl::StrCat(
         "the node lacks something that the job needs: mount or install it there; other nodes are tried if ",
-        "there are any; its output: muster logs ", job, " --rank ", rank);
+        "there are any; output of the rank: muster logs ", job, " --rank ", rank);
   }
   if (exit.cause() == RankExit::REFUSED) {
     return absl::StrCat(
-        "not retried, since another attempt would fail in the same way; fix the job and submit it again; its "
-        "output: muster logs ",
+        "not retried, because another attempt would fail in the same way: fix the job and submit it again; output "
+        "of the rank: muster logs ",
         job, " --rank ", rank);
   }
   if (exit.signal() == 9)
     return absl::StrCat(
-        "killed from outside: by the kernel for memory? Try a smaller batch.microbatch; "
-        "on the node: dmesg | tail");
-  return absl::StrCat("more of its output: muster logs ", job, " --rank ", rank);
+        "SIGKILL that Muster did not send: out of memory? Try a smaller batch.microbatch, and see dmesg | tail on "
+        "the node");
+  return absl::StrCat("output of the rank: muster logs ", job, " --rank ", rank);
 }
 
 bool MayBlameNode(const RankExit& exit) {
@@ -114,6 +114,8 @@ const char* Name(EndReason reason) {
       return "resized";
     case END_REASON_CANCELLED:
       return "cancelled";
+    case END_REASON_PAUSED:
+      return "paused";
     default:
       return "none";
   }

@@ -17,7 +17,8 @@ TEST(Gangs, StartTogetherOrNotAtAll) {
   const JobId id = w.Submit(Gang("g", 3));
   w.Do(NodeConnected{Hello("a", 1)});
   EXPECT_EQ(w.Get(id).reason(),
-            "1st in the queue: needs 3 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would fit");
+            "1st in the queue: can never start on these nodes: needs 3 slots on cpu, the nodes have 1 in all, 1 free; "
+            "at most 1 rank would fit");
   w.Do(NodeConnected{Hello("b", 2)});
   ASSERT_EQ(w.State(id), JOB_STATE_STARTING);
   EXPECT_EQ(w.core->DesiredFor(NodeId("b")).ranks_size(), 2);
@@ -171,7 +172,7 @@ TEST(Gangs, ARankThatNeverArrivesAtTheRendezvousIsNamed) {
   w.clock.Advance(absl::Minutes(5));
   w.Do(Tick{});
   EXPECT_EQ(w.Get(id).failure().exit().message(),
-            "did not start to train within 5m: rank 0 on a, rank 1 on a, rank 2 on b and 1 more");
+            "did not finish a first step within 5m: rank 0 on a, rank 1 on a, rank 2 on b and 1 more");
 }
 
 TEST(Gangs, ARefusedJobFailsWithoutAnotherAttempt) {
@@ -262,7 +263,7 @@ TEST(Gangs, ALargeJobIsNotOvertakenBySmallOnes) {
   const JobId first = w.Submit(Gang("first", 1)), large = w.Submit(Gang("large", 2)), small = w.Submit(Gang("s", 1));
   EXPECT_EQ(w.State(small), JOB_STATE_QUEUED);
   EXPECT_EQ(w.Get(small).reason(),
-            absl::StrCat("2nd in the queue: waits for ", large.value(), ", for which 2 slots are reserved"));
+            absl::StrCat("2nd in the queue: waiting behind ", large.value(), ", for which 2 slots are reserved"));
   // Also not while a node is away for a moment, or just after a restart of the coordinator.
   w.Do(NodeConnected{Hello("b", 1)});
   EXPECT_EQ(w.State(large), JOB_STATE_STARTING);
@@ -309,7 +310,8 @@ TEST(Gangs, AnOverdueStopIsReported) {
   EXPECT_EQ(w.Get(id).reason(), "cancelled by its user");
   w.clock.Advance(absl::Seconds(1));
   EXPECT_EQ(w.Do(Tick{}).events.size(), 1u);
-  EXPECT_TRUE(absl::StrContains(w.Get(id).reason(), "overdue, still running: rank 1 on a")) << w.Get(id).reason();
+  EXPECT_TRUE(absl::StrContains(w.Get(id).reason(), "the stop is overdue, still running: rank 1 on a"))
+      << w.Get(id).reason();
   EXPECT_TRUE(w.Do(Tick{}).events.empty()) << "reported once, until it is asked again";
   ASSERT_TRUE(w.core->NextTick().has_value());
   EXPECT_GE(*w.core->NextTick() - w.clock.Read().steady, absl::Minutes(1));

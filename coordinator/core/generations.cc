@@ -182,7 +182,7 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
   transaction.Touch(id, number);
   transaction.ChangeDesired(generation);
   transaction.AddEvent(&job, number, decision.ranks[0].node.value(), "generation.starting",
-                       absl::StrCat(id.value(), " starts as ", what));
+                       absl::StrCat(id.value(), " is starting ", what));
   if (const std::string& why = generation.record().strategy_reason(); !why.empty()) {
     transaction.AddEvent(
         &job, number, "", "generation.strategy",
@@ -235,7 +235,7 @@ void Generations::RunIfAllRanksRun(JobEntry& job, Transaction& transaction) {
   job.machine.fields().set_reason(absl::StrCat(
       "generation ", generation.record().number(), " on ", Where(generation.record()),
       job.RunsOnFewer() ? absl::StrCat(", with ", generation.record().ranks_size(), " of ",
-                                       job.record().spec().resources().ranks(), " ranks until there are slots for more")
+                                       job.record().spec().resources().ranks(), " ranks until more slots are free")
                         : ""));
   job.running->start_deadline.reset();
   transaction.Touch(id);
@@ -335,7 +335,7 @@ void Generations::End(JobEntry& job, EndReason reason, Transaction& transaction)
   transaction.Touch(id, number);
   transaction.Do(EndGeneration{id, number});
   transaction.AddEvent(&job, number, "", "generation.ended",
-                       absl::StrCat("generation ", number, " of ", id.value(), " has ended: ", Name(reason)));
+                       absl::StrCat("generation ", number, " of ", id.value(), " ended: ", Name(reason)));
   jobs_->AfterGeneration(job, transaction);
 }
 
@@ -343,7 +343,7 @@ void Generations::On(const RankRecord& event, Transaction& transaction) {
   JobEntry* job = records_->FindJob(event.rank.job);
   if (job == nullptr || job->record().generation() != event.rank.generation || !job->running.has_value()) {
     transaction.status = absl::FailedPreconditionError(
-        absl::StrCat("a record of ", event.rank.ToString(), " comes too late: that generation is over"));
+        absl::StrCat("a record of ", event.rank.ToString(), " arrived after that generation ended"));
     return;
   }
   if (job->newest()->rank(event.rank.rank) == nullptr) {
@@ -401,7 +401,7 @@ void Generations::Publish(JobEntry& job, const CheckpointWritten& written, Trans
   if (directory.empty() || directory.size() > kDirectoryBytes || directory[0] == '.' ||
       absl::StrContains(directory, '/')) {
     transaction.status = absl::FailedPreconditionError(
-        absl::StrCat("a checkpoint of ", record.id(), " names no folder below checkpoint.path: ", directory));
+        absl::StrCat("a checkpoint of ", record.id(), " must name a folder below checkpoint.path, got ", directory));
     return;
   }
   const uint64_t last = record.checkpoints().empty() ? 0 : record.checkpoints().rbegin()->step();
@@ -444,7 +444,7 @@ void Generations::CheckStart(JobEntry& job, Transaction& transaction) {
   const Generation& generation = job.newest()->record();
   // The missing ranks, if some have arrived; those wait in the rendezvous and are not at fault.
   std::vector<uint32_t> late = MissingRanks(job);
-  const char* what = late.empty() ? "did not start to train within " : "did not arrive at the rendezvous within ";
+  const char* what = late.empty() ? "did not finish a first step within " : "did not arrive at the rendezvous within ";
   if (late.empty()) {
     late = RanksThat(generation, [](const RankPlacement& rank) { return rank.state() == RANK_STATE_STARTING; });
   }
@@ -455,7 +455,7 @@ void Generations::CheckStart(JobEntry& job, Transaction& transaction) {
   failure.mutable_exit()->set_cause(RankExit::FAILED);
   failure.mutable_exit()->set_message(
       absl::StrCat(what, absl::FormatDuration(TimeoutsOf(job.record()).start), ": ", Names(generation, late)));
-  failure.set_hint(absl::StrCat("its output: muster logs ", job.record().id(), " --rank ", late.front()));
+  failure.set_hint(absl::StrCat("output of the rank: muster logs ", job.record().id(), " --rank ", late.front()));
   const std::string why = failure.exit().message();
   transaction.Blame(NodeId(failure.node()), job.id(), why);
   *job.machine.fields().mutable_failure() = std::move(failure);
@@ -466,17 +466,17 @@ void Generations::CheckStart(JobEntry& job, Transaction& transaction) {
 void Generations::CheckStop(JobEntry& job, Transaction& transaction) {
   const Generation& generation = job.newest()->record();
   const std::string why = absl::StrCat(
-      "overdue, still running: ",
+      "the stop is overdue, still running: ",
       Names(generation,
             RanksThat(generation, [](const RankPlacement& rank) { return rank.state() != RANK_STATE_EXITED; })),
-      "; its worker should have killed it: see the worker's log, or restart the worker");
+      "; the worker should have killed it: see the log of that worker, or restart it");
   RunningGeneration& running = *job.running;
   const absl::Duration first = 2 * StopDeadline(job.record(), generation.reason());
   running.stop_overdue = transaction.now.steady +
                          std::min(first * (int64_t{1} << std::min(++running.overdue_stops, 10u)), kLongestOverdue);
   transaction.ChangeDesired(*job.newest());
   for (const RankPlacement& rank : generation.ranks()) {
-    if (rank.state() != RANK_STATE_EXITED) transaction.Blame(NodeId(rank.node()), job.id(), "its rank does not stop");
+    if (rank.state() != RANK_STATE_EXITED) transaction.Blame(NodeId(rank.node()), job.id(), "its rank did not stop");
   }
   jobs_->ChangeIntent(job, job.record().stop_intent(), why, transaction);
 }

@@ -51,7 +51,8 @@ void Growth::Check(JobEntry& job, Transaction& transaction) {
     const int ranks = job.newest()->record().ranks_size();
     return generations_->Stop(
         job, END_REASON_RESIZED, STOP_INTENT_REQUEUE,
-        absl::StrCat("there are slots for more than its ", ranks, ranks == 1 ? " rank" : " ranks"), transaction);
+        absl::StrCat("resizing: slots are free for more than its ", ranks, ranks == 1 ? " rank" : " ranks"),
+        transaction);
   }
   job.running->found_room = room;
   job.running->grow_at = transaction.now.steady + options_->grow_settle;

@@ -211,7 +211,7 @@ TEST_F(Resize, TheSevenEndReasons) {
   id = start();
   w_.Do(PauseJob{id});
   EndAll(id);
-  ended(id, END_REASON_PREEMPTED, 0);
+  ended(id, END_REASON_PAUSED, 0);
   id = start();
   w_.Do(CancelJob{id});
   EndAll(id);

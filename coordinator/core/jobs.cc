@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/rank_exit.h"
 #include "coordinator/core/exits.h"
 #include "coordinator/core/node_health.h"
 #include "coordinator/core/records.h"
@@ -13,6 +14,21 @@
 
 namespace muster::core {
 namespace {
+
+// Whether one of its ranks ended because the loss or the gradient was not finite.
+bool WasNonFinite(const Generation& generation) {
+  return std::any_of(generation.ranks().begin(), generation.ranks().end(), [](const RankPlacement& rank) {
+    return rank.exit().cause() == RankExit::FAILED && rank.exit().exit_code() == kNonFiniteExitCode;
+  });
+}
+
+// Whether the newest two generations diverged and the second came no further. Training is deterministic, so a third
+// one would end at the same step.
+bool Diverged(const JobEntry& job) {
+  if (job.record().restarts_without_progress() == 0 || !WasNonFinite(job.newest()->record())) return false;
+  const auto before = job.generations.find(job.newest()->record().number() - 1);
+  return before != job.generations.end() && WasNonFinite(before->second.record());
+}
 
 // The step that a restart resumes from; for a job without checkpoints, the highest step that it reached.
 uint64_t ProgressOf(const JobEntry& job, const RunningGeneration& ended) {
@@ -34,7 +50,9 @@ TimeTracker::Phase PhaseOf(const JobEntry& job) {
   // Whether that generation ended by a pause, which is not a fault.
   const auto paused = [&](uint64_t number) {
     const auto found = job.generations.find(number);
-    return found == job.generations.end() || found->second.record().reason() == END_REASON_PREEMPTED;
+    if (found == job.generations.end()) return true;
+    const EndReason reason = found->second.record().reason();
+    return reason == END_REASON_PAUSED || reason == END_REASON_PREEMPTED;  // PREEMPTED: by a build before PAUSED
   };
   switch (job.machine.state()) {
     case JOB_STATE_QUEUED:
@@ -78,21 +96,20 @@ void Jobs::AfterGeneration(JobEntry& job, Transaction& transaction) {
   transaction.Touch(job.id());
   if (reason == END_REASON_COMPLETED) return Complete(job, transaction);
   const StopIntent intent = job.record().stop_intent();
-  if (intent == STOP_INTENT_CANCEL) return Cancel(job, "was cancelled", transaction);
+  if (intent == STOP_INTENT_CANCEL) return Cancel(job, "", transaction);
   if (intent == STOP_INTENT_PAUSE) return Pause(job, transaction);
   if (IsFault(reason)) return SpendRestart(job, ProgressOf(job, ended), transaction);
-  Requeue(job, absl::StrCat("queued again, since its last generation was ", Name(reason)), absl::ZeroDuration(),
-          transaction);
+  Requeue(job, absl::StrCat("requeued: its last generation was ", Name(reason)), absl::ZeroDuration(), transaction);
 }
 
 void Jobs::Pause(JobEntry& job, Transaction& transaction) {
   plans_->DropAll(job.id());
   job.machine.Pause();
   job.time.Enter(TimeTracker::Phase::kPaused, transaction.now.steady);
-  job.machine.fields().set_reason("paused by its user; muster resume queues it again");
+  job.machine.fields().set_reason(absl::StrCat("paused by its user; to continue: muster resume ", job.record().id()));
   job.not_before.reset();
   transaction.Touch(job.id());
-  transaction.AddEvent(&job, 0, "", "job.paused", absl::StrCat(job.record().id(), " is paused"));
+  transaction.AddEvent(&job, 0, "", "job.paused", absl::StrCat(job.record().id(), " was paused"));
 }
 
 // Only faults count against the restarts, and only while nothing is gained between them.
@@ -104,11 +121,16 @@ void Jobs::SpendRestart(JobEntry& job, uint64_t reached_step, Transaction& trans
   if (record.failure().exit().cause() == RankExit::REFUSED && record.failure().generation() == record.generation()) {
     return RetryElsewhere(job, transaction);
   }
-  if (record.restarts_without_progress() >= allowed) {
+  if (Diverged(job)) {
     return Fail(job,
-                absl::StrCat("has failed: ", cause,
-                             allowed == 0 ? "" : absl::StrCat(" (", allowed, " restarts brought no progress)")),
+                absl::StrCat(cause, "; not restarted again: a restart from step ",
+                             job.newest()->record().resumed_step(), " diverged in the same way"),
                 transaction);
+  }
+  if (record.restarts_without_progress() >= allowed) {
+    return Fail(
+        job, absl::StrCat(cause, allowed == 0 ? "" : absl::StrCat(" (after ", allowed, " restarts without progress)")),
+        transaction);
   }
   record.set_restarts_without_progress(record.restarts_without_progress() + 1);
   record.set_restarts(record.restarts() + 1);
@@ -121,18 +143,17 @@ void Jobs::SpendRestart(JobEntry& job, uint64_t reached_step, Transaction& trans
 void Jobs::RetryElsewhere(JobEntry& job, Transaction& transaction) {
   const Job& record = job.record();
   const Failure& failure = record.failure();
-  if (!failure.exit().of_node()) return Fail(job, absl::StrCat("has failed: ", failure.exit().message()), transaction);
+  if (!failure.exit().of_node()) return Fail(job, failure.exit().message(), transaction);
   const std::string cause = absl::StrCat(failure.exit().message(), " (on ", failure.node(), ")");
   for (const NodeRefusal& other : record.refused_by()) {
     if (other.node() == failure.node()) continue;
     ForgiveNodes(job, transaction);
-    return Fail(job, absl::StrCat("has failed: ", cause, "; ", other.node(), " refused it, too: ", other.message()),
-                transaction);
+    return Fail(job, absl::StrCat(cause, "; ", other.node(), " also rejected it: ", other.message()), transaction);
   }
   if (!OthersCouldHold(job)) {
-    return Fail(job, absl::StrCat("has failed: ", cause, "; no other node could run it"), transaction);
+    return Fail(job, absl::StrCat(cause, "; no other node can run it"), transaction);
   }
-  Requeue(job, absl::StrCat("to be tried without ", failure.node(), ", which refused it: ", failure.exit().message()),
+  Requeue(job, absl::StrCat("retrying without ", failure.node(), ", which rejected it: ", failure.exit().message()),
           absl::ZeroDuration(), transaction);
 }
 
@@ -180,26 +201,27 @@ void Jobs::Requeue(JobEntry& job, const std::string& why, absl::Duration delay, 
 
 void Jobs::Complete(JobEntry& job, Transaction& transaction) {
   job.machine.Complete(transaction.now);
-  Finish(job, "job.completed", "has completed", transaction);
+  Finish(job, "job.completed", "completed", "", transaction);
 }
 
-void Jobs::Fail(JobEntry& job, const std::string& message, Transaction& transaction) {
+void Jobs::Fail(JobEntry& job, const std::string& reason, Transaction& transaction) {
   job.machine.Fail(transaction.now);
-  Finish(job, "job.failed", message, transaction);
+  Finish(job, "job.failed", absl::StrCat("failed: ", reason), reason, transaction);
 }
 
-void Jobs::Cancel(JobEntry& job, const std::string& message, Transaction& transaction) {
+void Jobs::Cancel(JobEntry& job, const std::string& reason, Transaction& transaction) {
   job.machine.Cancel(transaction.now);
-  Finish(job, "job.cancelled", message, transaction);
+  Finish(job, "job.cancelled", absl::StrCat("was ", reason.empty() ? "cancelled" : reason), reason, transaction);
 }
 
-void Jobs::Finish(JobEntry& job, const std::string& kind, const std::string& message, Transaction& transaction) {
+void Jobs::Finish(JobEntry& job, const std::string& kind, const std::string& event, const std::string& reason,
+                  Transaction& transaction) {
   plans_->DropAll(job.id());
   records_->NoteEnd(job.id(), transaction.now.steady);
   job.time.Enter(TimeTracker::Phase::kOver, transaction.now.steady);
-  job.machine.fields().set_reason(message);
+  job.machine.fields().set_reason(reason);
   transaction.Touch(job.id());
-  transaction.AddEvent(&job, job.record().generation(), "", kind, absl::StrCat(job.record().id(), " ", message));
+  transaction.AddEvent(&job, job.record().generation(), "", kind, absl::StrCat(job.record().id(), " ", event));
 }
 
 void Jobs::KeepTimeBreakdowns(const Transaction& transaction) {

@@ -28,9 +28,10 @@ class Jobs {
   void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Transaction& transaction);
   void Pause(JobEntry& job, Transaction& transaction);
   void Complete(JobEntry& job, Transaction& transaction);
-  // `message` completes "<id> ".
-  void Fail(JobEntry& job, const std::string& message, Transaction& transaction);
-  void Cancel(JobEntry& job, const std::string& message, Transaction& transaction);
+  // `reason`: the cause.
+  void Fail(JobEntry& job, const std::string& reason, Transaction& transaction);
+  // `reason`: empty, or "cancelled while ...".
+  void Cancel(JobEntry& job, const std::string& reason, Transaction& transaction);
 
   // Whether nodes that have not refused the job have enough slots for it, also if they are busy, away or draining.
   // REQUIRES: it has a generation.
@@ -40,7 +41,9 @@ class Jobs {
   void KeepTimeBreakdowns(const Transaction& transaction);
 
  private:
-  void Finish(JobEntry& job, const std::string& kind, const std::string& message, Transaction& transaction);
+  // `event` completes "<id> ".
+  void Finish(JobEntry& job, const std::string& kind, const std::string& event, const std::string& reason,
+              Transaction& transaction);
   void SpendRestart(JobEntry& job, uint64_t reached_step, Transaction& transaction);
   // What its ranks did is no fault of the nodes: the job asked for too much.
   void ForgiveNodes(const JobEntry& job, Transaction& transaction);

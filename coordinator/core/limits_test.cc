@@ -42,7 +42,7 @@ TEST_F(Limits, OneUserCannotFillTheQueue) {
   EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok());
   const absl::Status third = SubmitAs("ann", Spec("a")).status;
   EXPECT_TRUE(absl::IsResourceExhausted(third));
-  EXPECT_THAT(std::string(third.message()), HasSubstr("ann has 2 jobs in the queue, and may have 2"));
+  EXPECT_THAT(std::string(third.message()), HasSubstr("ann has 2 queued jobs, and the limit is 2"));
   EXPECT_TRUE(SubmitAs("bob", Spec("b")).status.ok());
   w_.Return(Hello("n", 1));  // one of ann's starts
   EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok());
@@ -64,7 +64,7 @@ TEST_F(Limits, PrioritiesHaveARange) {
   EXPECT_TRUE(SubmitAs("ann", Spec("a", -10)).status.ok());
   for (const int priority : {6, -11}) {
     const absl::Status status = SubmitAs("ann", Spec("a", priority)).status;
-    EXPECT_EQ(status.message(), absl::StrCat("priority: ", priority, " is not allowed here, only -10 to 5"));
+    EXPECT_EQ(status.message(), absl::StrCat("priority: must be -10 to 5 on this coordinator, got ", priority));
   }
 }
 
@@ -75,10 +75,11 @@ TEST_F(Limits, RunningRanksOfAUser) {
   const JobId first = SubmitAs("ann", Gang("g", 2)).job, second = SubmitAs("ann", Spec("a")).job;
   EXPECT_EQ(w_.State(first), JOB_STATE_STARTING);
   EXPECT_EQ(w_.State(second), JOB_STATE_QUEUED);
-  EXPECT_THAT(w_.Get(second).reason(), HasSubstr("waits for other jobs of ann, who may run 2 ranks at a time"));
+  EXPECT_THAT(w_.Get(second).reason(), HasSubstr("waiting for other jobs of ann: the limit is 2 running ranks a user"));
   EXPECT_EQ(w_.State(SubmitAs("bob", Spec("b")).job), JOB_STATE_STARTING);
   const absl::Status never = SubmitAs("bob", Gang("g", 3)).status;
-  EXPECT_THAT(std::string(never.message()), HasSubstr("resources.ranks: 3, and one user may run 2 ranks"));
+  EXPECT_THAT(std::string(never.message()),
+              HasSubstr("resources.ranks: 3 is above this coordinator's limit of 2 running ranks a user"));
   w_.Do(CancelJob{first});
   for (const uint32_t rank : {0u, 1u}) w_.ReportRank(first, rank, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w_.State(second), JOB_STATE_STARTING);

@@ -80,8 +80,7 @@ TEST_F(NodeFaults, AJobThatTwoNodesRefuseFails) {
   End(id, 0, Refusal("no such file: /data/a.bin"));
   End(id, 0, Refusal("no such file: /data/b.bin"));
   EXPECT_EQ(w_.State(id), JOB_STATE_FAILED);
-  EXPECT_EQ(w_.Get(id).reason(),
-            "has failed: no such file: /data/b.bin (on b); a refused it, too: no such file: /data/a.bin");
+  EXPECT_EQ(w_.Get(id).reason(), "no such file: /data/b.bin (on b); a also rejected it: no such file: /data/a.bin");
   EXPECT_EQ(w_.Get(id).refused_by_size(), 2);
 }
 
@@ -102,7 +101,7 @@ TEST_F(NodeFaults, WhereThereIsNoOtherNodeTheJobFails) {
   End(alone, 0, Refusal("no memory"));
   for (const uint32_t rank : {1u, 2u, 3u}) w_.ReportRank(alone, rank, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w_.State(alone), JOB_STATE_FAILED);
-  EXPECT_EQ(w_.Get(alone).reason(), "has failed: no memory (on a); no other node could run it");
+  EXPECT_EQ(w_.Get(alone).reason(), "no memory (on a); no other node can run it");
   // What no node can have differently needs no second opinion.
   const JobId wrong = w_.Submit(Spec("j"));
   End(wrong, 0, Refusal("model.gpt2: no such size", /*of_node=*/false));
@@ -144,7 +143,7 @@ TEST_F(NodeFaults, WhereOnlyTheRefusingNodeIsLeftItIsAskedAgain) {
   EXPECT_EQ(NodeOf(id), "a");
   End(id, 0, Refusal("no such file"));
   EXPECT_EQ(w_.State(id), JOB_STATE_FAILED);
-  EXPECT_EQ(w_.Get(id).reason(), "has failed: no such file (on a); no other node could run it");
+  EXPECT_EQ(w_.Get(id).reason(), "no such file (on a); no other node can run it");
 }
 
 TEST_F(NodeFaults, TheNodeOfTheLastFaultIsTheLastChoice) {

@@ -202,7 +202,7 @@ TEST(Nodes, AStopThatIsOverdueIsRepeated) {
   }
   EXPECT_GE(requests, 5);
   EXPECT_LE(requests, 12) << "at growing intervals";
-  EXPECT_THAT(w.Get(job).reason(), testing::HasSubstr("overdue, still running: rank 0 on a"));
+  EXPECT_THAT(w.Get(job).reason(), testing::HasSubstr("the stop is overdue, still running: rank 0 on a"));
   w.Report(job, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w.State(job), JOB_STATE_CANCELLED);
 }

@@ -104,13 +104,49 @@ void Queue::ScheduleAfter(const Event& event, Transaction& transaction) {
   if (contact || !transaction.Empty() || !settled_) schedule_at_ = transaction.now.steady;
 }
 
+std::optional<SteadyTime> Queue::never_starts_at() const {
+  std::optional<SteadyTime> next;
+  for (const auto& [job, due] : hopeless_) {
+    if (due.has_value() && (!next.has_value() || *due < *next)) next = due;
+  }
+  return next;
+}
+
+void Queue::NoteHope(const JobId& job, bool could, SteadyTime now) {
+  if (could) {
+    hopeless_.erase(job);
+  } else {
+    hopeless_.try_emplace(job, now + options_->never_starts_after);
+  }
+}
+
+void Queue::ReportHopeless(const scheduler::Cluster& cluster, Transaction& transaction) {
+  std::erase_if(hopeless_, [this](const auto& entry) {
+    const JobEntry* job = records_->FindJob(entry.first);
+    return job == nullptr || job->machine.state() != JOB_STATE_QUEUED;
+  });
+  for (auto& [id, due] : hopeless_) {
+    if (!due.has_value() || transaction.now.steady < *due) continue;
+    if (transaction.Full()) return;
+    due.reset();
+    const JobEntry& job = records_->jobs.at(id);
+    const scheduler::Demand demand = DemandOf(job);
+    if (cluster.FitsWhenIdle(demand)) continue;
+    transaction.AddEvent(
+        &job, 0, "", "job.waiting",
+        absl::StrCat(id.value(), " has waited for ", absl::FormatDuration(options_->never_starts_after), ": ",
+                     cluster.Place(demand).reason));
+  }
+}
+
 // Follows the rule of scheduler/pass.h. Jobs in backoff do not hold back others.
 void Queue::Schedule(Transaction& transaction) {
   settled_ = true;
   schedule_at_.reset();
   const std::vector<scheduler::Claim> queue = InOrder();
-  if (queue.empty()) return;
+  if (queue.empty()) return hopeless_.clear();
   scheduler::Cluster cluster(NodeViews());
+  ReportHopeless(cluster, transaction);
   scheduler::Pass pass(&cluster);
   for (const scheduler::Claim& claim : queue) {
     JobEntry& job = records_->jobs.at(claim.job);
@@ -138,6 +174,7 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, scheduler::Pass& pass, 
   for (int attempt = 0; attempt < kSizesTried; ++attempt) {
     const Plans::Wanted* wanted = plans_->Find(id, Purpose::kStart);
     scheduler::Decision decision = pass.Consider(job.claim(), demand, wanted == nullptr ? nullptr : &wanted->decision);
+    NoteHope(id, !decision.ranks.empty() || decision.fits_when_idle, transaction.now.steady);
     if (decision.ranks.empty()) {
       plans_->Drop(id, Purpose::kStart);
       return std::nullopt;
@@ -150,7 +187,7 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, scheduler::Pass& pass, 
     }
     if (state == PlanState::kFailed) {
       const std::string why(plans_->Find(id, Purpose::kStart)->answer->status().message());
-      jobs_->Fail(job, absl::StrCat("cannot run: ", why), transaction);
+      jobs_->Fail(job, absl::StrCat("it cannot be planned: ", why), transaction);
       return std::nullopt;
     }
     if (state == PlanState::kReady) {
@@ -237,10 +274,10 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
     ++position;
     std::string why;
     if (job.not_before.has_value()) {
-      why = "waits out its back-off";
+      why = "waiting for its restart backoff to end";
     } else if (IsOverItsUsersLimit(job)) {
-      why = absl::StrCat("waits for other jobs of ", job.record().owner(), ", who may run ",
-                         options_->max_running_ranks_of_user, " ranks at a time");
+      why = absl::StrCat("waiting for other jobs of ", job.record().owner(), ": the limit is ",
+                         options_->max_running_ranks_of_user, " running ranks a user");
     } else {
       const scheduler::Demand demand = DemandOf(job);
       const Plans::Wanted* wanted = plans_->Find(claim.job, Plans::Purpose::kStart);
@@ -248,12 +285,12 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
           pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
       const Unfit* unfit = decision.ranks.empty() ? nullptr : RefusedOn(job, SlotsFor(decision));
       if (wanted != nullptr && !wanted->answer.has_value() && !decision.ranks.empty()) {
-        why = "slots are free for it, and its plan is being made";
+        why = "slots are free, and its plan is being computed";
         pass.Start(claim, decision);
       } else if (unfit != nullptr) {
-        why = "does not fit the slots that are free: " + unfit->why;
+        why = "does not fit the free slots: " + unfit->why;
       } else if (!decision.ranks.empty()) {
-        why = "is about to start";
+        why = "about to start";
         pass.Start(claim, decision);
       } else if (asked) {
         why = pass.Why(decision, demand);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ class Queue {
   // In the next tick.
   void ScheduleSoon(SteadyTime now) { schedule_at_ = now; }
   std::optional<SteadyTime> schedule_at() const { return schedule_at_; }
+  // When the next event about a job that can never start is due.
+  std::optional<SteadyTime> never_starts_at() const;
 
   std::vector<scheduler::Claim> InOrder() const;  // including jobs in backoff
   struct Waiting {
@@ -57,13 +60,20 @@ class Queue {
   // Whether its ranks and those that its user runs are more than a user may run.
   bool IsOverItsUsersLimit(const JobEntry& job) const;
 
+  // Notes since when the job could not start even on idle nodes; `could`: it can.
+  void NoteHope(const JobId& job, bool could, SteadyTime now);
+  // Reports jobs that could not start for so long (Options::never_starts_after), each once.
+  void ReportHopeless(const scheduler::Cluster& cluster, Transaction& transaction);
+
   const Options* const options_;
   Records* const records_;
   Plans* const plans_;
   Jobs* const jobs_;
   Generations* const generations_;
   std::optional<SteadyTime> schedule_at_;  // when to run the next scheduling pass
-  bool settled_ = false;                   // the last scheduling pass tried every job that it should
+  // Of queued jobs that could not start even on idle nodes: when to report that; nullopt: reported.
+  std::map<JobId, std::optional<SteadyTime>> hopeless_;
+  bool settled_ = false;  // the last scheduling pass tried every job that it should
 };
 
 }  // namespace muster::core

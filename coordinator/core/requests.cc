@@ -19,19 +19,18 @@ constexpr size_t kSpecBytes = 64 * 1024;  // every assignment repeats it
 std::string StateName(JobState state) {
   switch (state) {
     case JOB_STATE_COMPLETED:
-      return "completed";
+      return "completed already";
     case JOB_STATE_FAILED:
-      return "failed";
+      return "failed already";
     case JOB_STATE_CANCELLED:
-      return "been cancelled";
+      return "was cancelled already";
     default:
-      return "not ended";
+      return "has not ended";
   }
 }
 
 absl::Status AlreadyEnded(const JobEntry& job) {
-  return absl::FailedPreconditionError(
-      absl::StrCat(job.record().id(), " has ", StateName(job.machine.state()), " already"));
+  return absl::FailedPreconditionError(absl::StrCat(job.record().id(), " ", StateName(job.machine.state())));
 }
 
 }  // namespace
@@ -44,7 +43,7 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   }
   if (event.spec.ByteSizeLong() > kSpecBytes) {
     transaction.status = absl::InvalidArgumentError(
-        absl::StrCat("the spec has ", event.spec.ByteSizeLong(), " bytes, at most ", kSpecBytes, " are allowed"));
+        absl::StrCat("the spec has ", event.spec.ByteSizeLong(), " bytes, the limit is ", kSpecBytes));
     return;
   }
   if (const JobEntry* known = records_->FindRequest(event.request_id); known != nullptr) {
@@ -54,7 +53,7 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
     ExpandPlaceholders(known->id(), again);
     if (job.owner() == event.owner && job.spec().SerializeAsString() == again.SerializeAsString()) {
       transaction.submitted = known->id();
-      transaction.reason = absl::StrCat("request ", event.request_id, " is ", job.id(), " already");
+      transaction.reason = absl::StrCat("request ", event.request_id, " is already ", job.id());
     } else {
       transaction.status = absl::AlreadyExistsError(
           absl::StrCat("request id ", event.request_id, " belongs to ", job.id(), ", which is another job"));
@@ -63,7 +62,7 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   }
   if (const size_t waiting = queue_->InOrder().size(); waiting + ReplicasOf(event.spec) > options_->max_queued_jobs) {
     transaction.status = absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", waiting, " jobs wait; cancel some, or try again later"));
+        absl::StrCat("the queue is full: ", waiting, " jobs are waiting; cancel some, or try again later"));
     return;
   }
   transaction.status = CheckUser(event, transaction.now.steady);
@@ -104,13 +103,13 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
 absl::Status Requests::CheckUser(const SubmitJob& event, SteadyTime now) {
   const int32_t priority = event.spec.priority();
   if (priority < options_->lowest_priority || priority > options_->highest_priority) {
-    return absl::InvalidArgumentError(absl::StrCat("priority: ", priority, " is not allowed here, only ",
-                                                   options_->lowest_priority, " to ", options_->highest_priority));
+    return absl::InvalidArgumentError(absl::StrCat("priority: must be ", options_->lowest_priority, " to ",
+                                                   options_->highest_priority, " on this coordinator, got ", priority));
   }
   const uint32_t ranks = event.spec.resources().ranks(), most_ranks = options_->max_running_ranks_of_user;
   if (most_ranks > 0 && ranks > most_ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("resources.ranks: ", ranks, ", and one user may run ", most_ranks, " ranks at a time here"));
+    return absl::InvalidArgumentError(absl::StrCat("resources.ranks: ", ranks, " is above this coordinator's limit of ",
+                                                   most_ranks, " running ranks a user"));
   }
   if (const uint32_t most = options_->max_queued_jobs_of_user; most > 0) {
     const std::vector<const JobEntry*> live = std::as_const(*records_).Live();
@@ -118,9 +117,8 @@ absl::Status Requests::CheckUser(const SubmitJob& event, SteadyTime now) {
       return job->machine.state() == JOB_STATE_QUEUED && job->record().owner() == event.owner;
     });
     if (queued + ReplicasOf(event.spec) > most) {
-      return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has ", queued,
-                                                       " jobs in the queue, and may have ", most,
-                                                       ": cancel some, or try again later"));
+      return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has ", queued, " queued jobs, and the limit is ",
+                                                       most, ": cancel some, or try again later"));
     }
   }
   if (options_->max_submits_of_user == 0) return absl::OkStatus();
@@ -131,7 +129,7 @@ absl::Status Requests::CheckUser(const SubmitJob& event, SteadyTime now) {
   std::deque<SteadyTime>& times = submits_[event.owner];
   if (times.size() >= options_->max_submits_of_user) {
     return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has submitted ", times.size(),
-                                                     " jobs within a minute, as many as allowed: try again later"));
+                                                     " jobs within a minute, which is the limit: try again later"));
   }
   times.push_back(now);
   return absl::OkStatus();
@@ -175,7 +173,7 @@ void Requests::On(const CancelJob& event, Transaction& transaction) {
   } else if (job->machine.active()) {
     generations_->Stop(*job, END_REASON_CANCELLED, STOP_INTENT_CANCEL, "cancelled by its user", transaction);
   } else {
-    jobs_->Cancel(*job, job->generations.empty() ? "was cancelled before it ran" : "was cancelled while it did not run",
+    jobs_->Cancel(*job, job->generations.empty() ? "cancelled before it started" : "cancelled while it was not running",
                   transaction);
   }
 }
@@ -190,7 +188,7 @@ void Requests::On(const PauseJob& event, Transaction& transaction) {
       transaction.status = absl::FailedPreconditionError(absl::StrCat(job->record().id(), " is being cancelled"));
       return;
     }
-    generations_->Stop(*job, END_REASON_PREEMPTED, STOP_INTENT_PAUSE, "paused by its user", transaction);
+    generations_->Stop(*job, END_REASON_PAUSED, STOP_INTENT_PAUSE, "paused by its user", transaction);
   } else {
     jobs_->Pause(*job, transaction);
   }
@@ -206,7 +204,7 @@ void Requests::On(const ResumeJob& event, Transaction& transaction) {
     jobs_->Requeue(*job, "resumed by its user", absl::ZeroDuration(), transaction);
   } else if (job->record().stop_intent() == STOP_INTENT_PAUSE) {
     // It is still on its way to the pause: it goes through the queue instead.
-    jobs_->ChangeIntent(*job, STOP_INTENT_REQUEUE, "resumed by its user: it is queued again when it has stopped",
+    jobs_->ChangeIntent(*job, STOP_INTENT_REQUEUE, "resumed by its user: it is requeued when it has stopped",
                         transaction);
   }
 }
@@ -216,7 +214,7 @@ void Requests::On(const TraceJob& event, Transaction& transaction) {
   if (job == nullptr) return;
   if (job->machine.state() != JOB_STATE_RUNNING) {
     transaction.status = absl::FailedPreconditionError(absl::StrCat(
-        event.job.value(), " does not run, so there is no step to trace: it is ", NameOf(job->machine.state())));
+        event.job.value(), " is ", NameOf(job->machine.state()), ", not running: there is no step to trace"));
     return;
   }
   const int ranks = job->newest()->record().ranks_size();
@@ -236,11 +234,11 @@ void Requests::On(const DeleteJob& event, Transaction& transaction) {
   if (job == nullptr) return;  // a retry; what is left of its history goes when the coordinator starts
   if (!job->machine.ended()) {
     transaction.status = absl::FailedPreconditionError(
-        absl::StrCat(event.job.value(), " has not ended; cancel it first (muster cancel ", event.job.value(), ")"));
+        absl::StrCat(event.job.value(), " has not ended: cancel it first (muster cancel ", event.job.value(), ")"));
     return;
   }
   transaction.Do(ForgetJob{event.job});
-  transaction.reason = absl::StrCat(event.job.value(), " is deleted");
+  transaction.reason = absl::StrCat(event.job.value(), " was deleted");
   records_->Delete(event.job, transaction);
 }
 
@@ -249,12 +247,12 @@ void Requests::On(const CheckpointJob& event, Transaction& transaction) {
   if (job == nullptr) return;
   if (job->record().spec().train().checkpoint().path().empty()) {
     transaction.status = absl::FailedPreconditionError(
-        absl::StrCat(event.job.value(), " writes no checkpoints: it has no checkpoint.path"));
+        absl::StrCat(event.job.value(), " writes no checkpoints: its spec has no checkpoint.path"));
     return;
   }
   if (job->machine.state() != JOB_STATE_RUNNING) {
     transaction.status = absl::FailedPreconditionError(absl::StrCat(
-        event.job.value(), " does not run, so it has nothing new to write: it is ", NameOf(job->machine.state())));
+        event.job.value(), " is ", NameOf(job->machine.state()), ", not running: it has nothing new to write"));
     return;
   }
   job->running->checkpoint_request = event.request_number;

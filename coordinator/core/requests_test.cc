@@ -41,12 +41,12 @@ TEST(Requests, AJobThatDoesNotRunOrHasNoFolderRefuses) {
     EXPECT_THAT(std::string(out.status.message()), HasSubstr(says));
   };
   const JobId waiting = w.Submit(Spec("x"));
-  refused(waiting, "does not run, so it has nothing new to write: it is queued");
+  refused(waiting, "is queued, not running: it has nothing new to write");
   JobSpec spec = Spec("y");
   spec.mutable_train()->mutable_checkpoint()->clear_path();
-  refused(w.Submit(spec), "writes no checkpoints: it has no checkpoint.path");
+  refused(w.Submit(spec), "writes no checkpoints: its spec has no checkpoint.path");
   w.Do(CancelJob{waiting});
-  refused(waiting, "it is cancelled");
+  refused(waiting, "is cancelled, not running");
   EXPECT_EQ(w.Do(CheckpointJob{JobId("no-such-job"), 1}).status.code(), absl::StatusCode::kNotFound);
 }
 

@@ -47,7 +47,7 @@ TEST_F(SlowPlans, AGangWaitsForItsPlanAndSaysSo) {
   w_.Do(NodeConnected{Hello("a", 4)});
   EXPECT_EQ(Only().slots.ranks.size(), 3u);
   EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
-  EXPECT_EQ(Reason(id), "1st in the queue: slots are free for it, and its plan is being made");
+  EXPECT_EQ(Reason(id), "1st in the queue: slots are free, and its plan is being computed");
   EXPECT_EQ(w_.core->ListJobs(false).at(0).reason(), Reason(id));
   AnswerOnly();
   EXPECT_EQ(w_.State(id), JOB_STATE_STARTING);
@@ -92,7 +92,7 @@ TEST_F(SlowPlans, SlotsThatGoMeanwhileAreReplaced) {
   const RequestPlan before = Only();
   w_.Do(NodeDisconnected{NodeId("a"), Incarnation("i1")});
   EXPECT_TRUE(w_.requested.empty()) << "no one needs the plan any more";
-  EXPECT_TRUE(absl::StrContains(Reason(id), "no node takes ranks now")) << Reason(id);
+  EXPECT_TRUE(absl::StrContains(Reason(id), "no node accepts ranks now")) << Reason(id);
   Node other = Hello("b", 2);
   for (Slot& slot : *other.mutable_slots()) slot.set_memory_bytes(1 << 30);
   w_.Do(NodeConnected{other});
@@ -153,7 +153,7 @@ TEST_F(SlowPlans, AJobThatCannotBePlannedFailsAndStaysSo) {
   const JobId id = Submit("huge", 2), next = Submit("next", 2);
   Answer(Only().key, absl::ResourceExhaustedError("planning stops at its limit of work: a schedule of 9 ops"));
   EXPECT_EQ(w_.State(id), JOB_STATE_FAILED);
-  EXPECT_EQ(Reason(id), "cannot run: planning stops at its limit of work: a schedule of 9 ops");
+  EXPECT_EQ(Reason(id), "it cannot be planned: planning stops at its limit of work: a schedule of 9 ops");
   w_.Restart();
   EXPECT_EQ(w_.State(id), JOB_STATE_FAILED);
   w_.Do(NodeConnected{Hello("a", 2)});

@@ -91,7 +91,7 @@ TEST_F(PlanningTest, ThePoisonPillIsPlannedAndRefused) {
   const absl::Duration slowest = SlowestUntil(over, &calls);
   planner.join();
   ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_THAT(reply.unfit(), testing::HasSubstr("nothing tried would fit"));
+  EXPECT_THAT(reply.unfit(), testing::HasSubstr("no configuration fits"));
   EXPECT_LT(slowest, kSoon);
 }
 
@@ -152,7 +152,7 @@ TEST_F(PlanningTest, AStoredJobThatExceedsItFails) {
   EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_FAILED; }));
   GetJobReply found;
   ASSERT_TRUE(client_->Get(job, &found).ok());
-  EXPECT_THAT(found.job().reason(), testing::StartsWith("cannot run: planning stops at its limit of work: "));
+  EXPECT_THAT(found.job().reason(), testing::StartsWith("it cannot be planned: planning stops at its limit of work: "));
 }
 
 TEST_F(PlanningTest, AClientThatGoesIsNotWorkedFor) {

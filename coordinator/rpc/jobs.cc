@@ -99,7 +99,7 @@ PlanReply PlanOnNodes(const PlanCall::Found& found, const JobSpec& resolved) {
 void AddPlacesOf(const core::Core& core, const Job& job, PlanReply& plan) {
   const std::vector<Generation> generations = core.ListGenerations(JobId(job.id()));
   if (generations.empty()) {
-    plan.add_notes(absl::StrCat("the job waits: ", job.reason()));
+    plan.add_notes(absl::StrCat("the job is queued: ", job.reason()));
     return;
   }
   const Generation& generation = generations.front();
@@ -291,7 +291,8 @@ grpc::ServerUnaryReactor* JobsService::Change(grpc::CallbackServerContext* conte
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, &job, caller = *std::move(caller)](Turn& turn) {
-    const absl::StatusOr<std::vector<JobId>> ids = turn.core().FindReplicas(job);
+    const absl::StatusOr<std::vector<JobId>> ids = turn.core().FindReplicas(
+        job, std::is_same_v<Reply, DeleteReply> ? core::Core::Among::kEnded : core::Core::Among::kLive);
     absl::Status status = ids.status();
     if (status.ok()) status = Authorize(caller, method, {turn.core().Stored(ids->front())->owner()});
     // Of the replicas of a run, those that can be changed.

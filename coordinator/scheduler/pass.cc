@@ -51,7 +51,7 @@ std::string Pass::Why(const Decision& decision, const Demand& demand) const {
   if (!decision.reason.empty()) return decision.reason;
   if (demand.needed() > cluster_->FreeSlots(demand)) return cluster_->Place(demand).reason;
   const Head& head = heads_.at(decision.device);
-  return absl::StrCat("waits for ", head.job.value(), ", for which ", head.demand.needed(), " slots are reserved");
+  return absl::StrCat("waiting behind ", head.job.value(), ", for which ", head.demand.needed(), " slots are reserved");
 }
 
 void Pass::Start(const Claim& claim, const Decision& decision) {

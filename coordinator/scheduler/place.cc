@@ -149,12 +149,13 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   if (!demand.avoid.empty()) {
     std::vector<std::string> names;
     for (const NodeId& node : demand.avoid) names.push_back(node.value());
-    absl::StrAppend(&others, ", without ", absl::StrJoin(names, ", "), ", which refused it");
+    absl::StrAppend(&others, ", without ", absl::StrJoin(names, ", "), ", which rejected it");
   }
-  if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node takes ranks now", others);
+  if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node accepts ranks now", others);
   if (supply.hoped < needed) {
+    constexpr char kNever[] = "can never start on these nodes: ";
     if (demand.together == 1 && Of(device).all.hoped >= needed) {  // the slots exist, but have too little memory
-      return absl::StrCat(needs, ", the nodes have ", supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped),
+      return absl::StrCat(kNever, needs, ", the nodes have ", supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped),
                           ", the largest has ", FormatBytes(Largest(device)), others);
     }
     // What the user can change: fewer ranks, or the other device.
@@ -163,7 +164,7 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
                                                      : absl::StrCat(", or ", other.hoped, " with device ",
                                                                     device == DEVICE_CUDA ? "cpu" : "cuda");
     const std::string have = supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped, " in all, ", supply.free, " free");
-    return absl::StrCat(needs, " on ", Name(device), ", the nodes have ", have, "; at most ", supply.hoped,
+    return absl::StrCat(kNever, needs, " on ", Name(device), ", the nodes have ", have, "; at most ", supply.hoped,
                         supply.hoped == 1 ? " rank" : " ranks", " would fit", instead, others);
   }
   return absl::StrCat(needs, ", ", supply.free, " of ", supply.total, " free", InUse(Of(device).users), others);

@@ -53,7 +53,8 @@ TEST(Place, Table) {
        DEVICE_AUTO,
        {"a:F"},
        "",
-       "needs 2 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would fit",
+       "can never start on these nodes: needs 2 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would "
+       "fit",
        false},
       {2, DEVICE_AUTO, {"a:F", "b:U"}, "", "needs 2 slots, 1 of 2 free (in use: other-job)", true},  // never partly
       {2, DEVICE_AUTO, {"a:FFFF", "b:UFF"}, "b1 b2", "", true},                 // the fullest node that holds all
@@ -65,7 +66,8 @@ TEST(Place, Table) {
        DEVICE_AUTO,
        {"a:FFFF", "B:FF"},
        "",
-       "needs 9 slots on cuda, the nodes have 2 in all, 2 free; at most 2 ranks would fit",
+       "can never start on these nodes: needs 9 slots on cuda, the nodes have 2 in all, 2 free; at most 2 ranks would "
+       "fit",
        false},
       {1, DEVICE_AUTO, {"b:F", "a:F"}, "a0", "", true},  // ties by id
       {1, DEVICE_AUTO, {"a:F", "B:F"}, "B0", "", true},  // auto takes cuda where it is
@@ -75,20 +77,22 @@ TEST(Place, Table) {
        DEVICE_CUDA,
        {"a:F"},
        "",
-       "needs 1 slot on cuda, the nodes have none; at most 0 ranks would fit, or 1 with device cpu",
+       "can never start on these nodes: needs 1 slot on cuda, the nodes have none; at most 0 ranks would fit, or 1 "
+       "with device cpu",
        false},
       {1,
        DEVICE_AUTO,
        {"a:F-", "b:F!", "c:F?"},
        "",
-       "needs 1 slot, but no node takes ranks now (1 away, 1 draining, 1 lost)",
+       "needs 1 slot, but no node accepts ranks now (1 away, 1 draining, 1 lost)",
        true},
       {2, DEVICE_AUTO, {"a:F-", "b:F"}, "", "needs 2 slots, 1 of 1 free (1 away)", true},  // worth waiting for
       {2,
        DEVICE_AUTO,
        {"a:F?", "b:F"},
        "",
-       "needs 2 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would fit (1 lost)",
+       "can never start on these nodes: needs 2 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would "
+       "fit (1 lost)",
        false},
       {1, DEVICE_AUTO, {"a:F", "B:F-"}, "", "needs 1 slot, 0 of 0 free (1 away)", true},  // waits for its GPUs
       {1, DEVICE_AUTO, {"a:F", "B:F!"}, "a0", "", true},
@@ -115,10 +119,10 @@ TEST(Place, RanksThatMustBeTogetherAreOnOneNode) {
   const Decision none = Cluster({Node("a:FFF"), Node("b:FFF"), Node("c:FFF")}).Place(demand);
   EXPECT_EQ(Placed(none), "");
   EXPECT_FALSE(none.fits_when_idle) << "nine slots, and no node has four";
-  EXPECT_EQ(
-      none.reason,
-      "needs 4 to 8 slots, each 4 on one node (parallel.tensor) on cpu, the nodes have none; at most 0 ranks would "
-      "fit");
+  EXPECT_EQ(none.reason,
+            "can never start on these nodes: needs 4 to 8 slots, each 4 on one node (parallel.tensor) on cpu, the "
+            "nodes have none; at most 0 ranks would "
+            "fit");
 }
 
 // Stages of a pipeline: 3 of them on 9, 6 or 3 ranks.
@@ -268,7 +272,7 @@ TEST(Pass, LaterJobsDoNotBreakTheGroupsOfTheHead) {
   const Demand two{2, DEVICE_CPU}, one{1, DEVICE_CPU};
   const Decision held = pass.Consider({JobId("two"), 0, 4}, two);
   EXPECT_EQ(Placed(held), "");
-  EXPECT_EQ(pass.Why(held, two), "waits for head, for which 12 slots are reserved");
+  EXPECT_EQ(pass.Why(held, two), "waiting behind head, for which 12 slots are reserved");
   const Decision last = pass.Consider({JobId("one"), 0, 5}, one);
   EXPECT_EQ(Placed(last), "c3");
   pass.Start({JobId("one"), 0, 5}, last);
@@ -282,10 +286,11 @@ TEST(Pass, TheReasonNamesTheJobThatHoldsBack) {
     return pass.Why(pass.Consider({JobId(job), 0, sequence}, demand), demand);
   };
   EXPECT_EQ(why("large", 5, {3, DEVICE_AUTO}), "needs 3 slots, 2 of 3 free (in use: other-job)");
-  EXPECT_EQ(why("small", 6, {1, DEVICE_AUTO}), "waits for large, for which 3 slots are reserved");
+  EXPECT_EQ(why("small", 6, {1, DEVICE_AUTO}), "waiting behind large, for which 3 slots are reserved");
   EXPECT_EQ(why("next", 7, {3, DEVICE_AUTO}), "needs 3 slots, 2 of 3 free (in use: other-job)");
   EXPECT_EQ(why("huge", 8, {8, DEVICE_AUTO}),
-            "needs 8 slots on cpu, the nodes have 3 in all, 2 free; at most 3 ranks would fit");
+            "can never start on these nodes: needs 8 slots on cpu, the nodes have 3 in all, 2 free; at most 3 ranks "
+            "would fit");
 }
 
 // A node of free slots with this many GiB each; 0: unknown.
@@ -310,10 +315,15 @@ TEST(Place, OnSlotsOfEnoughMemory) {
   EXPECT_EQ(Placed(place(2, 0, 60)), "a0 a1");
   EXPECT_EQ(Placed(place(3, 0, 60)), "");
   EXPECT_FALSE(place(4, 60).fits_when_idle);
-  EXPECT_EQ(place(4, 60).reason, "needs 4 slots of at least 60 GiB, the nodes have 3, the largest has 80 GiB");
-  EXPECT_EQ(place(2, 100).reason, "needs 2 slots of at least 100 GiB, the nodes have 1, the largest has 80 GiB");
+  EXPECT_EQ(
+      place(4, 60).reason,
+      "can never start on these nodes: needs 4 slots of at least 60 GiB, the nodes have 3, the largest has 80 GiB");
+  EXPECT_EQ(
+      place(2, 100).reason,
+      "can never start on these nodes: needs 2 slots of at least 100 GiB, the nodes have 1, the largest has 80 GiB");
   EXPECT_EQ(place(6, 60).reason,
-            "needs 6 slots of at least 60 GiB on cpu, the nodes have 3 in all, 3 free; at most 3 ranks would fit");
+            "can never start on these nodes: needs 6 slots of at least 60 GiB on cpu, the nodes have 3 in all, 3 free; "
+            "at most 3 ranks would fit");
 }
 
 // Slots that are too small for the head are free for later jobs; the others are reserved.
@@ -328,7 +338,7 @@ TEST(Pass, AHeadThatNeedsMemoryReservesOnlySuitableSlots) {
   EXPECT_EQ(Placed(head), "");
   EXPECT_EQ(pass.Why(head, large), "needs 2 slots of at least 60 GiB, 1 of 2 free (in use: early)");
   EXPECT_EQ(pass.Why(pass.Consider({JobId("wide"), 0, 3}, three), three),
-            "waits for large, for which 2 slots are reserved");
+            "waiting behind large, for which 2 slots are reserved");
   EXPECT_FALSE(pass.Over());
   for (const char* expected : {"a2", "a3"}) {
     const Decision small = pass.Consider({JobId("small"), 0, 4}, one);
@@ -347,7 +357,7 @@ TEST(Place, AvoidsNodesAndTakesTheLastChoiceLast) {
   EXPECT_EQ(placed({.ranks = 5, .last_choice = {NodeId("a")}}), "b0 b1 c0 c1 a0");
   EXPECT_EQ(placed({.ranks = 4, .together = 2, .avoid = {NodeId("b")}, .last_choice = {NodeId("c")}}), "a0 a1 a2 a3");
   const Decision none = Cluster(nodes).Place({.ranks = 6, .device = DEVICE_CPU, .avoid = {NodeId("a"), NodeId("z")}});
-  EXPECT_EQ(none.reason, "needs 6 slots, 4 of 6 free (in use: other-job), without a, z, which refused it");
+  EXPECT_EQ(none.reason, "needs 6 slots, 4 of 6 free (in use: other-job), without a, z, which rejected it");
   EXPECT_TRUE(none.fits_when_idle);
   EXPECT_FALSE(Cluster(nodes).FitsWhenIdle({.ranks = 7, .device = DEVICE_CPU, .avoid = {NodeId("a")}}));
   EXPECT_TRUE(Cluster(nodes).FitsWhenIdle({.ranks = 7, .device = DEVICE_CPU, .avoid = {NodeId("b")}}));
@@ -416,7 +426,7 @@ TEST(Pass, AnElasticHeadReservesItsLeast) {
   const Demand rigid{4, DEVICE_CPU};
   const Decision held = pass.Consider({JobId("rigid"), 0, 3}, rigid);
   EXPECT_TRUE(held.ranks.empty());
-  EXPECT_EQ(pass.Why(held, rigid), "waits for head, for which 5 slots are reserved");
+  EXPECT_EQ(pass.Why(held, rigid), "waiting behind head, for which 5 slots are reserved");
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
     return Fail("restarts", absl::StrCat(id.value(), " failed after ", job.restarts_without_progress(), " restarts"));
   }
   if (job.state() == JOB_STATE_FAILED && job.failure().exit().of_node() && job.refused_by_size() < 2 &&
-      !absl::StrContains(job.reason(), "no other node could run it")) {
+      !absl::StrContains(job.reason(), "no other node can run it")) {
     return Fail("one bad node fails no job", absl::StrCat(id.value(), " failed: ", job.reason()));
   }
   const uint64_t newest = account.generations.empty() ? 0 : account.generations.rbegin()->first;

@@ -384,8 +384,18 @@ void AddBubbleNote(const Train& train, const Mesh& mesh, PlanReply& plan) {
   const uint32_t microbatches = strategies::Microbatches(train.batch(), mesh.data_ranks());
   if (mesh.pipeline == 1 || microbatches >= mesh.pipeline) return;
   plan.add_notes(absl::StrCat(microbatches, microbatches == 1 ? " microbatch" : " microbatches", " a step for ",
-                              mesh.pipeline, " stages: some stage always waits; lower batch.microbatch, or raise ",
-                              "batch.sequences, to several times as many microbatches as stages"));
+                              mesh.pipeline, " stages: stages idle in every step; lower batch.microbatch or raise ",
+                              "batch.sequences, to several microbatches for each stage"));
+}
+
+// Ranks that get no sample of any step.
+void AddIdleNote(const Train& train, const Mesh& mesh, PlanReply& plan) {
+  const uint32_t readers = mesh.data_ranks(), sequences = train.batch().sequences();
+  if (sequences == 0 || sequences >= readers) return;
+  const uint32_t idle = (readers - sequences) * mesh.pipeline * mesh.tensor;
+  plan.add_notes(absl::StrCat(idle, " of ", mesh.ranks(), " ranks are idle in every step: batch.sequences is ",
+                              sequences, " for ", readers, readers == mesh.ranks() ? " ranks" : " groups of ranks",
+                              "; raise it to at least ", readers, ", or lower resources.ranks"));
 }
 
 // What a checkpoint takes beside the peak, which is what training itself takes.
@@ -410,8 +420,8 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
     }
   }
   plan.add_notes(absl::StrCat("a checkpoint is written from a copy of up to ", FormatBytes(most),
-                              " a rank in its machine's memory, beside the peak; where that is not free, training "
-                              "waits until it is written"));
+                              " a rank in host memory, in addition to the peak; where that is not free, training "
+                              "waits for the write"));
 }
 
 // Notes that a nondeterministic job on GPUs does not recover bit for bit.
@@ -525,6 +535,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   AddLevelPlaces(job->train, memory_plan.layout.mesh, ranks, plan);
   AddSchedules(*job, plan);
   AddRanks(memory_plan, ranks, plan);
+  AddIdleNote(job->train, memory_plan.layout.mesh, plan);
   AddBubbleNote(job->train, memory_plan.layout.mesh, plan);
   AddCheckpointNote(memory_plan, job->train, job->inventory, plan);
   AddPrecisionNote(job->train, on.slots.device, plan);

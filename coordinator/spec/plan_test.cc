@@ -88,14 +88,14 @@ TEST(Plan, OfAPipelineShowsItsStages) {
       << plan.DebugString();
   EXPECT_TRUE(has(plan.placement(), "1.00 × its share")) << "each of two shards has half of a unit of its stage";
   EXPECT_TRUE(has(plan.placement(), "where equal parts")) << plan.DebugString();
-  EXPECT_FALSE(has(plan.notes(), "some stage always waits"));
+  EXPECT_FALSE(has(plan.notes(), "stages idle in every step"));
   // Three nodes in the middle of stages; and fewer microbatches than stages.
   train.mutable_batch()->set_microbatch(8);
   PlanFor on = AnySlots(spec, *strategies::FindHardware("h100"));
   for (size_t rank = 0; rank < 4; ++rank) on.slots.ranks[rank].node = static_cast<uint32_t>(rank + 1) / 2;
   const PlanReply spread = MakePlan(spec, on)->reply;
   EXPECT_TRUE(has(spread.placement(), "2 lie on several nodes; activations and gradients cross nodes at 1 of 1"));
-  EXPECT_TRUE(has(spread.notes(), "1 microbatch a step for 2 stages: some stage always waits"));
+  EXPECT_TRUE(has(spread.notes(), "1 microbatch a step for 2 stages: stages idle in every step"));
 }
 
 TEST(Plan, SaysWhetherThereAreTwoLevels) {
@@ -276,6 +276,21 @@ TEST(Plan, SaysWhatCudaGraphsCost) {
   EXPECT_THAT(notes(true, DEVICE_CUDA), note);
   EXPECT_THAT(notes(true, DEVICE_CPU), testing::Not(note)) << "CPUs have none";
   EXPECT_THAT(notes(false, DEVICE_CUDA), testing::Not(note));
+}
+
+TEST(Plan, SaysWhichRanksAreIdle) {
+  const auto notes = [](uint32_t ranks, uint32_t sequences) {
+    JobSpec spec = Good();
+    spec.mutable_resources()->set_ranks(ranks);
+    spec.mutable_train()->mutable_strategy()->mutable_ddp();
+    spec.mutable_train()->mutable_batch()->set_sequences(sequences);
+    spec.mutable_train()->mutable_batch()->set_microbatch(1);
+    EXPECT_TRUE(Resolve({}, spec).empty());
+    return Planned(spec).notes();
+  };
+  EXPECT_THAT(notes(4, 3), testing::Contains("1 of 4 ranks are idle in every step: batch.sequences is 3 for 4 ranks; "
+                                             "raise it to at least 4, or lower resources.ranks"));
+  EXPECT_THAT(notes(4, 4), testing::Not(testing::Contains(testing::HasSubstr("idle"))));
 }
 
 TEST(Plan, SaysHowFp32IsComputedOnGpus) {

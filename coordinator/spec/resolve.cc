@@ -23,6 +23,7 @@
 namespace muster::spec {
 namespace {
 
+constexpr uint64_t kMaxSteps = 1'000'000'000'000;  // their product with a batch stays below 2^63
 constexpr uint64_t kMaxCollectiveBytes = uint64_t{16} << 30, kMaxMeasurements = 10'000;  // of a bench
 constexpr uint32_t kMaxSequences = 1u << 20;
 constexpr size_t kMaxPathBytes = 4095;  // PATH_MAX without its zero
@@ -131,8 +132,7 @@ class Resolver {
     bool good = name.size() <= 40 && absl::ascii_isalnum(name.front()) && absl::ascii_isalnum(name.back());
     for (const char c : name) good &= absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
     if (good) return;
-    Error("name",
-          absl::StrCat("\"", name, "\" is no job name: lower-case letters, digits and inner dashes, at most 40"),
+    Error("name", absl::StrCat("invalid job name \"", name, "\": use a-z, 0-9 and inner -, at most 40 characters"),
           Nearest(name));
   }
 
@@ -973,6 +973,8 @@ class Resolver {
       Error("steps", "missing: how many optimizer steps to train");
     } else if (train.steps() == 0) {
       Error("steps", "must be at least 1, got 0");
+    } else if (train.steps() > kMaxSteps) {
+      Error("steps", absl::StrCat("must be at most ", kMaxSteps, ", got ", train.steps()));
     }
     if (!train.has_seed()) train.set_seed(1);
     if (!train.has_deterministic()) train.set_deterministic(true);

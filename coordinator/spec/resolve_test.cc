@@ -612,7 +612,7 @@ TEST(Resolve, EveryMistakeHasItsPath) {
          optimizer(s).mutable_lr_schedule()->mutable_step()->set_gamma(-1);
        }},
       {"name", "missing", [](JobSpec& s) { s.clear_name(); }},
-      {"name", "lower-case", [](JobSpec& s) { s.set_name("My_Job"); }},
+      {"name", "use a-z", [](JobSpec& s) { s.set_name("My_Job"); }},
       {"name", "at most 40", [](JobSpec& s) { s.set_name(std::string(41, 'a')); }},
       {"name", "inner dashes", [](JobSpec& s) { s.set_name("-a"); }},
       {"resources.ranks", "at least 1", [](JobSpec& s) { s.mutable_resources()->set_ranks(0); }},
@@ -855,6 +855,7 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [&](JobSpec& s) { optimizer(s).mutable_lr_schedule()->set_warmup_steps(101); }},
       {"steps", "missing", [&](JobSpec& s) { train(s).clear_steps(); }},
       {"steps", "at least 1", [&](JobSpec& s) { train(s).set_steps(0); }},
+      {"steps", "at most 1000000000000", [&](JobSpec& s) { train(s).set_steps(18446744073709551615u); }},
       {"checkpoint.path", "absolute", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("c"); }},
       {"checkpoint.path", "4095",
        [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/" + std::string(4095, 'c')); }},

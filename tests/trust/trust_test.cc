@@ -182,6 +182,7 @@ TEST_F(TrustTest, WorkersSayWhyTheyMayNotJoin) {
   EXPECT_TRUE(absl::StrContains(refused("10.255.255.1:7070", {"--host", "127.0.0.1"}), "join with --join_token"));
   EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join_token", MakeToken("viewer", "vera")}),
                                 "it needs a join token"));
+  EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join_token", folder() + "/nofile"}), "--join_token: "));
   const std::string file = folder() + "/cut";
   std::ofstream(file) << "muster1.abc\n";
   EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join_token", file}), "was it cut off?"));

@@ -81,8 +81,7 @@ void Agent::Ended(const absl::Status& why) {
   if (absl::IsAborted(why) && !was_welcomed) return MeetForeignStore(why);
   const std::string complaint = why.ToString();
   if (!was_welcomed && complaint != last_complaint_) {
-    LogWarn("the coordinator does not accept this worker; retrying",
-            {{"coordinator", options_.coordinator}, {"error", why}});
+    LogWarn("the coordinator rejected this worker; retrying", {{"coordinator", options_.coordinator}, {"error", why}});
   }
   last_complaint_ = complaint;
   // A refusal needs an operator, so retry slowly; other errors may pass at any moment.
@@ -115,7 +114,7 @@ void Agent::MeetForeignStore(const absl::Status& why) {
 void Agent::FollowStoreChoice() {
   const std::optional<StoreChoice> choice = TakeStoreChoice(options_.state_dir);
   if (!choice.has_value()) return;
-  LogWarn("the ranks' store is given up on an operator's request",
+  LogWarn("leaving the store of the ranks at the request of an operator",
           {{"store", store_id_}, {"choice", *choice == StoreChoice::kAdopt ? "adopt" : "reset"}});
   store_id_.clear();
   if (*choice == StoreChoice::kAdopt) return;

@@ -137,7 +137,8 @@ absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
   const bool expired = credentials.ok() && absl::Now() >= credentials->certificate.validity.end;
   if (!membership.join_token.ok()) {
     if (credentials.ok() && !expired) return credentials;
-    return membership.join_token.status();
+    // Not NotFound, which would mean that the worker needs none.
+    return absl::InvalidArgumentError(absl::StrCat("--join_token: ", membership.join_token.status().message()));
   }
   if (membership.join_token->empty()) {
     if (!expired) return credentials;

@@ -69,7 +69,8 @@ void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value, 
          name,
          [&value, name](const std::string& text) {
            if (!absl::ParseDuration(text, &value) || value <= absl::ZeroDuration()) {
-             throw CLI::ValidationError(name, "\"" + text + "\" is no duration: expected 500ms, 30s, 10m");
+             throw CLI::ValidationError(name,
+                                        "invalid duration \"" + text + "\": use 500ms, 30s or 10m, greater than 0");
            }
          },
          what)
@@ -126,7 +127,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
          [&flags](const std::string& text) {
            absl::Duration grace;
            if (!absl::ParseDuration(text, &grace) || grace <= absl::ZeroDuration()) {
-             throw CLI::ValidationError("--outage_grace", "\"" + text + "\" is no duration: expected 30m, 48h, inf");
+             throw CLI::ValidationError("--outage_grace", "invalid duration \"" + text + "\": use 30m, 48h or inf");
            }
            flags.agent.outage_grace = grace;
          },
@@ -322,7 +323,14 @@ int main(int argc, char** argv) {
   Flags flags;
   flags.agent.preflight = muster::agent::PreflightKind::kFull;
   AddFlags(app, flags);
-  CLI11_PARSE(app, argc, argv);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("muster-worker: ") + error.what() + "\nsee: muster-worker --help\n";
+  });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   muster::StartLog("worker", muster::LogLevelOf(flags.log_level));
   const int signals = SignalDescriptor();
   RaiseFileLimit();

@@ -1,5 +1,6 @@
 // muster-step RANKDIR: the shim of one rank (step.h). Started by muster-worker.
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -8,9 +9,11 @@
 #include "worker/shim/shim.h"
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: muster-step RANKDIR\nThe shim of one rank; muster-worker starts it.\n");
-    return 2;
+  const bool help = argc == 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0);
+  if (argc != 2 || help) {
+    std::fprintf(help ? stdout : stderr,
+                 "usage: muster-step RANKDIR\nThe parent process of one rank; muster-worker starts it.\n");
+    return help ? 0 : 2;
   }
   const absl::StatusOr<muster::rundir::RankDir> dir = muster::rundir::RankDir::FromPath(argv[1]);
   if (!dir.ok()) {

@@ -1,6 +1,6 @@
-// muster-trainer: runs one rank of a job (run), reads a checkpoint (sample, eval, export, import), or
-// a library with a model (inspect); checks the devices of a machine (preflight). Parses
-// flags and wires objects. --self-check prints the build's backends.
+// muster-trainer: runs one rank of a job (run), reads a checkpoint (sample, eval, export, import), or a library with a
+// model (inspect); checks the devices of a machine (preflight). Parses flags and wires objects. --self-check prints the
+// build's backends.
 #include <signal.h>
 #include <CLI/CLI.hpp>
 
@@ -18,6 +18,7 @@
 #include "checkpoint/hugging_face.h"
 #include "common/file/beneath.h"
 #include "common/log/log.h"
+#include "common/rank_exit.h"
 #include "common/version.h"
 #include "data/tokenizer.h"
 #include "models/family.h"
@@ -178,6 +179,22 @@ void Preflight(const muster::trainer::PreflightOptions& options) {
       [&](const muster::trainer::PreflightFinding& finding) { print(muster::trainer::FoundLine(finding)); });
 }
 
+// Of the commands that the CLI runs in its place; the same codes as the CLI's own (cli/exit_code.h).
+int CommandExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+      return 2;
+    case absl::StatusCode::kPermissionDenied:
+      return 4;
+    default:
+      return 1;
+  }
+}
+
 // The process's exit code.
 int SelfCheck() {
   const absl::StatusOr<std::vector<muster::collectives::BuiltBackend>> backends = muster::collectives::Backends();
@@ -311,7 +328,9 @@ int main(int argc, char** argv) {
   if (run_command->parsed()) {
     muster::LogError("rank failed", {{"error", status}});
   } else {
-    std::fprintf(stderr, "muster-trainer: %s\n", std::string(status.message()).c_str());
+    // These run in the place of the CLI's commands, so they speak as it does.
+    std::fprintf(stderr, "muster: %s\n", std::string(status.message()).c_str());
+    return CommandExitCode(status);
   }
-  return 1;
+  return absl::IsOutOfRange(status) ? muster::kNonFiniteExitCode : 1;
 }

@@ -1,0 +1,79 @@
+#include "cli/help_page.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+
+namespace muster::cli {
+namespace {
+
+// "--address, --token-file FILE, ..." of the root's flags, each under its first name.
+std::string GlobalFlags(const CLI::App* app) {
+  while (app->get_parent() != nullptr) app = app->get_parent();
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app->get_options()) {
+    if (option->get_group() == kGroupGlobal) flags.push_back("--" + option->get_lnames().front());
+  }
+  return absl::StrJoin(flags, ", ");
+}
+
+}  // namespace
+
+std::string ValueOf(const CLI::Option& option) {
+  if (option.get_items_expected_max() == 0 || option.get_type_size() == 0) return "";
+  std::string type = option.get_type_name();
+  // CLI11 appends what its checks say: "TEXT:{nanogpt,llmc}", "UINT:INT in [1 - 20]".
+  const size_t checks = type.find(':');
+  const size_t begin = type.find('{'), end = type.rfind('}');
+  const bool plain = type.compare(0, 4, "TEXT") == 0;
+  if (plain && begin != std::string::npos && end != std::string::npos && begin < end) {
+    return absl::StrReplaceAll(type.substr(begin + 1, end - begin - 1), {{",", "|"}});
+  }
+  type = type.substr(0, checks);
+  if (type == "TEXT") return option.get_positional() ? "" : "VALUE";
+  if (type == "UINT" || type == "INT") return "N";
+  if (type == "FLOAT") return "X";
+  return type;
+}
+
+std::string HelpPage::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
+  if (mode == CLI::AppFormatMode::Sub) return make_expanded(app);
+  std::string page = make_description(app) + make_usage(app, name) +
+                     absl::StrReplaceAll(make_positionals(app), {{"\nPositionals:\n", "\nArguments:\n"}});
+  if (app->get_parent() == nullptr) {
+    absl::StrAppend(&page, make_subcommands(app, mode), make_groups(app, mode));
+  } else {
+    absl::StrAppend(&page, make_groups(app, mode), make_subcommands(app, mode),
+                    "\nGlobal flags (muster --help): ", GlobalFlags(app), "\n");
+  }
+  absl::StrAppend(&page, "\n", app->get_footer(), "\n");
+  return absl::StrReplaceAll(page, {{"\n\n\n", "\n\n"}});
+}
+
+std::string HelpPage::make_option_name(const CLI::Option* option, bool positional) const {
+  if (positional) return option->get_name(true, false);
+  std::vector<std::string> names;
+  for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return absl::StrJoin(names, ", ");
+}
+
+std::string HelpPage::make_option_opts(const CLI::Option* option) const {
+  const std::string value = ValueOf(*option);
+  return value.empty() ? "" : " " + value;
+}
+
+std::string HelpPage::make_option_desc(const CLI::Option* option) const {
+  std::string text = option->get_description();
+  if (!option->get_default_str().empty()) absl::StrAppend(&text, " (default ", option->get_default_str(), ")");
+  if (option->get_required() && !option->get_positional()) absl::StrAppend(&text, " (required)");
+  return text;
+}
+
+std::string HelpPage::make_usage(const CLI::App* app, std::string name) const {
+  return absl::StrReplaceAll(CLI::Formatter::make_usage(app, name),
+                             {{"[OPTIONS]", "[FLAGS]"}, {"[SUBCOMMAND]", "[COMMAND]"}, {"SUBCOMMAND", "COMMAND"}});
+}
+
+}  // namespace muster::cli

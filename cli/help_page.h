@@ -1,0 +1,26 @@
+// How help pages look: values in our own words rather than the parser's types, and on every page the global flags.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <CLI/Formatter.hpp>
+#include <string>
+#include <vector>
+
+namespace muster::cli {
+
+// The group of the flags that every command takes.
+inline constexpr char kGroupGlobal[] = "Everywhere";
+
+class HelpPage final : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
+  std::string make_option_name(const CLI::Option* option, bool positional) const override;
+  std::string make_option_opts(const CLI::Option* option) const override;
+  std::string make_option_desc(const CLI::Option* option) const override;
+  std::string make_usage(const CLI::App* app, std::string name) const override;
+};
+
+// The value that an option takes, as help shows it: "FILE", "N", "ddp|fsdp". Empty: none.
+std::string ValueOf(const CLI::Option& option);
+
+}  // namespace muster::cli

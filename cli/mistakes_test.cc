@@ -1,0 +1,229 @@
+// What users type by mistake, and what they are told: text and exit code.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/testing/muster_fixture_test.h"
+#include "common/rpc/rpc.h"
+#include "testing/wait.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr char kGoodJob[] =
+    "apiVersion: muster/v1\nkind: Job\nname: a\nmodel: {family: gpt2, size: tiny}\n"
+    "data: {tokens: train.bin}\nsteps: 10\n";
+
+class MistakesTest : public MusterTest {
+ protected:
+  // Exit code 2, and the first line of stderr.
+  void Says(const std::vector<std::string>& arguments, const std::string& line) {
+    const Ended ended = Run(arguments);
+    EXPECT_EQ(ended.code, 2) << ended.err;
+    EXPECT_EQ(ended.err.substr(0, ended.err.find('\n')), line);
+    EXPECT_EQ(ended.out, "");
+  }
+};
+
+TEST_F(MistakesTest, UnknownOptionsAndCommands) {
+  Says({"-x"}, "muster: unknown option -x");
+  Says({"--tiemout", "1s", "ps"}, "muster: unknown option --tiemout, did you mean --timeout?");
+  Says({"ps", "-x"}, "muster: unknown option -x");
+  Says({"--timeout", "1s", "sumbit"}, "muster: unknown command sumbit, did you mean submit?");
+  Says({"local"}, "muster: a command is missing");
+  Says({"help", "data", "prepar"}, "muster: unknown command prepar, did you mean prepare?");
+}
+
+TEST_F(MistakesTest, HelpIsACommandToo) {
+  const Ended flag = Run({"data", "prepare", "--help"}), command = Run({"help", "data", "prepare"});
+  EXPECT_EQ(command.code, 0);
+  EXPECT_EQ(command.out, flag.out);
+  EXPECT_EQ(Run({"help"}).out, Run({"--help"}).out);
+}
+
+TEST_F(MistakesTest, NumbersThatCannotBeMeant) {
+  Says({"sample", "x", "--prompt", "a", "--tokens", "-5"}, "muster: --tokens: Value -5 not in range 1 to 1048576");
+  Says({"sample", "x", "--prompt", "a", "--top-k", "0"}, "muster: --top-k: Value 0 not in range 1 to 1073741824");
+  Says({"eval", "x", "y", "--sequences", "-1"}, "muster: --sequences: Value -1 not in range 1 to 9223372036854775807");
+  Says({"ps", "--timeout", "0s"}, "muster: invalid duration 0s: must be greater than 0");
+  EXPECT_EQ(Run({"export", "x", "y", "--max-shard-size", "5furlongs"}).code, 2);
+}
+
+TEST_F(MistakesTest, AnEmptyName) {
+  Serve();
+  for (const char* command : {"describe", "watch", "logs", "metrics", "pause", "events"}) {
+    Says({command, ""}, "muster: the name of the job is empty: give its id, a unique prefix of it, or @last");
+  }
+}
+
+TEST_F(MistakesTest, ARankThatTheJobDoesNotHave) {
+  Serve();
+  v1::Job job = PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  job.mutable_spec()->mutable_resources()->set_ranks(2);
+  store_.PutJob(job);
+  Says({"logs", "a-0001", "--rank", "7"}, "muster: --rank 7: a-0001 has ranks 0 to 1");
+}
+
+TEST_F(MistakesTest, WordsOfOtherSystems) {
+  const std::string file = folder_.Write("job.yaml", kGoodJob);
+  const auto set = [&](const std::string& assignment, const std::string& says) {
+    const Ended ended = Run({"validate", "--offline", file, "--set", assignment});
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_EQ(ended.err, absl::StrCat("muster: --set ", assignment.substr(0, assignment.find('=')), ": ", says, "\n"));
+  };
+  set("data.path=x", "unknown field, did you mean data.tokens?");
+  set("resources.gpus=2", "unknown field, did you mean resources.ranks?");
+  set("optimizer.lr_schedule.kind=cos",
+      "expected constant, linear, cosine or step, got the string \"cos\", did you mean cosine?");
+  set("resources.device=tpu", "expected auto, cpu or cuda, got the string \"tpu\"");
+  set("resources.device=gpu", "expected auto, cpu or cuda, got the string \"gpu\", did you mean cuda?");
+  set("precision.params=x", "expected fp32 or bf16, got the string \"x\"");  // fp16 is refused there
+}
+
+TEST_F(MistakesTest, BenchSaysThatItsTimeOutCancelsTheJob) {
+  Serve();
+  const std::string file = folder_.Write("job.yaml", kGoodJob);
+  const Ended ended = Run({"bench", file, "--ranks", "1", "--timeout", "1s"});
+  EXPECT_EQ(ended.code, 5);
+  EXPECT_TRUE(absl::StrContains(ended.err, "muster: timed out after 1s; cancelling new-0001\n")) << ended.err;
+  EXPECT_TRUE(Called("Cancel new-0001"));
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(absl::StrContains(Run({"watch", "a-0001", "--timeout", "1s"}).err,
+                                "muster: timed out after 1s; a-0001 continues\n"));
+}
+
+TEST_F(MistakesTest, DetachWinsOverFollow) {
+  Serve();
+  const Ended ended = Run({"submit", "-d", "-f", folder_.Write("job.yaml", kGoodJob)});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "new-0001\n");
+  EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 3) << ended.err;
+}
+
+TEST_F(MistakesTest, CancelDoesNotAskAndDeleteDoes) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  PutJob("b-0001", v1::JOB_STATE_COMPLETED);
+  const auto typed = [&](const std::string& command, const std::string& answer) {
+    // `script` gives it a terminal for its standard input.
+    return RunToEnd({"/bin/sh", "-c",
+                     absl::StrCat("printf '", answer, "\\n' | script -qec '", ProgramPath("cli/muster"), " ", command,
+                                  "' /dev/null")},
+                    environment_);
+  };
+  EXPECT_EQ(typed("cancel a-0001", "n").code, 0);
+  EXPECT_TRUE(Called("Cancel a-0001"));
+  const Ended no = typed("delete b-0001", "n");
+  EXPECT_EQ(no.code, 1) << no.out;
+  EXPECT_TRUE(absl::StrContains(no.out, "delete b-0001 (completed) with its events, metrics and logs? [y/N]"))
+      << no.out;
+  EXPECT_TRUE(absl::StrContains(no.out, "muster: not deleted")) << no.out;
+  EXPECT_FALSE(Called("Delete b-0001"));
+  EXPECT_EQ(typed("delete b-0001", "y").code, 0);
+  EXPECT_TRUE(Called("Delete b-0001"));
+  EXPECT_EQ(typed("delete -y b-0001", "").code, 0);
+}
+
+TEST_F(MistakesTest, AllErrorsOfAFileAtOnce) {
+  Serve();
+  const std::string file =
+      folder_.Write("job.yaml",
+                    "apiVersion: muster/v1\nkind: Job\nname: a\nmodel: {family: gpt2, size: tinny}\n"
+                    "data: {tokens: train.bin}\noptimizer: {lr: -1, lrr: 2}\nstepps: 10\n");
+  v1::SpecErrors errors;
+  const std::pair<const char*, const char*> kErrors[] = {
+      {"optimizer.lr", "must be greater than 0, got -1"},
+      {"steps", "missing: how many optimizer steps to train"},  // it is there, misspelled
+      {"model.size", "missing"},                                // likewise
+  };
+  for (const auto& [path, message] : kErrors) {
+    errors.add_errors()->set_path(path);
+    errors.mutable_errors(errors.errors_size() - 1)->set_message(message);
+  }
+  absl::Status refused = absl::InvalidArgumentError("the spec is wrong");
+  refused.SetPayload(rpc::kErrorDetails, absl::Cord(errors.SerializeAsString()));
+  const std::string expected = absl::StrCat(
+      file,
+      ":4:29: model.size: expected tiny, small, medium, large or xl, got the string \"tinny\", did you mean tiny?\n",
+      file, ":6:17: optimizer.lr: must be greater than 0, got -1\n",              //
+      file, ":6:21: optimizer.lrr: unknown field, did you mean optimizer.lr?\n",  //
+      file, ":7:1: stepps: unknown field, did you mean steps?\n");
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"validate", file}, {"submit", "-d", file}, {"plan", file}}) {
+    store_.Fail("Plan", refused);
+    const Ended ended = Run(command);
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_EQ(ended.err, expected) << command.front();
+  }
+  EXPECT_FALSE(Called("Submit"));
+}
+
+TEST_F(MistakesTest, FilesThatAreNotThere) {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  AddNode("node-a");
+  store_.nodes[0].set_hostname(host);
+  Serve();
+  const std::string file = folder_.Write("job.yaml", absl::StrCat(kGoodJob, "checkpoint: {path: /proc/x}\n"));
+  const std::string tokens = folder_.path() + "/train.bin";
+  const std::string expected =
+      absl::StrCat(file, ":5:16: data.tokens: no such file: ", tokens, "\n",  //
+                   file, ":7:20: checkpoint.path: cannot create folders in /proc, which the kernel provides\n");
+  for (const char* command : {"validate", "submit"}) {
+    const Ended ended = Run({command, file});
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_EQ(ended.err, expected) << command;
+  }
+  EXPECT_FALSE(Called("Submit"));
+  EXPECT_EQ(Run({"plan", file}).code, 0) << "the data may come later";
+  // Workers on another machine have other files.
+  store_.nodes[0].set_hostname("elsewhere");
+  EXPECT_EQ(Run({"submit", "-d", file}).code, 0);
+  store_.nodes[0].set_hostname(host);
+  folder_.Write("train.bin", "tokens");
+  EXPECT_EQ(Run({"submit", "-d", file, "--set", absl::StrCat("checkpoint.path=", folder_.path(), "/runs/{job}")}).code,
+            0);
+}
+
+TEST_F(MistakesTest, InterruptedPreparationLeavesNoFile) {
+  const std::string out = folder_.path() + "/train.bin";
+  Program program(
+      {"/bin/sh", "-c",
+       absl::StrCat("(echo text; exec sleep 60) | exec ", ProgramPath("cli/muster"), " data prepare - ", out)},
+      environment_);
+  const auto files = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+      if (absl::StrContains(entry.path().filename().string(), "train.bin")) names.push_back(entry.path());
+    }
+    return names;
+  };
+  ASSERT_TRUE(Eventually([&] { return files().size() == 1; })) << "it has begun";
+  // The pipeline's second process is the program: its parent is the shell.
+  const Ended found = RunToEnd({"/bin/sh", "-c", absl::StrCat("pgrep -P ", program.pid(), " muster")}, {});
+  ASSERT_EQ(found.code, 0);
+  ASSERT_EQ(kill(std::stoi(found.out), SIGINT), 0);
+  EXPECT_TRUE(Eventually([&] { return files().empty(); }));
+}
+
+TEST_F(MistakesTest, AFileThatExistsHasARemedy) {
+  const std::string text = folder_.Write("text.txt", "hello"), out = folder_.Write("train.bin", "old");
+  Says({"data", "prepare", text, out},
+       absl::StrCat("muster: ", out, " exists already; name another file, or use --force"));
+}
+
+TEST_F(MistakesTest, TheDoctorLooksForTheFolderItself) {
+  const Ended ended = Run({"doctor", "--folder", "/nonexistent"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_TRUE(absl::StrContains(ended.out, "/nonexistent: No such file or directory\n")) << ended.out;
+  EXPECT_TRUE(absl::StrContains(ended.out, "-> mkdir -p /nonexistent")) << ended.out;
+}
+
+}  // namespace
+}  // namespace muster::cli

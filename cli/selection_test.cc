@@ -1,0 +1,85 @@
+// Options that select what is listed: of ps, logs and events.
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/testing/muster_fixture_test.h"
+
+namespace muster::cli {
+namespace {
+
+using SelectionTest = MusterTest;
+
+TEST_F(SelectionTest, JobsOfAUserAndInAState) {
+  Serve();
+  const auto put = [&](const std::string& id, v1::JobState state, const std::string& owner) {
+    v1::Job job = PutJob(id, state);
+    job.set_owner(owner);
+    store_.PutJob(job);
+  };
+  put("a-0001", v1::JOB_STATE_RUNNING, "ann");
+  put("b-0001", v1::JOB_STATE_FAILED, "ann");
+  put("c-0001", v1::JOB_STATE_QUEUED, "bob");
+  EXPECT_EQ(Run({"ps", "-a", "--user", "ann", "-o", "name"}).out, "a-0001\nb-0001\n");
+  EXPECT_EQ(Run({"ps", "--state", "failed,queued", "-o", "name"}).out, "b-0001\nc-0001\n");
+  EXPECT_EQ(Run({"ps", "--state", "failed", "--user", "bob"}).err, "no such jobs\n");
+  const Ended wrong = Run({"ps", "--state", "broken"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_TRUE(absl::StrContains(wrong.err, "--state: broken not in {queued,")) << wrong.err;
+}
+
+TEST_F(SelectionTest, PsCutsLongReasonsUnlessWide) {
+  Serve();
+  v1::Job job = PutJob("a-0001", v1::JOB_STATE_QUEUED);
+  job.set_reason(std::string(200, 'x'));
+  store_.PutJob(job);
+  const std::string whole(200, 'x'), cut = std::string(71, 'x') + "~\n";
+  EXPECT_TRUE(absl::StrContains(Run({"ps"}).out, cut)) << Run({"ps"}).out;
+  EXPECT_FALSE(absl::StrContains(Run({"ps"}).out, whole));
+  EXPECT_TRUE(absl::StrContains(Run({"ps", "-o", "wide"}).out, whole));
+}
+
+TEST_F(SelectionTest, LogLinesThatMatch) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Run({"logs", "a-0001"}).err, "a-0001 (running): no output yet\n");
+  store_.AppendLog("a-0001", 0, "fine\nan err");
+  store_.AppendLog("a-0001", 0, "or here\nnan\nfine again\n");
+  EXPECT_EQ(Run({"logs", "a-0001"}).err, "");
+  EXPECT_EQ(Run({"logs", "a-0001", "--grep", "error|^nan$"}).out, "an error here\nnan\n");
+  const Ended none = Run({"logs", "a-0001", "--grep", "nothing"});
+  EXPECT_EQ(none.code, 0);
+  EXPECT_EQ(none.err, "no lines match\n");
+  const Ended wrong = Run({"logs", "a-0001", "--grep", "("});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_TRUE(absl::StartsWith(wrong.err, "muster: --grep (: ")) << wrong.err;
+}
+
+TEST_F(SelectionTest, EventsOfAType) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  for (int i = 1; i <= 3; ++i) store_.AppendEvent("a-0001", absl::StrCat("event ", i), v1::JOB_STATE_RUNNING);
+  // The fake coordinator's events are of the type job.state.
+  EXPECT_EQ(Run({"events", "--type", "rank"}).out, "");
+  EXPECT_EQ(Run({"events", "--type", "jo"}).out, "") << "whole words";
+  for (const char* type : {"job", "job.state", "rank,job"}) {
+    const std::string out = Run({"events", "--type", type, "--tail", "2"}).out;
+    EXPECT_FALSE(absl::StrContains(out, "event 1")) << out;
+    EXPECT_TRUE(absl::StrContains(out, "event 2") && absl::StrContains(out, "event 3")) << out;
+  }
+}
+
+TEST_F(SelectionTest, PlanListsTimeoutsWhenAsked) {
+  Serve();
+  v1::Timeout& timeout = *store_.plan.add_timeouts();
+  timeout.set_name("a rank without progress counts as hung");
+  timeout.set_seconds(30);
+  const std::string file = folder_.Write("job.yaml",
+                                         "apiVersion: muster/v1\nkind: Job\nname: a\n"
+                                         "model: {family: gpt2, size: tiny}\ndata: {tokens: train.bin}\nsteps: 10\n");
+  EXPECT_FALSE(absl::StrContains(Run({"plan", file}).out, "counts as hung"));
+  EXPECT_TRUE(absl::StrContains(Run({"plan", file, "--timeouts"}).out, "30s  a rank without progress counts as hung"));
+}
+
+}  // namespace
+}  // namespace muster::cli
