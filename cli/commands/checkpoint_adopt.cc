@@ -107,8 +107,7 @@ absl::StatusOr<ExitCode> AdoptFolder(const Invocation& invocation, const Checkpo
 void RegisterCheckpointAdopt(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<CheckpointAdoptFlags>();
   CLI::App* command =
-      AddCommand(app, "adopt", "Commands",
-                 "Give a folder that was moved or restored by hand to another job, which goes on from its checkpoints",
+      AddCommand(app, "adopt", "Commands", "Give a moved or restored folder of checkpoints to another job",
                  "muster checkpoint adopt runs/gpt2\n"
                  "muster checkpoint adopt /restored/gpt2 --job gpt2-x7f2 -y");
   command->add_option("FOLDER", flags->folder, "a checkpoint.path, on this machine")->required();
