@@ -1,6 +1,7 @@
 #include "worker/agent/rank_users.h"
 
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -88,16 +89,17 @@ TEST_F(RankUsersTest, AChangeOfTheFileNeedsNoRestart) {
   ExpectRefusal(users.Find("ann"), absl::StrCat(folder_.path(), "/users, line 2: expected"));
 }
 
-TEST_F(RankUsersTest, AccountsOfTheSystemAreNotPeople) {
+TEST_F(RankUsersTest, AccountsOfTheSystemAreRefused) {
   const auto users = RankUsers::Make("system", "head:7070");
   ASSERT_TRUE(users.ok());
   ExpectRefusal(users->Find("root"), "account of the system (uid 0, below 1000)");
   ExpectRefusal(users->Find("daemon"), "below 1000");
   ExpectRefusal(users->Find("no-such-user-here"), "this machine has no user");
-  const auto nobody = users->Find("nobody");
-  ASSERT_TRUE(nobody.ok()) << nobody.status();
-  EXPECT_EQ((*nobody)->ids.uid, 65534u);
-  EXPECT_EQ((*nobody)->ids.groups, (std::vector<gid_t>{65534}));
+  const passwd* unprivileged = getpwuid(65534);  // every system has it, without other groups
+  ASSERT_NE(unprivileged, nullptr);
+  const auto user = users->Find(unprivileged->pw_name);
+  ASSERT_TRUE(user.ok()) << user.status();
+  EXPECT_EQ((*user)->ids, (rundir::User{65534, unprivileged->pw_gid, {unprivileged->pw_gid}, 077}));
 }
 
 TEST_F(RankUsersTest, OnlyTheAdministratorMayWriteTheFile) {
