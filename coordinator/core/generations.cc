@@ -25,8 +25,8 @@ constexpr absl::Duration kTimeBreakdownInterval = absl::Minutes(1);
 // More than a job has generations between a backup and its restore.
 constexpr uint64_t kGenerationsUnknown = 1000;
 
-// A number is given once, whatever this store does not know: if a worker has told of a later generation, nodes that are
-// not back may have had still later ones.
+// A number is given once, whatever this store does not know: if a worker has reported a later generation, nodes that
+// are not back may have had still later ones.
 uint64_t NextNumber(const Job& job) {
   if (job.seen_generation() <= job.generation()) return job.generation() + 1;
   return job.seen_generation() + kGenerationsUnknown + 1;

@@ -215,7 +215,7 @@ TEST(Recovery, ARestoredBackupSkipsNumbers) {
   EXPECT_EQ(w.events.back(), "store.restored");
   w.Restart();
   w.Do(NodeConnected{Hello("b", 1)});
-  EXPECT_GT(w.Newest(waiting).number(), 5000u) << "though no worker has told of a generation";
+  EXPECT_GT(w.Newest(waiting).number(), 5000u) << "though no worker has reported a generation";
   EXPECT_EQ(w.Newest(running).number(), 1u) << "what runs goes on";
 }
 

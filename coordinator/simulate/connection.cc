@@ -58,7 +58,7 @@ void Connection::Send(CoordinatorMessage message) {
     NameGenerations(*message.mutable_desired());
   }
   if (message.has_welcome()) {
-    for (const auto& [job, generation] : generations_) world_->judge.ToldGeneration(JobId(job), generation);
+    for (const auto& [job, generation] : generations_) world_->judge.ReportedGeneration(JobId(job), generation);
   }
   last_down_ = ArrivalAfter(last_down_);
   down_.push_back({last_down_, std::move(message), world_->judge.restores()});

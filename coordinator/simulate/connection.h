@@ -72,7 +72,7 @@ class Connection final : public server::WorkerLink, public std::enable_shared_fr
   bool worker_gone_ = false;
   bool server_gone_ = false;
   uint64_t last_revision_ = 0;
-  std::map<std::string, uint64_t> generations_;  // that the worker's Hello has told of
+  std::map<std::string, uint64_t> generations_;  // that the worker's Hello has reported
 };
 
 }  // namespace muster::simulate

@@ -89,7 +89,7 @@ class VirtualHistory final : public store::HistoryStore {
       disk_->content_.last_sequence = item.sequence;
       const auto& point = std::get<MetricPoint>(item.body);
       disk_->judge_->Stored(item.job, point);
-      disk_->judge_->ToldOfDropped(item.job, item.dropped);
+      disk_->judge_->ReportedDropped(item.job, item.dropped);
       disk_->content_.points[item.job][item.sequence] = point;
     }
     for (const auto& [rank, input] : acknowledged) {

@@ -219,8 +219,8 @@ void Judge::GenerationChanged(Generation generation) {
     if (number <= newest || (number != newest + 1 && restores_ == 0)) {
       return Fail("generations", absl::StrCat(name, " follows ", newest));
     }
-    if (number <= account.told) {
-      return Fail("a generation's number is used once", absl::StrCat(name, " is new, and a worker has told of it"));
+    if (number <= account.reported) {
+      return Fail("a generation's number is used once", absl::StrCat(name, " is new, and a worker has reported it"));
     }
     account.names[number] = ++names_;
     if (!used_.emplace(id, number).second) {

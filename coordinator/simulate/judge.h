@@ -43,7 +43,7 @@ struct JobAccount {
   uint64_t restarts = 0;
   std::map<uint64_t, Generation> generations;
   std::map<uint64_t, uint64_t> names;                 // of the generations
-  uint64_t told = 0;                                  // the highest generation that a worker has told this store
+  uint64_t reported = 0;                              // the highest generation that a worker has reported this store
   std::set<uint64_t> ended;                           // ended generations, including deleted ones
   std::map<uint64_t, PublishedCheckpoint> published;  // ever, by step
   uint64_t progress_step = 0;
@@ -90,7 +90,7 @@ class Judge {
   void Stored(const JobId& job, const MetricPoint& point);
   // The disk was full: the point is lost. The next one of the job that is stored says how many were.
   void Dropped(const JobId& job) { ++dropped_[job]; }
-  void ToldOfDropped(const JobId& job, uint64_t items);
+  void ReportedDropped(const JobId& job, uint64_t items);
   Books Copy() const { return books_; }
   // The disk is an older copy from now on.
   void Restored(Books books);
@@ -108,8 +108,8 @@ class Judge {
   void CancelAccepted(const JobId& job) { books_.cancelled.insert(job); }
   // To a worker: these records need not be sent again.
   void Acknowledged(const Ran& ran, const std::vector<Record>& records);
-  // A worker is welcome. It had told that it has ranks of that generation of the job.
-  void ToldGeneration(const JobId& job, uint64_t generation);
+  // A worker is welcome. It has reported ranks of that generation of the job.
+  void ReportedGeneration(const JobId& job, uint64_t generation);
   // To a reader of the whole stream, which has seen `position` events.
   void Read(const StateEvent& event, size_t& position);
 

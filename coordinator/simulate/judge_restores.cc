@@ -7,11 +7,11 @@
 
 namespace muster::simulate {
 
-void Judge::ToldOfDropped(const JobId& job, uint64_t items) {
+void Judge::ReportedDropped(const JobId& job, uint64_t items) {
   const auto dropped = dropped_.extract(job);
   const uint64_t lost = dropped.empty() ? 0 : dropped.mapped();
   if (items != lost) {
-    Fail("what is lost is told",
+    Fail("what is lost is reported",
          absl::StrCat(lost, " points of ", job.value(), " were lost, and its stream tells of ", items));
   }
 }
@@ -28,9 +28,9 @@ uint64_t Judge::NameOf(const JobId& job, uint64_t generation) const {
   return name == account->second.names.end() ? 0 : name->second;
 }
 
-void Judge::ToldGeneration(const JobId& job, uint64_t generation) {
+void Judge::ReportedGeneration(const JobId& job, uint64_t generation) {
   const auto account = books_.jobs.find(job);
-  if (account != books_.jobs.end()) account->second.told = std::max(account->second.told, generation);
+  if (account != books_.jobs.end()) account->second.reported = std::max(account->second.reported, generation);
 }
 
 void Judge::Restored(Books books) {
@@ -38,7 +38,7 @@ void Judge::Restored(Books books) {
     if (!books.jobs.contains(job)) lost_.insert(job);
   }
   books_ = std::move(books);
-  for (auto& [job, account] : books_.jobs) account.told = 0;
+  for (auto& [job, account] : books_.jobs) account.reported = 0;
   ++restores_;
 }
 
