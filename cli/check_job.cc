@@ -92,7 +92,6 @@ std::vector<Problem> PathProblems(const Reading& reading) {
   check("data.tensors", train.data().tensors(), WhyNoData);
   check("data.validation", train.data().validation(), WhyNoData);
   check("model.from", train.model().from(), WhyNoFolder);
-  check("model.library", train.model().custom().library(), WhyUnreadable);
   check("checkpoint.path", train.checkpoint().path(), WhyNotCreatable);
   if (!absl::StrContains(train.checkpoint().resume_from(), "{")) {
     check("checkpoint.resume_from", train.checkpoint().resume_from(), WhyNoFolder);

@@ -1,4 +1,4 @@
-// What users type by mistake, and what they are told: text and exit code.
+// What users type by mistake, and the answer: text and exit code.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

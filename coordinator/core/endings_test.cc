@@ -1,4 +1,4 @@
-// What jobs and generations end as, and what users are told about jobs that cannot go on.
+// What jobs and generations end as, and what users are shown about jobs that cannot go on.
 #include <gmock/gmock.h>
 
 #include "common/rank_exit.h"

@@ -614,7 +614,7 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"name", "missing", [](JobSpec& s) { s.clear_name(); }},
       {"name", "use a-z", [](JobSpec& s) { s.set_name("My_Job"); }},
       {"name", "at most 40", [](JobSpec& s) { s.set_name(std::string(41, 'a')); }},
-      {"name", "inner dashes", [](JobSpec& s) { s.set_name("-a"); }},
+      {"name", "inner -", [](JobSpec& s) { s.set_name("-a"); }},
       {"resources.ranks", "at least 1", [](JobSpec& s) { s.mutable_resources()->set_ranks(0); }},
       {"resources.ranks", "at most 4096", [](JobSpec& s) { s.mutable_resources()->set_ranks(5000); }},
       {"strategy.kind", "one rank",
