@@ -108,8 +108,7 @@ void RegisterCheckpointAdopt(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<CheckpointAdoptFlags>();
   CLI::App* command =
       AddCommand(app, "adopt", "Commands", "Give a moved or restored folder of checkpoints to another job",
-                 "muster checkpoint adopt runs/gpt2\n"
-                 "muster checkpoint adopt /restored/gpt2 --job gpt2-x7f2 -y");
+                 "muster checkpoint adopt /restored/gpt2 -y");
   command->add_option("FOLDER", flags->folder, "a checkpoint.path, on this machine")->required();
   command->add_option("--job", flags->job, "job that gets it; default: the next one that uses the folder")
       ->type_name("JOB");

@@ -199,7 +199,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
 void RegisterLogs(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<LogsFlags>();
   CLI::App* command = AddCommand(app, "logs", kGroupLook, "Print the output of the ranks of a job",
-                                 "muster logs -f @last\nmuster logs gpt2-tiny-x7f2 --rank 1 --tail 50\n"
+                                 "muster logs -f @last\nmuster logs gpt2-tiny-x7f2 --rank 0 --tail 50\n"
                                  "muster logs @last --since 10m --grep 'error|nan'");
   AddJob(command, flags->job);
   command->add_flag("-f,--follow", flags->follow, "keep printing until the job ends");

@@ -235,7 +235,7 @@ TEST_F(CustomModelTest, TrainsByEveryStrategyAsOnOneRank) {
   // What is exported evaluates to the same loss.
   const std::string data = built_->folder() + "/images.bin";
   const Ran refused = cluster.Muster({"eval", Runs("single"), data});
-  EXPECT_EQ(refused.exit_code, 1) << refused.out;
+  EXPECT_EQ(refused.exit_code, 2) << refused.out;
   EXPECT_TRUE(absl::StrContains(refused.err, "name it by --library if you trust it")) << refused.err;
   const auto evaluate = [&](const std::string& from) {
     const Ran ran = cluster.Muster({"eval", from, data, "--library", library_, "-o", "json"});
@@ -321,7 +321,7 @@ TEST_F(CustomModelTest, TrainsOnNamedTensorsWithItsOwnLossAndMetrics) {
 
   const Ran sample = cluster.Muster({"sample", Runs("towers-one"), "--prompt", "a", "--library",
                                      built_->folder() + "/example/build/libtwo_towers.so"});
-  EXPECT_EQ(sample.exit_code, 1);
+  EXPECT_EQ(sample.exit_code, 2);
   EXPECT_TRUE(absl::StrContains(sample.err, "the model's task is tensors: only a language model can be sampled"))
       << sample.err;
   const Ran inspected = cluster.Muster({"data", "inspect", test});

@@ -95,6 +95,7 @@ class ExamplesTest : public ::testing::Test {
     const std::string spec = cluster_.WriteJob({.name = "gpt2-tiny", .steps = 20, .checkpoints = "out/{job}"});
     fs::copy_file(spec, folder + "/job.yaml");
     fs::copy_file(spec, folder + "/jobs/job.yaml");
+    fs::copy_file(spec, folder + "/base.yaml");
     std::ofstream(folder + "/larger.yaml") << "priority: 1\nsteps: 30\n";
     for (const char* name : {"train.bin", "val.bin", "shards/train_0.bin", "jobs/train.bin"}) {
       fs::copy_file(cluster_.folder() + "/train.bin", absl::StrCat(folder, "/", name));
@@ -153,12 +154,17 @@ class ExamplesTest : public ::testing::Test {
                                                      {"k3j9x2m4", token_},
                                                      {"/var/backups", folder},
                                                      {"/var/lib/muster/worker", folder},
-                                                     {"/data/checkpoints", folder}});
+                                                     {"/data/checkpoints", folder},
+                                                     {"/restored", folder + "/restored"}});
     if (absl::StrContains(line, "data prepare")) {  // makes the files that other examples read
       for (const char* name : {"/train.bin", "/val.bin"}) fs::remove(folder + name);
     }
     if (absl::StrContains(line, "checkpoint import")) {
       EXPECT_EQ(cluster_.Shell("muster export runs/gpt2-tiny gpt2-hf", folder).exit_code, 0);
+    }
+    if (absl::StrContains(line, "checkpoint adopt")) {
+      fs::create_directories(folder + "/restored");
+      fs::copy(cluster_.CheckpointPath("gpt2-tiny"), folder + "/restored/gpt2", fs::copy_options::recursive);
     }
     if (absl::StartsWith(command, "worker")) {  // as its daemon notes it
       std::ofstream(folder + "/foreign_store") << "gpu-head:7070: this worker has ranks of another store\n";
@@ -216,6 +222,11 @@ TEST_F(ExamplesTest, AllOfThemWork) {
 // The example files too, with their data in place.
 TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
   const std::string folder = MakeFolder();
+  fs::create_directories(folder + "/llama-tiny-hf");
+  fs::create_directories(folder + "/cifar-10-batches-bin");
+  for (const char* name : {"test.bin", "cifar-10-batches-bin/data_batch_1.bin", "cifar-10-batches-bin/test_batch.bin"}) {
+    std::ofstream(absl::StrCat(folder, "/", name)) << "x";
+  }
   for (const char* name : {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml",
                            "llama_tiny_lora.yaml", "llama_tiny_pipeline.yaml", "resnet20_fashion_mnist.yaml",
                            "resnet18_cifar10_ddp.yaml", "resnet18_cifar10_fsdp.yaml"}) {

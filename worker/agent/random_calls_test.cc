@@ -84,7 +84,7 @@ TEST(RandomTrainerCalls, EndNothingAndReachNoOtherRank) {
   const RealClock clock;
   const auto loop = std::make_shared<EventLoop>(&clock);
   NotingHost host;
-  const auto server = TrainerServer::Start(folder.path(), loop.get(), &host);
+  const auto server = TrainerServer::Start(folder.path(), /*other_users=*/false, loop.get(), &host);
   ASSERT_TRUE(server.ok()) << server.status();
   std::thread running([&] { loop->Run(); });
 
