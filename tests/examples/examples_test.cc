@@ -224,7 +224,8 @@ TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
   const std::string folder = MakeFolder();
   fs::create_directories(folder + "/llama-tiny-hf");
   fs::create_directories(folder + "/cifar-10-batches-bin");
-  for (const char* name : {"test.bin", "cifar-10-batches-bin/data_batch_1.bin", "cifar-10-batches-bin/test_batch.bin"}) {
+  for (const char* name :
+       {"test.bin", "cifar-10-batches-bin/data_batch_1.bin", "cifar-10-batches-bin/test_batch.bin"}) {
     std::ofstream(absl::StrCat(folder, "/", name)) << "x";
   }
   for (const char* name : {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml",
