@@ -187,7 +187,8 @@ void Cluster::StartWorker(int index, int slots) {
                                    BinDir()};
   argv.insert(argv.end(), worker_flags.begin(), worker_flags.end());
   // To check the devices loads LibTorch once more, which costs as much as a short job.
-  if (std::find(argv.begin(), argv.end(), "--preflight") == argv.end()) argv.insert(argv.end(), {"--preflight", "folders"});
+  if (std::find(argv.begin(), argv.end(), "--preflight") == argv.end())
+    argv.insert(argv.end(), {"--preflight", "folders"});
   // One core for each slot, so one thread for each rank: on a busy machine the threads of a small model wait for each
   // other for ten times as long as they compute. Other clusters use other cores.
   const FewCores cores(getpid() + index * slots, slots);

@@ -56,7 +56,7 @@ TEST(Gpt2Vocabulary, FromTextToText) {
   EXPECT_TRUE(absl::StartsWith(text.out, "The licenses")) << text.out;
   EXPECT_GT(text.out.size(), std::string("The licenses").size() + 12) << text.out;
   const Ran without = cluster.Muster(sample);
-  EXPECT_EQ(without.exit_code, 1);
+  EXPECT_EQ(without.exit_code, 2);
   EXPECT_TRUE(absl::StrContains(without.err, "--tokenizer")) << without.err;
 }
 

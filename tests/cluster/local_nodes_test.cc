@@ -112,7 +112,7 @@ TEST_F(LocalNodesTest, ThreeNodesRunJobsAndOneIsLostAndComesBack) {
   EXPECT_EQ(Nodes().at("node-1"), "live");
   const Ran other = Muster("local up --nodes 2");
   EXPECT_EQ(other.exit_code, 2);
-  EXPECT_TRUE(absl::StrContains(other.err, "a service of 3 nodes runs here, not of 2")) << other.err;
+  EXPECT_TRUE(absl::StrContains(other.err, "the service is running with 3 nodes, not 2")) << other.err;
   const Ran down = Muster("local down");
   EXPECT_EQ(down.exit_code, 0) << down.err;
   EXPECT_TRUE(Pids().empty());

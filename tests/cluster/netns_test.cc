@@ -131,7 +131,9 @@ TEST_F(NetworkTest, CollectivesAreMeasuredOnTheWire) {
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   const json rows = json::parse(ran.out);
   ASSERT_EQ(rows.size(), 2u * 2 * 3 + 3) << "collectives, modes, sizes; and compressed sums";
-  EXPECT_TRUE(absl::StrContains(ran.err, "hierarchical was skipped: it needs several nodes with the same number of ranks")) << ran.err;
+  EXPECT_TRUE(
+      absl::StrContains(ran.err, "hierarchical was skipped: it needs several nodes with the same number of ranks"))
+      << ran.err;
   std::vector<std::string> names;
   double sent = 0;
   for (const json& row : rows) {

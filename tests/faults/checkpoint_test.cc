@@ -55,7 +55,7 @@ TEST(Checkpoints, NowAndWhatIsDoneWithThem) {
   ASSERT_TRUE(cluster.WaitForState(id, "cancelled"));
   const Ran late = cluster.Muster({"checkpoint", "now", id});
   EXPECT_EQ(late.exit_code, 2);
-  EXPECT_TRUE(absl::StrContains(late.err, "does not run, so it has nothing new to write: it is cancelled")) << late.err;
+  EXPECT_TRUE(absl::StrContains(late.err, "is cancelled, not running: it has nothing new to write")) << late.err;
 
   EXPECT_EQ(cluster.Muster({"checkpoint", "verify", id}).exit_code, 0);
   const std::string out = cluster.folder() + "/hf", again = cluster.folder() + "/again";

@@ -46,7 +46,7 @@ TEST(OtherStore, RanksGoOnUntilTheirCoordinatorIsBack) {
   EXPECT_EQ(cluster.Losses(id).size(), 1200u);
   const cluster::Ran nothing = adopt();
   EXPECT_NE(nothing.exit_code, 0);
-  EXPECT_TRUE(absl::StrContains(nothing.err, "refuses no coordinator, so there is nothing to choose")) << nothing.err;
+  EXPECT_TRUE(absl::StrContains(nothing.err, "has met no other coordinator")) << nothing.err;
   // Without ranks it goes to whoever calls.
   cluster.StopCoordinator();
   cluster.coordinator_state = cluster.folder() + "/third";
