@@ -128,7 +128,7 @@ TEST(Ranks, ATraceShowsReductionsBehindTheBackward) {
   ASSERT_TRUE(cluster.WaitForState(id, "cancelled"));
   const Ran late = cluster.Muster({"trace", id});
   EXPECT_NE(late.exit_code, 0);
-  EXPECT_TRUE(absl::StrContains(late.err, "does not run")) << late.err;
+  EXPECT_TRUE(absl::StrContains(late.err, "is cancelled, not running")) << late.err;
 }
 
 TEST(Ranks, BenchComparesNumbersOfRanks) {
