@@ -384,8 +384,7 @@ void CompiledEngine::Initialise() {
 
 void CompiledEngine::ChooseGemms() {
   const bool on_cpu = device_.is_cpu(), updates = on_cpu || storage_->offloads();
-  // A stream driver that captures on a CPU sees LibTorch's operators and nothing else.
-  if (on_cpu && config_.train.precision().compute() == DTYPE_FP32 && !config_.stream_driver) {
+  if (on_cpu && config_.train.precision().compute() == DTYPE_FP32) {
     const units::Fp32Choice choice = units::ChooseFp32Gemms();
     fp32_gemms_ = config_.fp32_gemms.value_or(choice.gemms);
     if (!config_.fp32_gemms.has_value()) notes_.push_back(choice.log);
