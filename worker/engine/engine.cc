@@ -211,14 +211,14 @@ class CompiledEngine final : public Engine {
   uint64_t step_ = 0;
   std::optional<Storage> storage_;
   std::vector<std::unique_ptr<units::UnitModule>> units_;
-  std::vector<std::vector<at::Tensor>> buffers_;  // by unit
-  at::Tensor flat_buffers_;                       // all of them; undefined: the model has none
-  std::optional<Exchanges> exchanges_;            // none: units exchange nothing
-  std::optional<TensorExchanges> tensor_;         // none: units are whole
-  at::Tensor uncounted_;                          // takes the loss that another share's rank counts
-  std::optional<OffloadedInputs> inputs_;         // none: no unit's are
-  std::optional<ReceivedActivations> received_;   // none: there are no other stages
-  std::optional<units::Bf16Gemms> bf16_gemms_;    // none: there are no such matrices
+  std::vector<std::vector<at::Tensor>> buffers_;                  // by unit
+  at::Tensor flat_buffers_;                                       // all of them; undefined: the model has none
+  std::optional<Exchanges> exchanges_;                            // none: units exchange nothing
+  std::optional<TensorExchanges> tensor_;                         // none: units are whole
+  at::Tensor uncounted_;                                          // takes the loss that another share's rank counts
+  std::optional<OffloadedInputs> inputs_;                         // none: no unit's are
+  std::optional<ReceivedActivations> received_;                   // none: there are no other stages
+  std::optional<units::Bf16Gemms> bf16_gemms_;                    // none: there are no such matrices
   units::Fp32Gemms fp32_gemms_ = units::Fp32Gemms::kMkl;
   std::map<int32_t, std::unique_ptr<FlatOptimizer>> optimizers_;  // by the first unit of their OptimizerStep
   std::optional<CompressedSums> sums_;                            // none: they are exact
