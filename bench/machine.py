@@ -8,9 +8,7 @@ def mkl_code_path():
     """What the worker daemon sets MKL_CBWR to (common/instruction_set.h)."""
     with open("/proc/cpuinfo") as file:
         text = file.read()
-    if not re.search(r"^flags.*\bavx512vl\b", text, re.M):
-        return "AVX2"
-    return "AVX512" if "GenuineIntel" in text else "AUTO"
+    return "AVX512" if "GenuineIntel" in text and re.search(r"^flags.*\bavx512vl\b", text, re.M) else "AVX2"
 
 
 def machine():

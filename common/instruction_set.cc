@@ -116,8 +116,7 @@ UsableInstructions FindInstructions() {
 }
 
 std::string MklCodePath(const UsableInstructions& instructions) {
-  if (instructions.usable < InstructionSet::kAvx512) return "AVX2";
-  return instructions.intel ? "AVX512" : "AUTO";
+  return instructions.intel && instructions.usable >= InstructionSet::kAvx512 ? "AVX512" : "AVX2";
 }
 
 }  // namespace muster

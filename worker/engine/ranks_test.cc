@@ -353,8 +353,7 @@ TEST(Ranks, TheRowProgramsPassTheirCheck) {
   config.device_rows = true;
   const auto engine = Engine::Create(config);
   ASSERT_TRUE(engine.ok()) << engine.status();
-  // Of attention and of GEMMs.
-  EXPECT_EQ((*engine)->Notes().size(), 2u) << absl::StrJoin((*engine)->Notes(), "; ");
+  EXPECT_EQ((*engine)->Notes().size(), 1u) << absl::StrJoin((*engine)->Notes(), "; ");
 }
 
 TEST(Ranks, AScheduleOfGroupsNeedsThem) {

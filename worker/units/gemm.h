@@ -1,8 +1,7 @@
 // The GEMMs of units: the only place that multiplies bf16 and fp16 matrices on a CPU, natively or through fp32 panels
-// (bf16_gemms.h). Those of fp16 always go through panels: few CPUs have instructions for them. fp32 matrices are
-// multiplied by MKL or in blocks (fp32_gemms.h).
+// (bf16_gemms.h). Those of fp16 always go through panels: few CPUs have instructions for them.
 //
-//   const Gemms gemms(ChooseBf16Gemms().gemms, ChooseFp32Gemms().gemms);
+//   const Gemms gemms(ChooseBf16Gemms().gemms);
 //   gemms.Compute(x, weight, y);
 //
 // Through panels, blocks of the operands are widened into a scratch of models::kPanelBytes, multiplied in fp32, and
@@ -22,14 +21,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "worker/units/bf16_gemms.h"
-#include "worker/units/fp32_gemms.h"
 
 namespace muster::units {
 
 class Gemms {
  public:
-  explicit Gemms(Bf16Gemms bf16, Fp32Gemms fp32 = Fp32Gemms::kMkl)
-      : panels_(bf16 == Bf16Gemms::kPanels), blocks_(fp32 == Fp32Gemms::kBlocks) {}
+  explicit Gemms(Bf16Gemms bf16) : panels_(bf16 == Bf16Gemms::kPanels) {}
 
   // y = x w, all of one dtype. y has unit stride within a row.
   void Compute(const at::Tensor& x, const at::Tensor& w, at::Tensor y) const;
@@ -61,7 +58,6 @@ class Gemms {
 
  private:
   bool panels_;
-  bool blocks_;  // of fp32
 };
 
 }  // namespace muster::units
