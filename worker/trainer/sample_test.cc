@@ -194,7 +194,7 @@ TEST_F(SampleTest, AnExportIsTheSameModel) {
     run({"export", "--checkpoint", from, "--out", out, "--max_shard_size", size});
     EXPECT_EQ(run({"eval", "--checkpoint", out, "--data", bench_->Path("val.bin"), "--json"}), eval);
     Process again = Run({"export", "--checkpoint", from, "--out", out});
-    EXPECT_EQ(again.Wait(), 1);
+    EXPECT_EQ(again.Wait(), 2);
     EXPECT_THAT(again.Log(), HasSubstr("exists already"));
   }
 }
@@ -283,7 +283,7 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   ASSERT_EQ(beside.Wait(), 0) << beside.Log();
   EXPECT_EQ(beside.Output(), given.Output());
   Process larger = sample(bench_->Path("checkpoints"), {"--tokenizer", bench_->Path("tokenizer")});
-  EXPECT_EQ(larger.Wait(), 1);
+  EXPECT_EQ(larger.Wait(), 2);
   EXPECT_THAT(larger.Log(), HasSubstr("the tokenizer has 260 tokens, the model's vocabulary is 256"));
 }
 
@@ -305,9 +305,9 @@ TEST_F(SampleTest, SaysWhatIsWrong) {
     EXPECT_EQ(process.Wait(), code) << process.Log();
     EXPECT_THAT(absl::StrCat(process.Log(), process.Output()), HasSubstr(says));
   };
-  fails({"sample", "--checkpoint", "/none"}, 1, "/none is no checkpoint and holds none");
-  fails({"sample", "--checkpoint", bench_->Path("checkpoints"), "--temperature", "-1"}, 1, "temperature");
-  fails({"eval", "--checkpoint", bench_->Path("checkpoints"), "--data", "/none.bin"}, 1,
+  fails({"sample", "--checkpoint", "/none"}, 2, "/none is no checkpoint and holds none");
+  fails({"sample", "--checkpoint", bench_->Path("checkpoints"), "--temperature", "-1"}, 2, "temperature");
+  fails({"eval", "--checkpoint", bench_->Path("checkpoints"), "--data", "/none.bin"}, 2,
         "data: /none.bin: no such file");
   fails({"sample"}, 2, "--checkpoint is required");
   fails({}, 2, "subcommand is required");
