@@ -59,9 +59,7 @@ std::string WriteProblem(const std::string& folder) {
 void CheckFolder(const std::string& what, const std::string& folder, bool writes, Preflight& preflight) {
   struct statvfs info {};
   std::string problem, result;
-  if (statvfs(folder.c_str(), &info) != 0) {
-    problem = absl::StrCat(folder, ": ", std::strerror(errno));
-  } else if (access(folder.c_str(), R_OK | X_OK) != 0) {
+  if (statvfs(folder.c_str(), &info) != 0 || access(folder.c_str(), R_OK | X_OK) != 0) {
     problem = absl::StrCat(folder, ": ", std::strerror(errno));
   } else if (writes) {
     const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
