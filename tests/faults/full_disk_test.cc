@@ -35,7 +35,7 @@ TEST(FullDisk, CostsHistoryAndNoJob) {
   cluster.StartCoordinator();
   cluster.StartWorker(0, 2);
   const std::string job = cluster.Submit({.name = "runs", .steps = 1'000'000, .checkpoint_every = 100});
-  ASSERT_TRUE(cluster.WaitForStep(job, 50));
+  ASSERT_TRUE(cluster.WaitForStep(job, 250));  // the checkpoint of step 100 is written
   const std::string disk = absl::StrCat("/proc/", cluster.CoordinatorPid(), "/root", cluster.coordinator_state);
   const std::string filler = disk + "/filler";
   const auto log = [&] { return ReadWhole(cluster.folder() + "/coordinator.log").value_or(""); };
