@@ -39,7 +39,8 @@ struct Prepared {
 // names. Files appear complete or not at all; after an error no file is left. NotFound: no such text; AlreadyExists: an
 // output exists and `force` is not set; InvalidArgument: the texts are empty, the fraction is not in (0, 1) or leaves
 // one side empty, two of the paths are the same file, or the format cannot hold the vocabulary's ids;
-// Cancelled: interrupted; ResourceExhausted: disk full, or as Tokenizer::Encode; OutOfRange: more tokens than llm.c's header can say.
+// Cancelled: interrupted; ResourceExhausted: disk full, or as Tokenizer::Encode; OutOfRange: more tokens than llm.c's
+// header can say.
 absl::StatusOr<Prepared> Prepare(const PrepareOptions& options);
 
 struct Shard {

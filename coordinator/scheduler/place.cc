@@ -26,8 +26,7 @@ std::string Unavailable(const std::vector<NodeView>& nodes) {
   std::vector<std::string> parts;
   for (const auto& [availability, word] :
        {std::pair(Availability::kAway, "away"), std::pair(Availability::kNotReady, "not ready"),
-        std::pair(Availability::kDraining, "draining"),
-        std::pair(Availability::kLost, "lost")}) {
+        std::pair(Availability::kDraining, "draining"), std::pair(Availability::kLost, "lost")}) {
     const auto count = std::count_if(nodes.begin(), nodes.end(),
                                      [&, a = availability](const NodeView& node) { return node.availability == a; });
     if (count > 0) parts.push_back(absl::StrCat(count, " ", word));
