@@ -108,7 +108,7 @@ TEST(Service, MissingDataFailsTheJobAtOnceWithItsReason) {
   Cluster cluster;
   cluster.StartCoordinator();
   // Submitted while the file is there: a missing one is refused at once.
-  const std::string spec = cluster.WriteJob({.name = "lost", .extra = "max_restarts: 5\n"});
+  const std::string spec = cluster.WriteJob({.name = "too-late"});
   const std::string id = cluster.Submit({.name = "lost", .extra = "max_restarts: 5\n"});
   std::filesystem::rename(cluster.folder() + "/train.bin", cluster.folder() + "/elsewhere.bin");
   const Ran refused = cluster.Muster({"submit", "-d", spec});
