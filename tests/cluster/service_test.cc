@@ -107,19 +107,20 @@ TEST(Service, NoCoordinatorIsExitThree) {
 TEST(Service, MissingDataFailsTheJobAtOnceWithItsReason) {
   Cluster cluster;
   cluster.StartCoordinator();
-  // Submitted while the file is there: a missing one is refused at once.
+  // Submitted while the file is there.
   const std::string spec = cluster.WriteJob({.name = "too-late"});
   const std::string id = cluster.Submit({.name = "lost", .extra = "max_restarts: 5\n"});
   std::filesystem::rename(cluster.folder() + "/train.bin", cluster.folder() + "/elsewhere.bin");
-  const Ran refused = cluster.Muster({"submit", "-d", spec});
-  EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_TRUE(absl::StrContains(refused.err, "data.tokens: no such file: ")) << refused.err;
   cluster.StartWorker(0, 1);
   ASSERT_TRUE(cluster.WaitForState(id, "failed"));
   const json job = cluster.Job(id);
   EXPECT_EQ(Number(job["generation"]), 1u) << "another attempt would meet the same";
   EXPECT_TRUE(absl::StrContains(job["failure"]["exit"]["message"].get<std::string>(), "train.bin")) << job["failure"];
   EXPECT_TRUE(absl::StrContains(cluster.Muster({"describe", id}).out, "train.bin"));
+  // With all nodes on this machine a missing file is refused at once.
+  const Ran refused = cluster.Muster({"submit", "-d", spec});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_TRUE(absl::StrContains(refused.err, "data.tokens: no such file: ")) << refused.err;
 }
 
 // The machine's GEMMs and collectives are checked by the trainer that is installed. Here it first finds a broken
