@@ -52,9 +52,11 @@ class LimitedMessage {
   }
   static grpc::Status Deserialize(grpc::ByteBuffer* from, grpc::protobuf::MessageLite* message) {
     if (from != nullptr && from->Length() > kMostBytes) {
-      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "a request of " + std::to_string(from->Length()) +
-                                                                    " bytes, at most " + std::to_string(kMostBytes) +
-                                                                    " are allowed");
+      const size_t bytes = from->Length();
+      from->Clear();  // its caller does not: gRPC's own way to read a message does this
+      return grpc::Status(
+          grpc::StatusCode::RESOURCE_EXHAUSTED,
+          "a request of " + std::to_string(bytes) + " bytes, at most " + std::to_string(kMostBytes) + " are allowed");
     }
     return grpc::GenericDeserialize<grpc::ProtoBufferReader, T>(from, message);
   }

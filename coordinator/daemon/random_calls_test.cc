@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <map>
@@ -203,6 +204,29 @@ class RandomCalls : public TrustFixture {
   std::atomic<uint64_t> calls_ = 0, honest_calls_ = 0;
   std::atomic<uint64_t> outcomes_[2] = {0, 0};  // OK, refused
 };
+
+// A request over its method's limit is refused before it is parsed, and once was never freed: anyone who could connect
+// filled the memory that gRPC may use, and then no call was served.
+TEST_F(RandomCalls, ARequestOverItsLimitIsNotKept) {
+  const auto& methods = AllMethods();
+  const auto method = std::find_if(methods.begin(), methods.end(), [](const MethodDescriptor* m) {
+    return m->input_type()->full_name() == GetJobRequest::descriptor()->full_name();
+  });
+  ASSERT_NE(method, methods.end());
+  GetJobRequest request;
+  request.set_job(std::string(1 << 20, 'x'));
+  const std::string bytes = request.SerializeAsString();
+  const uint64_t before = ResidentBytes();
+  for (const Caller& caller : callers_) {
+    if (caller.name != "stranger" && caller.name != "viewer") continue;
+    for (int i = 0; i < 400; ++i) {
+      const grpc::Status status = CallAnything(caller.channel, **method, caller.token, {bytes}, absl::Seconds(20));
+      ASSERT_FALSE(status.ok());
+    }
+  }
+  malloc_trim(0);
+  EXPECT_LT(ResidentBytes(), before + (uint64_t{200} << 20)) << "800 MiB were sent";
+}
 
 TEST_F(RandomCalls, EndNothingAndChangeNothingOfOthers) {
   const char* const text = getenv("MUSTER_FUZZ_SECONDS");
