@@ -160,16 +160,16 @@ absl::StatusOr<FolderOwner> OwnerOf(const std::string& path) {
 }
 
 absl::Status CheckFolder(const std::string& path, const Holder& holder) {
-  if (absl::Status status = CheckConfined(path); !status.ok()) return status;
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return FileError(error.value(), absl::StrCat("creating checkpoint.path ", path));
+  if (absl::Status made = MakeConfinedFolders(path); !made.ok()) {
+    return absl::Status(made.code(), absl::StrCat("checkpoint.path ", made.message()));
+  }
   // EEXIST: a process with the same id, perhaps on another machine, is trying it too.
   const std::string probe = absl::StrCat(path, "/.probe-", getpid());
   if (mkdir(probe.c_str(), 0777) != 0 && errno != EEXIST) {
     return FileError(errno, absl::StrCat("writing to checkpoint.path ", path));
   }
   rmdir(probe.c_str());
+  std::error_code error;
   if (std::filesystem::exists(absl::StrCat(path, "/", kManifestFile), error)) {
     return absl::FailedPreconditionError(
         absl::StrCat("checkpoint.path ", path, " is itself a checkpoint: name a folder for this job's checkpoints"));

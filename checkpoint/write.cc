@@ -102,11 +102,9 @@ bool ParseSum(absl::string_view text, ShardFile& shard) {
 
 absl::Status Begin(const std::string& path, const Holder& holder, const StepName& name) {
   const std::string final_path = absl::StrCat(path, "/", name.Directory());
-  if (absl::Status status = CheckConfined(path); !status.ok()) return status;
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) return FileError(error.value(), absl::StrCat("creating the checkpoint folder ", path));
+  if (absl::Status status = MakeConfinedFolders(path); !status.ok()) return status;
   if (absl::Status status = Hold(path, holder); !status.ok()) return status;
+  std::error_code error;
   if (fs::exists(fs::symlink_status(final_path, error))) {
     return absl::AlreadyExistsError(absl::StrCat(final_path, " exists already: does another job use ", path, "?"));
   }
@@ -114,9 +112,8 @@ absl::Status Begin(const std::string& path, const Holder& holder, const StepName
   fs::remove_all(staging, error);
   if (error) return FileError(error.value(), absl::StrCat("removing ", staging));
   if (const int failed = failpoint::Hit("checkpoint.staging.create")) error.assign(failed, std::generic_category());
-  if (!error) fs::create_directory(staging, error);
   if (error) return FileError(error.value(), absl::StrCat("creating ", staging));
-  return absl::OkStatus();
+  return MakeConfinedFolders(staging);
 }
 
 absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& name, uint32_t shard,

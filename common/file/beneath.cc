@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,24 +22,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kOutside[] = "muster/outside";  // a payload of such a status
 constexpr int kAttempts = 100;  // openat2 fails with EAGAIN if something is renamed meanwhile
 
 class OpenFolder {
  public:
   explicit OpenFolder(const std::string& path) : fd_(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {}
+  explicit OpenFolder(int fd) : fd_(fd) {}
   OpenFolder(const OpenFolder&) = delete;
+  // That of this name in it, which is no link; what it was before is closed.
+  void Enter(const std::string& name) {
+    const int inner = openat(fd_, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int error = errno;
+    if (fd_ >= 0) close(fd_);
+    fd_ = inner;
+    errno = error;
+  }
   ~OpenFolder() {
     if (fd_ >= 0) close(fd_);
   }
   int fd() const { return fd_; }
 
  private:
-  const int fd_;
+  int fd_;
 };
 
 absl::Status Outside(const std::string& path, const std::string& real, const std::vector<std::string>& roots) {
-  return absl::PermissionDeniedError(absl::StrCat(path, real == path ? "" : absl::StrCat(" (", real, ")"),
-                                                  " is not below ", absl::StrJoin(roots, " or ")));
+  absl::Status status = absl::PermissionDeniedError(absl::StrCat(
+      path, real == path ? "" : absl::StrCat(" (", real, ")"), " is not below ", absl::StrJoin(roots, " or ")));
+  status.SetPayload(kOutside, {});
+  return status;
 }
 
 // -1 and errno. ENOSYS: the kernel cannot.
@@ -86,6 +99,7 @@ int OpenBelow(const std::string& root, const std::string& real, int flags, unsig
 bool LeadsOutside(int error) { return error == EXDEV || error == ELOOP || error == EAGAIN; }
 
 absl::Status Explained(const absl::Status& status) {
+  if (!status.GetPayload(kOutside).has_value()) return status;
   return absl::PermissionDeniedError(absl::StrCat(
       status.message(), "; this worker's jobs may use no other folders (--data_roots, --checkpoint_roots)"));
 }
@@ -149,6 +163,30 @@ absl::Status CheckBeneath(const std::vector<std::string>& roots, const std::stri
   return Outside(path, real, roots);
 }
 
+absl::Status MakeFoldersBeneath(const std::vector<std::string>& roots, const std::string& path) {
+  if (absl::Status status = CheckBeneath(roots, path); !status.ok()) return status;
+  const std::string real = RealPath(path);
+  for (const std::string& given : roots) {
+    const std::string root = RealPath(given);
+    if (!IsWithin(real, root)) continue;
+    std::error_code error;
+    fs::create_directories(root, error);
+    if (error) return FileError(error.value(), root);
+    std::string existing = real;
+    while (existing != root && !fs::exists(existing, error)) existing = fs::path(existing).parent_path();
+    OpenFolder folder(OpenBelow(root, existing, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+    for (const fs::path& name : fs::path(real).lexically_relative(existing)) {
+      if (folder.fd() < 0) break;
+      if (name == ".") continue;
+      if (mkdirat(folder.fd(), name.c_str(), 0777) != 0 && errno != EEXIST) return FileError(errno, path);
+      folder.Enter(name);
+    }
+    if (folder.fd() >= 0) return absl::OkStatus();
+    if (!LeadsOutside(errno)) return FileError(errno, path);
+  }
+  return Outside(path, real, roots);
+}
+
 void Confine(Confinement confinement) { TheConfinement() = std::move(confinement); }
 
 absl::StatusOr<int> OpenConfined(FileUse use, const std::string& path, int flags, unsigned mode) {
@@ -164,14 +202,24 @@ absl::StatusOr<int> OpenConfined(FileUse use, const std::string& path, int flags
   std::error_code error;
   const fs::path absolute = fs::absolute(path, error);
   absl::StatusOr<int> fd = OpenBeneath(roots, error ? path : absolute.string(), flags, mode);
-  return absl::IsPermissionDenied(fd.status()) ? Explained(fd.status()) : fd;
+  if (!fd.ok()) return Explained(fd.status());
+  return fd;
 }
 
 absl::Status CheckConfined(const std::string& path) {
   const std::vector<std::string>& roots = TheConfinement().write;
-  if (roots.empty()) return absl::OkStatus();
-  const absl::Status status = CheckBeneath(roots, path);
-  return absl::IsPermissionDenied(status) ? Explained(status) : status;
+  return roots.empty() ? absl::OkStatus() : Explained(CheckBeneath(roots, path));
+}
+
+absl::Status MakeConfinedFolders(const std::string& path) {
+  std::error_code error;
+  const std::vector<std::string>& roots = TheConfinement().write;
+  if (roots.empty()) {
+    fs::create_directories(path, error);
+    return error ? FileError(error.value(), path) : absl::OkStatus();
+  }
+  const fs::path absolute = fs::absolute(path, error);
+  return Explained(MakeFoldersBeneath(roots, error ? path : absolute.string()));
 }
 
 }  // namespace muster

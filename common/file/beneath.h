@@ -25,6 +25,10 @@ absl::StatusOr<int> OpenBeneath(const std::vector<std::string>& roots, const std
 // opened there. PermissionDenied: it does not; or it is a link to nothing, which may be made to lead anywhere.
 absl::Status CheckBeneath(const std::vector<std::string>& roots, const std::string& path);
 
+// Makes a folder and what is missing above it, below one of `roots` or as one of them. No link that is made meanwhile
+// leads elsewhere. Nothing happens if it is there. PermissionDenied as CheckBeneath; others as FileError.
+absl::Status MakeFoldersBeneath(const std::vector<std::string>& roots, const std::string& path);
+
 // The path without symbolic links, as far as it exists, and without "..".
 std::string RealPath(const std::string& path);
 // Whether `path` is `folder` or below it. Both are compared as text.
@@ -43,7 +47,9 @@ enum class FileUse { kData, kRead, kWrite };
 void Confine(Confinement confinement);
 // As OpenBeneath, where Confine says so; otherwise open(2). Errors name the path only.
 absl::StatusOr<int> OpenConfined(FileUse use, const std::string& path, int flags, unsigned mode = 0);
-// CheckBeneath of the folders for writing, before folders are made, renamed or removed.
+// CheckBeneath of the folders for writing, before what lies there is renamed or removed.
 absl::Status CheckConfined(const std::string& path);
+// MakeFoldersBeneath them; otherwise as mkdir -p.
+absl::Status MakeConfinedFolders(const std::string& path);
 
 }  // namespace muster

@@ -101,6 +101,23 @@ TEST_P(Beneath, WhatIsNotThereYetIsJudgedByWhatIs) {
               HasSubstr("dangling is a symbolic link to something"));
 }
 
+TEST_P(Beneath, FoldersAreMadeThereAndNowhereElse) {
+  const auto make = [&](const std::string& path) { return MakeFoldersBeneath({At("none"), At("root")}, path); };
+  EXPECT_TRUE(make(At("root/a/b/c")).ok());
+  EXPECT_TRUE(make(At("root/a/b/c/")).ok()) << "it is there";
+  EXPECT_TRUE(fs::is_directory(At("root/a/b/c")));
+  EXPECT_TRUE(make(At("none/a")).ok()) << "the root itself is made, too";
+  EXPECT_TRUE(fs::is_directory(At("none/a")));
+  fs::create_directory_symlink("inner", At("root/stays"));
+  EXPECT_TRUE(make(At("root/stays/x/y")).ok());
+  EXPECT_TRUE(fs::is_directory(At("root/inner/x/y")));
+  fs::create_directory_symlink(At("elsewhere"), At("root/out"));
+  EXPECT_THAT(std::string(make(At("root/out/x")).message()), HasSubstr(" is not below "));
+  EXPECT_TRUE(absl::IsPermissionDenied(make(At("root/../elsewhere/x"))));
+  EXPECT_THAT(std::string(make(At("root/inner/file/x")).message()), HasSubstr("Not a directory"));
+  EXPECT_FALSE(fs::exists(At("elsewhere/x")));
+}
+
 // A colleague exchanges a folder and a link that leads out, again and again.
 TEST_P(Beneath, ALinkThatChangesMeanwhileLeadsNowhereElse) {
   fs::create_directory_symlink(At("elsewhere/inner"), At("root/link"));
@@ -124,6 +141,23 @@ TEST_P(Beneath, ALinkThatChangesMeanwhileLeadsNowhereElse) {
   colleague.join();
   EXPECT_GT(inside, 0);
   EXPECT_EQ(outside, 0);
+}
+
+TEST_P(Beneath, AFolderThatBecomesALinkMeanwhileIsNotFollowed) {
+  std::atomic<bool> over = false;
+  std::thread colleague([&] {
+    while (!over) {
+      std::error_code ignored;
+      fs::remove_all(At("root/a"), ignored);
+      fs::create_directory_symlink(At("elsewhere"), At("root/a"), ignored);
+    }
+  });
+  int made = 0;
+  for (int i = 0; i < 5'000; ++i) made += MakeFoldersBeneath({At("root")}, At("root/a/b/c")).ok();
+  over = true;
+  colleague.join();
+  EXPECT_GT(made, 0);
+  EXPECT_FALSE(fs::exists(At("elsewhere/b")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Beneath, testing::Bool(),
