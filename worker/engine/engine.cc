@@ -64,6 +64,7 @@ using units::Context;
 using units::Mode;
 
 constexpr absl::Duration kPullPoll = absl::Microseconds(200);
+constexpr char kNonFinite[] = "muster/non_finite";  // a payload of such a status
 
 class CompiledEngine final : public Engine {
  public:
@@ -828,7 +829,7 @@ absl::StatusOr<StepResult> CompiledEngine::Await() {
   if (!done.ok()) return done;
   if (halted) {
     DropInFlight();
-    return absl::OutOfRangeError(absl::StrCat("rank ", config_.rank, ", step ", step_ + 1, ": ", Why(result)));
+    return NonFiniteError(absl::StrCat("rank ", config_.rank, ", step ", step_ + 1, ": ", Why(result)));
   }
   ++step_;
   return result;
@@ -908,9 +909,8 @@ absl::StatusOr<Evaluation> CompiledEngine::Evaluate(const Batch& batch) {
   });
   if (!status.ok()) return status;
   if (!std::isfinite(evaluation.loss)) {
-    return absl::OutOfRangeError(absl::StrCat("rank ", config_.rank, ", after step ", step_,
-                                              ", evaluation: the loss is ", evaluation.loss,
-                                              "; the weights have diverged"));
+    return NonFiniteError(absl::StrCat("rank ", config_.rank, ", after step ", step_, ", evaluation: the loss is ",
+                                       evaluation.loss, "; the weights have diverged"));
   }
   return evaluation;
 }
@@ -949,7 +949,7 @@ absl::StatusOr<at::Tensor> CompiledEngine::Predict(const at::Tensor& inputs, Cac
   if (!status.ok()) return status;
   const float* values = result.const_data_ptr<float>();
   if (!std::all_of(values, values + result.numel(), [](float x) { return std::isfinite(x); })) {
-    return absl::OutOfRangeError("a prediction that is not finite: the weights have diverged or are damaged");
+    return NonFiniteError("a prediction that is not finite: the weights have diverged or are damaged");
   }
   return result;
 }
@@ -1058,6 +1058,14 @@ uint64_t CompiledEngine::fixed_memory_bytes() const {
 }
 
 }  // namespace
+
+absl::Status NonFiniteError(absl::string_view message) {
+  absl::Status status = absl::OutOfRangeError(message);
+  status.SetPayload(kNonFinite, {});
+  return status;
+}
+
+bool IsNonFinite(const absl::Status& status) { return status.GetPayload(kNonFinite).has_value(); }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const Config& config) {
   auto engine = std::make_unique<CompiledEngine>(config);

@@ -36,6 +36,11 @@
 
 namespace muster::engine {
 
+// OutOfRange, of a loss, gradient or prediction that is not finite. A value of the data that is out of bounds has the
+// same code, so callers tell the two apart by IsNonFinite.
+absl::Status NonFiniteError(absl::string_view message);
+bool IsNonFinite(const absl::Status& status);
+
 struct Config {
   Inventory inventory;   // of the rank's stage, if there is a pipeline (strategies::StageModel)
   PartitionTable table;  // likewise

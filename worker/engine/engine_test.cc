@@ -221,7 +221,10 @@ TEST(Engine, DecidingOnTheDeviceUpdatesNothingByNumbersThatAreNotFinite) {
   const float good = bias;
   bias = std::nanf("");
   ASSERT_TRUE(engine->Push().ok());
-  EXPECT_EQ(engine->Step(Tokens(2).batch, 1e-3).status().code(), absl::StatusCode::kOutOfRange);
+  const absl::Status status = engine->Step(Tokens(2).batch, 1e-3).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_TRUE(IsNonFinite(status)) << status;
+  EXPECT_FALSE(IsNonFinite(absl::OutOfRangeError(status.message())));
   EXPECT_EQ(engine->step(), 1u);
   bias = good;
   ASSERT_TRUE(engine->Push().ok());

@@ -332,5 +332,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "muster: %s\n", std::string(status.message()).c_str());
     return CommandExitCode(status);
   }
-  return absl::IsOutOfRange(status) ? muster::kNonFiniteExitCode : 1;
+  return muster::engine::IsNonFinite(status) ? muster::kNonFiniteExitCode : 1;
 }

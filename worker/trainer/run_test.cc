@@ -251,7 +251,7 @@ TEST_P(Refused, BeforeTheFirstStep) {
   Assignment assignment = bench.Assign(bench.MakeJob(), 1);
   GetParam().spoil(bench, assignment);
   Process trainer = bench.Start(assignment);
-  EXPECT_NE(trainer.Wait(), 0);
+  EXPECT_EQ(trainer.Wait(), 1);
   const std::vector<Record> records = bench.Records(assignment);
   ASSERT_EQ(records.size(), 1u);
   EXPECT_TRUE(records[0].failed().refused()) << "a restart cannot help";
