@@ -169,6 +169,7 @@ class Agent final : public TrainerHost {
   bool finishing_ = false;
   bool leaving_ = false;
   bool update_posted_ = false;
+  bool check_posted_ = false;  // after a preflight that found a problem
   SteadyTime finish_by_;
 };
 

@@ -235,7 +235,13 @@ void Agent::Checked(Preflight found) {
     LogError("this machine takes no ranks", {{"check", check.name()}, {"problem", check.problem()}});
   }
   preflight_ = std::move(found);
-  if (problem) loop_->PostAfter(kCheckAgain, [this] { CheckAgain(); });
+  if (problem && !check_posted_) {
+    check_posted_ = true;
+    loop_->PostAfter(kCheckAgain, [this] {
+      check_posted_ = false;
+      CheckAgain();
+    });
+  }
   if (desired_.preflight() > preflight_.number()) CheckAgain();
   if (contact_ != Contact::kWelcomed) return;  // reported after Welcome
   WorkerMessage message;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -18,9 +17,7 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -32,6 +29,7 @@
 #include "common/file/read_file.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
+#include "worker/agent/spawn.h"
 
 namespace muster::agent {
 namespace {
@@ -90,57 +88,28 @@ struct Child {
   int output = -1;
 };
 
-absl::StatusOr<Child> Spawn(const PreflightOptions& options, const std::vector<Slot>& devices) {
+absl::StatusOr<Child> StartTrainer(const PreflightOptions& options, const std::vector<Slot>& devices) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe");
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawnattr_init(&attributes);
-  const auto destroyed = absl::MakeCleanup([&] {
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-    close(ends[1]);
-  });
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_addclosefrom_np(&actions, 3);
-  sigset_t all, none;
-  sigfillset(&all);
-  sigemptyset(&none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-
-  std::vector<std::string> arguments = {options.trainer, "preflight", "--host", options.host};
-  std::vector<std::string> environment;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!absl::StartsWith(*variable, "CUDA_VISIBLE_DEVICES=")) environment.emplace_back(*variable);
-  }
+  Program program{.arguments = {options.trainer, "preflight", "--host", options.host},
+                  .environment = OwnEnvironment(),
+                  .output = ends[1],
+                  .leads_group = true};
   std::vector<std::string> uuids, slots;
   for (const Slot& slot : devices) {
     uuids.push_back(slot.device_uuid());
     slots.push_back(absl::StrCat(slot.index()));
   }
-  environment.push_back(absl::StrCat("CUDA_VISIBLE_DEVICES=", absl::StrJoin(uuids, ",")));
-  if (!slots.empty()) arguments.insert(arguments.end(), {"--cuda", absl::StrJoin(slots, ",")});
-  const auto pointers = [](std::vector<std::string>& texts) {
-    std::vector<char*> to;
-    for (std::string& text : texts) to.push_back(text.data());
-    to.push_back(nullptr);
-    return to;
-  };
-  Child child;
-  const int error = posix_spawn(&child.pid, options.trainer.c_str(), &actions, &attributes, pointers(arguments).data(),
-                                pointers(environment).data());
-  if (error != 0) {
+  std::erase_if(program.environment, [](const auto& entry) { return entry.starts_with("CUDA_VISIBLE_DEVICES="); });
+  program.environment.push_back(absl::StrCat("CUDA_VISIBLE_DEVICES=", absl::StrJoin(uuids, ",")));
+  if (!slots.empty()) program.arguments.insert(program.arguments.end(), {"--cuda", absl::StrJoin(slots, ",")});
+  const absl::StatusOr<pid_t> pid = Spawn(std::move(program));
+  close(ends[1]);
+  if (!pid.ok()) {
     close(ends[0]);
-    return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", options.trainer));
+    return pid.status();
   }
-  child.output = ends[0];
-  child.pidfd = static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0));
-  return child;
+  return Child{.pid = *pid, .pidfd = static_cast<int>(syscall(SYS_pidfd_open, *pid, 0)), .output = ends[0]};
 }
 
 // How it ended: "was killed by signal 9". One that does not end, since a device holds it, is left behind.
@@ -284,7 +253,7 @@ void CheckDevices(const PreflightOptions& options, const std::vector<Slot>& free
   }
   if (free.empty()) return;
   Findings findings;
-  const absl::StatusOr<Child> child = Spawn(options, devices);
+  const absl::StatusOr<Child> child = StartTrainer(options, devices);
   if (!child.ok()) {
     findings.Fail(std::string(child.status().message()));
   } else {

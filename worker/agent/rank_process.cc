@@ -1,7 +1,5 @@
 #include "worker/agent/rank_process.h"
 
-#include <fcntl.h>
-#include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,11 +7,11 @@
 #include <cerrno>
 #include <csignal>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/file/read_file.h"
+#include "worker/agent/spawn.h"
 #include "worker/rundir/log.h"
 #include "worker/rundir/process_table.h"
 
@@ -67,37 +65,16 @@ bool HasEnded(const rundir::ProcessRow& row) {
 
 absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Spawn(const std::string& step_binary,
                                                                 const rundir::RankDir& dir) {
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawnattr_init(&attributes);
-  const auto destroyed = absl::MakeCleanup([&] {
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-  });
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addclosefrom_np(&actions, 3);  // also what a library forgot to mark
-  sigset_t all, none;
-  sigfillset(&all);
-  sigemptyset(&none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-
-  std::string name = step_binary;
-  std::string path = dir.path();
-  char* argv[] = {name.data(), path.data(), nullptr};
-  pid_t pid = 0;
-  if (const int error = posix_spawn(&pid, name.c_str(), &actions, &attributes, argv, environ); error != 0) {
-    return absl::ErrnoToStatus(error, absl::StrCat("cannot run ", step_binary));
-  }
-  absl::StatusOr<int> fd = OpenPidfd(pid);
+  const absl::StatusOr<pid_t> pid =
+      agent::Spawn({.arguments = {step_binary, dir.path()}, .environment = OwnEnvironment()});
+  if (!pid.ok()) return pid.status();
+  absl::StatusOr<int> fd = OpenPidfd(*pid);
   if (!fd.ok()) {
-    kill(pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
+    kill(*pid, SIGKILL);
+    waitpid(*pid, nullptr, 0);
     return fd.status();
   }
-  return std::unique_ptr<RankProcess>(new RankProcess(pid, *fd));
+  return std::unique_ptr<RankProcess>(new RankProcess(*pid, *fd));
 }
 
 absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Adopt(const rundir::ProcessId& shim) {
