@@ -47,7 +47,8 @@ class Cluster {
   Cluster(const Cluster&) = delete;
 
   const std::string& folder() const { return folder_; }
-  std::string address() const { return "unix:" + folder_ + "/c.sock"; }
+  // In a folder of its own, so that a test may open folder() to other users.
+  std::string address() const { return "unix:" + folder_ + "/socket/c.sock"; }
 
   // Flags of later starts, e.g. "--orphan_grace=2s".
   std::vector<std::string> coordinator_flags;
