@@ -8,7 +8,9 @@ def mkl_code_path():
     """What the worker daemon sets MKL_CBWR to (common/instruction_set.h)."""
     with open("/proc/cpuinfo") as file:
         text = file.read()
-    return "AVX512" if "GenuineIntel" in text and re.search(r"^flags.*\bavx512vl\b", text, re.M) else "AVX2"
+    if not re.search(r"^flags.*\bavx512vl\b", text, re.M):
+        return "AVX2"
+    return "AVX512" if "GenuineIntel" in text else "AUTO"
 
 
 def machine():

@@ -116,7 +116,8 @@ UsableInstructions FindInstructions() {
 }
 
 std::string MklCodePath(const UsableInstructions& instructions) {
-  return instructions.intel && instructions.usable >= InstructionSet::kAvx512 ? "AVX512" : "AVX2";
+  if (instructions.usable < InstructionSet::kAvx512) return "AVX2";
+  return instructions.intel ? "AVX512" : "AUTO";
 }
 
 }  // namespace muster

@@ -39,7 +39,8 @@ UsableInstructions FindInstructions();
 
 // The value of MKL_CBWR with which MKL's fp32 GEMMs take one code path, so that equal runs give equal bits: the widest
 // on this CPU. MKL has one for AVX-512 on Intel's CPUs only; by AVX2 their GEMMs take 1.7 times as long
-// (bench/single_rank.py).
+// (bench/single_rank.py). Other CPUs with AVX-512 get AUTO: no path of other CPUs is asked for, so units may multiply
+// without MKL (worker/units/fp32_gemms.h).
 std::string MklCodePath(const UsableInstructions& instructions);
 
 }  // namespace muster

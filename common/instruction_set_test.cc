@@ -34,7 +34,8 @@ TEST(InstructionSet, MklTakesTheWidestPathThatItHas) {
   EXPECT_EQ(MklCodePath({.cpu = kAvx512, .usable = kAvx512, .limited_by = "", .intel = true}), "AVX512");
   EXPECT_EQ(MklCodePath({.cpu = kAmxBf16, .usable = kAvx2, .limited_by = "", .intel = true}), "AVX2");
   EXPECT_EQ(MklCodePath({.cpu = kAvx2, .usable = kAvx2, .limited_by = "", .intel = true}), "AVX2");
-  EXPECT_EQ(MklCodePath({.cpu = kAvx512Bf16, .usable = kAvx512Bf16, .limited_by = "", .intel = false}), "AVX2");
+  EXPECT_EQ(MklCodePath({.cpu = kAvx512Bf16, .usable = kAvx512Bf16, .limited_by = "", .intel = false}), "AUTO");
+  EXPECT_EQ(MklCodePath({.cpu = kAvx512Bf16, .usable = kAvx2, .limited_by = "", .intel = false}), "AVX2");
 }
 
 TEST(InstructionSet, VariablesHideWhatTheCpuHas) {

@@ -212,14 +212,15 @@ class CompiledEngine final : public Engine {
   uint64_t step_ = 0;
   std::optional<Storage> storage_;
   std::vector<std::unique_ptr<units::UnitModule>> units_;
-  std::vector<std::vector<at::Tensor>> buffers_;                  // by unit
-  at::Tensor flat_buffers_;                                       // all of them; undefined: the model has none
-  std::optional<Exchanges> exchanges_;                            // none: units exchange nothing
-  std::optional<TensorExchanges> tensor_;                         // none: units are whole
-  at::Tensor uncounted_;                                          // takes the loss that another share's rank counts
-  std::optional<OffloadedInputs> inputs_;                         // none: no unit's are
-  std::optional<ReceivedActivations> received_;                   // none: there are no other stages
-  std::optional<units::Bf16Gemms> bf16_gemms_;                    // none: there are no such matrices
+  std::vector<std::vector<at::Tensor>> buffers_;  // by unit
+  at::Tensor flat_buffers_;                       // all of them; undefined: the model has none
+  std::optional<Exchanges> exchanges_;            // none: units exchange nothing
+  std::optional<TensorExchanges> tensor_;         // none: units are whole
+  at::Tensor uncounted_;                          // takes the loss that another share's rank counts
+  std::optional<OffloadedInputs> inputs_;         // none: no unit's are
+  std::optional<ReceivedActivations> received_;   // none: there are no other stages
+  std::optional<units::Bf16Gemms> bf16_gemms_;    // none: there are no such matrices
+  units::Fp32Gemms fp32_gemms_ = units::Fp32Gemms::kMkl;
   std::map<int32_t, std::unique_ptr<FlatOptimizer>> optimizers_;  // by the first unit of their OptimizerStep
   std::optional<CompressedSums> sums_;                            // none: they are exact
   std::optional<engine::State> state_;
@@ -384,6 +385,12 @@ void CompiledEngine::Initialise() {
 
 void CompiledEngine::ChooseGemms() {
   const bool on_cpu = device_.is_cpu(), updates = on_cpu || storage_->offloads();
+  // Portable units multiply by LibTorch's operators.
+  if (on_cpu && !portable_ && ScalarTypeOf(config_.train.precision().compute()) == at::kFloat) {
+    const units::Fp32Choice choice = units::ChooseFp32Gemms();
+    fp32_gemms_ = config_.fp32_gemms.value_or(choice.gemms);
+    if (!config_.fp32_gemms.has_value()) notes_.push_back(choice.log);
+  }
   const bool multiplies = (on_cpu && config_.train.precision().compute() == DTYPE_BF16) ||
                           (updates && config_.train.optimizer().has_muon());
   if (!multiplies) return;
@@ -397,6 +404,7 @@ absl::Status CompiledEngine::MakeUnits() {
                              .rows = config_.device_rows ? units::RowCode::kDevice : units::RowCode::kVector,
                              .plugin = config_.plugin};
   if (bf16_gemms_.has_value()) options.bf16_gemms = *bf16_gemms_;
+  options.fp32_gemms = fp32_gemms_;
   if (device_.is_cpu() && config_.train.precision().compute() == DTYPE_FP16) {
     notes_.emplace_back("fp16 GEMMs: through fp32 panels, about as fast as fp32");
   }
@@ -475,7 +483,7 @@ void CompiledEngine::MakeState() {
     const int32_t unit = std::max(0, op.unit), unit_end = op.unit < 0 ? config_.inventory.units_size() : op.unit_end;
     auto& optimizer = optimizers_[unit] =
         MakeOptimizer(options, storage_->Runs(unit, unit_end, whole), storage_->TrainedElements(unit, unit_end), zeros,
-                      units::Gemms(bf16_gemms_.value_or(units::Bf16Gemms::kNative)), by_programs);
+                      units::Gemms(bf16_gemms_.value_or(units::Bf16Gemms::kNative), fp32_gemms_), by_programs);
     for (StatePart part : optimizer->State()) {
       part.begin += storage_->FirstTrained(unit);
       state_->Add(part);

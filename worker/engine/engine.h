@@ -32,6 +32,7 @@
 #include "worker/engine/stream_driver.h"
 #include "worker/units/attention_choice.h"
 #include "worker/units/bf16_gemms.h"
+#include "worker/units/fp32_gemms.h"
 #include "worker/units/unit.h"
 
 namespace muster::engine {
@@ -74,6 +75,7 @@ struct Config {
   std::function<absl::Status()> check_rows = {};
   std::shared_ptr<plugin::Model> plugin;       // of a custom model (units::UnitOptions)
   std::optional<units::Bf16Gemms> bf16_gemms;  // on a CPU; none: chosen by its instruction set
+  std::optional<units::Fp32Gemms> fp32_gemms;  // likewise
   int threads = 1;                             // LibTorch's threads; results are bit-equal for equal threads
 };
 

@@ -412,9 +412,9 @@ TEST(Engine, Bf16ThroughPanelsFollowsTheNativeRun) {
   }
 }
 
-TEST(Engine, SaysHowBf16IsComputed) {
+TEST(Engine, SaysHowGemmsAreComputed) {
   Config config = Small(4, 2);
-  EXPECT_TRUE(Engine::Create(config).value()->Notes().empty()) << "fp32 has one way";
+  EXPECT_EQ(Engine::Create(config).value()->Notes(), std::vector<std::string>{units::ChooseFp32Gemms().log});
   config.train.mutable_precision()->set_compute(DTYPE_BF16);
   const std::vector<std::string> notes = Engine::Create(config).value()->Notes();
   ASSERT_EQ(notes.size(), 1u);

@@ -29,7 +29,7 @@ double Measure(const Gemm& gemm) {
   const at::Tensor a = at::zeros({rows, gemm.width}, options);
   const at::Tensor b = at::zeros({gemm.width, 4 * gemm.width}, options);
   const at::Tensor c = at::zeros({rows, 4 * gemm.width}, options);
-  const units::Gemms gemms(units::ChooseBf16Gemms().gemms);  // the same GEMMs as the rank's engine
+  const units::Gemms gemms(units::ChooseBf16Gemms().gemms, units::ChooseFp32Gemms().gemms);  // as the rank's engine
   // Copying an element to the host waits for the device.
   const auto once = [&] {
     gemms.Compute(a, b, c);

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "models/inventory.h"
+#include "worker/units/blocked_gemm.h"
 #include "worker/units/row_kernels.h"
 
 namespace muster::units {
@@ -89,6 +90,7 @@ at::Tensor BlockOf(const at::Tensor& matrix, int64_t row, int64_t rows, int64_t 
 
 void Gemms::Compute(const at::Tensor& x, const at::Tensor& w, at::Tensor y) const {
   if (!ThroughPanels(x) || x.numel() == 0) {
+    if (blocks_ && MultiplyByBlocks(x, w, /*begin=*/{}, y)) return;
     at::mm_out(y, Alone(x), w);
     return;
   }
@@ -108,6 +110,7 @@ void Gemms::ComputeOfPadded(const at::Tensor& padded, const at::Tensor& w, at::T
 
 void Gemms::ComputeWithBias(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, at::Tensor y) const {
   if (!ThroughPanels(x) || x.numel() == 0) {
+    if (blocks_ && MultiplyByBlocks(x, w, bias, y)) return;
     at::addmm_out(y, bias, Alone(x), w);
     return;
   }
@@ -136,6 +139,7 @@ void Gemms::Combine(const at::Tensor& sum, double beta, const at::Tensor& x, con
 
 void Gemms::AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, double alpha) const {
   if (sum.scalar_type() == x.scalar_type()) {
+    if (blocks_ && alpha == 1 && MultiplyByBlocks(x, w, sum, sum)) return;
     sum.addmm_(Alone(x), w, /*beta=*/1, alpha);
   } else if (!x.is_cpu()) {
     at::addmm_out(sum, sum, x, w, sum.scalar_type(), /*beta=*/1, alpha);  // which LibTorch has for GPUs only

@@ -1,7 +1,8 @@
 // The GEMMs of units: the only place that multiplies bf16 and fp16 matrices on a CPU, natively or through fp32 panels
-// (bf16_gemms.h). Those of fp16 always go through panels: few CPUs have instructions for them.
+// (bf16_gemms.h). Those of fp16 always go through panels: few CPUs have instructions for them. fp32 matrices are
+// multiplied by MKL or in blocks (fp32_gemms.h).
 //
-//   const Gemms gemms(ChooseBf16Gemms().gemms);
+//   const Gemms gemms(ChooseBf16Gemms().gemms, ChooseFp32Gemms().gemms);
 //   gemms.Compute(x, weight, y);
 //
 // Through panels, blocks of the operands are widened into a scratch of models::kPanelBytes, multiplied in fp32, and
@@ -21,12 +22,14 @@
 #include <ATen/core/Tensor.h>
 
 #include "worker/units/bf16_gemms.h"
+#include "worker/units/fp32_gemms.h"
 
 namespace muster::units {
 
 class Gemms {
  public:
-  explicit Gemms(Bf16Gemms bf16) : panels_(bf16 == Bf16Gemms::kPanels) {}
+  explicit Gemms(Bf16Gemms bf16, Fp32Gemms fp32 = Fp32Gemms::kMkl)
+      : panels_(bf16 == Bf16Gemms::kPanels), blocks_(fp32 == Fp32Gemms::kBlocks) {}
 
   // y = x w, all of one dtype. y has unit stride within a row.
   void Compute(const at::Tensor& x, const at::Tensor& w, at::Tensor y) const;
@@ -58,6 +61,7 @@ class Gemms {
 
  private:
   bool panels_;
+  bool blocks_;  // of fp32
 };
 
 }  // namespace muster::units

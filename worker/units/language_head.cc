@@ -37,7 +37,7 @@ class Head final : public UnitModule {
         narrow_(IsNarrow(wte_.value)),
         portable_(options.portable),
         rms_(!norm_.bias.value.defined()),
-        gemms_(options.bf16_gemms),
+        gemms_(options.bf16_gemms, options.fp32_gemms),
         rows_(options.rows),
         piece_rows_(piece_rows * (narrow_ && wte_.value.is_cpu() ? kNarrowRowFactor : 1)) {}
 

@@ -155,6 +155,7 @@ struct UnitOptions {
   bool portable = false;                      // LibTorch's operators and autograd only: the reference, on any device
   RowCode rows = RowCode::kVector;            // on a CPU: kDevice for what a GPU computes, less its GEMMs
   Bf16Gemms bf16_gemms = Bf16Gemms::kNative;  // on a CPU
+  Fp32Gemms fp32_gemms = Fp32Gemms::kMkl;     // on a CPU
   // Of a custom model: the library's, whose modules the units bind to the parameters. Each engine has its own.
   std::shared_ptr<plugin::Model> plugin = nullptr;
   std::vector<at::Tensor> buffers = {};  // the unit's, in the inventory's order; it updates them in training

@@ -32,7 +32,7 @@ class VocabularyHead final : public UnitModule {
         share_(share),
         narrow_(IsNarrow(wte_.value)),
         rms_(!norm_.bias.value.defined()),
-        gemms_(options.bf16_gemms),
+        gemms_(options.bf16_gemms, options.fp32_gemms),
         rows_(options.rows),
         piece_rows_(piece_rows) {}
 

@@ -33,7 +33,7 @@ class Block final : public UnitModule {
  public:
   Block(const Unit& unit, std::vector<Parameter> p, int64_t heads, bool sequence_parallel, const UnitOptions& options)
       : p_(std::move(p)),
-        gemms_(options.bf16_gemms),
+        gemms_(options.bf16_gemms, options.fp32_gemms),
         adapters_(MakeAdapters(unit, p_, gemms_)),
         rows_(p_[0].value.is_cpu() ? options.rows : RowCode::kDevice),
         narrow_(IsNarrow(p_[0].value)),

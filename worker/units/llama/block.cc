@@ -161,7 +161,7 @@ class LlamaBlock final : public UnitModule {
       : model_(model),
         at_(ParametersOf(model)),
         p_(std::move(p)),
-        gemms_(options.bf16_gemms),
+        gemms_(options.bf16_gemms, options.fp32_gemms),
         adapters_(MakeAdapters(unit, p_, gemms_)),
         rows_(p_[0].value.is_cpu() ? options.rows : RowCode::kDevice),
         index_(options.index),
