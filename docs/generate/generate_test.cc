@@ -94,7 +94,8 @@ TEST(SpecFields, DefaultsInCommentsAreTheResolvers) {
   int compared = 0;
   for (const auto& [path, field] : FieldsByPath()) {
     std::smatch found;
-    if (words.contains(field.fallback) || field.fallback[0] == '[' || !std::regex_search(field.meaning, found, stated)) continue;
+    if (words.contains(field.fallback) || field.fallback[0] == '[' || !std::regex_search(field.meaning, found, stated))
+      continue;
     const std::string text = found[1];
     const bool number = std::isdigit(static_cast<unsigned char>(text.back())) != 0 && text.find('_') == text.npos &&
                         (std::isdigit(static_cast<unsigned char>(text[0])) != 0 || text[0] == '-');

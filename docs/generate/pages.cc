@@ -25,7 +25,8 @@ std::string Cell(const std::string& text) {
   bool code = false;
   for (const char c : text) {
     code ^= c == '`';
-    if (c == '|' || (!code && (c == '*' || c == '_' || c == '['))) cell += '\\';
+    const bool link = c == '(' && !cell.empty() && cell.back() == ']';
+    if (c == '|' || (!code && (c == '*' || c == '_' || c == '[' || link))) cell += '\\';
     cell += c == '<' && !code ? "&lt;" : std::string(1, c);
   }
   return cell;
@@ -46,7 +47,8 @@ std::string Anchor(const std::string& heading) {
 }
 
 std::string FallbackText(const std::string& fallback) {
-  const bool word = fallback == "required" || fallback == "none" || fallback == "depends" || fallback == "of the service";
+  const bool word =
+      fallback == "required" || fallback == "none" || fallback == "depends" || fallback == "of the service";
   return word ? fallback : Code(fallback);
 }
 
@@ -72,19 +74,19 @@ void AddTable(const SpecSection& section, std::string& page) {
 
 std::string JobSpecPage() {
   std::string page = absl::StrCat("# The job file\n\n", kNotice, R"(
-Every field of a job file. Names, types and meanings come from `proto/spec.proto`, defaults from the code that applies them.
-[quickstart.md](quickstart.md) has files to start from; `muster init` writes one with comments; `muster schema` prints the JSON
-Schema for editors; `muster validate FILE` reports all errors of a file at once.
+Every field of a job file. Names, types and meanings come from `proto/spec.proto`, defaults from the code that applies
+them. [quickstart.md](quickstart.md) has files to start from; `muster init` writes one with comments; `muster schema`
+prints the JSON Schema for editors; `muster validate FILE` reports all errors of a file at once.
 
 How to read the tables:
 
-- A **default** of "required" must be given. "none" means that nothing happens without the field. "depends" follows from other
-  fields; the meaning says how, and `muster plan FILE` shows the value for your job.
+- A **default** of "required" must be given. "none" means that nothing happens without the field. "depends" follows
+  from other fields; the meaning says how.
 - An **example** is what to write in YAML, below the field's map. `--set PATH=VALUE` sets the same on the command line:
   `--set optimizer.lr=3e-4`.
 - A map with a **kind** can be written as the kind alone: `strategy: ddp` is `strategy: {kind: ddp}`.
-- A relative path starts at the job file's folder. `{job}` in `checkpoint.path` and `checkpoint.resume_from` is the job's id,
-  `{name}` its name.
+- A relative path starts at the job file's folder. `{job}` in `checkpoint.path` and `checkpoint.resume_from` is the
+  job's id, `{name}` its name.
 
 )");
   for (const SpecSection& section : SpecSections()) {
@@ -114,8 +116,8 @@ std::string CommandLinePage() {
   cli::Invocation invocation;
   const std::unique_ptr<CLI::App> app = cli::BuildApp(invocation);
   std::string page = absl::StrCat("# The command line\n\n", kNotice, R"(
-Every command of `muster` with its help page, as `muster help COMMAND` prints it. [configuration.md](configuration.md) has the flags of
-the daemons, the environment variables and the files.
+Every command of `muster` with its help page, as `muster help COMMAND` prints it. [configuration.md](configuration.md)
+has the flags of the daemons, the environment variables and the files.
 
 - Data goes to stdout, messages to stderr. `-o json` prints a stable format for scripts; `-o name` prints ids alone.
 - JOB is an id, a unique prefix of one, or `@last`: the newest job that was submitted from here.
@@ -157,9 +159,8 @@ absl::Status ReplacePart(const std::string& name, const std::string& text, Page&
 }  // namespace
 
 absl::StatusOr<std::vector<Page>> GeneratedPages(const RunProgram& run, const ReadFile& read) {
-  std::vector<Page> pages = {{"docs/job-spec.md", JobSpecPage()},
-                             {"docs/cli.md", CommandLinePage()},
-                             {"docs/states.md", core::DrawStates()}};
+  std::vector<Page> pages = {
+      {"docs/job-spec.md", JobSpecPage()}, {"docs/cli.md", CommandLinePage()}, {"docs/states.md", core::DrawStates()}};
   Page configuration{"docs/configuration.md", ""};
   const absl::StatusOr<std::string> text = read(configuration.path);
   if (!text.ok()) return text.status();

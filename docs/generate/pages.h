@@ -1,5 +1,5 @@
-// The pages, and parts of pages, that are made from the programs. `bazel run //docs:update` writes them into the checkout;
-// a test fails when one is stale.
+// The pages, and parts of pages, that are made from the programs. `bazel run //docs:update` writes them into the
+// checkout; a test fails when one is stale.
 #pragma once
 
 #include <functional>

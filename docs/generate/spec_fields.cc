@@ -166,7 +166,8 @@ std::string ValueText(const Message& owner, const FieldDescriptor& field, int at
 std::string Text(const Message& owner, const FieldDescriptor& field) {
   if (!field.is_repeated()) return ValueText(owner, field, 0);
   std::vector<std::string> values;
-  for (int i = 0; i < owner.GetReflection()->FieldSize(owner, &field); ++i) values.push_back(ValueText(owner, field, i));
+  for (int i = 0; i < owner.GetReflection()->FieldSize(owner, &field); ++i)
+    values.push_back(ValueText(owner, field, i));
   return absl::StrCat("[", absl::StrJoin(values, ", "), "]");
 }
 
@@ -203,12 +204,12 @@ bool IsRequired(const std::string& path, const Way& way, const FieldDescriptor& 
 // Defaults that others than the resolver give.
 const std::map<std::string, std::string>& OtherDefaults() {
   static const auto& defaults = *new std::map<std::string, std::string>{
-      {"checkpoint.path", "runs/{job}"},         // the CLI, beside the job file
-      {"detection_seconds", "of the service"},   // the coordinator's --detection
-      {"resources.min_ranks", kDepends},         // ranks
-      {"strategy.bucket_mib", kDepends},         // a part of the model
-      {"strategy.shard_ranks", kDepends},        // the ranks of a node
-      {"checkpoint.async", "true"},              // the trainer
+      {"checkpoint.path", "runs/{job}"},        // the CLI, beside the job file
+      {"detection_seconds", "of the service"},  // the coordinator's --detection
+      {"resources.min_ranks", kDepends},        // ranks
+      {"strategy.bucket_mib", kDepends},        // a part of the model
+      {"strategy.shard_ranks", kDepends},       // the ranks of a node
+      {"checkpoint.async", "true"},             // the trainer
       {"apiVersion", kRequired},
       {"kind", kRequired},
   };
@@ -236,13 +237,16 @@ std::string DefaultOf(const std::string& path, const Way& way, const FieldDescri
 // By a field's key; of keys that are not here the end decides, e.g. _seconds.
 std::string UnitOf(const std::string& path, const std::string& key) {
   static const auto& units = *new std::map<std::string, std::string>{
-      {"steps", "steps"},         {"every_steps", "steps"},      {"warmup_steps", "steps"},  {"warm_up_steps", "steps"},
-      {"growth_interval", "steps"}, {"milestones", "steps"},     {"every", "steps"},         {"delay", "steps"},
-      {"ranks", "ranks"},         {"min_ranks", "ranks"},        {"shard_ranks", "ranks"},   {"tensor", "ranks"},
-      {"sequences", "sequences"}, {"microbatch", "sequences"},   {"context", "tokens"},      {"window", "tokens"},
-      {"vocabulary", "tokens"},   {"original_context", "tokens"}, {"crop_padding", "pixels"}, {"image", "pixels"},
-      {"bytes", "bytes"},         {"keep", "checkpoints"},       {"prefetch", "units"},      {"max_restarts", "restarts"},
-      {"layers", "layers"},       {"block", "elements"},         {"pipeline", "stages"},     {"replicas", "replicas"},
+      {"steps", "steps"},         {"every_steps", "steps"},     {"warmup_steps", "steps"},
+      {"warm_up_steps", "steps"}, {"growth_interval", "steps"}, {"milestones", "steps"},
+      {"every", "steps"},         {"delay", "steps"},           {"ranks", "ranks"},
+      {"min_ranks", "ranks"},     {"shard_ranks", "ranks"},     {"tensor", "ranks"},
+      {"sequences", "sequences"}, {"microbatch", "sequences"},  {"context", "tokens"},
+      {"window", "tokens"},       {"vocabulary", "tokens"},     {"original_context", "tokens"},
+      {"crop_padding", "pixels"}, {"image", "pixels"},          {"bytes", "bytes"},
+      {"keep", "checkpoints"},    {"prefetch", "units"},        {"max_restarts", "restarts"},
+      {"layers", "layers"},       {"block", "elements"},        {"pipeline", "stages"},
+      {"replicas", "replicas"},
   };
   if (absl::StrContains(path, "timeout_seconds.") || absl::EndsWith(key, "_seconds")) return "seconds";
   if (absl::EndsWith(key, "_mib")) return "MiB";
@@ -373,7 +377,7 @@ std::string TypeOf(const FieldDescriptor& field) {
       type = "string";
       break;
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      type = cli::AutoField(*field.message_type()) != nullptr    ? "map, or the word auto"
+      type = cli::AutoField(*field.message_type()) != nullptr      ? "map, or the word auto"
              : cli::NamedByAWord(*field.message_type()) != nullptr ? "map, or a kind alone"
                                                                    : "map";
       break;
