@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/spec/field.h"
 #include "cli/spec/message_fields.h"
+#include "cli/spec/reader.h"
 #include "cli/spec/schema.h"
 #include "coordinator/spec/resolve.h"
 #include "proto/spec.pb.h"
@@ -33,65 +34,41 @@ constexpr char kRequired[] = "required";
 constexpr char kNone[] = "none";
 constexpr char kDepends[] = "depends";
 
-JobSpec Gpt2() {
-  JobSpec spec;
-  spec.set_name("gpt2-tiny");
-  Train& train = *spec.mutable_train();
-  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
-  train.mutable_data()->set_tokens("/data/train.bin");
-  train.mutable_data()->set_validation("/data/val.bin");
-  train.mutable_checkpoint()->set_path("/runs/{job}");
-  train.set_steps(1000);
-  return spec;
-}
+// A job in which fields get their defaults, and a change that makes its model a larger one.
+struct Base {
+  std::string job;
+  cli::Assignment larger;
+};
 
-JobSpec Resnet() {
-  JobSpec spec = Gpt2();
-  Train& train = *spec.mutable_train();
-  train.mutable_model()->mutable_resnet()->set_depth(20);
-  train.mutable_data()->clear_tokens();
-  train.mutable_data()->set_images("/data/train.bin");
-  return spec;
-}
+constexpr char kTokens[] = "data: {tokens: /data/train.bin, validation: /data/val.bin}\n";
 
-JobSpec Pipelined() {
-  JobSpec spec = Gpt2();
-  spec.mutable_resources()->set_ranks(2);
-  Train& train = *spec.mutable_train();
-  train.mutable_model()->mutable_llama()->set_size(LLAMA_SIZE_TINY);
-  train.mutable_parallel()->set_pipeline(2);
-  return spec;
-}
-
-JobSpec Fp16() {
-  JobSpec spec = Gpt2();
-  spec.mutable_train()->mutable_precision()->set_compute(DTYPE_FP16);
-  return spec;
-}
-
-// Specs in which fields get their defaults; of each field the first that gives one counts.
-const std::vector<JobSpec>& Bases() {
-  static const auto& bases = *new std::vector<JobSpec>{Gpt2(), Resnet(), Pipelined(), Fp16()};
+const std::vector<Base>& Bases() {
+  static const auto& bases = *new std::vector<Base>{
+      {absl::StrCat(kTokens, "model: {family: gpt2, size: tiny}\n"), {"", "model.size", "small"}},
+      {"data: {images: /data/train.bin, validation: /data/val.bin}\nmodel: {family: resnet, depth: 20}\n",
+       {"", "model.depth", "18"}},
+      {absl::StrCat(kTokens, "model: {family: llama, size: tiny}\nresources: {ranks: 2}\nparallel: {pipeline: 2}\n"),
+       {"", "model.size", "1b"}},
+      {absl::StrCat(kTokens, "model: {family: gpt2, size: tiny}\nprecision: {compute: fp16}\n"),
+       {"", "model.size", "small"}},
+  };
   return bases;
 }
 
-// Changes of what other defaults may follow from. A default that differs after one of them depends on other fields.
-const std::vector<std::function<void(JobSpec&)>>& Changes() {
-  static const auto& changes = *new std::vector<std::function<void(JobSpec&)>>{
-      [](JobSpec& spec) { spec.mutable_resources()->set_ranks(4); },
-      [](JobSpec& spec) { spec.mutable_train()->mutable_batch()->set_sequences(64); },
-      [](JobSpec& spec) {
-        spec.mutable_train()->mutable_optimizer()->set_lr(0.01);
-        spec.mutable_train()->mutable_optimizer()->set_weight_decay(0.01);
-      },
-      [](JobSpec& spec) {
-        Model& model = *spec.mutable_train()->mutable_model();
-        if (model.has_gpt2() && model.gpt2().has_size()) model.mutable_gpt2()->set_size(GPT2_SIZE_SMALL);
-        if (model.has_llama() && model.llama().has_size()) model.mutable_llama()->set_size(LLAMA_SIZE_1B);
-        if (model.has_resnet()) model.mutable_resnet()->set_depth(18);
-      },
-  };
-  return changes;
+JobSpec Read(const Base& base, const std::vector<cli::Assignment>& changes) {
+  return cli::ReadSpec(absl::StrCat("apiVersion: muster/v1\nkind: Job\nname: a\nsteps: 1000\n"
+                                    "checkpoint: {path: '/runs/{job}'}\n",
+                                    base.job),
+                       "", changes)
+      .spec;
+}
+
+// What other defaults may follow from: a default that differs after one of these changes depends on other fields.
+std::vector<std::vector<cli::Assignment>> Changes(const Base& base) {
+  return {{{"", "resources.ranks", "4"}},
+          {{"", "batch.sequences", "64"}},
+          {{"", "optimizer.lr", "0.01"}, {"", "optimizer.weight_decay", "0.01"}},
+          {base.larger}};
 }
 
 // The map at the end of the way, made where it is missing; of lists the first entry.
@@ -190,7 +167,8 @@ std::string FilledKind(JobSpec spec, const Way& way, const OneofDescriptor& oneo
 
 // Whether the resolver calls the field missing, in every spec that it could be in.
 bool IsRequired(const std::string& path, const Way& way, const FieldDescriptor& field) {
-  for (JobSpec spec : Bases()) {
+  for (const Base& base : Bases()) {
+    JobSpec spec = Read(base, {});
     Clear(*Make(spec, way), field);
     bool missing = false;
     for (const SpecError& error : spec::Resolve({}, spec)) {
@@ -219,13 +197,11 @@ const std::map<std::string, std::string>& OtherDefaults() {
 std::string DefaultOf(const std::string& path, const Way& way, const FieldDescriptor& field) {
   const auto other = OtherDefaults().find(path);
   if (other != OtherDefaults().end()) return other->second;
-  for (const JobSpec& base : Bases()) {
-    const std::string value = Filled(base, way, field);
+  for (const Base& base : Bases()) {
+    const std::string value = Filled(Read(base, {}), way, field);
     if (value.empty()) continue;
-    for (const auto& change : Changes()) {
-      JobSpec changed = base;
-      change(changed);
-      const std::string then = Filled(changed, way, field);
+    for (const std::vector<cli::Assignment>& change : Changes(base)) {
+      const std::string then = Filled(Read(base, change), way, field);
       if (!then.empty() && then != value) return kDepends;
     }
     return value;
@@ -432,11 +408,9 @@ class Walk {
     field.type = cli::ListWords(cli::MemberNames(oneof));
     field.fallback = kRequired;
     if (by_default != nullptr) {
-      field.fallback = FilledKind(Bases().front(), way, oneof);
+      field.fallback = FilledKind(Read(Bases().front(), {}), way, oneof);
       if (field.fallback.empty()) field.fallback = cli::KeyOf(*by_default);
-      JobSpec more = Bases().front();
-      more.mutable_resources()->set_ranks(4);
-      const std::string then = FilledKind(more, way, oneof);
+      const std::string then = FilledKind(Read(Bases().front(), {{"", "resources.ranks", "4"}}), way, oneof);
       if (!then.empty() && then != field.fallback) field.fallback = kDepends;
     }
     field.example = cli::MemberNames(oneof).back();
