@@ -86,7 +86,7 @@ TEST_F(TypedTest, Readme) {
 
 TEST_F(TypedTest, Quickstart) {
   const std::string printed = Type("docs/quickstart.md");
-  EXPECT_TRUE(absl::StrContains(printed, " completed: 300 steps in "));
+  EXPECT_TRUE(absl::StrContains(printed, " completed: 200 steps in "));
   // The sweep: each job has its own folder of checkpoints.
   std::set<std::string> folders;
   for (const auto& entry : fs::directory_iterator(Home("first") + "/muster-first/runs")) {
