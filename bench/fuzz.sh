@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every decoder of untrusted bytes under libFuzzer, with ASan and UBSan. docs/reliability.md promises ten minutes
+# Runs every decoder of untrusted bytes under libFuzzer, with ASan and UBSan. docs/internals/reliability.md promises ten minutes
 # each without a finding. Runs one for each core at a time. A failing input is kept in the folder that is named at the
 # end.
 #   bench/fuzz.sh            ten minutes each, then as long random calls of every method of the services (no libFuzzer there)

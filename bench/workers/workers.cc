@@ -1,4 +1,4 @@
-// What many workers and many readers cost the coordinator, against the limits of docs/reliability.md:
+// What many workers and many readers cost the coordinator, against the limits of docs/internals/reliability.md:
 //
 //     bazel run //bench/workers
 //

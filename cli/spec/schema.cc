@@ -22,6 +22,8 @@ namespace {
 
 using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::OneofDescriptor;
 using google::protobuf::SourceLocation;
@@ -200,6 +202,14 @@ std::string CommentOf(const FieldDescriptor& field) {
 
 std::string CommentOf(const Descriptor& message) {
   const Descriptor* const commented = Commented().FindMessageTypeByName(message.full_name());
+  SourceLocation location;
+  return commented != nullptr && commented->GetSourceLocation(&location) ? OneLineOf(location) : "";
+}
+
+std::string CommentOf(const EnumValueDescriptor& value) {
+  // A value's name is in the scope around its enum.
+  const EnumDescriptor* const type = Commented().FindEnumTypeByName(value.type()->full_name());
+  const EnumValueDescriptor* const commented = type == nullptr ? nullptr : type->FindValueByNumber(value.number());
   SourceLocation location;
   return commented != nullptr && commented->GetSourceLocation(&location) ? OneLineOf(location) : "";
 }

@@ -33,7 +33,7 @@ TEST_F(Simulation, ASeedReplaysByteForByte) {
   EXPECT_NE(Simulate(1).fingerprint, Simulate(2).fingerprint);
 }
 
-// Each of these seeds once found a bug (docs/reliability.md explains them), at least in the simulation of that time.
+// Each of these seeds once found a bug, at least in the simulation of that time: docs/internals/reliability.md.
 TEST_F(Simulation, SeedsThatWereRed) {
   for (const uint64_t seed : {29u, 772u, 1170u, 2412u, 9371u, 50183u}) EXPECT_EQ(Simulate(seed).failure, "") << seed;
 }

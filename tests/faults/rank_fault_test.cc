@@ -17,8 +17,9 @@ namespace {
 using cluster::Cluster;
 
 constexpr absl::Duration kDetection = absl::Seconds(2);
-// docs/reliability.md promises detection of an exit in a second and of a hang in three times the detection, on an idle
-// machine; bench/faults measures it. Here six ranks and the coordinator share two cores with other processes.
+// docs/internals/reliability.md promises detection of an exit in a second and of a hang in three times the detection,
+// on an idle machine; bench/faults measures it. Here six ranks and the coordinator share two cores with other
+// processes.
 constexpr absl::Duration kSlack = absl::Seconds(4);
 constexpr absl::Duration kRecovery = absl::Seconds(15);
 

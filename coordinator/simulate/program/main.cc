@@ -1,5 +1,5 @@
 // muster-simulate: simulates whole clusters with faults, one per seed, and checks the invariants of
-// docs/reliability.md.
+// docs/internals/reliability.md.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

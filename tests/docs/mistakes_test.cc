@@ -1,0 +1,141 @@
+// What users type by mistake, against a real service: text and exit code. cli/mistakes_test.cc has those that need a
+// coordinator in a certain state.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "testing/temporary_folder.h"
+#include "tests/docs/typed.h"
+
+namespace muster::docs {
+namespace {
+
+struct Mistake {
+  std::string typed;
+  int exit_code;
+  std::string says;   // a part of what is printed
+  std::string never;  // a part that may not be; empty: any
+};
+
+constexpr char kJob[] = R"(apiVersion: muster/v1
+kind: Job
+name: done
+model: {family: gpt2, size: tiny}
+data: {tokens: train.bin}
+batch: {sequences: 8}
+steps: 5
+)";
+
+// A port that something listens on, in $port, and a command after it.
+std::string WithATakenPort(const std::string& command) {
+  return absl::StrCat(
+      "python3 -c 'import socket,time; s=socket.socket(); s.bind((\"127.0.0.1\",0)); s.listen(); "
+      "print(s.getsockname()[1],flush=True); time.sleep(600)' > port & holder=$!\n"
+      "until [ -s port ]; do read -rt 0.1 <> <(:) || true; done; port=$(cat port)\n"
+      "code=0; ",
+      command, " || code=$?\nkill $holder; exit $code");
+}
+
+const std::vector<Mistake>& Mistakes() {
+  static const auto& mistakes = *new std::vector<Mistake>{
+      // Commands, flags and their values.
+      {"muster -x", 2, "muster: unknown option -x\nsee: muster --help\n", ""},
+      {"muster sumbit job.yaml", 2, "muster: unknown command sumbit, did you mean submit?", ""},
+      {"muster help sumbit", 2, "muster: unknown command sumbit, did you mean submit?", ""},
+      {"muster watch", 2, "muster: JOB is required\nsee: muster watch --help\n", ""},
+      {"muster undrain", 2, "muster: NODE is required", ""},
+      {"muster ps --timeout 0s", 2, "muster: invalid duration 0s: must be greater than 0", ""},
+      {"muster sample done --prompt a --tokens -5", 2, "muster: --tokens: Value -5 not in range 1 to 1048576", ""},
+      {"muster eval done train.bin --sequences 0", 2, "muster: --sequences: Value 0 not in range 1 to", ""},
+      {"muster completion tcsh", 2, "there is no completion for \"tcsh\": bash, zsh or fish", ""},
+      {"muster logs done --since yesterday", 2, "write how long ago (10m, 2h) or a time", ""},
+      {"muster plan job.yaml --hardware h200x", 2, "\"h200x\" is unknown; known: h100, h200", ""},
+      {"muster-step --help", 0, "usage: muster-step RANKDIR\n", ""},
+      {"muster-coordinator --state_dir c --listen unix:$HOME/z/c.sock --detection 0s", 2,
+       "muster-coordinator: --detection: invalid duration \"0s\": use 500ms, 30s or 10m, greater than 0\n", "105"},
+      {"muster-worker --coordinator 127.0.0.1:1 --state_dir w --run_dir r --join_token nofile", 1, "nofile", ""},
+      {WithATakenPort(
+           "muster-coordinator --state_dir c --listen unix:$HOME/z/c.sock --metrics_address 127.0.0.1:$port"),
+       1, "already in use", ""},
+      {"muster local up --nodes 3", 2, "the service is running with 1 node, not 3: to change that, muster local down",
+       ""},
+      {"muster local up --slots 1", 2, "node-0 is running with 2 slots, not 1: to change that, muster local down", ""},
+      {"muster --address nowhere ps", 2, "invalid coordinator address nowhere: use unix:/path or host:port", ""},
+      {"muster --address 127.0.0.1:1 ps", 3, "cannot reach the coordinator at 127.0.0.1:1: is it running", ""},
+      // Names.
+      {"muster describe ''", 2, "the name of the job is empty: give its id, a unique prefix of it, or @last", ""},
+      {"muster describe nojob", 2, "muster: no job nojob; see: muster ps -a", ""},
+      {"muster cancel b", 2, "muster: no job b; see: muster ps -a", ""},
+      {"muster drain nonode", 2, "muster: no node \"nonode\"; see: muster nodes", ""},
+      {"muster logs done --rank 7", 2, "--rank 7: done-", ""},
+      // Job files.
+      {"muster submit nofile.yaml", 2, "muster: cannot open nofile.yaml: No such file or directory", ""},
+      {"muster submit -d -f job.yaml --set stepz=3", 2, "muster: --set stepz: unknown field, did you mean steps?", ""},
+      {"muster validate job.yaml --set data.path=x", 2, "did you mean data.tokens?", ""},
+      {"muster validate job.yaml --set resources.gpus=2", 2, "did you mean resources.ranks?", ""},
+      {"muster validate job.yaml --set optimizer.lr_schedule.kind=cos", 2, "did you mean cosine?", ""},
+      {"muster validate job.yaml --set resources.device=tpu", 2, "expected auto, cpu or cuda, got", ""},
+      {"muster validate job.yaml --set steps=18446744073709551615", 2, "must be at most 1000000000000, got", ""},
+      {"muster validate job.yaml --set checkpoint.path=/proc/x", 2, "cannot create folders in /proc", ""},
+      {"muster validate job.yaml --set data.tokens=nofile.bin", 2, "no such file: ", ""},
+      {"muster validate job.yaml --set name=UPPER", 2, "invalid job name \"UPPER\": use a-z, 0-9 and inner -", ""},
+      {"muster submit -d job.yaml --set name=wide --set strategy=ddp --set resources.ranks=100", 0,
+       "92 of 100 ranks are idle in every step", ""},
+      {"muster describe wide", 0, "can never start on these nodes: needs 100 slots", ""},
+      {"muster submit -d job.yaml --set name=gpu --set resources.device=cuda", 0,
+       "can never start on these nodes: needs 1 slot on cuda, the nodes have none", ""},
+      {"muster cancel wide gpu", 0, "cancelled", "was cancelled"},
+      // Files.
+      {"muster data prepare book.txt train.bin", 2, "train.bin exists already; name another file, or use --force", ""},
+      {"muster export nowhere out", 2, "muster: no job nowhere", ""},
+      {"muster eval nowhere train.bin", 2, "muster: no job nowhere", ""},
+      {"muster checkpoint import nowhere out", 2, "muster: nowhere/config.json: No such file or directory", ""},
+      {"muster checkpoint verify nowhere", 2, "muster: no job nowhere", ""},
+      {"muster doctor --folder /nonexistent", 1, "-> mkdir -p /nonexistent", ""},
+      {"muster backup nofolder/x.db", 1, "nofolder/x.db: No such file or directory", ""},
+  };
+  return mistakes;
+}
+
+TEST(Mistakes, AreAnsweredWithWhatToDo) {
+  const TemporaryFolder folder;
+  for (const char* name : {"/home", "/bin"}) std::filesystem::create_directories(folder.path() + name);
+  CopyPrograms(folder.path() + "/bin");
+  Machine machine(folder.path() + "/home", folder.path() + "/bin");
+  machine.Save("job.yaml", kJob);
+  const Machine::Typed ready = machine.Type(
+      "cp /usr/share/common-licenses/GPL-3 book.txt\nmuster data prepare book.txt train.bin\n"
+      "muster local up --slots 2\nmuster submit -f job.yaml\n");
+  ASSERT_EQ(ready.exit_code, 0) << ready.output;
+  for (const Mistake& mistake : Mistakes()) {
+    const Machine::Typed typed = machine.Type(mistake.typed + "\n");
+    EXPECT_EQ(typed.exit_code, mistake.exit_code) << mistake.typed << "\n" << typed.output;
+    EXPECT_TRUE(absl::StrContains(typed.output, mistake.says)) << mistake.typed << "\n" << typed.output;
+    if (mistake.never.empty()) continue;
+    EXPECT_FALSE(absl::StrContains(typed.output, mistake.never)) << mistake.typed << "\n" << typed.output;
+  }
+}
+
+// A daemon that died differs from one that was stopped.
+TEST(Mistakes, AServiceThatDied) {
+  const TemporaryFolder folder;
+  for (const char* name : {"/home", "/bin"}) std::filesystem::create_directories(folder.path() + name);
+  CopyPrograms(folder.path() + "/bin");
+  Machine machine(folder.path() + "/home", folder.path() + "/bin");
+  ASSERT_EQ(machine.Type("muster local up\nmuster local status\n").exit_code, 0);
+  const Machine::Typed dead = machine.Type(
+      "kill -9 $(cut -d' ' -f1 ~/s/muster/local/worker-0.pid)\n"
+      "muster local status\n");
+  EXPECT_EQ(dead.exit_code, 1) << dead.output;
+  EXPECT_TRUE(absl::StrContains(dead.output, "worker-0 is dead: see the log, then start again with: muster local up"))
+      << dead.output;
+  EXPECT_EQ(machine.Type("muster local up && muster local down\n").exit_code, 0);
+  EXPECT_TRUE(absl::StrContains(machine.Type("muster local down\n").output, "nothing is running"));
+}
+
+}  // namespace
+}  // namespace muster::docs

@@ -1,0 +1,284 @@
+// The pages against the tree: links resolve, the README is short, and the pages that promise to have all names of a
+// kind have them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace muster::docs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostWordsOfTheReadme = 900;
+
+// The checkout: this test runs outside the sandbox, where runfiles are links to the real sources.
+fs::path Root() { return fs::canonical("WORKSPACE").parent_path(); }
+
+std::string ReadFile(const fs::path& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string ReadPage(const std::string& name) {
+  const std::string text = ReadFile(Root() / name);
+  EXPECT_FALSE(text.empty()) << name;
+  return text;
+}
+
+std::vector<fs::path> Files(const std::set<std::string>& endings) {
+  const std::set<std::string> skipped = {"third_party", ".git", "bin", "runs", "shared"};
+  std::vector<fs::path> files;
+  for (auto it = fs::recursive_directory_iterator(Root()); it != fs::recursive_directory_iterator(); ++it) {
+    if (it->is_symlink() || skipped.contains(it->path().filename().string())) {
+      it.disable_recursion_pending();
+      continue;
+    }
+    if (it->is_regular_file() && endings.contains(it->path().extension().string())) {
+      files.push_back(fs::relative(it->path(), Root()));
+    }
+  }
+  return files;
+}
+
+// The first group of every match.
+std::set<std::string> Found(const std::string& text, const std::regex& pattern, size_t group = 1) {
+  std::set<std::string> found;
+  for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) found.insert((*it)[group]);
+  return found;
+}
+
+bool IsTest(const fs::path& file) {
+  const std::string name = file.string();
+  return absl::StrContains(name, "_test.") || absl::StartsWith(name, "tests/") || absl::StrContains(name, "testing") ||
+         absl::StartsWith(file.filename().string(), "fake_");
+}
+
+// Without the lines of code blocks.
+std::vector<std::string> Prose(const std::string& page) {
+  std::vector<std::string> prose;
+  bool code = false;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(page, '\n'))) {
+    const bool fence = absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), "```");
+    if (!code && !fence) prose.push_back(line);
+    code ^= fence;
+  }
+  return prose;
+}
+
+// GitHub's anchors: lower case, spaces as -, nothing else but letters, digits, - and _. A repeated one gets -1, -2.
+std::set<std::string> AnchorsOf(const std::string& page) {
+  std::map<std::string, int> seen;
+  std::set<std::string> anchors;
+  for (const std::string& line : Prose(page)) {
+    const size_t level = line.find_first_not_of('#');
+    if (level == 0 || level == std::string::npos || level > 6 || line[level] != ' ') continue;
+    // A link in a heading counts with its text.
+    const std::string heading =
+        std::regex_replace(line.substr(level + 1), std::regex(R"(\[([^\]]*)\]\([^)]*\))"), "$1");
+    std::string anchor;
+    for (const char c : heading) {
+      const auto u = static_cast<unsigned char>(c);
+      if (absl::ascii_isalnum(u) || c == '-' || c == '_' || u >= 0x80) anchor += absl::ascii_tolower(u);
+      if (c == ' ') anchor += '-';
+    }
+    const int before = seen[anchor]++;
+    anchors.insert(before == 0 ? anchor : absl::StrCat(anchor, "-", before));
+  }
+  return anchors;
+}
+
+TEST(Pages, EveryRelativeLinkAndAnchorResolves) {
+  const std::regex link(R"(\]\(([^)\s]+)\))");
+  int checked = 0;
+  for (const fs::path& file : Files({".md"})) {
+    for (const std::string& line : Prose(ReadFile(Root() / file))) {
+      for (const std::string& target : Found(line, link)) {
+        if (absl::StrContains(target, "://") || absl::StartsWith(target, "mailto:")) continue;
+        const size_t hash = target.find('#');
+        const std::string path = target.substr(0, hash);
+        const fs::path to = path.empty() ? Root() / file : Root() / file.parent_path() / path;
+        ++checked;
+        if (!fs::exists(to)) {
+          ADD_FAILURE() << file << ": no file " << target;
+        } else if (hash != std::string::npos) {
+          EXPECT_TRUE(AnchorsOf(ReadFile(to)).contains(target.substr(hash + 1))) << file << ": no anchor " << target;
+        }
+      }
+    }
+  }
+  EXPECT_GT(checked, 150) << "the pattern does not find them";
+}
+
+TEST(Pages, AnchorsAreGitHubs) {
+  EXPECT_EQ(AnchorsOf("# A b, c_d `e`\n## A\n```\n# no\n```\n## A\n#x\n## 3. Two, over TLS\n"),
+            (std::set<std::string>{"a-b-c_d-e", "a", "a-1", "3-two-over-tls"}));
+}
+
+TEST(Pages, TheIndexHasEveryPage) {
+  const std::string index = ReadPage("docs/index.md");
+  for (const fs::path& file : Files({".md"})) {
+    if (!absl::StartsWith(file.string(), "docs/") || file == "docs/index.md") continue;
+    EXPECT_TRUE(absl::StrContains(index, absl::StrCat("(", file.string().substr(5), ")"))) << file;
+  }
+}
+
+TEST(Readme, IsReadInThreeMinutes) {
+  const std::string page = ReadPage("README.md");
+  const std::vector<std::string> words = absl::StrSplit(page, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  EXPECT_LE(words.size(), kMostWordsOfTheReadme);
+  EXPECT_GT(words.size(), kMostWordsOfTheReadme / 3);
+  EXPECT_FALSE(absl::StrContains(page, "tests/faults")) << "it cites no tests";
+  EXPECT_LT(page.find("\n## A job\n"), page.find("\n## Compared to PyTorch\n"));
+}
+
+// Names that start with MUSTER_ but are macros.
+std::set<std::string> Macros() {
+  std::set<std::string> macros;
+  const std::regex define(R"(#(?:define |ifdef |ifndef |if defined\()(MUSTER_\w+))");
+  for (const fs::path& file : Files({".h", ".cc", ".cu"})) {
+    macros.merge(Found(ReadFile(Root() / file), define));
+  }
+  return macros;
+}
+
+TEST(Configuration, HasEveryEnvironmentVariable) {
+  const std::string page = ReadPage("docs/configuration.md");
+  const std::set<std::string> macros = Macros();
+  const std::regex own(R"(\bMUSTER_[A-Z0-9]+(_[A-Z0-9]+)*\b)");
+  const std::regex read(R"re((getenv|environment|Variable|Environment)\("([A-Z][A-Z0-9_]+)"\))re");
+  std::set<std::string> names;
+  for (const fs::path& file : Files({".cc", ".sh", ".py", ".bzl", ".yaml", ".service", ".sbatch"})) {
+    const std::string text = ReadFile(Root() / file);
+    const std::string folder = *file.begin();
+    if (folder == "build_defs" || folder == "sdk" || folder == "docs") continue;
+    names.merge(Found(text, own, 0));
+    if (!IsTest(file)) names.merge(Found(text, read, 2));
+  }
+  for (const std::string& name : names) {
+    if (macros.contains(name)) continue;
+    EXPECT_TRUE(std::regex_search(page, std::regex(absl::StrCat("\\b", name, "\\b")))) << name;
+  }
+  EXPECT_GT(names.size(), 30u);
+}
+
+TEST(Configuration, HasEveryKeyOfTheContextFile) {
+  const std::string page = ReadPage("docs/configuration.md"), code = ReadPage("cli/config.cc");
+  std::smatch keys;
+  ASSERT_TRUE(std::regex_search(code, keys, std::regex(R"(known = \{([^}]*)\})")));
+  const std::vector<std::string> words = absl::StrSplit(keys[1].str(), absl::ByAnyChar("\", "), absl::SkipEmpty());
+  EXPECT_EQ(words.size(), 5u);
+  for (const std::string& word : words) EXPECT_TRUE(absl::StrContains(page, absl::StrCat("`", word, "`"))) << word;
+}
+
+TEST(Operations, HasEveryMetric) {
+  const std::string page = ReadPage("docs/operations.md");
+  const std::regex name(R"re("(muster_[a-z_]+)")re");
+  std::set<std::string> names;
+  for (const fs::path& file : Files({".cc"})) {
+    const std::string path = file.string();
+    if (IsTest(file) || !(absl::StartsWith(path, "coordinator/") || absl::StartsWith(path, "worker/"))) continue;
+    names.merge(Found(ReadFile(Root() / file), name));
+  }
+  for (const std::string& metric : names) {
+    EXPECT_TRUE(absl::StrContains(page, absl::StrCat("| `", metric, "` |"))) << metric;
+  }
+  EXPECT_GT(names.size(), 30u);
+  // Nor one that is gone.
+  for (const std::string& metric : Found(page, std::regex(R"(\| `(muster_[a-z_]+)` \|)"))) {
+    EXPECT_TRUE(names.contains(metric)) << metric << " is no metric";
+  }
+}
+
+TEST(Operations, HasEveryAlert) {
+  const std::string page = ReadPage("docs/operations.md"), rules = ReadPage("deploy/prometheus/alerts.yml");
+  const std::set<std::string> alerts = Found(rules, std::regex(R"(- alert: (\w+))"));
+  EXPECT_GT(alerts.size(), 10u);
+  EXPECT_EQ(Found(page, std::regex(R"(\| `(Muster\w+)` \|)")), alerts);
+}
+
+// The text of all strings of the programs, as one: pieces that the code joins follow each other.
+std::string Strings() {
+  std::string all;
+  for (const fs::path& file : Files({".cc", ".h"})) {
+    if (IsTest(file)) continue;
+    const std::string text = ReadFile(Root() / file);
+    bool inside = false;
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (!inside && text[i] == '/' && i + 1 < text.size() && text[i + 1] == '/') {
+        i = std::min(text.find('\n', i), text.size());
+      } else if (!inside && text[i] == '\'' && i + 2 < text.size() && text[i + 2] == '\'') {
+        i += 2;  // '"'
+      } else if (text[i] == '"') {
+        inside = !inside;
+        // Only a literal right behind another one, or behind a comma, continues it.
+        if (!inside) {
+          const size_t next = text.find_first_not_of(" \n,", i + 1);
+          if (next == std::string::npos || text[next] != '"') all += '\n';
+        }
+      } else if (inside) {
+        if (text[i] == '\\' && i + 1 < text.size()) ++i;
+        all += text[i];
+      }
+    }
+    all += '\n';
+  }
+  return all;
+}
+
+TEST(Troubleshooting, QuotesMessagesThatThereAre) {
+  const std::string strings = Strings();
+  int quoted = 0;
+  for (const std::string& line : Prose(ReadPage("docs/troubleshooting.md"))) {
+    if (!absl::StartsWith(line, "| `")) continue;
+    const std::string cell = line.substr(0, line.find(" | "));
+    const std::vector<std::string> parts = absl::StrSplit(cell, '`');
+    for (size_t i = 1; i < parts.size(); i += 2) {
+      EXPECT_TRUE(absl::StrContains(strings, parts[i])) << "no program says \"" << parts[i] << "\": " << line;
+      ++quoted;
+    }
+  }
+  EXPECT_GT(quoted, 30);
+  EXPECT_FALSE(absl::StrContains(strings, "a message that no program has"));
+}
+
+// Checkpoints of one job must not be in another's way: `runs/NAME` would be shared by all jobs of a file.
+TEST(Examples, EveryCheckpointPathIsOfOneJob) {
+  const std::regex path(R"(checkpoint:?[^\n]*\bpath: *("[^"]*"|[^,}\n]+))"), alone(R"(^  path: *([^ #\n]+))");
+  int checked = 0;
+  for (const fs::path& file : Files({".yaml", ".md"})) {
+    const std::string name = file.string();
+    if (IsTest(file) ||
+        !(absl::StartsWith(name, "examples/") || absl::StartsWith(name, "docs/") || name == "README.md")) {
+      continue;
+    }
+    const std::string text = ReadFile(Root() / file);
+    for (const std::string& line : std::vector<std::string>(absl::StrSplit(text, '\n'))) {
+      std::smatch found;
+      if (!std::regex_search(line, found, path) && !std::regex_search(line, found, alone)) continue;
+      const std::string value = found[1];
+      if (absl::StartsWith(value, "FOLDER") || absl::StartsWith(value, "\"\"")) continue;
+      EXPECT_TRUE(absl::StrContains(value, "{job}") || absl::StrContains(value, "{name}")) << file << ": " << line;
+      ++checked;
+    }
+  }
+  EXPECT_GT(checked, 10);
+}
+
+}  // namespace
+}  // namespace muster::docs
