@@ -77,6 +77,7 @@ std::vector<uint32_t> MissingRanks(const JobEntry& job) {
 
 void Generations::Recover(JobEntry& job, Now now) {
   RunningGeneration& running = job.running.emplace();
+  running.held_since = now.steady;
   const Generation& generation = job.newest()->record();
   switch (job.machine.state()) {
     case JOB_STATE_STARTING:
@@ -170,6 +171,7 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
   job.whole_until.reset();
   job.time.Place(generation.record().resumed_step(), transaction.now.steady);
   RunningGeneration& running = job.running.emplace();
+  running.held_since = transaction.now.steady;
   running.plan = std::move(placement.plan);
   running.start_deadline = transaction.now.steady + TimeoutsOf(job.record()).start;
   const int ranks = generation.record().ranks_size();

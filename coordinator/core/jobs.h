@@ -32,13 +32,15 @@ class Jobs {
   void Fail(JobEntry& job, const std::string& reason, Transaction& transaction);
   // `reason`: empty, or "cancelled while ...".
   void Cancel(JobEntry& job, const std::string& reason, Transaction& transaction);
+  // Its time_limit is used up.
+  void FailByTimeLimit(JobEntry& job, Transaction& transaction);
 
   // Whether nodes that have not refused the job have enough slots for it, also if they are busy, away or draining.
   // REQUIRES: it has a generation.
   bool OthersCouldHold(const JobEntry& job) const;
 
-  // Of the jobs to be written.
-  void KeepTimeBreakdowns(const Transaction& transaction);
+  // How long they ran and held slots, of the jobs to be written.
+  void KeepTimes(const Transaction& transaction);
 
  private:
   // `event` completes "<id> ".
@@ -50,6 +52,8 @@ class Jobs {
   // After a rank was refused in its last generation.
   void RetryElsewhere(JobEntry& job, Transaction& transaction);
   absl::Duration Backoff(const Job& job) const;
+  // Adds how long its generation has held slots.
+  static void CountHeld(JobEntry& job, SteadyTime now);
 
   const Options* const options_;
   Records* const records_;

@@ -41,10 +41,14 @@ std::string Ordinal(uint64_t n) {
 
 }  // namespace
 
+scheduler::Claim Queue::ClaimOf(const JobEntry& job) const {
+  return {job.id(), job.record().spec().priority(), job.record().sequence(), limits_->EndsIn(job, now_.steady)};
+}
+
 std::vector<scheduler::Claim> Queue::InOrder() const {
   std::vector<scheduler::Claim> waiting;
   for (const JobEntry* job : records_->Live()) {
-    if (job->machine.state() == JOB_STATE_QUEUED) waiting.push_back(job->claim());
+    if (job->machine.state() == JOB_STATE_QUEUED) waiting.push_back(ClaimOf(*job));
   }
   scheduler::SortQueue(waiting);
   return waiting;
@@ -86,7 +90,7 @@ std::vector<scheduler::NodeView> Queue::NodeViews() const {
       its.stuck = node.stuck.contains(slot.index());
       if (here == holders.end()) continue;
       if (const auto held = here->second.find(slot.index()); held != here->second.end()) {
-        its.holder = records_->jobs.at(held->second.job).claim();
+        its.holder = ClaimOf(records_->jobs.at(held->second.job));
       }
     }
   }
@@ -152,6 +156,10 @@ void Queue::Schedule(Transaction& transaction) {
     JobEntry& job = records_->jobs.at(claim.job);
     if (job.not_before.has_value() && transaction.now.steady < *job.not_before) continue;
     job.not_before.reset();
+    if (TimeLeft(job, transaction.now.steady) <= absl::ZeroDuration()) {
+      if (!transaction.Full()) jobs_->FailByTimeLimit(job, transaction);
+      continue;
+    }
     if (IsOverItsUsersLimit(job)) continue;
     if (std::optional<Placement> start = FindStart(job, pass, transaction)) {
       pass.Start(claim, start->decision);
@@ -170,10 +178,11 @@ void Queue::Schedule(Transaction& transaction) {
 std::optional<Placement> Queue::FindStart(JobEntry& job, scheduler::Pass& pass, Transaction& transaction) {
   using Purpose = Plans::Purpose;
   const JobId id = job.id();
+  const scheduler::Claim claim = ClaimOf(job);
   scheduler::Demand demand = DemandOf(job);
   for (int attempt = 0; attempt < kSizesTried; ++attempt) {
     const Plans::Wanted* wanted = plans_->Find(id, Purpose::kStart);
-    scheduler::Decision decision = pass.Consider(job.claim(), demand, wanted == nullptr ? nullptr : &wanted->decision);
+    scheduler::Decision decision = pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
     NoteHope(id, !decision.ranks.empty() || decision.fits_when_idle, transaction.now.steady);
     if (decision.ranks.empty()) {
       plans_->Drop(id, Purpose::kStart);
@@ -182,7 +191,7 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, scheduler::Pass& pass, 
     if (transaction.Full()) return std::nullopt;
     const PlanState state = PlanOn(job, Purpose::kStart, decision);
     if (state == PlanState::kPending) {
-      pass.Start(job.claim(), decision);
+      pass.Start(claim, decision);
       return std::nullopt;
     }
     if (state == PlanState::kFailed) {
@@ -302,8 +311,13 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
     if (!asked) continue;
     // Also why it was queued again.
     const std::string& again = job.record().reason();
+    const absl::Duration starts_in = pass.StartsIn(claim.job);
+    const bool known = starts_in < absl::InfiniteDuration();
     all.push_back({claim.job, position,
-                   absl::StrCat(Ordinal(position), " in the queue: ", why, again.empty() ? "" : "; ", again)});
+                   absl::StrCat(Ordinal(position), " in the queue",
+                                known ? ", starts in at most " + scheduler::InMinutes(starts_in) : "", ": ", why,
+                                again.empty() ? "" : "; ", again),
+                   known ? std::optional(now_.wall + starts_in) : std::nullopt});
     if (claim.job == only) break;
   }
   return all;

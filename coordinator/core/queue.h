@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/core/generations.h"
+#include "coordinator/core/time_limits.h"
 #include "coordinator/core/wanted_plans.h"
 #include "coordinator/scheduler/pass.h"
 
@@ -18,8 +19,12 @@ namespace muster::core {
 class Queue {
  public:
   // All outlive it.
-  Queue(const Options* options, Records* records, Plans* plans, Jobs* jobs, Generations* generations)
-      : options_(options), records_(records), plans_(plans), jobs_(jobs), generations_(generations) {}
+  Queue(const Options* options, Records* records, Plans* plans, Jobs* jobs, Generations* generations,
+        const TimeLimits* limits)
+      : options_(options), records_(records), plans_(plans), jobs_(jobs), generations_(generations), limits_(limits) {}
+
+  // An event comes at that time. Views are of the time of the last event.
+  void Note(Now now) { now_ = now; }
 
   // Places all jobs that can start.
   void Schedule(Transaction& transaction);
@@ -35,10 +40,14 @@ class Queue {
   struct Waiting {
     JobId job;
     uint32_t position;
-    std::string reason;  // why it waits now
+    std::string reason;                   // why it waits now
+    std::optional<absl::Time> starts_by;  // at the latest, if known
   };
   // In queue order: `only` one job, or all.
   std::vector<Waiting> WaitingJobs(const JobId& only = JobId()) const;
+
+  // The job's place in the queue's order.
+  scheduler::Claim ClaimOf(const JobEntry& job) const;
 
   // ---- For those who look for slots for a job ----
   scheduler::Demand DemandOf(const JobEntry& job) const;
@@ -70,6 +79,8 @@ class Queue {
   Plans* const plans_;
   Jobs* const jobs_;
   Generations* const generations_;
+  const TimeLimits* const limits_;
+  Now now_{};
   std::optional<SteadyTime> schedule_at_;  // when to run the next scheduling pass
   // Of queued jobs that could not start even on idle nodes: when to report that; nullopt: reported.
   std::map<JobId, std::optional<SteadyTime>> hopeless_;

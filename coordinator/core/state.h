@@ -14,6 +14,7 @@
 #include "coordinator/core/queue.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/requests.h"
+#include "coordinator/core/time_limits.h"
 #include "coordinator/core/views.h"
 #include "coordinator/core/wanted_plans.h"
 
@@ -46,9 +47,10 @@ struct Core::State {
   Plans plans;
   Jobs jobs{&options, &records, &plans};
   Generations generations{&options, &records, &plans, &jobs};
+  TimeLimits time_limits{&jobs, &generations};
   Hangs hangs{&options, &records, &generations};
   Nodes nodes{&options, &records, &generations, &hangs};
-  Queue queue{&options, &records, &plans, &jobs, &generations};
+  Queue queue{&options, &records, &plans, &jobs, &generations, &time_limits};
   Growth growth{&options, &records, &plans, &queue, &generations};
   Requests requests{&options, &records, &plans, &jobs, &generations, &queue};
   Exchanges exchanges{&records, &generations};

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "common/ids.h"
 
 namespace muster::scheduler {
@@ -13,6 +14,8 @@ struct Claim {
   JobId job;
   int32_t priority = 0;
   uint64_t sequence = 0;  // order of submission
+  // How long it holds slots at most: a running job from now on, a waiting one from its start. Infinite: not known.
+  absl::Duration ends_in = absl::InfiniteDuration();
 };
 
 // Higher priority first, then first in, first out.
