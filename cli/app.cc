@@ -199,6 +199,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterDelete(*app, invocation);
   RegisterDrain(*app, invocation);
   RegisterUndrain(*app, invocation);
+  RegisterQuota(*app, invocation);
   RegisterData(*app, invocation);
   RegisterModel(*app, invocation);
   RegisterSample(*app, invocation);

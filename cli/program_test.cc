@@ -466,6 +466,35 @@ TEST_F(MusterTest, SteeringCommandsReachTheCoordinator) {
   }
 }
 
+TEST_F(MusterTest, QuotasAreListedAndChanged) {
+  Serve();
+  EXPECT_TRUE(absl::StrContains(Run({"quota"}).err, "no projects"));
+  v1::Project& vision = *store_.projects.add_projects();
+  vision.set_name("vision");
+  vision.set_cohort("lab");
+  vision.add_users("ann");
+  v1::DeviceQuota& quota = *vision.add_quotas();
+  quota.set_device(v1::DEVICE_CUDA);
+  quota.set_nominal(8);
+  quota.set_held(3);
+  vision.add_usage()->set_slot_seconds(7200);
+  EXPECT_EQ(Run({"quota"}).out,
+            "PROJECT  COHORT  WEIGHT  DEVICE  NOMINAL  BORROW  HELD  USED HOURS  USERS\n"
+            "vision   lab          1  cuda          8     all     3           2  ann\n");
+  EXPECT_EQ(json::parse(Run({"quota", "-o", "json"}).out)[0]["quotas"][0]["nominal"], 8);
+  // What no flag names stays.
+  const Ended set = Run({"quota", "set", "vision", "--borrow", "cuda=4", "--user", "bob", "--weight", "2"});
+  EXPECT_EQ(set.err, "project vision: set\n");
+  EXPECT_TRUE(
+      Called("SetProject name: \"vision\" weight: 2 cohort: \"lab\" users: \"ann\" users: \"bob\" quotas { "
+             "device: DEVICE_CUDA nominal: 8 borrowing_limit: 4 held: 3 } usage { slot_seconds: 7200 }"));
+  EXPECT_EQ(Run({"quota", "set", "new", "--nominal", "cpu=2", "--cohort", "none"}).code, 0);
+  EXPECT_TRUE(Called("SetProject name: \"new\" quotas { device: DEVICE_CPU nominal: 2 }"));
+  EXPECT_EQ(Run({"quota", "set", "vision", "--nominal", "gpu=4"}).code, 2);
+  EXPECT_EQ(Run({"quota", "delete", "vision"}).err, "project vision: deleted\n");
+  EXPECT_TRUE(Called("DeleteProject vision"));
+}
+
 TEST_F(MusterTest, VersionOfBothSides) {
   const Ended alone = Run({"version"});
   EXPECT_EQ(alone.code, 3);

@@ -102,6 +102,8 @@ int main(int argc, char** argv) {
   app.add_option("--max_running_ranks_of_user", options.core.max_running_ranks_of_user,
                  "ranks that the jobs of one user may run at a time; further jobs wait; 0: no limit")
       ->capture_default_str();
+  AddDuration(app, "--fair_share_half_life", options.core.fair_share_half_life,
+              "half of what projects and users have used counts after this time; inf: all of it, for ever");
   app.add_option("--max_submits_of_user", options.core.max_submits_of_user,
                  "jobs that one user may submit within a minute; 0: no limit")
       ->capture_default_str();

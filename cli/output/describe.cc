@@ -338,6 +338,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("State", Paint(screen, ColourOf(job.state()), StateName(job.state())));
   line("Reason", OneLine(job.reason()));
   line("Owner", OneLine(job.owner()));
+  line("Project", OneLine(job.project()));
   line("Model", ModelName(job.spec()));
   line("Strategy",
        absl::StrCat(StrategyName(job.spec()), ParallelName(job.spec()), ", ", RanksOf(job.spec().resources())));

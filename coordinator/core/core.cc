@@ -29,6 +29,7 @@ absl::StatusOr<std::unique_ptr<Core>> Core::Recover(const Options& options, cons
 Outcome Core::Handle(const Event& event, Now now) {
   Transaction transaction(now);
   state_->queue.Note(now);
+  transaction.projects_in_use = state_->projects.any() ? state_->records.projects.size() + 1 : 0;
   std::visit([&](const auto& e) { state_->On(e, transaction); }, event);
   Outcome outcome;
   outcome.status = transaction.status;
@@ -245,6 +246,8 @@ std::vector<Generation> Core::ListGenerations(const JobId& job) const {
   return all;
 }
 
+std::vector<Project> Core::ListProjects() const { return state_->projects.List(state_->queue.now().steady); }
+
 std::vector<Node> Core::ListNodes() const {
   std::vector<Node> all;
   const Records::Holders holders = state_->records.SlotHolders();
@@ -341,7 +344,7 @@ std::string Core::Missing(const JobId& id) const {
 }
 
 absl::Status Core::State::Recover(const std::vector<Row>& rows, Now now) {
-  if (absl::Status s = records.Load(rows); !s.ok()) return s;
+  if (absl::Status s = records.Load(rows, now.steady); !s.ok()) return s;
   queue.Note(now);
   bool work_left = nodes.Recover(now);
   std::vector<const JobEntry*> ended;

@@ -87,15 +87,19 @@ void Jobs::ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why
                        absl::StrCat(job.record().id(), " is stopping: ", why));
 }
 
-void Jobs::CountHeld(JobEntry& job, SteadyTime now) {
+void Jobs::CountHeld(JobEntry& job, Transaction& transaction) {
   if (!job.running.has_value()) return;
   Job& record = job.machine.fields();
-  record.set_held_seconds(record.held_seconds() + absl::ToDoubleSeconds(now - job.running->held_since));
-  job.running->held_since = now;
+  const double seconds = absl::ToDoubleSeconds(transaction.now.steady - job.running->held_since);
+  const double slot_seconds = seconds * job.newest()->record().ranks_size();
+  record.set_held_seconds(record.held_seconds() + seconds);
+  record.set_slot_seconds(record.slot_seconds() + slot_seconds);
+  job.running->held_since = transaction.now.steady;
+  projects_->Use(job, slot_seconds, transaction);
 }
 
 void Jobs::AfterGeneration(JobEntry& job, Transaction& transaction) {
-  CountHeld(job, transaction.now.steady);
+  CountHeld(job, transaction);
   const RunningGeneration ended = *std::move(job.running);
   job.running.reset();
   const EndReason reason = job.newest()->record().reason();
@@ -248,12 +252,12 @@ void Jobs::Finish(JobEntry& job, const std::string& kind, const std::string& eve
   transaction.AddEvent(&job, job.record().generation(), "", kind, absl::StrCat(job.record().id(), " ", event));
 }
 
-void Jobs::KeepTimes(const Transaction& transaction) {
+void Jobs::KeepTimes(Transaction& transaction) {
   for (const JobId& id : transaction.jobs) {
     JobEntry* job = records_->FindJob(id);
     if (job == nullptr) continue;
     *job->machine.fields().mutable_time_breakdown() = job->time.UpTo(transaction.now.steady);
-    CountHeld(*job, transaction.now.steady);
+    CountHeld(*job, transaction);
     job->time_kept = transaction.now.steady;
   }
 }

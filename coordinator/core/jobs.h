@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/core/entries.h"
+#include "coordinator/core/projects.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/transaction.h"
 #include "coordinator/core/wanted_plans.h"
@@ -15,7 +16,8 @@ namespace muster::core {
 class Jobs {
  public:
   // All outlive it.
-  Jobs(const Options* options, Records* records, Plans* plans) : options_(options), records_(records), plans_(plans) {}
+  Jobs(const Options* options, Records* records, Plans* plans, Projects* projects)
+      : options_(options), records_(records), plans_(plans), projects_(projects) {}
 
   // After a restart of the coordinator.
   void Recover(JobEntry& job, Now now);
@@ -40,7 +42,7 @@ class Jobs {
   bool OthersCouldHold(const JobEntry& job) const;
 
   // How long they ran and held slots, of the jobs to be written.
-  void KeepTimes(const Transaction& transaction);
+  void KeepTimes(Transaction& transaction);
 
  private:
   // `event` completes "<id> ".
@@ -53,11 +55,12 @@ class Jobs {
   void RetryElsewhere(JobEntry& job, Transaction& transaction);
   absl::Duration Backoff(const Job& job) const;
   // Adds how long its generation has held slots.
-  static void CountHeld(JobEntry& job, SteadyTime now);
+  void CountHeld(JobEntry& job, Transaction& transaction);
 
   const Options* const options_;
   Records* const records_;
   Plans* const plans_;
+  Projects* const projects_;
 };
 
 // Records that the job has durably reached `step`. True if that is new; restarts before it then no longer count.

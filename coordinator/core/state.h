@@ -11,6 +11,7 @@
 #include "coordinator/core/hangs.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/projects.h"
 #include "coordinator/core/queue.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/requests.h"
@@ -32,6 +33,8 @@ struct Core::State {
       requests.On(event, transaction);
     } else if constexpr (requires { nodes.On(event, transaction); }) {
       nodes.On(event, transaction);
+    } else if constexpr (requires { projects.On(event, transaction); }) {
+      projects.On(event, transaction);
     } else if constexpr (requires { exchanges.On(event, transaction); }) {
       exchanges.On(event, transaction);
     } else {
@@ -45,14 +48,15 @@ struct Core::State {
   const Options options;
   Records records;
   Plans plans;
-  Jobs jobs{&options, &records, &plans};
+  Projects projects{&options, &records};
+  Jobs jobs{&options, &records, &plans, &projects};
   Generations generations{&options, &records, &plans, &jobs};
   TimeLimits time_limits{&jobs, &generations};
   Hangs hangs{&options, &records, &generations};
   Nodes nodes{&options, &records, &generations, &hangs};
-  Queue queue{&options, &records, &plans, &jobs, &generations, &time_limits};
+  Queue queue{&options, &records, &plans, &jobs, &generations, &time_limits, &projects};
   Growth growth{&options, &records, &plans, &queue, &generations};
-  Requests requests{&options, &records, &plans, &jobs, &generations, &queue};
+  Requests requests{&options, &records, &plans, &jobs, &generations, &queue, &projects};
   Exchanges exchanges{&records, &generations};
   Views views{&records, &plans, &generations, &queue};
 
