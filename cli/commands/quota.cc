@@ -56,7 +56,7 @@ v1::DeviceQuota& QuotaOf(v1::Device device, v1::Project& project) {
   return quota;
 }
 
-absl::Status Apply(const QuotaFlags& flags, v1::Project& project) {
+absl::Status ChangeProject(const QuotaFlags& flags, v1::Project& project) {
   project.set_name(flags.name);
   if (flags.weight.has_value()) project.set_weight(*flags.weight);
   if (!flags.cohort.empty()) project.set_cohort(flags.cohort == "none" ? "" : flags.cohort);
@@ -143,7 +143,7 @@ void RegisterQuotaSet(CLI::App& app, Invocation& invocation) {
     for (const v1::Project& known : reply->projects()) {
       if (known.name() == flags->name) project = known;
     }
-    if (absl::Status s = Apply(*flags, project); !s.ok()) return s;
+    if (absl::Status s = ChangeProject(*flags, project); !s.ok()) return s;
     if (absl::Status s = (*client)->SetProject(project); !s.ok()) return s;
     Say(absl::StrCat("project ", flags->name, ": set"));
     return kOk;

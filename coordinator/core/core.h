@@ -207,6 +207,10 @@ struct Options {
   int32_t highest_priority = std::numeric_limits<int32_t>::max();
   // After that time half of what a project or user has used counts for the order of the queue.
   absl::Duration fair_share_half_life = absl::Hours(24 * 7);
+  // Whether a waiting job may stop running ones of lower priority. Projects reclaim their quota in any case. No job is
+  // preempted before its generation has run for so long.
+  bool preempt_lower_priority = false;
+  absl::Duration preemption_min_run = absl::Minutes(10);
   // Beyond, those that ended first are deleted with their history; so are those that ended so long ago, in one run of
   // the coordinator. Infinite: for ever.
   uint32_t max_ended_jobs = 100'000;

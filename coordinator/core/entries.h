@@ -28,6 +28,8 @@ namespace muster::core {
 struct RunningGeneration {
   SteadyTime held_since;  // the record's held_seconds has the time up to here
   bool time_limit_warned = false;
+  SteadyTime started;   // its ranks run since then; before, it was placed
+  SteadyTime saved_at;  // its last checkpoint, or `started`
   std::optional<SteadyTime> start_deadline;
   std::optional<SteadyTime> stop_overdue;
   uint32_t overdue_stops = 0;  // how often it was reported

@@ -203,7 +203,8 @@ absl::Duration Jobs::Backoff(const Job& job) const {
 
 void Jobs::Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Transaction& transaction) {
   job.machine.Queue();
-  const bool rested = job.time.phase() == TimeTracker::Phase::kPaused;
+  const bool preempted = job.newest() != nullptr && job.newest()->record().reason() == END_REASON_PREEMPTED;
+  const bool rested = preempted || job.time.phase() == TimeTracker::Phase::kPaused;
   job.time.Enter(rested ? TimeTracker::Phase::kQueued : TimeTracker::Phase::kRecovering, transaction.now.steady);
   job.machine.fields().set_reason(why);
   job.not_before.reset();

@@ -202,9 +202,13 @@ void Queue::Schedule(Transaction& transaction) {
       plans_->Drop(job.id(), Plans::Purpose::kStart);
       continue;
     }
-    if (std::optional<Placement> start = FindStart(job, claim, std::move(demand), pass, quotas, transaction)) {
+    if (std::optional<Placement> start = FindStart(job, claim, demand, pass, quotas, transaction)) {
       pass.Start(claim, start->decision);
       generations_->Start(job, *std::move(start), transaction);
+    } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !transaction.Full()) {
+      const std::optional<SteadyTime> later =
+          preemption_->For(job, std::move(demand), NodeViews(claims), claims, quotas, transaction);
+      if (later.has_value() && *later < schedule_at_.value_or(*later + absl::Seconds(1))) schedule_at_ = later;
     }
     if (transaction.work_left) schedule_at_ = transaction.now.steady;  // the rest of the queue
     if (transaction.work_left || pass.Over()) return;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/core/generations.h"
+#include "coordinator/core/preemption.h"
 #include "coordinator/core/projects.h"
 #include "coordinator/core/time_limits.h"
 #include "coordinator/core/wanted_plans.h"
@@ -22,14 +23,15 @@ class Queue {
  public:
   // All outlive it.
   Queue(const Options* options, Records* records, Plans* plans, Jobs* jobs, Generations* generations,
-        const TimeLimits* limits, const Projects* projects)
+        const TimeLimits* limits, const Projects* projects, Preemption* preemption)
       : options_(options),
         records_(records),
         plans_(plans),
         jobs_(jobs),
         generations_(generations),
         limits_(limits),
-        projects_(projects) {}
+        projects_(projects),
+        preemption_(preemption) {}
 
   // An event comes at that time. Views are of the time of the last event.
   void Note(Now now) { now_ = now; }
@@ -99,6 +101,7 @@ class Queue {
   Generations* const generations_;
   const TimeLimits* const limits_;
   const Projects* const projects_;
+  Preemption* const preemption_;
   Now now_{};
   std::optional<SteadyTime> schedule_at_;  // when to run the next scheduling pass
   // Of queued jobs that could not start even on idle nodes: when to report that; nullopt: reported.

@@ -11,6 +11,7 @@
 #include "coordinator/core/hangs.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/preemption.h"
 #include "coordinator/core/projects.h"
 #include "coordinator/core/queue.h"
 #include "coordinator/core/records.h"
@@ -54,7 +55,8 @@ struct Core::State {
   TimeLimits time_limits{&jobs, &generations};
   Hangs hangs{&options, &records, &generations};
   Nodes nodes{&options, &records, &generations, &hangs};
-  Queue queue{&options, &records, &plans, &jobs, &generations, &time_limits, &projects};
+  Preemption preemption{&options, &records, &projects, &generations};
+  Queue queue{&options, &records, &plans, &jobs, &generations, &time_limits, &projects, &preemption};
   Growth growth{&options, &records, &plans, &queue, &generations};
   Requests requests{&options, &records, &plans, &jobs, &generations, &queue, &projects};
   Exchanges exchanges{&records, &generations};

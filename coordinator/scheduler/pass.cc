@@ -81,6 +81,10 @@ Spare Pass::SpareBeside(const Head& head) const {
   return cluster_->SpareOf(head.demand, cluster_->SlotsHeldBeyond(head.starts_in, head.demand));
 }
 
+bool Pass::IsHead(const JobId& job) const {
+  return std::any_of(heads_.begin(), heads_.end(), [&](const auto& entry) { return entry.second.job == job; });
+}
+
 absl::Duration Pass::StartsIn(const JobId& job) const {
   for (const auto& [device, head] : heads_) {
     if (head.job == job) return head.starts_in;

@@ -57,6 +57,8 @@ class Pass {
   // The job starts: the slots of the decision are no longer free.
   void Start(const Claim& claim, const Decision& decision);
 
+  // It is the first job that waits for slots of its device.
+  bool IsHead(const JobId& job) const;
   // When the job starts at the latest; infinite: not known, or it is no head.
   absl::Duration StartsIn(const JobId& job) const;
 

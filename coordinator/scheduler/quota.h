@@ -59,7 +59,7 @@ class Quotas {
 
  private:
   using Key = std::pair<std::string, Device>;
-  // Nominal quota of the cohort that nobody holds.
+  // Nominal quota of the cohort that no project holds.
   uint64_t Idle(const std::string& cohort, Device device) const;
   std::map<Key, Quota> quotas_;
   std::map<Key, uint64_t> held_;

@@ -57,7 +57,7 @@ TEST(QuotaExamples, WithoutACohortNothingIsLent) {
 TEST(QuotaExamples, AProjectWithoutAQuotaIsLimitedByNothingAndGuaranteedNothing) {
   Quotas quotas;
   quotas.Hold("default", DEVICE_CPU, 3);
-  EXPECT_FALSE(quotas.Borrows("default", DEVICE_CPU)) << "nobody has a quota";
+  EXPECT_FALSE(quotas.Borrows("default", DEVICE_CPU)) << "no project has a quota";
   quotas.Set("a", DEVICE_CPU, {.nominal = 2});
   EXPECT_TRUE(quotas.Borrows("default", DEVICE_CPU));
   EXPECT_EQ(quotas.Room("default", DEVICE_CPU), Quotas::kUnlimited);
