@@ -193,6 +193,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterLogs(*app, invocation);
   RegisterEvents(*app, invocation);
   RegisterNodes(*app, invocation);
+  RegisterUsage(*app, invocation);
   RegisterCancel(*app, invocation);
   RegisterPause(*app, invocation);
   RegisterResume(*app, invocation);

@@ -44,6 +44,7 @@ void RegisterTop(CLI::App& app, Invocation& invocation);
 void RegisterTrace(CLI::App& app, Invocation& invocation);
 void RegisterTrain(CLI::App& app, Invocation& invocation);
 void RegisterUndrain(CLI::App& app, Invocation& invocation);
+void RegisterUsage(CLI::App& app, Invocation& invocation);
 void RegisterValidate(CLI::App& app, Invocation& invocation);
 void RegisterVersion(CLI::App& app, Invocation& invocation);
 void RegisterWatch(CLI::App& app, Invocation& invocation);
