@@ -86,7 +86,7 @@ absl::Status ChangeProject(const QuotaFlags& flags, v1::Project& project) {
   return absl::OkStatus();
 }
 
-std::string Hours(double slot_seconds) { return Significant(slot_seconds / 3600); }
+std::string UsedHours(double slot_seconds) { return Significant(slot_seconds / 3600); }
 
 Table QuotaTable(const v1::ListProjectsReply& reply) {
   Table table({{"PROJECT"},
@@ -110,7 +110,7 @@ Table QuotaTable(const v1::ListProjectsReply& reply) {
                                                                       : "all";
       table.Add({project.name(), project.cohort(), Significant(project.has_weight() ? project.weight() : 1),
                  quota.device() == v1::DEVICE_UNSPECIFIED ? "" : DeviceName(quota.device()),
-                 limited ? absl::StrCat(quota.nominal()) : "", borrow, absl::StrCat(quota.held()), Hours(used),
+                 limited ? absl::StrCat(quota.nominal()) : "", borrow, absl::StrCat(quota.held()), UsedHours(used),
                  absl::StrJoin(project.users(), ",")});
     }
   }

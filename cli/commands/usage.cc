@@ -26,7 +26,7 @@ struct UsageFlags {
   Format format = Format::kTable;
 };
 
-struct Used {
+struct SlotUse {
   uint64_t jobs = 0;
   double slot_seconds = 0, effective = 0;  // effective: steps that no earlier generation had completed
 };
@@ -46,8 +46,8 @@ double EffectiveShare(const v1::Job& job) {
   return std::min(1.0, job.time_breakdown().training() / job.held_seconds());
 }
 
-std::map<std::string, Used> Sum(const v1::ListJobsReply& reply, const UsageFlags& flags, absl::Time from) {
-  std::map<std::string, Used> sums;
+std::map<std::string, SlotUse> SumUsage(const v1::ListJobsReply& reply, const UsageFlags& flags, absl::Time from) {
+  std::map<std::string, SlotUse> sums;
   for (const v1::JobSummary& summary : reply.jobs()) {
     const v1::Job& job = summary.job();
     if (job.slot_seconds() <= 0) continue;
@@ -55,7 +55,7 @@ std::map<std::string, Used> Sum(const v1::ListJobsReply& reply, const UsageFlags
     const std::string key = flags.by == "job"       ? job.id()
                             : flags.by == "project" ? (job.project().empty() ? "default" : job.project())
                                                     : job.owner();
-    Used& used = sums[key];
+    SlotUse& used = sums[key];
     ++used.jobs;
     used.slot_seconds += job.slot_seconds();
     used.effective += job.slot_seconds() * EffectiveShare(job);
@@ -63,10 +63,10 @@ std::map<std::string, Used> Sum(const v1::ListJobsReply& reply, const UsageFlags
   return sums;
 }
 
-std::string Hours(double seconds) { return absl::StrFormat("%.2f", seconds / 3600); }
+std::string SlotHours(double seconds) { return absl::StrFormat("%.2f", seconds / 3600); }
 
-void Show(const std::map<std::string, Used>& sums, const UsageFlags& flags, const Screen& screen) {
-  std::vector<std::pair<std::string, Used>> rows(sums.begin(), sums.end());
+void ShowUsage(const std::map<std::string, SlotUse>& sums, const UsageFlags& flags, const Screen& screen) {
+  std::vector<std::pair<std::string, SlotUse>> rows(sums.begin(), sums.end());
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto& a, const auto& b) { return a.second.slot_seconds > b.second.slot_seconds; });
   if (flags.format == Format::kJson || flags.format == Format::kYaml) {
@@ -87,7 +87,7 @@ void Show(const std::map<std::string, Used>& sums, const UsageFlags& flags, cons
       {{title}, {"JOBS", true}, {"SLOT HOURS", true}, {"EFFECTIVE", true}, {"WASTED", true}, {"WASTED %", true}});
   for (const auto& [key, used] : rows) {
     const double wasted = used.slot_seconds - used.effective;
-    table.Add({key, absl::StrCat(used.jobs), Hours(used.slot_seconds), Hours(used.effective), Hours(wasted),
+    table.Add({key, absl::StrCat(used.jobs), SlotHours(used.slot_seconds), SlotHours(used.effective), SlotHours(wasted),
                absl::StrFormat("%.1f", 100 * wasted / used.slot_seconds)});
   }
   Print(table.Render(screen));
@@ -112,7 +112,7 @@ void RegisterUsage(CLI::App& app, Invocation& invocation) {
     if (!client.ok()) return client.status();
     const absl::StatusOr<v1::ListJobsReply> reply = (*client)->ListJobs(true);
     if (!reply.ok()) return reply.status();
-    Show(Sum(*reply, *flags, absl::Now() - *ago), *flags, invocation.Out());
+    ShowUsage(SumUsage(*reply, *flags, absl::Now() - *ago), *flags, invocation.Out());
     return kOk;
   });
 }
