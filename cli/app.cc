@@ -193,12 +193,14 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterLogs(*app, invocation);
   RegisterEvents(*app, invocation);
   RegisterNodes(*app, invocation);
+  RegisterUsage(*app, invocation);
   RegisterCancel(*app, invocation);
   RegisterPause(*app, invocation);
   RegisterResume(*app, invocation);
   RegisterDelete(*app, invocation);
   RegisterDrain(*app, invocation);
   RegisterUndrain(*app, invocation);
+  RegisterQuota(*app, invocation);
   RegisterData(*app, invocation);
   RegisterModel(*app, invocation);
   RegisterSample(*app, invocation);

@@ -269,6 +269,24 @@ absl::StatusOr<v1::UndrainReply> Client::Undrain(const std::string& node) {
   return Call<v1::UndrainRequest, v1::UndrainReply>(stubs_->nodes, &v1::Nodes::Stub::Undrain, request);
 }
 
+absl::StatusOr<v1::ListProjectsReply> Client::ListProjects() {
+  return Call<v1::ListProjectsRequest, v1::ListProjectsReply>(stubs_->admin, &v1::Admin::Stub::ListProjects, {});
+}
+
+absl::Status Client::SetProject(const v1::Project& project) {
+  v1::SetProjectRequest request;
+  *request.mutable_project() = project;
+  return Call<v1::SetProjectRequest, v1::SetProjectReply>(stubs_->admin, &v1::Admin::Stub::SetProject, request)
+      .status();
+}
+
+absl::Status Client::DeleteProject(const std::string& name) {
+  v1::DeleteProjectRequest request;
+  request.set_name(name);
+  return Call<v1::DeleteProjectRequest, v1::DeleteProjectReply>(stubs_->admin, &v1::Admin::Stub::DeleteProject, request)
+      .status();
+}
+
 absl::StatusOr<v1::VersionReply> Client::Version() {
   return Call<v1::VersionRequest, v1::VersionReply>(stubs_->admin, &v1::Admin::Stub::Version, {});
 }

@@ -55,6 +55,9 @@ class Client {
   absl::StatusOr<v1::ListNodesReply> ListNodes();
   absl::StatusOr<v1::DrainReply> Drain(const std::string& node);
   absl::StatusOr<v1::UndrainReply> Undrain(const std::string& node);
+  absl::StatusOr<v1::ListProjectsReply> ListProjects();
+  absl::Status SetProject(const v1::Project& project);
+  absl::Status DeleteProject(const std::string& name);
   absl::Status Forget(const std::string& node);
   absl::StatusOr<v1::VersionReply> Version();
   absl::StatusOr<v1::BackupReply> Backup(const std::string& path);

@@ -466,6 +466,65 @@ TEST_F(MusterTest, SteeringCommandsReachTheCoordinator) {
   }
 }
 
+TEST_F(MusterTest, QuotasAreListedAndChanged) {
+  Serve();
+  EXPECT_TRUE(absl::StrContains(Run({"quota"}).err, "no projects"));
+  v1::Project& vision = *store_.projects.add_projects();
+  vision.set_name("vision");
+  vision.set_cohort("lab");
+  vision.add_users("ann");
+  v1::DeviceQuota& quota = *vision.add_quotas();
+  quota.set_device(v1::DEVICE_CUDA);
+  quota.set_nominal(8);
+  quota.set_held(3);
+  vision.add_usage()->set_slot_seconds(7200);
+  EXPECT_EQ(Run({"quota"}).out,
+            "PROJECT  COHORT  WEIGHT  DEVICE  NOMINAL  BORROW  HELD  USED HOURS  USERS\n"
+            "vision   lab          1  cuda          8     all     3           2  ann\n");
+  EXPECT_EQ(json::parse(Run({"quota", "-o", "json"}).out)[0]["quotas"][0]["nominal"], 8);
+  // What no flag names stays.
+  const Ended set = Run({"quota", "set", "vision", "--borrow", "cuda=4", "--user", "bob", "--weight", "2"});
+  EXPECT_EQ(set.err, "project vision: set\n");
+  EXPECT_TRUE(
+      Called("SetProject name: \"vision\" weight: 2 cohort: \"lab\" users: \"ann\" users: \"bob\" quotas { "
+             "device: DEVICE_CUDA nominal: 8 borrowing_limit: 4 held: 3 } usage { slot_seconds: 7200 }"));
+  EXPECT_EQ(Run({"quota", "set", "new", "--nominal", "cpu=2", "--cohort", "none"}).code, 0);
+  EXPECT_TRUE(Called("SetProject name: \"new\" quotas { device: DEVICE_CPU nominal: 2 }"));
+  EXPECT_EQ(Run({"quota", "set", "vision", "--nominal", "gpu=4"}).code, 2);
+  EXPECT_EQ(Run({"quota", "delete", "vision"}).err, "project vision: deleted\n");
+  EXPECT_TRUE(Called("DeleteProject vision"));
+}
+
+TEST_F(MusterTest, UsageAddsUpTheSlotHours) {
+  Serve();
+  const auto put = [&](const std::string& id, const std::string& owner, double held, double slots, double training) {
+    v1::Job job = PutJob(id, v1::JOB_STATE_COMPLETED);
+    job.set_owner(owner);
+    job.set_project(owner == "ann" ? "vision" : "");
+    job.set_held_seconds(held);
+    job.set_slot_seconds(held * slots);
+    job.mutable_time_breakdown()->set_training(training);
+    job.mutable_ended()->set_seconds(absl::ToUnixSeconds(absl::Now() - absl::Hours(id == "c-0003" ? 30 : 1)));
+    store_.PutJob(job);
+  };
+  put("a-0001", "ann", 3600, 4, 1800);  // 4 slot hours, half of them
+  put("b-0002", "bob", 3600, 2, 3600);
+  put("c-0003", "ann", 3600, 1, 0);
+  put("d-0004", "eve", 0, 0, 0);  // it never started
+  EXPECT_EQ(Run({"usage"}).out,
+            "USER  JOBS  SLOT HOURS  EFFECTIVE  WASTED  WASTED %\n"
+            "ann      2        5.00       2.00    3.00      60.0\n"
+            "bob      1        2.00       2.00    0.00       0.0\n");
+  const json recent = json::parse(Run({"usage", "--since", "1d", "--by", "project", "-o", "json"}).out);
+  ASSERT_EQ(recent.size(), 2u);
+  EXPECT_EQ(recent[0]["project"], "vision");
+  EXPECT_DOUBLE_EQ(recent[0]["slot_hours"], 4);
+  EXPECT_DOUBLE_EQ(recent[0]["wasted_slot_hours"], 2);
+  EXPECT_EQ(recent[1]["project"], "default");
+  EXPECT_EQ(json::parse(Run({"usage", "--by", "job", "-o", "json"}).out).size(), 3u);
+  EXPECT_EQ(Run({"usage", "--since", "soon"}).code, 2);
+}
+
 TEST_F(MusterTest, VersionOfBothSides) {
   const Ended alone = Run({"version"});
   EXPECT_EQ(alone.code, 3);

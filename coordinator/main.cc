@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
                "muster-coordinator");
   app.set_version_flag("--version", muster::kVersion);
   muster::server::ServerOptions options;
-  std::string log_level = "info";
+  std::string log_level = "info", preemption = "never";
   std::string tensorboard;
   app.add_option("--state_dir", options.state_dir, "folder of the store; one coordinator at a time")->required();
   app.add_flag("--allow-network-filesystem,--allow_network_filesystem", options.allow_network_filesystem,
@@ -102,6 +102,15 @@ int main(int argc, char** argv) {
   app.add_option("--max_running_ranks_of_user", options.core.max_running_ranks_of_user,
                  "ranks that the jobs of one user may run at a time; further jobs wait; 0: no limit")
       ->capture_default_str();
+  AddDuration(app, "--fair_share_half_life", options.core.fair_share_half_life,
+              "half of what projects and users have used counts after this time; inf: all of it, for ever");
+  app.add_option("--preemption", preemption,
+                 "never, or lower_priority: waiting jobs may stop running ones of lower priority; projects reclaim "
+                 "their quota in any case")
+      ->check(CLI::IsMember({"lower_priority", "never"}))
+      ->capture_default_str();
+  AddDuration(app, "--preemption_min_run", options.core.preemption_min_run,
+              "no job is preempted before it has run for so long");
   app.add_option("--max_submits_of_user", options.core.max_submits_of_user,
                  "jobs that one user may submit within a minute; 0: no limit")
       ->capture_default_str();
@@ -126,6 +135,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  options.core.preempt_lower_priority = preemption == "lower_priority";
   muster::StartLog("coordinator", muster::LogLevelOf(log_level));
   options.core.grow_settle = std::min(options.core.grow_settle, options.core.grow_after / 10);
   options.core.timeouts = muster::Derive(options.workers.detection);

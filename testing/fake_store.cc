@@ -251,6 +251,20 @@ class FakeAdmin final : public v1::Admin::Service {
     reply->set_bytes(4096);
     return grpc::Status::OK;
   }
+  grpc::Status ListProjects(grpc::ServerContext*, const v1::ListProjectsRequest*,
+                            v1::ListProjectsReply* reply) override {
+    *reply = store_.projects;
+    return grpc::Status::OK;
+  }
+  grpc::Status SetProject(grpc::ServerContext*, const v1::SetProjectRequest* request, v1::SetProjectReply*) override {
+    store_.Record(absl::StrCat("SetProject ", request->project().ShortDebugString()));
+    return grpc::Status::OK;
+  }
+  grpc::Status DeleteProject(grpc::ServerContext*, const v1::DeleteProjectRequest* request,
+                             v1::DeleteProjectReply*) override {
+    store_.Record(absl::StrCat("DeleteProject ", request->name()));
+    return grpc::Status::OK;
+  }
 
  private:
   FakeStore& store_;

@@ -44,6 +44,8 @@ constexpr PathFlag kPathFlags[] = {
     {"--resume-from", "checkpoint.resume_from", "FOLDER", "another job's checkpoints; resumes from the newest"},
     {"--seed", "seed", "N", "seed of initialization and data order"},
     {"--priority", "priority", "N", "higher runs first"},
+    {"--project", "project", "NAME", "whose quota its slots count against"},
+    {"--time-limit", "time_limit", "TIME", "how long the job may run: 90m, 48h"},
     {"--max-restarts", "max_restarts", "N", "restarts without progress before the job fails"},
     {"--name", "name", "NAME", "name of the job"},
 };

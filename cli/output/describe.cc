@@ -338,11 +338,20 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("State", Paint(screen, ColourOf(job.state()), StateName(job.state())));
   line("Reason", OneLine(job.reason()));
   line("Owner", OneLine(job.owner()));
+  line("Project", OneLine(job.project()));
   line("Model", ModelName(job.spec()));
   line("Strategy",
        absl::StrCat(StrategyName(job.spec()), ParallelName(job.spec()), ", ", RanksOf(job.spec().resources())));
   if (reply.generations_size() > 0) line("Chosen", OneLine(reply.generations(0).strategy_reason()));
   if (job.queue_position() > 0) line("Queue", absl::StrCat("position ", job.queue_position()));
+  if (job.has_predicted_start()) {
+    const absl::Time by = FromProto(job.predicted_start());
+    line("Starts by", absl::FormatTime("%Y-%m-%d %H:%M:%S", by, absl::LocalTimeZone()));
+  }
+  if (!job.spec().time_limit().empty()) {
+    line("Time limit", absl::StrCat(OneLine(job.spec().time_limit()), ", of which it has used ",
+                                    absl::FormatDuration(absl::Seconds(std::round(job.held_seconds())))));
+  }
   if (job.has_submitted()) line("Submitted", Ago(job.submitted(), now));
   if (job.has_started()) line("Started", Ago(job.started(), now));
   if (job.has_ended()) line("Ended", Ago(job.ended(), now));

@@ -82,6 +82,7 @@ checkpoint:
 # Restarts without progress before the job fails; higher priorities run first.
 # max_restarts: 3
 # priority: 0
+# time_limit: 48h              # then it stops with a checkpoint; lets it use slots that are reserved for a larger job
 
 # Variables of every rank: NCCL, libfabric, UCX, InfiniBand, CUDA.
 # env: [{name: NCCL_DEBUG, value: WARN}]

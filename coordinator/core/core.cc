@@ -28,6 +28,8 @@ absl::StatusOr<std::unique_ptr<Core>> Core::Recover(const Options& options, cons
 
 Outcome Core::Handle(const Event& event, Now now) {
   Transaction transaction(now);
+  state_->queue.Note(now);
+  transaction.projects_in_use = state_->projects.any() ? state_->records.projects.size() + 1 : 0;
   std::visit([&](const auto& e) { state_->On(e, transaction); }, event);
   Outcome outcome;
   outcome.status = transaction.status;
@@ -43,7 +45,7 @@ Outcome Core::Handle(const Event& event, Now now) {
   state_->nodes.Empty(transaction);
   state_->queue.ScheduleAfter(event, transaction);
   state_->requests.PruneEnded(transaction);
-  state_->jobs.KeepTimeBreakdowns(transaction);
+  state_->jobs.KeepTimes(transaction);
   state_->more_work = transaction.work_left ? std::optional(now.steady) : std::nullopt;
   outcome.reason = std::move(transaction.reason);
   state_->records.Write(transaction, outcome);
@@ -74,6 +76,7 @@ std::optional<SteadyTime> Core::NextTick() const {
       consider(job.not_before);
       consider(job.whole_until);
     }
+    consider(TimeLimits::DueAt(job));
     if (job.machine.state() == JOB_STATE_RUNNING) consider(job.running->grow_at);
     if (job.machine.state() == JOB_STATE_STARTING) consider(job.running->start_deadline);
     if (job.machine.state() == JOB_STATE_STOPPING) consider(job.running->stop_overdue);
@@ -199,6 +202,7 @@ absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& 
       Job job = state_->records.jobs.at(waiting.job).record();
       job.set_reason(std::move(waiting.reason));
       job.set_queue_position(waiting.position);
+      if (waiting.starts_by.has_value()) *job.mutable_predicted_start() = ToProto(*waiting.starts_by);
       add(std::move(job));
     }
     from = 0;
@@ -241,6 +245,8 @@ std::vector<Generation> Core::ListGenerations(const JobId& job) const {
   }
   return all;
 }
+
+std::vector<Project> Core::ListProjects() const { return state_->projects.List(state_->queue.now().steady); }
 
 std::vector<Node> Core::ListNodes() const {
   std::vector<Node> all;
@@ -338,7 +344,8 @@ std::string Core::Missing(const JobId& id) const {
 }
 
 absl::Status Core::State::Recover(const std::vector<Row>& rows, Now now) {
-  if (absl::Status s = records.Load(rows); !s.ok()) return s;
+  if (absl::Status s = records.Load(rows, now.steady); !s.ok()) return s;
+  queue.Note(now);
   bool work_left = nodes.Recover(now);
   std::vector<const JobEntry*> ended;
   for (auto& [id, job] : records.jobs) {
@@ -399,6 +406,7 @@ void Core::State::On(const Tick&, Transaction& transaction) {
   nodes.ForgetLost(transaction);
   for (JobEntry* live : records.Live()) {
     JobEntry& job = *live;
+    if (std::optional<SteadyTime> limit = TimeLimits::DueAt(job); due(limit)) time_limits.Check(job, transaction);
     if (job.machine.state() == JOB_STATE_STARTING && due(job.running->start_deadline)) {
       generations.CheckStart(job, transaction);
     }

@@ -31,7 +31,8 @@
 namespace muster::core {
 
 // ---- Events. A user's request carries everything that is random or was checked elsewhere. ----
-// FailedPrecondition: checkpoint.path belongs to another job; an ended job keeps it until it is deleted. With `sync` in
+// FailedPrecondition: checkpoint.path belongs to another job; an ended job keeps it until it is deleted.
+// InvalidArgument, PermissionDenied: its project (Projects::For). With `sync` in
 // the spec a job for each replica; a checkpoint.path without {job} gets a folder for each.
 struct SubmitJob {
   static constexpr absl::string_view kName = "submit";
@@ -93,6 +94,17 @@ struct ForgetNode {
   static constexpr absl::string_view kName = "forget node";
   NodeId node;
 };
+// Replaces the project of that name, or adds it. InvalidArgument: a field is wrong, the message says which.
+// ResourceExhausted: there are too many.
+struct SetProject {
+  static constexpr absl::string_view kName = "set project";
+  Project project;
+};
+// FailedPrecondition: it has jobs that have not ended. No such project: OK.
+struct DeleteProject {
+  static constexpr absl::string_view kName = "delete project";
+  std::string name;
+};
 // A worker opened its stream with Hello. AlreadyExists: another live daemon (with a different boot or host) holds the
 // node id or one of its devices.
 struct NodeConnected {
@@ -142,8 +154,8 @@ struct Tick {
 };
 
 using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode,
-                           UndrainNode, ForgetNode, NodeConnected, NodeDisconnected, NodeObserved, RankRecord,
-                           RankArrived, SyncRank, PlanReady, StoreRestored, Tick>;
+                           UndrainNode, ForgetNode, SetProject, DeleteProject, NodeConnected, NodeDisconnected,
+                           NodeObserved, RankRecord, RankArrived, SyncRank, PlanReady, StoreRestored, Tick>;
 inline absl::string_view NameOf(const Event& event) {
   return std::visit([](const auto& e) { return e.kName; }, event);
 }
@@ -167,7 +179,8 @@ struct ForgetJob {
 using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob, CancelPlan, RequestPlan>;
 
 struct RowChange {
-  std::string key;                   // "job/<id>", "generation/<job>/<10 digits>", "node/<id>", "run/<id>"
+  std::string
+      key;  // "job/<id>", "generation/<job>/<10 digits>", "node/<id>", "run/<id>", "project/<name>", "usage/<name>"
   std::optional<std::string> value;  // none: delete
 };
 
@@ -192,6 +205,12 @@ struct Options {
   uint32_t max_submits_of_user = 1'200;  // within a minute
   int32_t lowest_priority = std::numeric_limits<int32_t>::min();
   int32_t highest_priority = std::numeric_limits<int32_t>::max();
+  // After that time half of what a project or user has used counts for the order of the queue.
+  absl::Duration fair_share_half_life = absl::Hours(24 * 7);
+  // Whether a waiting job may stop running ones of lower priority. Projects reclaim their quota in any case. No job is
+  // preempted before its generation has run for so long.
+  bool preempt_lower_priority = false;
+  absl::Duration preemption_min_run = absl::Minutes(10);
   // Beyond, those that ended first are deleted with their history; so are those that ended so long ago, in one run of
   // the coordinator. Infinite: for ever.
   uint32_t max_ended_jobs = 100'000;
@@ -266,7 +285,8 @@ class Core {
   std::map<JobState, uint64_t> CountJobs() const;
   std::vector<JobId> EndedJobs() const;                             // in the order of their submission
   std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first
-  std::vector<Node> ListNodes() const;                              // by id, slot states computed
+  std::vector<Project> ListProjects() const;                // by name, with held slots and use up to the last event
+  std::vector<Node> ListNodes() const;                      // by id, slot states computed
   std::vector<NodeLink> ListLinks(const JobId& job) const;  // measured, between the nodes of its newest generation
   absl::StatusOr<Node> GetNode(const NodeId& node) const;
   // The full desired state of a node, with its revision. A new rank may be desired on a slot where a rank of a lost

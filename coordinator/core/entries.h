@@ -19,7 +19,6 @@
 #include "coordinator/core/machines.h"
 #include "coordinator/core/step_times.h"
 #include "coordinator/core/time_tracker.h"
-#include "coordinator/scheduler/queue_order.h"
 #include "proto/worker.pb.h"
 
 namespace muster::core {
@@ -27,6 +26,10 @@ namespace muster::core {
 // What is only in memory of a job's newest generation, from its start until it has ended. After a restart of the
 // coordinator it begins anew: timers restart, and what ranks reported is unknown until they report again.
 struct RunningGeneration {
+  SteadyTime held_since;  // the record's held_seconds has the time up to here
+  bool time_limit_warned = false;
+  SteadyTime started;   // its ranks run since then; before, it was placed
+  SteadyTime saved_at;  // its last checkpoint, or `started`
   std::optional<SteadyTime> start_deadline;
   std::optional<SteadyTime> stop_overdue;
   uint32_t overdue_stops = 0;  // how often it was reported
@@ -80,7 +83,6 @@ struct JobEntry {
   }
   GenerationMachine* newest() { return generations.empty() ? nullptr : &generations.rbegin()->second; }
   const GenerationMachine* newest() const { return generations.empty() ? nullptr : &generations.rbegin()->second; }
-  scheduler::Claim claim() const { return {id(), record().spec().priority(), record().sequence()}; }
   // The least number of ranks that it may run with.
   uint32_t least_ranks() const {
     const Resources& resources = record().spec().resources();

@@ -116,6 +116,8 @@ const char* Name(EndReason reason) {
       return "cancelled";
     case END_REASON_PAUSED:
       return "paused";
+    case END_REASON_TIMEOUT:
+      return "timeout";
     default:
       return "none";
   }

@@ -77,6 +77,7 @@ std::vector<uint32_t> MissingRanks(const JobEntry& job) {
 
 void Generations::Recover(JobEntry& job, Now now) {
   RunningGeneration& running = job.running.emplace();
+  running.held_since = running.started = running.saved_at = now.steady;
   const Generation& generation = job.newest()->record();
   switch (job.machine.state()) {
     case JOB_STATE_STARTING:
@@ -170,6 +171,7 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
   job.whole_until.reset();
   job.time.Place(generation.record().resumed_step(), transaction.now.steady);
   RunningGeneration& running = job.running.emplace();
+  running.held_since = running.started = running.saved_at = transaction.now.steady;
   running.plan = std::move(placement.plan);
   running.start_deadline = transaction.now.steady + TimeoutsOf(job.record()).start;
   const int ranks = generation.record().ranks_size();
@@ -231,6 +233,7 @@ void Generations::RunIfAllRanksRun(JobEntry& job, Transaction& transaction) {
   generation.Run();
   job.machine.Run(transaction.now);
   job.time.Run(transaction.now.steady);
+  job.running->started = job.running->saved_at = transaction.now.steady;
   if (job.RunsOnFewer()) job.running->grow_at = transaction.now.steady + options_->grow_after;
   job.machine.fields().set_reason(absl::StrCat(
       "generation ", generation.record().number(), " on ", Where(generation.record()),
@@ -415,6 +418,7 @@ void Generations::Publish(JobEntry& job, const CheckpointWritten& written, Trans
   const size_t keep = std::max(2u, record.spec().train().checkpoint().keep());
   while (static_cast<size_t>(record.checkpoints_size()) > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
   AdvanceProgress(record, written.step());
+  job.running->saved_at = transaction.now.steady;
   transaction.Touch(JobId(record.id()));
   transaction.ChangeDesired(*job.newest());
   transaction.AddEvent(&job, record.generation(), "", "checkpoint.published",

@@ -1,5 +1,6 @@
 #include "coordinator/core/growth.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,7 @@ Growth::Room Growth::Find(JobEntry& job) {
   const scheduler::Cluster without(views);
   scheduler::Demand demand = queue_->DemandOf(job);
   demand.least = static_cast<uint32_t>(job.newest()->record().ranks_size()) + job.least_group();
+  demand.ranks = static_cast<uint32_t>(std::min<uint64_t>(demand.ranks, queue_->MostRanks(job)));
   while (demand.ranks >= demand.least) {
     const Plans::Wanted* wanted = plans_->Find(id, Plans::Purpose::kGrowth);
     const scheduler::Decision decision = without.Place(demand, wanted == nullptr ? nullptr : &wanted->decision);

@@ -87,7 +87,19 @@ void Jobs::ChangeIntent(JobEntry& job, StopIntent intent, const std::string& why
                        absl::StrCat(job.record().id(), " is stopping: ", why));
 }
 
+void Jobs::CountHeld(JobEntry& job, Transaction& transaction) {
+  if (!job.running.has_value()) return;
+  Job& record = job.machine.fields();
+  const double seconds = absl::ToDoubleSeconds(transaction.now.steady - job.running->held_since);
+  const double slot_seconds = seconds * job.newest()->record().ranks_size();
+  record.set_held_seconds(record.held_seconds() + seconds);
+  record.set_slot_seconds(record.slot_seconds() + slot_seconds);
+  job.running->held_since = transaction.now.steady;
+  projects_->Use(job, slot_seconds, transaction);
+}
+
 void Jobs::AfterGeneration(JobEntry& job, Transaction& transaction) {
+  CountHeld(job, transaction);
   const RunningGeneration ended = *std::move(job.running);
   job.running.reset();
   const EndReason reason = job.newest()->record().reason();
@@ -98,6 +110,7 @@ void Jobs::AfterGeneration(JobEntry& job, Transaction& transaction) {
   const StopIntent intent = job.record().stop_intent();
   if (intent == STOP_INTENT_CANCEL) return Cancel(job, "", transaction);
   if (intent == STOP_INTENT_PAUSE) return Pause(job, transaction);
+  if (intent == STOP_INTENT_TIMEOUT) return FailByTimeLimit(job, transaction);
   if (IsFault(reason)) return SpendRestart(job, ProgressOf(job, ended), transaction);
   Requeue(job, absl::StrCat("requeued: its last generation was ", Name(reason)), absl::ZeroDuration(), transaction);
 }
@@ -190,7 +203,8 @@ absl::Duration Jobs::Backoff(const Job& job) const {
 
 void Jobs::Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Transaction& transaction) {
   job.machine.Queue();
-  const bool rested = job.time.phase() == TimeTracker::Phase::kPaused;
+  const bool preempted = job.newest() != nullptr && job.newest()->record().reason() == END_REASON_PREEMPTED;
+  const bool rested = preempted || job.time.phase() == TimeTracker::Phase::kPaused;
   job.time.Enter(rested ? TimeTracker::Phase::kQueued : TimeTracker::Phase::kRecovering, transaction.now.steady);
   job.machine.fields().set_reason(why);
   job.not_before.reset();
@@ -209,6 +223,21 @@ void Jobs::Fail(JobEntry& job, const std::string& reason, Transaction& transacti
   Finish(job, "job.failed", absl::StrCat("failed: ", reason), reason, transaction);
 }
 
+void Jobs::FailByTimeLimit(JobEntry& job, Transaction& transaction) {
+  job.machine.fields().clear_failure();  // an earlier one, which it survived
+  const Job& record = job.record();
+  std::string reason = absl::StrCat("its time_limit of ", record.spec().time_limit(), " is reached");
+  if (record.checkpoints().empty()) {
+    absl::StrAppend(&reason, "; it has no checkpoint");
+  } else {
+    const PublishedCheckpoint& last = *record.checkpoints().rbegin();
+    absl::StrAppend(&reason, "; step ", last.step(),
+                    " is saved: to continue, submit it again with checkpoint.resume_from ",
+                    record.spec().train().checkpoint().path());
+  }
+  Fail(job, reason, transaction);
+}
+
 void Jobs::Cancel(JobEntry& job, const std::string& reason, Transaction& transaction) {
   job.machine.Cancel(transaction.now);
   Finish(job, "job.cancelled", absl::StrCat("was ", reason.empty() ? "cancelled" : reason), reason, transaction);
@@ -224,11 +253,12 @@ void Jobs::Finish(JobEntry& job, const std::string& kind, const std::string& eve
   transaction.AddEvent(&job, job.record().generation(), "", kind, absl::StrCat(job.record().id(), " ", event));
 }
 
-void Jobs::KeepTimeBreakdowns(const Transaction& transaction) {
+void Jobs::KeepTimes(Transaction& transaction) {
   for (const JobId& id : transaction.jobs) {
     JobEntry* job = records_->FindJob(id);
     if (job == nullptr) continue;
     *job->machine.fields().mutable_time_breakdown() = job->time.UpTo(transaction.now.steady);
+    CountHeld(*job, transaction);
     job->time_kept = transaction.now.steady;
   }
 }

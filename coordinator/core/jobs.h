@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/core/entries.h"
+#include "coordinator/core/projects.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/transaction.h"
 #include "coordinator/core/wanted_plans.h"
@@ -15,7 +16,8 @@ namespace muster::core {
 class Jobs {
  public:
   // All outlive it.
-  Jobs(const Options* options, Records* records, Plans* plans) : options_(options), records_(records), plans_(plans) {}
+  Jobs(const Options* options, Records* records, Plans* plans, Projects* projects)
+      : options_(options), records_(records), plans_(plans), projects_(projects) {}
 
   // After a restart of the coordinator.
   void Recover(JobEntry& job, Now now);
@@ -32,13 +34,15 @@ class Jobs {
   void Fail(JobEntry& job, const std::string& reason, Transaction& transaction);
   // `reason`: empty, or "cancelled while ...".
   void Cancel(JobEntry& job, const std::string& reason, Transaction& transaction);
+  // Its time_limit is used up.
+  void FailByTimeLimit(JobEntry& job, Transaction& transaction);
 
   // Whether nodes that have not refused the job have enough slots for it, also if they are busy, away or draining.
   // REQUIRES: it has a generation.
   bool OthersCouldHold(const JobEntry& job) const;
 
-  // Of the jobs to be written.
-  void KeepTimeBreakdowns(const Transaction& transaction);
+  // How long they ran and held slots, of the jobs to be written.
+  void KeepTimes(Transaction& transaction);
 
  private:
   // `event` completes "<id> ".
@@ -50,10 +54,13 @@ class Jobs {
   // After a rank was refused in its last generation.
   void RetryElsewhere(JobEntry& job, Transaction& transaction);
   absl::Duration Backoff(const Job& job) const;
+  // Adds how long its generation has held slots.
+  void CountHeld(JobEntry& job, Transaction& transaction);
 
   const Options* const options_;
   Records* const records_;
   Plans* const plans_;
+  Projects* const projects_;
 };
 
 // Records that the job has durably reached `step`. True if that is new; restarts before it then no longer count.

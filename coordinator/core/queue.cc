@@ -41,28 +41,66 @@ std::string Ordinal(uint64_t n) {
 
 }  // namespace
 
-std::vector<scheduler::Claim> Queue::InOrder() const {
+Queue::ClaimsOfJobs Queue::Claims() const {
+  ClaimsOfJobs claims;
+  for (const JobEntry* job : std::as_const(*records_).Live()) {
+    const Job& record = job->record();
+    claims[job->id()] = {job->id(), record.spec().priority(), record.sequence(), limits_->EndsIn(*job, now_.steady)};
+  }
+  projects_->SetLoads(claims, now_.steady);
+  return claims;
+}
+
+std::vector<scheduler::Claim> Queue::InOrder(const ClaimsOfJobs& claims) const {
   std::vector<scheduler::Claim> waiting;
-  for (const JobEntry* job : records_->Live()) {
-    if (job->machine.state() == JOB_STATE_QUEUED) waiting.push_back(job->claim());
+  for (const auto& [id, claim] : claims) {
+    if (records_->jobs.at(id).machine.state() == JOB_STATE_QUEUED) waiting.push_back(claim);
   }
   scheduler::SortQueue(waiting);
   return waiting;
 }
 
-bool Queue::IsOverItsUsersLimit(const JobEntry& job) const {
-  const uint32_t most = options_->max_running_ranks_of_user;
-  if (most == 0) return false;
-  uint64_t running = 0;
+std::string Queue::OverItsUsersLimit(const JobEntry& job) const {
+  const std::string& user = job.record().owner();
+  const std::string project = ProjectOf(job.record());
+  const uint32_t most = options_->max_running_ranks_of_user, most_here = projects_->MostRanksOfUser(project);
+  if (most == 0 && most_here == 0) return "";
+  uint64_t running = 0, here = 0;
   for (const JobEntry* other : std::as_const(*records_).Live()) {
     const GenerationMachine* generation = other->newest();
-    if (generation == nullptr || generation->ended() || other->record().owner() != job.record().owner()) continue;
-    running += static_cast<uint64_t>(generation->record().ranks_size());
+    if (generation == nullptr || generation->ended() || other->record().owner() != user) continue;
+    const auto ranks = static_cast<uint64_t>(generation->record().ranks_size());
+    running += ranks;
+    if (ProjectOf(other->record()) == project) here += ranks;
   }
-  return running + job.record().spec().resources().ranks() > most;
+  const uint32_t ranks = job.record().spec().resources().ranks();
+  const auto waiting = [&](uint32_t limit, const std::string& where) {
+    return absl::StrCat("waiting for other jobs of ", user, ": the limit is ", limit, " running ranks a user", where);
+  };
+  if (most > 0 && running + ranks > most) return waiting(most, "");
+  if (most_here > 0 && here + ranks > most_here) return waiting(most_here, " in project " + project);
+  return "";
 }
 
-std::vector<scheduler::NodeView> Queue::NodeViews() const {
+bool Queue::HasRoom(const JobEntry& job, const scheduler::Quotas& quotas, scheduler::Demand& demand) const {
+  if (quotas.empty()) return true;
+  const uint64_t room = quotas.Room(ProjectOf(job.record()), projects_->DeviceOf(job));
+  if (room < demand.needed()) return false;
+  if (room < demand.ranks) demand.ranks = static_cast<uint32_t>(room - room % demand.multiple);
+  return true;
+}
+
+uint64_t Queue::MostRanks(const JobEntry& job) const {
+  scheduler::Quotas quotas = projects_->QuotasNow();
+  if (quotas.empty()) return scheduler::Quotas::kUnlimited;
+  const std::string project = ProjectOf(job.record());
+  const Device device = projects_->DeviceOf(job);
+  quotas.Release(project, device, Records::SlotsHeldBy(job));
+  const uint64_t room = quotas.Room(project, device);
+  return room - room % job.least_group();
+}
+
+std::vector<scheduler::NodeView> Queue::NodeViews(const ClaimsOfJobs& claims) const {
   using scheduler::Availability;
   const Records::Holders holders = records_->SlotHolders();
   std::vector<scheduler::NodeView> views;
@@ -86,7 +124,7 @@ std::vector<scheduler::NodeView> Queue::NodeViews() const {
       its.stuck = node.stuck.contains(slot.index());
       if (here == holders.end()) continue;
       if (const auto held = here->second.find(slot.index()); held != here->second.end()) {
-        its.holder = records_->jobs.at(held->second.job).claim();
+        its.holder = claims.at(held->second.job);
       }
     }
   }
@@ -143,19 +181,34 @@ void Queue::ReportHopeless(const scheduler::Cluster& cluster, Transaction& trans
 void Queue::Schedule(Transaction& transaction) {
   settled_ = true;
   schedule_at_.reset();
-  const std::vector<scheduler::Claim> queue = InOrder();
+  const ClaimsOfJobs claims = Claims();
+  const std::vector<scheduler::Claim> queue = InOrder(claims);
   if (queue.empty()) return hopeless_.clear();
-  scheduler::Cluster cluster(NodeViews());
+  scheduler::Cluster cluster(NodeViews(claims));
+  scheduler::Quotas quotas = projects_->QuotasNow();
   ReportHopeless(cluster, transaction);
   scheduler::Pass pass(&cluster);
   for (const scheduler::Claim& claim : queue) {
     JobEntry& job = records_->jobs.at(claim.job);
     if (job.not_before.has_value() && transaction.now.steady < *job.not_before) continue;
     job.not_before.reset();
-    if (IsOverItsUsersLimit(job)) continue;
-    if (std::optional<Placement> start = FindStart(job, pass, transaction)) {
+    if (TimeLeft(job, transaction.now.steady) <= absl::ZeroDuration()) {
+      if (!transaction.Full()) jobs_->FailByTimeLimit(job, transaction);
+      continue;
+    }
+    if (!OverItsUsersLimit(job).empty()) continue;
+    scheduler::Demand demand = DemandOf(job);
+    if (!HasRoom(job, quotas, demand)) {
+      plans_->Drop(job.id(), Plans::Purpose::kStart);
+      continue;
+    }
+    if (std::optional<Placement> start = FindStart(job, claim, demand, pass, quotas, transaction)) {
       pass.Start(claim, start->decision);
       generations_->Start(job, *std::move(start), transaction);
+    } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !transaction.Full()) {
+      const std::optional<SteadyTime> later =
+          preemption_->For(job, std::move(demand), NodeViews(claims), claims, quotas, transaction);
+      if (later.has_value() && *later < schedule_at_.value_or(*later + absl::Seconds(1))) schedule_at_ = later;
     }
     if (transaction.work_left) schedule_at_ = transaction.now.steady;  // the rest of the queue
     if (transaction.work_left || pass.Over()) return;
@@ -167,13 +220,13 @@ void Queue::Schedule(Transaction& transaction) {
 // ones become free: otherwise a cluster that changes all the time would keep it planning forever. Jobs before it in the
 // queue may still take them. If the slots are too small, the job waits for larger ones; a job that may run on fewer
 // ranks tries fewer.
-std::optional<Placement> Queue::FindStart(JobEntry& job, scheduler::Pass& pass, Transaction& transaction) {
+std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim& claim, scheduler::Demand demand,
+                                          scheduler::Pass& pass, scheduler::Quotas& quotas, Transaction& transaction) {
   using Purpose = Plans::Purpose;
   const JobId id = job.id();
-  scheduler::Demand demand = DemandOf(job);
   for (int attempt = 0; attempt < kSizesTried; ++attempt) {
     const Plans::Wanted* wanted = plans_->Find(id, Purpose::kStart);
-    scheduler::Decision decision = pass.Consider(job.claim(), demand, wanted == nullptr ? nullptr : &wanted->decision);
+    scheduler::Decision decision = pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
     NoteHope(id, !decision.ranks.empty() || decision.fits_when_idle, transaction.now.steady);
     if (decision.ranks.empty()) {
       plans_->Drop(id, Purpose::kStart);
@@ -182,7 +235,8 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, scheduler::Pass& pass, 
     if (transaction.Full()) return std::nullopt;
     const PlanState state = PlanOn(job, Purpose::kStart, decision);
     if (state == PlanState::kPending) {
-      pass.Start(job.claim(), decision);
+      pass.Start(claim, decision);
+      quotas.Hold(ProjectOf(job.record()), decision.device, decision.ranks.size());
       return std::nullopt;
     }
     if (state == PlanState::kFailed) {
@@ -191,6 +245,7 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, scheduler::Pass& pass, 
       return std::nullopt;
     }
     if (state == PlanState::kReady) {
+      quotas.Hold(ProjectOf(job.record()), decision.device, decision.ranks.size());
       wanted = plans_->Find(id, Purpose::kStart);
       return Placement{std::move(decision), wanted->slots, **wanted->answer};
     }
@@ -265,21 +320,23 @@ Slots Queue::SlotsFor(const scheduler::Decision& decision) const {
 
 std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
   std::vector<Waiting> all;
-  scheduler::Cluster cluster(NodeViews());
+  const ClaimsOfJobs claims = Claims();
+  scheduler::Cluster cluster(NodeViews(claims));
+  scheduler::Quotas quotas = projects_->QuotasNow();
   scheduler::Pass pass(&cluster);
   uint32_t position = 0;
-  for (const scheduler::Claim& claim : InOrder()) {
+  for (const scheduler::Claim& claim : InOrder(claims)) {
     const JobEntry& job = records_->jobs.at(claim.job);
     const bool asked = only.empty() || claim.job == only;
     ++position;
     std::string why;
     if (job.not_before.has_value()) {
       why = "waiting for its restart backoff to end";
-    } else if (IsOverItsUsersLimit(job)) {
-      why = absl::StrCat("waiting for other jobs of ", job.record().owner(), ": the limit is ",
-                         options_->max_running_ranks_of_user, " running ranks a user");
+    } else if (const std::string over = OverItsUsersLimit(job); !over.empty()) {
+      why = over;
+    } else if (scheduler::Demand demand = DemandOf(job); !HasRoom(job, quotas, demand)) {
+      why = quotas.Why(ProjectOf(job.record()), projects_->DeviceOf(job), demand.needed());
     } else {
-      const scheduler::Demand demand = DemandOf(job);
       const Plans::Wanted* wanted = plans_->Find(claim.job, Plans::Purpose::kStart);
       const scheduler::Decision decision =
           pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
@@ -287,11 +344,13 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
       if (wanted != nullptr && !wanted->answer.has_value() && !decision.ranks.empty()) {
         why = "slots are free, and its plan is being computed";
         pass.Start(claim, decision);
+        quotas.Hold(ProjectOf(job.record()), decision.device, decision.ranks.size());
       } else if (unfit != nullptr) {
         why = "does not fit the free slots: " + unfit->why;
       } else if (!decision.ranks.empty()) {
         why = "about to start";
         pass.Start(claim, decision);
+        quotas.Hold(ProjectOf(job.record()), decision.device, decision.ranks.size());
       } else if (asked) {
         why = pass.Why(decision, demand);
         if (!decision.fits_when_idle && !job.refused.empty()) {
@@ -302,8 +361,13 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
     if (!asked) continue;
     // Also why it was queued again.
     const std::string& again = job.record().reason();
+    const absl::Duration starts_in = pass.StartsIn(claim.job);
+    const bool known = starts_in < absl::InfiniteDuration();
     all.push_back({claim.job, position,
-                   absl::StrCat(Ordinal(position), " in the queue: ", why, again.empty() ? "" : "; ", again)});
+                   absl::StrCat(Ordinal(position), " in the queue",
+                                known ? ", starts in at most " + scheduler::InMinutes(starts_in) : "", ": ", why,
+                                again.empty() ? "" : "; ", again),
+                   known ? std::optional(now_.wall + starts_in) : std::nullopt});
     if (claim.job == only) break;
   }
   return all;

@@ -10,16 +10,32 @@
 #include <vector>
 
 #include "coordinator/core/generations.h"
+#include "coordinator/core/preemption.h"
+#include "coordinator/core/projects.h"
+#include "coordinator/core/time_limits.h"
 #include "coordinator/core/wanted_plans.h"
 #include "coordinator/scheduler/pass.h"
+#include "coordinator/scheduler/quota.h"
 
 namespace muster::core {
 
 class Queue {
  public:
   // All outlive it.
-  Queue(const Options* options, Records* records, Plans* plans, Jobs* jobs, Generations* generations)
-      : options_(options), records_(records), plans_(plans), jobs_(jobs), generations_(generations) {}
+  Queue(const Options* options, Records* records, Plans* plans, Jobs* jobs, Generations* generations,
+        const TimeLimits* limits, const Projects* projects, Preemption* preemption)
+      : options_(options),
+        records_(records),
+        plans_(plans),
+        jobs_(jobs),
+        generations_(generations),
+        limits_(limits),
+        projects_(projects),
+        preemption_(preemption) {}
+
+  // An event comes at that time. Views are of the time of the last event.
+  void Note(Now now) { now_ = now; }
+  const Now& now() const { return now_; }
 
   // Places all jobs that can start.
   void Schedule(Transaction& transaction);
@@ -31,18 +47,22 @@ class Queue {
   // When the next event about a job that can never start is due.
   std::optional<SteadyTime> never_starts_at() const;
 
-  std::vector<scheduler::Claim> InOrder() const;  // including jobs in backoff
+  std::vector<scheduler::Claim> InOrder() const { return InOrder(Claims()); }  // including jobs in backoff
   struct Waiting {
     JobId job;
     uint32_t position;
-    std::string reason;  // why it waits now
+    std::string reason;                   // why it waits now
+    std::optional<absl::Time> starts_by;  // at the latest, if known
   };
   // In queue order: `only` one job, or all.
   std::vector<Waiting> WaitingJobs(const JobId& only = JobId()) const;
 
+  // How many ranks a running job may have by its project's quota; a multiple of its least group.
+  uint64_t MostRanks(const JobEntry& job) const;
+
   // ---- For those who look for slots for a job ----
   scheduler::Demand DemandOf(const JobEntry& job) const;
-  std::vector<scheduler::NodeView> NodeViews() const;
+  std::vector<scheduler::NodeView> NodeViews() const { return NodeViews(Claims()); }
   Slots SlotsFor(const scheduler::Decision& decision) const;
   // What is known of the job's plan on those slots.
   enum class PlanState {
@@ -55,10 +75,19 @@ class Queue {
 
  private:
   // nullopt: it waits, or has failed because it cannot be laid out.
-  std::optional<Placement> FindStart(JobEntry& job, scheduler::Pass& pass, Transaction& transaction);
+  std::optional<Placement> FindStart(JobEntry& job, const scheduler::Claim& claim, scheduler::Demand demand,
+                                     scheduler::Pass& pass, scheduler::Quotas& quotas, Transaction& transaction);
 
-  // Whether its ranks and those that its user runs are more than a user may run.
-  bool IsOverItsUsersLimit(const JobEntry& job) const;
+  // The places in the queue's order of all jobs that have not ended.
+  using ClaimsOfJobs = std::map<JobId, scheduler::Claim>;
+  ClaimsOfJobs Claims() const;
+  std::vector<scheduler::Claim> InOrder(const ClaimsOfJobs& claims) const;
+  std::vector<scheduler::NodeView> NodeViews(const ClaimsOfJobs& claims) const;
+  // Whether its project's quota has room for it; with room for some of its ranks, the demand is for those.
+  bool HasRoom(const JobEntry& job, const scheduler::Quotas& quotas, scheduler::Demand& demand) const;
+
+  // Why it waits: with its ranks its user would run more than a user may, of all or in the project. Empty: it does not.
+  std::string OverItsUsersLimit(const JobEntry& job) const;
 
   // Notes since when the job could not start even on idle nodes; `could`: it can.
   void NoteHope(const JobId& job, bool could, SteadyTime now);
@@ -70,6 +99,10 @@ class Queue {
   Plans* const plans_;
   Jobs* const jobs_;
   Generations* const generations_;
+  const TimeLimits* const limits_;
+  const Projects* const projects_;
+  Preemption* const preemption_;
+  Now now_{};
   std::optional<SteadyTime> schedule_at_;  // when to run the next scheduling pass
   // Of queued jobs that could not start even on idle nodes: when to report that; nullopt: reported.
   std::map<JobId, std::optional<SteadyTime>> hopeless_;

@@ -79,7 +79,11 @@ std::string NodeKey(const NodeId& node) { return absl::StrCat("node/", node.valu
 
 std::string RunKey(const std::string& run) { return absl::StrCat("run/", run); }
 
-absl::Status Records::LoadRow(const Row& row) {
+std::string ProjectKey(const std::string& project) { return absl::StrCat("project/", project); }
+
+std::string UsageKey(const std::string& project) { return absl::StrCat("usage/", project); }
+
+absl::Status Records::LoadRow(const Row& row, SteadyTime now) {
   if (absl::StartsWith(row.key, "job/")) {
     Job job;
     if (!job.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
@@ -105,13 +109,23 @@ absl::Status Records::LoadRow(const Row& row) {
     if (row.key != RunKey(run.id())) return Damaged(row.key, absl::StrCat("it holds run ", run.id()));
     const std::string id = run.id();
     runs.emplace(id, RunEntry(std::move(run)));
+  } else if (absl::StartsWith(row.key, "project/")) {
+    Project project;
+    if (!project.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
+    if (row.key != ProjectKey(project.name())) return Damaged(row.key, "its key is another's");
+    projects[project.name()] = std::move(project);
+  } else if (absl::StartsWith(row.key, "usage/")) {
+    ProjectUsage stored;
+    if (!stored.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
+    if (row.key != UsageKey(stored.project())) return Damaged(row.key, "its key is another's");
+    for (const UserUsage& user : stored.users()) usage[stored.project()][user.user()] = {user.slot_seconds(), now};
   }
   return absl::OkStatus();
 }
 
-absl::Status Records::Load(const std::vector<Row>& rows) {
+absl::Status Records::Load(const std::vector<Row>& rows, SteadyTime now) {
   for (const Row& row : rows) {
-    if (absl::Status s = LoadRow(row); !s.ok()) return s;
+    if (absl::Status s = LoadRow(row, now); !s.ok()) return s;
   }
   // Generations need their jobs, which are loaded by now.
   for (const Row& row : rows) {
@@ -204,6 +218,22 @@ void Records::Write(const Transaction& transaction, Outcome& outcome) const {
   for (const std::string& id : transaction.runs) {
     const auto run = runs.find(id);
     if (run != runs.end()) outcome.rows.push_back({RunKey(id), Serialise(run->second.record)});
+  }
+  for (const std::string& name : transaction.projects) {
+    const auto project = projects.find(name);
+    if (project != projects.end()) outcome.rows.push_back({ProjectKey(name), Serialise(project->second)});
+  }
+  for (const std::string& name : transaction.usages) {
+    const auto of = usage.find(name);
+    if (of == usage.end()) continue;
+    ProjectUsage stored;
+    stored.set_project(name);
+    for (const auto& [user, used] : of->second) {
+      UserUsage& row = *stored.add_users();
+      row.set_user(user);
+      row.set_slot_seconds(used.slot_seconds);
+    }
+    outcome.rows.push_back({UsageKey(name), Serialise(stored)});
   }
 }
 
@@ -299,6 +329,16 @@ const Slot* Records::SlotAt(const NodeId& node, uint32_t index) const {
   const auto& slots = nodes.at(node).record().slots();
   const auto found = std::find_if(slots.begin(), slots.end(), [&](const Slot& slot) { return slot.index() == index; });
   return found == slots.end() ? nullptr : &*found;
+}
+
+uint64_t Records::SlotsHeldBy(const JobEntry& job) {
+  const GenerationMachine* generation = job.newest();
+  if (generation == nullptr || generation->ended()) return 0;
+  uint64_t held = 0;
+  for (const RankPlacement& rank : generation->record().ranks()) {
+    if (HoldsSlots(*generation, rank)) held += static_cast<uint64_t>(rank.slots_size());
+  }
+  return held;
 }
 
 Records::Holders Records::SlotHolders() const {

@@ -21,11 +21,13 @@ std::string JobKey(const JobId& job);
 std::string GenerationKey(const JobId& job, uint64_t generation);
 std::string NodeKey(const NodeId& node);
 std::string RunKey(const std::string& run);
+std::string ProjectKey(const std::string& project);
+std::string UsageKey(const std::string& project);
 
 class Records {
  public:
   // From all rows of a store, without what is only in memory. Errors as Core::Recover.
-  absl::Status Load(const std::vector<Row>& rows);
+  absl::Status Load(const std::vector<Row>& rows, SteadyTime now);
   // The rows that the transaction changes.
   void Write(const Transaction& transaction, Outcome& outcome) const;
 
@@ -57,6 +59,9 @@ class Records {
   using Holders = std::map<NodeId, std::map<uint32_t, Holder>>;
   Holders SlotHolders() const;
 
+  // How many slots its generation holds, as SlotHolders.
+  static uint64_t SlotsHeldBy(const JobEntry& job);
+
   // Jobs that have not ended, by id. Stays valid while jobs end, not while they are deleted: what looks at every job
   // looks here, since there may be a hundred thousand that have ended.
   std::vector<JobEntry*> Live();
@@ -72,9 +77,15 @@ class Records {
   std::map<JobId, JobEntry> jobs;
   std::map<NodeId, NodeEntry> nodes;
   std::map<std::string, RunEntry> runs;
+  std::map<std::string, Project> projects;
+  struct Usage {
+    double slot_seconds = 0;  // decayed to that time
+    SteadyTime as_of;
+  };
+  std::map<std::string, std::map<std::string, Usage>> usage;  // by project and user
 
  private:
-  absl::Status LoadRow(const Row& row);
+  absl::Status LoadRow(const Row& row, SteadyTime now);
   absl::Status LoadGeneration(const Row& row);
   absl::Status Check() const;
   void Index(const Job& job);

@@ -67,6 +67,11 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   }
   transaction.status = CheckUser(event, transaction.now.steady);
   if (!transaction.status.ok()) return;
+  const absl::StatusOr<std::string> project = projects_->For(event.owner, event.spec);
+  if (!project.ok()) {
+    transaction.status = project.status();
+    return;
+  }
   if (event.plan.has_value()) plans_->Offer(*event.plan);
   const uint32_t replicas = ReplicasOf(event.spec);
   std::string id = absl::StrCat(event.spec.name(), "-", event.suffix);
@@ -83,7 +88,7 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   }
   if (replicas == 1) {
     transaction.submitted = JobId(id);
-    return Add(event, transaction.submitted, event.request_id, std::move(specs[0]), transaction);
+    return Add(event, transaction.submitted, event.request_id, std::move(specs[0]), *project, transaction);
   }
   SyncRun run;
   run.set_id(id);
@@ -96,7 +101,7 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   for (uint32_t replica = 0; replica < replicas; ++replica) {
     // A client's request numbers have no spaces, so no one else has this one.
     const std::string request = replica == 0 ? event.request_id : absl::StrCat(event.request_id, " replica ", replica);
-    Add(event, JobOfReplica(id, replica), request, std::move(specs[replica]), transaction);
+    Add(event, JobOfReplica(id, replica), request, std::move(specs[replica]), *project, transaction);
   }
 }
 
@@ -147,10 +152,11 @@ void Requests::PruneEnded(Transaction& transaction) {
 }
 
 void Requests::Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,
-                   Transaction& transaction) {
+                   const std::string& project, Transaction& transaction) {
   Job record;
   record.set_id(id.value());
   record.set_owner(event.owner);
+  record.set_project(project);
   record.set_request_id(request_id);
   *record.mutable_spec() = std::move(spec);
   record.set_state(JOB_STATE_QUEUED);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include "coordinator/core/projects.h"
 #include "coordinator/core/queue.h"
 
 namespace muster::core {
@@ -9,8 +10,15 @@ namespace muster::core {
 class Requests {
  public:
   // All outlive it.
-  Requests(const Options* options, Records* records, Plans* plans, Jobs* jobs, Generations* generations, Queue* queue)
-      : options_(options), records_(records), plans_(plans), jobs_(jobs), generations_(generations), queue_(queue) {}
+  Requests(const Options* options, Records* records, Plans* plans, Jobs* jobs, Generations* generations, Queue* queue,
+           const Projects* projects)
+      : options_(options),
+        records_(records),
+        plans_(plans),
+        jobs_(jobs),
+        generations_(generations),
+        queue_(queue),
+        projects_(projects) {}
 
   void On(const SubmitJob& event, Transaction& transaction);
   void On(const CancelJob& event, Transaction& transaction);
@@ -26,7 +34,7 @@ class Requests {
  private:
   absl::Status CheckUser(const SubmitJob& event, SteadyTime now);
   void Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,
-           Transaction& transaction);
+           const std::string& project, Transaction& transaction);
 
   const Options* const options_;
   Records* const records_;
@@ -34,6 +42,7 @@ class Requests {
   Jobs* const jobs_;
   Generations* const generations_;
   Queue* const queue_;
+  const Projects* const projects_;
   std::map<std::string, std::deque<SteadyTime>> submits_;  // by user, within the last minute
 };
 

@@ -11,9 +11,12 @@
 #include "coordinator/core/hangs.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/preemption.h"
+#include "coordinator/core/projects.h"
 #include "coordinator/core/queue.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/requests.h"
+#include "coordinator/core/time_limits.h"
 #include "coordinator/core/views.h"
 #include "coordinator/core/wanted_plans.h"
 
@@ -31,6 +34,8 @@ struct Core::State {
       requests.On(event, transaction);
     } else if constexpr (requires { nodes.On(event, transaction); }) {
       nodes.On(event, transaction);
+    } else if constexpr (requires { projects.On(event, transaction); }) {
+      projects.On(event, transaction);
     } else if constexpr (requires { exchanges.On(event, transaction); }) {
       exchanges.On(event, transaction);
     } else {
@@ -44,13 +49,16 @@ struct Core::State {
   const Options options;
   Records records;
   Plans plans;
-  Jobs jobs{&options, &records, &plans};
+  Projects projects{&options, &records};
+  Jobs jobs{&options, &records, &plans, &projects};
   Generations generations{&options, &records, &plans, &jobs};
+  TimeLimits time_limits{&jobs, &generations};
   Hangs hangs{&options, &records, &generations};
   Nodes nodes{&options, &records, &generations, &hangs};
-  Queue queue{&options, &records, &plans, &jobs, &generations};
+  Preemption preemption{&options, &records, &projects, &generations};
+  Queue queue{&options, &records, &plans, &jobs, &generations, &time_limits, &projects, &preemption};
   Growth growth{&options, &records, &plans, &queue, &generations};
-  Requests requests{&options, &records, &plans, &jobs, &generations, &queue};
+  Requests requests{&options, &records, &plans, &jobs, &generations, &queue, &projects};
   Exchanges exchanges{&records, &generations};
   Views views{&records, &plans, &generations, &queue};
 

@@ -1,6 +1,7 @@
 // What one Handle call of a Core produces: changed records, events, actions. Private to coordinator/core.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -20,16 +21,17 @@ class Transaction {
   // True if another step of work would not fit into this commit. The work is then left to the next tick.
   bool Full() {
     constexpr size_t kLimit = 100, kLargestStep = 10;
-    const size_t used =
-        jobs.size() + generations.size() + nodes.size() + runs.size() + deleted_keys.size() + events.size();
+    // A changed job's use is a row of its project.
+    const size_t used = jobs.size() + std::min(jobs.size(), projects_in_use) + generations.size() + nodes.size() +
+                        runs.size() + projects.size() + deleted_keys.size() + events.size();
     work_left |= used + kLargestStep > kLimit;
     return work_left;
   }
 
   // Nothing to store, report or do.
   bool Empty() const {
-    return jobs.empty() && generations.empty() && nodes.empty() && runs.empty() && desired.empty() &&
-           deleted_keys.empty() && events.empty() && actions.empty() && !work_left;
+    return jobs.empty() && generations.empty() && nodes.empty() && runs.empty() && projects.empty() &&
+           desired.empty() && deleted_keys.empty() && events.empty() && actions.empty() && !work_left;
   }
 
   void Touch(const JobId& job) { jobs.insert(job); }
@@ -56,6 +58,9 @@ class Transaction {
   std::set<std::pair<JobId, uint64_t>> generations;
   std::set<NodeId> nodes;
   std::set<std::string> runs;
+  std::set<std::string> projects;
+  std::set<std::string> usages;  // of these projects
+  size_t projects_in_use = 0;    // that may have a row of use
   std::set<NodeId> desired;
   std::vector<std::string> deleted_keys;
   std::vector<StateEvent> events;

@@ -19,7 +19,7 @@ inline constexpr std::array kJobMoves = {
     Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_STARTING, "all ranks placed"},
     Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_PAUSED, "pause"},
     Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_CANCELLED, "cancel"},
-    Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_FAILED, "cannot be laid out"},
+    Move<JobState>{JOB_STATE_QUEUED, JOB_STATE_FAILED, "cannot be laid out, or no time left"},
     Move<JobState>{JOB_STATE_STARTING, JOB_STATE_RUNNING, "every rank runs"},
     Move<JobState>{JOB_STATE_STARTING, JOB_STATE_STOPPING, "stop requested, or a rank failed"},
     Move<JobState>{JOB_STATE_STARTING, JOB_STATE_COMPLETED, "every rank finished"},
@@ -33,7 +33,7 @@ inline constexpr std::array kJobMoves = {
     Move<JobState>{JOB_STATE_STOPPING, JOB_STATE_PAUSED, "stopped by pause"},
     Move<JobState>{JOB_STATE_STOPPING, JOB_STATE_CANCELLED, "stopped by cancel"},
     Move<JobState>{JOB_STATE_STOPPING, JOB_STATE_COMPLETED, "finished before it stopped"},
-    Move<JobState>{JOB_STATE_STOPPING, JOB_STATE_FAILED, "no restart left"},
+    Move<JobState>{JOB_STATE_STOPPING, JOB_STATE_FAILED, "no restart left, or its time limit is reached"},
     Move<JobState>{JOB_STATE_PAUSED, JOB_STATE_QUEUED, "resume"},
     Move<JobState>{JOB_STATE_PAUSED, JOB_STATE_CANCELLED, "cancel"},
 };

@@ -40,6 +40,7 @@ Job Views::Of(const JobEntry& job) const {
   Queue::Waiting waiting = queue_->WaitingJobs(JobId(view.id())).at(0);
   view.set_reason(std::move(waiting.reason));
   view.set_queue_position(waiting.position);
+  if (waiting.starts_by.has_value()) *view.mutable_predicted_start() = ToProto(*waiting.starts_by);
   return view;
 }
 

@@ -233,6 +233,24 @@ void ChaosTest::AddScenariosOfTheRest() {
     VersionReply reply;
     MustInsist(lossy_->admin(), &Admin::Stub::Version, VersionRequest(), &reply);
   };
+  scenarios_["Admin/SetProject"] = [this](const std::string& n) {
+    SetProjectRequest request;
+    request.mutable_project()->set_name("team");
+    request.mutable_project()->add_users("ann-" + n);
+    SetProjectReply reply;
+    MustInsist(lossy_->admin(), &Admin::Stub::SetProject, request, &reply);
+  };
+  scenarios_["Admin/ListProjects"] = [this](const std::string&) {
+    ListProjectsReply reply;
+    MustInsist(lossy_->admin(), &Admin::Stub::ListProjects, ListProjectsRequest(), &reply);
+  };
+  // One that is not known counts as deleted.
+  scenarios_["Admin/DeleteProject"] = [this](const std::string& n) {
+    DeleteProjectRequest request;
+    request.set_name("no-team-" + n);
+    DeleteProjectReply reply;
+    MustInsist(lossy_->admin(), &Admin::Stub::DeleteProject, request, &reply);
+  };
   // This reply says that the object exists already: a lost reply followed by a retry looks like that.
   scenarios_["Admin/Backup"] = [this](const std::string& n) {
     BackupRequest request;

@@ -35,4 +35,51 @@ grpc::ServerUnaryReactor* AdminService::Backup(grpc::CallbackServerContext* cont
   return reactor;
 }
 
+grpc::ServerUnaryReactor* AdminService::ListProjects(grpc::CallbackServerContext* context, const ListProjectsRequest*,
+                                                     ListProjectsReply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Admin/ListProjects");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool all = caller->role == Role::kAdmin || caller->role == Role::kLocal;
+  loop_->Post([=, name = caller->name](Turn& turn) {
+    turn.AfterCommit([=, &core = turn.core()] {
+      for (Project& project : core.ListProjects()) {
+        Project& shown = *reply->add_projects();
+        shown = std::move(project);
+        if (all) continue;
+        google::protobuf::RepeatedPtrField<UserUsage> own;
+        for (const UserUsage& usage : shown.usage()) {
+          if (usage.user() == name) *own.Add() = usage;
+        }
+        shown.mutable_usage()->Swap(&own);
+      }
+      reactor->Finish(grpc::Status::OK);
+    });
+  });
+  return reactor;
+}
+
+template <typename Event>
+grpc::ServerUnaryReactor* AdminService::Change(grpc::CallbackServerContext* context, std::string_view method,
+                                               Event event) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, method);
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([reactor, event = std::move(event)](Turn& turn) {
+    const absl::Status status = turn.Handle(event).status;
+    turn.AfterCommit([=] { reactor->Finish(ToGrpc(status)); });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::SetProject(grpc::CallbackServerContext* context,
+                                                   const SetProjectRequest* request, SetProjectReply*) {
+  return Change(context, "/muster.v1.Admin/SetProject", core::SetProject{request->project()});
+}
+
+grpc::ServerUnaryReactor* AdminService::DeleteProject(grpc::CallbackServerContext* context,
+                                                      const DeleteProjectRequest* request, DeleteProjectReply*) {
+  return Change(context, "/muster.v1.Admin/DeleteProject", core::DeleteProject{request->name()});
+}
+
 }  // namespace muster::rpc

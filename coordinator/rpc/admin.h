@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "coordinator/rpc/call.h"
@@ -20,8 +21,17 @@ class AdminService final : public Admin::CallbackService {
                                     VersionReply* reply) override;
   grpc::ServerUnaryReactor* Backup(grpc::CallbackServerContext* context, const BackupRequest* request,
                                    BackupReply* reply) override;
+  grpc::ServerUnaryReactor* ListProjects(grpc::CallbackServerContext* context, const ListProjectsRequest* request,
+                                         ListProjectsReply* reply) override;
+  grpc::ServerUnaryReactor* SetProject(grpc::CallbackServerContext* context, const SetProjectRequest* request,
+                                       SetProjectReply* reply) override;
+  grpc::ServerUnaryReactor* DeleteProject(grpc::CallbackServerContext* context, const DeleteProjectRequest* request,
+                                          DeleteProjectReply* reply) override;
 
  private:
+  template <typename Event>
+  grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method, Event event);
+
   const std::string state_dir_;
   const uint64_t min_free_bytes_;
   const Gate* const gate_;

@@ -7,6 +7,8 @@
 
 namespace muster::scheduler {
 
+std::string InMinutes(absl::Duration time) { return absl::FormatDuration(absl::Ceil(time, absl::Minutes(1))); }
+
 Demand Pass::Beside(const Demand& demand, const Head& head) {
   Demand beside = demand;
   beside.below_bytes = head.demand.slot_bytes;
@@ -28,6 +30,11 @@ Decision Pass::Consider(const Claim& claim, const Demand& demand, const Decision
   const Device device = cluster_->Resolve(demand.device);
   const auto head = heads_.find(device);
   if (head != heads_.end()) {
+    if (claim.ends_in <= head->second.starts_in && head->second.starts_in < absl::InfiniteDuration() &&
+        demand.needed() <= cluster_->FreeSlots(demand)) {
+      Decision decision = cluster_->Place(demand, kept);
+      if (!decision.ranks.empty()) return decision;
+    }
     if (demand.needed() <= head->second.spare.slots) {
       Decision decision = cluster_->Place(demand, kept, &head->second.spare);
       if (!decision.ranks.empty()) return decision;
@@ -41,7 +48,8 @@ Decision Pass::Consider(const Claim& claim, const Demand& demand, const Decision
     Head waits{claim.job, demand};
     waits.demand.device = device;
     waits.overtakers = cluster_->SlotsHeldAfter(claim, waits.demand);
-    waits.spare = cluster_->SpareOf(waits.demand, waits.overtakers);
+    waits.starts_in = cluster_->StartsIn(waits.demand);
+    waits.spare = SpareBeside(waits);
     heads_[device] = std::move(waits);
   }
   return decision;
@@ -51,7 +59,11 @@ std::string Pass::Why(const Decision& decision, const Demand& demand) const {
   if (!decision.reason.empty()) return decision.reason;
   if (demand.needed() > cluster_->FreeSlots(demand)) return cluster_->Place(demand).reason;
   const Head& head = heads_.at(decision.device);
-  return absl::StrCat("waiting behind ", head.job.value(), ", for which ", head.demand.needed(), " slots are reserved");
+  return absl::StrCat("waiting behind ", head.job.value(), ", for which ", head.demand.needed(), " slots are reserved",
+                      head.starts_in == absl::InfiniteDuration()
+                          ? ""
+                          : absl::StrCat(" in at most ", InMinutes(head.starts_in),
+                                         ": with a time_limit that ends before, it could start now"));
 }
 
 void Pass::Start(const Claim& claim, const Decision& decision) {
@@ -61,7 +73,23 @@ void Pass::Start(const Claim& claim, const Decision& decision) {
   for (const RankSlot& rank : decision.ranks) {
     head->second.overtakers[rank.node] += Cluster::Suits(rank.node, rank.memory_bytes, head->second.demand);
   }
-  head->second.spare = cluster_->SpareOf(head->second.demand, head->second.overtakers);
+  head->second.spare = SpareBeside(head->second);
+}
+
+Spare Pass::SpareBeside(const Head& head) const {
+  if (head.starts_in == absl::InfiniteDuration()) return cluster_->SpareOf(head.demand, head.overtakers);
+  return cluster_->SpareOf(head.demand, cluster_->SlotsHeldBeyond(head.starts_in, head.demand));
+}
+
+bool Pass::IsHead(const JobId& job) const {
+  return std::any_of(heads_.begin(), heads_.end(), [&](const auto& entry) { return entry.second.job == job; });
+}
+
+absl::Duration Pass::StartsIn(const JobId& job) const {
+  for (const auto& [device, head] : heads_) {
+    if (head.job == job) return head.starts_in;
+  }
+  return absl::InfiniteDuration();
 }
 
 bool Pass::Over() const {
@@ -69,6 +97,7 @@ bool Pass::Over() const {
   return std::all_of(heads_.begin(), heads_.end(), [this](const auto& entry) {
     const Head& head = entry.second;
     if (head.spare.slots > 0) return false;
+    if (head.starts_in < absl::InfiniteDuration() && cluster_->FreeSlots({1, head.demand.device}) > 0) return false;
     return !LeavesSlots(head) || cluster_->FreeSlots(Beside({1, head.demand.device}, head)) == 0;
   });
 }

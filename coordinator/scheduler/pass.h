@@ -15,7 +15,13 @@
 // them count on each node, so that what is left is not only enough, but also lies together. So the head starts at the
 // latest when every job that ran at the moment it became the head has ended (unless a node leaves, or a job of higher
 // precedence arrives): jobs that overtook it leave it enough slots, and no stream of small jobs can starve it. The rule
-// does not depend on how long a job runs, since that is unknown.
+// does not depend on how long a job runs, as long as that is unknown.
+//
+// Where jobs have a time limit, it often is known by when the head starts: when so many of them have ended that its
+// ranks fit, whatever the others do. Then nothing may delay that moment (EASY backfilling: Lifka 1995, "The ANL/IBM SP
+// scheduling system"): a later job may overtake on any free slots if it ends by then, else only on slots that the head
+// does not need at that time. With this the moment never recedes, unless a node leaves or a job of higher precedence
+// arrives.
 //
 // A job that may run on fewer ranks than it requests gets as many as there are free slots for. If it is the head, only
 // its least number of ranks is reserved.
@@ -35,6 +41,9 @@
 
 namespace muster::scheduler {
 
+// "1h5m": rounded up.
+std::string InMinutes(absl::Duration time);
+
 // Not thread-safe. Up to the head, the cost per job is that of Cluster::Place; after the head it is constant.
 class Pass {
  public:
@@ -48,6 +57,11 @@ class Pass {
   // The job starts: the slots of the decision are no longer free.
   void Start(const Claim& claim, const Decision& decision);
 
+  // It is the first job that waits for slots of its device.
+  bool IsHead(const JobId& job) const;
+  // When the job starts at the latest; infinite: not known, or it is no head.
+  absl::Duration StartsIn(const JobId& job) const;
+
   // No further job in the queue can start.
   bool Over() const;
 
@@ -56,13 +70,15 @@ class Pass {
     JobId job;
     Demand demand;                            // with a resolved device
     std::map<NodeId, uint64_t> overtakers{};  // suitable slots held by jobs after it in queue order
-    Spare spare{};                            // what later jobs may still take
+    absl::Duration starts_in = absl::InfiniteDuration();
+    Spare spare{};  // what later jobs may still take
   };
   // Whether there are slots that do not suit the head: of too little memory, or on nodes that it avoids.
   static bool LeavesSlots(const Head& head);
   // How many ranks a later job may have if it needs more than those: it may also use slots that do not suit the head.
   static Demand Beside(const Demand& demand, const Head& head);
   Decision Held(const Demand& demand) const;
+  Spare SpareBeside(const Head& head) const;
 
   Cluster* const cluster_;
   std::map<Device, Head> heads_;

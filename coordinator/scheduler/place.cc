@@ -270,15 +270,53 @@ void Cluster::Take(const Decision& decision, const Claim& holder) {
   }
 }
 
-std::map<NodeId, uint64_t> Cluster::SlotsHeldAfter(const Claim& claim, const Demand& demand) const {
+template <typename Matches>
+std::map<NodeId, uint64_t> Cluster::SlotsHeldBy(const Demand& demand, const Matches& matches) const {
   std::map<NodeId, uint64_t> held;
   for (const auto& [job, user] : Of(Resolve(demand.device)).users) {
-    if (!Before(claim, user.claim)) continue;
+    if (!matches(user.claim)) continue;
     for (const auto& [node, by_memory] : user.slots) {
       for (const auto& [memory, slots] : by_memory) held[node] += Suits(node, memory, demand) ? slots : 0;
     }
   }
   return held;
+}
+
+std::map<NodeId, uint64_t> Cluster::SlotsHeldAfter(const Claim& claim, const Demand& demand) const {
+  return SlotsHeldBy(demand, [&](const Claim& other) { return Before(claim, other); });
+}
+
+std::map<NodeId, uint64_t> Cluster::SlotsHeldBeyond(absl::Duration time, const Demand& demand) const {
+  return SlotsHeldBy(demand, [&](const Claim& other) { return other.ends_in > time; });
+}
+
+bool Cluster::FitsBeside(const Demand& demand, const std::map<NodeId, uint64_t>& held) const {
+  if (demand.together == 1) {
+    uint64_t kept = demand.needed();
+    for (const auto& [node, slots] : held) kept += slots;
+    return kept <= Count(demand).total;
+  }
+  uint64_t groups = 0;
+  for (const auto& [id, by_memory] : Of(Resolve(demand.device)).by_node) {
+    uint64_t total = 0;
+    for (const auto& [memory, counts] : by_memory) total += Suits(id, memory, demand) ? counts.total : 0;
+    const auto its = held.find(id);
+    groups += (total - (its == held.end() ? 0 : std::min(total, its->second))) / demand.together;
+  }
+  return groups * demand.together >= demand.needed();
+}
+
+absl::Duration Cluster::StartsIn(const Demand& demand) const {
+  std::set<absl::Duration> ends;
+  for (const auto& [job, user] : Of(Resolve(demand.device)).users) {
+    if (user.claim.ends_in < absl::InfiniteDuration()) ends.insert(user.claim.ends_in);
+  }
+  // The later, the more slots are free.
+  const std::vector<absl::Duration> ascending(ends.begin(), ends.end());
+  const auto first = std::partition_point(ascending.begin(), ascending.end(), [&](absl::Duration end) {
+    return !FitsBeside(demand, SlotsHeldBeyond(end, demand));
+  });
+  return first == ascending.end() ? absl::InfiniteDuration() : *first;
 }
 
 Spare Cluster::SpareOf(const Demand& demand, const std::map<NodeId, uint64_t>& held) const {

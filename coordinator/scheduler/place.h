@@ -100,6 +100,11 @@ class Cluster {
   uint64_t FreeSlots(const Demand& demand) const { return Count(demand).free; }
   // Those of nodes that take ranks and are held by jobs that come after `claim` in queue order.
   std::map<NodeId, uint64_t> SlotsHeldAfter(const Claim& claim, const Demand& demand) const;
+  // Those that are held by jobs, of any precedence, that may still hold them after that time.
+  std::map<NodeId, uint64_t> SlotsHeldBeyond(absl::Duration time, const Demand& demand) const;
+  // When the demand, with a resolved device, can be placed at the latest if every job with a known end ends then and no
+  // other job ever does. Infinite: never so.
+  absl::Duration StartsIn(const Demand& demand) const;
   // The free slots that others may use so that the demand, with a resolved device, can be placed as soon as all slots
   // but those and the `held` ones are free. Where ranks must be together, a node with one slot less has one group less,
   // so others get what makes no whole group, and then groups of which they can use most.
@@ -130,6 +135,10 @@ class Cluster {
     std::map<JobId, User> users;  // jobs on nodes that take ranks
   };
   const Supply& Of(Device device) const;
+  template <typename Matches>  // of a Claim
+  std::map<NodeId, uint64_t> SlotsHeldBy(const Demand& demand, const Matches& matches) const;
+  // Whether the demand can be placed when all slots but the held ones are free.
+  bool FitsBeside(const Demand& demand, const std::map<NodeId, uint64_t>& held) const;
   bool StillFree(const Decision& kept, const Demand& demand) const;
   static bool IsWithin(const Spare& spare, const std::vector<RankSlot>& ranks);
   // If memory matters, the cost grows with the number of different slot sizes; if ranks must be together, or nodes

@@ -106,8 +106,11 @@ class Stream {
   }
 
   // `least`: least number of ranks; 0: all. Both in groups of `together`.
-  JobId Submit(uint32_t ranks, uint32_t rounds, int32_t priority, uint32_t least = 0, uint32_t together = 1) {
-    const Claim claim{JobId(absl::StrCat("j", ++sequence_)), priority, sequence_};
+  // `limit`: its time limit in rounds, at least `rounds`; 0: none.
+  JobId Submit(uint32_t ranks, uint32_t rounds, int32_t priority, uint32_t least = 0, uint32_t together = 1,
+               uint32_t limit = 0) {
+    Claim claim{JobId(absl::StrCat("j", ++sequence_)), priority, sequence_};
+    if (limit > 0) claim.ends_in = absl::Minutes(limit);
     jobs_[claim.job] = {claim, {ranks * together, DEVICE_CPU, 0, 0, least * together, together, together}, rounds};
     return claim.job;
   }
@@ -115,6 +118,10 @@ class Stream {
   // Ends jobs that are due and runs a scheduling pass.
   void Round() {
     for (auto& [id, job] : jobs_) {
+      if (job.started && !job.ended) {
+        job.claim.ends_in -= absl::Minutes(1);
+        Hold(id, job, true);
+      }
       if (job.started && !job.ended && --job.rounds == 0) {
         job.ended = true;
         Hold(id, job, false);
@@ -136,6 +143,16 @@ class Stream {
       job.placed = decision.ranks;
       Hold(claim.job, job, true);
     }
+    predicted_.clear();
+    for (const auto& [id, job] : jobs_) {
+      if (const absl::Duration in = pass.StartsIn(id); in < absl::InfiniteDuration()) predicted_[id] = in;
+    }
+  }
+
+  // By the last pass; infinite: it predicts nothing.
+  absl::Duration Predicted(const JobId& id) const {
+    const auto found = predicted_.find(id);
+    return found == predicted_.end() ? absl::InfiniteDuration() : found->second;
   }
 
   bool Started(const JobId& id) const { return jobs_.at(id).started; }
@@ -181,6 +198,7 @@ class Stream {
 
   std::vector<NodeView> nodes_;
   std::map<JobId, Job> jobs_;
+  std::map<JobId, absl::Duration> predicted_;
   uint64_t sequence_ = 0;
 };
 
@@ -218,6 +236,43 @@ TEST(PassProperties, AStreamOfSmallJobsDoesNotStarveALargeOne) {
   }));
   EXPECT_GT(overtakers, 0u) << "no job ever used slots that the head does not need";
   EXPECT_GT(overtakers_of_groups, 0u);
+}
+
+// Whatever overtakes a head whose start is predicted, with a time limit or without, it starts by then.
+TEST(PassProperties, APredictedStartIsKept) {
+  std::mt19937 random(5);
+  const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
+  uint64_t predictions = 0, overtakers = 0;
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<uint32_t> sizes(1 + below(4));
+    for (uint32_t& slots : sizes) slots = 1 + below(8);
+    const uint32_t total = std::accumulate(sizes.begin(), sizes.end(), 0u);
+    const uint32_t together = 1 + below(*std::max_element(sizes.begin(), sizes.end()));
+    const uint32_t groups = std::accumulate(sizes.begin(), sizes.end(), 0u,
+                                            [&](uint32_t sum, uint32_t slots) { return sum + slots / together; });
+    Stream stream(sizes);
+    const auto small = [&] {
+      const uint32_t rounds = 1 + below(9), limit = below(4) == 0 ? 0 : rounds + below(4);
+      stream.Submit(1 + below(std::max(1u, total / 2)), rounds, 0, 0, 1, limit);
+    };
+    for (uint32_t jobs = 2 + below(8); jobs > 0; --jobs) small();
+    stream.Round();
+    const JobId large = stream.Submit(1 + below(groups), 3, 0, 0, together);
+    absl::Duration predicted = absl::InfiniteDuration();
+    for (int round = 0; round < 100 && !stream.Started(large); ++round) {
+      for (uint32_t jobs = below(4); jobs > 0; --jobs) small();
+      stream.Round();
+      if (stream.Started(large)) break;
+      const absl::Duration now = stream.Predicted(large);
+      predictions += now < absl::InfiniteDuration();
+      ASSERT_LE(now, predicted) << "seed " << i << ", round " << round;
+      ASSERT_GT(now, absl::ZeroDuration());
+      predicted = now - absl::Minutes(1);
+    }
+    overtakers += stream.overtaken(large);
+  }
+  EXPECT_GT(predictions, 1000u);
+  EXPECT_GT(overtakers, 1000u);
 }
 
 // The same for jobs of one to three ranks, which fit beside each other on any node, and a job whose ranks must be four

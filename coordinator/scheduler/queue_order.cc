@@ -6,7 +6,8 @@
 namespace muster::scheduler {
 
 bool Before(const Claim& a, const Claim& b) {
-  return std::tuple(-int64_t{a.priority}, a.sequence) < std::tuple(-int64_t{b.priority}, b.sequence);
+  return std::tuple(a.borrows, -int64_t{a.priority}, a.project_load, a.user_load, a.sequence) <
+         std::tuple(b.borrows, -int64_t{b.priority}, b.project_load, b.user_load, b.sequence);
 }
 
 void SortQueue(std::vector<Claim>& queue) { std::sort(queue.begin(), queue.end(), Before); }

@@ -210,6 +210,54 @@ TEST(Pass, Table) {
   }
 }
 
+// Four slots, for a head of three. Each job is "name:ranks:minutes", those that run hold slots in their order; "-"
+// means no time limit. Expected: when the head starts at the latest, and what of the queue overtakes it.
+TEST(Pass, TimeLimitsPredictTheStartAndFillTheTimeUntilThen) {
+  const absl::Duration never = absl::InfiniteDuration();
+  struct Case {
+    std::vector<std::string> running, queue;
+    absl::Duration head_starts;
+    std::string overtakes;
+  };
+  const std::vector<Case> cases = {
+      {{"a:2:60"}, {"head:3:-", "s:1:60", "t:1:-"}, absl::Minutes(60), "s t"},  // t: the fourth slot is not needed
+      {{"a:2:60"}, {"head:4:-", "s:1:61", "t:1:-", "u:1:60"}, absl::Minutes(60), "u"},
+      {{"a:2:60"}, {"head:4:-", "s:2:10"}, absl::Minutes(60), "s"},
+      {{"a:2:60"}, {"head:4:-", "s:3:10"}, absl::Minutes(60), ""},  // there are only two
+      {{"a:2:60", "b:1:5"}, {"head:2:-", "s:1:5", "t:1:30"}, absl::Minutes(5), "s"},
+      {{"a:2:60", "b:1:-"}, {"head:3:-", "s:1:-", "t:1:30"}, absl::Minutes(60), "t"},  // s would hold what it needs
+      {{"a:2:-", "b:1:5"}, {"head:3:-", "s:1:1"}, never, "s"},  // when a ends is unknown: as without limits
+      {{"a:2:-", "b:1:5"}, {"head:4:-", "s:1:1"}, never, ""},
+      {{"a:1:10", "b:1:20", "c:1:30"}, {"head:3:-", "s:1:20", "t:1:20"}, absl::Minutes(20), "s"},
+  };
+  for (const Case& c : cases) {
+    uint64_t sequence = 0;
+    const auto read = [&](const std::string& text, Demand& demand) {
+      const std::vector<std::string> parts = absl::StrSplit(text, ':');
+      demand = {static_cast<uint32_t>(std::stoul(parts[1])), DEVICE_CPU};
+      return Claim{JobId(parts[0]), 0, ++sequence, parts[2] == "-" ? never : absl::Minutes(std::stoi(parts[2]))};
+    };
+    Demand demand;
+    Cluster cluster({Node("n:FFFF")});
+    for (const std::string& text : c.running) {
+      const Claim claim = read(text, demand);
+      cluster.Take(cluster.Place(demand), claim);
+    }
+    Pass pass(&cluster);
+    std::string overtakes;
+    for (const std::string& text : c.queue) {
+      const Claim claim = read(text, demand);
+      const Decision decision = pass.Consider(claim, demand);
+      if (decision.ranks.empty()) continue;
+      pass.Start(claim, decision);
+      absl::StrAppend(&overtakes, overtakes.empty() ? "" : " ", claim.job.value());
+    }
+    const std::string what = absl::StrCat(absl::StrJoin(c.running, " "), " / ", absl::StrJoin(c.queue, " "));
+    EXPECT_EQ(pass.StartsIn(JobId("head")), c.head_starts) << what;
+    EXPECT_EQ(overtakes, c.overtakes) << what;
+  }
+}
+
 // A head whose ranks must be together, `each` on a node, needs `head` slots. "e" is a slot of a job before it in the
 // queue, "l" one of a job after it; a later job takes as many of the free ones ("F") as it may have.
 TEST(Pass, AHeadWhoseRanksAreTogetherKeepsWholeGroups) {

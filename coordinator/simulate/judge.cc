@@ -50,6 +50,9 @@ void Judge::Committed(const std::vector<store::ChangeGroup>& groups) {
 void Judge::Changed(const store::Change& change) {
   if (absl::StartsWith(change.key, "event/")) return EventAdded(change.key, change.value);
   if (!change.value.has_value()) return RowDeleted(change.key);
+  if (absl::StartsWith(change.key, "project/")) {
+    books_.projects[change.key.substr(8)].ParseFromString(*change.value);
+  }
   if (absl::StartsWith(change.key, "job/")) return JobChanged(JobId(change.key.substr(4)), *change.value);
 }
 
@@ -93,6 +96,8 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
                   absl::StrCat(account.folder, " of ", id.value(), " is ", other.value(), "'s"));
     }
     account.max_restarts = job.spec().max_restarts();
+    account.project = job.project();
+    absl::ParseDuration(job.spec().time_limit(), &account.time_limit);
     account.resources = job.spec().resources();
     account.together = std::max(1u, job.spec().train().parallel().tensor());
     account.submitted_at = clock_->Read().steady;
@@ -109,8 +114,10 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   }
   account.restarts = job.restarts();
   account.progress_step = job.progress_step();
+  CheckTimeLimit(id, job, account);
   account.refused |= job.failure().exit().cause() == RankExit::REFUSED;
-  if (job.state() == JOB_STATE_FAILED && job.restarts_without_progress() < account.max_restarts && !account.refused) {
+  if (job.state() == JOB_STATE_FAILED && job.restarts_without_progress() < account.max_restarts && !account.refused &&
+      !account.timed_out) {
     return Fail("restarts", absl::StrCat(id.value(), " failed after ", job.restarts_without_progress(), " restarts"));
   }
   if (job.state() == JOB_STATE_FAILED && job.failure().exit().of_node() && job.refused_by_size() < 2 &&
@@ -253,6 +260,7 @@ void Judge::GenerationChanged(Generation generation) {
                                                        Text(holder->second.first, holder->second.second)));
       }
     }
+    CheckQuota(name, account);
   } else {
     const Generation& before = known->second;
     if (Order(generation.state()) < Order(before.state())) return Fail("generations", absl::StrCat(name, " went back"));
@@ -267,6 +275,8 @@ void Judge::GenerationChanged(Generation generation) {
       }
     }
   }
+  if (generation.state() == GENERATION_STATE_RUNNING) account.runs_since.emplace(number, clock_->Read().steady);
+  if (generation.reason() == END_REASON_PREEMPTED) CheckPreemption(id, generation, account);
   if (generation.reason() == END_REASON_RESIZED &&
       static_cast<uint32_t>(generation.ranks_size()) >= account.resources.ranks()) {
     return Fail("only a small gang is resized", name);

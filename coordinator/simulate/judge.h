@@ -54,6 +54,11 @@ struct JobAccount {
   Resources resources;
   uint32_t together = 1;  // ranks that must be on one node
   bool deleted = false;
+  std::string project, reason;
+  absl::Duration time_limit = absl::InfiniteDuration();
+  bool timed_out = false;                     // it failed by its time limit
+  std::map<uint64_t, SteadyTime> runs_since;  // of generations: when that was committed
+  std::map<JobId, uint64_t> preempted_by;
   TimeBreakdown time_breakdown;
   SteadyTime submitted_at, ended_at;  // when it was committed
   uint64_t coordinator_starts = 0;    // before it was submitted
@@ -66,6 +71,7 @@ struct Books {
   std::map<std::string, JobId> requests;
   std::map<std::pair<std::string, uint32_t>, std::pair<JobId, uint64_t>> slots;  // the generation that holds each slot
   std::set<JobId> cancelled;
+  std::map<std::string, Project> projects;
   struct StreamEvent {
     uint64_t sequence;
     JobId job;
@@ -82,6 +88,12 @@ class Judge {
   // "invariant: what happened"; empty: no violation.
   const std::string& failure() const { return failure_; }
   void Fail(const std::string& invariant, const std::string& what);
+
+  // The rules of preemption.
+  void Expect(absl::Duration min_run, bool by_priority) {
+    min_run_ = min_run;
+    by_priority_ = by_priority;
+  }
 
   // ---- The disk. ----
   // In commit order; each group has the changes of one event.
@@ -146,12 +158,18 @@ class Judge {
   void PublishedIn(const JobId& id, const Job& job, JobAccount& account);
   void GenerationChanged(Generation generation);
   void RowDeleted(const std::string& key);
+  // What projects share: a generation has started, or is stopped so that another job can start.
+  void CheckQuota(const std::string& name, const JobAccount& account);
+  void CheckPreemption(const JobId& id, const Generation& generation, JobAccount& account);
+  void CheckTimeLimit(const JobId& id, const Job& job, JobAccount& account);
   void EventAdded(const std::string& key, const std::optional<std::string>& value);
 
   std::string failure_;
   Books books_;
   uint64_t restores_ = 0;
   uint64_t names_ = 0;  // given to generations
+  absl::Duration min_run_;
+  bool by_priority_ = false;
   std::set<JobId> lost_;
   std::set<std::pair<JobId, uint64_t>> used_;  // numbers of generations, of all histories
   std::map<JobId, uint64_t> dropped_;

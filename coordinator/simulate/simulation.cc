@@ -1,6 +1,8 @@
 #include "coordinator/simulate/simulation.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +24,8 @@ namespace {
 constexpr absl::Duration kCalm = absl::Minutes(6);  // no fault starts after it; all are repaired
 constexpr absl::Duration kAtLeast = absl::Minutes(10);
 constexpr absl::Duration kAtMost = absl::Minutes(40);  // by then every job has ended
+
+constexpr std::array kOwners = {"ann", "bob", "somebody"};
 
 constexpr uint64_t kRunTwice = 16;  // each such seed is run again without jumps of the wall clock
 
@@ -100,6 +104,15 @@ void DrawRareFaults(Random random, Settings& settings) {
   }
 }
 
+// Of their own random numbers, too.
+void DrawSharing(Random random, Settings& settings) {
+  settings.shared = random.Percent(25);
+  if (!settings.shared) return;
+  settings.core.preempt_lower_priority = random.Percent(50);
+  settings.core.preemption_min_run = random.Between(absl::Seconds(20), absl::Seconds(90));
+  settings.core.fair_share_half_life = random.Between(absl::Minutes(1), absl::Hours(1));
+}
+
 void DrawSettings(World& world) {
   Random& random = world.random;
   core::Options& core = world.settings.core;
@@ -121,9 +134,12 @@ void DrawSettings(World& world) {
 
 class Run {
  public:
-  Run(uint64_t seed, const std::function<void(const std::string&)>& trace) : world_(seed), jumps_(seed ^ 0x5bd1e995) {
+  Run(uint64_t seed, const std::function<void(const std::string&)>& trace)
+      : world_(seed), jumps_(seed ^ 0x5bd1e995), sharing_(seed ^ 0x9e3779b9) {
     DrawSettings(world_);
     DrawRareFaults(Random(~seed), world_.settings);
+    DrawSharing(Random(seed * 3 + 1), world_.settings);
+    world_.judge.Expect(world_.settings.core.preemption_min_run, world_.settings.core.preempt_lower_priority);
     if (trace == nullptr) return;
     world_.trace = [this, trace](const std::string& line) {
       trace(absl::StrFormat("%10.3f %s", absl::ToDoubleSeconds(world_.agenda.since_start()), line));
@@ -178,6 +194,7 @@ class Run {
       world_.agenda.After(random.Between(absl::ZeroDuration(), absl::Seconds(5)),
                           [node = world_.nodes.back().get()] { node->StartDaemon(); });
     }
+    std::map<std::string, int64_t> most;  // ranks of a job, by owner
     const int64_t jobs = random.Between(3, 7);
     for (int64_t i = 0; i < jobs; ++i) {
       JobSpec spec = MakeSpec(random, static_cast<uint64_t>(i), slots);
@@ -186,16 +203,48 @@ class Run {
         const std::vector<SpecError> errors = spec::Resolve({}, spec);
         if (!errors.empty()) world_.judge.Fail("a valid job is accepted", errors[0].ShortDebugString());
       }
-      users_.push_back(std::make_unique<User>(&world_, absl::StrCat("request", i), std::move(spec)));
+      const std::string owner = world_.settings.shared ? kOwners[static_cast<size_t>(i) % kOwners.size()] : "somebody";
+      if (world_.settings.shared) {
+        if (sharing_.Percent(30)) spec.set_time_limit(absl::StrCat(sharing_.Between(60, 600), "s"));
+        spec.set_preemptible(sharing_.Percent(30));
+        most[owner] = std::max(most[owner], int64_t{spec.resources().ranks()});
+      }
+      users_.push_back(std::make_unique<User>(&world_, absl::StrCat("request", i), std::move(spec), owner));
       world_.agenda.After(random.Between(absl::ZeroDuration(), absl::Seconds(i < 3 ? 20 : 300)),
                           [user = users_.back().get()] { user->Submit(); });
     }
+    if (world_.settings.shared) SetProjects(slots, most);
     for (int i = 0; i < 2; ++i) {
       readers_.push_back(std::make_unique<Reader>(&world_));
       readers_.back()->Start();
     }
     faults_ = std::make_unique<Faults>(&world_, &users_, &readers_);
     faults_->Plan(kCalm);
+  }
+
+  // The first two owners have a project each, in one cohort that owns the cluster. Each may borrow enough for its
+  // largest job, or whatever is idle.
+  void SetProjects(int64_t slots, const std::map<std::string, int64_t>& most) {
+    const int64_t first = sharing_.Between(0, slots);
+    for (size_t i = 0; i < 2; ++i) {
+      const std::string owner = kOwners[i];
+      const auto its = most.find(owner);
+      const int64_t nominal = i == 0 ? first : slots - first, largest = its == most.end() ? 0 : its->second;
+      Project project;
+      project.set_name(absl::StrCat("of-", owner));
+      project.set_cohort("all");
+      project.add_users(owner);
+      project.set_weight(static_cast<double>(sharing_.Between(1, 4)));
+      DeviceQuota& quota = *project.add_quotas();
+      quota.set_device(DEVICE_CPU);
+      quota.set_nominal(static_cast<uint32_t>(nominal));
+      if (sharing_.Percent(60)) {
+        quota.set_borrowing_limit(
+            static_cast<uint32_t>(std::max<int64_t>(0, largest - nominal) + sharing_.Between(0, 4)));
+      }
+      world_.agenda.After(sharing_.Between(absl::ZeroDuration(), absl::Seconds(60)),
+                          [this, project] { SetProject(&world_, project); });
+    }
   }
 
   void Calm() {
@@ -241,7 +290,7 @@ class Run {
   }
 
   World world_;
-  Random jumps_;
+  Random jumps_, sharing_;
   std::vector<std::unique_ptr<User>> users_;
   std::vector<std::unique_ptr<Reader>> readers_;
   std::unique_ptr<Faults> faults_;

@@ -16,7 +16,7 @@ void User::Submit() {
   World* const world = world_;
   const auto accepted = std::make_shared<JobId>();
   // Each attempt has a new random suffix, as in coordinator/rpc.
-  core::SubmitJob submit{request_, "somebody", spec_, absl::StrCat(request_, ".", ++tries_)};
+  core::SubmitJob submit{request_, name_, spec_, absl::StrCat(request_, ".", ++tries_)};
   world->coordinator->Call(
       [world, submit, accepted](server::Turn& turn, const Coordinator::Reply& reply) {
         // As rpc::CheckFreeSpace.
@@ -109,6 +109,20 @@ void Drain(World* world, const std::string& node, bool drain) {
       /*reachable=*/true,
       [=](const absl::Status& status) {
         if (absl::IsUnavailable(status)) world->agenda.After(kUserRetry, [=] { Drain(world, node, drain); });
+      });
+}
+
+void SetProject(World* world, const Project& project) {
+  world->Count("project set");
+  world->coordinator->Call(
+      [=](server::Turn& turn, const Coordinator::Reply& reply) {
+        const absl::Status status = turn.Handle(core::SetProject{project}).status;
+        turn.AfterCommit([status, reply] { reply(status); });
+      },
+      /*reachable=*/true,
+      [=](const absl::Status& status) {
+        if (absl::IsUnavailable(status)) return world->agenda.After(kUserRetry, [=] { SetProject(world, project); });
+        if (!status.ok()) world->judge.Fail("a valid project is accepted", status.ToString());
       });
 }
 

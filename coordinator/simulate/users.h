@@ -14,8 +14,8 @@ namespace muster::simulate {
 
 class User {
  public:
-  User(World* world, std::string request, JobSpec spec)
-      : world_(world), request_(std::move(request)), spec_(std::move(spec)) {}
+  User(World* world, std::string request, JobSpec spec, std::string name = "somebody")
+      : world_(world), request_(std::move(request)), spec_(std::move(spec)), name_(std::move(name)) {}
 
   // With another checkpoint.path if that one is another job's.
   void Submit();
@@ -38,12 +38,16 @@ class User {
   World* const world_;
   std::string request_;
   JobSpec spec_;
+  const std::string name_;
   JobId job_;  // once it is accepted
   uint64_t tries_ = 0;
 };
 
 // Drains or undrains; retries until it gets a reply.
 void Drain(World* world, const std::string& node, bool drain);
+
+// Sets a project; retries until it gets a reply.
+void SetProject(World* world, const Project& project);
 
 // Follows all events from the first one, across restarts of the coordinator and its own disconnects.
 class Reader {

@@ -38,6 +38,7 @@ struct Settings {
   bool long_outages = false;  // longer than ranks go on without contact
   bool state_disk_fills = false;
   bool real_plans = false;
+  bool shared = false;                  // two projects with quotas, time limits, and preemption
   bool wall_clock_never_jumps = false;  // it never jumps, whatever the faults are
 };
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "common/rank_variables.h"
 #include "coordinator/core/job_paths.h"
+#include "coordinator/core/time_limits.h"
 #include "models/family.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
@@ -95,6 +96,10 @@ class Resolver {
     if (!spec_.has_max_restarts()) spec_.set_max_restarts(3);
     if (!spec_.has_priority()) spec_.set_priority(0);
     Detection();
+    if (spec_.time_limit().empty()) return;
+    if (const auto limit = core::ParseTimeLimit(spec_.time_limit()); !limit.ok()) {
+      Error("time_limit", std::string(limit.status().message()));
+    }
   }
 
   // An omitted value stays absent, since a restarted coordinator may have another default.

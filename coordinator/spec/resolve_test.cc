@@ -546,6 +546,8 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"kind", "Pod", [](JobSpec& s) { s.set_kind("Pod"); }},
       {"detection_seconds", "must be 10 (the coordinator's --detection) to 3600, got 9.5",
        [](JobSpec& s) { s.set_detection_seconds(9.5); }},
+      {"time_limit", "must be a duration such as 90m or 48h, got \"2\"", [](JobSpec& s) { s.set_time_limit("2"); }},
+      {"time_limit", "must be 1m to 8784h, got 30s", [](JobSpec& s) { s.set_time_limit("30s"); }},
       {"detection_seconds", "got nan", [](JobSpec& s) { s.set_detection_seconds(std::nan("")); }},
       {"resources.min_ranks", "must be 1 to resources.ranks, 1, got 2",
        [](JobSpec& s) { s.mutable_resources()->set_min_ranks(2); }},

@@ -1,0 +1,166 @@
+// Time limits: warning, stop with a checkpoint, and what the queue makes of them.
+#include <gmock/gmock.h>
+
+#include "common/proto_time.h"
+#include "coordinator/core/time_limits.h"
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+JobSpec Limited(const std::string& name, const std::string& limit, uint32_t ranks = 1) {
+  JobSpec spec = Gang(name, ranks);
+  spec.set_time_limit(limit);
+  return spec;
+}
+
+class TimeLimitWorld : public ::testing::Test {
+ protected:
+  void Run(const JobId& id) {
+    for (int rank = 0; rank < w_.Newest(id).ranks_size(); ++rank) {
+      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_RUNNING);
+    }
+    ASSERT_EQ(w_.State(id), JOB_STATE_RUNNING);
+  }
+  void EndAll(const JobId& id) {
+    for (int rank = 0; rank < w_.Newest(id).ranks_size(); ++rank) {
+      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_EXITED, RankExit::STOPPED);
+    }
+  }
+  // As the shell, which ticks whenever one is due.
+  void Pass(absl::Duration time) {
+    const SteadyTime end = w_.clock.Read().steady + time;
+    for (int ticks = 0;; ++ticks) {
+      ASSERT_LT(ticks, 1000);
+      const std::optional<SteadyTime> next = w_.core->NextTick();
+      if (!next.has_value() || *next > end) break;
+      if (*next > w_.clock.Read().steady) w_.clock.Advance(*next - w_.clock.Read().steady);
+      w_.Do(Tick{});
+    }
+    w_.clock.Advance(end - w_.clock.Read().steady);
+  }
+  World w_{AnyWorld()};
+};
+
+TEST(TimeLimitText, Durations) {
+  EXPECT_EQ(ParseTimeLimit("90m").value(), absl::Minutes(90));
+  EXPECT_EQ(ParseTimeLimit("1h30m").value(), absl::Minutes(90));
+  EXPECT_EQ(ParseTimeLimit("60s").value(), absl::Minutes(1));
+  for (const char* bad : {"", "2", "2 days", "59s", "-2h", "inf", "8785h"}) {
+    EXPECT_EQ(ParseTimeLimit(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+TEST_F(TimeLimitWorld, AWarningThenAStopWithACheckpointThenFailed) {
+  w_.Return(Hello("n", 1));
+  const JobId id = w_.Submit(Limited("a", "30m"));
+  Run(id);
+  Pass(absl::Minutes(27) - absl::Seconds(1));
+  EXPECT_THAT(w_.events, Not(Contains("job.time_limit")));
+  Pass(absl::Seconds(1));  // a tenth before
+  EXPECT_THAT(w_.events, Contains("job.time_limit"));
+  EXPECT_NE(w_.core->DesiredFor(NodeId("n")).ranks(0).run().checkpoint_request(), 0u);
+  w_.Checkpoint(id, 40);
+  Pass(absl::Minutes(3) - absl::Seconds(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
+  const muster::Stop stop = w_.core->DesiredFor(NodeId("n")).ranks(0).stop();
+  EXPECT_TRUE(stop.checkpoint_first());
+  EXPECT_EQ(stop.reason(), END_REASON_TIMEOUT);
+  w_.Checkpoint(id, 44);
+  EndAll(id);
+  const Job job = w_.Get(id);
+  EXPECT_EQ(job.state(), JOB_STATE_FAILED);
+  EXPECT_EQ(w_.Newest(id).reason(), END_REASON_TIMEOUT);
+  EXPECT_THAT(job.reason(), AllOf(HasSubstr("its time_limit of 30m is reached"), HasSubstr("step 44 is saved"),
+                                  HasSubstr("checkpoint.resume_from /c/" + id.value())));
+  EXPECT_EQ(job.restarts(), 0u);
+  EXPECT_DOUBLE_EQ(job.held_seconds(), 30 * 60);
+}
+
+TEST_F(TimeLimitWorld, AJobThatFinishesWhileItStopsIsCompleted) {
+  w_.Return(Hello("n", 1));
+  const JobId id = w_.Submit(Limited("a", "30m"));
+  Run(id);
+  Pass(absl::Minutes(30));
+  ASSERT_EQ(w_.State(id), JOB_STATE_STOPPING);
+  w_.Finish(id);
+  EXPECT_EQ(w_.State(id), JOB_STATE_COMPLETED);
+}
+
+TEST_F(TimeLimitWorld, AUsersRequestWinsOverTheLimit) {
+  w_.Return(Hello("n", 1));
+  const JobId id = w_.Submit(Limited("a", "30m"));
+  Run(id);
+  Pass(absl::Minutes(30));
+  w_.Do(CancelJob{id});
+  EndAll(id);
+  EXPECT_EQ(w_.State(id), JOB_STATE_CANCELLED);
+}
+
+// Waiting and a pause do not count; a restart of the coordinator forgets nothing that was written.
+TEST_F(TimeLimitWorld, TheTimeCountsOverAllGenerations) {
+  w_.Return(Hello("n", 1));
+  const JobId id = w_.Submit(Limited("a", "30m"));
+  Run(id);
+  Pass(absl::Minutes(10));
+  w_.Do(PauseJob{id});
+  EndAll(id);
+  ASSERT_EQ(w_.State(id), JOB_STATE_PAUSED);
+  Pass(absl::Hours(5));
+  w_.Restart();
+  w_.Return(Hello("n", 1));
+  w_.Do(ResumeJob{id});
+  Run(id);
+  Pass(absl::Minutes(20) - absl::Seconds(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
+}
+
+TEST_F(TimeLimitWorld, WithoutTimeLeftItFailsInTheQueue) {
+  w_.Return(Hello("n", 1));
+  const JobId id = w_.Submit(Limited("a", "30m"));
+  Run(id);
+  Pass(absl::Minutes(30));
+  w_.Do(PauseJob{id});  // the user wants to keep it
+  EndAll(id);
+  ASSERT_EQ(w_.State(id), JOB_STATE_PAUSED);
+  w_.Do(ResumeJob{id});
+  EXPECT_EQ(w_.State(id), JOB_STATE_FAILED);
+  EXPECT_THAT(w_.Get(id).reason(), HasSubstr("no checkpoint"));
+}
+
+// 30m and the time that a stop may take: by then the first job is gone.
+TEST_F(TimeLimitWorld, TheHeadsStartIsPredictedAndShortJobsOvertakeIt) {
+  w_.Return(Hello("n", 4));
+  const JobId first = w_.Submit(Limited("first", "30m", 2));
+  Run(first);
+  const JobId head = w_.Submit(Gang("head", 4));
+  const JobId longer = w_.Submit(Limited("longer", "31m"));
+  const JobId unlimited = w_.Submit(Gang("unlimited", 1));
+  const JobId shorter = w_.Submit(Limited("shorter", "30m"));
+  EXPECT_EQ(w_.State(shorter), JOB_STATE_STARTING);
+  EXPECT_EQ(w_.State(longer), JOB_STATE_QUEUED);
+  EXPECT_EQ(w_.State(unlimited), JOB_STATE_QUEUED);
+  const Job waiting = w_.Get(head);
+  const absl::Duration stop = w_.options.timeouts.stop;
+  EXPECT_EQ(FromProto(waiting.predicted_start()), w_.clock.Read().wall + absl::Minutes(30) + stop);
+  EXPECT_THAT(waiting.reason(), HasSubstr("1st in the queue, starts in at most 3"));
+  EXPECT_FALSE(w_.Get(longer).has_predicted_start());
+  EXPECT_THAT(w_.Get(longer).reason(), HasSubstr("with a time_limit that ends before"));
+  Run(shorter);
+  Pass(absl::Minutes(30));
+  EndAll(first);
+  EndAll(shorter);
+  EXPECT_EQ(w_.State(head), JOB_STATE_STARTING);
+}
+
+}  // namespace
+}  // namespace muster::core
