@@ -181,6 +181,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterInit(*app, invocation);
   RegisterTrain(*app, invocation);
   RegisterSubmit(*app, invocation);
+  RegisterRun(*app, invocation);
   RegisterPlan(*app, invocation);
   RegisterValidate(*app, invocation);
   RegisterSchema(*app, invocation);

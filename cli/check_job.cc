@@ -87,6 +87,7 @@ std::vector<Problem> PathProblems(const Reading& reading) {
       problems.push_back(Problem{reading.sources.Find(path), path, std::move(message), ""});
     }
   };
+  check("workdir", reading.spec.exec().workdir(), WhyNoFolder);
   check("data.tokens", train.data().tokens(), WhyNoData);
   check("data.images", train.data().images(), WhyNoData);
   check("data.tensors", train.data().tensors(), WhyNoData);

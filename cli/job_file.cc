@@ -111,8 +111,10 @@ absl::StatusOr<Reading> Finish(Reading reading, const std::string& first_file, c
   };
   MakePathsAbsolute(folder_of, working_folder, reading);
   AddDefaultPath(folder_of(first_file), reading);
-  ReadInventory(reading);
-  FillFromConfig(reading);
+  if (!reading.spec.has_exec()) {
+    ReadInventory(reading);
+    FillFromConfig(reading);
+  }
   SortProblems(reading.problems);
   return reading;
 }

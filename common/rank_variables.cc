@@ -31,6 +31,13 @@ constexpr Allowed kAllowed[] = {
     {"CUDA_DEVICE_MAX_CONNECTIONS", "hardware queues, which decide how compute and collectives overlap"},
 };
 
+// What Muster sets for the program of an exec job.
+constexpr const char* kReserved[] = {
+    "RANK",        "LOCAL_RANK",           "GROUP_RANK",       "ROLE_RANK",       "ROLE_NAME",
+    "WORLD_SIZE",  "LOCAL_WORLD_SIZE",     "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "MUSTER_*",         "TORCHELASTIC_*",  "SLURM_*",
+    "OMPI_*"};
+
 struct Refused {
   const char* name;
   const char* reason;
@@ -108,6 +115,35 @@ absl::Status CheckRankVariableValue(absl::string_view value) {
   if (!std::all_of(value.begin(), value.end(), [](unsigned char c) { return absl::ascii_isprint(c); })) {
     return absl::InvalidArgumentError("has a character that is not printable ASCII");
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckProgramVariableName(absl::string_view name) {
+  if (name.empty()) return absl::InvalidArgumentError("missing");
+  if (name.size() > kMaxVariableName) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", name.size(), " characters, at most ", kMaxVariableName, " are allowed"));
+  }
+  const bool identifier =
+      !absl::ascii_isdigit(static_cast<unsigned char>(name[0])) &&
+      std::all_of(name.begin(), name.end(), [](unsigned char c) { return absl::ascii_isalnum(c) || c == '_'; });
+  if (!identifier) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(absl::CHexEscape(name), " is no name of a variable: use letters, digits and _"));
+  }
+  for (const char* reserved : kReserved) {
+    if (!Matches(reserved, name)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(name, " is set by Muster for each rank (docs/exec.md)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckProgramVariableValue(absl::string_view value) {
+  if (value.size() > kMaxProgramValue) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", value.size(), " bytes, at most ", kMaxProgramValue, " are allowed"));
+  }
+  if (absl::StrContains(value, '\0')) return absl::InvalidArgumentError("holds a zero byte");
   return absl::OkStatus();
 }
 

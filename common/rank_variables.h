@@ -16,6 +16,7 @@ namespace muster {
 inline constexpr int kMaxRankVariables = 64;
 inline constexpr size_t kMaxVariableName = 128;
 inline constexpr size_t kMaxVariableValue = 512;
+inline constexpr size_t kMaxProgramValue = 4096;
 
 enum class VariableSource {
   kJob,   // `env` of the spec: equal on all nodes of the job
@@ -29,6 +30,12 @@ std::string AllowedRankVariables();
 absl::Status CheckRankVariableName(absl::string_view name, VariableSource source);
 // InvalidArgument: `value` is empty, longer than kMaxVariableValue, or not printable ASCII.
 absl::Status CheckRankVariableValue(absl::string_view value);
+
+// For the program of an exec job, which may have any variable except those that Muster sets for it (RANK, MASTER_ADDR,
+// MUSTER_*, TORCHELASTIC_*, ...). InvalidArgument: as above.
+absl::Status CheckProgramVariableName(absl::string_view name);
+// InvalidArgument: `value` is longer than kMaxProgramValue or holds a zero byte. It may be empty.
+absl::Status CheckProgramVariableValue(absl::string_view value);
 
 // "NAME=VALUE" of a node's flag. Errors: as of both checks, with the name.
 absl::StatusOr<std::pair<std::string, std::string>> ParseNodeVariable(absl::string_view text);

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Builds the five programs and puts them side by side.   tools/install.sh [FOLDER, default bin] [bazel options]
+# Builds the six programs and puts them side by side.   tools/install.sh [FOLDER, default bin] [bazel options]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 to=${1:-bin}
 shift || true
-targets=(//cli:muster //coordinator:muster-coordinator //worker/agent:muster-worker //worker/shim:muster-step //worker/trainer:muster-trainer)
+targets=(//cli:muster //coordinator:muster-coordinator //worker/agent:muster-worker //worker/shim:muster-step //worker/exec:muster-exec //worker/trainer:muster-trainer)
 bazel build "$@" "${targets[@]}"
 mkdir -p "$to"
 for t in "${targets[@]}"; do

@@ -39,6 +39,7 @@ void RegisterSample(CLI::App& app, Invocation& invocation);
 void RegisterSchema(CLI::App& app, Invocation& invocation);
 void RegisterEval(CLI::App& app, Invocation& invocation);
 void RegisterExport(CLI::App& app, Invocation& invocation);
+void RegisterRun(CLI::App& app, Invocation& invocation);
 void RegisterSubmit(CLI::App& app, Invocation& invocation);
 void RegisterTop(CLI::App& app, Invocation& invocation);
 void RegisterTrace(CLI::App& app, Invocation& invocation);

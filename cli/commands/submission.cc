@@ -81,6 +81,7 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
   if (!follow) return kOk;
   FollowOptions following;
   following.format = options.format;
+  following.logs = reading.spec.has_exec();  // what a program prints is all that is known of it
   following.timeout = (*client)->connection().timeout;
   return FollowJob(**client, id, following, invocation.Out());
 }

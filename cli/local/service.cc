@@ -166,6 +166,10 @@ absl::Status LocalService::StartWorker(int index, int nodes, const LocalOptions&
   const int slots = options.slots;
   if (slots > 0) arguments.insert(arguments.end(), {"--slots", absl::StrCat(slots)});
   if (!options.plugin_roots.empty()) arguments.insert(arguments.end(), {"--plugin_roots", options.plugin_roots});
+  // Only this user can reach the coordinator.
+  if (access(absl::StrCat(folders_.bin, "/muster-exec").c_str(), X_OK) == 0) {
+    arguments.insert(arguments.end(), {"--exec_jobs", "on"});
+  }
   // Each worker assumes that it has the machine to itself.
   const std::vector<int> cores = ShareOfCores(UsableCores(), index, nodes, slots);
   const absl::Status status = Start(name, "muster-worker", arguments, cores);

@@ -339,7 +339,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("Reason", OneLine(job.reason()));
   line("Owner", OneLine(job.owner()));
   line("Project", OneLine(job.project()));
-  line("Model", ModelName(job.spec()));
+  line(job.spec().has_exec() ? "Command" : "Model", ModelName(job.spec()));
   line("Strategy",
        absl::StrCat(StrategyName(job.spec()), ParallelName(job.spec()), ", ", RanksOf(job.spec().resources())));
   if (reply.generations_size() > 0) line("Chosen", OneLine(reply.generations(0).strategy_reason()));
@@ -358,12 +358,16 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("Restarts", absl::StrCat(job.restarts(), " (", job.restarts_without_progress(), " without progress)"));
   const v1::MetricPoint& metrics = reply.last_metrics();
   if (metrics.step() > 0) {
-    std::string text = absl::StrCat("step ", metrics.step(), " of ", job.spec().train().steps());
+    std::string text = absl::StrCat("step ", metrics.step());
+    if (!job.spec().has_exec()) absl::StrAppend(&text, " of ", job.spec().train().steps());
     if (metrics.has_loss()) absl::StrAppend(&text, ", loss ", Significant(metrics.loss()));
     if (metrics.has_validation_loss()) {
       absl::StrAppend(&text, ", validation loss ", Validation(metrics));
     }
     if (const std::string rate = Rate(metrics); !rate.empty()) absl::StrAppend(&text, ", ", rate);
+    for (const v1::NamedMetric& metric : metrics.reported()) {
+      absl::StrAppend(&text, ", ", OneLine(metric.name()), " ", Significant(metric.value()));
+    }
     if (metrics.has_skipped_steps()) absl::StrAppend(&text, ", ", metrics.skipped_steps(), " steps skipped");
     line("Progress", text);
   }

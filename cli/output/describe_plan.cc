@@ -240,11 +240,28 @@ std::string Schedules(const v1::PlanReply& plan, std::optional<uint32_t> only, c
   return text;
 }
 
+// Of an exec job: where its ranks run.
+std::string ProgramPlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen) {
+  const v1::JobSpec& spec = plan.resolved();
+  const int ranks = plan.ranks_size();
+  std::string out = absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec),
+                                 " on ", ranks, ranks == 1 ? " rank\n\n" : " ranks\n\n");
+  std::map<std::string, std::vector<uint32_t>> ranks_of;  // by node
+  for (const v1::RankPlan& rank : plan.ranks()) ranks_of[rank.node()].push_back(rank.rank());
+  Table table({{"RANK", true}, {"NODE"}});
+  for (const auto& [node, here] : ranks_of) table.Add({Runs(here), OneLine(node)});
+  out += table.Render(screen);
+  if (parts.timeouts && plan.timeouts_size() > 0) absl::StrAppend(&out, "\n", Timeouts(plan, screen));
+  for (const std::string& note : plan.notes()) absl::StrAppend(&out, "note: ", OneLine(note), "\n");
+  return out;
+}
+
 }  // namespace
 
 std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen) {
   const v1::JobSpec& spec = plan.resolved();
   const int ranks = plan.ranks_size();
+  if (spec.has_exec()) return absl::StrCat(ModelName(spec), " on ", ranks, ranks == 1 ? " rank" : " ranks");
   uint64_t peak = 0;
   for (const v1::RankPlan& rank : plan.ranks()) peak = std::max(peak, rank.peak_bytes());
   std::string out =
@@ -264,6 +281,7 @@ std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen) {
 
 std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen) {
   const v1::JobSpec& spec = plan.resolved();
+  if (spec.has_exec()) return ProgramPlan(plan, parts, screen);
   const int ranks = plan.ranks_size();
   std::string out =
       absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec), ", ",

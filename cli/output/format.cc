@@ -143,9 +143,19 @@ bool Ended(v1::JobState state) {
   return state == v1::JOB_STATE_COMPLETED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
 }
 
-std::string ModelName(const v1::JobSpec& spec) { return models::Describe(spec.train().model()); }
+std::string ModelName(const v1::JobSpec& spec) {
+  constexpr int kColumns = 40;
+  if (!spec.has_exec()) return models::Describe(spec.train().model());
+  std::string command;
+  for (const std::string& part : spec.exec().command()) {
+    const std::string shown = command.empty() ? part.substr(part.rfind('/') + 1) : part;
+    absl::StrAppend(&command, command.empty() ? "" : " ", OneLine(shown));
+  }
+  return Cut(command, kColumns, /*unicode=*/false);
+}
 
 std::string StrategyName(const v1::JobSpec& spec) {
+  if (spec.has_exec()) return "exec";
   const v1::Strategy& strategy = spec.train().strategy();
   const auto* member = v1::Strategy::GetReflection()->GetOneofFieldDescriptor(
       strategy, v1::Strategy::descriptor()->FindOneofByName("kind"));

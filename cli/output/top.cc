@@ -53,7 +53,7 @@ Table Jobs(const v1::ListJobsReply& jobs, absl::Time now) {
     const bool measures = Measures(job);
     const uint64_t step = std::max(metrics.step(), job.progress_step());
     table.Add({job.id(), Cell(StateName(job.state()), ColourOf(job.state())),
-               absl::StrCat(step, "/", job.spec().train().steps()),
+               job.spec().has_exec() ? absl::StrCat(step) : absl::StrCat(step, "/", job.spec().train().steps()),
                metrics.has_loss() ? Significant(metrics.loss()) : "",
                measures && metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "",
                measures && metrics.has_step_seconds() ? absl::StrCat(Significant(metrics.step_seconds()), "s") : "",

@@ -17,6 +17,10 @@ std::string AbsolutePath(const std::string& path, const std::string& folder) {
 }
 
 void AddDefaultPath(const std::string& folder, Reading& reading) {
+  if (reading.spec.has_exec()) {
+    if (reading.spec.exec().workdir().empty()) reading.spec.mutable_exec()->set_workdir(folder);
+    return;
+  }
   if (reading.spec.train().checkpoint().has_path()) return;
   reading.spec.mutable_train()->mutable_checkpoint()->set_path(AbsolutePath("runs/{job}", folder));
 }
@@ -31,6 +35,10 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
     }
     value = AbsolutePath(value, where.line > 0 && where.source ? folder_of(*where.source) : working_folder);
   };
+  if (reading.spec.has_exec()) {
+    fix("workdir", *reading.spec.mutable_exec()->mutable_workdir());
+    return SortProblems(reading.problems);
+  }
   v1::Train& train = *reading.spec.mutable_train();
   if (!train.model().from().empty()) fix("model.from", *train.mutable_model()->mutable_from());
   if (train.model().has_custom()) {

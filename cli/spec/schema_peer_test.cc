@@ -26,6 +26,7 @@ const std::vector<std::string>& Right() {
       "strategy: ddp\ncommunication: {compression: auto}\n",
       "model: {family: gpt2, size: tiny, layers: 2}\n",
       "workload: train\nsteps: 10\nname: a\n",
+      "workload: exec\ncommand: [python, train.py]\nlaunchers: [torchrun, slurm]\nworkdir: /data\n",
       "strategy: {}\n",
       "strategy: {kind: zero, stage: 3}\n",
       "strategy: {kind: fsdp, reshard: hybrid}\n",
@@ -71,7 +72,9 @@ const std::vector<std::string>& Wrong() {
       "optimizer: {lr_schedule: {kind: constant, min_lr: 0.1}}\n",
       "resources: {device: gpu}\n",
       "precision: {compute: fp64}\n",
-      "workload: exec\n",
+      "workload: other\n",
+      "workload: exec\nsteps: 10\n",
+      "command: [python]\n",
       "data:\n",
       "train: {steps: 3}\n",
   };

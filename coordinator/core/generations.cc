@@ -16,6 +16,7 @@ namespace muster::core {
 namespace {
 
 constexpr size_t kDirectoryBytes = 255;
+constexpr size_t kReportedPathBytes = 1024;
 // Larger generations keep only the message of the first fault, in Job.failure: a row must stay below 512 KiB.
 constexpr int kRanksWithMessages = 512;
 constexpr size_t kGenerationsKept = 50;  // so few that a job and its generations are deleted in one commit
@@ -155,8 +156,10 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
     record.mutable_network()->set_bytes_per_second(network->bytes_per_second);
     record.mutable_network()->set_latency_seconds(network->seconds);
   }
-  for (LinkPair& pair : PairsToMeasure(*records_, record, options_->links_valid_for, transaction.now)) {
-    *record.add_measure_links() = std::move(pair);
+  if (!job.record().spec().has_exec()) {  // a program measures nothing
+    for (LinkPair& pair : PairsToMeasure(*records_, record, options_->links_valid_for, transaction.now)) {
+      *record.add_measure_links() = std::move(pair);
+    }
   }
   const uint64_t number = record.number();
   GenerationMachine& generation = job.generations.emplace(number, GenerationMachine(std::move(record))).first->second;
@@ -365,6 +368,7 @@ void Generations::On(const RankRecord& event, Transaction& transaction) {
     case Record::kCheckpoint:
       // Only rank 0 publishes, so ranks cannot disagree.
       if (event.rank.rank != 0) return;
+      if (job->record().spec().has_exec()) return NoteCheckpoint(*job, event.record.checkpoint(), transaction);
       job->time.Stall(event.record.checkpoint().stall_seconds());
       return Publish(*job, event.record.checkpoint(), transaction);
     case Record::kFinished:
@@ -423,6 +427,17 @@ void Generations::Publish(JobEntry& job, const CheckpointWritten& written, Trans
   transaction.ChangeDesired(*job.newest());
   transaction.AddEvent(&job, record.generation(), "", "checkpoint.published",
                        absl::StrCat("checkpoint of step ", written.step(), " (", written.directory(), ")"));
+}
+
+void Generations::NoteCheckpoint(JobEntry& job, const CheckpointWritten& written, Transaction& transaction) {
+  if (written.directory().empty() || written.directory().size() > kReportedPathBytes) {
+    transaction.status = absl::FailedPreconditionError(absl::StrCat(
+        "a checkpoint of ", job.record().id(), " must have a name of 1 to ", kReportedPathBytes, " bytes"));
+    return;
+  }
+  if (AdvanceProgress(job.machine.fields(), written.step())) transaction.Touch(job.id());
+  transaction.AddEvent(&job, job.record().generation(), "", "checkpoint.reported",
+                       absl::StrCat("checkpoint of step ", written.step(), ", by its script: ", written.directory()));
 }
 
 absl::Status Generations::CheckCurrent(const RankId& rank) const {
@@ -502,7 +517,8 @@ Timeouts Generations::TimeoutsOf(const Job& job) const { return core::TimeoutsOf
 
 absl::Duration Generations::StopDeadline(const Job& job, EndReason reason) const {
   const Timeouts timeouts = TimeoutsOf(job);
-  return IsFault(reason) ? timeouts.kill : timeouts.stop;
+  if (IsFault(reason)) return timeouts.kill;
+  return timeouts.stop + absl::Seconds(job.spec().exec().stop_grace_seconds());
 }
 
 JobSpec SpecOf(const Job& job, const Generation& generation) {

@@ -61,6 +61,8 @@ class Generations {
   void RunIfAllRanksRun(JobEntry& job, Transaction& transaction);
   void End(JobEntry& job, EndReason reason, Transaction& transaction);
   void Publish(JobEntry& job, const CheckpointWritten& written, Transaction& transaction);
+  // Of an exec job, whose checkpoints are its own business: an event, and progress.
+  static void NoteCheckpoint(JobEntry& job, const CheckpointWritten& written, Transaction& transaction);
   void KeepSpeed(const RankPlacement& rank, double flops_per_second, Transaction& transaction);
   // The node lacks something that the job needs.
   static void NoteRefusal(JobEntry& job, const std::string& node, const RankExit& exit, Transaction& transaction);

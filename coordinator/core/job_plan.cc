@@ -101,6 +101,8 @@ uint32_t StagesOf(const JobSpec& spec) { return std::max(1u, spec.train().parall
 uint32_t TensorRanksOf(const JobSpec& spec) { return std::max(1u, spec.train().parallel().tensor()); }
 
 std::string PlanKey(const JobSpec& spec, const Slots& slots) {
+  // Programs are planned alike: Muster only places them.
+  if (spec.has_exec()) return Sha256Hex(absl::StrCat("exec/", slots.device, "/", SignatureOf(slots)));
   Train train = spec.train();
   train.clear_data();
   train.clear_steps();
@@ -188,6 +190,18 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
     absl::StrAppend(&plan.unfit->why, "; ", strategies::WhatWouldFit(plan.train, plan.inventory, slots.ranks, budget));
   }
   return plan;
+}
+
+Planned PlannedOfProgram(uint32_t ranks) {
+  Planned planned;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    RankRole& role = planned.roles.emplace_back();
+    role.set_rank(rank);
+    role.set_replica(rank);
+  }
+  planned.digests = {"exec"};
+  planned.op_names.emplace_back();
+  return planned;
 }
 
 Planned PlannedOf(const JobPlan& plan) {

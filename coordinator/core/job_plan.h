@@ -94,6 +94,9 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
 // What a generation needs of it.
 Planned PlannedOf(const JobPlan& plan);
 
+// Of an exec job: ranks without a layout. Muster knows nothing of what they own or compute.
+Planned PlannedOfProgram(uint32_t ranks);
+
 // Whether the CPU is known to have instructions for bf16.
 bool HasFastBf16(const Cpu& cpu);
 

@@ -25,6 +25,7 @@ bool WasNonFinite(const Generation& generation) {
 // Whether the newest two generations diverged and the second came no further. Training is deterministic, so a third
 // one would end at the same step.
 bool Diverged(const JobEntry& job) {
+  if (job.record().spec().has_exec()) return false;  // a script's exit codes are its own
   if (job.record().restarts_without_progress() == 0 || !WasNonFinite(job.newest()->record())) return false;
   const auto before = job.generations.find(job.newest()->record().number() - 1);
   return before != job.generations.end() && WasNonFinite(before->second.record());

@@ -1,5 +1,7 @@
 #include "coordinator/core/views.h"
 
+#include <map>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +34,16 @@ std::vector<Slot> SlotsOf(const NodeEntry& node, const Records::Holders& holders
   return slots;
 }
 
+// Nodes are numbered in the order of the ranks.
+void AddNodes(const Generation& generation, const RankPlacement& rank, Assignment& assignment) {
+  std::map<std::string, uint32_t> numbers;
+  for (const RankPlacement& other : generation.ranks()) {
+    numbers.emplace(other.node(), static_cast<uint32_t>(numbers.size()));
+  }
+  assignment.set_node_index(numbers.at(rank.node()));
+  assignment.set_nodes(static_cast<uint32_t>(numbers.size()));
+}
+
 }  // namespace
 
 Job Views::Of(const JobEntry& job) const {
@@ -55,7 +67,8 @@ Node Views::Of(const NodeEntry& node, const Records::Holders& holders) const {
 muster::Stop Views::MakeStop(EndReason reason, const Job& job) const {
   muster::Stop stop;
   stop.set_reason(reason);
-  stop.set_checkpoint_first(!IsFault(reason) && !job.spec().train().checkpoint().path().empty());
+  const bool may_write = job.spec().has_exec() || !job.spec().train().checkpoint().path().empty();
+  stop.set_checkpoint_first(!IsFault(reason) && may_write);
   *stop.mutable_deadline() = ToProto(generations_->StopDeadline(job, reason));
   return stop;
 }
@@ -82,6 +95,7 @@ Assignment Views::MakeAssignment(const JobEntry& job, const Generation& generati
   *assignment.mutable_published() = job.record().checkpoints();
   if (rank.rank() == 0)
     assignment.set_checkpoint_request(job.running->checkpoint_request);  // rank 0 informs the other ranks
+  if (job.record().spec().has_exec()) AddNodes(generation, rank, assignment);
   if (job.running->traced.contains(rank.rank())) *assignment.mutable_trace() = job.running->trace;
   if (plans_->Find(JobId(generation.job()), Plans::Purpose::kGeneration) != nullptr) {
     assignment.set_table_sha256(generation.table_sha256());  // it can be fetched when the plan is made again

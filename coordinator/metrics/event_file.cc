@@ -68,6 +68,7 @@ std::string PointRecord(const MetricPoint& point) {
   for (const NamedMetric& metric : point.validation()) {
     add(absl::StrCat("validation/", metric.name()), true, metric.value());
   }
+  for (const NamedMetric& metric : point.reported()) add(metric.name(), true, metric.value());
   add("perf/samples_per_second", point.has_samples_per_second(), point.samples_per_second());
   add("perf/tokens_per_second", point.has_tokens_per_second(), point.tokens_per_second());
   add("perf/step_seconds", point.has_step_seconds(), point.step_seconds());

@@ -457,6 +457,21 @@ void AddPrecisionNote(const Train& train, Device device, PlanReply& plan) {
   }
 }
 
+// Of an exec job: where its ranks run is all that can be said.
+MadePlan PlanProgram(const PlanFor& on) {
+  const auto ranks = static_cast<uint32_t>(on.slots.ranks.size());
+  MadePlan made;
+  made.planned = std::make_shared<const core::Planned>(core::PlannedOfProgram(ranks));
+  made.reply.set_schedule_digest(made.planned->digests[0]);
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    RankPlan& r = *made.reply.add_ranks();
+    r.set_rank(rank);
+    r.set_replica(rank);
+    r.set_slot_bytes(on.slots.ranks[rank].memory_bytes);
+  }
+  return made;
+}
+
 void AddChoice(const strategies::Choice& choice, PlanReply& plan) {
   plan.set_strategy_reason(choice.reason);
   for (const strategies::Candidate& candidate : choice.candidates) {
@@ -515,6 +530,7 @@ std::vector<std::string> Bf16Notes(const std::map<std::string, Cpu>& cpus) {
 }
 
 absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, strategies::Budget* budget) {
+  if (resolved.has_exec()) return PlanProgram(on);
   const absl::StatusOr<core::JobPlan> job = core::PlanJob(resolved, on.slots, on.hardware, budget);
   if (!job.ok()) return job.status();
   const strategies::MemoryPlan& memory_plan = job->memory_plan;

@@ -13,6 +13,7 @@
 #include "common/rank_variables.h"
 #include "coordinator/core/job_paths.h"
 #include "coordinator/core/time_limits.h"
+#include "coordinator/spec/resolve_exec.h"
 #include "models/family.h"
 #include "models/inventory.h"
 #include "strategies/compile.h"
@@ -54,6 +55,13 @@ class Resolver {
 
   std::vector<SpecError> Run() {
     Header();
+    if (spec_.has_exec()) {
+      Resources_();
+      ResolveExec(spec_, [this](const std::string& path, const std::string& message, const std::string& suggestion) {
+        Error(path, message, suggestion);
+      });
+      return std::move(errors_);
+    }
     Env();
     Resources_();
     if (spec_.workload_case() == JobSpec::WORKLOAD_NOT_SET) spec_.mutable_train();
@@ -170,7 +178,7 @@ class Resolver {
     if (!r.has_min_ranks()) return;
     if (r.min_ranks() == 0 || r.min_ranks() > r.ranks()) {
       Error("resources.min_ranks", absl::StrCat("must be 1 to resources.ranks, ", r.ranks(), ", got ", r.min_ranks()));
-    } else if (r.min_ranks() < r.ranks() && spec_.train().checkpoint().path().empty()) {
+    } else if (r.min_ranks() < r.ranks() && !spec_.has_exec() && spec_.train().checkpoint().path().empty()) {
       Error("resources.min_ranks",
             "needs checkpoint.path: a job resumes from a checkpoint when its number of ranks changes");
     }

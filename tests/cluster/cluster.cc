@@ -34,15 +34,18 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// The programs, side by side, as a user has them: copies of the runfiles.
+// The programs, side by side, as a user has them: links to the runfiles.
 const std::string& BinDir() {
   static const TemporaryFolder folder;
   static const std::string dir = [] {
     const std::string& to = folder.path();
     for (const char* file : {"cli/muster", "coordinator/muster-coordinator", "worker/agent/muster-worker",
-                             "worker/shim/muster-step", "worker/trainer/muster-trainer"}) {
+                             "worker/shim/muster-step", "worker/exec/muster-exec"}) {
       fs::create_symlink(fs::canonical(file), to + "/" + fs::path(file).filename().string());
     }
+    // Not in tests of jobs that do not train (BUILD); a worker does not start without one.
+    const char* trainer = "worker/trainer/muster-trainer";
+    fs::create_symlink(fs::exists(trainer) ? fs::canonical(trainer) : fs::path("/bin/false"), to + "/muster-trainer");
     return to;
   }();
   return dir;
@@ -364,7 +367,8 @@ std::vector<pid_t> Cluster::Trainers() const {
     if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
     const std::string command = ReadFile(entry.path() / "cmdline");
     const std::vector<std::string> argv = absl::StrSplit(command, '\0');
-    if (argv.empty() || !absl::EndsWith(argv[0], "/muster-trainer")) continue;
+    if (argv.empty()) continue;
+    if (!absl::EndsWith(argv[0], "/muster-trainer") && !absl::EndsWith(argv[0], "/muster-exec")) continue;
     if (absl::StrContains(command, folder_ + "/")) pids.push_back(pid);
   }
   std::sort(pids.begin(), pids.end());

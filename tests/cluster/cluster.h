@@ -98,7 +98,7 @@ class Cluster {
   // Where a worker keeps its ranks; for all workers that were ever started.
   std::string RunDir(int index) const;
   std::vector<std::string> RunDirs() const;
-  // Pids of live trainers, in order.
+  // Pids of live trainers, and of muster-exec in their place, in order.
   std::vector<pid_t> Trainers() const;
   // SHA-256 of the shards in the newest checkpoint of a job's checkpoint folder, and its step.
   std::pair<uint64_t, std::string> FinalWeights(const std::string& name) const;

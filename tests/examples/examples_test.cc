@@ -54,6 +54,7 @@ class ExamplesTest : public ::testing::Test {
     EXPECT_EQ(cluster_.Muster({"coordinator", "token", "create", "--role", "worker"}).exit_code, 0);
     const std::string tokens = cluster_.Muster({"coordinator", "token", "ls", "-o", "name"}).out;
     token_ = tokens.substr(0, tokens.find('\n'));
+    cluster_.worker_flags = {"--exec_jobs", "on"};
     cluster_.StartWorker(0, 2);
     job_ = cluster_.Submit({.name = "gpt2-tiny", .steps = 20});
     EXPECT_TRUE(cluster_.WaitForState(job_, "completed"));
@@ -96,6 +97,7 @@ class ExamplesTest : public ::testing::Test {
     fs::copy_file(spec, folder + "/job.yaml");
     fs::copy_file(spec, folder + "/jobs/job.yaml");
     fs::copy_file(spec, folder + "/base.yaml");
+    std::ofstream(folder + "/train.py") << "print('hello')\n";
     std::ofstream(folder + "/larger.yaml") << "priority: 1\nsteps: 30\n";
     for (const char* name : {"train.bin", "val.bin", "shards/train_0.bin", "jobs/train.bin"}) {
       fs::copy_file(cluster_.folder() + "/train.bin", absl::StrCat(folder, "/", name));
@@ -176,7 +178,7 @@ class ExamplesTest : public ::testing::Test {
     const bool unjoined = absl::StartsWith(line, "muster coordinator revoke ");
     EXPECT_EQ(ran.exit_code, IsEndless(line) ? 130 : unjoined ? 2 : 0) << ran.err << ran.out;
     // Remove what the example left running, since it blocks the next one.
-    if (steers || command == "train" || command == "submit") {
+    if (steers || command == "train" || command == "submit" || command == "run") {
       for (const std::string& name : std::vector<std::string>(
                absl::StrSplit(cluster_.Muster({"ps", "-o", "name"}).out, '\n', absl::SkipEmpty()))) {
         EXPECT_EQ(cluster_.Muster({"cancel", "-y", name}).exit_code, 0);

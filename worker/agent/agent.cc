@@ -34,6 +34,7 @@ Agent::Agent(AgentOptions options, Node node, EventLoop* loop)
   start_context_.kill_grace = options_.kill_grace;
   start_context_.variables = options_.variables;
   start_context_.interface = options_.interface;
+  start_context_.exec = options_.exec;
   start_context_.plugin_roots = options_.plugin_roots;
   start_context_.data_roots = options_.data_roots;
   start_context_.checkpoint_roots = options_.checkpoint_roots;
@@ -294,6 +295,7 @@ void Agent::StartRank(const RankId& id) {
   auto rank = std::make_unique<Rank>(rundir::RankDir(options_.run_dir, id));
   LogInfo("starting rank", {id});
   absl::Status status = CheckLibrary(assignment);
+  if (status.ok()) status = CheckProgram(assignment);
   if (status.ok()) status = CheckPathsOf(assignment);
   const absl::StatusOr<std::optional<RankUser>> user = options_.users.Find(assignment.owner());
   status.Update(user.status());
@@ -309,6 +311,13 @@ absl::Status Agent::CheckPathsOf(const Assignment& assignment) const {
   return CheckPaths(assignment.spec().train(), {.data_roots = options_.data_roots,
                                                 .checkpoint_roots = options_.checkpoint_roots,
                                                 .own = {options_.state_dir, options_.run_dir}});
+}
+
+absl::Status Agent::CheckProgram(const Assignment& assignment) const {
+  if (!assignment.spec().has_exec() || !options_.exec.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "workload: exec: this node runs no programs of users; its administrator allows them by muster-worker --exec_jobs "
+      "on (docs/security.md)");
 }
 
 absl::Status Agent::CheckLibrary(const Assignment& assignment) const {

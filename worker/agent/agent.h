@@ -41,6 +41,7 @@ struct AgentOptions {
   std::string run_dir;
   std::string step_binary;
   std::string trainer;
+  std::string exec;                // muster-exec; empty: this node runs no exec jobs
   std::string host = "127.0.0.1";  // where ranks of other nodes reach the ranks of this one
   std::string interface;           // the network interface that has `host`; empty: unknown, or loopback
   std::vector<std::string> data_roots, checkpoint_roots;  // below which jobs' paths must lie; none: anywhere
@@ -96,6 +97,8 @@ class Agent final : public TrainerHost {
   void Reconcile();
   void Carry(const Operation& operation);
   void StartRank(const RankId& id);
+  // Whether programs of users may run here.
+  absl::Status CheckProgram(const Assignment& assignment) const;
   // Whether the job may load its library here; the trainer checks again, on the file that it opens.
   absl::Status CheckLibrary(const Assignment& assignment) const;
   // Whether its other paths are where a job may read and write here.

@@ -42,13 +42,16 @@ bool IsDeterministic(const Train& train) { return !train.has_deterministic() || 
 
 std::map<std::string, std::string> LibraryVariables(const Assignment& assignment, const StartContext& context) {
   std::map<std::string, std::string> variables;
-  for (const EnvVar& variable : assignment.spec().env()) variables[variable.name()] = variable.value();
+  const bool exec = assignment.spec().has_exec();
+  if (!exec) {
+    for (const EnvVar& variable : assignment.spec().env()) variables[variable.name()] = variable.value();
+  }
   variables.insert(context.variables.begin(), context.variables.end());
   variables.emplace("MKL_CBWR", context.mkl_code_path);
   if (assignment.device() != DEVICE_CUDA) return variables;
   // A second "=": NCCL takes the name as a whole, not as a prefix.
   if (!context.interface.empty()) variables.emplace("NCCL_SOCKET_IFNAME", absl::StrCat("=", context.interface));
-  if (IsDeterministic(assignment.spec().train())) variables.emplace("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+  if (!exec && IsDeterministic(assignment.spec().train())) variables.emplace("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
   return variables;
 }
 
@@ -66,18 +69,25 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
   rundir::Start start;
   if (user.has_value()) start.user = user->ids;
   const std::string folder = dir.TrainerPath(start);
-  start.argv = {context.trainer, "run",
-                "--socket",      context.socket,
-                "--rank_dir",    folder,
-                "--job",         id.job.value(),
-                "--generation",  absl::StrCat(id.generation),
-                "--rank",        absl::StrCat(id.rank)};
+  const bool exec = assignment.spec().has_exec();
+  start.argv = {exec ? context.exec : context.trainer,
+                "run",
+                "--socket",
+                context.socket,
+                "--rank_dir",
+                folder,
+                "--job",
+                id.job.value(),
+                "--generation",
+                absl::StrCat(id.generation),
+                "--rank",
+                absl::StrCat(id.rank)};
   if (!context.plugin_roots.empty() && assignment.spec().train().model().has_custom()) {
     start.argv.insert(start.argv.end(), {"--plugin_roots", absl::StrJoin(context.plugin_roots, ",")});
   }
   for (const auto& [flag, roots] :
        {std::pair("--data_roots", &context.data_roots), {"--checkpoint_roots", &context.checkpoint_roots}}) {
-    if (!roots->empty()) start.argv.insert(start.argv.end(), {flag, absl::StrJoin(*roots, ",")});
+    if (!exec && !roots->empty()) start.argv.insert(start.argv.end(), {flag, absl::StrJoin(*roots, ",")});
   }
   start.working_directory = folder;
   start.slots.emplace(assignment.slots().begin(), assignment.slots().end());

@@ -17,6 +17,7 @@ namespace muster::agent {
 
 struct StartContext {
   std::string trainer;  // path of muster-trainer
+  std::string exec;     // path of muster-exec, which takes its place for an exec job
   std::string socket;   // where it attaches
   std::vector<Slot> slots;
   absl::Duration orphan_grace = absl::Minutes(30);
@@ -41,6 +42,8 @@ uint32_t CoresOf(const Assignment& assignment, const std::vector<Slot>& slots);
 //                            several streams compute ("Results reproducibility" in the cuBLAS documentation)
 std::map<std::string, std::string> LibraryVariables(const Assignment& assignment, const StartContext& context);
 
+// An exec job's own variables are not here: muster-exec gives them to the user's program alone.
+//
 // `local`: this node's ranks of the same generation, ascending; they make LOCAL_RANK and LOCAL_WORLD_SIZE. `user`: whom
 // the trainer runs as; its HOME, USER and LOGNAME take the place of the daemon's, whose TMPDIR it does not get. None:
 // as the daemon.

@@ -59,6 +59,7 @@ struct Flags {
   std::string metrics_address;
   std::string bin_dir;
   std::string run_as_owner = "off";
+  std::string exec_jobs = "off";
   std::string log_level = "info";
   uint32_t slots = 1;
 };
@@ -111,13 +112,20 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "`owner user` or `owner uid:gid,gid`; needs root or its capabilities (docs/security.md)")
       ->type_name("off|system|FILE")
       ->capture_default_str();
+  app.add_option("--exec_jobs", flags.exec_jobs,
+                 "on: run the programs of exec jobs, so whoever may submit runs any code here, as this user or as "
+                 "--run_as_owner says, and without regard to the roots (docs/security.md)")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->type_name("on|off")
+      ->capture_default_str();
   app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
   app.add_option("--join_token", flags.join_token_file,
                  "file with a token of `muster coordinator token create --role worker`; needed once, beyond this "
                  "machine (or MUSTER_JOIN_TOKEN)");
   app.add_option("--metrics_address", flags.metrics_address,
                  "serve /metrics for Prometheus there: 127.0.0.1:9465 (default: nowhere)");
-  app.add_option("--bin_dir", flags.bin_dir, "folder of muster-step and muster-trainer; default: this program's");
+  app.add_option("--bin_dir", flags.bin_dir,
+                 "folder of muster-step, muster-trainer and muster-exec; default: this program's");
   app.add_option("--trainer", flags.agent.trainer, "trainer to use instead of BIN_DIR/muster-trainer");
   app.add_flag("--handover", flags.agent.handover, "on SIGTERM leave the ranks running for the next daemon");
   AddDuration(app, "--drain_deadline", flags.agent.drain_deadline, "on SIGTERM: how long the ranks may take to stop");
@@ -213,6 +221,13 @@ absl::Status FillIn(Flags& flags) {
   }
   if (access(agent.trainer.c_str(), X_OK) != 0) {
     return absl::NotFoundError("no program " + agent.trainer + "; name it by --trainer, or its folder by --bin_dir");
+  }
+  if (flags.exec_jobs == "on") {
+    agent.exec = std::filesystem::absolute(flags.bin_dir + "/muster-exec");
+    if (access(agent.exec.c_str(), X_OK) != 0) {
+      return absl::NotFoundError("no program " + agent.exec +
+                                 ", which --exec_jobs needs; name its folder by --bin_dir");
+    }
   }
   const absl::StatusOr<std::string> host =
       flags.host.empty() ? muster::agent::LocalAddressTowards(agent.coordinator) : flags.host;

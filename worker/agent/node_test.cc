@@ -144,6 +144,23 @@ TEST_F(MakeStartTest, TheTrainerGetsTheRootsOfItsFiles) {
             (std::vector<std::string>{"--data_roots", "/data", "--checkpoint_roots", "/checkpoints,/scratch"}));
 }
 
+// LD_PRELOAD and the like are for the program, not for muster-exec and muster-step.
+TEST_F(MakeStartTest, AnExecJobHasMusterExecAndNoVariablesOfItsOwn) {
+  context_.exec = "/opt/muster-exec";
+  context_.data_roots = context_.checkpoint_roots = {"/data"};
+  assignment_.mutable_spec()->mutable_exec()->add_command("python");
+  EnvVar& variable = *assignment_.mutable_spec()->add_env();
+  variable.set_name("LD_PRELOAD");
+  variable.set_value("/lib/x.so");
+  assignment_.set_device(DEVICE_CUDA);
+  const rundir::Start start = MakeStart(assignment_, {4, 5}, rundir::RankDir("/run/m", {JobId("a"), 3, 5}), context_);
+  EXPECT_EQ(start.argv[0], "/opt/muster-exec");
+  EXPECT_EQ(start.argv.back(), "5") << "no roots: they cannot hold for a program";
+  EXPECT_TRUE(Has(start, "LOCAL_RANK=1"));
+  EXPECT_FALSE(Has(start, "LD_PRELOAD=/lib/x.so"));
+  EXPECT_FALSE(Has(start, "CUBLAS_WORKSPACE_CONFIG=:4096:8"));
+}
+
 TEST_F(MakeStartTest, GpusOfItsSlotsAndNoOthers) {
   context_.slots = MakeSlots({8, 1000, "cpu"}, {{"GPU-a", "", 1}, {"GPU-b", "", 1}, {"GPU-c", "", 1}}, 1);
   const rundir::Start start = MakeStart(assignment_, {0}, rundir::RankDir("/r", {JobId("a"), 1, 0}), context_);

@@ -1,0 +1,135 @@
+// Jobs that run a program of the user's: what Core does differently from a training job.
+#include <gmock/gmock.h>
+
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+using ::testing::HasSubstr;
+
+JobSpec Script(const std::string& name, uint32_t ranks, uint32_t max_restarts = 3) {
+  JobSpec spec;
+  spec.set_name(name);
+  spec.set_max_restarts(max_restarts);
+  spec.mutable_resources()->set_ranks(ranks);
+  spec.mutable_exec()->add_command("python");
+  EXPECT_TRUE(spec::Resolve({}, spec).empty());
+  return spec;
+}
+
+WorldOptions Scripts() {
+  WorldOptions options;
+  options.planner = [](const JobSpec&, const Slots& slots) -> absl::StatusOr<Planned> {
+    return PlannedOfProgram(static_cast<uint32_t>(slots.ranks.size()));
+  };
+  return options;
+}
+
+void ExitAs(World& w, const JobId& id, int code) {
+  const Generation g = w.Newest(id);
+  const NodeId node(g.ranks(0).node());
+  NodeObserved event{node, Incarnation(w.core->GetNode(node)->incarnation()), {}};
+  ObservedRank& rank = *event.observed.add_ranks();
+  rank.mutable_key()->set_job(id.value());
+  rank.mutable_key()->set_generation(g.number());
+  rank.set_state(RANK_STATE_EXITED);
+  rank.mutable_exit()->set_cause(RankExit::FAILED);
+  rank.mutable_exit()->set_exit_code(code);
+  rank.mutable_exit()->set_message(absl::StrCat("rank 0 exited with code ", code));
+  w.Do(event);
+}
+
+TEST(ExecJobs, RanksKnowTheirNodes) {
+  World w(Scripts());
+  w.Do(NodeConnected{Hello("m", 2)});
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId id = w.Submit(Script("a", 3));
+  const Generation g = w.Newest(id);
+  std::map<uint32_t, Assignment> assignments;
+  for (const char* node : {"m", "n"}) {
+    const Desired desired = w.core->DesiredFor(NodeId(node));
+    for (const DesiredRank& rank : desired.ranks()) {
+      assignments[rank.key().rank()] = rank.run();
+    }
+  }
+  ASSERT_EQ(assignments.size(), 3u);
+  const std::string first = g.ranks(0).node();
+  for (const auto& [rank, assignment] : assignments) {
+    EXPECT_EQ(assignment.nodes(), 2u);
+    EXPECT_EQ(assignment.node_index(), g.ranks(static_cast<int>(rank)).node() == first ? 0u : 1u) << rank;
+    EXPECT_EQ(assignment.table_sha256(), "");
+    EXPECT_TRUE(assignment.spec().has_exec());
+  }
+}
+
+TEST(ExecJobs, CompletesWhenEveryRankHas) {
+  World w(Scripts());
+  w.Do(NodeConnected{Hello("n", 2)});
+  const JobId id = w.Submit(Script("a", 2));
+  w.ReportRank(id, 0, RANK_STATE_RUNNING);
+  w.ReportRank(id, 1, RANK_STATE_RUNNING);
+  EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
+  w.FinishRank(id, 0);
+  EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
+  w.FinishRank(id, 1);
+  EXPECT_EQ(w.State(id), JOB_STATE_COMPLETED);
+}
+
+// 3 is what the trainer exits with when its loss is not finite; of a script it says nothing.
+TEST(ExecJobs, ExitCodesAreTheScriptsOwn) {
+  World w(Scripts());
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId id = w.Submit(Script("a", 1, /*max_restarts=*/2));
+  for (int i = 0; i < 2; ++i) {
+    w.Report(id, RANK_STATE_RUNNING);
+    ExitAs(w, id, 3);
+    EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << i;
+    w.PassBackoff();
+  }
+  w.Report(id, RANK_STATE_RUNNING);
+  ExitAs(w, id, 3);
+  EXPECT_EQ(w.State(id), JOB_STATE_FAILED);
+  EXPECT_EQ(w.Get(id).restarts(), 2u);
+}
+
+TEST(ExecJobs, ACheckpointOfAScriptIsAnEventAndProgress) {
+  World w(Scripts());
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId id = w.Submit(Script("a", 1));
+  w.Report(id, RANK_STATE_RUNNING);
+  RankRecord event{{id, 1, 0}, {}};
+  event.record.mutable_checkpoint()->set_step(7);
+  event.record.mutable_checkpoint()->set_directory("/scratch/runs/step-7.pt");
+  const Outcome out = w.Do(event);
+  ASSERT_TRUE(out.status.ok()) << out.status;
+  ASSERT_EQ(out.events.size(), 1u);
+  EXPECT_EQ(out.events[0].kind(), "checkpoint.reported");
+  EXPECT_THAT(out.events[0].message(), HasSubstr("/scratch/runs/step-7.pt"));
+  EXPECT_EQ(w.Get(id).progress_step(), 7u);
+  EXPECT_TRUE(w.Get(id).checkpoints().empty()) << "nothing of Muster's to resume from, keep or remove";
+  event.record.mutable_checkpoint()->set_directory(std::string(2000, 'a'));
+  EXPECT_FALSE(w.Do(event).status.ok());
+}
+
+TEST(ExecJobs, AStopHasTheGraceOfTheSpec) {
+  World w(Scripts());
+  w.Do(NodeConnected{Hello("n", 2)});
+  JobSpec patient = Script("a", 1);
+  patient.mutable_exec()->set_stop_grace_seconds(100);
+  const JobId with = w.Submit(patient), without = w.Submit(Script("b", 1));
+  std::map<std::string, Stop> stops;
+  for (const JobId& id : {with, without}) {
+    w.Report(id, RANK_STATE_RUNNING);
+    w.Do(PauseJob{id});
+  }
+  const Desired desired = w.core->DesiredFor(NodeId("n"));
+  for (const DesiredRank& rank : desired.ranks()) {
+    stops[rank.key().job()] = rank.stop();
+  }
+  EXPECT_TRUE(stops[with.value()].checkpoint_first());
+  EXPECT_EQ(stops[with.value()].deadline().seconds(), stops[without.value()].deadline().seconds() + 100);
+}
+
+}  // namespace
+}  // namespace muster::core

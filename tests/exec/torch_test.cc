@@ -1,0 +1,178 @@
+// Scripts that anyone would write for torchrun, run by torchrun and by `muster run`: the same environment and losses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "testing/wait.h"
+#include "tests/cluster/cluster.h"
+
+namespace muster::cluster {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using Environment = std::map<std::string, std::string>;
+
+constexpr absl::Duration kPatience = absl::Minutes(8);  // PyTorch's import alone takes seconds on a busy machine
+
+class TorchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* python = std::getenv("MUSTER_PEER_PYTHON");
+    ASSERT_NE(python, nullptr) << "run ./test.sh, which sets MUSTER_PEER_PYTHON";
+    python_ = python;
+    wheel_ = fs::canonical("sdk/python/muster-0.1.0-py3-none-any.whl");
+    cluster_.environment = {"PYTHONPATH=" + wheel_};
+    cluster_.worker_flags = {"--exec_jobs", "on"};
+  }
+
+  void Start() {
+    cluster_.StartCoordinator();
+    cluster_.StartWorker(0, 2);
+  }
+
+  std::string Path(const std::string& name) const { return cluster_.folder() + "/" + name; }
+  static std::string Example(const std::string& name) { return fs::canonical("examples/exec/" + name); }
+
+  Ran Torchrun(const std::string& arguments) {
+    return cluster_.Shell(
+        absl::StrCat(python_, " -m torch.distributed.run --nproc_per_node 2 --max_restarts 5 ", arguments),
+        cluster_.folder(), kPatience);
+  }
+  Ran MusterRun(const std::string& flags, const std::string& arguments) {
+    return cluster_.Shell(absl::StrCat("muster run --ranks 2 --max-restarts 5 --env PYTHONPATH=", wheel_, " ", flags,
+                                       " -- ", python_, " ", arguments),
+                          cluster_.folder(), kPatience);
+  }
+
+  // By step; of a step that was repeated, the last.
+  static std::map<int, std::string> LossesIn(const std::string& path) {
+    std::map<int, std::string> losses;
+    std::ifstream in(path);
+    int step = 0;
+    for (std::string loss; in >> step >> loss;) losses[step] = loss;
+    return losses;
+  }
+
+  static Environment ReadEnvironment(const std::string& path) {
+    std::ifstream in(path);
+    return nlohmann::json::parse(in).get<Environment>();
+  }
+
+  Cluster cluster_;
+  std::string python_, wheel_;
+};
+
+TEST_F(TorchTest, EveryVariableOfTorchrunIsThere) {
+  Start();
+  const std::string script = fs::canonical("tests/exec/show_env.py");
+  fs::create_directories(Path("theirs"));
+  fs::create_directories(Path("ours"));
+  const Ran theirs = Torchrun(script + " " + Path("theirs")), ours = MusterRun("", script + " " + Path("ours"));
+  ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
+  ASSERT_EQ(ours.exit_code, 0) << ours.out << ours.err;
+  // Values that no two launchers share, or that are documented to differ (worker/exec/environment.h).
+  const std::set<std::string> own_value = {"MASTER_PORT",         "MASTER_ADDR",
+                                           "OMP_NUM_THREADS",     "TORCHELASTIC_ERROR_FILE",
+                                           "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"};
+  for (const char* rank : {"0", "1"}) {
+    const Environment expected = ReadEnvironment(absl::StrCat(Path("theirs/env-"), rank, ".json"));
+    Environment got = ReadEnvironment(absl::StrCat(Path("ours/env-"), rank, ".json"));
+    int compared = 0;
+    for (const auto& [name, value] : expected) {
+      const bool of_launcher = absl::StartsWith(name, "TORCH") || absl::EndsWith(name, "RANK") ||
+                               absl::EndsWith(name, "WORLD_SIZE") || absl::StartsWith(name, "MASTER_") ||
+                               name == "ROLE_NAME" || name == "OMP_NUM_THREADS";
+      // What torchrun sets for itself, its own signal handling.
+      if (!of_launcher || name == "TORCHELASTIC_SIGNALS_TO_HANDLE") continue;
+      EXPECT_TRUE(got.contains(name)) << name << "=" << value;
+      if (own_value.contains(name)) continue;
+      EXPECT_EQ(got[name], value) << name;
+      ++compared;
+    }
+    EXPECT_GE(compared, 11) << "RANK to TORCH_NCCL_ASYNC_ERROR_HANDLING";
+  }
+}
+
+TEST_F(TorchTest, AnUnchangedScriptTrainsTheSame) {
+  Start();
+  const Ran theirs = Torchrun(
+      absl::StrCat(Example("ddp.py"), " --steps 24 --checkpoint ", Path("theirs.pt"), " --losses ", Path("theirs")));
+  ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
+  const Ran ours = MusterRun(
+      "", absl::StrCat(Example("ddp.py"), " --steps 24 --checkpoint ", Path("ours.pt"), " --losses ", Path("ours")));
+  ASSERT_EQ(ours.exit_code, 0) << ours.out << ours.err;
+  ASSERT_EQ(LossesIn(Path("theirs")).size(), 24u);
+  EXPECT_EQ(LossesIn(Path("ours")), LossesIn(Path("theirs"))) << "to the last bit";
+  EXPECT_THAT(ours.out, HasSubstr("rank 0: step 24 loss "));
+  // What it reported by the package.
+  const Ran metrics = cluster_.Muster({"metrics", "@last", "-o", "json"});
+  const nlohmann::json points = nlohmann::json::parse(metrics.out);
+  EXPECT_EQ(points.size(), 24u);
+  EXPECT_THAT(cluster_.Muster({"events", "@last"}).out, HasSubstr("checkpoint of step 20, by its script"));
+  // Killed in step 15, it resumes from its checkpoint of step 10.
+  const Ran crashed = MusterRun("", absl::StrCat(Example("ddp.py"), " --steps 24 --crash_at 15 --checkpoint ",
+                                                 Path("crashed.pt"), " --losses ", Path("crashed")));
+  ASSERT_EQ(crashed.exit_code, 0) << crashed.out << crashed.err;
+  EXPECT_EQ(LossesIn(Path("crashed")), LossesIn(Path("theirs")));
+  const std::string text = crashed.out + crashed.err;
+  EXPECT_THAT(text, HasSubstr("killed by signal 9"));
+}
+
+TEST_F(TorchTest, APauseSavesAndAResumeContinues) {
+  Start();
+  const std::string arguments =
+      absl::StrCat(Example("ddp.py"), " --steps 100000 --checkpoint ", Path("a.pt"), " --losses ", Path("losses"));
+  const Ran begun = MusterRun("-d -o name", arguments);
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+  const std::string id(absl::StripAsciiWhitespace(begun.out));
+  ASSERT_TRUE(cluster_.WaitForStep(id, 5, kPatience));
+  ASSERT_EQ(cluster_.Muster({"pause", id}).exit_code, 0);
+  ASSERT_TRUE(cluster_.WaitForState(id, "paused", kPatience));
+  const std::map<int, std::string> before = LossesIn(Path("losses"));
+  ASSERT_EQ(cluster_.Muster({"resume", id}).exit_code, 0);
+  ASSERT_TRUE(cluster_.WaitForStep(id, before.rbegin()->first + 5, kPatience));
+  ASSERT_EQ(cluster_.Muster({"cancel", id}).exit_code, 0);
+  ASSERT_TRUE(cluster_.WaitForState(id, "cancelled", kPatience));
+  // Each step once: it stopped after the step that it saved.
+  std::ifstream in(Path("losses"));
+  int next = 1, step = 0;
+  for (std::string loss; in >> step >> loss; ++next) ASSERT_EQ(step, next);
+  EXPECT_GT(next, before.rbegin()->first + 5);
+}
+
+TEST_F(TorchTest, FullySharded) {
+  Start();
+  const Ran theirs = Torchrun(Example("fsdp2.py") + " --steps 5");
+  ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
+  const Ran ours = MusterRun("", Example("fsdp2.py") + " --steps 5");
+  ASSERT_EQ(ours.exit_code, 0) << ours.out << ours.err;
+  int lines = 0;
+  for (const absl::string_view line : absl::StrSplit(theirs.out, '\n', absl::SkipEmpty())) {
+    if (!absl::StartsWith(line, "step ")) continue;
+    EXPECT_THAT(ours.out, HasSubstr(absl::StrCat("rank 0: ", line, "\n")));
+    ++lines;
+  }
+  EXPECT_EQ(lines, 5);
+}
+
+TEST_F(TorchTest, ThePackageDoesWhatItSays) {
+  const Ran ran = cluster_.Shell(
+      absl::StrCat(python_, " ", fs::canonical("sdk/python/muster_test.py").string(), " ", wheel_), cluster_.folder());
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+}
+
+}  // namespace
+}  // namespace muster::cluster

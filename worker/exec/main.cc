@@ -1,0 +1,80 @@
+// muster-exec: runs one rank of an exec job, a program of the user's. Parses flags and wires objects.
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/log/log.h"
+#include "common/version.h"
+#include "worker/exec/program.h"
+#include "worker/exec/runner.h"
+
+namespace {
+
+std::atomic<bool> terminated = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "set by a signal handler");
+
+void CatchSignals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { terminated = true; };
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+}
+
+// Ends this process as its program ended, so that muster-step records the same signal.
+int EndAs(const muster::exec::Outcome& outcome) {
+  if (outcome.signal == 0) return outcome.code;
+  const rlimit no_core{0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  signal(outcome.signal, SIG_DFL);
+  raise(outcome.signal);
+  return 128 + outcome.signal;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  muster::StartLog("exec", muster::LogLevel::kInfo);
+  CLI::App app("Runs one rank of an exec job of Muster, a program of the user's.", "muster-exec");
+  app.set_version_flag("--version", muster::kVersion);
+  app.require_subcommand(1);
+  muster::exec::RunOptions options;
+  std::string job;
+  uint64_t generation = 0;
+  uint32_t rank = 0;
+  CLI::App* run = app.add_subcommand("run", "one rank of a job; started by muster-step");
+  run->add_option("--socket", options.link.socket, "the worker daemon's socket for trainers")->required();
+  run->add_option("--rank_dir", options.rank_dir, "the rank's folder")->required();
+  run->add_option("--job", job, "job id")->required();
+  run->add_option("--generation", generation, "attempt at the job")->required();
+  run->add_option("--rank", rank, "rank in the generation")->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  muster::SetLogContext({muster::RankId{muster::JobId(job), generation, rank}});
+  absl::StatusOr<muster::exec::Program> program = muster::exec::Program::Fork();
+  if (!program.ok()) {
+    muster::LogError("rank failed", {{"error", program.status()}});
+    return 1;
+  }
+  CatchSignals();
+  for (char** entry = environ; *entry != nullptr; ++entry) options.inherited.emplace_back(*entry);
+  options.link.key.set_job(job);
+  options.link.key.set_generation(generation);
+  options.link.key.set_rank(rank);
+  const absl::StatusOr<muster::exec::Outcome> outcome =
+      muster::exec::RunRank(options, *std::move(program), [] { return terminated.load(); });
+  if (outcome.ok()) return EndAs(*outcome);
+  muster::LogError("rank failed", {{"error", outcome.status()}});
+  return 1;
+}
