@@ -66,6 +66,14 @@ std::string Reason(const Choice& choice, const Hardware& hardware) {
   return reason;
 }
 
+std::string WhyLost(const Candidate& loser, const Candidate& winner) {
+  if (!loser.unfit.empty()) return absl::StrCat("does not fit: ", loser.unfit);
+  const double more = loser.step_seconds - winner.step_seconds;
+  const double share = 100 * more / winner.step_seconds;
+  if (more > 0) return absl::StrCat(TimeText(more), absl::StrFormat(" more, %.1f%%", share));
+  return more < 0 ? absl::StrFormat("%.1f%% faster, but less simple", -share) : "as fast, and less simple";
+}
+
 }  // namespace
 
 std::vector<Strategy> DataStrategies(const Train& train, absl::Span<const RankPlace> ranks) {
@@ -119,6 +127,9 @@ absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, ab
     if (!candidate.unfit.empty() || candidate.step_seconds > kTie * fastest) continue;
     choice.chosen = c;
     break;
+  }
+  for (size_t c = 0; c < choice.candidates.size(); ++c) {
+    if (c != choice.chosen) choice.candidates[c].lost = WhyLost(choice.candidates[c], choice.candidates[choice.chosen]);
   }
   // Made once more: all of them together are large.
   absl::StatusOr<MemoryPlan> chosen = PlanMemory(choice.train(), inventory, ranks, budget);

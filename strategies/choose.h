@@ -19,7 +19,7 @@ struct Candidate {
   uint64_t peak_bytes = 0;  // of the rank that needs most
   double step_seconds = 0;  // predicted
   std::string unfit;        // empty: it fits
-  std::string lost;         // parallel: auto: why it was not chosen; empty: it was
+  std::string lost;         // why it was not chosen; empty: it was
   bool least = false;       // parallel: auto: it was not planned; peak and step are lower bounds
 };
 

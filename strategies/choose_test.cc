@@ -43,6 +43,29 @@ TEST(Choose, NotKnownMemoryFitsEverything) {
   for (const Candidate& candidate : choice.candidates) EXPECT_EQ(candidate.unfit, "");
 }
 
+// The figures are those of the candidates, so only the sentences and who gets which are literal.
+TEST(Choose, SaysWhyTheOthersLost) {
+  const Choice choice = Chosen(SizedGpt2(GPT2_SIZE_XL, 16, 2), 8, 20 * kGiB);
+  ASSERT_TRUE(choice.fits);
+  int unfit = 0, slower = 0;
+  for (const Candidate& candidate : choice.candidates) {
+    const double more = candidate.step_seconds - choice.candidates[choice.chosen].step_seconds;
+    if (&candidate == &choice.candidates[choice.chosen]) {
+      EXPECT_EQ(candidate.lost, "");
+    } else if (!candidate.unfit.empty()) {
+      EXPECT_EQ(candidate.lost, "does not fit: " + candidate.unfit);
+      ++unfit;
+    } else if (more > 0) {
+      EXPECT_TRUE(absl::StartsWith(candidate.lost, TimeText(more) + " more, ")) << candidate.lost;
+      ++slower;
+    } else {
+      EXPECT_TRUE(absl::EndsWith(candidate.lost, "less simple")) << candidate.lost;
+    }
+  }
+  EXPECT_GT(unfit, 0);
+  EXPECT_GT(slower, 0);
+}
+
 // With less memory it shards more, and never chooses one that does not fit while another does.
 TEST(Choose, LessMemoryNeedsMoreSharding) {
   const Train train = SizedGpt2(GPT2_SIZE_XL, 16, 2);
