@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "data/tokenizer_origin.h"
 
 namespace muster::data {
 namespace {
@@ -23,6 +25,8 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& pattern) {
   std::vector<std::string> paths;
   if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches) == 0) {
     paths.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
+    // train* also matches what lies beside train.bin.
+    std::erase_if(paths, [](const std::string& path) { return absl::EndsWith(path, kOriginEnding); });
   }
   globfree(&matches);
   if (paths.empty()) {

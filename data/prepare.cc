@@ -19,6 +19,7 @@
 #include "common/file/durable_file.h"
 #include "common/file_error.h"
 #include "data/token_file.h"
+#include "data/tokenizer_origin.h"
 
 namespace muster::data {
 namespace {
@@ -279,8 +280,15 @@ absl::StatusOr<Prepared> Prepare(const PrepareOptions& options) {
     if (absl::Status status = validation->Commit(); !status.ok()) return status;
   }
   absl::Status status = out->Commit();
+  const TokenizerOrigin origin = options.tokenizer == nullptr ? TokenizerOrigin() : options.tokenizer->origin();
+  if (status.ok() && validation.has_value()) status = WriteTokenizerOrigin(options.validation_out, origin);
+  if (status.ok()) status = WriteTokenizerOrigin(options.out, origin);
   if (status.ok()) return prepared;
-  if (validation.has_value()) unlink(options.validation_out.c_str());
+  for (const std::string& path : {options.validation_out, options.out}) {
+    if (path.empty()) continue;
+    unlink(path.c_str());
+    unlink(absl::StrCat(path, kOriginEnding).c_str());
+  }
   return status;
 }
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "data/token_file.h"
+#include "data/tokenizer_origin.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -55,7 +56,7 @@ TEST_F(PrepareTest, BytesBecomeTokens) {
   const auto prepared = Prepare({.texts = {Text("A\n\xff")}, .out = Path("out.bin")}).value();
   EXPECT_EQ(prepared.tokens, 3u);
   EXPECT_EQ(Content("out.bin"), std::string("A\0\n\0\xff\0", 6));
-  EXPECT_THAT(Names(), ElementsAre("out.bin", "text.txt"));
+  EXPECT_THAT(Names(), ElementsAre("out.bin", "out.bin.tokenizer.json", "text.txt"));
 }
 
 TEST_F(PrepareTest, SplitsOffTheEndForValidation) {
@@ -125,6 +126,24 @@ TEST_F(PrepareTest, AFullDiskLeavesNoFiles) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     EXPECT_THAT(Names(), ElementsAre("text.txt"));
   }
+}
+
+TEST_F(PrepareTest, SaysBesideTheTokensWhatMadeThem) {
+  ASSERT_TRUE(Prepare({.texts = {Text("hello hello")}, .out = Path("t1.bin"), .validation_out = Path("t2.bin")}).ok());
+  EXPECT_EQ(Content("t1.bin.tokenizer.json"), "{\"token_file_bytes\":\"20\"}\n");
+  const auto bytes = ReadTokenizerOrigin(Path("t1.bin"));
+  ASSERT_TRUE(bytes.has_value());
+  EXPECT_EQ(bytes->ByteSizeLong(), 0u) << "each byte is a token";
+  EXPECT_TRUE(ReadTokenizerOrigin(Path("t*")).has_value());
+  EXPECT_EQ(TokenFile::Open(Path("t*"), 1)->shards().size(), 2u) << "what lies beside is no token file";
+  TokenizerOrigin other;
+  other.set_path("/tokenizers/gpt2"), other.set_sha256("ab");
+  ASSERT_TRUE(WriteTokenizerOrigin(Path("t2.bin"), other).ok());
+  EXPECT_EQ(ReadTokenizerOrigin(Path("t2.bin"))->path(), "/tokenizers/gpt2");
+  EXPECT_FALSE(ReadTokenizerOrigin(Path("t*")).has_value()) << "of several tokenizers";
+  std::ofstream(Path("t1.bin"), std::ios::app) << "more";
+  EXPECT_FALSE(ReadTokenizerOrigin(Path("t1.bin")).has_value()) << "another program wrote the file";
+  EXPECT_FALSE(ReadTokenizerOrigin(Path("none.bin")).has_value());
 }
 
 TEST_F(PrepareTest, SeveralTextsAreConcatenated) {

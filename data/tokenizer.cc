@@ -1,6 +1,8 @@
 #include "data/tokenizer.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +25,7 @@ struct Tokenizer::State {
   absl::Status Feed(std::string_view text, bool last);
 
   BytePairs pairs;
+  TokenizerOrigin origin;
   absl::flat_hash_map<uint32_t, std::string> added_bytes;  // by id
   absl::flat_hash_map<std::string, uint32_t> added_ids;    // by content
   uint64_t vocabulary = 0;
@@ -154,9 +157,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& pa
     }
   }
   state->FindEndOfText(*file);
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  state->origin.set_path(error ? path : absolute.lexically_normal().string());
+  state->origin.set_sha256(file->sha256);
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(state)));
 }
 
+const TokenizerOrigin& Tokenizer::origin() const { return state_->origin; }
 uint64_t Tokenizer::vocabulary() const { return state_->vocabulary; }
 const std::vector<uint32_t>& Tokenizer::before_text() const { return state_->before_text; }
 const std::vector<uint32_t>& Tokenizer::after_text() const { return state_->after_text; }

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/manifest.pb.h"
 
 namespace muster::data {
 
@@ -36,6 +37,8 @@ class Tokenizer {
   ~Tokenizer();
 
   uint64_t vocabulary() const;  // ids are below it
+
+  const TokenizerOrigin& origin() const;  // the files that it was made from
 
   // Special tokens that the post_processor's template puts before and after a text; Encode does not.
   const std::vector<uint32_t>& before_text() const;

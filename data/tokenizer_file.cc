@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "common/file/read_file.h"
 #include "common/file_error.h"
+#include "common/sha256.h"
 #include "data/regex.h"
 
 namespace muster::data {
@@ -372,8 +373,10 @@ absl::StatusOr<TokenizerFile> ReadTokenizer(const std::string& path) {
   }
   const fs::path in = folder ? fs::path(path) : fs::path(path).parent_path();
   absl::StatusOr<TokenizerFile> file;
+  std::vector<fs::path> files;
   if (!folder || fs::exists(in / "tokenizer.json", error)) {
-    file = Reader(folder ? (in / "tokenizer.json").string() : path).Read();
+    files = {folder ? in / "tokenizer.json" : fs::path(path)};
+    file = Reader(files[0].string()).Read();
   } else {
     const bool openai = !fs::exists(in / "vocab.json", error) && fs::exists(in / "encoder.json", error);
     const fs::path vocabulary = in / (openai ? "encoder.json" : "vocab.json");
@@ -382,9 +385,18 @@ absl::StatusOr<TokenizerFile> ReadTokenizer(const std::string& path) {
       return absl::NotFoundError(
           absl::StrCat(path, " holds no tokenizer: expected tokenizer.json, or vocab.json and merges.txt"));
     }
+    files = {vocabulary, merges};
     file = ReadPair(vocabulary.string(), merges.string());
   }
-  if (file.ok()) file->end_of_text = EndOfText(in);
+  if (!file.ok()) return file;
+  file->end_of_text = EndOfText(in);
+  Sha256 sum;
+  for (const fs::path& one : files) {
+    const absl::StatusOr<std::string> text = ReadWhole(one.string(), kMaxFileBytes);
+    if (!text.ok()) return text.status();
+    sum.Update(*text);
+  }
+  file->sha256 = sum.FinishHex();
   return file;
 }
 

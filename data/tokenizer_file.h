@@ -24,6 +24,7 @@ struct TokenizerFile {
   std::vector<uint32_t> before_text, after_text;
   std::optional<std::string> end_of_text;  // eos_token of the tokenizer_config.json in the same folder
   std::string path;                        // for messages
+  std::string sha256;                      // of the files, in the order in which they were read
 };
 
 // Errors as Tokenizer::Load, except for regular expressions and for what the vocabulary lacks.

@@ -34,7 +34,7 @@ void RegisterSample(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
       ->type_name("N");
   AddLibrary(command, flags->library);
-  AddTokenizer(command, flags->tokenizer, "that of FROM; without one, each byte is a token");
+  AddTokenizer(command, flags->tokenizer, "the one beside FROM, else the one that made its data");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);
     if (!folder.ok()) return folder.status();

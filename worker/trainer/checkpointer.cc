@@ -35,6 +35,7 @@ Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t s
   *manifest.mutable_table() = rank.program.layout.table;
   *manifest.mutable_spec() = assignment.spec();
   *manifest.mutable_inventory() = rank.program.inventory;
+  if (rank.tokenizer.has_value()) *manifest.mutable_tokenizer() = *rank.tokenizer;
   manifest.set_attention(rank.engine->attention());
   *manifest.mutable_update() = rank.engine->update_state();
   for (NamedState& state : StatesOfReplicas(*rank.engine)) *manifest.add_states() = std::move(state);

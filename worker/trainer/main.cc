@@ -88,9 +88,22 @@ absl::Status Run(const RunOptions& options) {
 
 int Threads(int asked) { return asked > 0 ? asked : muster::trainer::AvailableCores(); }
 
-// Loads the given tokenizer, or the one beside the model. Null: the model's tokens are bytes.
-absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> LoadTokenizer(const std::string& given,
-                                                                       const std::string& model) {
+// The tokenizer that made a model's tokens, as its checkpoint says. Null: each byte is one, or it is not known.
+// FailedPrecondition: it is not there any more, or is another one now.
+absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> LoadRecorded(
+    const std::optional<muster::TokenizerOrigin>& origin) {
+  if (!origin.has_value() || origin->path().empty()) return std::unique_ptr<muster::data::Tokenizer>();
+  absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> tokenizer = muster::data::Tokenizer::Load(origin->path());
+  if (tokenizer.ok() && (*tokenizer)->origin().sha256() == origin->sha256()) return tokenizer;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the tokenizer that made this model's tokens, ", origin->path(), ", ",
+      tokenizer.ok() ? "has changed since" : absl::StrCat("cannot be read: ", tokenizer.status().message()),
+      "; give a copy of it with --tokenizer"));
+}
+
+// Loads the given tokenizer, else the one beside the model, else the recorded one. Null: the model's tokens are bytes.
+absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> LoadTokenizer(
+    const std::string& given, const std::string& model, const std::optional<muster::TokenizerOrigin>& recorded) {
   if (!given.empty()) return muster::data::Tokenizer::Load(given);
   // Of a step's folder, those beside the steps.
   const std::filesystem::path path(model);
@@ -100,16 +113,17 @@ absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> LoadTokenizer(const std
     std::error_code error;
     if (std::filesystem::exists(folder + name, error)) return muster::data::Tokenizer::Load(folder);
   }
-  return std::unique_ptr<muster::data::Tokenizer>();
+  return LoadRecorded(recorded);
 }
 
 absl::Status Sample(const std::string& path, int threads, const std::string& library, const std::string& given,
                     const SampleOptions& options) {
-  const absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> tokenizer = LoadTokenizer(given, path);
-  if (!tokenizer.ok()) return tokenizer.status();
   const absl::StatusOr<muster::trainer::InferenceModel> model =
       muster::trainer::LoadForInference(path, Threads(threads), library);
   if (!model.ok()) return model.status();
+  const absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> tokenizer =
+      LoadTokenizer(given, path, model->tokenizer);
+  if (!tokenizer.ok()) return tokenizer.status();
   const auto put = [](std::string_view text) {
     return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   };
@@ -135,9 +149,19 @@ absl::Status Evaluate(const std::string& path, int threads, const std::string& l
   return absl::OkStatus();
 }
 
-absl::Status Export(const std::string& path, const muster::checkpoint::ExportOptions& options) {
+// The files of the recorded tokenizer go along, unless others are given.
+absl::Status Export(const std::string& path, muster::checkpoint::ExportOptions options) {
   const absl::StatusOr<muster::checkpoint::Checkpoint> checkpoint = muster::trainer::OpenNewest(path);
   if (!checkpoint.ok()) return checkpoint.status();
+  if (options.tokenizer_from.empty() && checkpoint->manifest().has_tokenizer()) {
+    const auto tokenizer = LoadRecorded(checkpoint->manifest().tokenizer());
+    if (!tokenizer.ok()) {
+      muster::LogWarn("exporting without a tokenizer", {{"error", tokenizer.status()}});
+    } else if (*tokenizer != nullptr) {
+      const std::filesystem::path from((*tokenizer)->origin().path());
+      options.tokenizer_from = std::filesystem::is_directory(from) ? from : from.parent_path();
+    }
+  }
   const absl::StatusOr<muster::checkpoint::Exported> exported = muster::checkpoint::Export(*checkpoint, options);
   if (!exported.ok()) return exported.status();
   const muster::Train& train = checkpoint->manifest().spec().train();

@@ -14,6 +14,7 @@
 #include "checkpoint/checkpoint.h"
 #include "common/sha256.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_origin.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/tasks/language_model.h"
@@ -261,6 +262,7 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   JobSpec spec = bench_->MakeJob();
   Train& train = *spec.mutable_train();
   train.mutable_data()->set_tokens(bench_->WriteTokens("pairs.bin", {ids.begin(), ids.end()}));
+  ASSERT_TRUE(data::WriteTokenizerOrigin(train.data().tokens(), (*tokenizer)->origin()).ok());
   train.mutable_model()->mutable_gpt2()->set_vocabulary(260);
   train.mutable_checkpoint()->set_path(bench_->Path("pairs"));
   train.mutable_checkpoint()->set_every_steps(0);
@@ -279,12 +281,23 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   Process exporting = Run({"export", "--checkpoint", bench_->Path("pairs"), "--out", bench_->Path("pairs-out"),
                            "--tokenizer_from", bench_->Path("tokenizer")});
   ASSERT_EQ(exporting.Wait(), 0) << exporting.Log();
+  // As the checkpoint says that it was made.
+  Process recorded = sample(bench_->Path("pairs"), {"--tokens", "40"});
+  ASSERT_EQ(recorded.Wait(), 0) << recorded.Log();
+  EXPECT_EQ(recorded.Output(), given.Output());
+  Process along = Run({"export", "--checkpoint", bench_->Path("pairs"), "--out", bench_->Path("along")});
+  ASSERT_EQ(along.Wait(), 0) << along.Log();
+  EXPECT_TRUE(std::filesystem::exists(bench_->Path("along/merges.txt")));
   Process beside = sample(bench_->Path("pairs-out"), {"--tokens", "40"});
   ASSERT_EQ(beside.Wait(), 0) << beside.Log();
   EXPECT_EQ(beside.Output(), given.Output());
   Process larger = sample(bench_->Path("checkpoints"), {"--tokenizer", bench_->Path("tokenizer")});
   EXPECT_EQ(larger.Wait(), 2);
   EXPECT_THAT(larger.Log(), HasSubstr("the tokenizer has 260 tokens, the model's vocabulary is 256"));
+  std::ofstream(merges, std::ios::app) << "\n";
+  Process changed = sample(bench_->Path("pairs"), {});
+  EXPECT_EQ(changed.Wait(), 2);
+  EXPECT_THAT(changed.Log(), HasSubstr(bench_->Path("tokenizer") + ", has changed since; give a copy of it with"));
 }
 
 TEST_F(SampleTest, AJobInBf16LearnsAsMuch) {

@@ -9,6 +9,7 @@
 #include "common/file/beneath.h"
 #include "common/log/log.h"
 #include "common/version.h"
+#include "data/tokenizer_origin.h"
 #include "models/inventory.h"
 #include "worker/collectives/links.h"
 #include "worker/plugins/library.h"
@@ -99,6 +100,7 @@ absl::Status OpenData(const Train& train, Rank& rank) {
   };
   const models::DataSource source = models::SourceOf(rank.task->name(), data);
   absl::Status status = open(source.field, source.path, /*evaluation=*/false, rank.samples);
+  if (!data.tokens().empty()) rank.tokenizer = data::ReadTokenizerOrigin(data.tokens());
   if (!status.ok() || data.validation().empty()) return status;
   return open("data.validation", data.validation(), /*evaluation=*/true, rank.validation);
 }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "checkpoint/checkpoint.h"
 #include "proto/inventory.pb.h"
+#include "proto/manifest.pb.h"
 #include "proto/records.pb.h"
 #include "proto/worker.pb.h"
 #include "strategies/compile.h"
@@ -32,6 +33,7 @@ struct Rank {
   Ranks ranks;
   Program program;
   const tasks::Task* task = nullptr;
+  std::optional<TokenizerOrigin> tokenizer;  // that made data.tokens; none: not known
   std::unique_ptr<tasks::Samples> samples;
   std::unique_ptr<tasks::Samples> validation;  // may be null
   std::unique_ptr<engine::Engine> engine;

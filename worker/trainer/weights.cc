@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/hugging_face.h"
 #include "common/log/log.h"
+#include "data/tokenizer.h"
 #include "models/family.h"
 #include "models/inventory.h"
 #include "models/tuning.h"
@@ -204,7 +205,7 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
   if (absl::Status status = Import(path, *resolved, **engine); !status.ok()) return status;
   absl::StatusOr<Data> data = checkpoint::ReadPreprocessing(path);
   if (!data.ok()) return data.status();
-  return InferenceModel{*std::move(inventory), *std::move(data), *std::move(engine)};
+  return InferenceModel{*std::move(inventory), *std::move(data), std::nullopt, *std::move(engine)};
 }
 
 }  // namespace
@@ -238,7 +239,9 @@ absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int thr
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads, library);
   if (!engine.ok()) return engine.status();
   if (absl::Status status = LoadParameters(*checkpoint, **engine); !status.ok()) return status;
-  return InferenceModel{*std::move(inventory), train.data(), *std::move(engine)};
+  InferenceModel model{*std::move(inventory), train.data(), std::nullopt, *std::move(engine)};
+  if (checkpoint->manifest().has_tokenizer()) model.tokenizer = checkpoint->manifest().tokenizer();
+  return model;
 }
 
 absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& directory, const std::string& path) {
@@ -250,6 +253,8 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
       LoadHuggingFace(directory, AvailableCores(), "", *manifest.mutable_spec()->mutable_train());
   if (!model.ok()) return model.status();
   *manifest.mutable_inventory() = model->inventory;
+  const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::Tokenizer::Load(directory);
+  if (tokenizer.ok()) *manifest.mutable_tokenizer() = (*tokenizer)->origin();
   *manifest.mutable_table() = partition::Replicated(model->inventory);
   if (absl::Status status = model->engine->Pull(); !status.ok()) return status;
   return checkpoint::Write(path, std::move(manifest), ParameterRuns(*model->engine));

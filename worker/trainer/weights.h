@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
 struct InferenceModel {
   Inventory inventory;
   Data data;  // of the job that trained it: what was done to its samples
+  std::optional<TokenizerOrigin> tokenizer;  // that made its tokens; none: not known
   std::unique_ptr<engine::Engine> engine;
 };
 

@@ -1,0 +1,73 @@
+#include "data/tokenizer_origin.h"
+
+#include <fcntl.h>
+#include <google/protobuf/util/json_util.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/file/beneath.h"
+#include "common/file/durable_file.h"
+#include "data/file_pattern.h"
+
+namespace muster::data {
+namespace {
+
+constexpr size_t kMaxOriginBytes = 64 << 10;
+
+uint64_t SizeOf(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+}
+
+std::optional<TokenizerOrigin> OriginOf(const std::string& token_file) {
+  const absl::StatusOr<int> fd =
+      OpenConfined(FileUse::kData, absl::StrCat(token_file, kOriginEnding), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (!fd.ok()) return std::nullopt;
+  std::string text(kMaxOriginBytes, '\0');
+  const ssize_t got = pread(*fd, text.data(), text.size(), 0);
+  close(*fd);
+  if (got <= 0) return std::nullopt;
+  text.resize(static_cast<size_t>(got));
+  TokenizerOrigin origin;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  if (!google::protobuf::util::JsonStringToMessage(text, &origin, options).ok()) return std::nullopt;
+  if (origin.token_file_bytes() != SizeOf(token_file)) return std::nullopt;
+  origin.clear_token_file_bytes();
+  return origin;
+}
+
+}  // namespace
+
+absl::Status WriteTokenizerOrigin(const std::string& token_file, TokenizerOrigin origin) {
+  origin.set_token_file_bytes(SizeOf(token_file));
+  google::protobuf::util::JsonPrintOptions print;
+  print.preserve_proto_field_names = true;
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(origin, &json, print).ok()) {
+    return absl::InternalError(absl::StrCat(origin.path(), " cannot be written as JSON"));
+  }
+  return WriteDurably(absl::StrCat(token_file, kOriginEnding), json + "\n");
+}
+
+std::optional<TokenizerOrigin> ReadTokenizerOrigin(const std::string& pattern) {
+  const absl::StatusOr<std::vector<std::string>> files = FilesOf(pattern);
+  if (!files.ok()) return std::nullopt;
+  std::optional<TokenizerOrigin> first;
+  for (const std::string& file : *files) {
+    std::optional<TokenizerOrigin> origin = OriginOf(file);
+    if (!origin.has_value()) return std::nullopt;
+    if (first.has_value() && first->sha256() != origin->sha256()) return std::nullopt;
+    first = std::move(origin);
+  }
+  return first;
+}
+
+}  // namespace muster::data
