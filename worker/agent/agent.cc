@@ -303,7 +303,18 @@ void Agent::StartRank(const RankId& id) {
     rank->Refuse(status, loop_->now());
     return AddRank(std::move(rank));
   }
-  rank->Start(MakeStart(assignment, local, rank->dir(), start_context_, *user), options_.step_binary, loop_->now());
+  StartContext context = start_context_;
+  if (assignment.spec().has_exec()) {
+    std::map<uint32_t, std::vector<uint32_t>> slots;  // by rank
+    for (const DesiredRank& other : desired_.ranks()) {
+      if (other.key().job() != id.job.value() || other.key().generation() != id.generation) continue;
+      slots[other.key().rank()].assign(other.run().slots().begin(), other.run().slots().end());
+    }
+    for (const auto& [number, own] : slots) {
+      context.local_slots.insert(context.local_slots.end(), own.begin(), own.end());
+    }
+  }
+  rank->Start(MakeStart(assignment, local, rank->dir(), context, *user), options_.step_binary, loop_->now());
   AddRank(std::move(rank));
 }
 

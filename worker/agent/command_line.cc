@@ -101,7 +101,9 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
     }
   }
   std::vector<std::string> devices;
-  for (const uint32_t index : assignment.slots()) {
+  std::vector<uint32_t> visible(assignment.slots().begin(), assignment.slots().end());
+  if (exec && !context.local_slots.empty()) visible = context.local_slots;
+  for (const uint32_t index : visible) {
     const Slot* slot = FindSlot(index, context.slots);
     if (slot != nullptr && slot->device() == DEVICE_CUDA) devices.push_back(slot->device_uuid());
   }

@@ -20,6 +20,9 @@ struct StartContext {
   std::string exec;     // path of muster-exec, which takes its place for an exec job
   std::string socket;   // where it attaches
   std::vector<Slot> slots;
+  // Of an exec job: the slots of all its ranks on this node, in the order of the ranks. Scripts choose their GPU by
+  // LOCAL_RANK, as under torchrun, so each rank sees the GPUs of all of them. Empty: only its own.
+  std::vector<uint32_t> local_slots;
   absl::Duration orphan_grace = absl::Minutes(30);
   absl::Duration kill_grace = absl::Seconds(10);
   std::vector<std::string> inherited;                     // this process's environment, "NAME=value"

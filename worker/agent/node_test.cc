@@ -165,6 +165,11 @@ TEST_F(MakeStartTest, GpusOfItsSlotsAndNoOthers) {
   context_.slots = MakeSlots({8, 1000, "cpu"}, {{"GPU-a", "", 1}, {"GPU-b", "", 1}, {"GPU-c", "", 1}}, 1);
   const rundir::Start start = MakeStart(assignment_, {0}, rundir::RankDir("/r", {JobId("a"), 1, 0}), context_);
   EXPECT_TRUE(Has(start, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-c"));
+  // A script takes cuda:LOCAL_RANK of those of its job's ranks on the node.
+  context_.local_slots = {2, 0, 1};
+  assignment_.mutable_spec()->mutable_exec()->add_command("python");
+  EXPECT_TRUE(Has(MakeStart(assignment_, {0}, rundir::RankDir("/r", {JobId("a"), 1, 0}), context_),
+                  "CUDA_VISIBLE_DEVICES=GPU-c,GPU-a,GPU-b"));
 }
 
 TEST(LibraryVariables, JobThenNodeThenWhatFollows) {
