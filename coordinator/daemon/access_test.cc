@@ -47,6 +47,7 @@ const std::map<std::string, std::string>& Allowed() {
       {"/muster.v1.Nodes/Forget", "a"},
       {"/muster.v1.Admin/Version", "vsa"},
       {"/muster.v1.Admin/Backup", "a"},
+      {"/muster.v1.Admin/SignIn", "vsa"},
       {"/muster.v1.Workers/Connect", "w"},
       {"/muster.v1.Workers/RendezvousSet", "w"},
       {"/muster.v1.Workers/RendezvousGet", "w"},

@@ -36,6 +36,7 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Nodes/Forget", Needs::kAdmin},
     {"/muster.v1.Admin/Version", Needs::kRead},
     {"/muster.v1.Admin/Backup", Needs::kAdmin},
+    {"/muster.v1.Admin/SignIn", Needs::kRead},
     {"/muster.v1.Workers/Connect", Needs::kWorker},
     {"/muster.v1.Workers/RendezvousSet", Needs::kWorker},
     {"/muster.v1.Workers/RendezvousGet", Needs::kWorker},
@@ -87,6 +88,24 @@ const Rule* RuleOf(std::string_view method) {
 }
 
 }  // namespace
+
+std::string RoleName(Role role) {
+  switch (role) {
+    case Role::kViewer:
+      return "viewer";
+    case Role::kSubmitter:
+      return "submitter";
+    case Role::kAdmin:
+      return "admin";
+    case Role::kWorker:
+      return "worker";
+    case Role::kJoiner:
+      return "joiner";
+    case Role::kLocal:
+      break;
+  }
+  return "local";
+}
 
 bool MayReadJob(const Principal& principal, const Resource& job) {
   if (!job.is_private || principal.role == Role::kAdmin || principal.role == Role::kLocal) return true;
