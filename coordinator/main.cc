@@ -68,6 +68,10 @@ int main(int argc, char** argv) {
                  "folder for TensorBoard's files (default: STATE_DIR/tensorboard; off: none)");
   app.add_option("--metrics_address", options.metrics_address,
                  "address that serves /metrics for Prometheus: 127.0.0.1:9464 (default: off)");
+  app.add_option(
+      "--web_address", options.web_address,
+      "address of the web page: 127.0.0.1:7080, with port 0 a free one that stays the same, or HOST:PORT after "
+      "`muster coordinator init` (default: off)");
   AddDuration(app, "--node_certificate_life", options.node_certificate_life,
               "lifetime of worker certificates; workers renew them when a third is left");
   AddDuration(app, "--orphan_grace", options.workers.orphan_grace,
@@ -172,6 +176,7 @@ int main(int argc, char** argv) {
   if (!options.metrics_address.empty()) {
     std::printf("metrics at http://%s/metrics\n", (*server)->metrics_address().c_str());
   }
+  if (!options.web_address.empty()) std::printf("web page at %s\n", (*server)->web_url().c_str());
   std::fflush(stdout);
 
   int signal_number = 0;

@@ -265,6 +265,15 @@ class FakeAdmin final : public v1::Admin::Service {
     store_.Record(absl::StrCat("DeleteProject ", request->name()));
     return grpc::Status::OK;
   }
+  grpc::Status SignIn(grpc::ServerContext*, const v1::SignInRequest*, v1::SignInReply* reply) override {
+    store_.Record("SignIn");
+    if (absl::Status failure = store_.TakeFailure("SignIn"); !failure.ok()) return rpc::ToGrpc(failure);
+    reply->set_url("http://127.0.0.1:7080");
+    reply->set_code("abcdefghijkmnpqrstuvwxyz23456789");
+    reply->set_user("ann");
+    reply->set_role("submitter");
+    return grpc::Status::OK;
+  }
 
  private:
   FakeStore& store_;

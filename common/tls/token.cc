@@ -19,6 +19,8 @@ constexpr size_t kSecretSize = 32;
 constexpr absl::string_view kLetters = "abcdefghijkmnpqrstuvwxyz23456789";
 static_assert(kLetters.size() == 32);
 
+}  // namespace
+
 absl::StatusOr<std::string> RandomText(size_t size) {
   std::string text(size, '\0');
   if (RAND_bytes(reinterpret_cast<unsigned char*>(text.data()), static_cast<int>(size)) != 1) {
@@ -27,8 +29,6 @@ absl::StatusOr<std::string> RandomText(size_t size) {
   for (char& c : text) c = kLetters[static_cast<unsigned char>(c) % kLetters.size()];
   return text;
 }
-
-}  // namespace
 
 absl::StatusOr<Token> MakeToken(const std::string& authority_sha256) {
   const absl::StatusOr<std::string> id = RandomText(kIdSize), secret = RandomText(kSecretSize);

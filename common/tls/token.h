@@ -20,6 +20,9 @@ struct Token {
   std::string secret;            // 32 characters
 };
 
+// `size` random letters and digits, five bits each. Internal: no randomness.
+absl::StatusOr<std::string> RandomText(size_t size);
+
 // Makes a token. Internal: no randomness.
 absl::StatusOr<Token> MakeToken(const std::string& authority_sha256);
 

@@ -50,6 +50,7 @@ const std::map<std::string, std::string>& Allowed() {
       {"/muster.v1.Admin/ListProjects", "vsa"},
       {"/muster.v1.Admin/SetProject", "a"},
       {"/muster.v1.Admin/DeleteProject", "a"},
+      {"/muster.v1.Admin/SignIn", "vsa"},
       {"/muster.v1.Workers/Connect", "w"},
       {"/muster.v1.Workers/RendezvousSet", "w"},
       {"/muster.v1.Workers/RendezvousGet", "w"},

@@ -30,6 +30,8 @@
 #include "common/file/reliable_folder.h"
 #include "common/log/log.h"
 #include "common/rpc/rpc.h"
+#include "common/tls/endpoint.h"
+#include "common/tls/token.h"
 #include "common/tls/trust_folder.h"
 #include "coordinator/daemon/address.h"
 #include "coordinator/daemon/front_door.h"
@@ -41,6 +43,7 @@
 #include "coordinator/rpc/trust.h"
 #include "coordinator/rpc/workers.h"
 #include "coordinator/server/fatal.h"
+#include "coordinator/web/web.h"
 
 namespace muster::server {
 namespace {
@@ -51,6 +54,7 @@ constexpr int kMaxSentBytes = 16 << 20;
 constexpr int kMaxMetadataBytes = 16 << 10;
 // A node has at most some dozen calls open; a stranger could otherwise open thousands that wait for their message.
 constexpr int kMaxStreamsPerConnection = 256;
+constexpr size_t kLocalTokenSize = 48;  // 240 bits
 constexpr int kHandshakeMilliseconds = 10'000;
 constexpr size_t kMaxMemoryBytes = size_t{1} << 30;          // of gRPC's buffers
 constexpr auto kShutdownDeadline = std::chrono::seconds(1);  // idle clients close their connections slowly
@@ -205,6 +209,7 @@ struct Server::Parts {
   std::unique_ptr<Loop> loop;
   std::unique_ptr<rpc::Authority> authority;  // null: there is none
   std::unique_ptr<rpc::Gate> gate;
+  std::unique_ptr<web::Web> web;  // null: not served
   std::unique_ptr<rpc::JobsService> jobs;
   std::unique_ptr<rpc::NodesService> nodes;
   std::unique_ptr<rpc::AdminService> admin;
@@ -219,6 +224,7 @@ struct Server::Parts {
                        std::optional<rpc::Tokens>& tokens);
   absl::Status LoadAuthority(const ServerOptions& options, absl::Time now);
   absl::Status StartInstruments(const ServerOptions& options);
+  absl::Status ListenForBrowsers(const ServerOptions& options, const std::string& local_token, const Clock* clock);
   absl::Status Listen(const std::vector<Address>& addresses, const ServerOptions& options);
 };
 
@@ -273,6 +279,27 @@ absl::Status Server::Parts::StartInstruments(const ServerOptions& options) {
   return instruments.Serve(options.metrics_address, /*of_jobs=*/!options.private_jobs, loop.get());
 }
 
+absl::Status Server::Parts::ListenForBrowsers(const ServerOptions& options, const std::string& local_token,
+                                              const Clock* clock) {
+  if (options.web_address.empty()) return absl::OkStatus();
+  web::Web::Options web_options{{.address = options.web_address}, options.state_dir, local_token};
+  const absl::StatusOr<tls::Endpoint> endpoint = tls::ParseEndpoint(options.web_address);
+  if (endpoint.ok() && !tls::IsLoopback(endpoint->host)) {
+    if (authority == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the web page at ", options.web_address, " would be open to other machines, which needs TLS: make an ",
+          "authority with `muster coordinator init`, or serve it on 127.0.0.1 and reach it through a tunnel"));
+    }
+    const std::string folder = tls::TrustFolderOf(options.state_dir);
+    web_options.http.certificate_file = folder + "/server.crt";
+    web_options.http.key_file = folder + "/server.key";
+  }
+  absl::StatusOr<std::unique_ptr<web::Web>> listening = web::Web::Listen(web_options, clock);
+  if (!listening.ok()) return listening.status();
+  web = *std::move(listening);
+  return absl::OkStatus();
+}
+
 absl::Status Server::Parts::Listen(const std::vector<Address>& requested, const ServerOptions& options) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -302,6 +329,7 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& requested, const 
   server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC could not start a server");
   door->Start();
+  if (web != nullptr) web->Serve(server->InProcessChannel(grpc::ChannelArguments()));
   return absl::OkStatus();
 }
 
@@ -323,10 +351,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   parts->door = std::make_unique<FrontDoor>(options.connections, clock,
                                             [](const absl::Status& why) { EndProcess("accepting connections", why); });
   parts->instruments.WatchConnections(parts->door.get());
-  parts->gate =
-      std::make_unique<rpc::Gate>(rpc::Principal{NameOfThisUser(), rpc::Role::kLocal, {}, {}}, std::move(tokens),
-                                  parts->authority == nullptr ? nullptr : parts->authority->records.get(), clock,
-                                  [door = parts->door.get()](const std::string& peer) { door->Known(peer); });
+  const absl::StatusOr<std::string> local_token = tls::RandomText(kLocalTokenSize);
+  if (!local_token.ok()) return local_token.status();
+  if (absl::Status status = parts->ListenForBrowsers(options, *local_token, clock); !status.ok()) {
+    parts->instruments.Stop();
+    return status;
+  }
+  parts->gate = std::make_unique<rpc::Gate>(
+      rpc::Principal{NameOfThisUser(), rpc::Role::kLocal, {}, {}}, std::move(tokens),
+      parts->authority == nullptr ? nullptr : parts->authority->records.get(), clock,
+      [door = parts->door.get()](const std::string& peer) { door->Known(peer); },
+      parts->web == nullptr ? "" : *local_token);
   parts->jobs = std::make_unique<rpc::JobsService>(rpc::JobsService::Options{options.state_dir,
                                                                              options.min_free_bytes,
                                                                              {options.max_ranks, options.core.timeouts},
@@ -334,8 +369,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                                                              options.private_jobs},
                                                    parts->gate.get(), parts->loop.get());
   parts->nodes = std::make_unique<rpc::NodesService>(parts->gate.get(), parts->loop.get());
-  parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, options.min_free_bytes, parts->gate.get(),
-                                                     parts->loop.get());
+  parts->admin = std::make_unique<rpc::AdminService>(options.state_dir, options.min_free_bytes,
+                                                     parts->web == nullptr ? nullptr : &parts->web->sign_ins(),
+                                                     parts->gate.get(), parts->loop.get());
   parts->workers = std::make_unique<rpc::WorkersService>(parts->gate.get(), parts->loop.get());
   parts->trust =
       std::make_unique<rpc::TrustService>(parts->authority.get(), clock, parts->gate.get(), parts->loop.get());
@@ -356,7 +392,10 @@ const std::vector<std::string>& Server::addresses() const { return parts_->addre
 
 std::string Server::metrics_address() const { return parts_->instruments.metrics_address(); }
 
+std::string Server::web_url() const { return parts_->web == nullptr ? "" : parts_->web->url(); }
+
 void Server::Shutdown() {
+  if (parts_->web != nullptr) parts_->web->Stop();
   if (parts_->server != nullptr) {
     parts_->server->GetHealthCheckService()->Shutdown();
     parts_->loop->Drain();

@@ -29,6 +29,7 @@ struct ServerOptions {
   uint32_t max_ranks = 4096;    // limit for a job; Submit refuses larger ones
   std::string tensorboard_dir;  // a folder of event files; empty: none are written
   std::string metrics_address;  // for Prometheus: 127.0.0.1:PORT; empty: not served
+  std::string web_address;      // of the web page: 127.0.0.1:PORT; empty: not served
   bool private_jobs = false;    // only its owner and admins read a job; /metrics has no figures of single jobs
   core::Options core;
   WorkerSessions::Options workers;
@@ -57,6 +58,8 @@ class Server {
   const std::vector<std::string>& addresses() const;
   // The address of /metrics; empty: not served.
   std::string metrics_address() const;
+  // "http://127.0.0.1:7080"; empty: no web page is served.
+  std::string web_url() const;
 
   // Refuses new calls, ends streams with UNAVAILABLE, and stores what is staged.
   void Shutdown();

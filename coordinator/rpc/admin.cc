@@ -82,4 +82,24 @@ grpc::ServerUnaryReactor* AdminService::DeleteProject(grpc::CallbackServerContex
   return Change(context, "/muster.v1.Admin/DeleteProject", core::DeleteProject{request->name()});
 }
 
+grpc::ServerUnaryReactor* AdminService::SignIn(grpc::CallbackServerContext* context, const SignInRequest*,
+                                               SignInReply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Admin/SignIn");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  if (sign_ins_ == nullptr) {
+    return EndWith(absl::FailedPreconditionError("this coordinator serves no web page: start muster-coordinator with "
+                                                 "--web_address 127.0.0.1:7080"),
+                   *context);
+  }
+  Credential credential{caller->role == Role::kLocal, "", caller->name, RoleName(caller->role)};
+  if (!credential.local) credential.token = TokenOf(*context);
+  const absl::StatusOr<std::string> code = sign_ins_->Offer(credential);
+  if (!code.ok()) return EndWith(code.status(), *context);
+  reply->set_url(sign_ins_->url());
+  reply->set_code(*code);
+  reply->set_user(credential.user);
+  reply->set_role(credential.role);
+  return EndWith(absl::OkStatus(), *context);
+}
+
 }  // namespace muster::rpc

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "coordinator/rpc/call.h"
+#include "coordinator/rpc/sign_ins.h"
 #include "coordinator/server/loop.h"
 #include "proto/jobs_service.grpc.pb.h"
 
@@ -14,8 +15,13 @@ namespace muster::rpc {
 
 class AdminService final : public Admin::CallbackService {
  public:
-  AdminService(std::string state_dir, uint64_t min_free_bytes, const Gate* gate, server::Loop* loop)
-      : state_dir_(std::move(state_dir)), min_free_bytes_(min_free_bytes), gate_(gate), loop_(loop) {}
+  // `sign_ins`: null if no web page is served; outlives the service.
+  AdminService(std::string state_dir, uint64_t min_free_bytes, SignIns* sign_ins, const Gate* gate, server::Loop* loop)
+      : state_dir_(std::move(state_dir)),
+        min_free_bytes_(min_free_bytes),
+        sign_ins_(sign_ins),
+        gate_(gate),
+        loop_(loop) {}
 
   grpc::ServerUnaryReactor* Version(grpc::CallbackServerContext* context, const VersionRequest* request,
                                     VersionReply* reply) override;
@@ -27,6 +33,8 @@ class AdminService final : public Admin::CallbackService {
                                        SetProjectReply* reply) override;
   grpc::ServerUnaryReactor* DeleteProject(grpc::CallbackServerContext* context, const DeleteProjectRequest* request,
                                           DeleteProjectReply* reply) override;
+  grpc::ServerUnaryReactor* SignIn(grpc::CallbackServerContext* context, const SignInRequest* request,
+                                   SignInReply* reply) override;
 
  private:
   template <typename Event>
@@ -34,6 +42,7 @@ class AdminService final : public Admin::CallbackService {
 
   const std::string state_dir_;
   const uint64_t min_free_bytes_;
+  SignIns* const sign_ins_;
   const Gate* const gate_;
   server::Loop* const loop_;
 };

@@ -39,6 +39,7 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Admin/ListProjects", Needs::kRead},
     {"/muster.v1.Admin/SetProject", Needs::kAdmin},
     {"/muster.v1.Admin/DeleteProject", Needs::kAdmin},
+    {"/muster.v1.Admin/SignIn", Needs::kRead},
     {"/muster.v1.Workers/Connect", Needs::kWorker},
     {"/muster.v1.Workers/RendezvousSet", Needs::kWorker},
     {"/muster.v1.Workers/RendezvousGet", Needs::kWorker},
@@ -90,6 +91,24 @@ const Rule* RuleOf(std::string_view method) {
 }
 
 }  // namespace
+
+std::string RoleName(Role role) {
+  switch (role) {
+    case Role::kViewer:
+      return "viewer";
+    case Role::kSubmitter:
+      return "submitter";
+    case Role::kAdmin:
+      return "admin";
+    case Role::kWorker:
+      return "worker";
+    case Role::kJoiner:
+      return "joiner";
+    case Role::kLocal:
+      break;
+  }
+  return "local";
+}
 
 bool MayReadJob(const Principal& principal, const Resource& job) {
   if (!job.is_private || principal.role == Role::kAdmin || principal.role == Role::kLocal) return true;

@@ -23,6 +23,9 @@ enum class Role {
   kLocal,      // a caller on the Unix socket, which is in a 0700 folder of our user: everything
 };
 
+// "viewer", "submitter", "admin", "worker", "joiner", "local".
+std::string RoleName(Role role);
+
 struct Principal {
   std::string name;  // the owner of jobs that it submits
   Role role = Role::kViewer;

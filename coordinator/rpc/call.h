@@ -26,14 +26,10 @@ namespace muster::rpc {
 class Gate {
  public:
   // `records`: null if this coordinator has no authority. It and `clock` outlive the gate. `admitted` is called with
-  // the peer of each admitted call, on gRPC's threads.
+  // the peer of each admitted call, on gRPC's threads. `local_token`: a secret of this process, by which its web server
+  // acts as `local`; empty: none.
   Gate(Principal local, std::optional<Tokens> tokens, const TrustRecords* records, const Clock* clock,
-       std::function<void(const std::string& peer)> admitted)
-      : local_(std::move(local)),
-        tokens_(std::move(tokens)),
-        records_(records),
-        clock_(clock),
-        admitted_(std::move(admitted)) {}
+       std::function<void(const std::string& peer)> admitted, const std::string& local_token = "");
 
   // FailedPrecondition: the client's version does not match. Unauthenticated, PermissionDenied.
   absl::StatusOr<Principal> Admit(const grpc::ServerContextBase& context, std::string_view method) const;
@@ -54,6 +50,7 @@ class Gate {
   const TrustRecords* const records_;
   const Clock* const clock_;
   const std::function<void(const std::string& peer)> admitted_;
+  const std::string local_token_sha256_;  // empty: none
 };
 
 // A unary call that finishes with `status`.

@@ -1,0 +1,240 @@
+// The web page of a real server: who gets in, and what is answered, over sockets.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "coordinator/daemon/server_fixture_test.h"
+#include "coordinator/web/api.h"
+#include "coordinator/web/assets.h"
+#include "testing/wait.h"
+
+namespace muster::server {
+namespace {
+
+class WebTest : public ServerFixture {
+ protected:
+  WebTest() {
+    options_.web_address = "127.0.0.1:0";
+    options_.token_file = folder_.path() + "/tokens";
+    std::ofstream(options_.token_file) << "viewer-token-1234 vera viewer\nsubmit-token-1234 sam submitter\n";
+    chmod(options_.token_file.c_str(), 0600);
+    Start();
+  }
+
+  // Sends a request and reads its answer until `end`, or until the connection ends.
+  std::string Ask(const std::string& method, const std::string& target, std::map<std::string, std::string> fields = {},
+                  const std::string& body = "", const std::string& end = "") {
+    const std::string host = server_->web_url().substr(7);
+    fields.emplace("Host", host);
+    fields.emplace("Content-Length", absl::StrCat(body.size()));
+    fields.emplace("Connection", "close");
+    std::string request = absl::StrCat(method, " ", target, " HTTP/1.1\r\n");
+    for (const auto& [name, value] : fields) absl::StrAppend(&request, name, ": ", value, "\r\n");
+    absl::StrAppend(&request, "\r\n", body);
+    int port = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(host.substr(host.rfind(':') + 1), &port));
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    EXPECT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
+    std::string answer;
+    const absl::Time deadline = absl::Now() + kTestPatience;
+    while ((end.empty() || !absl::StrContains(answer, end)) && absl::Now() < deadline) {
+      pollfd ready{fd, POLLIN, 0};
+      if (poll(&ready, 1, 100) <= 0) continue;
+      char buffer[4096];
+      const ssize_t count = recv(fd, buffer, sizeof(buffer), 0);
+      if (count <= 0) break;
+      answer.append(buffer, static_cast<size_t>(count));
+    }
+    close(fd);
+    return answer;
+  }
+  static int StatusOf(const std::string& answer) {
+    int status = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(answer.substr(9, 3), &status)) << answer;
+    return status;
+  }
+  static std::string Between(const std::string& text, const std::string& begin, const std::string& end) {
+    const size_t at = text.find(begin);
+    if (at == std::string::npos) return "";
+    return text.substr(at + begin.size(), text.find(end, at + begin.size()) - at - begin.size());
+  }
+  std::string SignIn(const std::string& body) {
+    return Ask("POST", "/api/v1/sign-in", {{"Content-Type", "application/json"}}, body);
+  }
+  static std::string CookieOf(const std::string& answer) { return Between(answer, "Set-Cookie: ", ";"); }
+  std::string CodeOf(Client& client) {
+    SignInReply reply;
+    EXPECT_TRUE(client.admin().SignIn(client.Context().get(), SignInRequest(), &reply).ok());
+    EXPECT_EQ(reply.url(), server_->web_url());
+    return reply.code();
+  }
+};
+
+TEST_F(WebTest, PagesHaveTheirProtectionAndTheApiNeedsASession) {
+  const std::string page = Ask("GET", "/jobs/anything");
+  EXPECT_EQ(StatusOf(page), 200);
+  for (const char* field : {"Content-Security-Policy: default-src 'none'; script-src 'self'", "frame-ancestors 'none'",
+                            "X-Content-Type-Options: nosniff", "Referrer-Policy: no-referrer"}) {
+    EXPECT_TRUE(absl::StrContains(page, field)) << field;
+  }
+  EXPECT_FALSE(absl::StrContains(page, "<script>")) << "no script in the page itself";
+  EXPECT_FALSE(absl::StrContains(page, "Access-Control"));
+  EXPECT_EQ(StatusOf(Ask("GET", "/assets/app.js")), 200);
+  const std::string etag(web::FindAsset("app.js")->etag);
+  EXPECT_EQ(StatusOf(Ask("GET", "/assets/app.js", {{"If-None-Match", etag}})), 304);
+  for (const char* path : {"/assets/../lock", "/assets/%2e%2e/lock", "/assets/", "/assets//etc/passwd"}) {
+    EXPECT_EQ(StatusOf(Ask("GET", path)), 404) << path;
+  }
+  EXPECT_EQ(StatusOf(Ask("POST", "/")), 405);
+  for (const web::Route& route : web::Api::Routes()) {
+    EXPECT_EQ(StatusOf(Ask(std::string(route.method), std::string(route.path))), 401) << route.path;
+    EXPECT_EQ(
+        StatusOf(Ask(std::string(route.method), std::string(route.path), {{"Authorization", "Bearer wrong"}})) / 100,
+        absl::EndsWith(std::string(route.path), "/watch") ? 2 : 4)
+        << route.path;
+  }
+}
+
+TEST_F(WebTest, ACodeOfTheSocketSignsInOnceAsTheLocalUser) {
+  const std::string code = CodeOf(*client_);
+  const std::string in = SignIn(absl::StrCat("{\"code\":\"", code, "\"}"));
+  ASSERT_EQ(StatusOf(in), 200) << in;
+  EXPECT_TRUE(absl::StrContains(in, "; HttpOnly; SameSite=Strict")) << in;
+  EXPECT_EQ(StatusOf(SignIn(absl::StrCat("{\"code\":\"", code, "\"}"))), 401);
+  const std::string session = Ask("GET", "/api/v1/session", {{"Cookie", CookieOf(in)}});
+  EXPECT_TRUE(absl::StrContains(session, "\"role\":\"local\"")) << session;
+  const std::string job = client_->MustSubmit("seen");
+  const std::string jobs = Ask("GET", "/api/v1/jobs", {{"Cookie", CookieOf(in)}});
+  EXPECT_TRUE(absl::StrContains(jobs, job)) << jobs;
+}
+
+TEST_F(WebTest, ATokenSignsInWithItsOwnRightsAndNoOthers) {
+  const std::string job = client_->MustSubmit("theirs");
+  EXPECT_EQ(StatusOf(SignIn("{\"token\":\"wrong-token-12345\"}")), 401);
+  EXPECT_EQ(StatusOf(SignIn("{\"token\":\"\"}")), 401);
+  EXPECT_EQ(StatusOf(SignIn("{}")), 401);
+  EXPECT_EQ(StatusOf(SignIn("nonsense")), 400);
+  const std::string in = SignIn("{\"token\":\"viewer-token-1234\"}");
+  ASSERT_EQ(StatusOf(in), 200) << in;
+  const std::string cookie = CookieOf(in);
+  const std::string session = Ask("GET", "/api/v1/session", {{"Cookie", cookie}});
+  EXPECT_TRUE(absl::StrContains(session, "\"user\":\"vera\",\"role\":\"viewer\"")) << session;
+  const std::string csrf = Between(session, "\"csrf\":\"", "\"");
+  EXPECT_EQ(StatusOf(Ask("GET", absl::StrCat("/api/v1/jobs/", job), {{"Cookie", cookie}})), 200);
+  const std::string refused =
+      Ask("POST", absl::StrCat("/api/v1/jobs/", job, "/cancel"), {{"Cookie", cookie}, {"X-Muster-CSRF", csrf}});
+  EXPECT_EQ(StatusOf(refused), 403) << refused;
+  EXPECT_TRUE(absl::StrContains(refused, "vera may not call")) << refused;
+  EXPECT_EQ(client_->StateOf(job), JOB_STATE_QUEUED);
+}
+
+TEST_F(WebTest, AChangeNeedsTheSessionsCsrfTokenAndNoOtherOrigin) {
+  const std::string job = client_->MustSubmit("mine");
+  const std::string cookie = CookieOf(SignIn(absl::StrCat("{\"code\":\"", CodeOf(*client_), "\"}")));
+  const std::string csrf = Between(Ask("GET", "/api/v1/session", {{"Cookie", cookie}}), "\"csrf\":\"", "\"");
+  const std::string cancel = absl::StrCat("/api/v1/jobs/", job, "/cancel");
+  EXPECT_EQ(StatusOf(Ask("POST", cancel, {{"Cookie", cookie}})), 403);
+  EXPECT_EQ(StatusOf(Ask("POST", cancel, {{"Cookie", cookie}, {"X-Muster-CSRF", "x"}})), 403);
+  const std::map<std::string, std::string> good = {{"Cookie", cookie}, {"X-Muster-CSRF", csrf}};
+  auto other = good;
+  other["Origin"] = "http://evil.example";
+  EXPECT_EQ(StatusOf(Ask("POST", cancel, other)), 403);
+  auto site = good;
+  site["Sec-Fetch-Site"] = "cross-site";
+  EXPECT_EQ(StatusOf(Ask("POST", cancel, site)), 403);
+  auto rebound = good;
+  rebound["Host"] = "evil.example";
+  EXPECT_EQ(StatusOf(Ask("POST", cancel, rebound)), 403);
+  EXPECT_EQ(client_->StateOf(job), JOB_STATE_QUEUED);
+  auto own = good;
+  own["Origin"] = server_->web_url();
+  EXPECT_EQ(StatusOf(Ask("POST", cancel, own)), 200);
+  EXPECT_EQ(client_->StateOf(job), JOB_STATE_CANCELLED);
+  EXPECT_EQ(StatusOf(Ask("POST", "/api/v1/sign-out", good)), 200);
+  EXPECT_EQ(StatusOf(Ask("GET", "/api/v1/session", {{"Cookie", cookie}})), 401);
+}
+
+TEST_F(WebTest, ErrorsOfTheCallsHaveTheirStatus) {
+  const std::map<std::string, std::string> sam = {{"Authorization", "Bearer submit-token-1234"}};
+  EXPECT_EQ(StatusOf(Ask("GET", "/api/v1/jobs/nothing", sam)), 404);
+  EXPECT_EQ(StatusOf(Ask("GET", "/api/v1/nowhere", sam)), 404);
+  EXPECT_EQ(StatusOf(Ask("GET", "/api/v1/jobs/%00", sam)), 404);
+  EXPECT_EQ(StatusOf(Ask("POST", "/api/v1/nodes", sam)), 405);
+  EXPECT_EQ(StatusOf(Ask("GET", "/api/v1/jobs/x/metrics?points=1", sam)), 400);
+  EXPECT_EQ(StatusOf(Ask("GET", "/api/v1/tokens", sam)), 403);
+  EXPECT_EQ(StatusOf(Ask("POST", "/api/v1/jobs", sam, "{\"nothing\":1}")), 400);
+  const std::string wrong = Ask("POST", "/api/v1/jobs", sam, "{\"request_id\":\"r\",\"spec\":{\"name\":\"UPPER\"}}");
+  EXPECT_EQ(StatusOf(wrong), 400);
+  EXPECT_TRUE(absl::StrContains(wrong, "\"spec_errors\":[{\"path\":")) << wrong;
+}
+
+// What an open page does when its coordinator is started anew: same address, same session, the stream goes on.
+TEST_F(WebTest, APageGoesOnAfterARestartWithoutAGap) {
+  const std::string url = server_->web_url();
+  const std::string cookie = CookieOf(SignIn("{\"token\":\"submit-token-1234\"}"));
+  const std::string first = client_->MustSubmit("first");
+  const std::string before = Ask("GET", "/api/v1/watch", {{"Cookie", cookie}}, "", first);
+  ASSERT_TRUE(absl::StrContains(before, "text/event-stream")) << before;
+  const std::string cursor = Between(before, "\nid: ", "\n");
+  ASSERT_FALSE(cursor.empty()) << before;
+  const std::string second = client_->MustSubmit("second");
+  server_.reset();
+  Start();
+  EXPECT_EQ(server_->web_url(), url);
+  const std::string third = client_->MustSubmit("third");
+  const std::string after = Ask("GET", "/api/v1/watch", {{"Cookie", cookie}, {"Last-Event-ID", cursor}}, "", third);
+  EXPECT_TRUE(absl::StrContains(after, second)) << after;
+  EXPECT_TRUE(absl::StrContains(after, third)) << after;
+  EXPECT_FALSE(absl::StrContains(after, absl::StrCat("id: ", cursor, "\n"))) << "what was seen does not come again";
+}
+
+TEST_F(WebTest, OpenApiHasEveryRouteAndNoOther) {
+  const std::string text(web::FindAsset("openapi.yaml")->bytes);
+  std::set<std::string> described, routes;
+  std::string path;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (absl::StartsWith(line, "  /")) path = std::string(line.substr(2, line.find(':') - 2));
+    for (const char* method : {"GET", "POST"}) {
+      if (line == absl::StrCat("    ", absl::AsciiStrToLower(method), ":"))
+        described.insert(absl::StrCat(method, " ", path));
+    }
+  }
+  for (const web::Route& route : web::Api::Routes()) {
+    routes.insert(absl::StrCat(std::string(route.method), " ", std::string(route.path)));
+  }
+  for (const char* own : {"POST /api/v1/sign-in", "POST /api/v1/sign-out", "GET /api/v1/session"}) routes.insert(own);
+  EXPECT_EQ(described, routes);
+}
+
+TEST(WebAddress, BeyondLoopbackNeedsAnAuthority) {
+  const TemporaryFolder folder;
+  const RealClock clock;
+  ServerOptions options;
+  options.state_dir = folder.path() + "/state";
+  options.listen = {"unix:" + folder.path() + "/run/c.sock"};
+  options.web_address = "0.0.0.0:0";
+  const auto server = Server::Start(options, &clock);
+  ASSERT_EQ(server.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(server.status().message(), "muster coordinator init")) << server.status();
+}
+
+}  // namespace
+}  // namespace muster::server

@@ -1,0 +1,521 @@
+#include "coordinator/web/api.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/proto_time.h"
+#include "common/rpc/rpc.h"
+#include "coordinator/web/thin.h"
+#include "coordinator/web/watch_call.h"
+
+namespace muster::web {
+namespace {
+
+constexpr absl::Duration kCallLimit = absl::Seconds(30);
+constexpr absl::Duration kLongCallLimit = absl::Minutes(2);  // plans, traces, a whole history
+constexpr uint32_t kDefaultBins = 500, kMostBins = 5000;
+constexpr uint32_t kDefaultLines = 1000;
+constexpr size_t kMostLines = 5000;
+constexpr size_t kMostEvents = 10'000;
+
+int HttpStatusOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return 200;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kFailedPrecondition:
+      return 409;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+      return 503;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 504;
+    default:
+      return 500;
+  }
+}
+
+std::string ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return "null";
+  return text;
+}
+
+absl::Status FromJson(const std::string& text, google::protobuf::Message& message) {
+  const auto status = google::protobuf::util::JsonStringToMessage(text, &message);
+  if (status.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the body is no ", message.GetDescriptor()->name(), " in JSON: ", std::string(status.message())));
+}
+
+// A whole number of a query; `otherwise` if it is not there.
+absl::StatusOr<uint32_t> NumberOf(const HttpRequest& request, const std::string& name, uint32_t otherwise) {
+  const std::string text = request.Query(name);
+  uint32_t number = otherwise;
+  if (text.empty() || absl::SimpleAtoi(text, &number)) return number;
+  return absl::InvalidArgumentError(absl::StrCat(name, ": expected a whole number"));
+}
+
+// What a list shows of a job; the rest is in the job itself.
+void Summarize(Job& job) {
+  JobSpec shown;
+  shown.set_name(job.spec().name());
+  *shown.mutable_resources() = job.spec().resources();
+  if (job.spec().has_priority()) shown.set_priority(job.spec().priority());
+  if (job.spec().has_train()) {
+    shown.mutable_train()->set_steps(job.spec().train().steps());
+    *shown.mutable_train()->mutable_strategy() = job.spec().train().strategy();
+  }
+  *job.mutable_spec() = std::move(shown);
+  job.clear_checkpoints();
+  job.clear_refused_by();
+  job.clear_time_breakdown();
+}
+
+std::string EventOf(const WatchItem& item) {
+  const char* kind = item.has_event()      ? "state"
+                     : item.has_metrics()  ? "metrics"
+                     : item.has_log()      ? "log"
+                     : item.has_snapshot() ? "snapshot"
+                                           : "gap";
+  return absl::StrCat(item.cursor().empty() ? "" : absl::StrCat("id: ", item.cursor(), "\n"), "event: ", kind,
+                      "\ndata: ", ToJson(item), "\n\n");
+}
+
+std::string ErrorJson(const absl::Status& status) {
+  std::string errors;
+  if (const absl::optional<absl::Cord> details = status.GetPayload(rpc::kErrorDetails)) {
+    SpecErrors parsed;
+    if (parsed.ParseFromString(std::string(*details))) {
+      for (const SpecError& error : parsed.errors()) absl::StrAppend(&errors, errors.empty() ? "" : ",", ToJson(error));
+    }
+  }
+  return absl::StrCat("{\"error\":{\"code\":\"", absl::StatusCodeToString(status.code()),
+                      "\",\"message\":", JsonText({status.message().data(), status.message().size()}),
+                      errors.empty() ? "" : absl::StrCat(",\"spec_errors\":[", errors, "]"), "}}");
+}
+
+}  // namespace
+
+std::string JsonText(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || c == '<' || c == 0x7f) {
+      absl::StrAppend(&out, absl::StrFormat("\\u%04x", byte));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+HttpResponse JsonResponse(std::string body) {
+  return {200, {{"Content-Type", "application/json"}, {"Cache-Control", "no-store"}}, std::move(body)};
+}
+
+HttpResponse ErrorResponse(const absl::Status& status) {
+  HttpResponse response = JsonResponse(ErrorJson(status));
+  response.status = HttpStatusOf(status.code());
+  return response;
+}
+
+struct Api::Call {
+  std::string token;
+  std::shared_ptr<Exchange> exchange;
+  std::string of;  // what {job} or {node} stands for
+
+  const HttpRequest& request() const { return exchange->request(); }
+  void Fail(const absl::Status& status) const { exchange->Reply(ErrorResponse(status)); }
+};
+
+struct Api::Handler {
+  Route route;
+  void (Api::*serve)(Call) const;
+};
+
+namespace {
+
+// A unary call of the coordinator. `start` begins it; `render` makes the body.
+template <typename Request, typename Reply, typename Start, typename Done>
+void Unary(const std::string& token, Request request, absl::Duration limit, Start start, Done done) {
+  struct State {
+    grpc::ClientContext context;
+    Request request;
+    Reply reply;
+  };
+  auto state = std::make_shared<State>();
+  state->request = std::move(request);
+  state->context.set_deadline(absl::ToChronoTime(absl::Now() + limit));
+  rpc::AddCallMetadata(token, state->context);
+  start(&state->context, &state->request, &state->reply,
+        [state, done = std::move(done)](const grpc::Status& status) { done(rpc::FromGrpc(status), state->reply); });
+}
+
+// Replies with the reply of the call, as it is.
+template <typename Reply, typename Request, typename Start>
+void Mirror(const std::string& token, const std::shared_ptr<Exchange>& exchange, Request request, Start start,
+            absl::Duration limit = kCallLimit) {
+  Unary<Request, Reply>(token, std::move(request), limit, std::move(start),
+                        [exchange](const absl::Status& status, const Reply& reply) {
+                          exchange->Reply(status.ok() ? JsonResponse(ToJson(reply)) : ErrorResponse(status));
+                        });
+}
+
+}  // namespace
+
+#define MUSTER_START(stub, method)                                   \
+  [this](auto* context, auto* request, auto* reply, auto done) {     \
+    stub->async()->method(context, request, reply, std::move(done)); \
+  }
+
+Api::Api(const std::shared_ptr<grpc::Channel>& channel)
+    : jobs_(Jobs::NewStub(channel)),
+      nodes_(Nodes::NewStub(channel)),
+      admin_(Admin::NewStub(channel)),
+      trust_(Trust::NewStub(channel)) {}
+
+const std::vector<Api::Handler>& Api::Handlers() {
+  static const auto& handlers = *new std::vector<Handler>{
+      {{"GET", "/api/v1/version"}, &Api::GetVersion},
+      {{"GET", "/api/v1/nodes"}, &Api::ListNodes},
+      {{"POST", "/api/v1/nodes/{node}/drain"}, &Api::Drain},
+      {{"POST", "/api/v1/nodes/{node}/undrain"}, &Api::Undrain},
+      {{"GET", "/api/v1/jobs"}, &Api::ListJobs},
+      {{"POST", "/api/v1/jobs"}, &Api::Submit},
+      {{"POST", "/api/v1/plan"}, &Api::Plan},
+      {{"GET", "/api/v1/jobs/{job}"}, &Api::GetJob},
+      {{"GET", "/api/v1/jobs/{job}/plan"}, &Api::PlanOfJob},
+      {{"GET", "/api/v1/jobs/{job}/metrics"}, &Api::Metrics},
+      {{"GET", "/api/v1/jobs/{job}/logs"}, &Api::Logs},
+      {{"GET", "/api/v1/jobs/{job}/events"}, &Api::Events},
+      {{"GET", "/api/v1/jobs/{job}/watch"}, &Api::Watch},
+      {{"POST", "/api/v1/jobs/{job}/cancel"}, &Api::Cancel},
+      {{"POST", "/api/v1/jobs/{job}/pause"}, &Api::Pause},
+      {{"POST", "/api/v1/jobs/{job}/resume"}, &Api::Resume},
+      {{"POST", "/api/v1/jobs/{job}/trace"}, &Api::Trace},
+      {{"GET", "/api/v1/watch"}, &Api::Watch},
+      {{"GET", "/api/v1/tokens"}, &Api::ListTokens},
+  };
+  return handlers;
+}
+
+std::vector<Route> Api::Routes() {
+  std::vector<Route> routes;
+  for (const Handler& handler : Handlers()) routes.push_back(handler.route);
+  return routes;
+}
+
+void Api::Serve(const std::string& token, const std::shared_ptr<Exchange>& exchange) const {
+  const HttpRequest& request = exchange->request();
+  const std::vector<std::string> segments = absl::StrSplit(request.path, '/');
+  std::string allowed;
+  for (const Handler& handler : Handlers()) {
+    const std::vector<absl::string_view> wanted =
+        absl::StrSplit(absl::string_view(handler.route.path.data(), handler.route.path.size()), '/');
+    if (wanted.size() != segments.size()) continue;
+    Call call{token, exchange, ""};
+    bool fits = true;
+    for (size_t i = 0; i < wanted.size() && fits; ++i) {
+      if (!absl::StartsWith(wanted[i], "{")) {
+        fits = wanted[i] == segments[i];
+      } else {
+        // Ids are printable ASCII; an empty one would mean all jobs to some calls.
+        fits = PercentDecode(segments[i], false, call.of) && !call.of.empty() &&
+               std::all_of(call.of.begin(), call.of.end(), [](char c) { return c > ' ' && c < 0x7f; });
+      }
+    }
+    if (!fits) continue;
+    if (handler.route.method == request.method) return (this->*handler.serve)(std::move(call));
+    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", std::string(handler.route.method));
+  }
+  if (allowed.empty())
+    return exchange->Reply(ErrorResponse(absl::NotFoundError("no such path; see /api/v1/openapi.yaml")));
+  HttpResponse response = ErrorResponse(absl::InvalidArgumentError(absl::StrCat("this path takes ", allowed)));
+  response.status = 405;
+  response.fields.emplace_back("Allow", allowed);
+  exchange->Reply(std::move(response));
+}
+
+void Api::SignIn(const std::string& token, std::function<void(absl::StatusOr<SignInReply>)> done) const {
+  Unary<SignInRequest, SignInReply>(token, {}, kCallLimit, MUSTER_START(admin_, SignIn),
+                                    [done = std::move(done)](const absl::Status& status, const SignInReply& reply) {
+                                      if (!status.ok()) return done(status);
+                                      done(reply);
+                                    });
+}
+
+void Api::GetVersion(Call call) const {
+  Mirror<VersionReply>(call.token, call.exchange, VersionRequest(), MUSTER_START(admin_, Version));
+}
+
+void Api::ListNodes(Call call) const {
+  Mirror<ListNodesReply>(call.token, call.exchange, ListNodesRequest(), MUSTER_START(nodes_, List));
+}
+
+void Api::Drain(Call call) const {
+  DrainRequest request;
+  request.set_node(call.of);
+  Mirror<DrainReply>(call.token, call.exchange, request, MUSTER_START(nodes_, Drain));
+}
+
+void Api::Undrain(Call call) const {
+  UndrainRequest request;
+  request.set_node(call.of);
+  Mirror<UndrainReply>(call.token, call.exchange, request, MUSTER_START(nodes_, Undrain));
+}
+
+void Api::ListTokens(Call call) const {
+  Mirror<ListTokensReply>(call.token, call.exchange, ListTokensRequest(), MUSTER_START(trust_, ListTokens));
+}
+
+void Api::ListJobs(Call call) const {
+  ListJobsRequest request;
+  const absl::StatusOr<uint32_t> limit = NumberOf(call.request(), "limit", 0);
+  if (!limit.ok()) return call.Fail(limit.status());
+  request.set_limit(*limit);
+  request.set_all(call.request().Query("all") == "1");
+  request.set_page(call.request().Query("page"));
+  const bool summary = call.request().Query("view") == "summary";
+  Unary<ListJobsRequest, ListJobsReply>(call.token, request, kCallLimit, MUSTER_START(jobs_, List),
+                                        [call, summary](const absl::Status& status, ListJobsReply& reply) {
+                                          if (!status.ok()) return call.Fail(status);
+                                          if (summary) {
+                                            for (JobSummary& job : *reply.mutable_jobs()) Summarize(*job.mutable_job());
+                                          }
+                                          call.exchange->Reply(JsonResponse(ToJson(reply)));
+                                        });
+}
+
+void Api::GetJob(Call call) const {
+  GetJobRequest request;
+  request.set_job(call.of);
+  Mirror<GetJobReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Get));
+}
+
+void Api::PlanOfJob(Call call) const {
+  GetJobRequest request;
+  request.set_job(call.of);
+  Unary<GetJobRequest, GetJobReply>(call.token, request, kCallLimit, MUSTER_START(jobs_, Get),
+                                    [this, call](const absl::Status& status, const GetJobReply& reply) {
+                                      if (!status.ok()) return call.Fail(status);
+                                      PlanRequest plan;
+                                      *plan.mutable_spec() = reply.job().spec();
+                                      plan.set_ops(true);
+                                      Mirror<PlanReply>(call.token, call.exchange, std::move(plan),
+                                                        MUSTER_START(jobs_, Plan), kLongCallLimit);
+                                    });
+}
+
+void Api::Plan(Call call) const {
+  PlanRequest request;
+  if (absl::Status parsed = FromJson(call.request().body, request); !parsed.ok()) return call.Fail(parsed);
+  Mirror<PlanReply>(call.token, call.exchange, std::move(request), MUSTER_START(jobs_, Plan), kLongCallLimit);
+}
+
+void Api::Submit(Call call) const {
+  SubmitRequest request;
+  if (absl::Status parsed = FromJson(call.request().body, request); !parsed.ok()) return call.Fail(parsed);
+  Mirror<SubmitReply>(call.token, call.exchange, std::move(request), MUSTER_START(jobs_, Submit), kLongCallLimit);
+}
+
+void Api::Cancel(Call call) const {
+  CancelRequest request;
+  request.set_job(call.of);
+  Mirror<CancelReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Cancel));
+}
+
+void Api::Pause(Call call) const {
+  PauseRequest request;
+  request.set_job(call.of);
+  Mirror<PauseReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Pause));
+}
+
+void Api::Resume(Call call) const {
+  ResumeRequest request;
+  request.set_job(call.of);
+  Mirror<ResumeReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Resume));
+}
+
+void Api::Trace(Call call) const {
+  TraceRequest request;
+  if (absl::Status parsed = FromJson(call.request().body.empty() ? "{}" : call.request().body, request); !parsed.ok()) {
+    return call.Fail(parsed);
+  }
+  request.set_job(call.of);
+  Mirror<TraceReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Trace), kLongCallLimit);
+}
+
+void Api::Metrics(Call call) const {
+  const absl::StatusOr<uint32_t> bins = NumberOf(call.request(), "points", kDefaultBins);
+  if (!bins.ok()) return call.Fail(bins.status());
+  if (*bins < 2 || *bins > kMostBins) {
+    return call.Fail(absl::InvalidArgumentError(absl::StrCat("points: expected 2 to ", kMostBins)));
+  }
+  struct Read {
+    explicit Read(size_t most) : thin(most) {}
+    SeriesThinner thin;
+    std::string cursor;
+  };
+  const auto read = std::make_shared<Read>(*bins);
+  WatchRequest request;
+  request.set_job(call.of);
+  request.set_metrics(true);
+  StartWatch(
+      *jobs_, call.token, request, kLongCallLimit,
+      [read](const WatchItem& item, const NextItem& next) {
+        if (!item.cursor().empty()) read->cursor = item.cursor();
+        if (item.has_metrics()) read->thin.Add(item.metrics());
+        next(true);
+      },
+      [call, read](const absl::Status& status) {
+        if (!status.ok()) return call.Fail(status);
+        call.exchange->Reply(JsonResponse(
+            absl::StrCat("{\"cursor\":", JsonText(read->cursor), ",\"metrics\":", read->thin.Json(), "}")));
+      });
+}
+
+void Api::Logs(Call call) const {
+  const HttpRequest& from = call.request();
+  WatchRequest request;
+  request.set_job(call.of);
+  request.set_logs(true);
+  const absl::StatusOr<uint32_t> rank = NumberOf(from, "rank", 0), tail = NumberOf(from, "tail", kDefaultLines);
+  if (!rank.ok()) return call.Fail(rank.status());
+  if (!tail.ok()) return call.Fail(tail.status());
+  if (!from.Query("rank").empty()) request.set_rank(*rank);
+  const std::string needle = from.Query("grep");
+  if (!from.Query("after").empty()) {
+    request.set_cursor(from.Query("after"));
+  } else if (needle.empty()) {
+    request.set_tail(*tail);
+  }
+  struct Read {
+    std::deque<std::string> lines;  // as JSON
+    uint64_t left_out = 0;
+    std::string cursor;
+  };
+  const auto read = std::make_shared<Read>();
+  StartWatch(
+      *jobs_, call.token, request, kLongCallLimit,
+      [read, needle](const WatchItem& item, const NextItem& next) {
+        if (!item.cursor().empty()) read->cursor = item.cursor();
+        if (item.has_log()) {
+          std::vector<absl::string_view> lines = absl::StrSplit(item.log().text(), '\n');
+          if (!lines.empty() && lines.back().empty()) lines.pop_back();
+          for (const absl::string_view line : lines) {
+            if (!needle.empty() && !absl::StrContains(line, needle)) continue;
+            read->lines.push_back(absl::StrCat(
+                "{\"generation\":", item.log().generation(), ",\"rank\":", item.log().rank(), ",\"time\":",
+                absl::StrFormat("%.3f", absl::ToDoubleSeconds(FromProto(item.log().time()) - absl::UnixEpoch())),
+                ",\"text\":", JsonText({line.data(), line.size()}), "}"));
+            if (read->lines.size() > kMostLines) read->lines.pop_front(), ++read->left_out;
+          }
+        }
+        next(true);
+      },
+      [call, read](const absl::Status& status) {
+        if (!status.ok()) return call.Fail(status);
+        call.exchange->Reply(
+            JsonResponse(absl::StrCat("{\"cursor\":", JsonText(read->cursor), ",\"left_out\":", read->left_out,
+                                      ",\"lines\":[", absl::StrJoin(read->lines, ","), "]}")));
+      });
+}
+
+void Api::Events(Call call) const {
+  struct Read {
+    std::deque<std::string> events;
+    std::string cursor;
+  };
+  const auto read = std::make_shared<Read>();
+  WatchRequest request;
+  request.set_job(call.of);
+  request.set_events(true);
+  StartWatch(
+      *jobs_, call.token, request, kLongCallLimit,
+      [read](const WatchItem& item, const NextItem& next) {
+        if (!item.cursor().empty()) read->cursor = item.cursor();
+        if (item.has_event()) read->events.push_back(ToJson(item.event()));
+        if (read->events.size() > kMostEvents) read->events.pop_front();
+        next(true);
+      },
+      [call, read](const absl::Status& status) {
+        if (!status.ok()) return call.Fail(status);
+        call.exchange->Reply(JsonResponse(absl::StrCat("{\"cursor\":", JsonText(read->cursor), ",\"events\":[",
+                                                       absl::StrJoin(read->events, ","), "]}")));
+      });
+}
+
+// Server-sent events. The id of each is its cursor, so that a browser that connects again, with Last-Event-ID, gets
+// what comes after it, also from a coordinator that was started meanwhile.
+void Api::Watch(Call call) const {
+  const HttpRequest& from = call.request();
+  WatchRequest request;
+  request.set_job(call.of);
+  request.set_follow(true);
+  request.set_events(from.Query("events") == "1");
+  request.set_metrics(from.Query("metrics") == "1");
+  request.set_logs(from.Query("logs") == "1");
+  if (call.of.empty()) request.set_events(true);
+  const absl::StatusOr<uint32_t> rank = NumberOf(from, "rank", 0), tail = NumberOf(from, "tail", 0);
+  if (!rank.ok()) return call.Fail(rank.status());
+  if (!tail.ok()) return call.Fail(tail.status());
+  if (!from.Query("rank").empty()) request.set_rank(*rank);
+  const std::string last = from.Field("last-event-id");
+  request.set_cursor(last.empty() ? from.Query("cursor") : last);
+  if (request.cursor().empty() && !from.Query("tail").empty()) request.set_tail(*tail);
+  const auto running = std::make_shared<std::shared_ptr<WatchCall>>();
+  if (!call.exchange->Begin([running] {
+        if (*running != nullptr) std::exchange(*running, nullptr)->Cancel();
+      })) {
+    return;
+  }
+  call.exchange->Write("retry: 1000\n\n", [](bool) {});
+  *running = StartWatch(
+      *jobs_, call.token, request, absl::InfiniteDuration(),
+      [call](const WatchItem& item, NextItem next) { call.exchange->Write(EventOf(item), std::move(next)); },
+      [call](const absl::Status& status) {
+        // Shutting down, or a broken connection: the browser comes again by itself.
+        const bool again = absl::IsUnavailable(status) || absl::IsCancelled(status);
+        if (!again) {
+          call.exchange->Write(status.ok() ? "event: end\ndata: {}\n\n"
+                                           : absl::StrCat("event: refused\ndata: ", ErrorJson(status), "\n\n"),
+                               [](bool) {});
+        }
+        call.exchange->End();
+      });
+}
+
+#undef MUSTER_START
+
+}  // namespace muster::web

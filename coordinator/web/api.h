@@ -1,0 +1,77 @@
+// The coordinator's calls as JSON over HTTP: /api/v1/... . Each route makes the gRPC call of the same meaning over a
+// channel inside the process, with the caller's token, so the rules of coordinator/rpc/authorize.cc are the only ones.
+// Replies are the calls' replies in protobuf's JSON with the fields' names of the .proto. docs:
+// coordinator/web/openapi.yaml.
+//
+// Errors: {"error": {"code": "NOT_FOUND", "message": "...", "spec_errors": [...]}} with the HTTP status of the code.
+//
+// Thread-safe. Nothing blocks.
+#pragma once
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/web/http_server.h"
+#include "proto/jobs_service.grpc.pb.h"
+#include "proto/trust_service.grpc.pb.h"
+
+namespace muster::web {
+
+struct Route {
+  std::string_view method;
+  std::string_view path;  // "/api/v1/jobs/{job}/logs"
+};
+
+class Api {
+ public:
+  explicit Api(const std::shared_ptr<grpc::Channel>& channel);
+
+  // Answers a request for a path below /api/v1/ as the holder of `token`.
+  void Serve(const std::string& token, const std::shared_ptr<Exchange>& exchange) const;
+  // All routes that Serve knows.
+  static std::vector<Route> Routes();
+
+  // Checks the token, and asks for a sign-in code for it.
+  void SignIn(const std::string& token, std::function<void(absl::StatusOr<SignInReply>)> done) const;
+
+ private:
+  struct Call;
+  struct Handler;
+  static const std::vector<Handler>& Handlers();
+
+  void GetVersion(Call call) const;
+  void ListNodes(Call call) const;
+  void Drain(Call call) const;
+  void Undrain(Call call) const;
+  void ListJobs(Call call) const;
+  void GetJob(Call call) const;
+  void PlanOfJob(Call call) const;
+  void Plan(Call call) const;
+  void Submit(Call call) const;
+  void Cancel(Call call) const;
+  void Pause(Call call) const;
+  void Resume(Call call) const;
+  void Trace(Call call) const;
+  void Metrics(Call call) const;
+  void Logs(Call call) const;
+  void Events(Call call) const;
+  void Watch(Call call) const;
+  void ListTokens(Call call) const;
+
+  const std::unique_ptr<Jobs::Stub> jobs_;
+  const std::unique_ptr<Nodes::Stub> nodes_;
+  const std::unique_ptr<Admin::Stub> admin_;
+  const std::unique_ptr<Trust::Stub> trust_;
+};
+
+// An error as its HTTP response.
+HttpResponse ErrorResponse(const absl::Status& status);
+HttpResponse JsonResponse(std::string body);
+// A text with its quotes.
+std::string JsonText(std::string_view text);
+
+}  // namespace muster::web
