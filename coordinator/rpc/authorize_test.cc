@@ -29,6 +29,7 @@ TEST(Authorize, Table) {
       {"/muster.v1.Nodes/Drain", {}, "--a--l"},         {"/muster.v1.Admin/Backup", {}, "--a--l"},
       {"/muster.v1.Admin/ListProjects", {}, "vsa--l"},  {"/muster.v1.Admin/SetProject", {}, "--a--l"},
       {"/muster.v1.Admin/DeleteProject", {}, "--a--l"}, {"/muster.v1.Admin/Version", {}, "vsa--l"},
+      {"/muster.v1.Admin/SignIn", {}, "vsa--l"},        {"/muster.v1.Jobs/Plan", {}, "vsa--l"},
       {"/muster.v1.Workers/Connect", {}, "---w-l"},     {"/muster.v1.Workers/RendezvousSet", {}, "---w-l"},
       {"/muster.v1.Workers/FetchTable", {}, "---w-l"},  {"/muster.v1.Jobs/Unknown", {}, "------"},
       {"/muster.v1.Trust/Join", {}, "----jl"},          {"/muster.v1.Trust/Renew", {}, "---w-l"},
