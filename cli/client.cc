@@ -269,6 +269,10 @@ absl::StatusOr<v1::UndrainReply> Client::Undrain(const std::string& node) {
   return Call<v1::UndrainRequest, v1::UndrainReply>(stubs_->nodes, &v1::Nodes::Stub::Undrain, request);
 }
 
+absl::StatusOr<v1::SignInReply> Client::SignIn() {
+  return Call<v1::SignInRequest, v1::SignInReply>(stubs_->admin, &v1::Admin::Stub::SignIn, {});
+}
+
 absl::StatusOr<v1::VersionReply> Client::Version() {
   return Call<v1::VersionRequest, v1::VersionReply>(stubs_->admin, &v1::Admin::Stub::Version, {});
 }
