@@ -23,7 +23,6 @@ constexpr char kFooter[] =
     "Examples:\n"
     "  muster local up\n"
     "  muster train --model gpt2:tiny --data train.bin --steps 1000\n"
-    "  muster ps\n"
     "  muster watch @last\n\n"
     "More about a command: muster help COMMAND. Exit codes: 0 ok, 1 job failed, 2 usage or invalid spec,\n"
     "3 no connection, 4 not allowed, 5 timed out, 6 job cancelled, 130 Ctrl-C.";
@@ -187,6 +186,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterSchema(*app, invocation);
   RegisterPs(*app, invocation);
   RegisterTop(*app, invocation);
+  RegisterUi(*app, invocation);
   RegisterWatch(*app, invocation);
   RegisterDescribe(*app, invocation);
   RegisterMetrics(*app, invocation);

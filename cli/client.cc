@@ -287,6 +287,10 @@ absl::Status Client::DeleteProject(const std::string& name) {
       .status();
 }
 
+absl::StatusOr<v1::SignInReply> Client::SignIn() {
+  return Call<v1::SignInRequest, v1::SignInReply>(stubs_->admin, &v1::Admin::Stub::SignIn, {});
+}
+
 absl::StatusOr<v1::VersionReply> Client::Version() {
   return Call<v1::VersionRequest, v1::VersionReply>(stubs_->admin, &v1::Admin::Stub::Version, {});
 }

@@ -60,6 +60,8 @@ class Client {
   absl::Status DeleteProject(const std::string& name);
   absl::Status Forget(const std::string& node);
   absl::StatusOr<v1::VersionReply> Version();
+  // A code for the web page. FailedPrecondition: the coordinator serves none.
+  absl::StatusOr<v1::SignInReply> SignIn();
   absl::StatusOr<v1::BackupReply> Backup(const std::string& path);
   absl::StatusOr<v1::CreateTokenReply> CreateToken(const v1::CreateTokenRequest& request);
   absl::StatusOr<v1::ListTokensReply> ListTokens();

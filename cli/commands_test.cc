@@ -180,6 +180,15 @@ TEST_F(MusterTest, SizesComeFromTheImportedFolder) {
   EXPECT_FALSE(store_.submitted.train().model().gpt2().has_layers());
 }
 
+TEST_F(MusterTest, UiPrintsALinkThatSignsIn) {
+  Serve();
+  const Ended ui = Run({"ui"});
+  EXPECT_EQ(ui.code, 0) << ui.err;
+  EXPECT_EQ(ui.out, "http://127.0.0.1:7080/#code=abcdefghijkmnpqrstuvwxyz23456789\n");
+  EXPECT_TRUE(absl::StrContains(ui.err, "signs in ann (submitter)")) << ui.err;
+  EXPECT_EQ(json::parse(Run({"ui", "-o", "json"}).out)["url"], "http://127.0.0.1:7080");
+}
+
 TEST_F(MusterTest, TopShowsJobsNodesAndTotals) {
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
   PutJob("b-0001", v1::JOB_STATE_QUEUED);

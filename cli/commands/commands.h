@@ -44,6 +44,7 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation);
 void RegisterTop(CLI::App& app, Invocation& invocation);
 void RegisterTrace(CLI::App& app, Invocation& invocation);
 void RegisterTrain(CLI::App& app, Invocation& invocation);
+void RegisterUi(CLI::App& app, Invocation& invocation);
 void RegisterUndrain(CLI::App& app, Invocation& invocation);
 void RegisterUsage(CLI::App& app, Invocation& invocation);
 void RegisterValidate(CLI::App& app, Invocation& invocation);

@@ -182,9 +182,10 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
     if (reasons) cells.emplace_back(c.lost().empty() ? "chosen" : c.lost());
     table.Add(std::move(cells));
   }
-  return absl::StrCat(table.Render(screen),
-                      reasons ? "the rule: the fastest that fits; one that is simpler if it is less than 2% slower\n" : "",
-                      least ? ">: a lower bound; that was enough to reject it without a full plan\n" : "");
+  return absl::StrCat(
+      table.Render(screen),
+      reasons ? "the rule: the fastest that fits; one that is simpler if it is less than 2% slower\n" : "",
+      least ? ">: a lower bound; that was enough to reject it without a full plan\n" : "");
 }
 
 std::string Times(const v1::PlanReply& plan) {

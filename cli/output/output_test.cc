@@ -574,7 +574,8 @@ TEST(DescribePlan, SaysWhyMixesLost) {
   add("4 stages by gpipe, single, microbatch 1", 0.04, "takes at least 40 ms", true);
   const std::string text = DescribePlan(plan, {}, kPipe);
   for (const char* part :
-       {"FITS  WHY NOT\n", "the rule: the fastest that fits; one that is simpler if it is less than 2% slower\n", "ddp, microbatch 8                          1 KiB    20 ms  yes   chosen\n",
+       {"FITS  WHY NOT\n", "the rule: the fastest that fits; one that is simpler if it is less than 2% slower\n",
+        "ddp, microbatch 8                          1 KiB    20 ms  yes   chosen\n",
         "yes   bubble: 8 ms more, 30% of its step\n", "> 1 KiB  > 40 ms  yes   takes at least 40 ms\n",
         ">: a lower bound; that was enough to reject it without a full plan\n"}) {
     EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kOutside[] = "muster/outside";  // a payload of such a status
-constexpr int kAttempts = 100;  // openat2 fails with EAGAIN if something is renamed meanwhile
+constexpr int kAttempts = 100;                 // openat2 fails with EAGAIN if something is renamed meanwhile
 
 class OpenFolder {
  public:

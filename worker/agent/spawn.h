@@ -20,8 +20,8 @@ struct Program {
 // This process's environment.
 std::vector<std::string> OwnEnvironment();
 
-// A child with /dev/null as its standard input, no other descriptors than the three standard ones, and no signal ignored
-// or blocked. The error of posix_spawn.
+// A child with /dev/null as its standard input, no other descriptors than the three standard ones, and no signal
+// ignored or blocked. The error of posix_spawn.
 absl::StatusOr<pid_t> Spawn(Program program);
 
 }  // namespace muster::agent

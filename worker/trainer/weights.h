@@ -47,7 +47,7 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
 // A model to evaluate, sample or export, on one CPU rank, without optimizer state.
 struct InferenceModel {
   Inventory inventory;
-  Data data;  // of the job that trained it: what was done to its samples
+  Data data;                                 // of the job that trained it: what was done to its samples
   std::optional<TokenizerOrigin> tokenizer;  // that made its tokens; none: not known
   std::unique_ptr<engine::Engine> engine;
 };

@@ -59,7 +59,7 @@ export async function jobPage(view, id) {
         ' of ', String(job.spec?.train?.steps ?? '?'), `, submitted by ${job.owner} at ${time(job.submitted)}`),
       failure ? el('div', {class: 'bad', id: 'failure'}, el('h2', {}, 'First fault'), el('p', {}, failure.exit?.message ?? ''), el('p', {}, failure.hint),
         el('pre', {}, (failure.exit?.last_lines ?? []).join('\n'))) : '',
-      el('h2', {}, 'Time'), ledger(job.time_breakdown),
+      el('h2', {}, 'Time'), ...ledger(job.time_breakdown),
       newest ? el('h2', {}, `Ranks of generation ${newest.number}`) : '',
       newest ? el('div', {class: 'grid', id: 'ranks'}, newest.ranks.map((rank) => el('span', {title: rank.exit?.message ?? ''},
         `${rank.rank} ${rank.node} `, state(rank.state)))) : '',
