@@ -109,8 +109,9 @@ absl::Status LocalService::StartCoordinator() {
                                                  folders_.Address(),
                                                  ": stop it, or set MUSTER_RUNTIME_DIR to another folder"));
   }
-  const absl::Status status = Start(kCoordinator, "muster-coordinator",
-                                    {"--state_dir", folders_.state + "/coordinator", "--listen", folders_.Address()});
+  const absl::Status status = Start(
+      kCoordinator, "muster-coordinator",
+      {"--state_dir", folders_.state + "/coordinator", "--listen", folders_.Address(), "--web_address", "127.0.0.1:0"});
   if (status.ok()) say_(absl::StrCat("coordinator started (pid ", started_.back().process.pid, ")"));
   return status;
 }
