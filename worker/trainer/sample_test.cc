@@ -281,6 +281,17 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   Process exporting = Run({"export", "--checkpoint", bench_->Path("pairs"), "--out", bench_->Path("pairs-out"),
                            "--tokenizer_from", bench_->Path("tokenizer")});
   ASSERT_EQ(exporting.Wait(), 0) << exporting.Log();
+  // Of a model whose checkpoint does not say what made its tokens.
+  std::filesystem::remove(train.data().tokens() + data::kOriginEnding);
+  JobSpec unknown = spec;
+  unknown.mutable_train()->mutable_checkpoint()->set_path(bench_->Path("unknown"));
+  unknown.mutable_train()->set_steps(1);
+  Process another = bench_->Start(bench_->Assign(unknown, 13));
+  ASSERT_EQ(another.Wait(), 0) << another.Log();
+  Process without = sample(bench_->Path("unknown"), {});
+  EXPECT_EQ(without.Wait(), 2);
+  EXPECT_THAT(without.Log(),
+              HasSubstr("the model's vocabulary is 260, not bytes: give its tokenizer with --tokenizer"));
   // As the checkpoint says that it was made.
   Process recorded = sample(bench_->Path("pairs"), {"--tokens", "40"});
   ASSERT_EQ(recorded.Wait(), 0) << recorded.Log();
