@@ -50,6 +50,7 @@ class ExamplesTest : public ::testing::Test {
  protected:
   ExamplesTest() {
     EXPECT_EQ(cluster_.Muster({"coordinator", "init", "--state_dir", cluster_.folder() + "/c"}).exit_code, 0);
+    cluster_.coordinator_flags = {"--web_address", "127.0.0.1:0"};  // for `muster ui`
     cluster_.StartCoordinator();
     EXPECT_EQ(cluster_.Muster({"coordinator", "token", "create", "--role", "worker"}).exit_code, 0);
     const std::string tokens = cluster_.Muster({"coordinator", "token", "ls", "-o", "name"}).out;
