@@ -134,13 +134,13 @@ TEST_F(PrepareTest, SaysBesideTheTokensWhatMadeThem) {
   const auto bytes = ReadTokenizerOrigin(Path("t1.bin"));
   ASSERT_TRUE(bytes.has_value());
   EXPECT_EQ(bytes->ByteSizeLong(), 0u) << "each byte is a token";
-  EXPECT_TRUE(ReadTokenizerOrigin(Path("t*")).has_value());
-  EXPECT_EQ(TokenFile::Open(Path("t*"), 1)->shards().size(), 2u) << "what lies beside is no token file";
+  EXPECT_TRUE(ReadTokenizerOrigin(Path("t?.*")).has_value());
+  EXPECT_EQ(TokenFile::Open(Path("t?.*"), 1)->shards().size(), 2u) << "what lies beside is no token file";
   TokenizerOrigin other;
   other.set_path("/tokenizers/gpt2"), other.set_sha256("ab");
   ASSERT_TRUE(WriteTokenizerOrigin(Path("t2.bin"), other).ok());
   EXPECT_EQ(ReadTokenizerOrigin(Path("t2.bin"))->path(), "/tokenizers/gpt2");
-  EXPECT_FALSE(ReadTokenizerOrigin(Path("t*")).has_value()) << "of several tokenizers";
+  EXPECT_FALSE(ReadTokenizerOrigin(Path("t?.*")).has_value()) << "of several tokenizers";
   std::ofstream(Path("t1.bin"), std::ios::app) << "more";
   EXPECT_FALSE(ReadTokenizerOrigin(Path("t1.bin")).has_value()) << "another program wrote the file";
   EXPECT_FALSE(ReadTokenizerOrigin(Path("none.bin")).has_value());
