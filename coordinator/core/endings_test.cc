@@ -11,20 +11,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// A report that the job's only rank ended because its loss was not finite, as the trainer and its shim make it.
-void Diverge(World& w, const JobId& id) {
-  const Generation g = w.Newest(id);
-  const NodeId node(g.ranks(0).node());
-  NodeObserved event{node, Incarnation(w.core->GetNode(node)->incarnation()), {}};
-  ObservedRank& rank = *event.observed.add_ranks();
-  rank.mutable_key()->set_job(id.value());
-  rank.mutable_key()->set_generation(g.number());
-  rank.set_state(RANK_STATE_EXITED);
-  rank.mutable_exit()->set_cause(RankExit::FAILED);
-  rank.mutable_exit()->set_exit_code(kNonFiniteExitCode);
-  rank.mutable_exit()->set_message("rank 0 exited with code 3: rank 0, step 12: the loss is nan");
-  w.Do(event);
-}
+// The job's only rank ended because its loss was not finite.
+void Diverge(World& w, const JobId& id) { w.Fail(id, kNonFiniteExitCode, ": rank 0, step 12: the loss is nan"); }
 
 TEST(Endings, APauseEndsAGenerationAsPaused) {
   World w;

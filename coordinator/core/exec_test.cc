@@ -26,20 +26,6 @@ WorldOptions Scripts() {
   return options;
 }
 
-void ExitAs(World& w, const JobId& id, int code) {
-  const Generation g = w.Newest(id);
-  const NodeId node(g.ranks(0).node());
-  NodeObserved event{node, Incarnation(w.core->GetNode(node)->incarnation()), {}};
-  ObservedRank& rank = *event.observed.add_ranks();
-  rank.mutable_key()->set_job(id.value());
-  rank.mutable_key()->set_generation(g.number());
-  rank.set_state(RANK_STATE_EXITED);
-  rank.mutable_exit()->set_cause(RankExit::FAILED);
-  rank.mutable_exit()->set_exit_code(code);
-  rank.mutable_exit()->set_message(absl::StrCat("rank 0 exited with code ", code));
-  w.Do(event);
-}
-
 TEST(ExecJobs, RanksKnowTheirNodes) {
   World w(Scripts());
   w.Do(NodeConnected{Hello("m", 2)});
@@ -83,12 +69,12 @@ TEST(ExecJobs, ExitCodesAreTheScriptsOwn) {
   const JobId id = w.Submit(Script("a", 1, /*max_restarts=*/2));
   for (int i = 0; i < 2; ++i) {
     w.Report(id, RANK_STATE_RUNNING);
-    ExitAs(w, id, 3);
+    w.Fail(id, 3);
     EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << i;
     w.PassBackoff();
   }
   w.Report(id, RANK_STATE_RUNNING);
-  ExitAs(w, id, 3);
+  w.Fail(id, 3);
   EXPECT_EQ(w.State(id), JOB_STATE_FAILED);
   EXPECT_EQ(w.Get(id).restarts(), 2u);
 }

@@ -275,6 +275,20 @@ class World {
                      RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED) {
     return Report(id, state, cause, false, rank);
   }
+  // Rank 0 failed with that exit code, as its shim reports it.
+  Outcome Fail(const JobId& id, int code, const std::string& message = "") {
+    const Generation g = Newest(id);
+    const NodeId node(g.ranks(0).node());
+    NodeObserved event{node, Incarnation(core->GetNode(node)->incarnation()), {}};
+    ObservedRank& rank = *event.observed.add_ranks();
+    rank.mutable_key()->set_job(id.value());
+    rank.mutable_key()->set_generation(g.number());
+    rank.set_state(RANK_STATE_EXITED);
+    rank.mutable_exit()->set_cause(RankExit::FAILED);
+    rank.mutable_exit()->set_exit_code(code);
+    rank.mutable_exit()->set_message(absl::StrCat("rank 0 exited with code ", code, message));
+    return Do(event);
+  }
   void FinishRank(const JobId& id, uint32_t rank) {
     RankRecord event{{id, Newest(id).number(), rank}, {}};
     event.record.mutable_finished()->set_step(100);
