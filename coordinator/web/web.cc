@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<Web>> Web::Listen(const Options& options, const C
 Web::Web(Options options, std::unique_ptr<HttpServer> server, std::unique_ptr<Sessions> sessions, const Clock* clock)
     : options_(std::move(options)),
       loopback_(tls::IsLoopback(HostOf(server->address()))),
-      cookie_(absl::StrCat("muster_session_", server->address().substr(server->address().rfind(':') + 1))),
+      cookie_(absl::StrCat("muster-session-", server->address().substr(server->address().rfind(':') + 1))),
       sessions_(std::move(sessions)),
       sign_ins_(std::make_unique<rpc::SignIns>(
           absl::StrCat(options_.http.certificate_file.empty() ? "http://" : "https://", server->address()), clock)),
