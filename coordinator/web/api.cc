@@ -161,7 +161,7 @@ struct Api::Call {
 
 struct Api::Handler {
   Route route;
-  void (Api::*serve)(Call) const;
+  void (Api::*serve)(const Call&) const;
 };
 
 namespace {
@@ -194,9 +194,9 @@ void Mirror(const std::string& token, const std::shared_ptr<Exchange>& exchange,
 
 }  // namespace
 
-#define MUSTER_START(stub, method)                                   \
-  [this](auto* context, auto* request, auto* reply, auto done) {     \
-    stub->async()->method(context, request, reply, std::move(done)); \
+#define MUSTER_START(stub, method)                                     \
+  [this](auto* context, auto* request, auto* reply, auto done) {       \
+    (stub)->async()->method(context, request, reply, std::move(done)); \
   }
 
 Api::Api(const std::shared_ptr<grpc::Channel>& channel)
@@ -275,31 +275,31 @@ void Api::SignIn(const std::string& token, std::function<void(absl::StatusOr<Sig
                                     });
 }
 
-void Api::GetVersion(Call call) const {
+void Api::GetVersion(const Call& call) const {
   Mirror<VersionReply>(call.token, call.exchange, VersionRequest(), MUSTER_START(admin_, Version));
 }
 
-void Api::ListNodes(Call call) const {
+void Api::ListNodes(const Call& call) const {
   Mirror<ListNodesReply>(call.token, call.exchange, ListNodesRequest(), MUSTER_START(nodes_, List));
 }
 
-void Api::Drain(Call call) const {
+void Api::Drain(const Call& call) const {
   DrainRequest request;
   request.set_node(call.of);
   Mirror<DrainReply>(call.token, call.exchange, request, MUSTER_START(nodes_, Drain));
 }
 
-void Api::Undrain(Call call) const {
+void Api::Undrain(const Call& call) const {
   UndrainRequest request;
   request.set_node(call.of);
   Mirror<UndrainReply>(call.token, call.exchange, request, MUSTER_START(nodes_, Undrain));
 }
 
-void Api::ListTokens(Call call) const {
+void Api::ListTokens(const Call& call) const {
   Mirror<ListTokensReply>(call.token, call.exchange, ListTokensRequest(), MUSTER_START(trust_, ListTokens));
 }
 
-void Api::ListJobs(Call call) const {
+void Api::ListJobs(const Call& call) const {
   ListJobsRequest request;
   const absl::StatusOr<uint32_t> limit = NumberOf(call.request(), "limit", 0);
   if (!limit.ok()) return call.Fail(limit.status());
@@ -317,13 +317,13 @@ void Api::ListJobs(Call call) const {
                                         });
 }
 
-void Api::GetJob(Call call) const {
+void Api::GetJob(const Call& call) const {
   GetJobRequest request;
   request.set_job(call.of);
   Mirror<GetJobReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Get));
 }
 
-void Api::PlanOfJob(Call call) const {
+void Api::PlanOfJob(const Call& call) const {
   GetJobRequest request;
   request.set_job(call.of);
   Unary<GetJobRequest, GetJobReply>(call.token, request, kCallLimit, MUSTER_START(jobs_, Get),
@@ -337,37 +337,37 @@ void Api::PlanOfJob(Call call) const {
                                     });
 }
 
-void Api::Plan(Call call) const {
+void Api::Plan(const Call& call) const {
   PlanRequest request;
   if (absl::Status parsed = FromJson(call.request().body, request); !parsed.ok()) return call.Fail(parsed);
   Mirror<PlanReply>(call.token, call.exchange, std::move(request), MUSTER_START(jobs_, Plan), kLongCallLimit);
 }
 
-void Api::Submit(Call call) const {
+void Api::Submit(const Call& call) const {
   SubmitRequest request;
   if (absl::Status parsed = FromJson(call.request().body, request); !parsed.ok()) return call.Fail(parsed);
   Mirror<SubmitReply>(call.token, call.exchange, std::move(request), MUSTER_START(jobs_, Submit), kLongCallLimit);
 }
 
-void Api::Cancel(Call call) const {
+void Api::Cancel(const Call& call) const {
   CancelRequest request;
   request.set_job(call.of);
   Mirror<CancelReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Cancel));
 }
 
-void Api::Pause(Call call) const {
+void Api::Pause(const Call& call) const {
   PauseRequest request;
   request.set_job(call.of);
   Mirror<PauseReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Pause));
 }
 
-void Api::Resume(Call call) const {
+void Api::Resume(const Call& call) const {
   ResumeRequest request;
   request.set_job(call.of);
   Mirror<ResumeReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Resume));
 }
 
-void Api::Trace(Call call) const {
+void Api::Trace(const Call& call) const {
   TraceRequest request;
   if (absl::Status parsed = FromJson(call.request().body.empty() ? "{}" : call.request().body, request); !parsed.ok()) {
     return call.Fail(parsed);
@@ -376,7 +376,7 @@ void Api::Trace(Call call) const {
   Mirror<TraceReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Trace), kLongCallLimit);
 }
 
-void Api::Metrics(Call call) const {
+void Api::Metrics(const Call& call) const {
   const absl::StatusOr<uint32_t> bins = NumberOf(call.request(), "points", kDefaultBins);
   if (!bins.ok()) return call.Fail(bins.status());
   if (*bins < 2 || *bins > kMostBins) {
@@ -405,7 +405,7 @@ void Api::Metrics(Call call) const {
       });
 }
 
-void Api::Logs(Call call) const {
+void Api::Logs(const Call& call) const {
   const HttpRequest& from = call.request();
   WatchRequest request;
   request.set_job(call.of);
@@ -452,7 +452,7 @@ void Api::Logs(Call call) const {
       });
 }
 
-void Api::Events(Call call) const {
+void Api::Events(const Call& call) const {
   struct Read {
     std::deque<std::string> events;
     std::string cursor;
@@ -478,7 +478,7 @@ void Api::Events(Call call) const {
 
 // Server-sent events. The id of each is its cursor, so that a browser that connects again, with Last-Event-ID, gets
 // what comes after it, also from a coordinator that was started meanwhile.
-void Api::Watch(Call call) const {
+void Api::Watch(const Call& call) const {
   const HttpRequest& from = call.request();
   WatchRequest request;
   request.set_job(call.of);
