@@ -256,7 +256,7 @@ void Api::Serve(const std::string& token, const std::shared_ptr<Exchange>& excha
       }
     }
     if (!fits) continue;
-    if (handler.route.method == request.method) return (this->*handler.serve)(std::move(call));
+    if (handler.route.method == request.method) return (this->*handler.serve)(call);
     absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", std::string(handler.route.method));
   }
   if (allowed.empty())
