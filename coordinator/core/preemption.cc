@@ -24,6 +24,11 @@ scheduler::Victim Preemption::VictimOf(const JobEntry& job, const scheduler::Cla
   return victim;
 }
 
+bool Preemption::Returns(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Claimant& claimant) {
+  if (job.record().stop_intent() != STOP_INTENT_REQUEUE) return false;
+  return job.newest()->record().reason() != END_REASON_PREEMPTED && scheduler::Before(claim, claimant.claim);
+}
+
 std::optional<SteadyTime> Preemption::For(const JobEntry& job, scheduler::Demand demand,
                                           std::vector<scheduler::NodeView> nodes,
                                           const std::map<JobId, scheduler::Claim>& claims,
@@ -37,7 +42,8 @@ std::optional<SteadyTime> Preemption::For(const JobEntry& job, scheduler::Demand
   for (scheduler::NodeView& node : nodes) {
     for (scheduler::SlotView& slot : node.slots) {
       const JobEntry* holder = slot.holder.job.empty() ? nullptr : records_->FindJob(slot.holder.job);
-      if (holder != nullptr && holder->machine.state() == JOB_STATE_STOPPING) slot.holder = {};
+      if (holder == nullptr || holder->machine.state() != JOB_STATE_STOPPING) continue;
+      if (!Returns(*holder, claims.at(holder->id()), claimant)) slot.holder = {};
     }
   }
   for (const JobEntry* other : std::as_const(*records_).Live()) {

@@ -21,13 +21,16 @@ class Preemption {
 
   // Whether any job may be preempted at all.
   bool IsOn() const { return options_->preempt_lower_priority || projects_->any(); }
-  // The job is the first that waits for slots of its device. Stops jobs if that lets it start. `nodes`, `claims` and
-  // `quotas` as of now. Returns when a job that is still protected may be preempted for it.
+  // The job is the first that waits for slots of its device. Stops jobs if that lets it start. `nodes`, with what is
+  // reserved for jobs before it, `claims` and `quotas` as of now. Returns when a job that is still protected may be
+  // preempted for it.
   std::optional<SteadyTime> For(const JobEntry& job, scheduler::Demand demand, std::vector<scheduler::NodeView> nodes,
                                 const std::map<JobId, scheduler::Claim>& claims, const scheduler::Quotas& quotas,
                                 Transaction& transaction);
 
  private:
+  // Whether a job that is stopping will take its slots again before the claimant can.
+  static bool Returns(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Claimant& claimant);
   scheduler::Victim VictimOf(const JobEntry& job, const scheduler::Claim& claim, SteadyTime now) const;
 
   const Options* const options_;

@@ -169,6 +169,45 @@ TEST_F(PriorityWorld, AHigherPriorityTakesTheCheapest) {
   EXPECT_EQ(w_.State(high), JOB_STATE_RUNNING);
 }
 
+JobSpec GangOf(const std::string& name, uint32_t ranks, int priority) {
+  JobSpec spec = Gang(name, ranks);
+  spec.set_priority(priority);
+  return spec;
+}
+
+// The slots of a job that is stopping, and that is queued again before the claimant, are not free for it.
+TEST_F(PriorityWorld, NothingStopsForSlotsThatAJobTakesAgain) {
+  w_.Return(Hello("n", 4));
+  const JobId high = Running("eve", GangOf("high", 2, 5)), low = Running("ann", GangOf("low", 2, 0));
+  Wait(absl::Hours(1));
+  w_.ReportRank(high, 0, RANK_STATE_EXITED, RankExit::FAILED);
+  ASSERT_EQ(w_.State(high), JOB_STATE_STOPPING);
+  const JobId claimant = Submit("bob", GangOf("claimant", 4, 3));
+  EXPECT_EQ(w_.State(low), JOB_STATE_RUNNING);
+  w_.ReportRank(high, 1, RANK_STATE_EXITED, RankExit::STOPPED);
+  ASSERT_EQ(w_.State(high), JOB_STATE_QUEUED) << "in backoff";
+  EXPECT_EQ(w_.State(low), JOB_STATE_RUNNING);
+  w_.PassBackoff();
+  EXPECT_EQ(w_.State(high), JOB_STATE_STARTING);
+  EXPECT_EQ(w_.State(low), JOB_STATE_RUNNING);
+  EXPECT_EQ(w_.State(claimant), JOB_STATE_QUEUED);
+}
+
+TEST_F(PriorityWorld, NothingStopsForSlotsThatAreReservedForAJobBefore) {
+  w_.Return(Hello("n", 3));
+  const JobId low = Running("ann", GangOf("low", 1, 0));
+  Wait(absl::Hours(1));
+  w_.held = true;  // no plan is made
+  const JobId planned = Submit("eve", GangOf("planned", 1, 5));
+  const JobId all = Submit("bob", GangOf("all", 3, 4));
+  EXPECT_EQ(w_.State(low), JOB_STATE_RUNNING) << "all three are never free";
+  w_.Do(CancelJob{all});
+  const JobId two = Submit("bob", GangOf("two", 2, 4));
+  EXPECT_EQ(w_.State(low), JOB_STATE_STOPPING) << "of two free slots one is reserved";
+  EXPECT_EQ(w_.State(planned), JOB_STATE_QUEUED);
+  EXPECT_EQ(w_.State(two), JOB_STATE_QUEUED);
+}
+
 TEST_F(PriorityWorld, AfterARestartOfTheCoordinatorAStopGoesOn) {
   w_.Return(Hello("n", 1));
   const JobId low = Running("ann", Spec("low"));

@@ -211,7 +211,9 @@ void Projects::SetLoads(std::map<JobId, scheduler::Claim>& claims, SteadyTime no
       const JobEntry& job = records_->jobs.at(next.job);
       const std::string project = ProjectOf(job.record());
       const Device device = DeviceOf(job);
-      const uint64_t slots = job.running.has_value() ? Records::SlotsHeldBy(job) : job.least_ranks();
+      // Of one that is stopping all count until it has ended, so that it keeps its place meanwhile.
+      const uint64_t slots =
+          job.running.has_value() ? static_cast<uint64_t>(job.newest()->record().ranks_size()) : job.least_ranks();
       own.Hold(project, device, slots);
       if (!own.Borrows(project, device)) continue;
       claims.at(next.job).borrows = true;

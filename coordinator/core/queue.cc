@@ -30,6 +30,18 @@ const Unfit* RefusedOn(const JobEntry& job, const Slots& slots) {
   return nullptr;
 }
 
+void Reserve(const scheduler::Claim& claim, const scheduler::Decision& decision,
+             std::vector<scheduler::NodeView>& nodes) {
+  for (const scheduler::RankSlot& rank : decision.ranks) {
+    for (scheduler::NodeView& node : nodes) {
+      if (node.id != rank.node) continue;
+      for (scheduler::SlotView& slot : node.slots) {
+        if (slot.index == rank.slot) slot.holder = claim;
+      }
+    }
+  }
+}
+
 std::string Ordinal(uint64_t n) {
   const char* suffix = n % 100 >= 11 && n % 100 <= 13 ? "th"
                        : n % 10 == 1                  ? "st"
@@ -188,9 +200,16 @@ void Queue::Schedule(Transaction& transaction) {
   scheduler::Quotas quotas = projects_->QuotasNow();
   ReportHopeless(cluster, transaction);
   scheduler::Pass pass(&cluster);
+  // What a job that is preempted leaves must not go to another one: jobs before the claimant whose plan is being made
+  // have slots reserved, and those in backoff come back soon.
+  std::vector<std::pair<scheduler::Claim, scheduler::Decision>> reserved;
+  bool any_in_backoff = false;
   for (const scheduler::Claim& claim : queue) {
     JobEntry& job = records_->jobs.at(claim.job);
-    if (job.not_before.has_value() && transaction.now.steady < *job.not_before) continue;
+    if (job.not_before.has_value() && transaction.now.steady < *job.not_before) {
+      any_in_backoff = true;
+      continue;
+    }
     job.not_before.reset();
     if (TimeLeft(job, transaction.now.steady) <= absl::ZeroDuration()) {
       if (!transaction.Full()) jobs_->FailByTimeLimit(job, transaction);
@@ -205,10 +224,15 @@ void Queue::Schedule(Transaction& transaction) {
     if (std::optional<Placement> start = FindStart(job, claim, demand, pass, quotas, transaction)) {
       pass.Start(claim, start->decision);
       generations_->Start(job, *std::move(start), transaction);
-    } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !transaction.Full()) {
+    } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !any_in_backoff && !transaction.Full()) {
+      std::vector<scheduler::NodeView> nodes = NodeViews(claims);
+      for (const auto& [holder, decision] : reserved) Reserve(holder, decision, nodes);
       const std::optional<SteadyTime> later =
-          preemption_->For(job, std::move(demand), NodeViews(claims), claims, quotas, transaction);
+          preemption_->For(job, std::move(demand), std::move(nodes), claims, quotas, transaction);
       if (later.has_value() && *later < schedule_at_.value_or(*later + absl::Seconds(1))) schedule_at_ = later;
+    } else if (const Plans::Wanted* wanted = plans_->Find(job.id(), Plans::Purpose::kStart);
+               preemption_->IsOn() && wanted != nullptr && !wanted->answer.has_value()) {
+      reserved.emplace_back(claim, wanted->decision);
     }
     if (transaction.work_left) schedule_at_ = transaction.now.steady;  // the rest of the queue
     if (transaction.work_left || pass.Over()) return;

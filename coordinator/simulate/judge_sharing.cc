@@ -1,4 +1,5 @@
 // What projects are promised, and what preemption and time limits may do.
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/match.h"
@@ -10,7 +11,7 @@
 namespace muster::simulate {
 namespace {
 
-constexpr uint64_t kMostPreemptionsOfTwo = 4;  // of each other: their places in the order change as quotas are used
+constexpr uint64_t kMostInTurns = 1;  // their places in the order may change, as quotas are used
 
 }  // namespace
 
@@ -53,10 +54,10 @@ void Judge::CheckPreemption(const JobId& id, const Generation& generation, JobAc
   const JobId by(std::string(reason.substr(0, reason.find_first_of(":,"))));
   const auto claimant = books_.jobs.find(by);
   if (claimant == books_.jobs.end()) return Fail("preempted by a job", absl::StrCat(name, ": ", account.reason));
-  const uint64_t both = ++account.preempted_by[by] + claimant->second.preempted_by[id];
-  if (both > kMostPreemptionsOfTwo) {
+  const uint64_t turns = std::min(++account.preempted_by[by], claimant->second.preempted_by[id]);
+  if (turns > kMostInTurns) {
     Fail("no preemption cycles",
-         absl::StrCat(id.value(), " and ", by.value(), " preempted each other ", both, " times"));
+         absl::StrCat(id.value(), " and ", by.value(), " preempted each other in turns, ", turns, " times"));
   }
 }
 

@@ -106,10 +106,10 @@ void DrawRareFaults(Random random, Settings& settings) {
 
 // Of their own random numbers, too.
 void DrawSharing(Random random, Settings& settings) {
-  settings.shared = random.Percent(25);
+  settings.shared = random.Percent(12);
   if (!settings.shared) return;
   settings.core.preempt_lower_priority = random.Percent(50);
-  settings.core.preemption_min_run = random.Between(absl::Seconds(20), absl::Seconds(90));
+  settings.core.preemption_min_run = random.Between(absl::Seconds(5), absl::Seconds(40));
   settings.core.fair_share_half_life = random.Between(absl::Minutes(1), absl::Hours(1));
 }
 
@@ -205,6 +205,7 @@ class Run {
       }
       const std::string owner = world_.settings.shared ? kOwners[static_cast<size_t>(i) % kOwners.size()] : "somebody";
       if (world_.settings.shared) {
+        Crowd(spec, slots);
         if (sharing_.Percent(30)) spec.set_time_limit(absl::StrCat(sharing_.Between(60, 600), "s"));
         spec.set_preemptible(sharing_.Percent(30));
         most[owner] = std::max(most[owner], int64_t{spec.resources().ranks()});
@@ -220,6 +221,18 @@ class Run {
     }
     faults_ = std::make_unique<Faults>(&world_, &users_, &readers_);
     faults_->Plan(kCalm);
+  }
+
+  // A larger job that runs for longer, so that jobs are in each other's way.
+  void Crowd(JobSpec& spec, int64_t slots) {
+    Train& train = *spec.mutable_train();
+    if (world_.settings.real_plans || train.parallel().tensor() > 1 || !sharing_.Percent(70)) return;
+    Resources& resources = *spec.mutable_resources();
+    resources.set_ranks(static_cast<uint32_t>(sharing_.Between(slots / 4, slots / 2)));
+    if (resources.has_min_ranks()) {
+      resources.set_min_ranks(static_cast<uint32_t>(sharing_.Between(1, int64_t{resources.ranks()})));
+    }
+    train.set_steps(train.steps() * 3);
   }
 
   // The first two owners have a project each, in one cohort that owns the cluster. Each may borrow enough for its
@@ -242,6 +255,7 @@ class Run {
         quota.set_borrowing_limit(
             static_cast<uint32_t>(std::max<int64_t>(0, largest - nominal) + sharing_.Between(0, 4)));
       }
+      projects_.push_back(project);
       world_.agenda.After(sharing_.Between(absl::ZeroDuration(), absl::Seconds(60)),
                           [this, project] { SetProject(&world_, project); });
     }
@@ -252,6 +266,7 @@ class Run {
     world_.Trace([] { return "faults are over"; });
     faults_->HealAll();
     for (const auto& user : users_) user->ResumeInTheEnd();
+    for (const Project& project : projects_) SetProject(&world_, project);  // a restored store may not know it
   }
 
   bool AtRest() const {
@@ -292,6 +307,7 @@ class Run {
   World world_;
   Random jumps_, sharing_;
   std::vector<std::unique_ptr<User>> users_;
+  std::vector<Project> projects_;
   std::vector<std::unique_ptr<Reader>> readers_;
   std::unique_ptr<Faults> faults_;
 };
