@@ -4,7 +4,6 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
-#include <atomic>
 #include <string>
 #include <utility>
 
@@ -14,20 +13,9 @@
 #include "common/version.h"
 #include "worker/exec/program.h"
 #include "worker/exec/runner.h"
+#include "worker/rundir/termination.h"
 
 namespace {
-
-std::atomic<bool> terminated = false;
-static_assert(std::atomic<bool>::is_always_lock_free, "set by a signal handler");
-
-void CatchSignals() {
-  struct sigaction action = {};
-  action.sa_handler = [](int) { terminated = true; };
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGINT, &action, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);
-}
 
 // Ends this process as its program ended, so that muster-step records the same signal.
 int EndAs(const muster::exec::Outcome& outcome) {
@@ -67,13 +55,13 @@ int main(int argc, char** argv) {
     muster::LogError("rank failed", {{"error", program.status()}});
     return 1;
   }
-  CatchSignals();
+  muster::rundir::CatchSignals();
   for (char** entry = environ; *entry != nullptr; ++entry) options.inherited.emplace_back(*entry);
   options.link.key.set_job(job);
   options.link.key.set_generation(generation);
   options.link.key.set_rank(rank);
   const absl::StatusOr<muster::exec::Outcome> outcome =
-      muster::exec::RunRank(options, *std::move(program), [] { return terminated.load(); });
+      muster::exec::RunRank(options, *std::move(program), muster::rundir::Terminated);
   if (outcome.ok()) return EndAs(*outcome);
   muster::LogError("rank failed", {{"error", outcome.status()}});
   return 1;

@@ -1,10 +1,8 @@
 // muster-trainer: runs one rank of a job (run), reads a checkpoint (sample, eval, export, import), or a library with a
 // model (inspect); checks the devices of a machine (preflight). Parses flags and wires objects. --self-check prints the
 // build's backends.
-#include <signal.h>
 #include <CLI/CLI.hpp>
 
-#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -24,6 +22,7 @@
 #include "models/family.h"
 #include "worker/collectives/backends.h"
 #include "worker/engine/engine.h"
+#include "worker/rundir/termination.h"
 #include "worker/trainer/inspect.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/loop.h"
@@ -36,19 +35,6 @@
 namespace {
 
 using muster::trainer::SampleOptions;
-
-std::atomic<bool> terminated = false;
-static_assert(std::atomic<bool>::is_always_lock_free, "set by a signal handler");
-
-void CatchSignals() {
-  struct sigaction action = {};
-  action.sa_handler = [](int) { terminated = true; };
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGINT, &action, nullptr);
-  // A closed pipe and a file size limit become errors of the failing call instead of signals.
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);
-}
 
 struct RunOptions {
   muster::trainer::Link::Options link;
@@ -68,10 +54,10 @@ muster::Confinement ConfinementOf(const RunOptions& options) {
 }
 
 absl::Status Run(const RunOptions& options) {
-  CatchSignals();
+  muster::rundir::CatchSignals();
   muster::Confine(ConfinementOf(options));
   muster::trainer::Link link(options.link);
-  const auto interrupted = [] { return terminated.load(); };
+  const auto interrupted = muster::rundir::Terminated;
   absl::StatusOr<muster::Assignment> assignment = link.WaitForAssignment(interrupted);
   if (absl::IsCancelled(assignment.status())) {
     muster::LogInfo("stopped before it was assigned", {{"reason", assignment.status()}});
