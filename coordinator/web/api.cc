@@ -161,12 +161,12 @@ struct Api::Call {
 
 struct Api::Handler {
   Route route;
-  void (Api::*serve)(const Call&) const;
+  std::function<void(const Api&, const Call&)> serve;
 };
 
 namespace {
 
-// A unary call of the coordinator. `start` begins it; `render` makes the body.
+// A unary call of the coordinator. `start` begins it; `done` gets its status and its reply.
 template <typename Request, typename Reply, typename Start, typename Done>
 void Unary(const std::string& token, Request request, absl::Duration limit, Start start, Done done) {
   struct State {
@@ -206,26 +206,45 @@ Api::Api(const std::shared_ptr<grpc::Channel>& channel)
       trust_(Trust::NewStub(channel)) {}
 
 const std::vector<Api::Handler>& Api::Handlers() {
+  using AdminCalls = Admin::StubInterface::async_interface;
+  using JobsCalls = Jobs::StubInterface::async_interface;
+  using NodesCalls = Nodes::StubInterface::async_interface;
+  using TrustCalls = Trust::StubInterface::async_interface;
+  // A call whose request says no more than the path.
+  const auto of_path =
+      []<typename Stub, typename Calls, typename Request, typename Reply>(
+          const std::unique_ptr<Stub> Api::*stub,
+          void (Calls::*method)(grpc::ClientContext*, const Request*, Reply*, std::function<void(grpc::Status)>)) {
+        return [stub, method](const Api& api, const Call& call) {
+          Request request;
+          if constexpr (requires { request.set_job(call.of); }) request.set_job(call.of);
+          if constexpr (requires { request.set_node(call.of); }) request.set_node(call.of);
+          Mirror<Reply>(call.token, call.exchange, std::move(request),
+                        [calls = (api.*stub)->async(), method](auto* context, auto* sent, auto* reply, auto done) {
+                          (calls->*method)(context, sent, reply, std::move(done));
+                        });
+        };
+      };
   static const auto& handlers = *new std::vector<Handler>{
-      {{"GET", "/api/v1/version"}, &Api::GetVersion},
-      {{"GET", "/api/v1/nodes"}, &Api::ListNodes},
-      {{"POST", "/api/v1/nodes/{node}/drain"}, &Api::Drain},
-      {{"POST", "/api/v1/nodes/{node}/undrain"}, &Api::Undrain},
+      {{"GET", "/api/v1/version"}, of_path(&Api::admin_, &AdminCalls::Version)},
+      {{"GET", "/api/v1/nodes"}, of_path(&Api::nodes_, &NodesCalls::List)},
+      {{"POST", "/api/v1/nodes/{node}/drain"}, of_path(&Api::nodes_, &NodesCalls::Drain)},
+      {{"POST", "/api/v1/nodes/{node}/undrain"}, of_path(&Api::nodes_, &NodesCalls::Undrain)},
       {{"GET", "/api/v1/jobs"}, &Api::ListJobs},
       {{"POST", "/api/v1/jobs"}, &Api::Submit},
       {{"POST", "/api/v1/plan"}, &Api::Plan},
-      {{"GET", "/api/v1/jobs/{job}"}, &Api::GetJob},
+      {{"GET", "/api/v1/jobs/{job}"}, of_path(&Api::jobs_, &JobsCalls::Get)},
       {{"GET", "/api/v1/jobs/{job}/plan"}, &Api::PlanOfJob},
       {{"GET", "/api/v1/jobs/{job}/metrics"}, &Api::Metrics},
       {{"GET", "/api/v1/jobs/{job}/logs"}, &Api::Logs},
       {{"GET", "/api/v1/jobs/{job}/events"}, &Api::Events},
       {{"GET", "/api/v1/jobs/{job}/watch"}, &Api::Watch},
-      {{"POST", "/api/v1/jobs/{job}/cancel"}, &Api::Cancel},
-      {{"POST", "/api/v1/jobs/{job}/pause"}, &Api::Pause},
-      {{"POST", "/api/v1/jobs/{job}/resume"}, &Api::Resume},
+      {{"POST", "/api/v1/jobs/{job}/cancel"}, of_path(&Api::jobs_, &JobsCalls::Cancel)},
+      {{"POST", "/api/v1/jobs/{job}/pause"}, of_path(&Api::jobs_, &JobsCalls::Pause)},
+      {{"POST", "/api/v1/jobs/{job}/resume"}, of_path(&Api::jobs_, &JobsCalls::Resume)},
       {{"POST", "/api/v1/jobs/{job}/trace"}, &Api::Trace},
       {{"GET", "/api/v1/watch"}, &Api::Watch},
-      {{"GET", "/api/v1/tokens"}, &Api::ListTokens},
+      {{"GET", "/api/v1/tokens"}, of_path(&Api::trust_, &TrustCalls::ListTokens)},
   };
   return handlers;
 }
@@ -256,7 +275,7 @@ void Api::Serve(const std::string& token, const std::shared_ptr<Exchange>& excha
       }
     }
     if (!fits) continue;
-    if (handler.route.method == request.method) return (this->*handler.serve)(call);
+    if (handler.route.method == request.method) return handler.serve(*this, call);
     absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", std::string(handler.route.method));
   }
   if (allowed.empty())
@@ -275,30 +294,6 @@ void Api::SignIn(const std::string& token, std::function<void(absl::StatusOr<Sig
                                     });
 }
 
-void Api::GetVersion(const Call& call) const {
-  Mirror<VersionReply>(call.token, call.exchange, VersionRequest(), MUSTER_START(admin_, Version));
-}
-
-void Api::ListNodes(const Call& call) const {
-  Mirror<ListNodesReply>(call.token, call.exchange, ListNodesRequest(), MUSTER_START(nodes_, List));
-}
-
-void Api::Drain(const Call& call) const {
-  DrainRequest request;
-  request.set_node(call.of);
-  Mirror<DrainReply>(call.token, call.exchange, request, MUSTER_START(nodes_, Drain));
-}
-
-void Api::Undrain(const Call& call) const {
-  UndrainRequest request;
-  request.set_node(call.of);
-  Mirror<UndrainReply>(call.token, call.exchange, request, MUSTER_START(nodes_, Undrain));
-}
-
-void Api::ListTokens(const Call& call) const {
-  Mirror<ListTokensReply>(call.token, call.exchange, ListTokensRequest(), MUSTER_START(trust_, ListTokens));
-}
-
 void Api::ListJobs(const Call& call) const {
   ListJobsRequest request;
   const absl::StatusOr<uint32_t> limit = NumberOf(call.request(), "limit", 0);
@@ -315,12 +310,6 @@ void Api::ListJobs(const Call& call) const {
                                           }
                                           call.exchange->Reply(JsonResponse(ToJson(reply)));
                                         });
-}
-
-void Api::GetJob(const Call& call) const {
-  GetJobRequest request;
-  request.set_job(call.of);
-  Mirror<GetJobReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Get));
 }
 
 void Api::PlanOfJob(const Call& call) const {
@@ -347,24 +336,6 @@ void Api::Submit(const Call& call) const {
   SubmitRequest request;
   if (absl::Status parsed = FromJson(call.request().body, request); !parsed.ok()) return call.Fail(parsed);
   Mirror<SubmitReply>(call.token, call.exchange, std::move(request), MUSTER_START(jobs_, Submit), kLongCallLimit);
-}
-
-void Api::Cancel(const Call& call) const {
-  CancelRequest request;
-  request.set_job(call.of);
-  Mirror<CancelReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Cancel));
-}
-
-void Api::Pause(const Call& call) const {
-  PauseRequest request;
-  request.set_job(call.of);
-  Mirror<PauseReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Pause));
-}
-
-void Api::Resume(const Call& call) const {
-  ResumeRequest request;
-  request.set_job(call.of);
-  Mirror<ResumeReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Resume));
 }
 
 void Api::Trace(const Call& call) const {

@@ -10,6 +10,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -43,24 +44,15 @@ class Api {
   struct Handler;
   static const std::vector<Handler>& Handlers();
 
-  void GetVersion(const Call& call) const;
-  void ListNodes(const Call& call) const;
-  void Drain(const Call& call) const;
-  void Undrain(const Call& call) const;
   void ListJobs(const Call& call) const;
-  void GetJob(const Call& call) const;
   void PlanOfJob(const Call& call) const;
   void Plan(const Call& call) const;
   void Submit(const Call& call) const;
-  void Cancel(const Call& call) const;
-  void Pause(const Call& call) const;
-  void Resume(const Call& call) const;
   void Trace(const Call& call) const;
   void Metrics(const Call& call) const;
   void Logs(const Call& call) const;
   void Events(const Call& call) const;
   void Watch(const Call& call) const;
-  void ListTokens(const Call& call) const;
 
   const std::unique_ptr<Jobs::Stub> jobs_;
   const std::unique_ptr<Nodes::Stub> nodes_;
