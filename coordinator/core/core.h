@@ -32,8 +32,8 @@ namespace muster::core {
 
 // ---- Events. A user's request carries everything that is random or was checked elsewhere. ----
 // FailedPrecondition: checkpoint.path belongs to another job; an ended job keeps it until it is deleted.
-// InvalidArgument, PermissionDenied: its project (Projects::For). With `sync` in
-// the spec a job for each replica; a checkpoint.path without {job} gets a folder for each.
+// InvalidArgument, PermissionDenied: its project (Projects::For). With `sync` in the spec a job for each replica; a
+// checkpoint.path without {job} gets a folder for each.
 struct SubmitJob {
   static constexpr absl::string_view kName = "submit";
   std::string request_id;
@@ -179,8 +179,8 @@ struct ForgetJob {
 using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob, CancelPlan, RequestPlan>;
 
 struct RowChange {
-  std::string
-      key;  // "job/<id>", "generation/<job>/<10 digits>", "node/<id>", "run/<id>", "project/<name>", "usage/<name>"
+  // "job/<id>", "generation/<job>/<10 digits>", "node/<id>", "run/<id>", "project/<name>", "usage/<project>"
+  std::string key;
   std::optional<std::string> value;  // none: delete
 };
 

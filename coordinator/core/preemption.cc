@@ -34,7 +34,6 @@ std::optional<SteadyTime> Preemption::For(const JobEntry& job, scheduler::Demand
                                           const std::map<JobId, scheduler::Claim>& claims,
                                           const scheduler::Quotas& quotas, Transaction& transaction) {
   const SteadyTime now = transaction.now.steady;
-  demand.device = projects_->DeviceOf(job);
   scheduler::Claimant claimant{claims.at(job.id()), ProjectOf(job.record()), std::move(demand),
                                options_->preempt_lower_priority};
   std::vector<scheduler::Victim> candidates;

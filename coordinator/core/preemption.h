@@ -21,9 +21,9 @@ class Preemption {
 
   // Whether any job may be preempted at all.
   bool IsOn() const { return options_->preempt_lower_priority || projects_->any(); }
-  // The job is the first that waits for slots of its device. Stops jobs if that lets it start. `nodes`, with what is
-  // reserved for jobs before it, `claims` and `quotas` as of now. Returns when a job that is still protected may be
-  // preempted for it.
+  // The job is the first that waits for slots of its device. Stops jobs if that lets it start. `demand`: with a
+  // resolved device. `nodes`, with what is reserved for jobs before it, `claims` and `quotas` as of now. Returns when a
+  // job that is still protected may be preempted for it.
   std::optional<SteadyTime> For(const JobEntry& job, scheduler::Demand demand, std::vector<scheduler::NodeView> nodes,
                                 const std::map<JobId, scheduler::Claim>& claims, const scheduler::Quotas& quotas,
                                 Transaction& transaction);

@@ -6,28 +6,19 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/name.h"
 #include "coordinator/scheduler/fair_share.h"
 
 namespace muster::core {
 namespace {
 
 constexpr size_t kMostProjects = 256;
-constexpr size_t kMostNameBytes = 40;
 constexpr int kMostUsers = 1000;
 constexpr size_t kMostUserBytes = 128;
 constexpr double kMostWeight = 1000;
 constexpr uint32_t kMostSlots = 1'000'000;
-
-bool IsName(const std::string& name) {
-  if (name.empty() || name.size() > kMostNameBytes || name.front() == '-' || name.back() == '-') return false;
-  return std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_islower(static_cast<unsigned char>(c)) || absl::ascii_isdigit(static_cast<unsigned char>(c)) ||
-           c == '-';
-  });
-}
 
 absl::Status Wrong(const std::string& what) { return absl::InvalidArgumentError(what); }
 
@@ -132,7 +123,7 @@ uint32_t Projects::MostRanksOfUser(const std::string& project) const {
   return found == records_->projects.end() ? 0 : found->second.max_running_ranks_of_user();
 }
 
-scheduler::Quotas Projects::QuotasNow() const {
+scheduler::Quotas Projects::EmptyQuotas() const {
   scheduler::Quotas quotas;
   for (const auto& [name, project] : records_->projects) {
     for (const DeviceQuota& quota : project.quotas()) {
@@ -141,25 +132,16 @@ scheduler::Quotas Projects::QuotasNow() const {
       if (quota.has_nominal()) quotas.Set(name, quota.device(), {quota.nominal(), limit, project.cohort()});
     }
   }
+  return quotas;
+}
+
+scheduler::Quotas Projects::QuotasNow() const {
+  scheduler::Quotas quotas = EmptyQuotas();
   for (const JobEntry* job : std::as_const(*records_).Live()) {
     const uint64_t slots = Records::SlotsHeldBy(*job);
     if (slots > 0) quotas.Hold(ProjectOf(job->record()), job->newest()->record().device(), slots);
   }
   return quotas;
-}
-
-Device Projects::DeviceOf(const JobEntry& job) const {
-  if (job.running.has_value()) return job.newest()->record().device();
-  const Device device = job.record().spec().resources().device();
-  if (device != DEVICE_AUTO) return device;
-  for (const auto& [id, node] : records_->nodes) {
-    if (node.machine.state() == NODE_STATE_LOST || node.record().draining() || node.record().leaving()) continue;
-    const auto& slots = node.record().slots();
-    if (std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.device() == DEVICE_CUDA; })) {
-      return DEVICE_CUDA;
-    }
-  }
-  return DEVICE_CPU;
 }
 
 std::map<std::pair<std::string, std::string>, double> Projects::UseNow(SteadyTime now) const {
@@ -177,8 +159,7 @@ std::map<std::pair<std::string, std::string>, double> Projects::UseNow(SteadyTim
   return use;
 }
 
-void Projects::SetLoads(std::map<JobId, scheduler::Claim>& claims, SteadyTime now) const {
-  if (!any()) return;
+void Projects::SetLoads(std::map<JobId, scheduler::Claim>& claims, Device automatic, SteadyTime now) const {
   const auto use = UseNow(now);
   std::map<std::string, double> of_project;
   for (const auto& [key, used] : use) of_project[key.first] += used;
@@ -198,19 +179,17 @@ void Projects::SetLoads(std::map<JobId, scheduler::Claim>& claims, SteadyTime no
       started.project_load = started.user_load = 0;  // that others ran since is no reason to lose its place
     }
   }
-  scheduler::Quotas own = QuotasNow();
+  scheduler::Quotas own = EmptyQuotas();
   if (own.empty()) return;
-  for (const JobEntry* job : std::as_const(*records_).Live()) {
-    if (const uint64_t slots = Records::SlotsHeldBy(*job); slots > 0) {
-      own.Release(ProjectOf(job->record()), job->newest()->record().device(), slots);
-    }
-  }
   const auto take = [&](std::vector<scheduler::Claim>& queue) {
     scheduler::SortQueue(queue);
     for (const scheduler::Claim& next : queue) {
       const JobEntry& job = records_->jobs.at(next.job);
       const std::string project = ProjectOf(job.record());
-      const Device device = DeviceOf(job);
+      const Device requested = job.record().spec().resources().device();
+      const Device device = job.running.has_value()    ? job.newest()->record().device()
+                            : requested == DEVICE_AUTO ? automatic
+                                                       : requested;
       // Of one that is stopping all count until it has ended, so that it keeps its place meanwhile.
       const uint64_t slots =
           job.running.has_value() ? static_cast<uint64_t>(job.newest()->record().ranks_size()) : job.least_ranks();
@@ -227,19 +206,17 @@ void Projects::SetLoads(std::map<JobId, scheduler::Claim>& claims, SteadyTime no
 void Projects::Use(const JobEntry& job, double slot_seconds, Transaction& transaction) {
   if (!any()) return;
   const std::string project = ProjectOf(job.record());
-  Records::Usage& usage = records_->usage[project][job.record().owner()];
   const SteadyTime now = transaction.now.steady;
-  usage.slot_seconds =
-      scheduler::Decayed(usage.slot_seconds, now - usage.as_of, options_->fair_share_half_life) + slot_seconds;
-  usage.as_of = now;
+  auto& usage = records_->usage[project];
+  Records::Usage& own = usage[job.record().owner()];
   // All of the row is as of the time at which it is written, since no instant can be stored.
-  for (auto& [user, other] : records_->usage[project]) {
-    other.slot_seconds = scheduler::Decayed(other.slot_seconds, now - other.as_of, options_->fair_share_half_life);
-    other.as_of = now;
+  for (auto& [user, used] : usage) {
+    used.slot_seconds = scheduler::Decayed(used.slot_seconds, now - used.as_of, options_->fair_share_half_life);
+    used.as_of = now;
   }
-  std::erase_if(records_->usage[project], [&](const auto& entry) {
-    return entry.second.slot_seconds < 1 && entry.first != job.record().owner();
-  });
+  own.slot_seconds += slot_seconds;
+  std::erase_if(
+      usage, [&](const auto& entry) { return entry.second.slot_seconds < 1 && entry.first != job.record().owner(); });
   transaction.usages.insert(project);
 }
 

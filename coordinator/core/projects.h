@@ -40,11 +40,10 @@ class Projects {
 
   // With the slots that generations hold.
   scheduler::Quotas QuotasNow() const;
-  // The device of a job's slots, as Cluster::Resolve.
-  Device DeviceOf(const JobEntry& job) const;
   // Of all jobs that have not ended, by their use up to `now`. What is within a project's nominal quota is taken by
-  // running jobs first, those of high priority before others, then by waiting ones in their order.
-  void SetLoads(std::map<JobId, scheduler::Claim>& claims, SteadyTime now) const;
+  // running jobs first, those of high priority before others, then by waiting ones in their order. `automatic`: the
+  // device of waiting jobs that leave the choice, as Cluster::Resolve. REQUIRES: there are projects.
+  void SetLoads(std::map<JobId, scheduler::Claim>& claims, Device automatic, SteadyTime now) const;
 
   // The project's generations used so many slot-seconds; the row is to be written.
   void Use(const JobEntry& job, double slot_seconds, Transaction& transaction);
@@ -53,6 +52,7 @@ class Projects {
   std::vector<Project> List(SteadyTime now) const;
 
  private:
+  scheduler::Quotas EmptyQuotas() const;  // in which nothing is held
   // By project and user, with what running jobs have used since it was last written.
   std::map<std::pair<std::string, std::string>, double> UseNow(SteadyTime now) const;
 

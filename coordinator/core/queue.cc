@@ -59,8 +59,19 @@ Queue::ClaimsOfJobs Queue::Claims() const {
     const Job& record = job->record();
     claims[job->id()] = {job->id(), record.spec().priority(), record.sequence(), limits_->EndsIn(*job, now_.steady)};
   }
-  projects_->SetLoads(claims, now_.steady);
+  if (projects_->any()) projects_->SetLoads(claims, AutoDevice(), now_.steady);
   return claims;
+}
+
+Device Queue::AutoDevice() const {
+  for (const auto& [id, node] : records_->nodes) {
+    if (node.machine.state() == NODE_STATE_LOST || node.record().draining() || node.record().leaving()) continue;
+    const auto& slots = node.record().slots();
+    if (std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.device() == DEVICE_CUDA; })) {
+      return DEVICE_CUDA;
+    }
+  }
+  return DEVICE_CPU;
 }
 
 std::vector<scheduler::Claim> Queue::InOrder(const ClaimsOfJobs& claims) const {
@@ -94,9 +105,10 @@ std::string Queue::OverItsUsersLimit(const JobEntry& job) const {
   return "";
 }
 
-bool Queue::HasRoom(const JobEntry& job, const scheduler::Quotas& quotas, scheduler::Demand& demand) const {
+bool Queue::HasRoom(const JobEntry& job, const scheduler::Cluster& cluster, const scheduler::Quotas& quotas,
+                    scheduler::Demand& demand) {
   if (quotas.empty()) return true;
-  const uint64_t room = quotas.Room(ProjectOf(job.record()), projects_->DeviceOf(job));
+  const uint64_t room = quotas.Room(ProjectOf(job.record()), cluster.Resolve(demand.device));
   if (room < demand.needed()) return false;
   if (room < demand.ranks) demand.ranks = static_cast<uint32_t>(room - room % demand.multiple);
   return true;
@@ -106,7 +118,7 @@ uint64_t Queue::MostRanks(const JobEntry& job) const {
   scheduler::Quotas quotas = projects_->QuotasNow();
   if (quotas.empty()) return scheduler::Quotas::kUnlimited;
   const std::string project = ProjectOf(job.record());
-  const Device device = projects_->DeviceOf(job);
+  const Device device = job.newest()->record().device();
   quotas.Release(project, device, Records::SlotsHeldBy(job));
   const uint64_t room = quotas.Room(project, device);
   return room - room % job.least_group();
@@ -217,7 +229,7 @@ void Queue::Schedule(Transaction& transaction) {
     }
     if (!OverItsUsersLimit(job).empty()) continue;
     scheduler::Demand demand = DemandOf(job);
-    if (!HasRoom(job, quotas, demand)) {
+    if (!HasRoom(job, cluster, quotas, demand)) {
       plans_->Drop(job.id(), Plans::Purpose::kStart);
       continue;
     }
@@ -225,6 +237,7 @@ void Queue::Schedule(Transaction& transaction) {
       pass.Start(claim, start->decision);
       generations_->Start(job, *std::move(start), transaction);
     } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !any_in_backoff && !transaction.Full()) {
+      demand.device = cluster.Resolve(demand.device);
       std::vector<scheduler::NodeView> nodes = NodeViews(claims);
       for (const auto& [holder, decision] : reserved) Reserve(holder, decision, nodes);
       const std::optional<SteadyTime> later =
@@ -358,8 +371,8 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
       why = "waiting for its restart backoff to end";
     } else if (const std::string over = OverItsUsersLimit(job); !over.empty()) {
       why = over;
-    } else if (scheduler::Demand demand = DemandOf(job); !HasRoom(job, quotas, demand)) {
-      why = quotas.Why(ProjectOf(job.record()), projects_->DeviceOf(job), demand.needed());
+    } else if (scheduler::Demand demand = DemandOf(job); !HasRoom(job, cluster, quotas, demand)) {
+      why = quotas.Why(ProjectOf(job.record()), cluster.Resolve(demand.device), demand.needed());
     } else {
       const Plans::Wanted* wanted = plans_->Find(claim.job, Plans::Purpose::kStart);
       const scheduler::Decision decision =

@@ -84,7 +84,10 @@ class Queue {
   std::vector<scheduler::Claim> InOrder(const ClaimsOfJobs& claims) const;
   std::vector<scheduler::NodeView> NodeViews(const ClaimsOfJobs& claims) const;
   // Whether its project's quota has room for it; with room for some of its ranks, the demand is for those.
-  bool HasRoom(const JobEntry& job, const scheduler::Quotas& quotas, scheduler::Demand& demand) const;
+  static bool HasRoom(const JobEntry& job, const scheduler::Cluster& cluster, const scheduler::Quotas& quotas,
+                      scheduler::Demand& demand);
+  // As Cluster::Resolve, which needs the claims of those who hold slots.
+  Device AutoDevice() const;
 
   // Why it waits: with its ranks its user would run more than a user may, of all or in the project. Empty: it does not.
   std::string OverItsUsersLimit(const JobEntry& job) const;

@@ -1,4 +1,4 @@
-// Who loses slots to whom, by tables.
+// Tables: which running jobs a waiting job may preempt.
 #include "coordinator/scheduler/preempt.h"
 
 #include <gtest/gtest.h>

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/name.h"
 #include "common/rank_variables.h"
 #include "coordinator/core/job_paths.h"
 #include "coordinator/core/time_limits.h"
@@ -142,9 +143,7 @@ class Resolver {
   void CheckName() {
     const std::string& name = spec_.name();
     if (name.empty()) return Error("name", "missing");
-    bool good = name.size() <= 40 && absl::ascii_isalnum(name.front()) && absl::ascii_isalnum(name.back());
-    for (const char c : name) good &= absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
-    if (good) return;
+    if (IsName(name)) return;
     Error("name", absl::StrCat("invalid job name \"", name, "\": use a-z, 0-9 and inner -, at most 40 characters"),
           Nearest(name));
   }
