@@ -48,9 +48,15 @@ bool TooDeep(const std::string& text) {
   return false;
 }
 
+absl::StatusOr<std::string> ReadText(const std::string& path, Sha256& sum) {
+  absl::StatusOr<std::string> text = ReadWhole(path, kMaxFileBytes);
+  if (text.ok()) sum.Update(*text);
+  return text;
+}
+
 // Discarded: not JSON.
-absl::StatusOr<json> ReadJson(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadWhole(path, kMaxFileBytes);
+absl::StatusOr<json> ReadJson(const std::string& path, Sha256& sum) {
+  const absl::StatusOr<std::string> text = ReadText(path, sum);
   if (!text.ok()) return text.status();
   if (TooDeep(*text)) return absl::InvalidArgumentError(absl::StrCat(path, ": nested too deep"));
   return json::parse(*text, nullptr, /*allow_exceptions=*/false);
@@ -74,7 +80,8 @@ class Reader {
   explicit Reader(const std::string& path) { file_.path = path; }
 
   absl::StatusOr<TokenizerFile> Read() {
-    const absl::StatusOr<json> root = ReadJson(file_.path);
+    Sha256 sum;
+    const absl::StatusOr<json> root = ReadJson(file_.path, sum);
     if (!root.ok()) return root.status();
     if (!root->is_object() || !Field(*root, "model").is_object()) {
       return Wrong("no tokenizer: expected a JSON object with \"model\"");
@@ -85,6 +92,7 @@ class Reader {
           AddedTokens(Field(*root, "added_tokens")), PostProcessor(Field(*root, "post_processor"))}) {
       if (!status.ok()) return status;
     }
+    file_.sha256 = sum.FinishHex();
     return std::move(file_);
   }
 
@@ -321,7 +329,8 @@ class Reader {
 // Reads OpenAI's two files, which Hugging Face published under other names.
 absl::StatusOr<TokenizerFile> ReadPair(const std::string& vocabulary, const std::string& merges) {
   TokenizerFile file{.every_byte = true, .splits = {{.pattern = kByteLevelPattern}}, .path = vocabulary};
-  const absl::StatusOr<json> names = ReadJson(vocabulary);
+  Sha256 sum;
+  const absl::StatusOr<json> names = ReadJson(vocabulary, sum);
   if (!names.ok()) return names.status();
   if (!names->is_object()) {
     return absl::InvalidArgumentError(
@@ -333,7 +342,7 @@ absl::StatusOr<TokenizerFile> ReadPair(const std::string& vocabulary, const std:
     }
     file.pairs.names.emplace_back(name, id.get<uint64_t>());
   }
-  const absl::StatusOr<std::string> text = ReadWhole(merges, kMaxFileBytes);
+  const absl::StatusOr<std::string> text = ReadText(merges, sum);
   if (!text.ok()) return text.status();
   size_t number = 0;
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {
@@ -347,12 +356,14 @@ absl::StatusOr<TokenizerFile> ReadPair(const std::string& vocabulary, const std:
     }
     file.pairs.merges.emplace_back(std::move(parts[0]), std::move(parts[1]));
   }
+  file.sha256 = sum.FinishHex();
   return file;
 }
 
 // The folder's eos_token: a name, or an object with its content.
 std::optional<std::string> EndOfText(const fs::path& folder) {
-  const absl::StatusOr<json> config = ReadJson((folder / "tokenizer_config.json").string());
+  Sha256 unused;
+  const absl::StatusOr<json> config = ReadJson((folder / "tokenizer_config.json").string(), unused);
   if (!config.ok()) return std::nullopt;
   const json& token = Field(*config, "eos_token");
   const json& name = token.is_object() ? Field(token, "content") : token;
@@ -373,10 +384,8 @@ absl::StatusOr<TokenizerFile> ReadTokenizer(const std::string& path) {
   }
   const fs::path in = folder ? fs::path(path) : fs::path(path).parent_path();
   absl::StatusOr<TokenizerFile> file;
-  std::vector<fs::path> files;
   if (!folder || fs::exists(in / "tokenizer.json", error)) {
-    files = {folder ? in / "tokenizer.json" : fs::path(path)};
-    file = Reader(files[0].string()).Read();
+    file = Reader(folder ? (in / "tokenizer.json").string() : path).Read();
   } else {
     const bool openai = !fs::exists(in / "vocab.json", error) && fs::exists(in / "encoder.json", error);
     const fs::path vocabulary = in / (openai ? "encoder.json" : "vocab.json");
@@ -385,18 +394,9 @@ absl::StatusOr<TokenizerFile> ReadTokenizer(const std::string& path) {
       return absl::NotFoundError(
           absl::StrCat(path, " holds no tokenizer: expected tokenizer.json, or vocab.json and merges.txt"));
     }
-    files = {vocabulary, merges};
     file = ReadPair(vocabulary.string(), merges.string());
   }
-  if (!file.ok()) return file;
-  file->end_of_text = EndOfText(in);
-  Sha256 sum;
-  for (const fs::path& one : files) {
-    const absl::StatusOr<std::string> text = ReadWhole(one.string(), kMaxFileBytes);
-    if (!text.ok()) return text.status();
-    sum.Update(*text);
-  }
-  file->sha256 = sum.FinishHex();
+  if (file.ok()) file->end_of_text = EndOfText(in);
   return file;
 }
 
