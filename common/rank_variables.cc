@@ -73,6 +73,13 @@ bool IsIdentifier(absl::string_view name) {
                      [](unsigned char c) { return absl::ascii_isupper(c) || absl::ascii_isdigit(c) || c == '_'; });
 }
 
+absl::Status CheckNameLength(absl::string_view name) {
+  if (name.empty()) return absl::InvalidArgumentError("missing");
+  if (name.size() <= kMaxVariableName) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("has ", name.size(), " characters, at most ", kMaxVariableName, " are allowed"));
+}
+
 absl::Status Wrong(absl::string_view name, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("a rank's environment cannot have ", name, ": ", why));
 }
@@ -84,11 +91,7 @@ std::string AllowedRankVariables() {
 }
 
 absl::Status CheckRankVariableName(absl::string_view name, VariableSource source) {
-  if (name.empty()) return absl::InvalidArgumentError("missing");
-  if (name.size() > kMaxVariableName) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", name.size(), " characters, at most ", kMaxVariableName, " are allowed"));
-  }
+  if (absl::Status status = CheckNameLength(name); !status.ok()) return status;
   const bool allowed = IsIdentifier(name) && std::any_of(std::begin(kAllowed), std::end(kAllowed),
                                                          [&](const Allowed& a) { return Matches(a.pattern, name); });
   if (!allowed) return Wrong(absl::CHexEscape(name), absl::StrCat("allowed are ", AllowedRankVariables()));
@@ -119,11 +122,7 @@ absl::Status CheckRankVariableValue(absl::string_view value) {
 }
 
 absl::Status CheckProgramVariableName(absl::string_view name) {
-  if (name.empty()) return absl::InvalidArgumentError("missing");
-  if (name.size() > kMaxVariableName) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", name.size(), " characters, at most ", kMaxVariableName, " are allowed"));
-  }
+  if (absl::Status status = CheckNameLength(name); !status.ok()) return status;
   const bool identifier =
       !absl::ascii_isdigit(static_cast<unsigned char>(name[0])) &&
       std::all_of(name.begin(), name.end(), [](unsigned char c) { return absl::ascii_isalnum(c) || c == '_'; });

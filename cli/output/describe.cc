@@ -36,9 +36,12 @@ std::string AgeOf(const google::protobuf::Timestamp& time, bool known, absl::Tim
   return known ? Age(now - FromProto(time)) : "-";
 }
 
+std::string ClockTime(const google::protobuf::Timestamp& time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", FromProto(time), absl::LocalTimeZone());
+}
+
 std::string Ago(const google::protobuf::Timestamp& time, absl::Time now) {
-  return absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S", FromProto(time), absl::LocalTimeZone()), " (",
-                      Age(now - FromProto(time)), " ago)");
+  return absl::StrCat(ClockTime(time), " (", Age(now - FromProto(time)), " ago)");
 }
 
 // What `ps` shows of a reason; the whole is in `ps -o wide` and `describe`.
@@ -322,8 +325,8 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
 }
 
 std::string EventLine(const v1::StateEvent& event, const Screen& screen) {
-  const std::string time = absl::FormatTime("%Y-%m-%d %H:%M:%S", FromProto(event.time()), absl::LocalTimeZone());
-  return absl::StrCat(Paint(screen, Colour::kDim, time), "  ", absl::StrFormat("%-22s", OneLine(event.kind())), "  ",
+  return absl::StrCat(Paint(screen, Colour::kDim, ClockTime(event.time())), "  ",
+                      absl::StrFormat("%-22s", OneLine(event.kind())), "  ",
                       OneLine(event.job().empty() ? event.node() : event.job()), "  ", OneLine(event.message()), "\n");
 }
 
@@ -344,10 +347,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
        absl::StrCat(StrategyName(job.spec()), ParallelName(job.spec()), ", ", RanksOf(job.spec().resources())));
   if (reply.generations_size() > 0) line("Chosen", OneLine(reply.generations(0).strategy_reason()));
   if (job.queue_position() > 0) line("Queue", absl::StrCat("position ", job.queue_position()));
-  if (job.has_predicted_start()) {
-    const absl::Time by = FromProto(job.predicted_start());
-    line("Starts by", absl::FormatTime("%Y-%m-%d %H:%M:%S", by, absl::LocalTimeZone()));
-  }
+  if (job.has_predicted_start()) line("Starts by", ClockTime(job.predicted_start()));
   if (!job.spec().time_limit().empty()) {
     line("Time limit", absl::StrCat(OneLine(job.spec().time_limit()), ", of which it has used ",
                                     absl::FormatDuration(absl::Seconds(std::round(job.held_seconds())))));
