@@ -230,6 +230,7 @@ const std::vector<Api::Handler>& Api::Handlers() {
       {{"GET", "/api/v1/nodes"}, of_path(&Api::nodes_, &NodesCalls::List)},
       {{"POST", "/api/v1/nodes/{node}/drain"}, of_path(&Api::nodes_, &NodesCalls::Drain)},
       {{"POST", "/api/v1/nodes/{node}/undrain"}, of_path(&Api::nodes_, &NodesCalls::Undrain)},
+      {{"GET", "/api/v1/projects"}, of_path(&Api::admin_, &AdminCalls::ListProjects)},
       {{"GET", "/api/v1/jobs"}, &Api::ListJobs},
       {{"POST", "/api/v1/jobs"}, &Api::Submit},
       {{"POST", "/api/v1/plan"}, &Api::Plan},

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/proto_time.h"
@@ -31,6 +31,9 @@ std::vector<std::pair<std::string, double>> ValuesOf(const MetricPoint& point) {
   for (const NamedMetric& metric : point.validation()) {
     values.emplace_back(absl::StrCat("validation.", metric.name()), metric.value());
   }
+  for (const NamedMetric& metric : point.reported()) {
+    values.emplace_back(absl::StrCat("reported.", metric.name()), metric.value());
+  }
   return values;
 }
 
@@ -47,11 +50,11 @@ std::string Number(double value) {
   return absl::StrFormat("%.17g", value);
 }
 
-// A name inside quotes: [a-z0-9_.] by its definition, all else is dropped.
+// A name inside quotes: [A-Za-z0-9_./-] by its definition, all else is dropped.
 std::string Quoted(const std::string& name) {
   std::string out;
   for (const char c : name) {
-    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.') out += c;
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '/' || c == '-') out += c;
   }
   return absl::StrCat("\"", out, "\"");
 }
@@ -67,6 +70,8 @@ void SeriesThinner::Add(const MetricPoint& point) {
   bin.last_step = std::max(bin.last_step, point.step());
   bin.last_seconds = absl::ToDoubleSeconds(FromProto(point.time()) - absl::UnixEpoch());
   for (const auto& [name, number] : ValuesOf(point)) {
+    if (names_.size() < kMostSeries) names_.insert(name);
+    if (!names_.contains(name)) continue;
     const Value value{number, number, number};
     const auto [entry, first] = bin.values.try_emplace(name, value);
     if (first) continue;
@@ -103,16 +108,14 @@ std::vector<SeriesThinner::Bin> SeriesThinner::bins() const {
 }
 
 std::string SeriesThinner::Json() const {
-  std::set<std::string> names;
   std::string steps, times;
   for (const auto& [index, bin] : bins_) {
-    for (const auto& [name, value] : bin.values) names.insert(name);
     const char* comma = steps.empty() ? "" : ",";
     absl::StrAppend(&steps, comma, bin.last_step);
     absl::StrAppend(&times, comma, absl::StrFormat("%.6f", bin.last_seconds));
   }
   std::string series;
-  for (const std::string& name : names) {
+  for (const std::string& name : names_) {
     std::string low, high, last;
     for (const auto& [index, bin] : bins_) {
       const char* comma = low.empty() ? "" : ",";

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ class SeriesThinner {
   struct Bin {
     uint64_t first_step = 0, last_step = 0;
     double last_seconds = 0;              // time of the newest point, since 1970
-    std::map<std::string, Value> values;  // by the series' name: "loss", "validation.perplexity"
+    std::map<std::string, Value> values;  // by the series' name: "loss", "reported.reward"
   };
 
   // At most `most` bins, at least half as many once there were more points. REQUIRES: most >= 2.
@@ -45,7 +46,10 @@ class SeriesThinner {
  private:
   void Double();
 
+  static constexpr size_t kMostSeries = 256;  // a script may report under a new name in each step
+
   const size_t most_;
+  std::set<std::string> names_;
   uint64_t width_ = 1;
   uint64_t points_ = 0;
   std::map<uint64_t, Bin> bins_;  // by (step - 1) / width_

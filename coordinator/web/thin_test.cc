@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+
 namespace muster::web {
 namespace {
 
@@ -56,6 +58,25 @@ TEST(SeriesThinner, StaysWithinItsBoundAndLosesNoSpike) {
   for (const SeriesThinner::Bin& bin : bins) spikes += bin.values.at("loss").max == 1e6 ? 1 : 0;
   EXPECT_EQ(spikes, 1);
   EXPECT_EQ(bins.back().last_step, 100'000u);
+}
+
+TEST(SeriesThinner, HasWhatAScriptReportsUnderItsOwnNamesUpToABound) {
+  SeriesThinner thin(10);
+  MetricPoint point = Point(1, 2);
+  NamedMetric* const reward = point.add_reported();
+  reward->set_name("eval/Reward-1"), reward->set_value(0.5);
+  thin.Add(point);
+  EXPECT_NE(thin.Json().find(R"("reported.eval/Reward-1":{"min":[0.5],"max":[0.5],"last":[0.5]})"), std::string::npos)
+      << thin.Json();
+  for (uint64_t step = 2; step <= 1000; ++step) {
+    MetricPoint other = Point(step, 1);
+    other.add_reported()->set_name(absl::StrCat("name", step));
+    thin.Add(other);
+  }
+  const std::string json = thin.Json();
+  size_t series = 0;
+  for (size_t at = 0; (at = json.find("\"min\"", at)) != std::string::npos; ++at) ++series;
+  EXPECT_EQ(series, 256u);
 }
 
 TEST(SeriesThinner, NumbersThatAreNoneAreTextAndDoNotHideTheOthers) {

@@ -1,6 +1,8 @@
 import {el, table, windowed, name, state, number, bytes} from './dom.js';
 import {call, get, setCsrf, watch} from './http.js';
+import {comparePage} from './compare.js';
 import {jobPage} from './job.js';
+import {projectsPage} from './projects.js';
 
 const view = document.getElementById('view'), notice = document.getElementById('notice');
 let leave = () => {}, visit = 0;
@@ -53,8 +55,18 @@ async function queuePage() {
 function jobsPage() {
   const find = el('input', {type: 'search', placeholder: 'id, user or state', 'aria-label': 'filter'});
   const count = el('span', {class: 'dim', id: 'count'});
-  const list = windowed(28, ({job, last_metrics}) => el('div', {class: 'row', role: 'listitem'}, jobLink(job.id), state(job.state), el('span', {}, job.owner),
-    el('span', {}, `${Math.max(Number(job.progress_step), Number(last_metrics?.step ?? 0))}/${job.spec.train?.steps ?? '?'}`),
+  const chosen = new Set();
+  const choose = (id) => el('input', {type: 'checkbox', checked: chosen.has(id), 'aria-label': 'compare ' + id,
+    onchange: (event) => { if (event.target.checked) chosen.add(id); else chosen.delete(id); showChosen(); }});
+  const compare = el('a', {id: 'compare', href: '/compare', hidden: true});
+  const showChosen = () => {
+    compare.hidden = chosen.size < 2;
+    compare.href = '/compare?jobs=' + [...chosen].map(encodeURIComponent).join(',');
+    compare.textContent = `compare ${chosen.size} jobs`;
+  };
+  const list = windowed(28, ({job, last_metrics}) => el('div', {class: 'row', role: 'listitem'}, el('span', {}, choose(job.id), ' ', jobLink(job.id)),
+    state(job.state), el('span', {}, job.owner),
+    el('span', {}, `${Math.max(Number(job.progress_step), Number(last_metrics?.step ?? 0))}${job.spec.train ? '/' + job.spec.train.steps : ''}`),
     el('span', {class: 'dim'}, last_metrics?.loss !== undefined ? `loss ${number(last_metrics.loss)} ` : '', job.reason)));
   let jobs = [];
   const show = () => {
@@ -64,7 +76,7 @@ function jobsPage() {
     list.show(shown);
   };
   find.addEventListener('input', show);
-  view.replaceChildren(el('h1', {}, 'Jobs'), el('form', {onsubmit: (event) => event.preventDefault()}, find, count), list.box);
+  view.replaceChildren(el('h1', {}, 'Jobs'), el('form', {onsubmit: (event) => event.preventDefault()}, find, count, compare), list.box);
   return live(async () => { jobs = await allJobs(true); show(); });
 }
 
@@ -101,8 +113,10 @@ async function route() {
     if (item.getAttribute('href') === '/' + page) item.setAttribute('aria-current', 'page'); else item.removeAttribute('aria-current');
   }
   try {
+    const ids = (new URLSearchParams(location.search).get('jobs') ?? '').split(',').filter((text) => text);
     const close = page === 'jobs' && id ? await jobPage(view, encodeURIComponent(id)) : page === 'jobs' ? await jobsPage() :
-      page === 'queue' ? await queuePage() : await clusterPage();
+      page === 'queue' ? await queuePage() : page === 'compare' ? await comparePage(view, ids) :
+        page === 'projects' ? await projectsPage(view) : await clusterPage();
     notice.hidden = true;
     if (now === visit) leave = close; else close();
   } catch (error) {

@@ -1,0 +1,279 @@
+// The web page in Chromium, from a real coordinator with real jobs: what it shows is what the command line says.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "testing/wait.h"
+#include "tests/cluster/cluster.h"
+#include "tests/web/browser.h"
+
+namespace muster::web {
+namespace {
+
+using cluster::Cluster;
+using cluster::Number;
+using cluster::Ran;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kTab[] = "\uE004", kEnter[] = "\uE007";
+
+class WebPage : public ::testing::Test {
+ protected:
+  void Start(int slots = 2, const std::vector<std::string>& flags = {}) {
+    cluster_.coordinator_flags = flags;
+    cluster_.coordinator_flags.emplace_back("--web_address=127.0.0.1:0");
+    cluster_.worker_flags = {"--exec_jobs", "on"};
+    cluster_.StartCoordinator();
+    cluster_.StartWorker(0, slots);
+  }
+  // Through the link that `muster ui` prints. Returns the page's address.
+  std::string SignIn(Browser& browser) {
+    const json ui = cluster_.MusterJson({"ui"});
+    browser.Open(ui.value("link", ""));
+    browser.Await("document.querySelector('#slots')");
+    return ui.value("url", "");
+  }
+  // A program as a job of one rank; its id.
+  std::string Run(const std::string& script) {
+    const Ran ran = cluster_.Muster(
+        {"run", "--workdir", "/tmp", "-d", "-o", "name", "--max-restarts", "0", "--", "bash", "-c", script});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    return std::string(absl::StripAsciiWhitespace(ran.out));
+  }
+  json Describe(const std::string& id) { return cluster_.MusterJson({"describe", id}); }
+
+  Cluster cluster_;
+};
+
+// Reports a step every 20 ms, without end.
+constexpr char kReporting[] =
+    R"(for i in $(seq 1 100000); do echo "{\"step\": $i, \"loss\": 0.$i, \"eval/Reward\": 7}" >> "$MUSTER_REPORT_FILE"; )"
+    R"(echo "line $i"; sleep 0.02; done)";
+
+TEST_F(WebPage, SaysWhatTheCommandLineSays) {
+  Start();
+  const std::string id = cluster_.Submit({.name = "small", .steps = 40});
+  ASSERT_TRUE(cluster_.WaitForState(id, "completed"));
+  const std::string waiting =
+      cluster_.Submit({.name = "wide", .extra = "resources: {ranks: 2}\nstrategy: {kind: ddp}"});
+  const std::string second =
+      cluster_.Submit({.name = "wider", .extra = "resources: {ranks: 2}\nstrategy: {kind: ddp}"});
+  Browser browser;
+  const std::string url = SignIn(browser);
+
+  const json nodes = cluster_.MusterJson({"nodes"});
+  EXPECT_THAT(browser.Text("#slots"), StartsWith("1 nodes, 2 slots, "));
+  EXPECT_THAT(browser.Text("tbody"), HasSubstr(nodes.at(0).at("id").get<std::string>()));
+
+  browser.Open(url + "/jobs/" + id);
+  ASSERT_TRUE(browser.Await("document.querySelector('#events li')"));
+  EXPECT_EQ(browser.Text("#job"), id);
+  EXPECT_EQ(browser.Text("#step"), "40");
+  const std::vector<double> losses = cluster_.Losses(id);
+  ASSERT_EQ(losses.size(), 40u);
+  const json points = browser.Eval("document.querySelector('[data-title=\"loss\"]').dataset.points");
+  EXPECT_EQ(points, "40");
+  const json last =
+      json::parse(browser.Eval("document.querySelector('[data-title=\"loss\"]').dataset.last").get<std::string>());
+  EXPECT_NEAR(last[0].get<double>(), losses.back(), 1e-6);
+  const json described = Describe(id);
+  EXPECT_EQ(browser.Eval("document.querySelectorAll('#checkpoints tbody tr').length"),
+            described["job"]["checkpoints"].size());
+  const Ran events = cluster_.Muster({"events", id, "-o", "json"});
+  EXPECT_EQ(browser.Eval("document.querySelectorAll('#events li').length"),
+            std::count(events.out.begin(), events.out.end(), '\n'));
+  const Ran logs = cluster_.Muster({"logs", id, "--raw"});
+  EXPECT_EQ(browser.Eval("document.querySelectorAll('#log > div').length"),
+            std::count(logs.out.begin(), logs.out.end(), '\n'));
+
+  // The plan: who owns what, and a step; each is drawn.
+  browser.Click("#plan summary");
+  for (const char* canvas : {"ownership", "timeline"}) {
+    EXPECT_TRUE(browser.Await(absl::StrCat(
+        "(() => { const c = document.getElementById('", canvas, "'); if (!c || !c.width) return false; ",
+        "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; const colors = new Set(); ",
+        "for (let i = 0; i < d.length; i += 4) colors.add(d[i] * 65536 + d[i + 1] * 256 + d[i + 2]); return "
+        "colors.size > 3; })()")));
+  }
+
+  browser.Open(url + "/queue");
+  browser.Await("document.querySelector('h1')?.textContent === 'Queue'");
+  std::set<std::string> queued;
+  for (const json& job : cluster_.MusterJson({"ps"})) {
+    if (Number(job["job"].value("queue_position", json(0))) > 0) queued.insert(job["job"]["id"].get<std::string>());
+  }
+  if (cluster_.State(second) == "queued") {
+    browser.Await("document.querySelector('tbody')");
+    EXPECT_THAT(browser.Text("tbody"), HasSubstr(second));
+  }
+  EXPECT_EQ(browser.Errors(), json::array());
+}
+
+TEST_F(WebPage, GoesOnAfterARestartOfTheCoordinatorWithoutAGap) {
+  Start();
+  const std::string id = Run(kReporting);
+  ASSERT_TRUE(cluster_.WaitForStep(id, 10));
+  Browser browser;
+  const std::string url = SignIn(browser);
+  browser.Open(url + "/jobs/" + id);
+  const std::string chart = "document.querySelector('[data-title=\"eval/Reward\"]')";
+  ASSERT_TRUE(browser.Await(absl::StrCat("Number(", chart, "?.dataset.step) >= 20")));
+  cluster_.KillCoordinator();
+  ASSERT_TRUE(browser.Await("true"));
+  const uint64_t before = std::stoull(browser.Eval(chart + ".dataset.step").get<std::string>());
+  cluster_.StartCoordinator();
+  ASSERT_TRUE(browser.Await(absl::StrCat("Number(", chart, "?.dataset.step) >= ", before + 50), absl::Minutes(2)));
+  // Each step from the first to the newest is there once.
+  EXPECT_EQ(browser.Eval(absl::StrCat(chart, ".dataset.step - ", chart, ".dataset.points")), 0);
+  EXPECT_TRUE(browser.Await("document.querySelectorAll('#log > div').length > 0"));
+  // Each line follows the one before it.
+  EXPECT_EQ(browser.Eval("[...document.querySelectorAll('#log > div')].map((d) => d.textContent).filter((t) => "
+                         "t.includes('line')).filter((t, i, all) => "
+                         "i > 0 && t !== `[0] line ${1 + Number(all[i - 1].split(' ')[2])}`)"),
+            json::array());
+}
+
+TEST_F(WebPage, TextOfStrangersStaysText) {
+  Start();
+  const std::string evil = "<img src=x onerror=\\\"document.title='owned'\\\"><script>document.title='owned'</script>";
+  const std::string id = Run(absl::StrCat("echo \"", evil, "\"; printf '\\033[31mred\\033]0;owned\\007\\n'; exit 3"));
+  ASSERT_TRUE(cluster_.WaitForState(id, "failed"));
+  Browser browser;
+  const std::string url = SignIn(browser);
+  browser.Open(url + "/jobs/" + id);
+  ASSERT_TRUE(browser.Await("document.querySelectorAll('#log > div').length >= 2"));
+  EXPECT_THAT(browser.Text("#log"), HasSubstr("<img src=x onerror="));
+  EXPECT_THAT(browser.Text("#failure"), HasSubstr("exited with code 3"));
+  EXPECT_EQ(browser.Eval("document.querySelectorAll('img, main script').length"), 0);
+  EXPECT_EQ(browser.Eval("document.title"), "Muster");
+  browser.Open(url + "/jobs/%3Cimg%20src=x%20onerror=document.title='owned'%3E");
+  ASSERT_TRUE(browser.Await("!document.getElementById('notice').hidden"));
+  EXPECT_EQ(browser.Eval("document.title"), "Muster");
+  // A script that gets into the page by another way is not run.
+  browser.Eval(
+      "(() => { const s = document.createElement('script'); s.textContent = \"document.title='owned'\"; "
+      "document.body.append(s); })()");
+  EXPECT_EQ(browser.Eval("document.title"), "Muster");
+}
+
+TEST_F(WebPage, FitsATelephoneInTheDark) {
+  Start();
+  const std::string id = cluster_.Submit({.name = "a-name-as-long-as-names-are-allowed-here", .steps = 20});
+  ASSERT_TRUE(cluster_.WaitForState(id, "completed"));
+  Browser browser({.width = 400, .height = 800, .dark = true});
+  const std::string url = SignIn(browser);
+  for (const std::string& page : {std::string("/"), std::string("/queue"), std::string("/jobs"), "/jobs/" + id,
+                                  "/compare?jobs=" + id, std::string("/projects")}) {
+    browser.Open(url + page);
+    browser.Await("document.querySelector('main h1')");
+    EXPECT_LE(browser.Eval("document.documentElement.scrollWidth").get<int>(), 400) << page;
+  }
+  const auto brightness = [&](const std::string& color) {
+    return browser
+        .Eval(absl::StrCat(
+            "(() => { const c = document.createElement('canvas').getContext('2d'); c.fillStyle = ", color,
+            "; c.fillRect(0, 0, 1, 1); const d = c.getImageData(0, 0, 1, 1).data; return d[0] + d[1] + d[2]; })()"))
+        .get<int>();
+  };
+  EXPECT_GT(brightness("getComputedStyle(document.body).color"), 500);
+  EXPECT_EQ(browser.Eval("getComputedStyle(document.documentElement).colorScheme"), "light dark");
+}
+
+TEST_F(WebPage, IsUsedByTheKeyboardAlone) {
+  Start();
+  const std::string id = Run("sleep 100000");
+  ASSERT_TRUE(cluster_.WaitForState(id, "running"));
+  Browser browser;
+  SignIn(browser);
+  const auto tab_to = [&](const std::string& condition) {
+    for (int presses = 0; presses < 60; ++presses) {
+      if (browser.Eval(absl::StrCat("!!(", condition, ")")) == true) return true;
+      browser.Press(kTab);
+    }
+    return false;
+  };
+  ASSERT_TRUE(tab_to("document.activeElement.getAttribute('href') === '/jobs'"));
+  browser.Press(kEnter);
+  ASSERT_TRUE(browser.Await("document.querySelector('input[type=search]')"));
+  ASSERT_TRUE(browser.Await("document.querySelector('.row a')"));
+  ASSERT_TRUE(tab_to("document.activeElement.type === 'search'"));
+  browser.Press(id);
+  ASSERT_TRUE(tab_to(absl::StrCat("document.activeElement.textContent === '", id, "'")));
+  browser.Press(kEnter);
+  ASSERT_TRUE(browser.Await(absl::StrCat("document.querySelector('#job')?.textContent === '", id, "'")));
+  EXPECT_THAT(browser.Url(), HasSubstr("/jobs/" + id));
+  ASSERT_TRUE(tab_to("document.activeElement.textContent === 'pause'"));
+  browser.Press(kEnter);
+  EXPECT_TRUE(cluster_.WaitForState(id, "paused"));
+  EXPECT_TRUE(browser.Await("document.querySelector('main p')?.textContent.startsWith('paused')"));
+  EXPECT_EQ(browser.Eval("document.activeElement.textContent"), "pause") << "what had the focus was drawn anew";
+}
+
+TEST_F(WebPage, ComparesJobs) {
+  Start();
+  const std::string one = cluster_.Submit({.name = "one", .steps = 30, .extra = "optimizer: {kind: adamw, lr: 1e-3}"});
+  const std::string two = cluster_.Submit({.name = "two", .steps = 20, .extra = "optimizer: {kind: adamw, lr: 3e-3}"});
+  ASSERT_TRUE(cluster_.WaitForState(one, "completed") && cluster_.WaitForState(two, "completed"));
+  Browser browser;
+  const std::string url = SignIn(browser);
+  browser.Open(url + "/jobs");
+  for (const std::string& id : {one, two}) {
+    ASSERT_TRUE(browser.Await(absl::StrCat("document.querySelector('[aria-label=\"compare ", id, "\"]')")));
+    browser.Click(absl::StrCat("[aria-label=\"compare ", id, "\"]"));
+  }
+  browser.Click("#compare");
+  ASSERT_TRUE(browser.Await("document.querySelector('#compared')"));
+  EXPECT_THAT(browser.Url(), HasSubstr(absl::StrCat("/compare?jobs=", one, ",", two)));
+  const std::string fields =
+      browser.Eval("[...document.querySelectorAll('table')].at(-1).innerText").get<std::string>();
+  EXPECT_THAT(fields, HasSubstr("train.optimizer.lr\t0.001\t0.003"));
+  EXPECT_THAT(fields, HasSubstr("train.steps\t30\t20"));
+  const json last = json::parse(browser.Eval("document.querySelector('.chart').dataset.last").get<std::string>());
+  ASSERT_EQ(last.size(), 2u);
+  EXPECT_NEAR(last[0].get<double>(), cluster_.Losses(one).back(), 1e-6);
+  EXPECT_NEAR(last[1].get<double>(), cluster_.Losses(two).back(), 1e-6);
+}
+
+TEST_F(WebPage, DrawsOnlyTheJobsInSight) {
+  constexpr int kJobs = 1000;
+  Start(1, {"--max_queued_jobs_of_user=0", "--max_submits_of_user=0"});
+  Browser browser;
+  const std::string url = SignIn(browser);
+  const std::string running = Run("sleep 100000");
+  const std::string refused =
+      browser
+          .Eval(absl::StrCat(
+              "(async () => { const {csrf} = await (await fetch('/api/v1/session')).json(); let left = ", kJobs,
+              ", refused = ''; const submit = async () => { while (left-- > 0 && !refused) { const r = await "
+              "fetch('/api/v1/jobs', {method: 'POST', ",
+              "headers: {'Content-Type': 'application/json', 'X-Muster-CSRF': csrf}, body: JSON.stringify({request_id: "
+              "'r' + left, spec: "
+              "{name: 'many', exec: {command: ['true']}}})}); ",
+              "if (!r.ok) refused = await r.text(); } }; await Promise.all(Array.from({length: 6}, submit)); return "
+              "refused; })()"))
+          .get<std::string>();
+  ASSERT_EQ(refused, "");
+  browser.Open(url + "/jobs");
+  ASSERT_TRUE(browser.Await(
+      absl::StrCat("document.querySelector('#count')?.textContent === '", kJobs + 1, " of ", kJobs + 1, " jobs'"),
+      absl::Minutes(2)));
+  EXPECT_LE(browser.Eval("document.querySelectorAll('.row').length").get<int>(), 150);
+  browser.Eval("(() => { const box = document.querySelector('.rows'); box.scrollTop = box.scrollHeight; })()");
+  EXPECT_TRUE(browser.Await(
+      "document.querySelectorAll('.row').length > 10 && [...document.querySelectorAll('.row')].at(-1).style.top === '" +
+      std::to_string(28 * kJobs) + "px'"));
+  EXPECT_LE(browser.Eval("document.querySelectorAll('.row').length").get<int>(), 150);
+}
+
+}  // namespace
+}  // namespace muster::web
