@@ -288,7 +288,7 @@ std::string Core::FolderConflict(const JobSpec& resolved) const {
 }
 
 Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, bool whole) const {
-  std::vector<scheduler::NodeView> nodes = state_->queue.NodeViews();
+  std::vector<scheduler::NodeView> nodes = state_->queue.NodeViewsWithoutClaims();
   scheduler::Demand demand{resolved.resources().ranks(), resolved.resources().device()};
   demand.slot_bytes = slot_bytes;
   demand.multiple = StagesOf(resolved) * TensorRanksOf(resolved);

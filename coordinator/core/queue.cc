@@ -129,7 +129,7 @@ uint64_t Queue::MostRanks(const JobEntry& job) const {
   return room - room % job.least_group();
 }
 
-std::vector<scheduler::NodeView> Queue::NodeViews(const ClaimsOfJobs& claims) const {
+std::vector<scheduler::NodeView> Queue::NodeViewsOf(const ClaimsOfJobs* claims) const {
   using scheduler::Availability;
   const Records::Holders holders = records_->SlotHolders();
   std::vector<scheduler::NodeView> views;
@@ -155,7 +155,7 @@ std::vector<scheduler::NodeView> Queue::NodeViews(const ClaimsOfJobs& claims) co
       its.stuck = node.stuck.contains(slot.index());
       if (here == holders.end()) continue;
       if (const auto held = here->second.find(slot.index()); held != here->second.end()) {
-        its.holder = claims.at(held->second.job);
+        its.holder = claims == nullptr ? scheduler::Claim{.job = held->second.job} : claims->at(held->second.job);
       }
     }
   }
