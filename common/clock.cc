@@ -2,9 +2,15 @@
 
 #include <ctime>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 namespace muster {
+
+std::string Difference(absl::Time theirs, absl::Time ours) {
+  return absl::StrCat(absl::FormatDuration(absl::Trunc(absl::AbsDuration(theirs - ours), absl::Seconds(1))),
+                      theirs > ours ? " ahead of" : " behind");
+}
 
 Now RealClock::Read() const {
   timespec steady{};

@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <string>
 
 #include "absl/time/time.h"
 
@@ -27,6 +28,9 @@ class SteadyTime {
   explicit constexpr SteadyTime(int64_t nanoseconds) : nanoseconds_(nanoseconds) {}
   int64_t nanoseconds_ = 0;
 };
+
+// How a clock that reads `theirs` differs from one that reads `ours`: "1h2m3s ahead of", "5s behind".
+std::string Difference(absl::Time theirs, absl::Time ours);
 
 struct Now {
   SteadyTime steady;

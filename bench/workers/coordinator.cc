@@ -56,10 +56,12 @@ size_t Coordinator::ResidentBytes() const {
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-absl::Duration Coordinator::CpuTime() const {
+absl::Duration Coordinator::CpuTime() const { return CpuTimeOf(pid_); }
+
+absl::Duration CpuTimeOf(pid_t process) {
   clockid_t clock = 0;
   timespec time{};
-  if (clock_getcpuclockid(pid_, &clock) != 0 || clock_gettime(clock, &time) != 0) return absl::ZeroDuration();
+  if (clock_getcpuclockid(process, &clock) != 0 || clock_gettime(clock, &time) != 0) return absl::ZeroDuration();
   return absl::DurationFromTimespec(time);
 }
 

@@ -32,4 +32,7 @@ class Coordinator {
   pid_t pid_ = -1;
 };
 
+// Of all its threads. Zero: it has gone.
+absl::Duration CpuTimeOf(pid_t process);
+
 }  // namespace muster::bench

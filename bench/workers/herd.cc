@@ -34,6 +34,8 @@ struct Herd::Member {
       worker.Connect();
       connected = true;
       due = now;
+    } else if (worker.welcome() && due == absl::InfinitePast()) {
+      due = now + kHeartbeat * (4 * share);  // workers that were started one by one do not beat together
     } else if (worker.welcome() && now >= due) {
       due = now + kHeartbeat;
       worker.SendHeartbeat(++heartbeats);

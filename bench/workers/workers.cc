@@ -7,6 +7,8 @@
 //   reconnect   the coordinator is killed and restarted: all workers call at once, and none counts as lost
 //   planning    the largest plans that a spec may ask for, and one that fits nothing: latency of Jobs.Get meanwhile
 //   readers     watches that never read: memory, and the latency of a submission meanwhile
+//   crowd       submits beside ranks that work, then also beside idle connections, then also beside hostile ones; for
+//               each phase also who used the cores, since the load is made on the machine that is measured
 //
 // Prints one line for each and exits with 1 if one exceeds its limit. The herd is a separate process (this program
 // again).
@@ -26,6 +28,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -75,6 +78,7 @@ struct Flags {
   int port = 0;                        // where the coordinator listens for the hostile ones
   double crowd_submit_ms = 100;
   bool only_crowd = false;
+  int load_nice = 0;     // of the herd and the crowd
   std::string herd_of;   // address; if set, this process is the herd
   std::string crowd_of;  // likewise, the crowd
 };
@@ -236,6 +240,7 @@ class HerdProcess {
     posix_spawn_file_actions_adddup2(&files, out[1], 1);
     if (posix_spawn(&pid_, program.c_str(), &files, nullptr, argv.data(), environ) != 0) Die("cannot start the herd");
     posix_spawn_file_actions_destroy(&files);
+    if (flags.load_nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(pid_), flags.load_nice);
     close(in[0]);
     close(out[1]);
     input_ = in[1];
@@ -246,6 +251,8 @@ class HerdProcess {
     waitpid(pid_, nullptr, 0);
     fclose(output_);
   }
+
+  pid_t pid() const { return pid_; }
 
   // The herd's next line; dies if none comes.
   void MustSay(const std::string& expected) {
@@ -372,6 +379,35 @@ void MeasureHerd(const Flags& flags, Coordinator& coordinator) {
   Report("workers counted as lost", flags.workers - again.LiveNodes(), "", 0);
 }
 
+// Milliseconds of each submit, sorted. Prints the cores that the coordinator, the herd and the crowd used meanwhile.
+std::vector<double> SubmitBeside(const std::string& what, const Flags& flags, Service& service,
+                                 const Coordinator& coordinator, const HerdProcess& herd, const HerdProcess* crowd) {
+  const auto used = [&] {
+    return std::array{coordinator.CpuTime(), CpuTimeOf(herd.pid()),
+                      crowd == nullptr ? absl::ZeroDuration() : CpuTimeOf(crowd->pid())};
+  };
+  const auto before = used();
+  const absl::Time began = absl::Now();
+  std::vector<double> took;
+  for (int i = 0; i < flags.submissions; ++i) {
+    const absl::Time begin = absl::Now();
+    service.Submit(absl::StrCat("beside ", what, " ", i));
+    took.push_back(absl::ToDoubleMilliseconds(absl::Now() - begin));
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  const absl::Duration wall = absl::Now() - began;
+  const auto after = used();
+  std::sort(took.begin(), took.end());
+  std::printf(
+      "submit beside %s: median %.3g, p99 %.3g, most %.3g ms in %.0f s; cores: coordinator %.2f, ranks %.2f, "
+      "crowd %.2f\n",
+      what.c_str(), took[took.size() / 2], took[took.size() * 99 / 100], took.back(), absl::ToDoubleSeconds(wall),
+      absl::FDivDuration(after[0] - before[0], wall), absl::FDivDuration(after[1] - before[1], wall),
+      absl::FDivDuration(after[2] - before[2], wall));
+  std::fflush(stdout);
+  return took;
+}
+
 // Submits beside idle and hostile connections, while ranks work.
 void MeasureCrowd(const Flags& flags, Coordinator& coordinator) {
   Flags thousand = flags;
@@ -385,22 +421,22 @@ void MeasureCrowd(const Flags& flags, Coordinator& coordinator) {
                   absl::Milliseconds(200))) {
     Die(absl::StrCat("only ", service.Count(running), " jobs run"));
   }
+  std::printf("%d ranks, %d idle and %d hostile connections\n", thousand.workers, flags.idle, flags.hostile);
+  SubmitBeside("ranks", flags, service, coordinator, herd, nullptr);
   const size_t before = coordinator.ResidentBytes();
+  thousand.hostile = 0;
+  {
+    HerdProcess idle(thousand, coordinator.address(), "--be_crowd_of");
+    idle.MustSay("contact");
+    SubmitBeside("ranks and idle connections", flags, service, coordinator, herd, &idle);
+  }
+  thousand.hostile = flags.hostile;
   HerdProcess crowd(thousand, coordinator.address(), "--be_crowd_of");
   crowd.MustSay("contact");
-  std::vector<double> took;
-  for (int i = 0; i < flags.submissions; ++i) {
-    const absl::Time begin = absl::Now();
-    service.Submit(absl::StrCat("beside-", i));
-    took.push_back(absl::ToDoubleMilliseconds(absl::Now() - begin));
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  std::sort(took.begin(), took.end());
-  std::printf("beside %d ranks, %d idle and %d hostile connections: %zu MiB more, submit median %.3g ms\n",
-              thousand.workers, flags.idle, flags.hostile,
-              (coordinator.ResidentBytes() - std::min(before, coordinator.ResidentBytes())) >> 20,
-              took[took.size() / 2]);
-  Report("submit beside them, p99", took[took.size() * 99 / 100], "ms", flags.crowd_submit_ms);
+  const std::vector<double> took = SubmitBeside("all", flags, service, coordinator, herd, &crowd);
+  std::printf("memory of the coordinator: %zu MiB more than before the crowd\n",
+              (coordinator.ResidentBytes() - std::min(before, coordinator.ResidentBytes())) >> 20);
+  Report("submit beside all, p99", took[took.size() * 99 / 100], "ms", flags.crowd_submit_ms);
   Report("jobs that do not run as before", thousand.workers - service.Count(running), "", 0);
   Report("workers counted as lost", thousand.workers - service.LiveNodes(), "", 0);
 }
@@ -554,6 +590,7 @@ int main(int argc, char** argv) {
   app.add_option("--idle", flags.idle, "connections that ask nothing")->capture_default_str();
   app.add_option("--hostile", flags.hostile, "connections that send what they should not")->capture_default_str();
   app.add_option("--crowd_submit_ms", flags.crowd_submit_ms, "limit, beside these")->capture_default_str();
+  app.add_option("--load_nice", flags.load_nice, "of the processes that make the load")->capture_default_str();
   app.add_flag("--crowd", flags.only_crowd, "measure nothing else than beside these");
   app.add_flag("--planning", flags.only_planning, "measure nothing else");
   app.add_option("--coordinator", flags.coordinator, "program; the default is right below `bazel run`")

@@ -1,13 +1,12 @@
 #include "common/tls/token.h"
 
-#include <openssl/rand.h>
-
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/random_text.h"
 
 namespace muster::tls {
 namespace {
@@ -15,20 +14,8 @@ namespace {
 constexpr absl::string_view kPrefix = "muster1.";
 constexpr size_t kIdSize = 8;
 constexpr size_t kSecretSize = 32;
-// 32 letters, so that a byte's low five bits choose uniformly.
-constexpr absl::string_view kLetters = "abcdefghijkmnpqrstuvwxyz23456789";
-static_assert(kLetters.size() == 32);
 
 }  // namespace
-
-absl::StatusOr<std::string> RandomText(size_t size) {
-  std::string text(size, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(text.data()), static_cast<int>(size)) != 1) {
-    return absl::InternalError("the system gives no random bytes");
-  }
-  for (char& c : text) c = kLetters[static_cast<unsigned char>(c) % kLetters.size()];
-  return text;
-}
 
 absl::StatusOr<Token> MakeToken(const std::string& authority_sha256) {
   const absl::StatusOr<std::string> id = RandomText(kIdSize), secret = RandomText(kSecretSize);

@@ -20,10 +20,7 @@ struct Token {
   std::string secret;            // 32 characters
 };
 
-// `size` random letters and digits, five bits each. Internal: no randomness.
-absl::StatusOr<std::string> RandomText(size_t size);
-
-// Makes a token. Internal: no randomness.
+// Makes a token. Errors as RandomText.
 absl::StatusOr<Token> MakeToken(const std::string& authority_sha256);
 
 std::string ToString(const Token& token);

@@ -267,6 +267,11 @@ absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {
   return state_->views.Of(*entry, state_->records.SlotHolders());
 }
 
+std::optional<Cpu> Core::CpuOf(const NodeId& node) const {
+  const NodeEntry* entry = state_->records.FindNode(node);
+  return entry == nullptr ? std::nullopt : std::optional(entry->record().cpu());
+}
+
 Desired Core::DesiredFor(const NodeId& node) const { return state_->views.DesiredFor(node); }
 
 bool Core::HasReported(const NodeId& node) const {
@@ -283,19 +288,21 @@ std::string Core::FolderConflict(const JobSpec& resolved) const {
 }
 
 Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, bool whole) const {
-  const std::vector<scheduler::NodeView> views = state_->queue.NodeViews();
-  std::vector<scheduler::NodeView> idle = views;
-  for (scheduler::NodeView& node : idle) {
-    if (node.availability == scheduler::Availability::kAway) node.availability = scheduler::Availability::kTakesRanks;
-    for (scheduler::SlotView& slot : node.slots) slot.holder = {}, slot.stuck = false;
-  }
+  std::vector<scheduler::NodeView> nodes = state_->queue.NodeViewsWithoutClaims();
   scheduler::Demand demand{resolved.resources().ranks(), resolved.resources().device()};
   demand.slot_bytes = slot_bytes;
   demand.multiple = StagesOf(resolved) * TensorRanksOf(resolved);
   demand.together = TensorRanksOf(resolved);
   if (!whole) demand.least = resolved.resources().min_ranks();
-  const scheduler::Decision now = scheduler::Cluster(views).Place(demand);
-  const scheduler::Decision later = now.ranks.empty() ? scheduler::Cluster(idle).Place(demand) : now;
+  const scheduler::Decision now = scheduler::Cluster(nodes).Place(demand);
+  scheduler::Decision later = now;
+  if (now.ranks.empty()) {
+    for (scheduler::NodeView& node : nodes) {  // as if all were idle
+      if (node.availability == scheduler::Availability::kAway) node.availability = scheduler::Availability::kTakesRanks;
+      for (scheduler::SlotView& slot : node.slots) slot.holder = {}, slot.stuck = false;
+    }
+    later = scheduler::Cluster(nodes).Place(demand);
+  }
   Placing placing{.nodes = {}, .slots = state_->queue.SlotsFor(later), .reason = now.reason};
   for (const scheduler::RankSlot& rank : now.ranks) placing.nodes.push_back(rank.node);
   return placing;
@@ -385,15 +392,13 @@ void Core::State::On(const PlanReady& event, Transaction& transaction) {
 // All in one transaction, however many: once, and before any worker is connected.
 void Core::State::On(const StoreRestored& event, Transaction& transaction) {
   for (JobEntry* job : records.Live()) {
-    const uint64_t known = std::max(job->record().generation(), job->record().seen_generation());
-    job->machine.fields().set_seen_generation(known + event.skip);
-    transaction.Touch(job->id());
+    records.SawGeneration(*job, NewestNumber(job->record()) + event.skip, transaction);
   }
   transaction.AddEvent(
       nullptr, 0, "", "store.restored",
       absl::StrCat("this store was restored from a backup: what came later is not known to it; the next "
                    "generations of its jobs skip ",
-                   event.skip, " numbers"));
+                   event.skip + kGenerationsUnknown, " numbers"));
 }
 
 void Core::State::On(const Tick&, Transaction& transaction) {

@@ -144,7 +144,7 @@ struct RankArrived {
   RankId rank;
 };
 // First of all events, when the store is a restored backup: the jobs that it knows may have had generations since that
-// it does not, so each job's next number skips so many.
+// it does not, so each job counts as one of which a worker has seen a generation so many later. REQUIRES: skip > 0.
 struct StoreRestored {
   static constexpr absl::string_view kName = "store restored";
   uint64_t skip = 0;
@@ -289,6 +289,7 @@ class Core {
   std::vector<Node> ListNodes() const;                      // by id, slot states computed
   std::vector<NodeLink> ListLinks(const JobId& job) const;  // measured, between the nodes of its newest generation
   absl::StatusOr<Node> GetNode(const NodeId& node) const;
+  std::optional<Cpu> CpuOf(const NodeId& node) const;  // none: no such node
   // The full desired state of a node, with its revision. A new rank may be desired on a slot where a rank of a lost
   // generation is still being killed; the worker waits for the slot.
   Desired DesiredFor(const NodeId& node) const;

@@ -23,16 +23,6 @@ constexpr size_t kGenerationsKept = 50;  // so few that a job and its generation
 constexpr absl::Duration kLongestOverdue = absl::Minutes(10);  // between two reports that a stop is overdue
 constexpr absl::Duration kTimeBreakdownInterval = absl::Minutes(1);
 
-// More than a job has generations between a backup and its restore.
-constexpr uint64_t kGenerationsUnknown = 1000;
-
-// A number is given once, whatever this store does not know: if a worker has reported a later generation, nodes that
-// are not back may have had still later ones.
-uint64_t NextNumber(const Job& job) {
-  if (job.seen_generation() <= job.generation()) return job.generation() + 1;
-  return job.seen_generation() + kGenerationsUnknown + 1;
-}
-
 // "n", "n, m and 3 more".
 std::string Where(const Generation& generation) {
   constexpr size_t kNamed = 3;

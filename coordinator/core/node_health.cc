@@ -69,13 +69,10 @@ void NodeHealth::Take(const NodeId& id, NodeEntry& node, const Preflight* prefli
 }
 
 void NodeHealth::CompareClocks(const NodeId& id, absl::Time of_worker, Transaction& transaction) {
-  const absl::Duration ahead = of_worker - transaction.now.wall;
-  if (absl::AbsDuration(ahead) <= kClockTolerance) return;
+  if (absl::AbsDuration(of_worker - transaction.now.wall) <= kClockTolerance) return;
   transaction.AddEvent(
       nullptr, 0, id.value(), "node.clock",
-      absl::StrCat("the clock of node ", id.value(), " is ",
-                   absl::FormatDuration(absl::Trunc(absl::AbsDuration(ahead), absl::Seconds(1))),
-                   ahead > absl::ZeroDuration() ? " ahead of" : " behind",
+      absl::StrCat("the clock of node ", id.value(), " is ", Difference(of_worker, transaction.now.wall),
                    " the coordinator's: certificates, tokens and times in logs may be wrong; check NTP on both"));
 }
 

@@ -145,9 +145,8 @@ void Nodes::On(const NodeConnected& event, Transaction& transaction) {
 void Nodes::NoteSeenGeneration(const JobId& id, uint64_t seen, const NodeId& node, Transaction& transaction) {
   JobEntry* job = records_->FindJob(id);
   if (job == nullptr || job->machine.ended()) return;
-  if (seen <= std::max(job->record().generation(), job->record().seen_generation()) || transaction.Full()) return;
-  job->machine.fields().set_seen_generation(seen);
-  transaction.Touch(id);
+  if (seen <= NewestNumber(job->record()) || transaction.Full()) return;
+  records_->SawGeneration(*job, seen, transaction);
   transaction.AddEvent(job, job->record().generation(), node.value(), "job.outdated",
                        absl::StrCat("node ", node.value(), " had ranks of generation ", seen, " of ", id.value(),
                                     ", and this store knows ", job->record().generation(),

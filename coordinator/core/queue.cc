@@ -57,7 +57,10 @@ Queue::ClaimsOfJobs Queue::Claims() const {
   ClaimsOfJobs claims;
   for (const JobEntry* job : std::as_const(*records_).Live()) {
     const Job& record = job->record();
-    claims[job->id()] = {job->id(), record.spec().priority(), record.sequence(), limits_->EndsIn(*job, now_.steady)};
+    JobId id = job->id();
+    claims.try_emplace(claims.end(), id,
+                       scheduler::Claim{id, record.spec().priority(), record.sequence(),
+                                        limits_->EndsIn(*job, now_.steady)});  // in the order of ids
   }
   if (projects_->any()) projects_->SetLoads(claims, AutoDevice(), now_.steady);
   return claims;
@@ -76,8 +79,10 @@ Device Queue::AutoDevice() const {
 
 std::vector<scheduler::Claim> Queue::InOrder(const ClaimsOfJobs& claims) const {
   std::vector<scheduler::Claim> waiting;
-  for (const auto& [id, claim] : claims) {
-    if (records_->jobs.at(id).machine.state() == JOB_STATE_QUEUED) waiting.push_back(claim);
+  auto at = claims.begin();  // one for each live job, in the same order
+  for (const JobEntry* job : std::as_const(*records_).Live()) {
+    if (job->machine.state() == JOB_STATE_QUEUED) waiting.push_back(at->second);
+    ++at;
   }
   scheduler::SortQueue(waiting);
   return waiting;
@@ -124,10 +129,11 @@ uint64_t Queue::MostRanks(const JobEntry& job) const {
   return room - room % job.least_group();
 }
 
-std::vector<scheduler::NodeView> Queue::NodeViews(const ClaimsOfJobs& claims) const {
+std::vector<scheduler::NodeView> Queue::NodeViewsOf(const ClaimsOfJobs* claims) const {
   using scheduler::Availability;
   const Records::Holders holders = records_->SlotHolders();
   std::vector<scheduler::NodeView> views;
+  views.reserve(records_->nodes.size());
   for (const auto& [id, node] : records_->nodes) {
     Availability availability = Availability::kTakesRanks;
     if (node.machine.state() == NODE_STATE_AWAY || !node.reported) availability = Availability::kAway;
@@ -139,6 +145,7 @@ std::vector<scheduler::NodeView> Queue::NodeViews(const ClaimsOfJobs& claims) co
     scheduler::NodeView& view = views.emplace_back();
     view.id = id;
     view.availability = availability;
+    view.slots.reserve(static_cast<size_t>(node.record().slots_size()));
     const auto here = holders.find(id);
     for (const Slot& slot : node.record().slots()) {
       scheduler::SlotView& its = view.slots.emplace_back();
@@ -148,7 +155,7 @@ std::vector<scheduler::NodeView> Queue::NodeViews(const ClaimsOfJobs& claims) co
       its.stuck = node.stuck.contains(slot.index());
       if (here == holders.end()) continue;
       if (const auto held = here->second.find(slot.index()); held != here->second.end()) {
-        its.holder = claims.at(held->second.job);
+        its.holder = claims == nullptr ? scheduler::Claim{.job = held->second.job} : claims->at(held->second.job);
       }
     }
   }

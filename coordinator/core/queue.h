@@ -63,6 +63,8 @@ class Queue {
   // ---- For those who look for slots for a job ----
   scheduler::Demand DemandOf(const JobEntry& job) const;
   std::vector<scheduler::NodeView> NodeViews() const { return NodeViews(Claims()); }
+  // Whose holders have only their job's id: enough to see what is free.
+  std::vector<scheduler::NodeView> NodeViewsWithoutClaims() const { return NodeViewsOf(nullptr); }
   Slots SlotsFor(const scheduler::Decision& decision) const;
   // What is known of the job's plan on those slots.
   enum class PlanState {
@@ -82,7 +84,8 @@ class Queue {
   using ClaimsOfJobs = std::map<JobId, scheduler::Claim>;
   ClaimsOfJobs Claims() const;
   std::vector<scheduler::Claim> InOrder(const ClaimsOfJobs& claims) const;
-  std::vector<scheduler::NodeView> NodeViews(const ClaimsOfJobs& claims) const;
+  std::vector<scheduler::NodeView> NodeViews(const ClaimsOfJobs& claims) const { return NodeViewsOf(&claims); }
+  std::vector<scheduler::NodeView> NodeViewsOf(const ClaimsOfJobs* claims) const;  // null: without claims
   // Whether its project's quota has room for it; with room for some of its ranks, the demand is for those.
   static bool HasRoom(const JobEntry& job, const scheduler::Cluster& cluster, const scheduler::Quotas& quotas,
                       scheduler::Demand& demand);

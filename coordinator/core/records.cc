@@ -92,8 +92,7 @@ absl::Status Records::LoadRow(const Row& row, SteadyTime now) {
     if (!JobState_IsValid(job.state()) || job.state() == JOB_STATE_UNSPECIFIED)
       return Damaged(row.key, "it has no state");
     next_sequence_ = std::max(next_sequence_, job.sequence() + 1);
-    Index(job);
-    jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(job))});
+    Insert(std::move(job));
   } else if (absl::StartsWith(row.key, "node/")) {
     Node node;
     if (!node.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
@@ -237,24 +236,27 @@ void Records::Write(const Transaction& transaction, Outcome& outcome) const {
   }
 }
 
-void Records::Index(const Job& job) {
-  by_request_[job.request_id()] = JobId(job.id());
-  live_.insert(JobId(job.id()));
-  const std::string& path = job.spec().train().checkpoint().path();
-  if (!path.empty()) folders_.emplace(NormalizedPath(path), JobId(job.id()));
+JobEntry& Records::Insert(Job record) {
+  const JobId id(record.id());
+  by_request_[record.request_id()] = id;
+  const std::string& path = record.spec().train().checkpoint().path();
+  if (!path.empty()) folders_.emplace(NormalizedPath(path), id);
+  JobEntry& job = jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(record))}).first->second;
+  live_.emplace(id, &job);
+  return job;
 }
 
 std::vector<JobEntry*> Records::Live() {
   std::vector<JobEntry*> live;
   live.reserve(live_.size());
-  for (const JobId& id : live_) live.push_back(&jobs.at(id));
+  for (const auto& [id, job] : live_) live.push_back(job);
   return live;
 }
 
 std::vector<const JobEntry*> Records::Live() const {
   std::vector<const JobEntry*> live;
   live.reserve(live_.size());
-  for (const JobId& id : live_) live.push_back(&jobs.at(id));
+  for (const auto& [id, job] : live_) live.push_back(job);
   return live;
 }
 
@@ -278,9 +280,7 @@ void Records::ForEnded(uint64_t below, const std::function<bool(const JobEntry& 
 
 JobEntry& Records::Add(Job record) {
   record.set_sequence(next_sequence_++);
-  Index(record);
-  const JobId id(record.id());
-  return jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(record))}).first->second;
+  return Insert(std::move(record));
 }
 
 void Records::Delete(const JobId& id, Transaction& transaction) {
@@ -354,6 +354,18 @@ Records::Holders Records::SlotHolders() const {
     }
   }
   return holders;
+}
+
+uint64_t NewestNumber(const Job& job) { return std::max(job.generation(), job.seen_generation()); }
+
+uint64_t NextNumber(const Job& job) {
+  if (job.seen_generation() <= job.generation()) return job.generation() + 1;
+  return job.seen_generation() + kGenerationsUnknown + 1;
+}
+
+void Records::SawGeneration(JobEntry& job, uint64_t number, Transaction& transaction) {
+  job.machine.fields().set_seen_generation(number);
+  transaction.Touch(job.id());
 }
 
 JobEntry* Records::FindJob(const JobId& id) {

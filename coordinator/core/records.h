@@ -24,6 +24,13 @@ std::string RunKey(const std::string& run);
 std::string ProjectKey(const std::string& project);
 std::string UsageKey(const std::string& project);
 
+// ---- The numbers of a job's generations ----
+// A number is given once, whatever this store does not know. It was restored from a backup if a later generation was
+// seen; then nodes that are not back may have had still later ones, so that many more are skipped.
+inline constexpr uint64_t kGenerationsUnknown = 1000;  // more than a job has between a backup and its restore
+uint64_t NewestNumber(const Job& job);                 // given by this store, or seen
+uint64_t NextNumber(const Job& job);
+
 class Records {
  public:
   // From all rows of a store, without what is only in memory. Errors as Core::Recover.
@@ -39,6 +46,8 @@ class Records {
   // As well; the transaction then fails with NotFound.
   JobEntry* NeedJob(const JobId& id, Transaction& transaction);
   NodeEntry* NeedNode(const NodeId& id, Transaction& transaction);
+  // A worker has had, or may have had, that generation, which is later than all that the store knows.
+  void SawGeneration(JobEntry& job, uint64_t number, Transaction& transaction);
   const JobEntry* FindRequest(const std::string& request_id) const;
 
   // Gives it the next sequence number.
@@ -88,12 +97,12 @@ class Records {
   absl::Status LoadRow(const Row& row, SteadyTime now);
   absl::Status LoadGeneration(const Row& row);
   absl::Status Check() const;
-  void Index(const Job& job);
+  JobEntry& Insert(Job record);
 
   std::map<std::string, JobId> by_request_;
   // The normalized checkpoint.path of every job that has one. In the store of an older Muster jobs may share one.
   std::set<std::pair<std::string, JobId>> folders_;
-  std::set<JobId> live_;
+  std::map<JobId, JobEntry*> live_;
   std::set<std::pair<uint64_t, JobId>> ended_by_sequence_;
   std::deque<std::pair<SteadyTime, JobId>> ended_in_order_;  // some may have been deleted
   uint64_t next_sequence_ = 1;

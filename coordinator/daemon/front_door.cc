@@ -2,9 +2,12 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -14,6 +17,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -27,9 +32,19 @@ namespace {
 
 constexpr int kBacklog = 4096;
 constexpr int kSweepMilliseconds = 1000;
+constexpr int kFloodMilliseconds = 100;
+// More connections of one address than this that ended without an admitted call, within a sweep, are a flood.
+constexpr uint64_t kEndedUnknownAllowed = 100;
+// What a peer may send, and be sent, before a call of it is admitted. gRPC refuses malformed calls by itself, a
+// thousand of which fit into 64 KiB, and each refusal has about a hundred bytes. The largest first message that is
+// usual is that of Submit.
+constexpr uint64_t kFirstBytesSent = 256 * 1024;
+constexpr uint64_t kFirstBytesAnswered = 64 * 1024;
+constexpr absl::Duration kProbation = absl::Minutes(1);
+constexpr size_t kUnknownInProbation = 2;
 constexpr int kFailuresAllowed = 3;
 constexpr absl::Duration kComplaintInterval = absl::Minutes(1);
-constexpr size_t kOtherDescriptors = 256;  // of the stores, the log, the threads
+constexpr size_t kOtherDescriptors = 640;  // of the stores, the log, the threads, the web page, /metrics
 constexpr size_t kMostConnections = 100'000;
 
 size_t DefaultConnections() {
@@ -62,6 +77,15 @@ std::string PeerName(const sockaddr_storage& address) {
 ino_t InodeOf(int fd) {
   struct stat info {};
   return fstat(fd, &info) == 0 ? info.st_ino : 0;
+}
+
+bool IsFlood(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  int waiting = 0;  // for the peer to take it
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || ioctl(fd, SIOCOUTQ, &waiting) != 0) return false;
+  return info.tcpi_bytes_received > kFirstBytesSent ||
+         info.tcpi_bytes_acked + static_cast<uint64_t>(waiting) > kFirstBytesAnswered;
 }
 
 bool IsOutOfDescriptors(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
@@ -154,14 +178,19 @@ void FrontDoor::Start() {
     std::vector<pollfd> fds;
     for (const Listener& listener : listeners_) fds.push_back({listener.fd, POLLIN, 0});
     fds.push_back({wake_, POLLIN, 0});
-    SteadyTime swept = clock_->Read().steady;
+    SteadyTime swept = clock_->Read().steady, looked = swept;
     while (!stopping_) {
-      poll(fds.data(), fds.size(), kSweepMilliseconds);
+      poll(fds.data(), fds.size(), kFloodMilliseconds);
       for (size_t i = 0; i < listeners_.size() && !stopping_; ++i) {
         if (fds[i].revents != 0) Accept(listeners_[i]);
       }
-      if (clock_->Read().steady - swept < absl::Milliseconds(kSweepMilliseconds)) continue;
-      swept = clock_->Read().steady;
+      const SteadyTime now = clock_->Read().steady;
+      if (now - looked >= absl::Milliseconds(kFloodMilliseconds)) {
+        looked = now;
+        StopFloods();
+      }
+      if (now - swept < absl::Milliseconds(kSweepMilliseconds)) continue;
+      swept = now;
       Sweep();
     }
   });
@@ -227,11 +256,7 @@ bool FrontDoor::Admit(const Listener& listener, int fd, Connection& connection, 
   peer = PeerName(address);
   if (peer.empty()) peer = absl::StrCat("unix ", ++locals_);
   const bool own = peer == own_;
-  const char* over = nullptr;
-  const auto of_host = of_host_.find(connection.host);
-  if (connections_.size() >= limits_.connections) over = "connections in all";
-  if (!listener.local && of_host != of_host_.end() && of_host->second >= limits_.of_peer) over = "of one address";
-  if (!listener.local && connections_.size() - known_ >= limits_.unknown) over = "without an admitted call";
+  const char* const over = OverLimit(listener.local, connection.host, now);
   if (over != nullptr && !own) {
     ++refused_;
     if (now - complained_ >= kComplaintInterval) {
@@ -242,16 +267,41 @@ bool FrontDoor::Admit(const Listener& listener, int fd, Connection& connection, 
   }
   // An earlier connection from the same port has been closed.
   if (const auto old = connections_.find(peer); old != connections_.end()) Forget(old);
-  if (!connection.host.empty()) ++of_host_[connection.host];
+  if (!connection.host.empty()) {
+    Host& host = hosts_[connection.host];
+    ++host.open;
+    ++host.unknown;
+  }
   known_ += connection.known ? 1 : 0;
+  if (!connection.known) unknown_.insert(peer);
   connections_[peer] = connection;
   return true;
 }
 
+const char* FrontDoor::OverLimit(bool local, const std::string& host, SteadyTime now) const {
+  if (connections_.size() >= limits_.connections) return "connections in all";
+  if (local) return nullptr;
+  if (connections_.size() - known_ >= limits_.unknown) return "without an admitted call";
+  const auto found = hosts_.find(host);
+  if (found == hosts_.end()) return nullptr;
+  if (found->second.open >= limits_.of_peer) return "of one address";
+  if (found->second.unknown >= limits_.unknown_of_peer) return "of one address without an admitted call";
+  if (!found->second.shut_out_until.has_value()) return nullptr;
+  const bool too_many = now < *found->second.shut_out_until || found->second.unknown >= kUnknownInProbation;
+  return too_many ? "of an address that sent a flood" : nullptr;
+}
+
 FrontDoor::Connections::iterator FrontDoor::Forget(Connections::iterator connection) {
-  known_ -= connection->second.known ? 1 : 0;
-  const auto of = of_host_.find(connection->second.host);
-  if (of != of_host_.end() && --of->second == 0) of_host_.erase(of);
+  const bool known = connection->second.known;
+  known_ -= known ? 1 : 0;
+  if (!known) unknown_.erase(connection->first);
+  if (const auto host = hosts_.find(connection->second.host); host != hosts_.end()) {
+    --host->second.open;
+    if (!known) {
+      --host->second.unknown;
+      ++host->second.ended_unknown;
+    }
+  }
   return connections_.erase(connection);
 }
 
@@ -264,6 +314,8 @@ void FrontDoor::Known(const std::string& peer) {
   if (found == connections_.end() || found->second.known) return;
   found->second.known = true;
   ++known_;
+  unknown_.erase(found->first);
+  if (const auto host = hosts_.find(found->second.host); host != hosts_.end()) --host->second.unknown;
 }
 
 // Forgets what gRPC has closed, and closes what has been unknown for too long.
@@ -273,7 +325,9 @@ void FrontDoor::Sweep() {
   for (auto it = connections_.begin(); it != connections_.end();) {
     Connection& connection = it->second;
     if (InodeOf(connection.fd) == connection.inode) {
-      if (!connection.known && now - connection.since >= limits_.unknown_for) {
+      const auto host = hosts_.find(connection.host);
+      const bool crowded = host != hosts_.end() && host->second.unknown >= limits_.unknown_of_peer;
+      if (!connection.known && now - connection.since >= (crowded ? limits_.unknown_for / 10 : limits_.unknown_for)) {
         shutdown(connection.fd, SHUT_RDWR);  // gRPC closes it
         ++refused_;
         connection.since = now;  // once
@@ -283,6 +337,37 @@ void FrontDoor::Sweep() {
     }
     it = Forget(it);
   }
+  for (auto it = hosts_.begin(); it != hosts_.end();) {
+    Host& host = it->second;
+    if (std::exchange(host.ended_unknown, 0) > kEndedUnknownAllowed) ShutOut(it->first, "connections without a call");
+    if (host.shut_out_until.has_value() && now - *host.shut_out_until >= kProbation) host.shut_out_until.reset();
+    it = host.open == 0 && !host.shut_out_until.has_value() ? hosts_.erase(it) : std::next(it);
+  }
+}
+
+void FrontDoor::StopFloods() {
+  const MutexLock lock(mutex_);
+  std::set<std::string> hosts;
+  for (const std::string& peer : unknown_) {
+    const Connection& connection = connections_.at(peer);
+    if (InodeOf(connection.fd) == connection.inode && IsFlood(connection.fd)) hosts.insert(connection.host);
+  }
+  for (const std::string& host : hosts) ShutOut(host, "calls that are refused");
+}
+
+void FrontDoor::ShutOut(const std::string& host, const char* why) {
+  const SteadyTime now = clock_->Read().steady;
+  for (const std::string& peer : unknown_) {
+    const Connection& connection = connections_.at(peer);
+    if (connection.host != host || InodeOf(connection.fd) != connection.inode) continue;
+    shutdown(connection.fd, SHUT_RDWR);  // gRPC closes it
+    ++refused_;
+  }
+  std::optional<SteadyTime>& until = hosts_[host].shut_out_until;
+  if (!until.has_value()) {
+    LogWarn("an address is shut out for a moment: it sends too many", {{"what", why}, {"address", host}});
+  }
+  until = now + limits_.shut_out_for;
 }
 
 FrontDoor::Counts FrontDoor::counts() const {

@@ -46,6 +46,7 @@ class Silent {
   }
   ~Silent() { close(fd_); }
   Silent(const Silent&) = delete;
+  void Send(const std::string& bytes) const { send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT); }
   // gRPC greets those that it has; the others see the end.
   bool IsOpen() const {
     char bytes[256];
@@ -95,6 +96,19 @@ TEST_F(FrontDoorTest, StrangersGetAShareAndAreClosedAfterAWhile) {
   EXPECT_TRUE(Eventually([&] { return Ask(late).ok(); }));
 }
 
+// Those of an address that has as many as it may give way sooner.
+TEST_F(FrontDoorTest, StrangersOfOneAddressAreFew) {
+  options_.connections = {.unknown_of_peer = 4, .unknown_for = absl::Seconds(20)};
+  Start();
+  std::vector<std::unique_ptr<Silent>> strangers;
+  for (int i = 0; i < 10; ++i) strangers.push_back(std::make_unique<Silent>(PortOf(tcp())));
+  ASSERT_TRUE(Eventually([&] { return Open(strangers) == 4; })) << Open(strangers);
+  const absl::Time began = absl::Now();
+  Client late(tcp(), kToken);
+  EXPECT_TRUE(Eventually([&] { return Ask(late).ok(); }));
+  EXPECT_LT(absl::Now() - began, absl::Seconds(15));
+}
+
 TEST_F(FrontDoorTest, OneAddressCannotTakeAllConnections) {
   options_.connections = {.connections = 40, .of_peer = 3, .unknown = 10};
   Start();
@@ -120,6 +134,57 @@ TEST_F(FrontDoorTest, ThereIsALimitForAll) {
   }
   Client fourth(address());
   EXPECT_EQ(Ask(fourth).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// A client's preface and many calls without a token, as HTTP/2 frames.
+std::string ManyCalls() {
+  const auto frame = [](char type, char flag, uint32_t stream, const std::string& body) {
+    std::string bytes;
+    for (const int shift : {16, 8, 0}) bytes += static_cast<char>(body.size() >> shift);
+    bytes += type, bytes += flag;
+    for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(stream >> shift);
+    return bytes + body;
+  };
+  const std::string path = "/muster.v1.Jobs/Submit";
+  std::string headers("\x83\x86\x04", 3);  // POST, http, and a path as a literal
+  headers += static_cast<char>(path.size());
+  headers += path + std::string("\x0f\x10\x10", 3) + "application/grpc";
+  std::string bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, "");
+  for (uint32_t stream = 1; stream < 4'000; stream += 2) bytes += frame(1, 4, stream, headers);
+  return bytes;
+}
+
+TEST_F(FrontDoorTest, AFloodOfCallsShutsItsAddressOutForAMoment) {
+  options_.connections = {.unknown_for = absl::Minutes(5), .shut_out_for = absl::Seconds(1)};
+  Start();
+  Client known(tcp(), kToken);
+  ASSERT_TRUE(Ask(known).ok());
+  const Silent quiet(PortOf(tcp())), loud(PortOf(tcp()));
+  loud.Send(ManyCalls());
+  EXPECT_TRUE(Eventually([&] { return !loud.IsOpen(); }));
+  EXPECT_TRUE(Eventually([&] { return !quiet.IsOpen(); })) << "it is of the same address, and has made no call either";
+  EXPECT_TRUE(Ask(known).ok()) << "whoever made a call stays";
+  EXPECT_TRUE(Ask(*client_).ok());
+  Client late(tcp(), kToken);
+  EXPECT_TRUE(Eventually([&] { return Ask(late).ok(); })) << "shut out for ever";
+  // Then few at once, until it has behaved for a while.
+  std::vector<std::unique_ptr<Silent>> strangers;
+  for (int i = 0; i < 10; ++i) strangers.push_back(std::make_unique<Silent>(PortOf(tcp())));
+  EXPECT_TRUE(Eventually([&] { return Open(strangers) == 2; })) << Open(strangers);
+}
+
+TEST_F(FrontDoorTest, AFloodOfConnectionsShutsItsAddressOutForAMoment) {
+  options_.connections = {.unknown_of_peer = 1000, .unknown_for = absl::Minutes(5), .shut_out_for = absl::Minutes(5)};
+  Start();
+  Client known(tcp(), kToken);
+  ASSERT_TRUE(Ask(known).ok());
+  // Each is closed by its sender.
+  EXPECT_TRUE(Eventually([&] {
+    for (int i = 0; i < 200; ++i) Silent one(PortOf(tcp()));
+    const Silent another(PortOf(tcp()));
+    return Eventually([&] { return !another.IsOpen(); }, absl::Seconds(1));
+  }));
+  EXPECT_TRUE(Ask(known).ok());
 }
 
 // A full house refuses clients, but the probe comes in by itself, so the service does not end for it.

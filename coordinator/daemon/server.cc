@@ -29,9 +29,9 @@
 #include "common/file/private_folder.h"
 #include "common/file/reliable_folder.h"
 #include "common/log/log.h"
+#include "common/random_text.h"
 #include "common/rpc/rpc.h"
 #include "common/tls/endpoint.h"
-#include "common/tls/token.h"
 #include "common/tls/trust_folder.h"
 #include "coordinator/daemon/address.h"
 #include "coordinator/daemon/front_door.h"
@@ -351,7 +351,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   parts->door = std::make_unique<FrontDoor>(options.connections, clock,
                                             [](const absl::Status& why) { EndProcess("accepting connections", why); });
   parts->instruments.WatchConnections(parts->door.get());
-  const absl::StatusOr<std::string> local_token = tls::RandomText(kLocalTokenSize);
+  const absl::StatusOr<std::string> local_token = RandomText(kLocalTokenSize);
   if (!local_token.ok()) return local_token.status();
   if (absl::Status status = parts->ListenForBrowsers(options, *local_token, clock); !status.ok()) {
     parts->instruments.Stop();

@@ -113,6 +113,46 @@ TEST_F(WebTest, PagesHaveTheirProtectionAndTheApiNeedsASession) {
   }
 }
 
+// A stream that its client leaves open and never reads.
+class OpenStream {
+ public:
+  OpenStream(const std::string& host, const std::string& token) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    int port = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(host.substr(host.rfind(':') + 1), &port));
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    const std::string request =
+        absl::StrCat("GET /api/v1/watch HTTP/1.1\r\nHost: ", host, "\r\nAuthorization: Bearer ", token, "\r\n\r\n");
+    EXPECT_EQ(send(fd_, request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
+    char status[13] = "";
+    EXPECT_EQ(recv(fd_, status, 12, MSG_WAITALL), 12);
+    status_ = status;
+  }
+  ~OpenStream() { close(fd_); }
+  OpenStream(const OpenStream&) = delete;
+  const std::string& status() const { return status_; }
+
+ private:
+  const int fd_;
+  std::string status_;
+};
+
+TEST_F(WebTest, OneTokenCannotTakeAllStreams) {
+  const std::string host = server_->web_url().substr(7);
+  std::vector<std::unique_ptr<OpenStream>> streams;
+  for (int i = 0; i < 32; ++i) {
+    streams.push_back(std::make_unique<OpenStream>(host, "viewer-token-1234"));
+    EXPECT_EQ(streams.back()->status(), "HTTP/1.1 200") << i;
+  }
+  EXPECT_EQ(OpenStream(host, "viewer-token-1234").status(), "HTTP/1.1 429");
+  EXPECT_EQ(OpenStream(host, "submit-token-1234").status(), "HTTP/1.1 200") << "another user's";
+  streams.pop_back();
+  EXPECT_TRUE(Eventually([&] { return OpenStream(host, "viewer-token-1234").status() == "HTTP/1.1 200"; }));
+}
+
 TEST_F(WebTest, ACodeOfTheSocketSignsInOnceAsTheLocalUser) {
   const std::string code = CodeOf(*client_);
   const std::string in = SignIn(absl::StrCat("{\"code\":\"", code, "\"}"));

@@ -53,12 +53,30 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Trust/RevokeNode", Needs::kAdmin},
 };
 
-std::optional<Role> ParseRole(std::string_view text) {
-  if (text == "viewer") return Role::kViewer;
-  if (text == "submitter") return Role::kSubmitter;
-  if (text == "admin") return Role::kAdmin;
-  if (text == "worker") return Role::kWorker;
+struct NamedRole {
+  std::string_view name;
+  Role role;
+  bool of_token_file;  // may be given there
+};
+
+constexpr NamedRole kRoles[] = {
+    {"viewer", Role::kViewer, true}, {"submitter", Role::kSubmitter, true}, {"admin", Role::kAdmin, true},
+    {"worker", Role::kWorker, true}, {"joiner", Role::kJoiner, false},      {"local", Role::kLocal, false},
+};
+
+std::optional<Role> RoleInTokenFile(std::string_view name) {
+  for (const NamedRole& role : kRoles) {
+    if (role.of_token_file && role.name == name) return role.role;
+  }
   return std::nullopt;
+}
+
+std::string RolesInTokenFile() {
+  std::string names;
+  for (const NamedRole& role : kRoles) {
+    if (role.of_token_file) absl::StrAppend(&names, names.empty() ? "" : ", ", std::string(role.name));
+  }
+  return names;
 }
 
 // What the caller would need to be allowed; none: it is allowed.
@@ -93,21 +111,10 @@ const Rule* RuleOf(std::string_view method) {
 }  // namespace
 
 std::string RoleName(Role role) {
-  switch (role) {
-    case Role::kViewer:
-      return "viewer";
-    case Role::kSubmitter:
-      return "submitter";
-    case Role::kAdmin:
-      return "admin";
-    case Role::kWorker:
-      return "worker";
-    case Role::kJoiner:
-      return "joiner";
-    case Role::kLocal:
-      break;
+  for (const NamedRole& named : kRoles) {
+    if (named.role == role) return std::string(named.name);
   }
-  return "local";
+  return "unknown";
 }
 
 bool MayReadJob(const Principal& principal, const Resource& job) {
@@ -143,10 +150,10 @@ absl::StatusOr<Tokens> Tokens::Parse(std::string_view text) {
     ++number;
     const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
     if (words.empty() || words[0][0] == '#') continue;
-    const std::optional<Role> role = words.size() == 3 ? ParseRole(words[2]) : std::nullopt;
+    const std::optional<Role> role = words.size() == 3 ? RoleInTokenFile(words[2]) : std::nullopt;
     if (!role.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "line ", number, ": expected `token name role` with a role of viewer, submitter, admin, worker"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("line ", number, ": expected `token name role` with a role of ", RolesInTokenFile()));
     }
     if (words[0].size() < 16) {
       return absl::InvalidArgumentError(absl::StrCat("line ", number, ": a token needs at least 16 characters"));

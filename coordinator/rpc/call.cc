@@ -34,20 +34,20 @@ bool IsEncrypted(const grpc::AuthContext* about) {
 }  // namespace
 
 Gate::Gate(Principal local, std::optional<Tokens> tokens, const TrustRecords* records, const Clock* clock,
-           std::function<void(const std::string& peer)> admitted, const std::string& local_token)
+           std::function<void(const std::string& peer)> known, const std::string& local_token)
     : local_(std::move(local)),
       tokens_(std::move(tokens)),
       records_(records),
       clock_(clock),
-      admitted_(std::move(admitted)),
+      known_(std::move(known)),
       local_token_sha256_(local_token.empty() ? "" : Sha256Hex(local_token)) {}
 
 absl::StatusOr<Principal> Gate::Admit(const grpc::ServerContextBase& context, std::string_view method) const {
   absl::StatusOr<Principal> caller = Identify(context);
   if (!caller.ok()) return caller;
+  known_(context.peer());
   if (absl::Status status = CheckVersion(context); !status.ok()) return status;
   if (absl::Status status = Authorize(*caller, method, {}); !status.ok()) return status;
-  admitted_(context.peer());
   return caller;
 }
 

@@ -25,11 +25,11 @@ namespace muster::rpc {
 // Thread-safe.
 class Gate {
  public:
-  // `records`: null if this coordinator has no authority. It and `clock` outlive the gate. `admitted` is called with
-  // the peer of each admitted call, on gRPC's threads. `local_token`: a secret of this process, by which its web server
-  // acts as `local`; empty: none.
+  // `records`: null if this coordinator has no authority. It and `clock` outlive the gate. `known` is called with
+  // the peer of each call whose caller is known, on gRPC's threads. `local_token`: a secret of this process, by which
+  // its web server acts as `local`; empty: none.
   Gate(Principal local, std::optional<Tokens> tokens, const TrustRecords* records, const Clock* clock,
-       std::function<void(const std::string& peer)> admitted, const std::string& local_token = "");
+       std::function<void(const std::string& peer)> known, const std::string& local_token = "");
 
   // FailedPrecondition: the client's version does not match. Unauthenticated, PermissionDenied.
   absl::StatusOr<Principal> Admit(const grpc::ServerContextBase& context, std::string_view method) const;
@@ -49,7 +49,7 @@ class Gate {
   const std::optional<Tokens> tokens_;
   const TrustRecords* const records_;
   const Clock* const clock_;
-  const std::function<void(const std::string& peer)> admitted_;
+  const std::function<void(const std::string& peer)> known_;
   const std::string local_token_sha256_;  // empty: none
 };
 

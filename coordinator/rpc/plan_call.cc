@@ -14,7 +14,7 @@ std::map<std::string, Cpu> CpusOf(const core::Core& core, Device device, const s
   if (device != DEVICE_CPU) return cpus;
   for (const NodeId& id : nodes) {
     if (cpus.contains(id.value())) continue;
-    if (const absl::StatusOr<Node> node = core.GetNode(id); node.ok()) cpus[id.value()] = node->cpu();
+    if (std::optional<Cpu> cpu = core.CpuOf(id); cpu.has_value()) cpus[id.value()] = *std::move(cpu);
   }
   return cpus;
 }

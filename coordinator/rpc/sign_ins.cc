@@ -1,8 +1,8 @@
 #include "coordinator/rpc/sign_ins.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/random_text.h"
 #include "common/sha256.h"
-#include "common/tls/token.h"
 
 namespace muster::rpc {
 namespace {
@@ -10,7 +10,7 @@ constexpr size_t kCodeSize = 32;  // 160 bits
 }  // namespace
 
 absl::StatusOr<std::string> SignIns::Offer(const Credential& credential) {
-  absl::StatusOr<std::string> code = tls::RandomText(kCodeSize);
+  absl::StatusOr<std::string> code = RandomText(kCodeSize);
   if (!code.ok()) return code;
   const MutexLock lock(mutex_);
   DropOld();

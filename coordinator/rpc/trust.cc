@@ -46,11 +46,10 @@ absl::StatusOr<std::string> TrustService::SignFor(const std::string& node, const
 absl::Status TrustService::CheckClocks(const grpc::CallbackServerContext& context) const {
   const std::optional<absl::Time> theirs = TimeOf(context);
   if (!theirs.has_value()) return absl::OkStatus();
-  const absl::Duration ahead = *theirs - clock_->Read().wall;
-  if (absl::AbsDuration(ahead) <= kMostApart) return absl::OkStatus();
+  const absl::Time ours = clock_->Read().wall;
+  if (absl::AbsDuration(*theirs - ours) <= kMostApart) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "the node's clock is ", absl::FormatDuration(absl::AbsDuration(absl::Trunc(ahead, absl::Seconds(1)))),
-      ahead > absl::ZeroDuration() ? " ahead of" : " behind",
+      "the node's clock is ", Difference(*theirs, ours),
       " the coordinator's, so a certificate that is made now would be wrong for one of them: check NTP on both"));
 }
 

@@ -16,7 +16,6 @@ constexpr char kEventEnd[] = "event0";  // '0' is the character after '/'
 constexpr char kSequenceKey[] = "sequence";
 constexpr char kStoreIdKey[] = "store_id";
 constexpr size_t kStoreIdCharacters = 16;
-constexpr uint64_t kLeastSkip = 1000;  // more generations than a job has between a backup and its restore
 
 std::string EventKey(uint64_t sequence) { return absl::StrFormat("%s%020d", kEventPrefix, sequence); }
 
@@ -73,7 +72,7 @@ absl::Status Ledger::LoadCopyMark(std::optional<uint64_t> skip) {
     if (!digits.ok()) return digits.status();
     skip.emplace();
     if (!absl::SimpleAtoi(*digits, &*skip)) return absl::InternalError("random digits are no number");
-    *skip += kLeastSkip;
+    ++*skip;
   }
   restored_copy_ = skip;
   return absl::OkStatus();

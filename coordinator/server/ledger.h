@@ -81,9 +81,9 @@ class Ledger {
   // Random, made with the files; empty over stores that others made.
   const std::string& store_id() const { return store_id_; }
 
-  // The store is a backup's, and this is its first coordinator. By how much each job's generations skip, so that no
-  // number comes twice that was given after the backup: random, since a backup may be restored more than once. Known
-  // until the next Commit.
+  // The store is a backup's, and this is its first coordinator. So much is added to what the core skips anyway of
+  // each job's numbers (core::StoreRestored): at least 1, and random, since a backup may be restored more than once.
+  // Known until the next Commit.
   const std::optional<uint64_t>& restored_copy() const { return restored_copy_; }
 
   // Higher than any that has written to the store before this Ledger. Messages of a lower one are stale.

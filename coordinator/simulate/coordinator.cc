@@ -31,7 +31,7 @@ void Coordinator::Start() {
   options.workers.orphan_grace = world_->settings.orphan_grace;
   shell_.reset();
   plans_ = std::make_unique<SlowPlans>(world_);
-  const auto skip = static_cast<uint64_t>(world_->random.Between(1000, 1'000'000));
+  const auto skip = static_cast<uint64_t>(world_->random.Between(1, 1'000'000));
   auto ledger = server::Ledger::Over(world_->disk.OpenState(life_), world_->disk.OpenHistory(life_), skip);
   absl::Status status = ledger.status();
   if (ledger.ok()) {

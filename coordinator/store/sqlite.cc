@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
 #include "common/failpoint.h"
 #include "common/file_error.h"
+#include "common/log/log.h"
 #include "coordinator/store/failpoint_vfs.h"
 
 namespace muster::store {
@@ -143,34 +143,35 @@ absl::Status Database::Initialise(const Schema& schema) {
   if (!version.ok()) return version.status();
   const absl::StatusOr<int64_t> tables = Integer("SELECT count(*) FROM sqlite_schema");
   if (!tables.ok()) return tables.status();
-  if (*application == 0 && *version == 0 && *tables == 0) {
-    for (const std::string& sql :
-         {std::string(schema.sql), absl::StrCat("PRAGMA application_id=", schema.application_id),
-          absl::StrCat("PRAGMA user_version=", schema.version)}) {
-      if (absl::Status status = Run(sql.c_str()); !status.ok()) return status;
-    }
-  } else if (*application != schema.application_id) {
+  const bool is_new = *application == 0 && *version == 0 && *tables == 0;
+  if (!is_new && *application != schema.application_id) {
     return absl::DataLossError(absl::StrCat(path_, " is a database of another kind (application id ", *application,
                                             "); move it away or name another folder"));
-  } else if (*version > schema.version) {
+  }
+  if (!is_new && *version < 1) return absl::DataLossError(absl::StrCat(path_, " has tables, but no schema version"));
+  if (*version > schema.version()) {
     return absl::FailedPreconditionError(absl::StrCat(path_, " has schema ", *version,
                                                       ", written by a newer muster; this build knows schemas up to ",
-                                                      schema.version, "; start the newer build, or another folder"));
-  } else if (absl::Status status = Migrate(*version, schema); !status.ok()) {
-    return status;
+                                                      schema.version(), "; start the newer build, or another folder"));
   }
+  if (is_new) {
+    const absl::Status status = Run(absl::StrCat("PRAGMA application_id=", schema.application_id).c_str());
+    if (!status.ok()) return status;
+  }
+  if (absl::Status status = Migrate(*version, schema); !status.ok()) return status;
   return Run("COMMIT");
 }
 
 absl::Status Database::Migrate(int64_t version, const Schema& schema) {
-  MUSTER_CHECK(static_cast<int>(schema.migrations.size()) + 1 == schema.version, "schema ", schema.version, " has ",
-               schema.migrations.size(), " migrations");
-  if (version < 1) return absl::DataLossError(absl::StrCat(path_, " has tables, but no schema version"));
-  if (version == schema.version) return absl::OkStatus();
-  for (int64_t from = version; from < schema.version; ++from) {
-    if (absl::Status status = Run(schema.migrations.begin()[from - 1]); !status.ok()) return status;
+  if (version == schema.version()) return absl::OkStatus();
+  for (int64_t step = version; step < schema.version(); ++step) {
+    if (absl::Status status = Run(schema.steps.begin()[step]); !status.ok()) return status;
   }
-  return Run(absl::StrCat("PRAGMA user_version=", schema.version).c_str());
+  if (version > 0) {
+    LogInfo("the store's file is migrated; older builds refuse it from now on",
+            {{"file", path_}, {"from", version}, {"to", schema.version()}});
+  }
+  return Run(absl::StrCat("PRAGMA user_version=", schema.version()).c_str());
 }
 
 Database::~Database() { sqlite3_close_v2(handle_); }

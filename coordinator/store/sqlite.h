@@ -23,11 +23,11 @@ namespace muster::store {
 
 struct Schema {
   int application_id;  // distinguishes our files from each other and from other programs'
-  int version;
-  const char* sql;  // creates the schema of a new file
-  // The n-th brings a file of schema n + 1 to n + 2; as many as bring one of schema 1 to `version`. A file is migrated
-  // when it is opened, in one transaction; a build that knows only older schemas refuses it from then on.
-  std::initializer_list<const char*> migrations = {};
+  // The n-th brings a file of schema n - 1 to n; schema 0 is an empty file. A file is migrated when it is opened, in
+  // one transaction; a build that knows only older schemas refuses it from then on. Released steps are never changed.
+  std::initializer_list<const char*> steps;
+
+  int64_t version() const { return static_cast<int64_t>(steps.size()); }
 };
 
 class Database;

@@ -10,24 +10,28 @@ namespace muster::store {
 namespace {
 
 constexpr Schema kHistorySchema{
-    0x4d535448, 1,
-    "CREATE TABLE meta(name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL);"
-    "INSERT INTO meta VALUES('sequence', 0);"
-    "CREATE TABLE jobs(number INTEGER PRIMARY KEY, id BLOB NOT NULL, points INTEGER NOT NULL,"
-    " thinned INTEGER NOT NULL, last BLOB NOT NULL, forgotten INTEGER NOT NULL);"
-    "CREATE TABLE ranks(job INTEGER NOT NULL, generation INTEGER NOT NULL, rank INTEGER NOT NULL,"
-    " record_sequence INTEGER NOT NULL, log_offset INTEGER NOT NULL, log_bytes INTEGER NOT NULL,"
-    " PRIMARY KEY(job, generation, rank)) WITHOUT ROWID;"
-    "CREATE TABLE metrics(sequence INTEGER PRIMARY KEY, job INTEGER NOT NULL, loss REAL, validation REAL,"
-    " body BLOB NOT NULL, dropped INTEGER NOT NULL, dropped_through INTEGER NOT NULL);"
-    "CREATE INDEX metrics_of_job ON metrics(job);"
-    "CREATE TABLE logs(sequence INTEGER PRIMARY KEY, job INTEGER NOT NULL, generation INTEGER NOT NULL,"
-    " rank INTEGER NOT NULL, bytes INTEGER NOT NULL, body BLOB NOT NULL, dropped INTEGER NOT NULL,"
-    " dropped_through INTEGER NOT NULL);"
-    "CREATE INDEX logs_of_job ON logs(job);"
-    "CREATE INDEX logs_of_rank ON logs(job, generation, rank);"
-    "CREATE TABLE pruned(sequence INTEGER PRIMARY KEY, job INTEGER NOT NULL UNIQUE, metrics INTEGER NOT NULL,"
-    " logs INTEGER NOT NULL);"};
+    0x4d535448,
+    {"CREATE TABLE meta(name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL);"
+     "INSERT INTO meta VALUES('sequence', 0);"
+     "CREATE TABLE jobs(number INTEGER PRIMARY KEY, id BLOB NOT NULL, points INTEGER NOT NULL,"
+     " thinned INTEGER NOT NULL, last BLOB NOT NULL, forgotten INTEGER NOT NULL);"
+     "CREATE TABLE ranks(job INTEGER NOT NULL, generation INTEGER NOT NULL, rank INTEGER NOT NULL,"
+     " record_sequence INTEGER NOT NULL, log_offset INTEGER NOT NULL, log_bytes INTEGER NOT NULL,"
+     " PRIMARY KEY(job, generation, rank)) WITHOUT ROWID;"
+     "CREATE TABLE metrics(sequence INTEGER PRIMARY KEY, job INTEGER NOT NULL, loss REAL, validation REAL,"
+     " body BLOB NOT NULL, dropped INTEGER NOT NULL, dropped_through INTEGER NOT NULL);"
+     "CREATE INDEX metrics_of_job ON metrics(job);"
+     "CREATE TABLE logs(sequence INTEGER PRIMARY KEY, job INTEGER NOT NULL, generation INTEGER NOT NULL,"
+     " rank INTEGER NOT NULL, bytes INTEGER NOT NULL, body BLOB NOT NULL, dropped INTEGER NOT NULL,"
+     " dropped_through INTEGER NOT NULL);"
+     "CREATE INDEX logs_of_job ON logs(job);"
+     "CREATE INDEX logs_of_rank ON logs(job, generation, rank);"
+     "CREATE TABLE pruned(sequence INTEGER PRIMARY KEY, job INTEGER NOT NULL UNIQUE, metrics INTEGER NOT NULL,"
+     " logs INTEGER NOT NULL);",
+     // Pages of one rank's log and of all jobs: without these, each page read every row of the job's other ranks, and
+     // of the table of jobs.
+     "CREATE INDEX logs_of_one_rank ON logs(job, rank);"
+     "CREATE INDEX forgotten_jobs ON jobs(number) WHERE forgotten;"}};
 
 constexpr uint64_t kThinWindow = 4096;  // points of one portion
 

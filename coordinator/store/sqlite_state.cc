@@ -15,10 +15,10 @@
 namespace muster::store {
 namespace {
 
-constexpr Schema kStateSchema{0x4d535453, 1,
-                              "CREATE TABLE rows(key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL);"
-                              "CREATE TABLE meta(name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL);"
-                              "INSERT INTO meta VALUES('term', 0);"};
+constexpr Schema kStateSchema{0x4d535453,
+                              {"CREATE TABLE rows(key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL);"
+                               "CREATE TABLE meta(name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL);"
+                               "INSERT INTO meta VALUES('term', 0);"}};
 
 // Months of decisions about running jobs, since rows replace older ones.
 constexpr uint64_t kReserveBytes = uint64_t{16} << 20;

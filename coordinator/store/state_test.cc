@@ -138,18 +138,18 @@ TEST_F(StateTest, NewerSchemaIsRefused) {
 
 // As a later build will open a file of this one.
 TEST_F(StateTest, OlderSchemasAreMigratedOnceAndThenRefusedByOlderBuilds) {
-  constexpr Schema kFirst{77, 1, "CREATE TABLE users(name TEXT)"};
-  const Schema second{77,
-                      3,
-                      "CREATE TABLE users(name TEXT, age INTEGER); CREATE TABLE pets(name TEXT)",
-                      {"ALTER TABLE users ADD COLUMN age INTEGER DEFAULT 40", "CREATE TABLE pets(name TEXT)"}};
+  static constexpr Schema kFirst{77, {"CREATE TABLE users(name TEXT)"}};
+  static constexpr Schema kThird{
+      77,
+      {"CREATE TABLE users(name TEXT)", "ALTER TABLE users ADD COLUMN age INTEGER DEFAULT 40",
+       "CREATE TABLE pets(name TEXT)"}};
   {
     auto database = Database::Open(File(), kFirst);
     ASSERT_TRUE(database.ok()) << database.status();
     ASSERT_TRUE((*database)->Run("INSERT INTO users VALUES('Ada')").ok());
   }
   for (int times = 0; times < 2; ++times) {
-    auto database = Database::Open(File(), second);
+    auto database = Database::Open(File(), kThird);
     ASSERT_TRUE(database.ok()) << database.status();
     EXPECT_EQ((*database)->Integer("SELECT age FROM users WHERE name = 'Ada'").value(), 40);
     EXPECT_EQ((*database)->Integer("SELECT count(*) FROM pets").value(), times);
@@ -161,10 +161,12 @@ TEST_F(StateTest, OlderSchemasAreMigratedOnceAndThenRefusedByOlderBuilds) {
 }
 
 TEST_F(StateTest, AMigrationThatFailsLeavesTheFileAsItWas) {
-  constexpr Schema kFirst{77, 1, "CREATE TABLE users(name TEXT)"};
-  const Schema broken{77, 3, "", {"CREATE TABLE pets(name TEXT)", "ALTER TABLE nothing ADD COLUMN age INTEGER"}};
+  static constexpr Schema kFirst{77, {"CREATE TABLE users(name TEXT)"}};
+  static constexpr Schema kBroken{
+      77,
+      {"CREATE TABLE users(name TEXT)", "CREATE TABLE pets(name TEXT)", "ALTER TABLE nothing ADD COLUMN age INTEGER"}};
   ASSERT_TRUE(Database::Open(File(), kFirst).ok());
-  EXPECT_FALSE(Database::Open(File(), broken).ok());
+  EXPECT_FALSE(Database::Open(File(), kBroken).ok());
   auto database = Database::Open(File(), kFirst);
   ASSERT_TRUE(database.ok()) << database.status();
   EXPECT_EQ((*database)->Integer("SELECT count(*) FROM sqlite_schema WHERE name = 'pets'").value(), 0);

@@ -29,6 +29,8 @@ constexpr uint32_t kDefaultBins = 500, kMostBins = 5000;
 constexpr uint32_t kDefaultLines = 1000;
 constexpr size_t kMostLines = 5000;
 constexpr size_t kMostEvents = 10'000;
+constexpr size_t kMostBytes = 8 << 20;  // of lines or events in a reply
+constexpr size_t kStreamsOfToken = 32;
 
 int HttpStatusOf(absl::StatusCode code) {
   switch (code) {
@@ -122,6 +124,29 @@ std::string ErrorJson(const absl::Status& status) {
                       errors.empty() ? "" : absl::StrCat(",\"spec_errors\":[", errors, "]"), "}}");
 }
 
+// The newest of many texts, bounded in number and bytes.
+class Newest {
+ public:
+  explicit Newest(size_t most) : most_(most) {}
+  void Add(std::string text) {
+    bytes_ += text.size();
+    texts_.push_back(std::move(text));
+    while (texts_.size() > most_ || (bytes_ > kMostBytes && texts_.size() > 1)) {
+      bytes_ -= texts_.front().size();
+      texts_.pop_front();
+      ++left_out_;
+    }
+  }
+  uint64_t left_out() const { return left_out_; }
+  std::string Joined() const { return absl::StrJoin(texts_, ","); }
+
+ private:
+  const size_t most_;
+  std::deque<std::string> texts_;
+  size_t bytes_ = 0;
+  uint64_t left_out_ = 0;
+};
+
 }  // namespace
 
 std::string JsonText(std::string_view text) {
@@ -188,6 +213,7 @@ void Mirror(const std::string& token, const std::shared_ptr<Exchange>& exchange,
             absl::Duration limit = kCallLimit) {
   Unary<Request, Reply>(token, std::move(request), limit, std::move(start),
                         [exchange](const absl::Status& status, const Reply& reply) {
+                          if (status.ok()) exchange->SetKnown();
                           exchange->Reply(status.ok() ? JsonResponse(ToJson(reply)) : ErrorResponse(status));
                         });
 }
@@ -393,8 +419,7 @@ void Api::Logs(const Call& call) const {
     request.set_tail(*tail);
   }
   struct Read {
-    std::deque<std::string> lines;  // as JSON
-    uint64_t left_out = 0;
+    Newest lines{kMostLines};
     std::string cursor;
   };
   const auto read = std::make_shared<Read>();
@@ -407,11 +432,10 @@ void Api::Logs(const Call& call) const {
           if (!lines.empty() && lines.back().empty()) lines.pop_back();
           for (const absl::string_view line : lines) {
             if (!needle.empty() && !absl::StrContains(line, needle)) continue;
-            read->lines.push_back(absl::StrCat(
+            read->lines.Add(absl::StrCat(
                 "{\"generation\":", item.log().generation(), ",\"rank\":", item.log().rank(), ",\"time\":",
                 absl::StrFormat("%.3f", absl::ToDoubleSeconds(FromProto(item.log().time()) - absl::UnixEpoch())),
                 ",\"text\":", JsonText({line.data(), line.size()}), "}"));
-            if (read->lines.size() > kMostLines) read->lines.pop_front(), ++read->left_out;
           }
         }
         next(true);
@@ -419,14 +443,14 @@ void Api::Logs(const Call& call) const {
       [call, read](const absl::Status& status) {
         if (!status.ok()) return call.Fail(status);
         call.exchange->Reply(
-            JsonResponse(absl::StrCat("{\"cursor\":", JsonText(read->cursor), ",\"left_out\":", read->left_out,
-                                      ",\"lines\":[", absl::StrJoin(read->lines, ","), "]}")));
+            JsonResponse(absl::StrCat("{\"cursor\":", JsonText(read->cursor), ",\"left_out\":", read->lines.left_out(),
+                                      ",\"lines\":[", read->lines.Joined(), "]}")));
       });
 }
 
 void Api::Events(const Call& call) const {
   struct Read {
-    std::deque<std::string> events;
+    Newest events{kMostEvents};
     std::string cursor;
   };
   const auto read = std::make_shared<Read>();
@@ -437,14 +461,13 @@ void Api::Events(const Call& call) const {
       *jobs_, call.token, request, kLongCallLimit,
       [read](const WatchItem& item, const NextItem& next) {
         if (!item.cursor().empty()) read->cursor = item.cursor();
-        if (item.has_event()) read->events.push_back(ToJson(item.event()));
-        if (read->events.size() > kMostEvents) read->events.pop_front();
+        if (item.has_event()) read->events.Add(ToJson(item.event()));
         next(true);
       },
       [call, read](const absl::Status& status) {
         if (!status.ok()) return call.Fail(status);
-        call.exchange->Reply(JsonResponse(absl::StrCat("{\"cursor\":", JsonText(read->cursor), ",\"events\":[",
-                                                       absl::StrJoin(read->events, ","), "]}")));
+        call.exchange->Reply(JsonResponse(
+            absl::StrCat("{\"cursor\":", JsonText(read->cursor), ",\"events\":[", read->events.Joined(), "]}")));
       });
 }
 
@@ -466,16 +489,32 @@ void Api::Watch(const Call& call) const {
   const std::string last = from.Field("last-event-id");
   request.set_cursor(last.empty() ? from.Query("cursor") : last);
   if (request.cursor().empty() && !from.Query("tail").empty()) request.set_tail(*tail);
+  {
+    const MutexLock lock(streams_->mutex);
+    if (streams_->of_token[call.token] >= kStreamsOfToken) {
+      return call.Fail(absl::ResourceExhaustedError(absl::StrCat(
+          kStreamsOfToken, " streams of this token are open, as many as it may have: close other pages first")));
+    }
+    ++streams_->of_token[call.token];
+  }
+  const auto gone = [streams = streams_, token = call.token] {
+    const MutexLock lock(streams->mutex);
+    if (--streams->of_token[token] == 0) streams->of_token.erase(token);
+  };
   const auto running = std::make_shared<std::shared_ptr<WatchCall>>();
-  if (!call.exchange->Begin([running] {
+  if (!call.exchange->Begin([running, gone] {
+        gone();
         if (*running != nullptr) std::exchange(*running, nullptr)->Cancel();
       })) {
-    return;
+    return gone();
   }
   call.exchange->Write("retry: 1000\n\n", [](bool) {});
   *running = StartWatch(
       *jobs_, call.token, request, absl::InfiniteDuration(),
-      [call](const WatchItem& item, NextItem next) { call.exchange->Write(EventOf(item), std::move(next)); },
+      [call, known = false](const WatchItem& item, NextItem next) mutable {
+        if (!std::exchange(known, true)) call.exchange->SetKnown();
+        call.exchange->Write(EventOf(item), std::move(next));
+      },
       [call](const absl::Status& status) {
         // Shutting down, or a broken connection: the browser comes again by itself.
         const bool again = absl::IsUnavailable(status) || absl::IsCancelled(status);

@@ -11,11 +11,14 @@
 #include <grpcpp/channel.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "common/mutex.h"
 #include "coordinator/web/http_server.h"
 #include "proto/jobs_service.grpc.pb.h"
 #include "proto/trust_service.grpc.pb.h"
@@ -54,6 +57,12 @@ class Api {
   void Events(const Call& call) const;
   void Watch(const Call& call) const;
 
+  struct Streams {
+    Mutex mutex;
+    std::map<std::string, size_t> of_token ABSL_GUARDED_BY(mutex);
+  };
+
+  const std::shared_ptr<Streams> streams_ = std::make_shared<Streams>();  // outlives this with an open one
   const std::unique_ptr<Jobs::Stub> jobs_;
   const std::unique_ptr<Nodes::Stub> nodes_;
   const std::unique_ptr<Admin::Stub> admin_;

@@ -164,7 +164,9 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   };
   std::map<Closable*, std::shared_ptr<Closable>> open_;  // the thread's
   std::atomic<size_t> connections_ = 0;
-  size_t streams_ = 0;  // the thread's
+  size_t streams_ = 0;                       // the thread's
+  std::map<uint64_t, Closable*> strangers_;  // the thread's; by age
+  uint64_t arrived_ = 0;                     // the thread's
 
  private:
   void Accept();
@@ -198,6 +200,9 @@ class Connection final : public Exchange,
 
   void Start() {
     server_->open_[this] = this->shared_from_this();
+    server_->strangers_[number_ = ++server_->arrived_] = this;
+    if (server_->strangers_.size() > server_->options().strangers) server_->strangers_.begin()->second->Close();
+    if (!open()) return;  // not even one stranger may come
     if constexpr (std::is_same_v<Stream, TlsStream>) {
       beast::get_lowest_layer(stream_).expires_after(Chrono(server_->options().request_patience));
       stream_.async_handshake(ssl::stream_base::server, [self = this->shared_from_this()](beast::error_code error) {
@@ -214,6 +219,10 @@ class Connection final : public Exchange,
 
   void AddField(std::string name, std::string value) override {
     added_.emplace_back(std::move(name), std::move(value));
+  }
+
+  void SetKnown() override {
+    server_->Post([self = this->shared_from_this()] { self->server_->strangers_.erase(self->number_); });
   }
 
   void Reply(HttpResponse response) override {
@@ -254,6 +263,7 @@ class Connection final : public Exchange,
   void Close() override {
     const auto self = this->shared_from_this();
     if (server_->open_.erase(this) == 0) return;
+    server_->strangers_.erase(number_);
     timer_.cancel();
     beast::error_code ignored;
     beast::get_lowest_layer(stream_).socket().shutdown(tcp::socket::shutdown_both, ignored);
@@ -397,6 +407,7 @@ class Connection final : public Exchange,
   std::vector<std::pair<std::string, std::string>> added_;
   bool keep_alive_ = false;
   unsigned version_ = 11;
+  uint64_t number_ = 0;
   // Of a stream.
   bool streaming_ = false, writing_ = false, ending_ = false;
   std::function<void()> closed_;

@@ -6,8 +6,9 @@
 //   ...
 //   (*server)->Stop();
 //
-// Bounded: connections (further ones are closed at once), the request's header and body, the time to send a request,
-// the time to take a response, streams. A connection has one request at a time.
+// Bounded: connections (further ones are closed at once; of strangers, the oldest one for a further one), the request's
+// header and body, the time to send a request, the time to take a response, streams. A connection has one request at a
+// time.
 //
 // Thread-safe. One thread of its own runs the connections and calls the handler, which does not block.
 #pragma once
@@ -52,6 +53,8 @@ class Exchange {
   virtual const HttpRequest& request() const = 0;
   // Fields that the response will have besides its own. Before Reply or Begin.
   virtual void AddField(std::string name, std::string value) = 0;
+  // The sender is known, so its connection is none of a stranger any more.
+  virtual void SetKnown() = 0;
   // Once, unless Begin is called.
   virtual void Reply(HttpResponse response) = 0;
   // On the server's thread: begins a stream of text/event-stream. False: too many streams are open; 503 was replied.
@@ -75,6 +78,7 @@ class HttpServer {
     std::string key_file;
     absl::Duration reload = absl::Minutes(1);
     size_t connections = 256;
+    size_t strangers = 128;  // connections without a request of a known sender
     size_t streams = 128;
     uint32_t header_bytes = 16 << 10;
     uint64_t body_bytes = 256 << 10;

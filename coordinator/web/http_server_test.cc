@@ -140,6 +140,28 @@ TEST_F(HttpServerTest, ClosesConnectionsBeyondTheLimit) {
   EXPECT_TRUE(absl::StrContains(first.Read("path=/again q= body=."), "/again"));
 }
 
+// Whoever holds connections without saying anything cannot keep others out.
+TEST_F(HttpServerTest, TheOldestStrangerGivesWay) {
+  options_.strangers = 2;
+  Start([](const std::shared_ptr<Exchange>& exchange) {
+    if (exchange->request().path == "/known") exchange->SetKnown();
+    exchange->Reply({200, {}, "hello."});
+  });
+  Wire known(server_->address());
+  known.Send("GET /known HTTP/1.1\r\n\r\n");
+  known.Read("hello.");
+  Wire first(server_->address()), second(server_->address());
+  ASSERT_TRUE(Eventually([&] { return server_->connections() == 3; }));
+  Wire third(server_->address());
+  first.Read();
+  EXPECT_TRUE(first.ended());
+  third.Send("GET / HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(absl::StrContains(third.Read("hello."), "hello."));
+  known.Send("GET /again HTTP/1.1\r\nConnection: close\r\n\r\n");
+  const std::string answers = known.Read();
+  EXPECT_NE(answers.rfind("hello."), answers.find("hello.")) << "the known one was closed: " << answers;
+}
+
 TEST_F(HttpServerTest, AStreamBeatsAndEndsWithItsReader) {
   options_.heartbeat = absl::Milliseconds(100);
   options_.streams = 1;

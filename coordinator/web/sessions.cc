@@ -11,8 +11,8 @@
 #include "common/file/read_file.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
+#include "common/random_text.h"
 #include "common/sha256.h"
-#include "common/tls/token.h"
 
 namespace muster::web {
 namespace {
@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<Sessions>> Sessions::Open(const std::string& path
 }
 
 absl::StatusOr<std::string> Sessions::Create(const rpc::Credential& credential) {
-  const absl::StatusOr<std::string> id = tls::RandomText(kIdSize), csrf = tls::RandomText(kCsrfSize);
+  const absl::StatusOr<std::string> id = RandomText(kIdSize), csrf = RandomText(kCsrfSize);
   if (!id.ok()) return id.status();
   if (!csrf.ok()) return csrf.status();
   StoredSession session;

@@ -140,6 +140,7 @@ void Web::AnswerApi(const std::shared_ptr<Exchange>& exchange) {
     return exchange->Reply(ErrorResponse(absl::UnauthenticatedError(
         "sign in first: `muster ui`, or a token at this address; programs send Authorization: Bearer TOKEN")));
   }
+  exchange->SetKnown();
   if (Changes(request) && Sha256Hex(request.Field("x-muster-csrf")) != Sha256Hex(session->csrf)) {
     return exchange->Reply(ErrorResponse(
         absl::PermissionDeniedError("the field X-Muster-CSRF does not match the session: load the page again")));

@@ -186,6 +186,28 @@ TEST(Configuration, HasEveryKeyOfTheContextFile) {
   for (const std::string& word : words) EXPECT_TRUE(absl::StrContains(page, absl::StrCat("`", word, "`"))) << word;
 }
 
+// Each call in the row of the right that the coordinator asks for, and no other call.
+TEST(Security, HasEveryCallWithItsRight) {
+  const std::string page = ReadPage("docs/security.md");
+  const std::map<std::string, std::string> rows = {
+      {"kRead", "read the cluster"}, {"kReadJob", "read a job"}, {"kSubmit", "submit"}, {"kOwnJob", "steer a job"},
+      {"kAdmin", "administer"},      {"kWorker", "be a node"},   {"kJoin", "join"},
+  };
+  const std::regex rule(R"re(\{"/muster\.v1\.(\w+)/(\w+)", Needs::(\w+)\})re");
+  const std::string rules = ReadPage("coordinator/rpc/authorize.cc");
+  std::map<std::string, std::set<std::string>> expected, shown;
+  for (std::sregex_iterator at(rules.begin(), rules.end(), rule), end; at != end; ++at) {
+    ASSERT_TRUE(rows.contains((*at)[3])) << (*at)[3];
+    expected[rows.at((*at)[3])].insert(absl::StrCat((*at)[1].str(), ".", (*at)[2].str()));
+  }
+  const std::regex row(R"re(\| ([a-z ]+) \| (`[A-Z]\w+\.[^|]+) \|)re"), call(R"re(`(\w+\.\w+)`)re");
+  for (std::sregex_iterator at(page.begin(), page.end(), row), end; at != end; ++at) {
+    shown[(*at)[1]] = Found((*at)[2], call);
+  }
+  EXPECT_EQ(shown, expected);
+  EXPECT_EQ(expected.size(), rows.size());
+}
+
 TEST(Operations, HasEveryMetric) {
   const std::string page = ReadPage("docs/operations.md");
   const std::regex name(R"re("(muster_[a-z_]+)")re");

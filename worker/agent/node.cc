@@ -48,7 +48,7 @@ absl::StatusOr<Node> IdentifyNode(const std::string& state_dir) {
   const std::string path = state_dir + "/node_id";
   absl::StatusOr<std::string> id = ReadWhole(path);
   if (absl::IsNotFound(id.status())) {
-    const absl::StatusOr<std::string> suffix = RandomText(4, "abcdefghijkmnpqrstuvwxyz23456789");
+    const absl::StatusOr<std::string> suffix = RandomText(4);
     if (!suffix.ok()) return suffix.status();
     id = absl::StrCat(Plain(Hostname()), "-", *suffix);
     if (absl::Status status = WriteDurably(path, *id + "\n"); !status.ok()) return status;
