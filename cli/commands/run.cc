@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ namespace {
 struct RunFlags {
   std::vector<std::string> command;
   std::string ranks, min_ranks, device, name, workdir, priority, max_restarts, stop_grace;
-  std::vector<std::string> variables, launchers, sets;
+  std::vector<std::string> variables, launchers, node_selector, sets;
   bool print = false;
   SubmitOptions options;
 };
@@ -92,6 +93,9 @@ absl::StatusOr<Reading> ReadingOf(const RunFlags& flags) {
   add("--ranks", "resources.ranks", flags.ranks);
   add("--min-ranks", "resources.min_ranks", flags.min_ranks);
   add("--device", "resources.device", flags.device);
+  if (!flags.node_selector.empty()) {
+    add("--node-selector", "resources.node_selector", nlohmann::json(flags.node_selector).dump());
+  }
   add("--name", "name", flags.name.empty() ? NameOf(flags.command) : flags.name);
   add("--priority", "priority", flags.priority);
   add("--max-restarts", "max_restarts", flags.max_restarts);
@@ -122,6 +126,11 @@ void RegisterRun(CLI::App& app, Invocation& invocation) {
   command->add_option("--min-ranks", flags->min_ranks, "start with as few, and restart with more when slots are free")
       ->type_name("N");
   command->add_option("--device", flags->device, "auto, cpu or cuda")->type_name("DEVICE");
+  command
+      ->add_option("--node-selector", flags->node_selector,
+                   "only nodes that satisfy it, as rack=a or node!=gpu-7; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
   command->add_option("--name", flags->name, "name of the job; default: the script's")->type_name("NAME");
   command->add_option("--workdir", flags->workdir, "folder on the workers to run in; default: this one")
       ->type_name("FOLDER");

@@ -34,6 +34,9 @@ absl::StatusOr<ExitCode> DryRun(const Invocation& invocation, Client& client, co
 void AddSubmitFlags(CLI::App* command, SubmitOptions& options) {
   command->add_flag("-f,--follow", options.follow, "follow the job (the default on a terminal)");
   command->add_flag("-d,--detach", options.detach, "return once the job is accepted; overrides -f");
+  command->add_option("--after", options.after, "start only when this job has completed; may be repeated")
+      ->type_name("JOB")
+      ->allow_extra_args(false);
   command->add_flag("--dry-run", options.dry_run, "check and plan the job without submitting it");
   AddFormat(command, options.format, {"table", "json", "yaml", "name"});
 }
@@ -54,6 +57,13 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
   v1::SubmitRequest request;
   request.set_request_id(NewRequestId());
   *request.mutable_spec() = reading.spec;
+  for (const std::string& text : options.after) {
+    const absl::StatusOr<std::string> named = invocation.JobNamed(text, **client);
+    if (!named.ok()) return named.status();
+    const absl::StatusOr<v1::GetJobReply> job = (*client)->GetJob(*named);  // it may be a prefix
+    if (!job.ok()) return job.status();
+    request.mutable_spec()->add_after(job->job().id());
+  }
   const absl::StatusOr<v1::SubmitReply> reply = (*client)->Submit(request);
   if (!reply.ok()) return WithPlaces(reply.status(), reading.sources);
   const std::string& id = reply->job().id();

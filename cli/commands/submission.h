@@ -1,6 +1,9 @@
 // What `submit` and `train` do once they have a spec.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "cli/command.h"
 #include "cli/output_format.h"
@@ -11,11 +14,12 @@ namespace muster::cli {
 struct SubmitOptions {
   bool follow = false;
   bool detach = false;
-  bool dry_run = false;  // only print the plan
+  bool dry_run = false;            // only print the plan
+  std::vector<std::string> after;  // jobs, as a user names them
   Format format = Format::kTable;
 };
 
-// Adds -f, -d, --dry-run and -o.
+// Adds -f, -d, --after, --dry-run and -o.
 void AddSubmitFlags(CLI::App* command, SubmitOptions& options);
 
 // Prints the plan (stderr), then the id (stdout) and the next commands, and follows the job on a terminal or with -f.

@@ -199,7 +199,7 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now) {
 Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
   std::vector<Column> columns = {{"NODE"}, {"STATE"}, {"SLOTS", true}, {"FREE", true}, {"DEVICE"}, {"AGE", true}};
   if (wide) {
-    for (const char* title : {"HOSTNAME", "VERSION", "MEMORY", "MODEL", "CPU"}) columns.push_back({title});
+    for (const char* title : {"HOSTNAME", "VERSION", "MEMORY", "MODEL", "CPU", "LABELS"}) columns.push_back({title});
   }
   columns.push_back({"JOBS"});
   Table table(columns);
@@ -232,7 +232,8 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
       const bool named = first.device() == v1::DEVICE_CPU || node.cpu().model().empty();
       row.insert(row.end(),
                  {node.hostname(), node.version(), FormatBytes(memory), first.model(),
-                  absl::StrCat(named ? "" : absl::StrCat(node.cpu().model(), ", "), node.cpu().instruction_set())});
+                  absl::StrCat(named ? "" : absl::StrCat(node.cpu().model(), ", "), node.cpu().instruction_set()),
+                  absl::StrJoin(node.labels(), ",")});
     }
     row.emplace_back(absl::StrJoin(jobs, ","));
     table.Add(std::move(row));

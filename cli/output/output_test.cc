@@ -248,15 +248,18 @@ TEST(NodeTable, WideNamesTheInstructionsOfTheCpu) {
     SetTime(*node.mutable_registered(), absl::Hours(3));
     node.mutable_cpu()->set_model(device == v1::DEVICE_CPU ? "AMD EPYC 7B13" : "Xeon 8481C");
     node.mutable_cpu()->set_instruction_set(device == v1::DEVICE_CPU ? "AVX2" : "AMX BF16");
+    if (id == std::string("a")) node.add_labels("rack=a"), node.add_labels("zone=1");
     node.add_slots()->set_device(device);
     node.mutable_slots(0)->set_model(model);
     node.mutable_slots(0)->set_memory_bytes(uint64_t{1} << 30);
   }
-  EXPECT_EQ(
-      NodeTable(reply, true, kNow).Render(kPipe),
-      "NODE  STATE  SLOTS  FREE  DEVICE  AGE  HOSTNAME  VERSION  MEMORY  MODEL          CPU                   JOBS\n"
-      "a     live       1     0  cpu      3h  -         -        1 GiB   AMD EPYC 7B13  AVX2                  -\n"
-      "b     live       1     0  cuda     3h  -         -        1 GiB   NVIDIA H200    Xeon 8481C, AMX BF16  -\n");
+  EXPECT_EQ(NodeTable(reply, true, kNow).Render(kPipe),
+            "NODE  STATE  SLOTS  FREE  DEVICE  AGE  HOSTNAME  VERSION  MEMORY  MODEL          CPU                   "
+            "LABELS         JOBS\n"
+            "a     live       1     0  cpu      3h  -         -        1 GiB   AMD EPYC 7B13  AVX2                  "
+            "rack=a,zone=1  -\n"
+            "b     live       1     0  cuda     3h  -         -        1 GiB   NVIDIA H200    Xeon 8481C, AMX BF16  -  "
+            "            -\n");
 }
 
 TEST(MetricsTable, LeavesOutWhatWasNotMeasured) {

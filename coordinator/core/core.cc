@@ -294,6 +294,7 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
   demand.multiple = StagesOf(resolved) * TensorRanksOf(resolved);
   demand.together = TensorRanksOf(resolved);
   if (!whole) demand.least = resolved.resources().min_ranks();
+  Select(resolved.resources(), state_->records, demand);
   const scheduler::Decision now = scheduler::Cluster(nodes).Place(demand);
   scheduler::Decision later = now;
   if (now.ranks.empty()) {

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/node/node_selector.h"
 #include "common/rank_exit.h"
 #include "coordinator/core/exits.h"
 #include "coordinator/core/node_health.h"
@@ -186,6 +187,7 @@ bool Jobs::OthersCouldHold(const JobEntry& job) const {
   uint64_t slots = 0;
   for (const auto& [id, node] : records_->nodes) {
     if (node.machine.state() == NODE_STATE_LOST || job.Avoids(id)) continue;
+    if (!Selects(job.record().spec().resources().node_selector(), node.record())) continue;
     const auto suits = [&](const Slot& slot) {
       return slot.device() == device && (slot.memory_bytes() == 0 || slot.memory_bytes() >= job.slot_bytes);
     };

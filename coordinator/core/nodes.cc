@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/node/node_selector.h"
 #include "common/proto_time.h"
 #include "common/utf8.h"
 
@@ -47,6 +48,10 @@ bool Nodes::Recover(Now now) {
 }
 
 absl::Status Nodes::CheckIdentity(const Node& node) const {
+  if (node.labels_size() > 64) return absl::InvalidArgumentError("a node has at most 64 labels");
+  for (const std::string& label : node.labels()) {
+    if (absl::Status status = CheckNodeLabel(label); !status.ok()) return status;
+  }
   if (node.id().empty() || node.incarnation().empty()) {
     return absl::InvalidArgumentError("a worker's hello needs a node id and an incarnation");
   }
@@ -113,6 +118,7 @@ void Nodes::On(const NodeConnected& event, Transaction& transaction) {
     fields.set_hostname(event.node.hostname());
     fields.set_incarnation(event.node.incarnation());
     fields.set_version(event.node.version());
+    *fields.mutable_labels() = event.node.labels();
     *fields.mutable_cpu() = event.node.cpu();
     const auto before = fields.slots();
     *fields.mutable_slots() = event.node.slots();

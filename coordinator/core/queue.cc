@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/node/node_selector.h"
 #include "common/node/not_ready.h"
 #include "coordinator/core/links.h"
 
@@ -208,7 +210,26 @@ void Queue::ReportHopeless(const scheduler::Cluster& cluster, Transaction& trans
   }
 }
 
-// Follows the rule of scheduler/pass.h. Jobs in backoff do not hold back others.
+bool Queue::WaitsForJobs(JobEntry& job, Transaction& transaction) {
+  if (job.record().waits_for().empty()) return false;
+  if (transaction.Full()) return true;
+  auto& waits_for = *job.machine.fields().mutable_waits_for();
+  for (int i = waits_for.size() - 1; i >= 0; --i) {
+    const JobEntry* other = records_->FindJob(JobId(waits_for[i]));
+    const JobState state = other == nullptr ? JOB_STATE_UNSPECIFIED : other->machine.state();
+    if (state == JOB_STATE_COMPLETED) {
+      waits_for.DeleteSubrange(i, 1);
+      transaction.Touch(job.id());
+    } else if (other == nullptr || other->machine.ended()) {
+      const char* how = other == nullptr ? "was deleted" : state == JOB_STATE_FAILED ? "failed" : "was cancelled";
+      jobs_->Fail(job, absl::StrCat(waits_for[i], ", which it comes after, ", how), transaction);
+      return true;
+    }
+  }
+  return !waits_for.empty();
+}
+
+// Follows the rule of scheduler/pass.h. Jobs in backoff, and those that come after others, do not hold back others.
 void Queue::Schedule(Transaction& transaction) {
   settled_ = true;
   schedule_at_.reset();
@@ -234,7 +255,7 @@ void Queue::Schedule(Transaction& transaction) {
       if (!transaction.Full()) jobs_->FailByTimeLimit(job, transaction);
       continue;
     }
-    if (!OverItsUsersLimit(job).empty()) continue;
+    if (WaitsForJobs(job, transaction) || !OverItsUsersLimit(job).empty()) continue;
     scheduler::Demand demand = DemandOf(job);
     if (!HasRoom(job, cluster, quotas, demand)) {
       plans_->Drop(job.id(), Plans::Purpose::kStart);
@@ -328,6 +349,14 @@ Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const sche
   return PlanState::kRefused;
 }
 
+void Select(const Resources& resources, const Records& records, scheduler::Demand& demand) {
+  if (resources.node_selector().empty()) return;
+  for (const auto& [id, node] : records.nodes) {
+    if (!Selects(resources.node_selector(), node.record())) demand.avoid.insert(id);
+  }
+  absl::StrAppend(&demand.where, ", only on nodes with ", absl::StrJoin(resources.node_selector(), " and "));
+}
+
 // Nodes that have refused the job are tried again only if no others are left.
 scheduler::Demand Queue::DemandOf(const JobEntry& job) const {
   const Resources& resources = job.record().spec().resources();
@@ -335,9 +364,14 @@ scheduler::Demand Queue::DemandOf(const JobEntry& job) const {
   demand.multiple = job.least_group();
   demand.together = TensorRanksOf(job.record().spec());
   if (!job.whole_until.has_value()) demand.least = job.least_ranks();
+  Select(resources, *records_, demand);
   if (!job.record().refused_by().empty()) {
-    std::set<NodeId>& refusing = jobs_->OthersCouldHold(job) ? demand.avoid : demand.last_choice;
-    for (const NodeRefusal& refusal : job.record().refused_by()) refusing.insert(NodeId(refusal.node()));
+    const bool others = jobs_->OthersCouldHold(job);
+    std::set<NodeId>& refusing = others ? demand.avoid : demand.last_choice;
+    std::set<std::string> names;
+    for (const NodeRefusal& refusal : job.record().refused_by()) names.insert(refusal.node());
+    for (const std::string& name : names) refusing.insert(NodeId(name));
+    if (others) absl::StrAppend(&demand.where, ", without ", absl::StrJoin(names, ", "), ", which rejected it");
   }
   const Failure& failure = job.record().failure();
   if (!failure.node().empty() && failure.generation() == job.record().generation()) {
@@ -376,6 +410,8 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
     std::string why;
     if (job.not_before.has_value()) {
       why = "waiting for its restart backoff to end";
+    } else if (!job.record().waits_for().empty()) {
+      why = absl::StrCat("waiting for ", absl::StrJoin(job.record().waits_for(), ", "), " to complete");
     } else if (const std::string over = OverItsUsersLimit(job); !over.empty()) {
       why = over;
     } else if (scheduler::Demand demand = DemandOf(job); !HasRoom(job, cluster, quotas, demand)) {

@@ -19,6 +19,9 @@
 
 namespace muster::core {
 
+// Makes a demand avoid the nodes that the job's node_selector does not select.
+void Select(const Resources& resources, const Records& records, scheduler::Demand& demand);
+
 class Queue {
  public:
   // All outlive it.
@@ -76,6 +79,8 @@ class Queue {
   PlanState PlanOn(JobEntry& job, Plans::Purpose purpose, const scheduler::Decision& decision);
 
  private:
+  // Whether jobs that it comes after have yet to complete. Fails the job if one of them cannot any more.
+  bool WaitsForJobs(JobEntry& job, Transaction& transaction);
   // nullopt: it waits, or has failed because it cannot be laid out.
   std::optional<Placement> FindStart(JobEntry& job, const scheduler::Claim& claim, scheduler::Demand demand,
                                      scheduler::Pass& pass, scheduler::Quotas& quotas, Transaction& transaction);

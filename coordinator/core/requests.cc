@@ -67,6 +67,8 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   }
   transaction.status = CheckUser(event, transaction.now.steady);
   if (!transaction.status.ok()) return;
+  transaction.status = CheckAfter(event.spec);
+  if (!transaction.status.ok()) return;
   const absl::StatusOr<std::string> project = projects_->For(event.owner, event.spec);
   if (!project.ok()) {
     transaction.status = project.status();
@@ -103,6 +105,19 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
     const std::string request = replica == 0 ? event.request_id : absl::StrCat(event.request_id, " replica ", replica);
     Add(event, JobOfReplica(id, replica), request, std::move(specs[replica]), *project, transaction);
   }
+}
+
+absl::Status Requests::CheckAfter(const JobSpec& spec) const {
+  for (const std::string& id : spec.after()) {
+    const JobEntry* job = records_->FindJob(JobId(id));
+    if (job == nullptr) return absl::NotFoundError(absl::StrCat("after: there is no job \"", id, "\""));
+    const JobState state = job->machine.state();
+    if (state == JOB_STATE_FAILED || state == JOB_STATE_CANCELLED) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("after: ", id, state == JOB_STATE_FAILED ? " has failed" : " was cancelled"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Requests::CheckUser(const SubmitJob& event, SteadyTime now) {
@@ -159,6 +174,7 @@ void Requests::Add(const SubmitJob& event, const JobId& id, const std::string& r
   record.set_project(project);
   record.set_request_id(request_id);
   *record.mutable_spec() = std::move(spec);
+  *record.mutable_waits_for() = record.spec().after();
   record.set_state(JOB_STATE_QUEUED);
   *record.mutable_submitted() = ToProto(transaction.now.wall);
   JobEntry& job = records_->Add(std::move(record));

@@ -32,6 +32,7 @@ class Requests {
   void PruneEnded(Transaction& transaction);
 
  private:
+  absl::Status CheckAfter(const JobSpec& spec) const;
   absl::Status CheckUser(const SubmitJob& event, SteadyTime now);
   void Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,
            const std::string& project, Transaction& transaction);

@@ -145,11 +145,7 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
       "needs ", needed < demand.ranks ? absl::StrCat(needed, " to ") : "", Counted(demand.ranks), OfMemory(demand),
       demand.together > 1 ? absl::StrCat(", each ", demand.together, " on one node (parallel.tensor)") : "");
   std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
-  if (!demand.avoid.empty()) {
-    std::vector<std::string> names;
-    for (const NodeId& node : demand.avoid) names.push_back(node.value());
-    absl::StrAppend(&others, ", without ", absl::StrJoin(names, ", "), ", which rejected it");
-  }
+  others += demand.where;
   if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node accepts ranks now", others);
   if (supply.hoped < needed) {
     constexpr char kNever[] = "can never start on these nodes: ";

@@ -46,6 +46,7 @@ struct Demand {
   uint32_t multiple = 1;
   uint32_t together = 1;           // consecutive ranks that must be on one node: those that compute each unit together
   std::set<NodeId> avoid{};        // nodes that it never gets
+  std::string where{};             // why it avoids them, for users: ", only on nodes with rack=a"
   std::set<NodeId> last_choice{};  // nodes that it gets when there are not enough slots elsewhere
   // If not empty, only slots of these nodes, and those that `below_bytes` allows.
   std::set<NodeId> or_on{};

@@ -253,6 +253,11 @@ void Judge::GenerationChanged(Generation generation) {
       return Fail("tensor ranks are on one node", absl::StrCat("rank ", rank, " of ", name));
     }
     for (const RankPlacement& rank : generation.ranks()) {
+      for (const std::string& unwanted : asked.node_selector()) {  // here all are such
+        if (unwanted == absl::StrCat("node!=", rank.node())) {
+          return Fail("ranks are on nodes that their job selects", absl::StrCat(name, " is on ", rank.node()));
+        }
+      }
       for (const uint32_t slot : rank.slots()) {
         const auto [holder, fresh] = books_.slots.emplace(std::pair(rank.node(), slot), std::pair(id, number));
         if (fresh) continue;

@@ -208,6 +208,10 @@ class Run {
         Crowd(spec, slots);
         if (sharing_.Percent(30)) spec.set_time_limit(absl::StrCat(sharing_.Between(60, 600), "s"));
         spec.set_preemptible(sharing_.Percent(30));
+        if (sharing_.Percent(30) && int64_t{spec.resources().ranks()} <= slots / 2) {
+          spec.mutable_resources()->add_node_selector(
+              absl::StrFormat("node!=node-%02d", sharing_.Between(0, nodes - 1)));
+        }
         most[owner] = std::max(most[owner], int64_t{spec.resources().ranks()});
       }
       users_.push_back(std::make_unique<User>(&world_, absl::StrCat("request", i), std::move(spec), owner));

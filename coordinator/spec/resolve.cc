@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/name.h"
+#include "common/node/node_selector.h"
 #include "common/rank_variables.h"
 #include "coordinator/core/job_paths.h"
 #include "coordinator/core/time_limits.h"
@@ -171,6 +172,20 @@ class Resolver {
     }
     MinRanks(r);
     Known("resources.device", Device_IsValid(r.device()) && r.device() != DEVICE_UNSPECIFIED);
+    if (spec_.after_size() > 32) Error("after", absl::StrCat("at most 32 jobs are possible, got ", spec_.after_size()));
+    if (std::any_of(spec_.after().begin(), spec_.after().end(),
+                    [](const std::string& id) { return id.empty() || id.size() > 64; })) {
+      Error("after", "expected ids of jobs");
+    }
+    if (r.node_selector_size() > 32) {
+      Error("resources.node_selector", absl::StrCat("at most 32 are possible, got ", r.node_selector_size()));
+    }
+    for (const std::string& requirement : r.node_selector()) {
+      if (const absl::Status status = CheckNodeRequirement(requirement); !status.ok()) {
+        Error("resources.node_selector", std::string(status.message()));
+        break;
+      }
+    }
   }
 
   void MinRanks(const Resources& r) {

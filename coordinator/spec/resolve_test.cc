@@ -366,8 +366,10 @@ TEST(Resolve, RefusesWrongMeasurements) {
 // A trainer reads 0 where a default is forgotten, so each field has one, or is here.
 TEST(Resolve, LeavesNoFieldWithoutAValue) {
   const std::set<std::string> open_on_purpose = {
+      "after",                            // no job
       "detection_seconds",                // the coordinator's --detection
       "resources.min_ranks",              // all ranks
+      "resources.node_selector",          // any node
       "train.activation_checkpointing",   // false; strategy: auto may choose it
       "train.bench.bucket_bytes",         // the strategy's
       "train.checkpoint.async",           // by the memory of the ranks' nodes
@@ -551,6 +553,17 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"detection_seconds", "got nan", [](JobSpec& s) { s.set_detection_seconds(std::nan("")); }},
       {"resources.min_ranks", "must be 1 to resources.ranks, 1, got 2",
        [](JobSpec& s) { s.mutable_resources()->set_min_ranks(2); }},
+      {"resources.node_selector", "expected KEY=VALUE or KEY!=VALUE, as rack=a or node!=gpu-7, got \"rack\"",
+       [](JobSpec& s) { s.mutable_resources()->add_node_selector("rack"); }},
+      {"after", "expected ids of jobs", [](JobSpec& s) { s.add_after(""); }},
+      {"after", "at most 32 jobs are possible, got 33",
+       [](JobSpec& s) {
+         for (int i = 0; i < 33; ++i) s.add_after("job-1");
+       }},
+      {"resources.node_selector", "at most 32 are possible, got 33",
+       [](JobSpec& s) {
+         for (int i = 0; i < 33; ++i) s.mutable_resources()->add_node_selector("rack=a");
+       }},
       {"resources.min_ranks", "got 0", [](JobSpec& s) { s.mutable_resources()->set_min_ranks(0); }},
       {"resources.min_ranks", "needs checkpoint.path",
        [](JobSpec& s) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "absl/strings/match.h"
@@ -327,6 +328,64 @@ TEST_F(ExecTest, AWorkerRunsProgramsOnlyWithTheFlag) {
   EXPECT_EQ(ran.exit_code, 1);
   EXPECT_THAT(ran.err, HasSubstr("this node runs no programs of users"));
   EXPECT_THAT(ran.err, HasSubstr("--exec_jobs on"));
+}
+
+TEST_F(ExecTest, RunsOnTheNodesThatItSelectsAndAfterOthers) {
+  cluster_.worker_flags = {"--exec_jobs", "on"};
+  cluster_.StartCoordinator();
+  const std::vector<std::string> flags = cluster_.worker_flags;
+  for (int node = 0; node < 2; ++node) {
+    cluster_.worker_flags = flags;
+    cluster_.worker_flags.push_back(absl::StrCat("--label=rack=", node == 0 ? "a" : "b"));
+    cluster_.StartWorker(node, 2);
+  }
+  const Ran wide = cluster_.Muster({"nodes", "-o", "wide"});
+  EXPECT_THAT(wide.out, HasSubstr("rack=a"));
+  EXPECT_THAT(wide.out, HasSubstr("rack=b"));
+  const std::string gate = Path("gate"), done = Path("done");
+  const std::string first = Begin({"--ranks", "2", "--node-selector", "rack=b", "--name", "first"},
+                                  {Script("first.sh", absl::StrCat("until [ -e ", gate, " ]; do sleep 0.05; done\n"))});
+  ASSERT_TRUE(cluster_.WaitForState(first, "running"));
+  std::set<std::string> nodes;
+  for (const auto& rank : cluster_.Job(first)["generations"][0]["ranks"]) nodes.insert(rank["node"].get<std::string>());
+  EXPECT_EQ(nodes.size(), 1u);
+  // A third rank on that node has no room, though the other node is free.
+  const std::string full = Begin({"--node-selector", "rack=b", "--name", "full"}, {"true"});
+  EXPECT_TRUE(Eventually(
+      [&] { return absl::StrContains(cluster_.Job(full)["job"].value("reason", ""), "only on nodes with rack=b"); }));
+  const std::string last = Begin({"--after", first, "--name", "last"}, {"touch", done});
+  EXPECT_THAT(cluster_.Job(last)["job"].value("reason", ""), HasSubstr("waiting for " + first + " to complete"));
+  EXPECT_FALSE(fs::exists(done));
+  std::ofstream(gate).close();
+  EXPECT_TRUE(cluster_.WaitForState(last, "completed"));
+  EXPECT_TRUE(cluster_.WaitForState(full, "completed"));
+  EXPECT_TRUE(fs::exists(done));
+  const Ran wrong = cluster_.Muster({"run", "--node-selector", "rack", "--", "true"});
+  EXPECT_EQ(wrong.exit_code, 2) << wrong.err;
+  EXPECT_THAT(wrong.err, HasSubstr("expected KEY=VALUE or KEY!=VALUE"));
+}
+
+TEST_F(ExecTest, AnArrayIsAJobForEachCombination) {
+  Start();
+  std::ofstream(Path("sweep.yaml"))
+      << "apiVersion: muster/v1\nkind: Job\nname: sweep\nworkload: exec\ncommand: [\"true\"]\n";
+  const Ran ran = cluster_.Muster(
+      {"submit", Path("sweep.yaml"), "--array", "max_restarts=1,2", "--array", "priority=0,5,9", "-o", "name"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const std::vector<std::string> ids = absl::StrSplit(absl::StripAsciiWhitespace(ran.out), '\n');
+  ASSERT_EQ(ids.size(), 6u) << ran.out;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_TRUE(absl::StartsWith(ids[i], absl::StrCat("sweep-", i + 1, "-"))) << ids[i];
+    EXPECT_TRUE(cluster_.WaitForState(ids[i], "completed"));
+    const auto spec = cluster_.Job(ids[i])["job"]["spec"];
+    EXPECT_EQ(spec["max_restarts"], i < 3 ? 1 : 2);
+    EXPECT_EQ(spec["priority"], (std::vector<int>{0, 5, 9})[i % 3]);
+  }
+  // One that is wrong is found before any is submitted.
+  const size_t before = cluster_.MusterJson({"ps", "-a"}).size();
+  const Ran bad = cluster_.Muster({"submit", Path("sweep.yaml"), "--array", "max_restarts=1,-1"});
+  EXPECT_EQ(bad.exit_code, 2) << bad.err;
+  EXPECT_EQ(cluster_.MusterJson({"ps", "-a"}).size(), before);
 }
 
 }  // namespace

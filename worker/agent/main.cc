@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
@@ -28,6 +29,7 @@
 #include "common/file/trusted_file.h"
 #include "common/log/log.h"
 #include "common/metrics/endpoint.h"
+#include "common/node/node_selector.h"
 #include "common/rank_variables.h"
 #include "common/rpc/rpc.h"
 #include "common/version.h"
@@ -53,6 +55,7 @@ struct Flags {
   AgentOptions agent;
   std::string host;
   std::vector<std::string> env;
+  std::vector<std::string> labels;
   std::string token_file;
   std::string join_token_file;
   absl::StatusOr<std::string> join_token = "";
@@ -84,6 +87,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--state_dir", flags.agent.state_dir, "folder of this node's identity and state; one daemon at a time")
       ->required();
   app.add_option("--run_dir", flags.agent.run_dir, "folder of the ranks and of the trainers' socket")->required();
+  app.add_option("--label", flags.labels, "KEY=VALUE, for node_selector of jobs: --label rack=a --label zone=eu");
   app.add_option("--slots", flags.slots, "shares of the cores, where there are no GPUs for this build")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -248,6 +252,11 @@ absl::Status FillIn(Flags& flags) {
     return status;
   }
   if (absl::Status status = ReadVariables(flags.env, agent.variables); !status.ok()) return status;
+  if (flags.labels.size() > 64) return absl::InvalidArgumentError("--label: at most 64 are possible");
+  for (const std::string& label : flags.labels) {
+    const absl::Status status = muster::CheckNodeLabel(label);
+    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat("--label: ", std::string(status.message())));
+  }
   if (absl::Status status = ReadUsers(flags.run_as_owner, agent); !status.ok()) return status;
   flags.join_token = muster::agent::ReadJoinToken(flags.join_token_file);
   unsetenv("MUSTER_JOIN_TOKEN");  // the ranks inherit the environment
@@ -279,6 +288,9 @@ absl::StatusOr<muster::Node> PrepareNode(const Flags& flags) {
   if (muster::agent::IsCudaBuild()) gpus = muster::agent::ListGpus();
   const muster::agent::Machine machine = muster::agent::ReadMachine();
   *node->mutable_cpu() = muster::agent::CpuOf(machine);
+  for (const std::string& label : std::set<std::string>(flags.labels.begin(), flags.labels.end())) {
+    node->add_labels(label);
+  }
   for (muster::Slot& slot : muster::agent::MakeSlots(machine, gpus, flags.slots)) {
     *node->add_slots() = std::move(slot);
   }

@@ -1,0 +1,63 @@
+#include "cli/commands/job_array.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr size_t kMostJobs = 1000;
+
+// At commas outside of brackets and quotes.
+std::vector<std::string> Values(absl::string_view text) {
+  std::vector<std::string> values(1);
+  int depth = 0;
+  char quote = 0;
+  for (const char c : text) {
+    if (quote != 0) {
+      if (c == quote) quote = 0;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '[' || c == '{') {
+      ++depth;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    } else if (c == ',' && depth == 0) {
+      values.emplace_back();
+      continue;
+    }
+    values.back() += c;
+  }
+  return values;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<std::string>>> Combinations(const std::vector<std::string>& arrays) {
+  std::vector<std::vector<std::string>> all = {{}};
+  for (const std::string& array : arrays) {
+    const size_t equals = array.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--array: expected PATH=VALUE,VALUE,..., got \"", array, "\""));
+    }
+    std::vector<std::vector<std::string>> longer;
+    for (const std::vector<std::string>& begun : all) {
+      for (const std::string& value : Values(absl::string_view(array).substr(equals + 1))) {
+        if (value.empty())
+          return absl::InvalidArgumentError(absl::StrCat("--array: an empty value in \"", array, "\""));
+        longer.push_back(begun);
+        longer.back().push_back(absl::StrCat(array.substr(0, equals), "=", value));
+        if (longer.size() > kMostJobs) {
+          return absl::InvalidArgumentError(absl::StrCat("--array: more than ", kMostJobs, " jobs"));
+        }
+      }
+    }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+}  // namespace muster::cli

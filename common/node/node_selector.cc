@@ -1,0 +1,81 @@
+#include "common/node/node_selector.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kLongestKey = 63, kLongestValue = 128;
+
+struct Requirement {
+  absl::string_view key;
+  absl::string_view value;
+  bool unequal = false;
+};
+
+Requirement Parse(absl::string_view text) {
+  const size_t equals = std::min(text.find('='), text.size());
+  Requirement parsed{text.substr(0, equals), text.substr(std::min(equals + 1, text.size()))};
+  parsed.unequal = absl::ConsumeSuffix(&parsed.key, "!");
+  return parsed;
+}
+
+bool IsKey(absl::string_view key) {
+  return !key.empty() && key.size() <= kLongestKey && absl::ascii_isalnum(static_cast<unsigned char>(key[0])) &&
+         std::all_of(key.begin(), key.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/';
+         });
+}
+
+bool IsValue(absl::string_view value) {
+  return !value.empty() && value.size() <= kLongestValue &&
+         std::all_of(value.begin(), value.end(), [](unsigned char c) { return c >= ' ' && c < 0x7f && c != ','; });
+}
+
+bool IsOwn(absl::string_view key) { return key == "node" || key == "hostname" || key == "device_model"; }
+
+bool Has(const Node& node, absl::string_view key, absl::string_view value) {
+  if (key == "node") return node.id() == value;
+  if (key == "hostname") return node.hostname() == value;
+  if (key == "device_model") return node.slots_size() > 0 && node.slots(0).model() == value;
+  const std::string label = absl::StrCat(key, "=", value);
+  return std::find(node.labels().begin(), node.labels().end(), label) != node.labels().end();
+}
+
+}  // namespace
+
+absl::Status CheckNodeRequirement(const std::string& requirement) {
+  const Requirement parsed = Parse(requirement);
+  if (IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected KEY=VALUE or KEY!=VALUE, as rack=a or node!=gpu-7, got \"", requirement,
+                   "\": a key is letters, digits, "
+                   "-, _, . and /, at most ",
+                   kLongestKey, "; a value printable ASCII without commas, at most ", kLongestValue));
+}
+
+absl::Status CheckNodeLabel(const std::string& label) {
+  const Requirement parsed = Parse(label);
+  if (IsOwn(parsed.key)) {
+    return absl::InvalidArgumentError(absl::StrCat("every node has its own \"", parsed.key, "\" already"));
+  }
+  if (!parsed.unequal && IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("expected KEY=VALUE, as rack=a, got \"", label, "\""));
+}
+
+bool Selects(const google::protobuf::RepeatedPtrField<std::string>& selector, const Node& node) {
+  return std::all_of(selector.begin(), selector.end(), [&](const std::string& text) {
+    const Requirement parsed = Parse(text);
+    return Has(node, parsed.key, parsed.value) != parsed.unequal;
+  });
+}
+
+}  // namespace muster

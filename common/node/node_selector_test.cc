@@ -1,0 +1,58 @@
+#include "common/node/node_selector.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace muster {
+namespace {
+
+TEST(NodeSelector, AsksForLabelsThatANodeHasOrHasNot) {
+  Node node;
+  node.set_id("gpu-7");
+  node.set_hostname("host7.example");
+  node.add_labels("rack=a");
+  node.add_labels("zone=eu=west");  // a value may have a '='
+  node.add_slots()->set_model("NVIDIA H200");
+  struct Case {
+    std::vector<std::string> selector;
+    bool selects;
+  };
+  for (const Case& c : std::vector<Case>{{{}, true},
+                                         {{"rack=a"}, true},
+                                         {{"rack=b"}, false},
+                                         {{"rack!=b"}, true},
+                                         {{"rack!=a"}, false},
+                                         {{"rack=a", "zone=eu=west"}, true},
+                                         {{"rack=a", "zone=us"}, false},
+                                         {{"row=1"}, false},
+                                         {{"row!=1"}, true},
+                                         {{"node=gpu-7"}, true},
+                                         {{"node!=gpu-7"}, false},
+                                         {{"hostname=host7.example"}, true},
+                                         {{"device_model=NVIDIA H200"}, true},
+                                         {{"device_model!=NVIDIA H200"}, false}}) {
+    const google::protobuf::RepeatedPtrField<std::string> selector(c.selector.begin(), c.selector.end());
+    EXPECT_EQ(Selects(selector, node), c.selects) << testing::PrintToString(c.selector);
+  }
+}
+
+TEST(NodeSelector, SaysWhatIsNone) {
+  for (const char* good : {"rack=a", "rack!=a", "example.com/zone=eu 1", "node=x", "a=b=c"}) {
+    EXPECT_TRUE(CheckNodeRequirement(good).ok()) << good;
+  }
+  for (const std::string bad :
+       {"", "rack", "=a", "!=a", "rack=", "rack!", "ra ck=a", "rack=a,b", "rack=\n", "-rack=a", "rack=\xc3\xa4"}) {
+    EXPECT_EQ(CheckNodeRequirement(bad).code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  EXPECT_FALSE(CheckNodeRequirement(std::string(64, 'k') + "=v").ok());
+  EXPECT_FALSE(CheckNodeRequirement("k=" + std::string(129, 'v')).ok());
+  EXPECT_TRUE(CheckNodeLabel("rack=a").ok());
+  for (const char* bad : {"rack", "rack!=a", "node=x", "hostname=x", "device_model=x"}) {
+    EXPECT_FALSE(CheckNodeLabel(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,66 @@
+// Jobs that come after others.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/world_test.h"
+
+namespace muster::core {
+namespace {
+
+using ::testing::HasSubstr;
+
+JobSpec After(const std::string& name, const std::vector<JobId>& jobs) {
+  JobSpec spec = Gang(name, 1);
+  for (const JobId& job : jobs) spec.add_after(job.value());
+  return spec;
+}
+
+TEST(After, AJobStartsWhenThoseBeforeItHaveCompleted) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 4)});
+  const JobId first = w.Submit(Gang("first", 1)), second = w.Submit(Gang("second", 1));
+  const JobId id = w.Submit(After("job", {first, second}));
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
+  EXPECT_THAT(w.Get(id).reason(), HasSubstr(absl::StrCat("waiting for ", first.value(), ", ", second.value())));
+  const JobId other = w.Submit(Gang("other", 2));
+  EXPECT_EQ(w.State(other), JOB_STATE_STARTING) << "it holds nothing back";
+  w.FinishRank(first, 0);
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
+  EXPECT_THAT(w.Get(id).reason(), HasSubstr(absl::StrCat("waiting for ", second.value(), " to complete")));
+  w.Do(DeleteJob{first});  // its part is done
+  w.FinishRank(second, 0);
+  EXPECT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+}
+
+TEST(After, AJobFailsWithThoseBeforeIt) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  const JobId first = w.Submit(Gang("first", 1));
+  std::vector<JobId> chain = {first};
+  for (int i = 0; i < 300; ++i) chain.push_back(w.Submit(After(absl::StrCat("job", i), {chain.back()})));
+  w.Do(CancelJob{first});
+  w.ReportRank(first, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  for (int i = 0; i < 400 && w.State(chain.back()) == JOB_STATE_QUEUED; ++i)
+    w.clock.Advance(absl::Seconds(1)), w.Do(Tick{});
+  for (size_t i = 1; i < chain.size(); ++i) ASSERT_EQ(w.State(chain[i]), JOB_STATE_FAILED) << chain[i].value();
+  EXPECT_EQ(w.Get(chain[1]).reason(), absl::StrCat(first.value(), ", which it comes after, was cancelled"));
+  EXPECT_EQ(w.Get(chain[2]).reason(), absl::StrCat(chain[1].value(), ", which it comes after, failed"));
+}
+
+TEST(After, AJobThatCannotCompleteIsRefusedAtOnce) {
+  World w(AnyWorld());
+  const absl::Status unknown = w.Do(SubmitJob{"r1", "ann", After("a", {JobId("none-1")}), "x"}).status;
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound) << unknown;
+  const JobId first = w.Submit(Gang("first", 1));
+  w.Do(CancelJob{first});
+  const absl::Status cancelled = w.Do(SubmitJob{"r2", "ann", After("b", {first}), "y"}).status;
+  EXPECT_EQ(cancelled.code(), absl::StatusCode::kFailedPrecondition) << cancelled;
+}
+
+}  // namespace
+}  // namespace muster::core
