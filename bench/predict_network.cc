@@ -1,6 +1,7 @@
 // Predicts, by the simulator, the step that bench/networks.py measures: ranks on two nodes, half on each, over a link
 // of so many Mbit/s. Rates of the processor are those with which the prediction of a step's computing, exact sums or
-// not, is what was measured: --alone_ms, of ranks that sum nothing but their loss. Prints one JSON line.
+// not, is what was measured: --alone_ms, of ranks that sum nothing but their loss, less what that sum takes of the
+// link. Prints one JSON line.
 #include <cstdint>
 #include <cstdio>
 #include <vector>
@@ -55,9 +56,11 @@ int main(int argc, char** argv) {
   exact.compression.clear(), exact.ranks_on_node = 0;
   absl::StatusOr<Timeline> step = Predict(exact, hardware);
   if (step.ok()) {
-    const double scale = step->busy[static_cast<size_t>(Stream::kCompute)] / (alone_milliseconds / 1e3);
+    const strategies::GroupTopology all{.ranks = shape.ranks, .nodes = 2, .least_on_node = hardware.ranks_per_node};
+    const double of_loss = strategies::Summed(all, hardware, sizeof(double)).latency;
+    const double scale = step->busy[static_cast<size_t>(Stream::kCompute)] / (alone_milliseconds / 1e3 - of_loss);
     hardware.fp32_flops *= scale, hardware.bf16_flops *= scale, hardware.memory_bytes_per_second *= scale;
-    hardware.op_seconds /= scale;
+    hardware.op_seconds /= scale, hardware.inside.bytes_per_second *= scale;
     step = Predict(shape, hardware);
   }
   if (!step.ok()) {

@@ -79,6 +79,25 @@ GroupTopology TopologyOf(const GroupSpec& group, const Mesh& mesh, uint32_t stag
 
 namespace {
 
+// Gloo announces a message to its sender before the sender sends it (gloo/transport/tcp/pair.cc), so a message that is
+// not awaited ahead takes two latencies.
+constexpr double kAnnounced = 2;
+// The largest sum that every rank of a few sends to each other one (worker/collectives/gloo.cc).
+constexpr double kStraightBytes = 1024;
+constexpr uint32_t kStraightRanks = 8;
+
+bool OverSockets(const GroupTopology& g, const Hardware& hardware) { return hardware.sums_by_rings && g.nodes > 1; }
+
+// Of a sum whose bytes take `work`. Gloo's ring has two segments in flight: 4 (ranks - 1) messages one after another,
+// of which nodes / ranks cross between nodes. Over a link with 20 ms of latency four ranks on two nodes take 250 to 400
+// ms, whatever the size. While bytes travel, the next message is announced.
+double SocketSumLatency(const GroupTopology& g, const Hardware& hardware, double bytes, double work) {
+  const double one = kAnnounced * hardware.between.seconds;
+  if (bytes <= kStraightBytes && g.ranks <= kStraightRanks) return one;
+  const double crossing = 4.0 * (g.ranks - 1) * g.nodes / g.ranks;
+  return std::max(one, crossing * one - work);
+}
+
 double TreeLatency(const GroupTopology& g, const Hardware& hardware) {
   return Doublings(g.ranks / g.nodes + (g.ranks % g.nodes > 0 ? 1 : 0)) * hardware.inside.seconds +
          Doublings(g.nodes) * hardware.between.seconds;
@@ -103,7 +122,12 @@ OpCost Moved(const GroupTopology& g, const Hardware& hardware, double bytes, dou
   if (g.ranks <= 1) return {};
   const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : incoming / hardware.inside.bytes_per_second;
   const double entering = bytes * (g.ranks - 1) / g.ranks;
-  return {.latency = RingLatency(g, hardware), .work = Slower(g, hardware, entering, inside)};
+  if (!OverSockets(g, hardware)) {
+    return {.latency = RingLatency(g, hardware), .work = Slower(g, hardware, entering, inside)};
+  }
+  return {.latency = kAnnounced * hardware.between.seconds,
+          .work = Slower(g, hardware, entering, inside),
+          .processor = incoming / hardware.inside.bytes_per_second};
 }
 
 // Twice what moves its bytes: to where they are added, and back.
@@ -111,8 +135,11 @@ OpCost Summed(const GroupTopology& g, const Hardware& hardware, double bytes) {
   if (g.ranks <= 1 || bytes == 0) return {};
   const double ring = bytes * (g.ranks - 1) / g.ranks, tree = bytes * (g.nodes - 1) / g.nodes;
   const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : ring / hardware.inside.bytes_per_second;
-  return {.latency = 2 * TreeLatency(g, hardware),
-          .work = 2 * Slower(g, hardware, hardware.sums_by_rings ? ring : tree, inside)};
+  const double work = 2 * Slower(g, hardware, hardware.sums_by_rings ? ring : tree, inside);
+  if (!OverSockets(g, hardware)) return {.latency = 2 * TreeLatency(g, hardware), .work = work};
+  return {.latency = SocketSumLatency(g, hardware, bytes, work),
+          .work = work,
+          .processor = 2 * ring / hardware.inside.bytes_per_second};
 }
 
 bool IsNetwork(const GroupTopology& g, const Hardware& hardware) {
@@ -211,6 +238,7 @@ class CostModel {
           Summed(op.group, traits.scalar_bytes), Memory(op, traits.memory), Orthogonalization(op, traits.memory)}) {
       cost.latency += part.latency;
       cost.work += part.work;
+      cost.processor += part.processor;
     }
     cost.network = traits.pass == Pass::kNone && op.group >= 0 && IsNetwork(groups_[op.group], hardware_);
     return cost;
