@@ -111,9 +111,10 @@ def measure(name, mbit, milliseconds, nodes, args):
             hook = mode.split("_")[1:]
             more = ["--reduce", "none"] if hook == ["none"] else ["--hook"] + hook if hook else []
             return Group(peer + more + flags, omp, args.ranks, wrap=wrap)
-        more = ["--reduce", mode] if mode in ("none", "loss") else options(mode)
-        if mode == "diloco":
-            more = ["--replicas", "2", "--every", str(args.every)]
+        if mode in ("none", "loss"):
+            more = ["--reduce", mode]
+        else:
+            more = ["--replicas", "2", "--every", str(args.every)] if mode == "diloco" else options(mode)
         hosts = [{"MUSTER_BENCH_HOST": nodes.address(rank // half)} for rank in range(args.ranks)]
         return Group([args.side] + more + flags, {**omp, **OURS}, args.ranks, of_rank=hosts, wrap=wrap)
 
@@ -147,7 +148,8 @@ def measure(name, mbit, milliseconds, nodes, args):
         if mode != alone:
             row["communication"] = spread(comm)
             if mbit and mode != "diloco" and mode in args.modes.split(",") and not mode.startswith("torch"):
-                lone = spread([r["loss"]["mean_milliseconds"] for r in rounds])["median"]
+                alone_by = "none" if milliseconds else "loss"  # the latency of the loss's sum is not computing
+                lone = spread([r[alone_by]["mean_milliseconds"] for r in rounds])["median"]
                 row["predicted"] = predicted(mode, lone) / row["milliseconds"]["median"]
             row["busy"] = megabytes * 8e3 / mbit / row["communication"]["median"] if mbit else None
             row["over_none"] = spread([r[mode]["mean_milliseconds"] / r[alone]["mean_milliseconds"] for r in rounds])

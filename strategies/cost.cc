@@ -88,14 +88,15 @@ constexpr uint32_t kStraightRanks = 8;
 
 bool OverSockets(const GroupTopology& g, const Hardware& hardware) { return hardware.sums_by_rings && g.nodes > 1; }
 
-// Of a sum whose bytes take `work`. Gloo's ring has two segments in flight: 4 (ranks - 1) messages one after another,
-// of which nodes / ranks cross between nodes. Over a link with 20 ms of latency four ranks on two nodes take 250 to 400
-// ms, whatever the size. While bytes travel, the next message is announced.
-double SocketSumLatency(const GroupTopology& g, const Hardware& hardware, double bytes, double work) {
+// Gloo's threads (ProcessGroupGloo::Options): so many sums of gradients are in flight at a time.
+constexpr double kSumsInFlight = 2;
+
+// Gloo's ring has two segments in flight: 4 (ranks - 1) messages one after another, of which nodes / ranks cross
+// between nodes. Over a link with 20 ms of latency four ranks on two nodes take 250 to 400 ms, whatever the size.
+double SocketSumLatency(const GroupTopology& g, const Hardware& hardware, double bytes) {
   const double one = kAnnounced * hardware.between.seconds;
   if (bytes <= kStraightBytes && g.ranks <= kStraightRanks) return one;
-  const double crossing = 4.0 * (g.ranks - 1) * g.nodes / g.ranks;
-  return std::max(one, crossing * one - work);
+  return 4.0 * (g.ranks - 1) * g.nodes / g.ranks * one;
 }
 
 double TreeLatency(const GroupTopology& g, const Hardware& hardware) {
@@ -137,7 +138,7 @@ OpCost Summed(const GroupTopology& g, const Hardware& hardware, double bytes) {
   const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : ring / hardware.inside.bytes_per_second;
   const double work = 2 * Slower(g, hardware, hardware.sums_by_rings ? ring : tree, inside);
   if (!OverSockets(g, hardware)) return {.latency = 2 * TreeLatency(g, hardware), .work = work};
-  return {.latency = SocketSumLatency(g, hardware, bytes, work),
+  return {.latency = SocketSumLatency(g, hardware, bytes),
           .work = work,
           .processor = 2 * ring / hardware.inside.bytes_per_second};
 }
@@ -196,7 +197,9 @@ class CostModel {
         compute_bytes_(rates_.width),
         reduce_bytes_(DtypeBytes(train.precision().reduce())),
         state_rate_(hardware.memory_bytes_per_second),
-        update_flops_(hardware.bf16_flops) {
+        update_flops_(hardware.bf16_flops),
+        several_sums_(std::count_if(program.schedule.ops.begin(), program.schedule.ops.end(),
+                                    [](const Op& op) { return op.kind == OpKind::kAllReduce; }) > 1) {
     const Inventory& inventory = model.inventory();
     const PartitionTable& table = model.table();
     std::vector<uint64_t> own(table.shards());
@@ -241,6 +244,9 @@ class CostModel {
       cost.processor += part.processor;
     }
     cost.network = traits.pass == Pass::kNone && op.group >= 0 && IsNetwork(groups_[op.group], hardware_);
+    // Their bytes share the link, but their messages do not wait for each other.
+    const bool sums = op.kind == OpKind::kAllReduce || op.kind == OpKind::kFinishSum;
+    if (sums && several_sums_ && OverSockets(groups_[op.group], hardware_)) cost.latency /= kSumsInFlight;
     return cost;
   }
 
@@ -465,6 +471,7 @@ class CostModel {
   const double compute_bytes_, reduce_bytes_;
   double state_rate_;    // bytes per second of the memory that has the optimizer's state
   double update_flops_;  // FLOP/s of the optimizer's GEMMs
+  const bool several_sums_;
   Sizes parameters_, gradients_;
   uint64_t own_ = 0;          // the most trained elements that any shard owns
   uint64_t state_bytes_ = 0;  // the most optimizer state
