@@ -9,6 +9,8 @@ takes some of the machine's time. Inside a node ours read memory, and PyTorch us
 on a pipe. A time is the mean over a round's steps of the slowest rank, since ranks that reduce nothing do not stay together;
 ratios are taken within a round, with their median and range.
   none   no reductions: ranks that share a core drift apart
+  diloco each node's ranks are a replica of their own; they exchange what --every steps have changed, in int8, and a round
+         has so many steps. Which contributions count they read from files: a coordinator's answers are not in the time
   loss   the ranks sum the loss alone, in each step
   comm   the step less that of `loss`; of PyTorch's, less the same one without reductions
   MB     that leave a node in a step, both nodes on average, headers and acknowledgements included
@@ -29,7 +31,7 @@ from ranks import CASES, OURS, Group, spread
 
 OURS_BY = {"flat": "", "top_k": "top_k 0.01 bf16 exact", "sampled": "top_k 0.01 bf16 sampled", "power_sgd": "power_sgd 4",
            "int8": "int8 256"}
-MODES = ["flat", "levels", "top_k", "levels_top_k", "levels_sampled", "power_sgd", "levels_int8", "torch", "torch_bf16",
+MODES = ["flat", "levels", "diloco", "top_k", "levels_top_k", "levels_sampled", "power_sgd", "levels_int8", "torch", "torch_bf16",
          "torch_powersgd"]
 
 
@@ -109,7 +111,10 @@ def measure(name, mbit, milliseconds, nodes, args):
             hook = mode.split("_")[1:]
             more = ["--reduce", "none"] if hook == ["none"] else ["--hook"] + hook if hook else []
             return Group(peer + more + flags, omp, args.ranks, wrap=wrap)
-        more = ["--reduce", mode] if mode in ("none", "loss") else options(mode)
+        if mode in ("none", "loss"):
+            more = ["--reduce", mode]
+        else:
+            more = ["--replicas", "2", "--every", str(args.every)] if mode == "diloco" else options(mode)
         hosts = [{"MUSTER_BENCH_HOST": nodes.address(rank // half)} for rank in range(args.ranks)]
         return Group([args.side] + more + flags, {**omp, **OURS}, args.ranks, of_rank=hosts, wrap=wrap)
 
@@ -122,8 +127,9 @@ def measure(name, mbit, milliseconds, nodes, args):
         seen = {}
         for mode, group in groups.items():
             before = nodes.sent()
-            seen[mode] = group.run(args.steps)
-            seen[mode]["sent"] = sum(b - a for a, b in zip(before, nodes.sent())) / 2 / args.steps
+            steps = args.every if mode == "diloco" else args.steps
+            seen[mode] = group.run(steps)
+            seen[mode]["sent"] = sum(b - a for a, b in zip(before, nodes.sent())) / 2 / steps
         rounds.append(seen)
     for group in groups.values():
         group.end()
@@ -141,8 +147,9 @@ def measure(name, mbit, milliseconds, nodes, args):
                "milliseconds": spread([r[mode]["mean_milliseconds"] for r in rounds])}
         if mode != alone:
             row["communication"] = spread(comm)
-            if mbit and mode in args.modes.split(",") and not mode.startswith("torch"):
-                lone = spread([r["loss"]["mean_milliseconds"] for r in rounds])["median"]
+            if mbit and mode != "diloco" and mode in args.modes.split(",") and not mode.startswith("torch"):
+                alone_by = "none" if milliseconds else "loss"  # the latency of the loss's sum is not computing
+                lone = spread([r[alone_by]["mean_milliseconds"] for r in rounds])["median"]
                 row["predicted"] = predicted(mode, lone) / row["milliseconds"]["median"]
             row["busy"] = megabytes * 8e3 / mbit / row["communication"]["median"] if mbit else None
             row["over_none"] = spread([r[mode]["mean_milliseconds"] / r[alone]["mean_milliseconds"] for r in rounds])
@@ -179,6 +186,7 @@ def main():
     parser.add_argument("--sequences", type=int, default=2, help="of a rank")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="of a round")
+    parser.add_argument("--every", type=int, default=50, help="steps between two exchanges of diloco")
     parser.add_argument("--in_namespace", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()

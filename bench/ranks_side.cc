@@ -1,12 +1,15 @@
 // One rank of bench/ranks.py: reads lines "N" from standard input, runs N steps, and answers with one JSON line of
 // their times and the memory so far. `--reduce full` trains by ddp, `loss` the same without its sums of gradients,
 // `none` without any reduction (ranks diverge), `only` nothing but the reductions. `--graphs on` and `off` are with and
-// without CUDA graphs, by the same queue; on a CPU, which has none, steps are only recorded.
+// without CUDA graphs, by the same queue; on a CPU, which has none, steps are only recorded. `--replicas`: so many jobs
+// of an equal part of the ranks each, that exchange every `--every` steps how far they came (`sync` of a spec).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/file_key_value.h"
+#include "bench/local_steps.h"
 #include "bench/model.h"
 #include "bench/shape_options.h"
 #include "bench/status.h"
@@ -37,6 +41,7 @@ struct Rank {
   std::unique_ptr<bench::FileKeyValue> rendezvous;
   engine::MeshGroups groups;
   std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<bench::Replica> replica;  // null: the ranks are one job
   std::vector<uint32_t> tokens;
   uint64_t planned_bytes = 0;
   int units = 0;                               // of its stage
@@ -87,6 +92,7 @@ absl::Status ReduceOnly(collectives::Group& group, const std::vector<at::Tensor>
 struct Options {
   std::string folder, reduce = "full", write, graphs, host = "127.0.0.1";
   bool sockets = false, cuda = false, busy = false;
+  uint32_t replicas = 1, replica = 0, every = 50;
 };
 
 // In which a compute op ran, without what it waited for.
@@ -118,7 +124,10 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
   engine::Config& config = configured->config;
   rank.units = config.inventory.units_size();
   rank.planned_bytes = configured->memory.peak - configured->memory.fixed;  // of tensors
-  rank.rendezvous = std::make_unique<bench::FileKeyValue>(options.folder);
+  const Inventory inventory = config.inventory;
+  const std::string meeting = options.folder + "/replica-" + std::to_string(options.replica);
+  std::filesystem::create_directories(meeting);
+  rank.rendezvous = std::make_unique<bench::FileKeyValue>(meeting);
   auto groups = engine::MakeGroups(
       configured->mesh, config.schedule.groups, shape.rank,
       [&](const GroupSpec& group, const Membership& own) -> absl::StatusOr<std::unique_ptr<collectives::Group>> {
@@ -141,6 +150,18 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
   auto made = engine::Engine::Create(config);
   if (!made.ok()) return made.status();
   rank.engine = *std::move(made);
+  if (options.replicas > 1) {
+    auto replica = bench::Replica::Join({.folder = options.folder,
+                                         .host = options.host,
+                                         .replicas = options.replicas,
+                                         .replica = options.replica,
+                                         .ranks = shape.ranks,
+                                         .rank = shape.rank,
+                                         .every = options.every},
+                                        *rank.engine, inventory, rank.groups.by_number[kWorldGroup]);
+    if (!replica.ok()) return replica.status();
+    rank.replica = *std::move(replica);
+  }
   rank.tokens = bench::MakeTokens(shape);
   rank.step = [&rank, shape](int left) {
     engine::Engine& engine = *rank.engine;
@@ -149,8 +170,9 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
       if (absl::Status s = engine.Issue(batch, 1e-4); !s.ok()) return s;
     }
     const auto result = engine.Await();
-    if (result.ok()) rank.losses.push_back(result->loss);
-    return result.status();
+    if (!result.ok()) return result.status();
+    rank.losses.push_back(result->loss);
+    return rank.replica == nullptr ? absl::OkStatus() : rank.replica->AfterStep();
   };
   return absl::OkStatus();
 }
@@ -167,13 +189,17 @@ int main(int argc, char** argv) {
   app.add_option("--host", options.host, "this rank's address")->envname("MUSTER_BENCH_HOST");
   app.add_flag("--sockets", options.sockets, "also where ranks could read each other's memory");
   app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"full", "loss", "none", "only"}));
-  app.add_flag("--busy", options.busy, "time each op, and say for how long a step computes");
+  app.add_flag("--busy", options.busy, "time each op, and say for how long a step computes and each op takes");
+  app.add_option("--replicas", options.replicas, "jobs that exchange how far they came");
+  app.add_option("--every", options.every, "steps between two exchanges of replicas");
   app.add_option("--graphs", options.graphs)->check(CLI::IsMember({"on", "off"}));
   app.add_option("--write", options.write,
                  "of one rank: a file for the model and its batch, as it was before the first step");
   CLI11_PARSE(app, argc, argv);
 
   options.cuda = shape.cuda;
+  shape.ranks /= options.replicas;
+  options.replica = shape.rank / shape.ranks, shape.rank %= shape.ranks;
   const uint64_t before = bench::StatusBytes("VmRSS");
   Rank rank;
   absl::Status prepared = Prepare(shape, options, rank);
@@ -203,7 +229,15 @@ int main(int argc, char** argv) {
     // Where the host runs ahead, only the whole round has a time.
     if (rank.engine != nullptr && rank.engine->most_in_flight() > 1) times.assign(times.size(), since(begin) / steps);
     answer["milliseconds"] = times;
-    if (options.busy) answer["computing_milliseconds"] = ComputeMilliseconds(rank.engine->TakeRecord()) / steps;
+    if (options.busy) {
+      const std::vector<engine::OpSpan> spans = rank.engine->TakeRecord();
+      answer["computing_milliseconds"] = ComputeMilliseconds(spans) / steps;
+      std::map<std::string, double> of_op;
+      for (const engine::OpSpan& span : spans) {
+        of_op[span.name] += std::chrono::duration<double, std::milli>(span.end - span.begin).count() / steps;
+      }
+      answer["op_milliseconds"] = of_op;
+    }
     answer["losses"] = std::exchange(rank.losses, {});
     answer["peak_bytes"] = bench::StatusBytes("VmHWM");
     answer["memory_bytes"] = bench::StatusBytes("VmHWM") - before;

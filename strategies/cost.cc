@@ -79,6 +79,26 @@ GroupTopology TopologyOf(const GroupSpec& group, const Mesh& mesh, uint32_t stag
 
 namespace {
 
+// Gloo announces a message to its sender before the sender sends it (gloo/transport/tcp/pair.cc), so a message that is
+// not awaited ahead takes two latencies.
+constexpr double kAnnounced = 2;
+// The largest sum that every rank of a few sends to each other one (worker/collectives/gloo.cc).
+constexpr double kStraightBytes = 1024;
+constexpr uint32_t kStraightRanks = 8;
+
+bool OverSockets(const GroupTopology& g, const Hardware& hardware) { return hardware.sums_by_rings && g.nodes > 1; }
+
+// Gloo's threads (ProcessGroupGloo::Options): so many sums of gradients are in flight at a time.
+constexpr double kSumsInFlight = 2;
+
+// Gloo's ring has two segments in flight: 4 (ranks - 1) messages one after another, of which nodes / ranks cross
+// between nodes. Over a link with 20 ms of latency four ranks on two nodes take 250 to 400 ms, whatever the size.
+double SocketSumLatency(const GroupTopology& g, const Hardware& hardware, double bytes) {
+  const double one = kAnnounced * hardware.between.seconds;
+  if (bytes <= kStraightBytes && g.ranks <= kStraightRanks) return one;
+  return 4.0 * (g.ranks - 1) * g.nodes / g.ranks * one;
+}
+
 double TreeLatency(const GroupTopology& g, const Hardware& hardware) {
   return Doublings(g.ranks / g.nodes + (g.ranks % g.nodes > 0 ? 1 : 0)) * hardware.inside.seconds +
          Doublings(g.nodes) * hardware.between.seconds;
@@ -103,7 +123,12 @@ OpCost Moved(const GroupTopology& g, const Hardware& hardware, double bytes, dou
   if (g.ranks <= 1) return {};
   const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : incoming / hardware.inside.bytes_per_second;
   const double entering = bytes * (g.ranks - 1) / g.ranks;
-  return {.latency = RingLatency(g, hardware), .work = Slower(g, hardware, entering, inside)};
+  if (!OverSockets(g, hardware)) {
+    return {.latency = RingLatency(g, hardware), .work = Slower(g, hardware, entering, inside)};
+  }
+  return {.latency = kAnnounced * hardware.between.seconds,
+          .work = Slower(g, hardware, entering, inside),
+          .processor = incoming / hardware.inside.bytes_per_second};
 }
 
 // Twice what moves its bytes: to where they are added, and back.
@@ -111,8 +136,11 @@ OpCost Summed(const GroupTopology& g, const Hardware& hardware, double bytes) {
   if (g.ranks <= 1 || bytes == 0) return {};
   const double ring = bytes * (g.ranks - 1) / g.ranks, tree = bytes * (g.nodes - 1) / g.nodes;
   const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : ring / hardware.inside.bytes_per_second;
-  return {.latency = 2 * TreeLatency(g, hardware),
-          .work = 2 * Slower(g, hardware, hardware.sums_by_rings ? ring : tree, inside)};
+  const double work = 2 * Slower(g, hardware, hardware.sums_by_rings ? ring : tree, inside);
+  if (!OverSockets(g, hardware)) return {.latency = 2 * TreeLatency(g, hardware), .work = work};
+  return {.latency = SocketSumLatency(g, hardware, bytes),
+          .work = work,
+          .processor = 2 * ring / hardware.inside.bytes_per_second};
 }
 
 bool IsNetwork(const GroupTopology& g, const Hardware& hardware) {
@@ -169,7 +197,9 @@ class CostModel {
         compute_bytes_(rates_.width),
         reduce_bytes_(DtypeBytes(train.precision().reduce())),
         state_rate_(hardware.memory_bytes_per_second),
-        update_flops_(hardware.bf16_flops) {
+        update_flops_(hardware.bf16_flops),
+        several_sums_(std::count_if(program.schedule.ops.begin(), program.schedule.ops.end(),
+                                    [](const Op& op) { return op.kind == OpKind::kAllReduce; }) > 1) {
     const Inventory& inventory = model.inventory();
     const PartitionTable& table = model.table();
     std::vector<uint64_t> own(table.shards());
@@ -211,8 +241,12 @@ class CostModel {
           Summed(op.group, traits.scalar_bytes), Memory(op, traits.memory), Orthogonalization(op, traits.memory)}) {
       cost.latency += part.latency;
       cost.work += part.work;
+      cost.processor += part.processor;
     }
     cost.network = traits.pass == Pass::kNone && op.group >= 0 && IsNetwork(groups_[op.group], hardware_);
+    // Their bytes share the link, but their messages do not wait for each other.
+    const bool sums = op.kind == OpKind::kAllReduce || op.kind == OpKind::kFinishSum;
+    if (sums && several_sums_ && OverSockets(groups_[op.group], hardware_)) cost.latency /= kSumsInFlight;
     return cost;
   }
 
@@ -437,6 +471,7 @@ class CostModel {
   const double compute_bytes_, reduce_bytes_;
   double state_rate_;    // bytes per second of the memory that has the optimizer's state
   double update_flops_;  // FLOP/s of the optimizer's GEMMs
+  const bool several_sums_;
   Sizes parameters_, gradients_;
   uint64_t own_ = 0;          // the most trained elements that any shard owns
   uint64_t state_bytes_ = 0;  // the most optimizer state

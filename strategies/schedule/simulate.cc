@@ -48,6 +48,7 @@ class StagePlay {
     Lane& lane = streams_[static_cast<size_t>(schedule_.ops[op].stream)];
     lane.op = lane.queue[lane.next++];
     lane.latency = costs_[op].latency, lane.work = costs_[op].work;
+    lane.processor = lane.work > 0 ? costs_[op].processor / lane.work : 0;
     timeline_.ops[op].begin = now;
   }
   // Ends the stream's op if nothing of it remains.
@@ -103,6 +104,7 @@ class StagePlay {
     std::optional<size_t> op;  // in progress
     double latency = 0;        // remaining
     double work = 0;           // remaining
+    double processor = 0;      // the part of the processor that its work takes
   };
 
   bool Shares(const Lane& lane) const {
@@ -110,12 +112,23 @@ class StagePlay {
     const Op& op = schedule_.ops[*lane.op];
     return sharing_ == Sharing::kProcessor || (op.group >= 0 && op.stream != Stream::kCompute);
   }
-  // Of the resource that it uses, itself among them; 1: it shares none.
+  // How many times slower the lane's op works than alone: by the number of ops that share its resource, itself among
+  // them, and by the processor's time that the network's ops take of those that compute, and they of them.
   double Sharers(const Lane& lane) const {
     if (!Shares(lane)) return 1;
-    return static_cast<double>(std::count_if(streams_.begin(), streams_.end(), [&](const Lane& other) {
-      return Shares(other) && costs_[*other.op].network == costs_[*lane.op].network;
-    }));
+    const bool network = costs_[*lane.op].network;
+    double sharers = 0, moving = 0;
+    bool computes = false;
+    for (const Lane& other : streams_) {
+      if (!Shares(other)) continue;
+      const bool of_network = costs_[*other.op].network;
+      if (of_network == network) ++sharers;
+      moving = std::max(moving, of_network ? other.processor : 0);
+      computes |= !of_network;
+    }
+    if (sharing_ != Sharing::kProcessor || moving == 0) return sharers;
+    const double most = computes ? 0.5 : 1;
+    return network ? sharers * std::max(1.0, moving / most) : sharers / (1 - std::min(moving, most));
   }
   double Left(const Lane& lane) const {
     if (lane.latency > 0) return lane.latency;

@@ -18,6 +18,9 @@ struct OpCost {
   double latency = 0;    // seconds that nothing else slows
   double work = 0;       // seconds, when no other op shares its resource
   bool network = false;  // its resource is the network between nodes, which only such ops share
+  // Of an op of the network with Sharing::kProcessor: seconds of the processor that moving its bytes takes, evenly
+  // while it works. Ops that compute meanwhile get the rest, and at least half of the processor.
+  double processor = 0;
 };
 
 // Which ops share a resource: each of n ops at work at the same time is n times slower.

@@ -49,26 +49,6 @@ class DirectWork final : public Work {
   bool waited_ = false;
 };
 
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-// Cuts a tensor as Gloo's ring does (gloo/allreduce.cc): chunks of whole segments of at most a mebibyte, at least two
-// per rank. So sums are bit-equal to those of ranks on several machines, wherever a job is restarted.
-std::vector<RankShare> Ring(const at::Tensor& values, int size) {
-  constexpr int64_t kLargestSegment = 1 << 20;
-  const int64_t item = static_cast<int64_t>(values.element_size()), bytes = values.numel() * item;
-  const int64_t largest = item * std::max<int64_t>(1, kLargestSegment / item);
-  const int64_t segments = RoundUp(std::max<int64_t>((bytes + largest - 1) / largest, 2 * size), size);
-  const int64_t segment = RoundUp((bytes + segments - 1) / segments, item);
-  const int64_t chunk = segments / size * (segment / item);
-  const at::Tensor flat = values.view({-1});
-  std::vector<RankShare> shares;
-  for (int root = 0; root < size; ++root) {
-    const int64_t begin = std::min(flat.numel(), root * chunk), end = std::min(flat.numel(), begin + chunk);
-    shares.push_back({flat.narrow(0, begin, end - begin), root});
-  }
-  return shares;
-}
-
 class DirectGroup final : public Group {
  public:
   DirectGroup(std::unique_ptr<Group> gloo, std::unique_ptr<Neighbours> neighbours, std::unique_ptr<Neighbours> pair,
@@ -88,7 +68,7 @@ class DirectGroup final : public Group {
   int size() const override { return gloo_->size(); }
 
   std::unique_ptr<Work> AllReduce(at::Tensor values) override {
-    return Issue("all-reduce", Transfers::Kind::kAllReduce, Ring(values, size()));
+    return Issue("all-reduce", Transfers::Kind::kAllReduce, RingShares(values, size()));
   }
   std::unique_ptr<Work> AllGather(std::vector<at::Tensor> wholes) override {
     return Issue("all-gather", Transfers::Kind::kBroadcast, EvenShares(wholes, size()));

@@ -32,6 +32,12 @@ namespace {
 constexpr int kMostRanks = 64;
 constexpr int kTag = 1;  // Gloo keeps pairs' messages in order, so one is enough
 constexpr int kSharesTag = 2;
+constexpr int kSumsTag = 3;
+// So small a sum of so few ranks is exchanged between all pairs: one message and its announcement instead of the ring's
+// 4 (ranks - 1) messages, each of which waits for the one before. Over a link with 20 ms of latency, 4 ranks on two
+// nodes, that is 44 ms instead of 83 (one element) to 300 (a thousand).
+constexpr int kFewRanks = 8;
+constexpr size_t kFewBytes = 1024;
 // Reductions that may hold receive buffers at a time.
 constexpr size_t kReductionsUnderWay = 4;
 
@@ -207,6 +213,7 @@ class GlooGroup final : public Group {
   int size() const override { return gloo_->getSize(); }
 
   std::unique_ptr<Work> AllReduce(at::Tensor values) override {
+    if (size() <= kFewRanks && values.nbytes() <= kFewBytes) return SumStraight(values);
     return Issue("all-reduce", {values}, [&](GlooWork::Pending& pending) {
       std::vector<at::Tensor> tensors{values};
       if (values.numel() > 0) pending.push_back(gloo_->allreduce(tensors));
@@ -287,6 +294,40 @@ class GlooGroup final : public Group {
         if (share.values.numel() > 0) pending.push_back(gloo_->reduce(tensors, options));
       }
     });
+  }
+
+  // Every rank sends all to each other one, and adds them in the order of the ring, so that the bits are the same.
+  std::unique_ptr<Work> SumStraight(const at::Tensor& values) {
+    auto others = std::make_shared<std::vector<at::Tensor>>(static_cast<size_t>(size()));
+    return Issue(
+        "all-reduce", {values},
+        [&](GlooWork::Pending& pending) {
+          if (values.numel() == 0) return;
+          for (int other = 0; other < size(); ++other) {
+            if (other == rank()) continue;
+            std::vector<at::Tensor> tensors{(*others)[static_cast<size_t>(other)] = at::empty_like(values)};
+            pending.push_back(gloo_->recv(tensors, other, kSumsTag));
+          }
+          std::vector<at::Tensor> tensors{values};
+          for (int other = 0; other < size(); ++other) {
+            if (other != rank()) pending.push_back(gloo_->send(tensors, other, kSumsTag));
+          }
+        },
+        false,
+        [others, values, rank = rank(), size = size()] {
+          if (values.numel() == 0 || size == 1) return;
+          (*others)[static_cast<size_t>(rank)] = values.clone();
+          int64_t begin = 0;
+          for (const RankShare& share : RingShares(values, size)) {
+            const auto of = [&](int r) {
+              return (*others)[static_cast<size_t>(r)].view({-1}).narrow(0, begin, share.values.numel());
+            };
+            const std::vector<int> order = RingOrder(share.root, size);
+            share.values.copy_(of(order[0]));
+            for (size_t i = 1; i < order.size(); ++i) share.values.add_(of(order[i]));
+            begin += share.values.numel();
+          }
+        });
   }
 
   // Every rank sends each share to its root, which adds what it has received in Wait. The receive buffers take memory

@@ -49,4 +49,32 @@ inline bool Straight(const std::vector<RankShare>& shares, int size) {
   return *std::max_element(of_root.begin(), of_root.end()) * (size - 1) <= 2 * all;
 }
 
+inline int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Cuts a tensor as Gloo's ring does (gloo/allreduce.cc): chunks of whole segments of at most a mebibyte, at least two
+// per rank. So sums are bit-equal to those of ranks on several machines, wherever a job is restarted.
+inline std::vector<RankShare> RingShares(const at::Tensor& values, int size) {
+  constexpr int64_t kLargestSegment = 1 << 20;
+  const int64_t item = static_cast<int64_t>(values.element_size()), bytes = values.numel() * item;
+  const int64_t largest = item * std::max<int64_t>(1, kLargestSegment / item);
+  const int64_t segments = RoundUp(std::max<int64_t>((bytes + largest - 1) / largest, 2 * size), size);
+  const int64_t segment = RoundUp((bytes + segments - 1) / segments, item);
+  const int64_t chunk = segments / size * (segment / item);
+  const at::Tensor flat = values.view({-1});
+  std::vector<RankShare> shares;
+  for (int root = 0; root < size; ++root) {
+    const int64_t begin = std::min(flat.numel(), root * chunk), end = std::min(flat.numel(), begin + chunk);
+    shares.push_back({flat.narrow(0, begin, end - begin), root});
+  }
+  return shares;
+}
+
+// The ranks in the order in which Gloo's ring sums the share of `root`: it passes a chunk downwards and ends at the
+// rank whose chunk it is.
+inline std::vector<int> RingOrder(int root, int size) {
+  std::vector<int> order;
+  for (int i = 0; i < size; ++i) order.push_back((root + size - 1 - i) % size);
+  return order;
+}
+
 }  // namespace muster::collectives

@@ -55,11 +55,11 @@ uint64_t Digest(const Transfer& transfer) {
   return digest;
 }
 
-// The ranks in the order in which their shares are summed at `root`. Gloo's ring passes a chunk downwards and ends at
-// the rank whose chunk it is.
+// The ranks in the order in which their shares are summed at `root`.
 std::vector<int> Order(Kind kind, int root, int size) {
+  if (kind != Kind::kReduce) return RingOrder(root, size);
   std::vector<int> order;
-  for (int i = 0; i < size; ++i) order.push_back(kind == Kind::kReduce ? i : (root + size - 1 - i) % size);
+  for (int i = 0; i < size; ++i) order.push_back(i);
   return order;
 }
 
