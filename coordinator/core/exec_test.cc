@@ -1,6 +1,8 @@
 // Jobs that run a program of the user's: what Core does differently from a training job.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "coordinator/core/world_test.h"
 
 namespace muster::core {
@@ -96,6 +98,36 @@ TEST(ExecJobs, ACheckpointOfAScriptIsAnEventAndProgress) {
   EXPECT_TRUE(w.Get(id).checkpoints().empty()) << "nothing of Muster's to resume from, keep or remove";
   event.record.mutable_checkpoint()->set_directory(std::string(2000, 'a'));
   EXPECT_FALSE(w.Do(event).status.ok());
+}
+
+// Three jobs of a user whose program crashes would otherwise take any node from all others.
+TEST(ExecJobs, ProgramsOfOneUserHaveNoNodeDrained) {
+  World w(Scripts());
+  w.Do(NodeConnected{Hello("n", 1)});
+  w.ReportNothing("n", "i1");
+  int jobs = 0;
+  const auto crash_program_of = [&](const std::string& user, bool then_delete = false) {
+    const std::string n = absl::StrCat("crash", ++jobs);
+    const JobId id = w.Do(SubmitJob{n, user, Script(n, 1, /*max_restarts=*/0), n}).job;
+    ASSERT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+    NodeObserved event{NodeId("n"), Incarnation(w.core->GetNode(NodeId("n"))->incarnation()), {}};
+    ObservedRank& rank = *event.observed.add_ranks();
+    rank.mutable_key()->set_job(id.value());
+    rank.mutable_key()->set_generation(1);
+    rank.set_state(RANK_STATE_EXITED);
+    rank.mutable_exit()->set_cause(RankExit::FAILED);
+    rank.mutable_exit()->set_signal(11);
+    rank.mutable_exit()->set_message("rank 0 was killed by signal 11");
+    w.Do(event);
+    ASSERT_EQ(w.State(id), JOB_STATE_FAILED);
+    if (then_delete) w.Do(DeleteJob{id});
+  };
+  const auto faulty = [&] { return std::count(w.events.begin(), w.events.end(), "node.faulty"); };
+  for (int i = 0; i < 5; ++i) crash_program_of("ann", /*then_delete=*/i % 2 == 0);
+  EXPECT_EQ(w.core->GetNode(NodeId("n"))->recent_faults(), 5u);
+  EXPECT_EQ(faulty(), 0) << "those of ann, and those of jobs that are gone, count once each";
+  crash_program_of("bob");
+  EXPECT_EQ(faulty(), 1) << "programs of several users";
 }
 
 TEST(ExecJobs, AStopHasTheGraceOfTheSpec) {

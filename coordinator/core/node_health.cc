@@ -19,21 +19,27 @@ constexpr size_t kFaultsNamed = 3, kDrainReasonBytes = 1024;
 constexpr uint32_t kSuspicious = 2;
 constexpr absl::Duration kClockTolerance = absl::Minutes(1);
 
-// Faults of one job count once, so that no job has nodes drained by itself.
-uint32_t ScoreOf(const Node& node) {
-  std::set<std::string> jobs;
+}  // namespace
+
+// Faults of one job count once, so that no job has nodes drained by itself. Of exec jobs those of one user do: it is
+// his program that crashes, and he may submit it as often as he likes. So do those of jobs that are gone, whatever they
+// were.
+uint32_t NodeHealth::ScoreOf(const Node& node) const {
+  std::set<std::string> suspects;
   uint32_t own = 0;
   for (const NodeFault& fault : node.faults()) {
     if (fault.job().empty()) {
       ++own;
-    } else {
-      jobs.insert(fault.job());
+      continue;
     }
+    const JobEntry* job = records_->FindJob(JobId(fault.job()));
+    const bool is_program = job != nullptr && job->record().spec().has_exec();
+    suspects.insert(job == nullptr ? ""
+                    : is_program   ? absl::StrCat("programs of ", job->record().owner())
+                                   : fault.job());
   }
-  return own + static_cast<uint32_t>(jobs.size());
+  return own + static_cast<uint32_t>(suspects.size());
 }
-
-}  // namespace
 
 void NodeHealth::Recover(Now now) {
   for (auto& [id, node] : records_->nodes) {

@@ -36,9 +36,9 @@ constexpr int kFloodMilliseconds = 100;
 // More connections of one address than this that ended without an admitted call, within a sweep, are a flood.
 constexpr uint64_t kEndedUnknownAllowed = 100;
 // What a peer may send, and be sent, before a call of it is admitted. gRPC refuses malformed calls by itself, a
-// thousand of which fit into 64 KiB, and each refusal has about a hundred bytes. The largest first message that is
-// usual is that of Submit.
-constexpr uint64_t kFirstBytesSent = 256 * 1024;
+// thousand of which fit into 64 KiB, and each refusal has about a hundred bytes. Who is known may send 8 MiB,
+// which gRPC reads before we learn whose they are.
+constexpr uint64_t kFirstBytesSent = 9 << 20;
 constexpr uint64_t kFirstBytesAnswered = 64 * 1024;
 constexpr absl::Duration kProbation = absl::Minutes(1);
 constexpr size_t kUnknownInProbation = 2;

@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
+#include "common/utf8.h"
 #include "coordinator/web/thin.h"
 #include "coordinator/web/watch_call.h"
 
@@ -151,9 +152,16 @@ class Newest {
 
 std::string JsonText(std::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
+  const absl::string_view whole(text.data(), text.size());
+  for (size_t i = 0, length = 1; i < whole.size(); i += length) {
+    const char c = whole[i];
     const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
+    length = 1;
+    if (byte >= 0x80) {
+      length = DecodeUtf8(whole.substr(i)).first;
+      absl::StrAppend(&out, length == 0 ? "\xEF\xBF\xBD" : whole.substr(i, length));  // U+FFFD
+      length = std::max<size_t>(1, length);
+    } else if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
     } else if (byte < 0x20 || c == '<' || c == 0x7f) {

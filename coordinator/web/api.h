@@ -72,7 +72,7 @@ class Api {
 // An error as its HTTP response.
 HttpResponse ErrorResponse(const absl::Status& status);
 HttpResponse JsonResponse(std::string body);
-// A text with its quotes.
+// A text with its quotes; bytes that are no UTF-8 are replaced.
 std::string JsonText(std::string_view text);
 
 }  // namespace muster::web
