@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "cli/help_page.h"
 #include "cli/output/format.h"
 #include "cli/spec/suggest.h"
+#include "common/flags/spelling.h"
 #include "common/version.h"
 
 namespace muster::cli {
@@ -44,31 +46,17 @@ std::vector<std::string> CommandsOf(const CLI::App* app) {
   return names;
 }
 
-// Accepts --weight_decay for --weight-decay, which older versions spelled so. Option values and everything after `--`
-// stay as typed.
+// Also accepts the flags of all commands with underscores.
 std::vector<std::string> WithKnownDashes(const CLI::App& app, std::vector<std::string> arguments) {
-  std::vector<std::string> names;
+  std::set<std::string> names;
   std::vector<const CLI::App*> all = {&app};
   for (size_t i = 0; i < all.size(); ++i) {
     for (const CLI::Option* option : all[i]->get_options()) {
-      for (const std::string& name : option->get_lnames()) names.push_back(name);
+      for (const std::string& name : option->get_lnames()) names.insert(name);
     }
     for (const CLI::App* command : all[i]->get_subcommands({})) all.push_back(command);
   }
-  const auto folded = [](std::string name) {
-    std::replace(name.begin(), name.end(), '-', '_');
-    return name;
-  };
-  for (std::string& argument : arguments) {
-    if (argument == "--") break;
-    if (!absl::StartsWith(argument, "--")) continue;
-    const size_t equals = std::min(argument.find('='), argument.size());
-    const std::string given = argument.substr(2, equals - 2);
-    for (const std::string& name : names) {
-      if (name != given && folded(name) == folded(given)) argument.replace(0, equals, "--" + name);
-    }
-  }
-  return arguments;
+  return KebabFlags(std::move(arguments), [&](const std::string& name) { return names.contains(name); });
 }
 
 // The subcommand that was parsed.
@@ -83,8 +71,7 @@ std::vector<Candidate> LiveNames(Invocation& invocation, const std::vector<std::
   for (size_t i = 0; i + 2 < words.size(); ++i) {
     if (words[i] == "--address" || words[i] == "--coordinator") invocation.flags.address = words[i + 1];
     if (words[i] == "--ca") invocation.flags.ca = words[i + 1];
-    if (words[i] == "--token-file" || words[i] == "--token_file" || words[i] == "--token")
-      invocation.flags.token_file = words[i + 1];
+    if (words[i] == "--token-file" || words[i] == "--token") invocation.flags.token_file = words[i + 1];
   }
   invocation.flags.timeout = "1s";
   std::vector<Candidate> names;

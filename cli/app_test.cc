@@ -156,10 +156,25 @@ TEST_F(ConfigTest, ATokenFileThatIsNotThereIsAnError) {
   EXPECT_TRUE(absl::IsNotFound(Resolve({"", folder_ + "/missing", ""}).status()));
 }
 
+TEST(ParseSince, TakesAgesAndTimesAsTheCliPrintsThem) {
+  const absl::Time now = absl::FromUnixSeconds(1'800'000'000);
+  EXPECT_EQ(*ParseSince("", now), absl::InfinitePast());
+  EXPECT_EQ(*ParseSince("10m", now), now - absl::Minutes(10));
+  EXPECT_EQ(*ParseSince("7d", now), now - absl::Hours(168));
+  EXPECT_EQ(*ParseSince("2001-09-09T01:46:40Z", now), absl::FromUnixSeconds(1'000'000'000));
+  const absl::CivilSecond local(2001, 9, 9, 1, 46, 40);
+  EXPECT_EQ(*ParseSince("2001-09-09 01:46:40", now), absl::FromCivil(local, absl::LocalTimeZone()));
+  EXPECT_EQ(*ParseSince("2001-09-09", now), absl::FromCivil(absl::CivilDay(2001, 9, 9), absl::LocalTimeZone()));
+  for (const char* bad : {"yesterday", "-1h", "0", "2001-13-01"}) EXPECT_FALSE(ParseSince(bad, now).ok()) << bad;
+}
+
 TEST(ParseTimeout, TakesDurationsAndSeconds) {
   EXPECT_EQ(*ParseTimeout("1.5"), absl::Milliseconds(1500));
   EXPECT_EQ(*ParseTimeout("1h30m"), absl::Minutes(90));
-  for (const char* bad : {"", "x", "0", "-1s", "inf", "nan", "5 s"}) EXPECT_FALSE(ParseTimeout(bad).ok()) << bad;
+  EXPECT_EQ(*ParseTimeout("7d"), absl::Hours(168));
+  EXPECT_EQ(*ParseTimeout("1d12h"), absl::Hours(36));
+  for (const char* bad : {"", "x", "0", "-1s", "d", "-1d", "1dx", "0d", "1.5d", "inf", "nan", "5 s"})
+    EXPECT_FALSE(ParseTimeout(bad).ok()) << bad;
 }
 
 }  // namespace

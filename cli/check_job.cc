@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/spec/paths.h"
 #include "data/file_pattern.h"
 
 namespace muster::cli {
@@ -92,6 +93,7 @@ std::vector<Problem> PathProblems(const Reading& reading) {
   check("data.images", train.data().images(), WhyNoData);
   check("data.tensors", train.data().tensors(), WhyNoData);
   check("data.validation", train.data().validation(), WhyNoData);
+  check("model.library", LibraryOf(reading.spec), WhyUnreadable);
   check("model.from", train.model().from(), WhyNoFolder);
   check("checkpoint.path", train.checkpoint().path(), WhyNotCreatable);
   if (!absl::StrContains(train.checkpoint().resume_from(), "{")) {

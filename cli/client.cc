@@ -70,7 +70,7 @@ absl::Status ProbeHandshake(const Connection& connection) {
   if (!shown.ok()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("the coordinator at ", connection.address,
                                              " speaks TLS: give --ca with its ca.crt, or a token of `muster ",
-                                             "coordinator token create` (--token_file)"));
+                                             "coordinator token create` (--token-file)"));
 }
 
 class GrpcWatchCall final : public WatchCall {
@@ -123,7 +123,7 @@ absl::Status Client::Secure(Connection& connection) {
   if (secure.ok()) return secure;
   return absl::Status(secure.code(),
                       absl::StrCat(secure.message(), ": give a token of `muster coordinator token create` ",
-                                   "(--token_file, MUSTER_TOKEN_FILE), or the coordinator's ca.crt (--ca, MUSTER_CA)"));
+                                   "(--token-file, MUSTER_TOKEN_FILE), or the coordinator's ca.crt (--ca, MUSTER_CA)"));
 }
 
 Client::Client(const Connection& connection) : connection_(connection), stubs_(std::make_unique<Stubs>(connection)) {}

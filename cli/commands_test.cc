@@ -212,6 +212,7 @@ TEST_F(MusterTest, TopShowsJobsNodesAndTotals) {
   EXPECT_TRUE(live.WaitForOut("b-0001"));
   live.Signal(SIGINT);
   EXPECT_EQ(live.Wait().code, 130);
+  EXPECT_EQ(Run({"top", "--sort", "size"}).code, 2);
 }
 
 TEST_F(MusterTest, InitWritesAJobThatIsAcceptedAsItIs) {

@@ -4,8 +4,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/output/format.h"
+#include "cli/spec/message_fields.h"
+#include "common/flags/daemon_flags.h"
+#include "proto/spec.pb.h"
 
 namespace muster::cli {
 namespace {
@@ -64,6 +68,21 @@ Cursor Walk(const CLI::App& app, const std::vector<std::string>& words) {
   return cursor;
 }
 
+// "gpt2", "gpt2:tiny": the families that have sizes, with them.
+std::vector<std::string> ModelNames() {
+  std::vector<std::string> names;
+  const google::protobuf::Descriptor& model = *v1::Model::descriptor();
+  for (int i = 0; i < model.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& family = *model.field(i);
+    if (family.real_containing_oneof() == nullptr || family.message_type() == nullptr) continue;
+    names.push_back(KeyOf(family));
+    const google::protobuf::FieldDescriptor* size = family.message_type()->FindFieldByName("size");
+    if (size == nullptr || size->enum_type() == nullptr) continue;
+    for (const std::string& text : OfferedTexts(*size)) names.push_back(absl::StrCat(KeyOf(family), ":", text));
+  }
+  return names;
+}
+
 class Collector {
  public:
   Collector(std::string begin, const NamesOf& names) : begin_(std::move(begin)), names_(names) {}
@@ -85,8 +104,24 @@ class Collector {
       for (const std::string& word : std::vector<std::string>(absl::StrSplit(option.get_description(), '|'))) {
         Add(word, "");
       }
+    } else if (kind == "MODEL") {
+      for (const std::string& model : ModelNames()) Add(model, "");
+    } else if (kind == "STRATEGY") {
+      for (const char* name : {"single", "ddp", "zero1", "zero2", "zero3", "fsdp"}) Add(name, "");
+    } else if (kind == "PATH=VALUE") {
+      AddAssignments();
+    } else if (const std::string values = ValueOf(option); absl::StrContains(values, '|')) {
+      for (const absl::string_view word : absl::StrSplit(values, '|')) Add(std::string(word), "");
     } else {
       result_.files = true;
+    }
+  }
+
+  // Of --set PATH=VALUE, where bash has made words of PATH and =.
+  void AddWordsAt(const std::string& path) {
+    for (const PathAndWords& field : AllPaths(*v1::JobSpec::descriptor())) {
+      if (field.path != path) continue;
+      for (const std::string& word : field.words) Add(word, "");
     }
   }
 
@@ -101,6 +136,15 @@ class Collector {
   Completion Take() { return std::move(result_); }
 
  private:
+  void AddAssignments() {
+    const bool complete_path = absl::StrContains(begin_, '=');
+    for (const PathAndWords& field : AllPaths(*v1::JobSpec::descriptor())) {
+      if (!complete_path) Add(absl::StrCat(field.path, "="), absl::StrJoin(field.words, "|"));
+      if (!complete_path) continue;
+      for (const std::string& word : field.words) Add(absl::StrCat(field.path, "=", word), "");
+    }
+  }
+
   const std::string begin_;
   const NamesOf& names_;
   Completion result_;
@@ -110,8 +154,19 @@ class Collector {
 
 Completion Complete(const CLI::App& app, const std::vector<std::string>& words, const NamesOf& names) {
   const std::string last = words.empty() ? "" : words.back();
+  const bool bare = last == "=";
+  const size_t at = bare || words.size() < 2 ? words.size() : words.size() - 1;  // behind the "=" of bash
+  const bool split = at >= 2 && words[at - 1] == "=" && !absl::StartsWith(words[at - 2], "-");
+  if (split) {
+    const Cursor before = Walk(app, {words.begin(), words.begin() + static_cast<ptrdiff_t>(at - 1)});
+    if (before.pending != nullptr && before.pending->get_type_name() == "PATH=VALUE") {
+      Collector values(bare ? "" : last, names);
+      values.AddWordsAt(words[at - 2]);
+      return values.Take();
+    }
+  }
   const Cursor cursor = Walk(app, words);
-  Collector collector(last == "=" ? "" : last, names);
+  Collector collector(bare ? "" : last, names);
   if (cursor.pending != nullptr) {
     collector.AddValues(*cursor.pending);
   } else if (absl::StartsWith(last, "-")) {

@@ -46,6 +46,15 @@ TEST(Complete, CommandsOptionsAndNames) {
       {{"train", "--data", "x"}, " FILES"},
       {{"completion", "z"}, "zsh"},
       {{"nonsense", "x"}, ""},
+      {{"train", "--model", "gpt2:t"}, "gpt2:tiny"},
+      {{"train", "--model", "resn"}, "resnet"},
+      {{"train", "--strategy", "z"}, "zero1 zero2 zero3"},
+      {{"top", "--sort", "to"}, "tokens"},
+      {{"submit", "--set", "optimizer.lr_schedule.w"}, "optimizer.lr_schedule.warmup_steps="},
+      {{"submit", "--set", "strategy.k"}, "strategy.kind="},
+      {{"submit", "--set", "precision.compute=b"}, "precision.compute=bf16"},
+      {{"submit", "--set", "precision.compute", "=", "b"}, "bf16"},
+      {{"submit", "--set", "optimizer.lr", "=", ""}, ""},
       {{"plan", "a.yaml", "--sch"}, "--schedule"},
   };
   for (const auto& [words, expected] : cases) EXPECT_EQ(CompleteWords(words), expected) << absl::StrJoin(words, " ");

@@ -140,15 +140,32 @@ absl::Status CheckRuntimeFolder(const std::string& folder) {
 absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text) {
   absl::Duration duration;
   double seconds = 0;
+  const size_t d = text.find('d');
+  int64_t days = 0;
   if (absl::SimpleAtod(text, &seconds)) {
     duration = absl::Seconds(seconds);
+  } else if (d != absl::string_view::npos && absl::SimpleAtoi(text.substr(0, d), &days) && days >= 0 &&
+             (d + 1 == text.size() || absl::ParseDuration(text.substr(d + 1), &duration))) {
+    duration += days * absl::Hours(24);
   } else if (!absl::ParseDuration(text, &duration)) {
-    return absl::InvalidArgumentError(absl::StrCat("invalid duration \"", text, "\": use 30s, 5m or 1h30m"));
+    return absl::InvalidArgumentError(absl::StrCat("invalid duration \"", text, "\": use 30s, 5m, 1h30m or 7d"));
   }
   if (duration <= absl::ZeroDuration() || duration == absl::InfiniteDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("invalid duration ", text, ": must be greater than 0"));
   }
   return duration;
+}
+
+absl::StatusOr<absl::Time> ParseSince(absl::string_view text, absl::Time now) {
+  if (text.empty()) return absl::InfinitePast();
+  absl::Time time;
+  std::string error;
+  for (const char* format : {absl::RFC3339_full, "%Y-%m-%d %H:%M:%S", "%Y-%m-%d"}) {
+    if (absl::ParseTime(format, text, absl::LocalTimeZone(), &time, &error)) return time;
+  }
+  if (const absl::StatusOr<absl::Duration> ago = ParseTimeout(text); ago.ok()) return now - *ago;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--since ", text, ": write how long ago (10m, 2h, 7d) or a time (2026-01-31, 2026-01-31T12:00:00Z)"));
 }
 
 absl::Status MakeFolders(const std::string& path) {

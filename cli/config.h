@@ -31,7 +31,7 @@ struct Connection {
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 Environment ProcessEnvironment();
 
-// Flags --address (or --coordinator), --token_file (or --token), --timeout, --ca; environment MUSTER_ADDRESS (or
+// Flags --address (or --coordinator), --token-file (or --token), --timeout, --ca; environment MUSTER_ADDRESS (or
 // MUSTER_COORDINATOR), MUSTER_TOKEN, MUSTER_TOKEN_FILE, MUSTER_TIMEOUT, MUSTER_CA;
 // $XDG_CONFIG_HOME/muster/context.yaml (else ~/.config) with the keys address, token, token_file, timeout, ca.
 // InvalidArgument: a context file or time-out that is wrong. NotFound, PermissionDenied: a token file or ca that cannot
@@ -47,8 +47,11 @@ std::string StateFolder(const Environment& environment);
 // listen in it. Otherwise PermissionDenied.
 absl::Status CheckRuntimeFolder(const std::string& folder);
 
-// "30s", "1h30m"; a bare number is seconds. InvalidArgument.
+// "30s", "1h30m", "7d", "1d12h"; a bare number is seconds. InvalidArgument.
 absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text);
+// What --since takes: how long before `now` ("10m", "7d"), or a time as the CLI prints it ("2026-01-31T12:00:00Z",
+// local "2026-01-31 12:00:00", "2026-01-31"). Empty: absl::InfinitePast(). InvalidArgument.
+absl::StatusOr<absl::Time> ParseSince(absl::string_view text, absl::Time now);
 
 // WriteDurably (common/file/durable_file.h) that creates the folder (0700).
 absl::Status WriteFile(const std::string& path, const std::string& text);

@@ -1,5 +1,7 @@
 #include "cli/follow_job.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -30,13 +32,14 @@ class BottomLine {
   ~BottomLine() { Clear(); }
 
   void Clear() {
-    if (drawn_) Print("\r\x1b[K");
+    if (drawn_) Print("\r\x1b[J");
     drawn_ = false;
   }
   void Draw(const std::string& line, absl::Time now) {
     if (!on_ || (drawn_ && now - last_ < kRedraw)) return;
-    // No line breaks, in case the terminal has become narrower.
-    Print(absl::StrCat("\r\x1b[?7l", line, "\x1b[K\x1b[?7h"));
+    // The cursor waits at the line's beginning: a terminal that becomes narrower wraps the line below it, and the next
+    // redraw clears all of that. Not wrapped while it is printed, in case the terminal has just become narrower.
+    Print(absl::StrCat("\r\x1b[J\x1b[?7l", line, "\x1b[?7h\r"));
     drawn_ = true;
     last_ = now;
   }
@@ -142,6 +145,7 @@ absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const
   const auto idle = [&] {
     const absl::Time now = absl::Now();
     bottom.PrintAbove(view.Tick(now));
+    if (out.terminal) view.Resize(ScreenOf(STDOUT_FILENO, /*no_colour=*/false).width);
     bottom.Draw(view.LiveLine(now), now);
   };
   const absl::StatusOr<ExitCode> followed =

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "common/flags/daemon_flags.h"
 
 namespace muster::cli {
 namespace {
@@ -19,23 +20,6 @@ std::string GlobalFlags(const CLI::App* app) {
 }
 
 }  // namespace
-
-std::string ValueOf(const CLI::Option& option) {
-  if (option.get_items_expected_max() == 0 || option.get_type_size() == 0) return "";
-  std::string type = option.get_type_name();
-  // CLI11 appends what its checks say: "TEXT:{nanogpt,llmc}", "UINT:INT in [1 - 20]".
-  const size_t checks = type.find(':');
-  const size_t begin = type.find('{'), end = type.rfind('}');
-  const bool plain = type.compare(0, 4, "TEXT") == 0;
-  if (plain && begin != std::string::npos && end != std::string::npos && begin < end) {
-    return absl::StrReplaceAll(type.substr(begin + 1, end - begin - 1), {{",", "|"}});
-  }
-  type = type.substr(0, checks);
-  if (type == "TEXT") return option.get_positional() ? "" : "VALUE";
-  if (type == "UINT" || type == "INT") return "N";
-  if (type == "FLOAT") return "X";
-  return type;
-}
 
 std::string HelpPage::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
   if (mode == CLI::AppFormatMode::Sub) return make_expanded(app);

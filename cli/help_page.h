@@ -20,7 +20,4 @@ class HelpPage final : public CLI::Formatter {
   std::string make_usage(const CLI::App* app, std::string name) const override;
 };
 
-// The value that an option takes, as help shows it: "FILE", "N", "ddp|fsdp". Empty: none.
-std::string ValueOf(const CLI::Option& option);
-
 }  // namespace muster::cli

@@ -340,7 +340,7 @@ TEST_F(MusterTest, ATerminalHasALiveLineAndFollowsBySubmitting) {
   const Ended ended = program.Wait();
   EXPECT_EQ(ended.code, 0);
   EXPECT_TRUE(absl::StrContains(ended.out, "█████")) << ended.out;
-  EXPECT_TRUE(absl::StrContains(ended.out, "\r\x1b[K")) << ended.out;
+  EXPECT_TRUE(absl::StrContains(ended.out, "\r\x1b[J")) << ended.out;
 }
 
 TEST_F(MusterTest, ADumbTerminalAndNoColorAreObeyed) {
@@ -439,7 +439,7 @@ TEST_F(MusterTest, EventsOfAllJobs) {
   store_.AppendEvent("a-0001", "every rank runs", v1::JOB_STATE_RUNNING);
   const Ended ended = Run({"events"});
   EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(ended.out, "1970-01-01 00:00:00  job.state               a-0001  every rank runs\n");
+  EXPECT_EQ(ended.out, "1970-01-01T00:00:00Z  job.state               a-0001  every rank runs\n");
   EXPECT_EQ(json::parse(Run({"events", "-o", "json", "a-0001"}).out)["message"], "every rank runs");
 }
 
@@ -569,7 +569,7 @@ TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsNewestCheckpoint) {
   folder_.Write("bin/muster-trainer", "#!/bin/sh\necho \"$@\"\n", true);
   environment_["MUSTER_BIN_DIR"] = folder_.path() + "/bin";
   EXPECT_EQ(Run({"sample", folder_.path(), "--prompt", "In the", "--top-k", "3"}).out,
-            absl::StrCat("sample --checkpoint ", folder_.path(), " --prompt In the --top_k 3\n"));
+            absl::StrCat("sample --checkpoint ", folder_.path(), " --prompt In the --top-k 3\n"));
   const v1::Job job = PutJob("a-0001", v1::JOB_STATE_COMPLETED);
   EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).code, 2);
   const std::string path = folder_.path() + "/runs/a";
@@ -585,7 +585,7 @@ TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsNewestCheckpoint) {
   EXPECT_EQ(Run({"eval", "a-0001", "val.bin", "-o", "json"}).out,
             absl::StrCat("eval --checkpoint ", newest, " --data val.bin --json\n"));
   const std::string exported = absl::StrCat("export --checkpoint ", newest, " --out out");
-  EXPECT_EQ(Run({"export", "a-0001", "out", "--max-shard-size", "2GB"}).out, exported + " --max_shard_size 2GB\n");
+  EXPECT_EQ(Run({"export", "a-0001", "out", "--max-shard-size", "2GB"}).out, exported + " --max-shard-size 2GB\n");
   EXPECT_EQ(Run({"checkpoint", "export", "a-0001", "out"}).out, exported + "\n");
   EXPECT_EQ(Run({"checkpoint", "import", "hf", "start"}).out, "import --from hf --out start\n");
   environment_["MUSTER_BIN_DIR"] = "/nowhere";

@@ -49,7 +49,7 @@ class Daemon {
  public:
   Daemon(const std::string& folder, std::vector<std::string> more = {})
       : output_(folder + "/stdout"), errors_(folder + "/stderr") {
-    std::vector<std::string> words = {Binary(), "--state_dir", folder + "/state", "--listen",
+    std::vector<std::string> words = {Binary(), "--state-dir", folder + "/state", "--listen",
                                       "unix:" + folder + "/run/c.sock"};
     words.insert(words.end(), more.begin(), more.end());
     std::vector<char*> argv;
@@ -460,15 +460,15 @@ TEST(Daemon, SilentReadersCostBoundedMemoryAndDelayNoOtherCall) {
 TEST(Daemon, BadFlagsAreExplained) {
   const TemporaryFolder folder;
   for (const auto& [flag, value, message] :
-       {std::tuple("--detection", "soon", "duration"), std::tuple("--orphan_grace", "5s", "longer than detection"),
-        std::tuple("--listen", "0.0.0.0:1", "TLS"), std::tuple("--token_file", "/no/such/file", "/no/such/file"),
-        std::tuple("--log_level", "loud", "log_level"),
+       {std::tuple("--detection", "soon", "duration"), std::tuple("--orphan-grace", "5s", "longer than detection"),
+        std::tuple("--listen", "0.0.0.0:1", "TLS"), std::tuple("--token-file", "/no/such/file", "/no/such/file"),
+        std::tuple("--log-level", "loud", "log_level"),
         std::tuple("--detection", "0s", "muster-coordinator: --detection: invalid duration \"0s\"")}) {
     Daemon daemon(folder.path(), {flag, value});
     const int ended = daemon.Wait();
     EXPECT_TRUE(WIFEXITED(ended) && WEXITSTATUS(ended) != 0) << flag;
     EXPECT_TRUE(absl::StrContains(daemon.Errors(), message)) << daemon.Errors();
-    const bool usage = std::string(flag) == "--log_level" || std::string(value) == "0s";
+    const bool usage = std::string(flag) == "--log-level" || std::string(value) == "0s";
     EXPECT_TRUE(!usage || WEXITSTATUS(ended) == 2) << flag << ": " << WEXITSTATUS(ended);
   }
 }

@@ -12,29 +12,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/flags/daemon_flags.h"
 #include "common/log/log.h"
 #include "common/timeouts.h"
 #include "common/version.h"
 #include "coordinator/daemon/server.h"
-
-namespace {
-
-// "500ms", "30s", "10m"
-CLI::Option* AddDuration(CLI::App& app, const std::string& name, absl::Duration& value, const std::string& what) {
-  return app
-      .add_option_function<std::string>(
-          name,
-          [&value, name](const std::string& text) {
-            if (!absl::ParseDuration(text, &value) || value <= absl::ZeroDuration()) {
-              throw CLI::ValidationError(name,
-                                         "invalid duration \"" + text + "\": use 500ms, 30s or 10m, greater than 0");
-            }
-          },
-          what)
-      ->default_str(absl::FormatDuration(value));
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   // Large blocks, as a plan's, go back to the system when they are freed. Without this the bound grows with the blocks.
@@ -45,100 +27,96 @@ int main(int argc, char** argv) {
   muster::server::ServerOptions options;
   std::string log_level = "info", preemption = "never";
   std::string tensorboard;
-  app.add_option("--state_dir", options.state_dir, "folder of the store; one coordinator at a time")->required();
-  app.add_flag("--allow-network-filesystem,--allow_network_filesystem", options.allow_network_filesystem,
+  app.add_option("--state-dir", options.state_dir, "folder of the store; one coordinator at a time")->required();
+  app.add_flag("--allow-network-filesystem", options.allow_network_filesystem,
                "the folder may be on NFS or the like, although accepted jobs may be lost there");
   app.add_option("--listen", options.listen,
                  "unix:/path, 127.0.0.1:PORT, or HOST:PORT after `muster coordinator init`; may be repeated")
       ->required();
-  app.add_option("--token_file", options.token_file,
+  app.add_option("--token-file", options.token_file,
                  "lines `token name role`; needed for TCP where `muster coordinator init` was not run");
-  app.add_flag("--private_jobs", options.private_jobs,
+  app.add_flag("--private-jobs", options.private_jobs,
                "specs, logs and metrics of a job are for its owner and admins; others see only that it is there");
-  app.add_option("--min_free_bytes", options.min_free_bytes,
+  app.add_option("--min-free-bytes", options.min_free_bytes,
                  "refuse new jobs when the store's disk has less free space")
       ->capture_default_str();
-  app.add_option("--max_connections", options.connections.connections,
+  app.add_option("--max-connections", options.connections.connections,
                  "refuse connections beyond; half as many of one address, a quarter without an admitted call")
       ->default_str("by the limit of open files");
-  app.add_option("--max_ranks", options.max_ranks, "refuse jobs with more ranks")
+  app.add_option("--max-ranks", options.max_ranks, "refuse jobs with more ranks")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--tensorboard", tensorboard,
                  "folder for TensorBoard's files (default: STATE_DIR/tensorboard; off: none)");
-  app.add_option("--metrics_address", options.metrics_address,
+  app.add_option("--metrics-address", options.metrics_address,
                  "address that serves /metrics for Prometheus: 127.0.0.1:9464 (default: off)");
   app.add_option(
-      "--web_address", options.web_address,
+      "--web-address", options.web_address,
       "address of the web page: 127.0.0.1:7080, with port 0 a free one that stays the same, or HOST:PORT after "
       "`muster coordinator init` (default: off)");
-  AddDuration(app, "--node_certificate_life", options.node_certificate_life,
-              "lifetime of worker certificates; workers renew them when a third is left");
-  AddDuration(app, "--orphan_grace", options.workers.orphan_grace,
-              "how long ranks keep running without their worker daemon");
-  AddDuration(app, "--detection", options.workers.detection,
-              "how long a fault may go undetected; other time-outs are derived from it (see muster plan)");
+  muster::AddDuration(app, "--node-certificate-life", options.node_certificate_life,
+                      "lifetime of worker certificates; workers renew them when a third is left");
+  muster::AddDuration(app, "--orphan-grace", options.workers.orphan_grace,
+                      "how long ranks keep running without their worker daemon");
+  muster::AddDuration(app, "--detection", options.workers.detection,
+                      "how long a fault may go undetected; other time-outs are derived from it (see muster plan)");
   absl::Duration start_deadline;
-  const CLI::Option* const start = AddDuration(app, "--start_deadline", start_deadline,
-                                               "limit for every rank of a generation to start, and for the first step")
-                                       ->default_str("6 x detection, at least 5m");
-  AddDuration(app, "--grow_after", options.core.grow_after,
-              "how long a job on fewer ranks than it requests runs before it may grow");
-  AddDuration(app, "--measure_links_every", options.core.links_valid_for,
-              "how long measured figures of the links between nodes stay valid; slow ones are measured each time");
-  AddDuration(app, "--backoff_base", options.core.backoff_base,
-              "delay before the first restart of a failed job; doubles with each restart");
-  AddDuration(app, "--backoff_max", options.core.backoff_max, "longest delay before a restart");
-  app.add_option("--node_fault_limit", options.core.node_fault_limit,
-                 "drain a node on which so many jobs had faults, or contact was lost, within --node_fault_window")
+  const CLI::Option* const start =
+      muster::AddDuration(app, "--start-deadline", start_deadline,
+                          "limit for every rank of a generation to start, and for the first step")
+          ->default_str("6 x detection, at least 5m");
+  muster::AddDuration(app, "--grow-after", options.core.grow_after,
+                      "how long a job on fewer ranks than it requests runs before it may grow");
+  muster::AddDuration(
+      app, "--measure-links-every", options.core.links_valid_for,
+      "how long measured figures of the links between nodes stay valid; slow ones are measured each time");
+  muster::AddDuration(app, "--backoff-base", options.core.backoff_base,
+                      "delay before the first restart of a failed job; doubles with each restart");
+  muster::AddDuration(app, "--backoff-max", options.core.backoff_max, "longest delay before a restart");
+  app.add_option("--node-fault-limit", options.core.node_fault_limit,
+                 "drain a node on which so many jobs had faults, or contact was lost, within --node-fault-window")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  AddDuration(app, "--node_fault_window", options.core.node_fault_window, "how long a fault of a node counts");
+  muster::AddDuration(app, "--node-fault-window", options.core.node_fault_window, "how long a fault of a node counts");
   app.add_option(
-         "--most_drained_share", options.core.most_drained_share,
+         "--most-drained-share", options.core.most_drained_share,
          "share of the nodes, at least one of several, that are drained for faults at the same time; 0: one at most")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app.add_option("--max_queued_jobs", options.core.max_queued_jobs, "refuse new jobs while so many wait")
+  app.add_option("--max-queued-jobs", options.core.max_queued_jobs, "refuse new jobs while so many wait")
       ->capture_default_str();
-  app.add_option("--max_queued_jobs_of_user", options.core.max_queued_jobs_of_user, "of one user; 0: no limit")
+  app.add_option("--max-queued-jobs-of-user", options.core.max_queued_jobs_of_user, "of one user; 0: no limit")
       ->capture_default_str();
-  app.add_option("--max_running_ranks_of_user", options.core.max_running_ranks_of_user,
+  app.add_option("--max-running-ranks-of-user", options.core.max_running_ranks_of_user,
                  "ranks that the jobs of one user may run at a time; further jobs wait; 0: no limit")
       ->capture_default_str();
-  AddDuration(app, "--fair_share_half_life", options.core.fair_share_half_life,
-              "half of what projects and users have used counts after this time; inf: all of it, for ever");
+  muster::AddDuration(app, "--fair-share-half-life", options.core.fair_share_half_life,
+                      "half of what projects and users have used counts after this time; inf: all of it, for ever");
   app.add_option("--preemption", preemption,
                  "never, or lower_priority: waiting jobs may stop running ones of lower priority; projects reclaim "
                  "their quota in any case")
       ->check(CLI::IsMember({"lower_priority", "never"}))
       ->capture_default_str();
-  AddDuration(app, "--preemption_min_run", options.core.preemption_min_run,
-              "no job is preempted before it has run for so long");
-  app.add_option("--max_submits_of_user", options.core.max_submits_of_user,
+  muster::AddDuration(app, "--preemption-min-run", options.core.preemption_min_run,
+                      "no job is preempted before it has run for so long");
+  app.add_option("--max-submits-of-user", options.core.max_submits_of_user,
                  "jobs that one user may submit within a minute; 0: no limit")
       ->capture_default_str();
-  app.add_option("--lowest_priority", options.core.lowest_priority, "refuse jobs with a lower priority")
+  app.add_option("--lowest-priority", options.core.lowest_priority, "refuse jobs with a lower priority")
       ->default_str("none");
-  app.add_option("--highest_priority", options.core.highest_priority, "refuse jobs with a higher priority")
+  app.add_option("--highest-priority", options.core.highest_priority, "refuse jobs with a higher priority")
       ->default_str("none");
-  app.add_option("--max_ended_jobs", options.core.max_ended_jobs,
+  app.add_option("--max-ended-jobs", options.core.max_ended_jobs,
                  "keep so many ended jobs with their history; beyond, those that ended first are deleted")
       ->capture_default_str();
-  AddDuration(app, "--keep_ended_for", options.core.keep_ended_for, "delete jobs that ended so long ago; inf: never");
-  AddDuration(app, "--forget_lost_after", options.core.forget_lost_after,
-              "take a node that has been lost for so long from the list; inf: never (muster nodes forget)");
-  app.add_option("--log_level", log_level, "debug, info, warn, error")
+  muster::AddDuration(app, "--keep-ended-for", options.core.keep_ended_for,
+                      "delete jobs that ended so long ago; inf: never");
+  muster::AddDuration(app, "--forget-lost-after", options.core.forget_lost_after,
+                      "take a node that has been lost for so long from the list; inf: never (muster nodes forget)");
+  app.add_option("--log-level", log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return std::string("muster-coordinator: ") + error.what() + "\nsee: muster-coordinator --help\n";
-  });
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const int code = muster::ParseFlags(app, argc, argv); code >= 0) return code;
   options.core.preempt_lower_priority = preemption == "lower_priority";
   muster::StartLog("coordinator", muster::LogLevelOf(log_level));
   options.core.grow_settle = std::min(options.core.grow_settle, options.core.grow_after / 10);
@@ -148,7 +126,7 @@ int main(int argc, char** argv) {
     options.core.timeouts.collective = std::max(options.core.timeouts.collective, 2 * start_deadline);
   }
   if (absl::Status s = muster::Validate(options.core.timeouts, options.workers.orphan_grace); !s.ok()) {
-    std::fprintf(stderr, "muster-coordinator: time-outs: %s; derived from --detection, except for --orphan_grace\n",
+    std::fprintf(stderr, "muster-coordinator: time-outs: %s; derived from --detection, except for --orphan-grace\n",
                  std::string(s.message()).c_str());
     return 1;
   }

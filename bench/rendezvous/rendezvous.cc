@@ -64,8 +64,8 @@ class Coordinator {
     char folder[] = "/tmp/muster-bench-XXXXXX";
     if (mkdtemp(folder) == nullptr) Die("cannot make a folder in /tmp");
     folder_ = folder;
-    std::vector<std::string> arguments = {program,         "--state_dir", folder_ + "/state", "--listen", address(),
-                                          "--tensorboard", "off",         "--detection",      "10m",      "--log_level",
+    std::vector<std::string> arguments = {program,         "--state-dir", folder_ + "/state", "--listen", address(),
+                                          "--tensorboard", "off",         "--detection",      "10m",      "--log-level",
                                           "warn"};
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());

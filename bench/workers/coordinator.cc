@@ -24,8 +24,8 @@ bool Coordinator::Start() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return false;
   // Dies with the bench, even if the bench is killed.
-  std::vector<std::string> words = {"setpriv",          "--pdeathsig", "KILL",    program_,      "--state_dir",
-                                    folder_ + "/state", "--listen",    address(), "--log_level", "warn"};
+  std::vector<std::string> words = {"setpriv",          "--pdeathsig", "KILL",    program_,      "--state-dir",
+                                    folder_ + "/state", "--listen",    address(), "--log-level", "warn"};
   words.insert(words.end(), flags_.begin(), flags_.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());

@@ -565,8 +565,8 @@ int Measure(Flags flags) {
     {
       Coordinator coordinator(
           flags.coordinator, folder,
-          {"--listen", absl::StrCat("127.0.0.1:", flags.port), "--token_file", tokens, "--tensorboard", "off",
-           "--detection", flags.detection, "--max_submits_of_user", "0", "--max_queued_jobs_of_user", "0"});
+          {"--listen", absl::StrCat("127.0.0.1:", flags.port), "--token-file", tokens, "--tensorboard", "off",
+           "--detection", flags.detection, "--max-submits-of-user", "0", "--max-queued-jobs-of-user", "0"});
       if (!coordinator.Start()) Die("no coordinator");
       measure(flags, coordinator);
     }

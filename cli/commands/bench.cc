@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -103,6 +104,16 @@ struct Reported {
   std::vector<v1::MetricPoint> points;
 };
 
+// "  step 12/30  40%  9s left"
+std::string BenchProgress(const v1::MetricPoint& point, uint64_t total) {
+  std::string text = absl::StrCat("  step ", point.step());
+  if (total < point.step() || total == 0) return text;
+  absl::StrAppend(&text, "/", total, "  ", 100 * point.step() / total, "%");
+  if (!point.has_step_seconds()) return text;
+  return absl::StrCat(text, "  ", Span(absl::Seconds(static_cast<double>(total - point.step()) * point.step_seconds())),
+                      " left");
+}
+
 // Submits the job and waits for its end. Ctrl-C cancels it.
 absl::StatusOr<Reported> RunMeasured(const Invocation& invocation, Client& client, const Reading& reading,
                                      const v1::JobSpec& spec, const std::string& what) {
@@ -125,16 +136,29 @@ absl::StatusOr<Reported> RunMeasured(const Invocation& invocation, Client& clien
   watch.set_metrics(true);
   watch.set_events(true);
   watch.set_follow(true);
+  const Screen err = invocation.Err();
+  const uint64_t total = submitted->job().spec().train().steps();
+  bool drawn = false;
+  const auto clear = [&] {
+    if (std::exchange(drawn, false)) std::fputs("\r\x1b[K", stderr);
+  };
+  const auto idle = [&] {
+    if (!err.terminal || reported.points.empty()) return;
+    std::fprintf(stderr, "\r\x1b[K%s", BenchProgress(reported.points.back(), total).c_str());
+    drawn = true;
+  };
   const auto take = [&](const v1::WatchItem& item) {
     if (item.has_metrics()) reported.points.push_back(item.metrics());
+    if (item.has_snapshot()) clear();
     if (item.has_snapshot() && item.snapshot().state() == v1::JOB_STATE_QUEUED) {
       Say(absl::StrCat(id, " is queued: ", OneLine(item.snapshot().reason())));
     }
     return true;
   };
-  const absl::StatusOr<ExitCode> followed = FollowItems(
-      client, watch, client.connection().timeout, take, [] {}, absl::StrCat("interrupted; cancelling ", id),
-      absl::StrCat("cancelling ", id));
+  const absl::StatusOr<ExitCode> followed =
+      FollowItems(client, watch, client.connection().timeout, take, idle, absl::StrCat("interrupted; cancelling ", id),
+                  absl::StrCat("cancelling ", id));
+  clear();
   if (!followed.ok() || *followed != kOk) {
     if (const auto cancelled = client.Cancel(id); !cancelled.ok()) Say(std::string(cancelled.status().message()));
     if (!followed.ok()) return followed.status();

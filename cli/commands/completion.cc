@@ -20,6 +20,8 @@ _muster() {
       COMPREPLY+=("$value")
     fi
   done < <(command muster __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+  [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
+  return 0
 }
 complete -o nosort -F _muster muster
 )";

@@ -33,8 +33,8 @@ void Add(CLI::App& app, Invocation& invocation, const std::string& group, const 
     const absl::StatusOr<std::string> folder = ModelFolder(invocation, flags->from);
     if (!folder.ok()) return folder.status();
     std::vector<std::string> arguments = {"export", "--checkpoint", *folder, "--out", flags->out};
-    if (!flags->tokenizer.empty()) arguments.insert(arguments.end(), {"--tokenizer_from", flags->tokenizer});
-    if (!flags->max_shard.empty()) arguments.insert(arguments.end(), {"--max_shard_size", flags->max_shard});
+    if (!flags->tokenizer.empty()) arguments.insert(arguments.end(), {"--tokenizer-from", flags->tokenizer});
+    if (!flags->max_shard.empty()) arguments.insert(arguments.end(), {"--max-shard-size", flags->max_shard});
     if (flags->adapter) arguments.emplace_back("--adapter");
     return BecomeTrainer(invocation, std::move(arguments));
   });

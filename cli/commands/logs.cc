@@ -29,20 +29,6 @@ struct LogsFlags {
   Format format = Format::kTable;
 };
 
-// "10m" ago, or an RFC 3339 time.
-absl::StatusOr<absl::Time> ParseSince(const std::string& text) {
-  if (text.empty()) return absl::InfinitePast();
-  absl::Time time;
-  std::string error;
-  if (absl::ParseTime(absl::RFC3339_full, text, &time, &error)) return time;
-  const absl::StatusOr<absl::Duration> ago = ParseTimeout(text);
-  if (!ago.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--since ", text, ": write how long ago (10m, 2h) or a time (2026-01-31T12:00:00Z)"));
-  }
-  return absl::Now() - *ago;
-}
-
 // An extended regular expression, as grep -E takes it.
 class LinePattern {
  public:
@@ -142,7 +128,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
         "--raw does not print to a terminal, because output with control characters could take it over: use a pipe or "
         "a file (muster logs --raw JOB | less -R)");
   }
-  const absl::StatusOr<absl::Time> since = ParseSince(flags.since);
+  const absl::StatusOr<absl::Time> since = ParseSince(flags.since, absl::Now());
   if (!since.ok()) return since.status();
   std::unique_ptr<LinePattern> only;
   if (!flags.grep.empty()) {
@@ -205,7 +191,8 @@ void RegisterLogs(CLI::App& app, Invocation& invocation) {
   command->add_flag("-f,--follow", flags->follow, "keep printing until the job ends");
   command->add_option("--rank", flags->rank, "only the lines of this rank")->type_name("N");
   command->add_option("--tail", flags->tail, "only the newest N lines")->type_name("N");
-  command->add_option("--since", flags->since, "only lines since 10m or 2h ago, or since a time")->type_name("AGO");
+  command->add_option("--since", flags->since, "only lines since 10m, 2h or 7d ago, or since a time")
+      ->type_name("TIME");
   command->add_option("--grep", flags->grep, "only lines that match this regular expression (as grep -E)")
       ->type_name("PATTERN");
   command->add_flag("--raw", flags->raw, "keep colors and other control characters; not on a terminal");

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -44,7 +46,7 @@ std::string Text(const v1::ListJobsReply& reply, const PsFlags& flags, const Scr
     for (const v1::JobSummary& summary : reply.jobs()) absl::StrAppend(&names, summary.job().id(), "\n");
     return names;
   }
-  return JobTable(reply, flags.format == Format::kWide, absl::Now()).Render(screen);
+  return JobTable(reply, flags.format == Format::kWide, screen, absl::Now()).Render(screen);
 }
 
 absl::StatusOr<ExitCode> Once(Client& client, const PsFlags& flags, const Screen& screen) {
@@ -66,7 +68,9 @@ absl::StatusOr<ExitCode> Again(Client& client, const PsFlags& flags, const Scree
   const auto glance = [&]() -> absl::StatusOr<std::string> {
     const absl::StatusOr<v1::ListJobsReply> reply = List(client, flags);
     if (!reply.ok()) return reply.status();
-    return json ? LineOf(MessageTree(*reply)["jobs"]) : Text(*reply, flags, screen);
+    Screen now = screen;
+    if (screen.terminal) now.width = ScreenOf(STDOUT_FILENO, /*no_colour=*/false).width;
+    return json ? LineOf(MessageTree(*reply)["jobs"]) : Text(*reply, flags, now);
   };
   return Repeat(json ? Screen{} : screen, !json, glance);
 }

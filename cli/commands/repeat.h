@@ -12,8 +12,12 @@ namespace muster::cli {
 
 // Prints what `glance` returns, every two seconds until Ctrl-C: in place on a terminal, otherwise one page after the
 // other. For the latter, `changed` leaves out what is unchanged. If the coordinator goes away after a first answer,
-// waits for it to come back; other errors end the loop.
+// waits for it to come back; other errors end the loop. On a terminal also after a resize.
+//
+// `on_key`: null, or what to do with a key that is pressed, as the terminal sends it; while it may be called, keys are
+// not echoed and need no Enter. q ends the loop with kOk and is not passed on. True: print again.
 absl::StatusOr<ExitCode> Repeat(const Screen& screen, bool changed,
-                                const std::function<absl::StatusOr<std::string>()>& glance);
+                                const std::function<absl::StatusOr<std::string>()>& glance,
+                                const std::function<bool(const std::string& key)>& on_key = nullptr);
 
 }  // namespace muster::cli

@@ -42,7 +42,7 @@ void RegisterSample(CLI::App& app, Invocation& invocation) {
     AppendLibrary(flags->library, arguments);
     for (const auto& [name, value] :
          {std::pair("--tokens", &flags->tokens), std::pair("--temperature", &flags->temperature),
-          std::pair("--top_k", &flags->top_k), std::pair("--seed", &flags->seed),
+          std::pair("--top-k", &flags->top_k), std::pair("--seed", &flags->seed),
           std::pair("--tokenizer", &flags->tokenizer)}) {
       if (!value->empty()) arguments.insert(arguments.end(), {name, *value});
     }

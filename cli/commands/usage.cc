@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -30,15 +29,6 @@ struct SlotUse {
   uint64_t jobs = 0;
   double slot_seconds = 0, effective = 0;  // effective: steps that no earlier generation had completed
 };
-
-// Also accepts days.
-absl::StatusOr<absl::Duration> ParseAgo(const std::string& text) {
-  if (text.empty()) return absl::InfiniteDuration();
-  const bool days = absl::EndsWith(text, "d");
-  absl::StatusOr<absl::Duration> time = ParseTimeout(days ? text.substr(0, text.size() - 1) + "h" : text);
-  if (!time.ok()) return absl::InvalidArgumentError(absl::StrCat("--since ", text, ": write 12h or 7d"));
-  return days ? 24 * *time : *time;
-}
 
 // Of the time that its generations held slots, the part in which they trained.
 double EffectiveShare(const v1::Job& job) {
@@ -99,20 +89,22 @@ void RegisterUsage(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<UsageFlags>();
   CLI::App* command = AddCommand(app, "usage", kGroupLook, "Slot hours by user, project or job: effective and wasted",
                                  "muster usage --since 7d --by project\nmuster usage --by job -o json");
-  command->add_option("--since", flags->since, "only jobs that have not ended, or ended in that time: 12h, 7d")
+  command
+      ->add_option("--since", flags->since,
+                   "only jobs that have not ended, or ended since 12h or 7d ago, or since a time")
       ->type_name("TIME");
   command->add_option("--by", flags->by, "user, project or job")
       ->check(CLI::IsMember({"user", "project", "job"}).description(""))
       ->type_name("KEY");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
-    const absl::StatusOr<absl::Duration> ago = ParseAgo(flags->since);
-    if (!ago.ok()) return ago.status();
+    const absl::StatusOr<absl::Time> since = ParseSince(flags->since, absl::Now());
+    if (!since.ok()) return since.status();
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     if (!client.ok()) return client.status();
     const absl::StatusOr<v1::ListJobsReply> reply = (*client)->ListJobs(true);
     if (!reply.ok()) return reply.status();
-    ShowUsage(SumUsage(*reply, *flags, absl::Now() - *ago), *flags, invocation.Out());
+    ShowUsage(SumUsage(*reply, *flags, *since), *flags, invocation.Out());
     return kOk;
   });
 }

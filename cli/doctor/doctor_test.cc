@@ -11,10 +11,10 @@ TEST(JudgeRankUsers, SaysWhatItMeansIfRanksCannotRunAsTheirOwners) {
   EXPECT_EQ(plain.severity, Severity::kNote);
   EXPECT_TRUE(absl::StrContains(plain.text, "(1000) runs every rank as itself")) << plain.text;
   EXPECT_TRUE(absl::StrContains(plain.text, "can read and remove each other's checkpoints")) << plain.text;
-  EXPECT_TRUE(absl::StrContains(plain.remedy, "--run_as_owner")) << plain.remedy;
+  EXPECT_TRUE(absl::StrContains(plain.remedy, "--run-as-owner")) << plain.remedy;
   const Finding root = JudgeRankUsers(0, {});
   EXPECT_EQ(root.severity, Severity::kNote);
-  EXPECT_TRUE(absl::StrContains(root.text, "without --run_as_owner every rank is root")) << root.text;
+  EXPECT_TRUE(absl::StrContains(root.text, "without --run-as-owner every rank is root")) << root.text;
   EXPECT_EQ(JudgeRankUsers(990, {}).severity, Severity::kOk);
 }
 

@@ -135,15 +135,15 @@ Finding JudgeRankUsers(unsigned user, const std::vector<std::string>& missing) {
         "rank users", Severity::kNote,
         absl::StrCat("a worker of this user (", user, ") runs every rank as itself: jobs of all users can read and ",
                      "remove each other's checkpoints, and the worker's key"),
-        "fine for one user; for several start muster-worker as root with --run_as_owner (docs/security.md)"};
+        "fine for one user; for several start muster-worker as root with --run-as-owner (docs/security.md)"};
   }
   if (user == 0) {
     return {"rank users", Severity::kNote,
-            "a worker of root can run ranks as the users who submit jobs; without --run_as_owner every rank is root",
-            "muster-worker --run_as_owner system, or a user of its own for the worker (docs/security.md)"};
+            "a worker of root can run ranks as the users who submit jobs; without --run-as-owner every rank is root",
+            "muster-worker --run-as-owner system, or a user of its own for the worker (docs/security.md)"};
   }
   return {"rank users", Severity::kOk,
-          "a worker of this user can run ranks as the users who submit jobs (muster-worker --run_as_owner)", ""};
+          "a worker of this user can run ranks as the users who submit jobs (muster-worker --run-as-owner)", ""};
 }
 
 Finding CheckRankUsers() { return JudgeRankUsers(geteuid(), agent::MissingToSwitchUsers()); }

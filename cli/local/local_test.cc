@@ -68,13 +68,13 @@ class LocalTest : public ::testing::Test {
 };
 
 TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
-  const Ended up = Run({"up", "--nodes", "2", "--slots", "3", "--plugin_roots", "models,/opt"});
+  const Ended up = Run({"up", "--nodes", "2", "--slots", "3", "--plugin-roots", "models,/opt"});
   ASSERT_EQ(up.code, 0) << up.err;
   EXPECT_TRUE(absl::StrContains(up.err, absl::StrCat("ready at unix:", folder_.path(), "/run/coordinator.sock")));
   const auto first = Pids();
   ASSERT_EQ(first.size(), 3u);
   const std::string roots = std::filesystem::current_path().string() + "/models,/opt";
-  EXPECT_TRUE(absl::StrContains(LastLines(StateFile("worker-1.log"), 0, 5), "--slots 3 --plugin_roots " + roots));
+  EXPECT_TRUE(absl::StrContains(LastLines(StateFile("worker-1.log"), 0, 5), "--slots 3 --plugin-roots " + roots));
   EXPECT_TRUE(std::ifstream(StateFile("worker-1/state/node_id")).good());
   // A second `up` changes nothing.
   const Ended again = Run({"up"});

@@ -117,7 +117,7 @@ absl::StatusOr<ProcessId> StartDaemon(const Daemon& daemon) {
   posix_spawn_file_actions_destroy(&files);
   if (error == ENOENT && access(program.c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("there is no ", program,
-                                            ": Muster's programs are in one folder; name it with --bin_dir or "
+                                            ": Muster's programs are in one folder; name it with --bin-dir or "
                                             "MUSTER_BIN_DIR"));
   }
   if (error != 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", program, " (log ", daemon.log, ")"));

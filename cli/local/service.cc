@@ -111,7 +111,7 @@ absl::Status LocalService::StartCoordinator() {
   }
   const absl::Status status = Start(
       kCoordinator, "muster-coordinator",
-      {"--state_dir", folders_.state + "/coordinator", "--listen", folders_.Address(), "--web_address", "127.0.0.1:0"});
+      {"--state-dir", folders_.state + "/coordinator", "--listen", folders_.Address(), "--web-address", "127.0.0.1:0"});
   if (status.ok()) say_(absl::StrCat("coordinator started (pid ", started_.back().process.pid, ")"));
   return status;
 }
@@ -162,14 +162,14 @@ absl::Status LocalService::StartWorker(int index, int nodes, const LocalOptions&
   if (const std::string id = state + "/node_id"; access(id.c_str(), F_OK) != 0) {
     if (absl::Status status = WriteFile(id, absl::StrCat("node-", index, "\n")); !status.ok()) return status;
   }
-  std::vector<std::string> arguments = {"--coordinator", folders_.Address(), "--state_dir", state, "--run_dir", run,
-                                        "--bin_dir",     folders_.bin};
+  std::vector<std::string> arguments = {"--coordinator", folders_.Address(), "--state-dir", state, "--run-dir", run,
+                                        "--bin-dir",     folders_.bin};
   const int slots = options.slots;
   if (slots > 0) arguments.insert(arguments.end(), {"--slots", absl::StrCat(slots)});
-  if (!options.plugin_roots.empty()) arguments.insert(arguments.end(), {"--plugin_roots", options.plugin_roots});
+  if (!options.plugin_roots.empty()) arguments.insert(arguments.end(), {"--plugin-roots", options.plugin_roots});
   // Only this user can reach the coordinator.
   if (access(absl::StrCat(folders_.bin, "/muster-exec").c_str(), X_OK) == 0) {
-    arguments.insert(arguments.end(), {"--exec_jobs", "on"});
+    arguments.insert(arguments.end(), {"--exec-jobs", "on"});
   }
   // Each worker assumes that it has the machine to itself.
   const std::vector<int> cores = ShareOfCores(UsableCores(), index, nodes, slots);

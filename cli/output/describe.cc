@@ -1,14 +1,17 @@
 #include "cli/output/describe.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "cli/output/format.h"
 #include "cli/output/live.h"
@@ -36,12 +39,22 @@ std::string AgeOf(const google::protobuf::Timestamp& time, bool known, absl::Tim
   return known ? Age(now - FromProto(time)) : "-";
 }
 
-std::string ClockTime(const google::protobuf::Timestamp& time) {
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S", FromProto(time), absl::LocalTimeZone());
+std::string Ago(const google::protobuf::Timestamp& time, const Screen& screen, absl::Time now) {
+  return absl::StrCat(DateAndTime(screen, FromProto(time)), " (", Age(now - FromProto(time)), " ago)");
 }
 
-std::string Ago(const google::protobuf::Timestamp& time, absl::Time now) {
-  return absl::StrCat(ClockTime(time), " (", Age(now - FromProto(time)), " ago)");
+// When a running job ends, by its last step; empty: unknown.
+std::string EndsAt(const v1::Job& job, const v1::MetricPoint& metrics, const Screen& screen, absl::Time now) {
+  const std::optional<absl::Duration> left = Remaining(job, metrics);
+  return left.has_value() ? DateAndTime(screen, now + *left) : "";
+}
+
+// A word for a shell, quoted where it must be.
+std::string ShellWord(const std::string& text) {
+  const bool plain = absl::c_all_of(text, [](unsigned char c) {
+    return absl::ascii_isalnum(c) || absl::StrContains("/._-+:@%,=", std::string(1, static_cast<char>(c)));
+  });
+  return plain && !text.empty() ? text : absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
 // What `ps` shows of a reason; the whole is in `ps -o wide` and `describe`.
@@ -164,11 +177,11 @@ std::string LastFault(const v1::Job& job) {
 
 }  // namespace
 
-Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now) {
+Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, absl::Time now) {
   std::vector<Column> columns = {{"JOB"},        {"STATE"},      {"STEP", true}, {"LOSS", true}, {"TOKENS/S", true},
                                  {"TIME", true}, {"LEFT", true}, {"AGE", true}};
   if (wide) {
-    for (const char* title : {"OWNER", "MODEL", "STRATEGY", "NODES"}) columns.push_back({title});
+    for (const char* title : {"ENDS", "OWNER", "MODEL", "STRATEGY", "NODES"}) columns.push_back({title});
     for (const char* title : {"RANKS", "PRIORITY", "GENERATION", "RESTARTS"}) columns.push_back({title, true});
   }
   columns.push_back({"REASON"});
@@ -186,9 +199,9 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now) {
                              AgeOf(job.submitted(), job.has_submitted(), now)};
     if (wide) {
       row.insert(row.end(),
-                 {job.owner(), ModelName(job.spec()), StrategyName(job.spec()), absl::StrJoin(summary.nodes(), ","),
-                  absl::StrCat(job.spec().resources().ranks()), absl::StrCat(job.spec().priority()),
-                  absl::StrCat(job.generation()), absl::StrCat(job.restarts())});
+                 {EndsAt(job, metrics, screen, now), job.owner(), ModelName(job.spec()), StrategyName(job.spec()),
+                  absl::StrJoin(summary.nodes(), ","), absl::StrCat(job.spec().resources().ranks()),
+                  absl::StrCat(job.spec().priority()), absl::StrCat(job.generation()), absl::StrCat(job.restarts())});
     }
     row.emplace_back(wide ? job.reason() : Cut(OneLine(job.reason()), kReasonColumns, /*unicode=*/false));
     table.Add(std::move(row));
@@ -326,7 +339,7 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
 }
 
 std::string EventLine(const v1::StateEvent& event, const Screen& screen) {
-  return absl::StrCat(Paint(screen, Colour::kDim, ClockTime(event.time())), "  ",
+  return absl::StrCat(Paint(screen, Colour::kDim, DateAndTime(screen, FromProto(event.time()))), "  ",
                       absl::StrFormat("%-22s", OneLine(event.kind())), "  ",
                       OneLine(event.job().empty() ? event.node() : event.job()), "  ", OneLine(event.message()), "\n");
 }
@@ -348,14 +361,14 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
        absl::StrCat(StrategyName(job.spec()), ParallelName(job.spec()), ", ", RanksOf(job.spec().resources())));
   if (reply.generations_size() > 0) line("Chosen", OneLine(reply.generations(0).strategy_reason()));
   if (job.queue_position() > 0) line("Queue", absl::StrCat("position ", job.queue_position()));
-  if (job.has_predicted_start()) line("Starts by", ClockTime(job.predicted_start()));
+  if (job.has_predicted_start()) line("Starts by", DateAndTime(screen, FromProto(job.predicted_start())));
   if (!job.spec().time_limit().empty()) {
     line("Time limit", absl::StrCat(OneLine(job.spec().time_limit()), ", of which it has used ",
                                     absl::FormatDuration(absl::Seconds(std::round(job.held_seconds())))));
   }
-  if (job.has_submitted()) line("Submitted", Ago(job.submitted(), now));
-  if (job.has_started()) line("Started", Ago(job.started(), now));
-  if (job.has_ended()) line("Ended", Ago(job.ended(), now));
+  if (job.has_submitted()) line("Submitted", Ago(job.submitted(), screen, now));
+  if (job.has_started()) line("Started", Ago(job.started(), screen, now));
+  if (job.has_ended()) line("Ended", Ago(job.ended(), screen, now));
   line("Restarts", absl::StrCat(job.restarts(), " (", job.restarts_without_progress(), " without progress)"));
   const v1::MetricPoint& metrics = reply.last_metrics();
   if (metrics.step() > 0) {
@@ -372,9 +385,14 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     if (metrics.has_skipped_steps()) absl::StrAppend(&text, ", ", metrics.skipped_steps(), " steps skipped");
     line("Progress", text);
   }
+  if (const std::string left = TimeLeft(job, metrics); !left.empty()) {
+    line("Time left", absl::StrCat(left, ", until ", EndsAt(job, metrics, screen, now)));
+  }
   line("Goodput", TimeBreakdownText(job.time_breakdown()));
   line("Last fault", LastFault(job));
-  line("TensorBoard", OneLine(reply.tensorboard_directory()));
+  if (const std::string folder = OneLine(reply.tensorboard_directory()); !folder.empty()) {
+    line("TensorBoard", absl::StrCat("tensorboard --logdir ", ShellWord(folder)));
+  }
   JobView view(screen);
   view.SetJob(job);
   if (const std::string failure = view.FailureText(/*with_reason=*/false); !failure.empty()) {

@@ -13,14 +13,14 @@
 
 namespace muster::cli {
 
-Table JobTable(const v1::ListJobsReply& reply, bool wide, absl::Time now);
+Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, absl::Time now);
 Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now);
 // Which nodes the coordinator has drained by itself, and why: lines, or empty.
 std::string NodeNotes(const v1::ListNodesReply& reply);
 // Measured links between nodes, with `from`.
 Table LinkTable(const std::vector<v1::NodeLink>& links, absl::Time now);
 Table MetricsTable(const std::vector<v1::MetricPoint>& points);
-// "2026-01-01 12:00:00  job.running             gpt2-x7f2  every rank runs", and a newline.
+// On a terminal: "2026-01-01 12:00:00  job.running             gpt2-x7f2  every rank runs", and a newline.
 std::string EventLine(const v1::StateEvent& event, const Screen& screen);
 
 struct PlanSections {

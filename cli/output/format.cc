@@ -68,6 +68,16 @@ std::string Span(absl::Duration span) {
   return absl::StrFormat("%dd %dh", seconds / 86400, seconds / 3600 % 24);
 }
 
+std::string TimeOfDay(const Screen& screen, absl::Time time) {
+  return screen.terminal ? absl::FormatTime("%H:%M:%S", time, absl::LocalTimeZone())
+                         : absl::FormatTime("%H:%M:%SZ", time, absl::UTCTimeZone());
+}
+
+std::string DateAndTime(const Screen& screen, absl::Time time) {
+  return screen.terminal ? absl::FormatTime("%Y-%m-%d %H:%M:%S", time, absl::LocalTimeZone())
+                         : absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
+}
+
 std::string Count(double count) {
   static constexpr const char* kUnits[] = {"", "k", "M", "B", "T", "P", "E"};
   size_t unit = 0;
@@ -92,11 +102,16 @@ std::string Grouped(uint64_t count) {
   return text;
 }
 
-std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics) {
+std::optional<absl::Duration> Remaining(const v1::Job& job, const v1::MetricPoint& metrics) {
   const uint64_t total = job.spec().train().steps();
-  if (job.state() != v1::JOB_STATE_RUNNING || !metrics.has_step_seconds()) return "";
-  if (metrics.step() == 0 || metrics.step() > total) return "";
-  return Span(absl::Seconds(static_cast<double>(total - metrics.step()) * metrics.step_seconds()));
+  if (job.state() != v1::JOB_STATE_RUNNING || !metrics.has_step_seconds()) return std::nullopt;
+  if (metrics.step() == 0 || metrics.step() > total) return std::nullopt;
+  return absl::Seconds(static_cast<double>(total - metrics.step()) * metrics.step_seconds());
+}
+
+std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics) {
+  const std::optional<absl::Duration> left = Remaining(job, metrics);
+  return left.has_value() ? Span(*left) : "";
 }
 
 std::string Rate(const v1::MetricPoint& point) {

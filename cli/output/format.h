@@ -3,6 +3,7 @@
 
 #include <google/protobuf/timestamp.pb.h>
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -14,12 +15,16 @@ namespace muster::cli {
 
 std::string Age(absl::Duration age);    // "12s", "3m", "5h", "9d": one unit, for tables; "-" when it is not known
 std::string Span(absl::Duration span);  // "48s", "1m 20s", "2h 05m", "3d 4h"
-std::string Count(double count);        // "950", "12.3k", "124M", "1.56B"
+// The only two ways to print a time: local on a terminal, and UTC with a Z elsewhere.
+std::string TimeOfDay(const Screen& screen, absl::Time time);    // "12:00:00", "12:00:00Z"
+std::string DateAndTime(const Screen& screen, absl::Time time);  // "2026-01-31 12:00:00", "2026-01-31T12:00:00Z"
+std::string Count(double count);                                 // "950", "12.3k", "124M", "1.56B"
 std::string Significant(double value);  // four significant digits: "2.134", "0.0003", "1.2e-05"
 std::string Grouped(uint64_t count);    // "1,234,567"
+// Until a running job ends, by its last step's time; none: unknown.
+std::optional<absl::Duration> Remaining(const v1::Job& job, const v1::MetricPoint& metrics);
+std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics);  // empty: unknown
 // "12.3k tokens/s", of a language model; else "950 samples/s"; empty: not measured.
-// Until a running job ends, by its last step's time; empty: unknown.
-std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics);
 std::string Rate(const v1::MetricPoint& point);
 // "0.25, top1 0.875": the loss, then the task's metrics.
 std::string Validation(const v1::MetricPoint& point);

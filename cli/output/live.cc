@@ -73,7 +73,7 @@ std::vector<std::string> JobView::Apply(const v1::WatchItem& item, absl::Time no
       return {};
     case v1::WatchItem::kEvent: {
       if (item.event().job_state() != v1::JOB_STATE_UNSPECIFIED) job_.set_state(item.event().job_state());
-      const std::string time = absl::FormatTime("%H:%M:%S", FromProto(item.event().time()), absl::LocalTimeZone());
+      const std::string time = TimeOfDay(screen_, FromProto(item.event().time()));
       std::vector<std::string> lines = Tick(absl::InfiniteFuture());
       lines.push_back(absl::StrCat(Paint(screen_, Colour::kDim, time), "  ", EventText(item.event())));
       return lines;

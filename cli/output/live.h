@@ -33,6 +33,8 @@ class JobView {
   std::string Curve() const;
 
   void SetJob(const v1::Job& job);
+  // The terminal has so many columns now.
+  void Resize(int columns) { screen_.width = columns; }
   const v1::Job& job() const { return job_; }
   uint64_t step() const { return step_; }
 
@@ -44,7 +46,7 @@ class JobView {
   std::string Bar(double fraction, int columns) const;
   uint64_t TotalSteps() const { return job_.spec().train().steps(); }
 
-  const Screen screen_;
+  Screen screen_;
   v1::Job job_;
   uint64_t step_ = 0;
   double seconds_per_step_ = 0;  // smoothed

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cli/output/collectives.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
@@ -13,6 +14,7 @@
 #include "cli/output/plot.h"
 #include "cli/output/scaling.h"
 #include "cli/output/table.h"
+#include "cli/output/top.h"
 #include "cli/output/trace.h"
 
 namespace muster::cli {
@@ -134,21 +136,87 @@ TEST(JobTable, ShowsJobsOneALine) {
   queued.set_id("b-0001");
   queued.set_state(v1::JOB_STATE_QUEUED);
   queued.set_reason("1st in the queue: 1 slot needed, 0 free");
-  EXPECT_EQ(JobTable(reply, false, kNow).Render(kPipe),
+  EXPECT_EQ(JobTable(reply, false, kPipe, kNow).Render(kPipe),
             "JOB             STATE        STEP   LOSS  TOKENS/S    TIME  LEFT  AGE  REASON\n"
             "gpt2-tiny-x7f2  running  450/1000  2.134         -  2m 00s     -   3m  -\n"
             "b-0001          queued     0/1000      -         -  2m 00s     -   3m  1st in the queue: 1 slot needed, 0 "
             "free\n");
-  EXPECT_EQ(JobTable(reply, true, kNow).Render(kPipe),
-            "JOB             STATE        STEP   LOSS  TOKENS/S    TIME  LEFT  AGE  OWNER  MODEL      STRATEGY  NODES  "
-            " RANKS  PRIORITY"
-            "  GENERATION  RESTARTS  REASON\n"
-            "gpt2-tiny-x7f2  running  450/1000  2.134         -  2m 00s     -   3m  ann    gpt2 tiny  zero 3    node-a "
-            "     2         0"
-            "           0         0  -\n"
-            "b-0001          queued     0/1000      -         -  2m 00s     -   3m  ann    gpt2 tiny  zero 3    -      "
-            "     2         0"
-            "           0         0  1st in the queue: 1 slot needed, 0 free\n");
+  EXPECT_EQ(
+      JobTable(reply, true, kPipe, kNow).Render(kPipe),
+      "JOB             STATE        STEP   LOSS  TOKENS/S    TIME  LEFT  AGE  ENDS  OWNER  MODEL      STRATEGY  NODES  "
+      " RANKS  PRIORITY"
+      "  GENERATION  RESTARTS  REASON\n"
+      "gpt2-tiny-x7f2  running  450/1000  2.134         -  2m 00s     -   3m  -     ann    gpt2 tiny  zero 3    node-a "
+      "     2         0"
+      "           0         0  -\n"
+      "b-0001          queued     0/1000      -         -  2m 00s     -   3m  -     ann    gpt2 tiny  zero 3    -      "
+      "     2         0"
+      "           0         0  1st in the queue: 1 slot needed, 0 free\n");
+}
+
+TEST(Clock, IsLocalOnATerminalAndUtcElsewhere) {
+  const absl::Time time = absl::FromUnixSeconds(1'000'000'000);
+  const Screen terminal = {.terminal = true};
+  EXPECT_EQ(DateAndTime(kPipe, time), "2001-09-09T01:46:40Z");
+  EXPECT_EQ(TimeOfDay(kPipe, time), "01:46:40Z");
+  const absl::CivilSecond local = absl::ToCivilSecond(time, absl::LocalTimeZone());
+  EXPECT_EQ(DateAndTime(terminal, time), absl::StrFormat("%04d-%02d-%02d %02d:%02d:%02d", local.year(), local.month(),
+                                                         local.day(), local.hour(), local.minute(), local.second()));
+  EXPECT_EQ(TimeOfDay(terminal, time), DateAndTime(terminal, time).substr(11));
+}
+
+class TopTest : public testing::Test {
+ protected:
+  TopTest() {
+    for (int i = 0; i < 20; ++i) {
+      v1::JobSummary& summary = *jobs_.add_jobs();
+      summary.mutable_job()->set_id(absl::StrFormat("job-%02d", i));
+      summary.mutable_job()->set_state(v1::JOB_STATE_RUNNING);
+      summary.mutable_job()->mutable_spec()->mutable_train()->set_steps(100);
+      summary.mutable_last_metrics()->set_step(10);
+      summary.mutable_last_metrics()->set_step_seconds(2);
+      summary.mutable_last_metrics()->set_communication_seconds(0.5);
+      summary.mutable_last_metrics()->set_tokens_per_second(i == 7 ? 900 : 100 + i);
+    }
+    nodes_.add_nodes()->set_id("node-a");
+  }
+  std::string Page(const Screen& screen = kPipe) { return TopPage(jobs_, nodes_, screen, kNow, view_); }
+
+  v1::ListJobsReply jobs_;
+  v1::ListNodesReply nodes_;
+  TopView view_;
+};
+
+TEST_F(TopTest, SortsAndReverses) {
+  EXPECT_LT(Page().find("job-00"), Page().find("job-07"));
+  view_.sort = TopSort::kTokens;
+  EXPECT_LT(Page().find("job-07"), Page().find("job-19"));
+  EXPECT_LT(Page().find("job-19"), Page().find("job-00"));
+  EXPECT_TRUE(PressTopKey("r", view_));
+  EXPECT_LT(Page().find("job-00"), Page().find("job-07"));
+  EXPECT_NE(Page().find("75%"), std::string::npos) << "1.5 of 2 seconds of a step compute\n" << Page();
+  EXPECT_NE(Page().find("3m 00s"), std::string::npos) << "90 steps of 2 s";
+}
+
+TEST_F(TopTest, FitsTheTerminalAndScrolls) {
+  for (const int height : {6, 10, 16, 24, 40}) {
+    for (const int width : {60, 80, 120}) {
+      view_ = TopView{.keys = true};
+      const std::string page = Page({.terminal = true, .width = width, .height = height});
+      EXPECT_LT(std::count(page.begin(), page.end(), '\n'), height) << page;
+      EXPECT_NE(page.find("job-00"), std::string::npos) << page;
+    }
+  }
+  const Screen screen = {.terminal = true, .width = 100, .height = 14};
+  view_ = TopView{.keys = true};
+  EXPECT_TRUE(PressTopKey("j", view_));
+  EXPECT_EQ(Page(screen).find("job-00"), std::string::npos);
+  for (int i = 0; i < 9; ++i) PressTopKey("\x1b[6~", view_);
+  EXPECT_NE(Page(screen).find("job-19"), std::string::npos);
+  EXPECT_NE(Page(screen).find("-20 of 20"), std::string::npos) << Page(screen);
+  PressTopKey("g", view_);
+  EXPECT_NE(Page(screen).find("job-00"), std::string::npos);
+  EXPECT_FALSE(PressTopKey("x", view_));
 }
 
 TEST(NodeTable, CountsFreeSlotsAndJobs) {
@@ -400,7 +468,7 @@ TEST(JobView, EventsGapsAndLogsAreLines) {
   view.SetJob(MakeJob());
   const auto event = view.Apply(Event("every rank runs", v1::JOB_STATE_RUNNING), kNow);
   ASSERT_EQ(event.size(), 1u);
-  EXPECT_EQ(event[0].substr(8), "  every rank runs");
+  EXPECT_EQ(event[0].substr(8 + 1), "  every rank runs");
   v1::WatchItem gap;
   gap.mutable_gap()->set_what("metrics");
   gap.mutable_gap()->set_items(12);

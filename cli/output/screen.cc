@@ -38,6 +38,7 @@ Screen ScreenOf(int descriptor, bool no_colour) {
     winsize size{};
     const bool known = ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
     screen.width = known ? size.ws_col : 80;
+    screen.height = known ? size.ws_row : 0;
   }
   return screen;
 }

@@ -10,6 +10,7 @@ struct Screen {
   bool colour = false;
   bool unicode = false;  // the locale is UTF-8: bars and curves may use block and braille characters
   int width = 0;         // columns; 0: no limit (not a terminal)
+  int height = 0;        // rows; 0: not known
 };
 
 // Detects it for a file descriptor. NO_COLOR (set, not empty), TERM=dumb and `no_colour` switch color off; TERM=dumb

@@ -1,10 +1,15 @@
 #include "cli/output/top.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "common/bytes.h"
@@ -36,30 +41,74 @@ std::string Totals(const v1::ListJobsReply& jobs, const v1::ListNodesReply& node
                       " live   slots: ", busy, " of ", slots, " busy   ", Count(tokens), " tokens/s\n");
 }
 
-Table Jobs(const v1::ListJobsReply& jobs, absl::Time now) {
+// The share of a step in which the reporting rank computes instead of waiting for collectives. Empty: not measured.
+std::optional<double> BusyShare(const v1::JobSummary& summary) {
+  const v1::MetricPoint& metrics = summary.last_metrics();
+  if (!Measures(summary.job()) || !metrics.has_communication_seconds() || metrics.step_seconds() <= 0) {
+    return std::nullopt;
+  }
+  return std::clamp(1 - metrics.communication_seconds() / metrics.step_seconds(), 0.0, 1.0);
+}
+
+// Order by which `view` sorts, the largest numbers first; jobs without the number come last.
+std::vector<const v1::JobSummary*> Sorted(const v1::ListJobsReply& jobs, const TopView& view) {
+  std::vector<const v1::JobSummary*> rows;
+  for (const v1::JobSummary& summary : jobs.jobs()) rows.push_back(&summary);
+  const auto number = [&](const v1::JobSummary* row) -> double {
+    const v1::MetricPoint& metrics = row->last_metrics();
+    const bool measures = Measures(row->job());
+    switch (view.sort) {
+      case TopSort::kTokens:
+        return measures ? metrics.tokens_per_second() : -1;
+      case TopSort::kMemory:
+        return measures ? static_cast<double>(metrics.peak_memory_bytes()) : -1;
+      case TopSort::kBusy:
+        return BusyShare(*row).value_or(-1);
+      case TopSort::kLeft:
+        return absl::ToDoubleSeconds(Remaining(row->job(), metrics).value_or(-absl::Seconds(1)));
+      case TopSort::kSubmitted:
+      case TopSort::kJob:
+      case TopSort::kState:
+        break;
+    }
+    return 0;
+  };
+  std::stable_sort(rows.begin(), rows.end(), [&](const v1::JobSummary* a, const v1::JobSummary* b) {
+    if (view.sort == TopSort::kJob) return a->job().id() < b->job().id();
+    if (view.sort == TopSort::kState) return a->job().state() < b->job().state();
+    return number(a) > number(b);
+  });
+  if (view.reverse) std::reverse(rows.begin(), rows.end());
+  return rows;
+}
+
+Table Jobs(absl::Span<const v1::JobSummary* const> rows, absl::Time now) {
   Table table({{"JOB"},
                {"STATE"},
                {"STEP", true},
                {"LOSS", true},
                {"TOKENS/S", true},
                {"STEP-TIME", true},
+               {"BUSY", true},
                {"MEMORY", true},
                {"LEFT", true},
                {"AGE", true},
                {"NODES"}});
-  for (const v1::JobSummary& summary : jobs.jobs()) {
-    const v1::Job& job = summary.job();
-    const v1::MetricPoint& metrics = summary.last_metrics();
+  for (const v1::JobSummary* summary : rows) {
+    const v1::Job& job = summary->job();
+    const v1::MetricPoint& metrics = summary->last_metrics();
     const bool measures = Measures(job);
     const uint64_t step = std::max(metrics.step(), job.progress_step());
+    const std::optional<double> busy = BusyShare(*summary);
     table.Add({job.id(), Cell(StateName(job.state()), ColourOf(job.state())),
                job.spec().has_exec() ? absl::StrCat(step) : absl::StrCat(step, "/", job.spec().train().steps()),
                metrics.has_loss() ? Significant(metrics.loss()) : "",
                measures && metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "",
                measures && metrics.has_step_seconds() ? absl::StrCat(Significant(metrics.step_seconds()), "s") : "",
+               busy.has_value() ? absl::StrFormat("%.0f%%", 100 * *busy) : "",
                measures && metrics.has_peak_memory_bytes() ? FormatBytes(metrics.peak_memory_bytes()) : "",
                TimeLeft(job, metrics), job.has_submitted() ? Age(now - FromProto(job.submitted())) : "",
-               absl::StrJoin(summary.nodes(), ",")});
+               absl::StrJoin(summary->nodes(), ",")});
   }
   return table;
 }
@@ -89,11 +138,62 @@ Table Nodes(const v1::ListNodesReply& nodes) {
 
 }  // namespace
 
+bool PressTopKey(const std::string& key, TopView& view) {
+  constexpr int kPage = 10;
+  constexpr int kSorts = static_cast<int>(std::size(kTopSorts));
+  const auto scroll = [&](int rows) { view.first = std::max(0, view.first + rows); };
+  if (key == "j" || key == "\x1b[B" || key == "\x1bOB") {
+    scroll(1);
+  } else if (key == "k" || key == "\x1b[A" || key == "\x1bOA") {
+    scroll(-1);
+  } else if (key == "\x1b[6~" || key == " ") {
+    scroll(kPage);
+  } else if (key == "\x1b[5~") {
+    scroll(-kPage);
+  } else if (key == "g") {
+    view.first = 0;
+  } else if (key == "s") {
+    view.sort = static_cast<TopSort>((static_cast<int>(view.sort) + 1) % kSorts);
+  } else if (key == "r") {
+    view.reverse = !view.reverse;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nodes, const Screen& screen,
-                    absl::Time now) {
-  std::string page = Totals(jobs, nodes);
-  if (jobs.jobs_size() > 0) absl::StrAppend(&page, "\n", Jobs(jobs, now).Render(screen));
-  if (nodes.nodes_size() > 0) absl::StrAppend(&page, "\n", Nodes(nodes).Render(screen));
+                    absl::Time now, TopView& view) {
+  // A table has a blank line above it and a line of titles.
+  constexpr int kTableLines = 2;
+  constexpr int kLeastJobs = 3;
+  const std::vector<const v1::JobSummary*> all = Sorted(jobs, view);
+  const int total = static_cast<int>(all.size());
+  int shown = total;
+  std::string node_lines = nodes.nodes_size() > 0 ? absl::StrCat("\n", Nodes(nodes).Render(screen)) : "";
+  if (screen.height > 0) {
+    const int fixed = 1 + kTableLines + (view.keys ? 2 : 0);
+    const int for_nodes = std::max(0, screen.height - fixed - std::min(total, kLeastJobs));
+    std::vector<std::string> lines = absl::StrSplit(node_lines, '\n');
+    if (static_cast<int>(lines.size()) - 1 > for_nodes) {
+      lines.resize(static_cast<size_t>(for_nodes));
+      node_lines = for_nodes > kTableLines ? absl::StrJoin(lines, "\n") + "\n" : "";
+    }
+    const int taken = static_cast<int>(std::count(node_lines.begin(), node_lines.end(), '\n'));
+    shown = std::clamp(screen.height - fixed - taken, 1, std::max(1, total));
+  }
+  view.first = std::clamp(view.first, 0, std::max(0, total - shown));
+  const auto rows = absl::MakeConstSpan(all).subspan(static_cast<size_t>(view.first), static_cast<size_t>(shown));
+  std::string page = Cut(Totals(jobs, nodes), screen.width, screen.unicode);
+  if (page.back() != '\n') page += "\n";
+  if (total > 0) absl::StrAppend(&page, "\n", Jobs(rows, now).Render(screen));
+  page += node_lines;
+  if (view.keys) {
+    const std::string keys =
+        absl::StrCat("jobs ", total == 0 ? 0 : view.first + 1, "-", view.first + rows.size(), " of ", total,
+                     "   q quit   s sort: ", kTopSorts[static_cast<int>(view.sort)], "   r reverse   j, k scroll");
+    absl::StrAppend(&page, "\n", Paint(screen, Colour::kDim, Cut(keys, screen.width, screen.unicode)));
+  }
   return page;
 }
 

@@ -9,8 +9,23 @@
 
 namespace muster::cli {
 
+// Columns by which `top` sorts.
+enum class TopSort { kSubmitted, kJob, kState, kTokens, kMemory, kBusy, kLeft };
+inline constexpr const char* kTopSorts[] = {"submitted", "job", "state", "tokens", "memory", "busy", "left"};
+
+struct TopView {
+  TopSort sort = TopSort::kSubmitted;
+  bool reverse = false;
+  int first = 0;      // job that is shown first, from 0
+  bool keys = false;  // ends with a line of the keys
+};
+
+// Applies a key, as a terminal sends it: the arrows, page up and down, j, k, g, s and r. False: it means nothing here.
+bool PressTopKey(const std::string& key, TopView& view);
+
 // A line of totals, the running and waiting jobs with their metrics, and the nodes with their ranks.
+// On a terminal of known height the page fits it: `view.first`, which is brought into range, says which jobs are shown.
 std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nodes, const Screen& screen,
-                    absl::Time now);
+                    absl::Time now, TopView& view);
 
 }  // namespace muster::cli

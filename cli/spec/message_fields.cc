@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include <map>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -37,6 +39,42 @@ void CollectPaths(const Descriptor& type, absl::string_view key, const std::stri
     if (field.message_type() != nullptr && !field.is_repeated()) {
       CollectPaths(*field.message_type(), key, path + ".", depth + 1, out);
     }
+  }
+}
+
+// What may stand for a whole map of this type; empty: only a map.
+std::vector<std::string> WordsFor(const Descriptor& type) {
+  std::vector<std::string> words;
+  if (const OneofDescriptor* oneof = NamedByAWord(type); oneof != nullptr) words = MemberNames(*oneof);
+  if (AutoField(type) != nullptr) words.emplace_back("auto");
+  return words;
+}
+
+void CollectValues(const Descriptor& type, const std::string& prefix, int depth,
+                   std::map<std::string, std::vector<std::string>>& out) {
+  if (depth > kMaxDepth) return;
+  for (int i = 0; i < type.real_oneof_decl_count(); ++i) {
+    out.emplace(absl::StrCat(prefix, type.oneof_decl(i)->name()), MemberNames(*type.oneof_decl(i)));
+  }
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const Descriptor* message = field.is_repeated() ? nullptr : field.message_type();
+    if (field.real_containing_oneof() != nullptr) {
+      if (message != nullptr) CollectValues(*message, prefix, depth + 1, out);
+      continue;
+    }
+    const std::string path = absl::StrCat(prefix, KeyOf(field));
+    std::vector<std::string> words;
+    if (message != nullptr) {
+      words = WordsFor(*message);
+      CollectValues(*message, path + ".", depth + 1, out);
+      if (words.empty()) continue;
+    } else if (field.enum_type() != nullptr) {
+      words = OfferedTexts(field);
+    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+      words = {"true", "false"};
+    }
+    out.emplace(path, std::move(words));
   }
 }
 
@@ -113,6 +151,14 @@ std::vector<std::string> AllKeys(const Descriptor& type) {
     }
   }
   return keys;
+}
+
+std::vector<PathAndWords> AllPaths(const Descriptor& type) {
+  std::map<std::string, std::vector<std::string>> found;
+  CollectValues(type, "", 0, found);
+  std::vector<PathAndWords> paths;
+  for (auto& [path, words] : found) paths.push_back({path, std::move(words)});
+  return paths;
 }
 
 std::vector<std::string> PathsEndingIn(const Descriptor& type, absl::string_view key) {

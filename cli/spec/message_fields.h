@@ -37,6 +37,14 @@ const google::protobuf::FieldDescriptor* Member(const google::protobuf::OneofDes
 // Every key that a map of this type may contain, including those of every member of its oneofs.
 std::vector<std::string> AllKeys(const google::protobuf::Descriptor& type);
 
+// A path below a map, and the words that its value may be: of an enum, of a bool, or in place of a map.
+struct PathAndWords {
+  std::string path;
+  std::vector<std::string> words;  // empty: any text or number
+};
+// Every path below a map of this type that takes a value ("optimizer.lr", "strategy"), each once.
+std::vector<PathAndWords> AllPaths(const google::protobuf::Descriptor& type);
+
 // Every path below a map of this type whose last part is `key` ("optimizer.lr" for "lr").
 std::vector<std::string> PathsEndingIn(const google::protobuf::Descriptor& type, absl::string_view key);
 

@@ -6,6 +6,8 @@
 
 namespace muster::cli {
 
+const std::string& LibraryOf(const v1::JobSpec& spec) { return spec.train().model().custom().library(); }
+
 std::string AbsolutePath(const std::string& path, const std::string& folder) {
   if (absl::StartsWith(path, "/")) return path;
   absl::string_view rest = path;

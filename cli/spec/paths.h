@@ -19,6 +19,9 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
 // Sets a missing checkpoint.path to "<folder>/runs/{job}", a folder per job. An empty one stays: no checkpoints.
 void AddDefaultPath(const std::string& folder, Reading& reading);
 
+// The library of a model of the user's own; empty: the model is one of ours.
+const std::string& LibraryOf(const v1::JobSpec& spec);
+
 // "runs/a" from "/home/u" is "/home/u/runs/a"; absolute paths stay unchanged.
 std::string AbsolutePath(const std::string& path, const std::string& folder);
 

@@ -101,7 +101,7 @@ bool LeadsOutside(int error) { return error == EXDEV || error == ELOOP || error 
 absl::Status Explained(const absl::Status& status) {
   if (!status.GetPayload(kOutside).has_value()) return status;
   return absl::PermissionDeniedError(absl::StrCat(
-      status.message(), "; this worker's jobs may use no other folders (--data_roots, --checkpoint_roots)"));
+      status.message(), "; this worker's jobs may use no other folders (--data-roots, --checkpoint-roots)"));
 }
 
 Confinement& TheConfinement() {

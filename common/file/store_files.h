@@ -3,7 +3,7 @@
 //
 // A store is a coordinator's state folder. Its id is made once, with the store, and goes wherever its files go. A
 // worker that a coordinator with another store accepts would get no ranks from it, and so would end all of its own:
-// after a start with an empty or a wrong --state_dir, for example.
+// after a start with an empty or a wrong --state-dir, for example.
 #pragma once
 
 #include <optional>

@@ -81,7 +81,7 @@ absl::StatusOr<TrustedFile> TrustedFile::Open(const std::string& path, const std
   if (roots.empty()) {
     return absl::PermissionDeniedError(
         absl::StrCat("may not load ", path,
-                     ": this worker loads no libraries; start it with --plugin_roots FOLDER to allow those "
+                     ": this worker loads no libraries; start it with --plugin-roots FOLDER to allow those "
                      "below a folder (docs/security.md says what that means)"));
   }
   absl::StatusOr<TrustedFile> file = OpenNamed(path);
@@ -90,7 +90,7 @@ absl::StatusOr<TrustedFile> TrustedFile::Open(const std::string& path, const std
   if (root.empty()) {
     return absl::PermissionDeniedError(
         absl::StrCat("may not load ", path, file->path() == path ? "" : absl::StrCat(", which is ", file->path()),
-                     ": it is below none of the worker's --plugin_roots, ", absl::StrJoin(roots, ", ")));
+                     ": it is below none of the worker's --plugin-roots, ", absl::StrJoin(roots, ", ")));
   }
   struct stat info {};
   if (fstat(file->fd(), &info) != 0) return FileError(errno, absl::StrCat("cannot look at ", path));

@@ -41,11 +41,11 @@ TEST_F(TrustedFileTest, OnlyBelowARoot) {
   EXPECT_TRUE(Try("roots/inner/a.so").ok()) << Try("roots/inner/a.so");
   EXPECT_TRUE(Try("roots/b.so").ok());
   EXPECT_TRUE(TrustedFile::Open(At("roots-2/c.so"), {At("roots"), At("roots-2")}).ok());
-  ExpectRefused("roots-2/c.so", "below none of the worker's --plugin_roots");
+  ExpectRefused("roots-2/c.so", "below none of the worker's --plugin-roots");
   ExpectRefused("other/d.so", "below none");
   ExpectRefused("roots/../other/d.so", "below none");
   const absl::Status none = TrustedFile::Open(At("roots/b.so"), {}).status();
-  EXPECT_TRUE(absl::IsPermissionDenied(none) && absl::StrContains(none.message(), "start it with --plugin_roots"));
+  EXPECT_TRUE(absl::IsPermissionDenied(none) && absl::StrContains(none.message(), "start it with --plugin-roots"));
   EXPECT_TRUE(absl::IsPermissionDenied(TrustedFile::Open(At("roots/b.so"), {At("nowhere")}).status()));
   EXPECT_TRUE(absl::IsNotFound(Try("roots/x.so")));
 }

@@ -28,7 +28,7 @@ namespace muster {
 
 enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
 
-// "debug", "info", "warn", "error", "off": what --log_level takes. Other text is kInfo.
+// "debug", "info", "warn", "error", "off": what --log-level takes. Other text is kInfo.
 LogLevel LogLevelOf(absl::string_view name);
 
 // A phrase that is known to the compiler: lower case, without `=` and control characters, so it needs no quoting.

@@ -25,7 +25,7 @@ absl::StatusOr<Token> MakeToken(const std::string& authority_sha256);
 
 std::string ToString(const Token& token);
 
-// Whether `text` starts like a token of this form; those of a coordinator's --token_file do not.
+// Whether `text` starts like a token of this form; those of a coordinator's --token-file do not.
 bool IsToken(std::string_view text);
 // Ignores surrounding blanks. InvalidArgument: another form; the message never contains the secret.
 absl::StatusOr<Token> ParseToken(std::string_view text);

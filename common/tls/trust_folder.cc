@@ -124,7 +124,7 @@ absl::StatusOr<Trust> MakeTrust(const std::string& state_dir, const std::vector<
 absl::StatusOr<Trust> LoadTrust(const std::string& state_dir, absl::Time now) {
   if (!HasTrust(state_dir)) {
     return absl::NotFoundError(absl::StrCat("there is no authority in ", TrustFolderOf(state_dir),
-                                            "; make one with: muster coordinator init --state_dir ", state_dir));
+                                            "; make one with: muster coordinator init --state-dir ", state_dir));
   }
   const std::string folder = TrustFolderOf(state_dir);
   if (absl::Status status = MakePrivateFolder(folder); !status.ok()) return status;

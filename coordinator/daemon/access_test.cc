@@ -203,7 +203,7 @@ TEST_F(AccessTest, ChangesToAJobAreForItsOwnerAndAdmins) {
   EXPECT_EQ(checked, 8);
 }
 
-// With --private_jobs.
+// With --private-jobs.
 class PrivateJobsTest : public AccessTest {
  protected:
   PrivateJobsTest() : AccessTest(/*private_jobs=*/true) {}

@@ -130,12 +130,12 @@ absl::Status CheckListener(const Address& address, const ServerOptions& options)
   if (!address.is_local) {
     return absl::FailedPreconditionError(
         absl::StrCat("\"", address.text, "\" is not a loopback address: other machines reach it, which needs TLS; ",
-                     "make an authority with: muster coordinator init --state_dir ", options.state_dir,
+                     "make an authority with: muster coordinator init --state-dir ", options.state_dir,
                      " --host THE_NAME_THAT_OTHERS_USE"));
   }
   if (!options.token_file.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("listening on ", address.text, " needs --token_file: any user of this machine reaches a TCP port, ",
+      absl::StrCat("listening on ", address.text, " needs --token-file: any user of this machine reaches a TCP port, ",
                    "and a user who may submit a job may run code"));
 }
 

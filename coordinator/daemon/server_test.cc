@@ -303,7 +303,7 @@ TEST_F(ServerTest, RefusesUnsafeAddressesAndFolders) {
     return Server::Start(options, &clock_).status();
   };
   EXPECT_EQ(refused("127.0.0.1:0").code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(absl::StrContains(refused("127.0.0.1:0").message(), "--token_file"));
+  EXPECT_TRUE(absl::StrContains(refused("127.0.0.1:0").message(), "--token-file"));
   options_.token_file = folder_.path() + "/tokens";
   std::ofstream(options_.token_file) << "0123456789abcdef ann admin\n";
   EXPECT_EQ(refused("127.0.0.1:0").code(), absl::StatusCode::kPermissionDenied);  // others can read it

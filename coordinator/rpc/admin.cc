@@ -88,7 +88,7 @@ grpc::ServerUnaryReactor* AdminService::SignIn(grpc::CallbackServerContext* cont
   if (!caller.ok()) return EndWith(caller.status(), *context);
   if (sign_ins_ == nullptr) {
     return EndWith(absl::FailedPreconditionError("this coordinator serves no web page: start muster-coordinator with "
-                                                 "--web_address 127.0.0.1:7080"),
+                                                 "--web-address 127.0.0.1:7080"),
                    *context);
   }
   Credential credential{caller->role == Role::kLocal, "", caller->name, RoleName(caller->role)};

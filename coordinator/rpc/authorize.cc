@@ -84,14 +84,14 @@ std::optional<std::string> Lacks(const Principal& principal, Needs needs, const 
   const Role role = principal.role;
   if (role == Role::kLocal) return std::nullopt;
   if (needs == Needs::kJoin) return role == Role::kJoiner ? std::nullopt : std::optional("a join token");
-  if (role == Role::kJoiner) return "another token: this one is for joining workers (muster-worker --join_token)";
+  if (role == Role::kJoiner) return "another token: this one is for joining workers (muster-worker --join-token)";
   if (needs == Needs::kWorker) return role == Role::kWorker ? std::nullopt : std::optional("the role worker");
   if (role == Role::kWorker) return "a role other than worker";
   if (role == Role::kAdmin || needs == Needs::kRead) return std::nullopt;
   if (needs == Needs::kReadJob) {
     if (MayReadJob(principal, resource)) return std::nullopt;
     return absl::StrCat("the role admin, or to be its owner, ", *resource.owner,
-                        ": this coordinator keeps jobs private (--private_jobs)");
+                        ": this coordinator keeps jobs private (--private-jobs)");
   }
   if (needs == Needs::kAdmin) return "the role admin";
   if (role != Role::kSubmitter) return "the role submitter or admin";
@@ -168,7 +168,7 @@ absl::StatusOr<Tokens> Tokens::Parse(std::string_view text) {
 absl::StatusOr<Principal> Tokens::Find(std::string_view token) const {
   if (token.empty()) {
     return absl::UnauthenticatedError(
-        "this address needs a token: give --token_file or MUSTER_TOKEN (an admin makes one: muster coordinator token "
+        "this address needs a token: give --token-file or MUSTER_TOKEN (an admin makes one: muster coordinator token "
         "create)");
   }
   const auto found = by_digest_.find(Sha256Hex(token));

@@ -39,7 +39,7 @@ struct Principal {
 // The object of a call.
 struct Resource {
   std::optional<std::string> owner;  // owner of the job; none: no job, or not looked up yet
-  bool is_private = false;           // jobs are read by their owners and admins only (--private_jobs)
+  bool is_private = false;           // jobs are read by their owners and admins only (--private-jobs)
 };
 
 // `method`: "/muster.v1.Jobs/Submit". PermissionDenied: the message names a role that is allowed. Methods that concern

@@ -105,7 +105,7 @@ absl::StatusOr<Principal> Gate::OwnerOf(const std::string& token, bool encrypted
   absl::StatusOr<Principal> found = (tokens_.has_value() ? *tokens_ : no_tokens).Find(token);
   if (found.ok() && found->role == Role::kWorker && encrypted) {
     return absl::UnauthenticatedError(
-        "over TLS a worker shows a node certificate: start it with --join_token and a token of `muster coordinator "
+        "over TLS a worker shows a node certificate: start it with --join-token and a token of `muster coordinator "
         "token create --role worker`");
   }
   return found;

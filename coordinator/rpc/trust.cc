@@ -31,7 +31,7 @@ absl::StatusOr<Principal> TrustService::Admit(const grpc::CallbackServerContext&
   absl::StatusOr<Principal> caller = gate_->Admit(context, method);
   if (caller.ok() && authority_ == nullptr) {
     return absl::FailedPreconditionError(
-        "this coordinator has no authority: stop it, run `muster coordinator init --state_dir ITS_STATE_DIR`, and "
+        "this coordinator has no authority: stop it, run `muster coordinator init --state-dir ITS_STATE_DIR`, and "
         "start it again");
   }
   return caller;

@@ -85,7 +85,7 @@ void WorkerSessions::Connect(Turn& turn, const std::shared_ptr<WorkerLink>& link
   if (!hello.store_id().empty() && !ledger_->store_id().empty() && hello.store_id() != ledger_->store_id()) {
     const absl::Status other = absl::AbortedError(
         absl::StrCat("this worker has ranks of the store ", hello.store_id(), ", and this coordinator has the store ",
-                     ledger_->store_id(), ": was it started with another --state_dir?"));
+                     ledger_->store_id(), ": was it started with another --state-dir?"));
     LogWarn("worker of another store refused", {{"node", hello.node().id()}, {"error", other}});
     return link->Close(other);
   }

@@ -159,12 +159,12 @@ std::string Cluster::LogTail(const std::string& path) const {
 
 void Cluster::StartCoordinator() {
   const std::string state = coordinator_state.empty() ? folder_ + "/c" : coordinator_state;
-  std::vector<std::string> argv = {BinDir() + "/muster-coordinator", "--state_dir", state, "--listen", address()};
+  std::vector<std::string> argv = {BinDir() + "/muster-coordinator", "--state-dir", state, "--listen", address()};
   // Tests end ranks and nodes by the dozen: no node is drained for that, unless they ask for it.
   const bool limited = std::any_of(coordinator_flags.begin(), coordinator_flags.end(), [](const std::string& flag) {
-    return absl::StartsWith(flag, "--node_fault_limit");
+    return absl::StartsWith(flag, "--node-fault-limit");
   });
-  if (!limited) argv.emplace_back("--node_fault_limit=1000");
+  if (!limited) argv.emplace_back("--node-fault-limit=1000");
   argv.insert(argv.end(), coordinator_flags.begin(), coordinator_flags.end());
   const std::string out = folder_ + "/coordinator.out";
   const size_t before = ReadFile(out).size();
@@ -180,13 +180,13 @@ void Cluster::StartWorker(int index, int slots) {
   std::vector<std::string> argv = {BinDir() + "/muster-worker",
                                    "--coordinator",
                                    worker_coordinator.empty() ? address() : worker_coordinator,
-                                   "--state_dir",
+                                   "--state-dir",
                                    absl::StrCat(folder_, "/", name, "-state"),
-                                   "--run_dir",
+                                   "--run-dir",
                                    RunDir(index),
                                    "--slots",
                                    absl::StrCat(slots),
-                                   "--bin_dir",
+                                   "--bin-dir",
                                    BinDir()};
   argv.insert(argv.end(), worker_flags.begin(), worker_flags.end());
   // To check the devices loads LibTorch once more, which costs as much as a short job.

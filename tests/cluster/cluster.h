@@ -50,7 +50,7 @@ class Cluster {
   // In a folder of its own, so that a test may open folder() to other users.
   std::string address() const { return "unix:" + folder_ + "/socket/c.sock"; }
 
-  // Flags of later starts, e.g. "--orphan_grace=2s".
+  // Flags of later starts, e.g. "--orphan-grace=2s".
   std::vector<std::string> coordinator_flags;
   std::vector<std::string> worker_flags;
   std::string coordinator_state;  // its state folder; empty: always the same one

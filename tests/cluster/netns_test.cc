@@ -42,7 +42,7 @@ class NetworkTest : public testing::Test {
   void Start(int first = 0) {
     const std::string address = hosts->Address(0) + ":7070", token = cluster_.folder() + "/join.token";
     Ran ran =
-        cluster_.Muster({"coordinator", "init", "--state_dir", cluster_.folder() + "/c", "--host", hosts->Address(0)});
+        cluster_.Muster({"coordinator", "init", "--state-dir", cluster_.folder() + "/c", "--host", hosts->Address(0)});
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     cluster_.coordinator_flags.insert(cluster_.coordinator_flags.end(), {"--listen", address});
     cluster_.StartCoordinator();
@@ -50,7 +50,7 @@ class NetworkTest : public testing::Test {
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     cluster_.worker_coordinator = address;
     for (int host = first; host < 3; ++host) {
-      cluster_.worker_flags = {"--join_token", token};
+      cluster_.worker_flags = {"--join-token", token};
       if (wire_ != nullptr)
         cluster_.worker_flags.insert(cluster_.worker_flags.end(), {"--host", SlowWire::Address(host - 1)});
       cluster_.StartWorker(host, slots_);
@@ -209,7 +209,7 @@ TEST_F(SlowWireTest, IsMeasuredAndItsFallIsAnEvent) {
   ASSERT_TRUE(wire.ok()) << wire.status();
   wire_ = *std::move(wire);
   wire_->Set({.bits_per_second = 100e6, .one_way = absl::Milliseconds(1)});
-  cluster_.coordinator_flags = {"--measure_links_every=1ms"};
+  cluster_.coordinator_flags = {"--measure-links-every=1ms"};
   Start(/*first=*/1);
   std::string id = Train("first");
   json links = Links(id);
@@ -251,7 +251,7 @@ TEST_F(SlowWireTest, IsMeasuredAndItsFallIsAnEvent) {
 // The host's worker is away and its rank unreachable: the others do not wait forever, and the job recovers when it is
 // back.
 TEST_F(NetworkTest, AHostWithoutItsCableIsNotWaitedForForEver) {
-  cluster_.coordinator_flags = {"--start_deadline=6s"};
+  cluster_.coordinator_flags = {"--start-deadline=6s"};
   Start();
   ASSERT_TRUE(hosts->Connect(2, false).ok());
   const std::string id =

@@ -15,7 +15,7 @@ using nlohmann::json;
 TEST(PreemptionTest, AJobOnLentSlotsStopsWithACheckpointAndResumesFromIt) {
   constexpr int kSteps = 3000;
   Cluster cluster;
-  cluster.coordinator_flags = {"--preemption_min_run=1s"};
+  cluster.coordinator_flags = {"--preemption-min-run=1s"};
   cluster.StartCoordinator();
   const std::string probe = cluster.Submit({.name = "probe"});
   const std::string user = cluster.Job(probe)["owner"];

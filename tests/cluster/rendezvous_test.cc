@@ -99,7 +99,7 @@ TEST_F(RendezvousTest, CompletesThoughTheCoordinatorIsKilledInItsMiddle) {
 }
 
 TEST_F(RendezvousTest, ARankThatNeverComesEndsTheGenerationAndIsNamed) {
-  cluster_.coordinator_flags = {"--start_deadline=6s"};
+  cluster_.coordinator_flags = {"--start-deadline=6s"};
   Start();
   const std::string id = Submit(/*restarts=*/0);
   ASSERT_TRUE(cluster_.WaitForState(id, "failed"));

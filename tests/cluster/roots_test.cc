@@ -18,14 +18,14 @@ TEST(Roots, AJobStaysBelowThemThoughALinkIsChanged) {
   for (const char* folder : {"/out", "/elsewhere"}) fs::create_directory(cluster.folder() + folder);
   fs::create_directory(cluster.folder() + "/out/a");
   fs::create_directory_symlink("a", cluster.folder() + "/out/link");
-  cluster.worker_flags = {"--checkpoint_roots", cluster.folder() + "/out"};
+  cluster.worker_flags = {"--checkpoint-roots", cluster.folder() + "/out"};
   cluster.StartCoordinator();
   cluster.StartWorker(0, 1);
   const std::string outside = cluster.Submit({.name = "outside", .checkpoints = "elsewhere/{job}"});
   ASSERT_TRUE(cluster.WaitForState(outside, "failed"));
   const std::string said = cluster.Muster({"describe", outside}).out;
   EXPECT_TRUE(absl::StrContains(said, absl::StrCat("is not below ", cluster.folder(), "/out"))) << said;
-  EXPECT_TRUE(absl::StrContains(said, "--checkpoint_roots")) << said;
+  EXPECT_TRUE(absl::StrContains(said, "--checkpoint-roots")) << said;
 
   const std::string inside = cluster.Submit({.name = "inside",
                                              .steps = 1'000'000,

@@ -65,7 +65,7 @@ TEST(Users, ATrainersFilesBelongToItsOwnerAndAreNoOneElsesBusiness) {
                                     "/bin/sh",          "-c",      mount,           "sh"};
   };
   std::ofstream(folder + "/users") << "root " << kAnn << ":" << kAnn << " umask=077\n";
-  cluster.worker_flags = {"--trainer", trainer, "--run_as_owner", folder + "/users", "--checkpoint_roots", runs};
+  cluster.worker_flags = {"--trainer", trainer, "--run-as-owner", folder + "/users", "--checkpoint-roots", runs};
   cluster.StartCoordinator();
   cluster.StartWorker(0, 2);
   const std::string id =

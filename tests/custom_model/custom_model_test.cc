@@ -143,7 +143,7 @@ class CustomModelTest : public ::testing::Test {
     return std::string(absl::StripAsciiWhitespace(ran.out));
   }
   static void AllowPlugins(Cluster& cluster) {
-    cluster.worker_flags = {"--plugin_roots", built_->folder() + "/example/build"};
+    cluster.worker_flags = {"--plugin-roots", built_->folder() + "/example/build"};
   }
 
   static std::string Runs(const std::string& name) { return absl::StrCat(built_->folder(), "/runs-", name); }
@@ -396,11 +396,11 @@ TEST_F(CustomModelTest, RunsOnlyWhereItsLibraryMay) {
     const std::string text = cluster.Muster({"describe", job}).out;
     EXPECT_TRUE(absl::StrContains(text, why)) << text;
   };
-  expect_refused("no-roots", "", "start it with --plugin_roots");
+  expect_refused("no-roots", "", "start it with --plugin-roots");
   EXPECT_EQ(cluster.StopWorker(0), 0);
-  cluster.worker_flags = {"--plugin_roots", "/usr/lib"};
+  cluster.worker_flags = {"--plugin-roots", "/usr/lib"};
   cluster.StartWorker(0, 1);
-  expect_refused("elsewhere", "", "it is below none of the worker's --plugin_roots, /usr/lib");
+  expect_refused("elsewhere", "", "it is below none of the worker's --plugin-roots, /usr/lib");
   EXPECT_EQ(cluster.StopWorker(0), 0);
   AllowPlugins(cluster);
   cluster.StartWorker(0, 1);

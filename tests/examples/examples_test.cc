@@ -49,13 +49,13 @@ std::string ByteVocabulary() {
 class ExamplesTest : public ::testing::Test {
  protected:
   ExamplesTest() {
-    EXPECT_EQ(cluster_.Muster({"coordinator", "init", "--state_dir", cluster_.folder() + "/c"}).exit_code, 0);
-    cluster_.coordinator_flags = {"--web_address", "127.0.0.1:0"};  // for `muster ui`
+    EXPECT_EQ(cluster_.Muster({"coordinator", "init", "--state-dir", cluster_.folder() + "/c"}).exit_code, 0);
+    cluster_.coordinator_flags = {"--web-address", "127.0.0.1:0"};  // for `muster ui`
     cluster_.StartCoordinator();
     EXPECT_EQ(cluster_.Muster({"coordinator", "token", "create", "--role", "worker"}).exit_code, 0);
     const std::string tokens = cluster_.Muster({"coordinator", "token", "ls", "-o", "name"}).out;
     token_ = tokens.substr(0, tokens.find('\n'));
-    cluster_.worker_flags = {"--exec_jobs", "on"};
+    cluster_.worker_flags = {"--exec-jobs", "on"};
     cluster_.StartWorker(0, 2);
     job_ = cluster_.Submit({.name = "gpt2-tiny", .steps = 20});
     EXPECT_TRUE(cluster_.WaitForState(job_, "completed"));

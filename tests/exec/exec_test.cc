@@ -35,7 +35,7 @@ std::string ReadText(const std::string& path) {
 class ExecTest : public ::testing::Test {
  protected:
   void Start(int slots = 2) {
-    cluster_.worker_flags = {"--exec_jobs", "on"};
+    cluster_.worker_flags = {"--exec-jobs", "on"};
     cluster_.StartCoordinator();
     cluster_.StartWorker(0, slots);
   }
@@ -327,7 +327,7 @@ TEST_F(ExecTest, AWorkerRunsProgramsOnlyWithTheFlag) {
   const Ran ran = RunToItsEnd({}, {"/bin/true"});
   EXPECT_EQ(ran.exit_code, 1);
   EXPECT_THAT(ran.err, HasSubstr("this node runs no programs of users"));
-  EXPECT_THAT(ran.err, HasSubstr("--exec_jobs on"));
+  EXPECT_THAT(ran.err, HasSubstr("--exec-jobs on"));
 }
 
 TEST_F(ExecTest, RunsOnTheNodesThatItSelectsAndAfterOthers) {

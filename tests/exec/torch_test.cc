@@ -35,7 +35,7 @@ class TorchTest : public ::testing::Test {
     python_ = python;
     wheel_ = fs::canonical("sdk/python/muster-0.1.0-py3-none-any.whl");
     cluster_.environment = {"PYTHONPATH=" + wheel_};
-    cluster_.worker_flags = {"--exec_jobs", "on"};
+    cluster_.worker_flags = {"--exec-jobs", "on"};
   }
 
   void Start() {

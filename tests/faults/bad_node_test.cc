@@ -16,7 +16,7 @@ namespace {
 
 TEST(BadNode, HurtsOnlyItself) {
   cluster::Cluster cluster;
-  cluster.coordinator_flags = {"--node_fault_limit=3"};
+  cluster.coordinator_flags = {"--node-fault-limit=3"};
   cluster.StartCoordinator();
   // A copy of the jobs' text in a folder that the first node does not see, as without a mount.
   const std::string mount = cluster.folder() + "/mount";

@@ -38,7 +38,7 @@ bool RunsOn(Cluster& cluster, const std::string& id, uint64_t generation, uint32
 
 TEST(ElasticJob, ShrinksWhenAHostIsLostAndGrowsBack) {
   Cluster cluster;
-  cluster.coordinator_flags = {"--detection=2s", "--grow_after=2s"};
+  cluster.coordinator_flags = {"--detection=2s", "--grow-after=2s"};
   cluster.StartCoordinator();
   for (int worker = 0; worker < 2; ++worker) cluster.StartWorker(worker, 2);
   const std::string id = cluster.Submit(

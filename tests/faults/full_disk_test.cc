@@ -22,7 +22,7 @@ TEST(FullDisk, CostsHistoryAndNoJob) {
   // A disk of its own: of 64 MiB, of which 16 are reserved for the state of jobs.
   cluster.coordinator_state = cluster.folder() + "/disk";
   std::filesystem::create_directory(cluster.coordinator_state);
-  cluster.coordinator_flags = {"--min_free_bytes=4000000"};
+  cluster.coordinator_flags = {"--min-free-bytes=4000000"};
   cluster.prefix = [&](const std::string& name) -> std::vector<std::string> {
     if (name != "coordinator") return {};
     return {"/usr/bin/unshare",

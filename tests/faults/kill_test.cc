@@ -113,7 +113,7 @@ TEST(Kill, AllTogether) {
 
 TEST(Kill, RanksOfAWorkerThatNeverReturnsEnd) {
   Cluster cluster;
-  cluster.coordinator_flags = {"--detection=1s", "--orphan_grace=2s"};
+  cluster.coordinator_flags = {"--detection=1s", "--orphan-grace=2s"};
   const std::string id =
       StartAndWaitForStep(cluster, 5, {.name = "orphan", .steps = 1'000'000, .checkpoint_every = 100'000});
   ASSERT_EQ(cluster.Trainers().size(), 1u);

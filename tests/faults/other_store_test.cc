@@ -34,7 +34,7 @@ TEST(OtherStore, RanksGoOnUntilTheirCoordinatorIsBack) {
   cluster.coordinator_state = cluster.folder() + "/empty";
   cluster.StartCoordinator();
   const std::string state = cluster.folder() + "/w0-state";
-  const auto adopt = [&] { return cluster.Muster({"worker", "adopt", "--state_dir", state}); };
+  const auto adopt = [&] { return cluster.Muster({"worker", "adopt", "--state-dir", state}); };
   ASSERT_TRUE(Eventually([&] { return access((state + "/foreign_store").c_str(), F_OK) == 0; }, absl::Seconds(60)));
   EXPECT_EQ(cluster.MusterJson({"nodes"}).size(), 0u) << "it is no node of the empty store";
   EXPECT_EQ(cluster.Trainers(), trainers);

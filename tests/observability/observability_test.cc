@@ -82,8 +82,8 @@ void CollectExpressions(const json& tree, std::string& all) {
 class ObservabilityTest : public ::testing::Test {
  protected:
   ObservabilityTest() {
-    cluster_.coordinator_flags = {"--metrics_address", "127.0.0.1:0", "--measure_links_every", "1ms"};
-    cluster_.worker_flags = {"--metrics_address", "127.0.0.1:0"};
+    cluster_.coordinator_flags = {"--metrics-address", "127.0.0.1:0", "--measure-links-every", "1ms"};
+    cluster_.worker_flags = {"--metrics-address", "127.0.0.1:0"};
     cluster_.StartCoordinator();
     cluster_.StartWorker(0, 1);
     coordinator_ = AddressIn(cluster_.folder() + "/coordinator.out");

@@ -195,7 +195,7 @@ TEST_F(Transformers, WhatIsExportedHasTheSameLossThere) {
     EXPECT_LT(loss, 5) << name << ": the model learned nothing, so the comparison is void";
     for (const char* size : {"5GB", "9kB"}) {
       folders.push_back(bench_.Path(absl::StrCat(name, "-", size)));
-      Run({"export", "--checkpoint", bench_.Path(name), "--out", folders.back(), "--max_shard_size", size});
+      Run({"export", "--checkpoint", bench_.Path(name), "--out", folders.back(), "--max-shard-size", size});
       theirs.push_back(absl::StrCat(folders.back(), ":", models::TargetsPerSample(*models::MakeInventory(model))));
       ours.push_back(loss);
     }

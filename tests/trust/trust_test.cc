@@ -26,7 +26,7 @@ using cli::Program;
 class TrustTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const Ran init = cluster_.Muster({"coordinator", "init", "--state_dir", folder() + "/c", "--host", "gpu-head"});
+    const Ran init = cluster_.Muster({"coordinator", "init", "--state-dir", folder() + "/c", "--host", "gpu-head"});
     ASSERT_EQ(init.exit_code, 0) << init.err;
     EXPECT_TRUE(absl::StrContains(init.err, "server certificate for gpu-head, ")) << init.err;
     EXPECT_TRUE(absl::StrContains(init.err, "muster coordinator token create --role worker")) << init.err;
@@ -73,11 +73,11 @@ class TrustTest : public ::testing::Test {
     std::vector<std::string> words = {fs::canonical("worker/agent/muster-worker"),
                                       "--coordinator",
                                       coordinator,
-                                      "--state_dir",
+                                      "--state-dir",
                                       StateOf(name),
-                                      "--run_dir",
+                                      "--run-dir",
                                       folder() + "/" + name,
-                                      "--bin_dir",
+                                      "--bin-dir",
                                       bin};
     words.insert(words.end(), more.begin(), more.end());
     return std::make_unique<Program>(words, Program::Environment{{"HOME", folder()}});
@@ -89,7 +89,7 @@ class TrustTest : public ::testing::Test {
 
   // Over TLS, as a user on another machine.
   Ran From(const std::string& token_file, std::vector<std::string> arguments) {
-    arguments.insert(arguments.end(), {"--address", At("127.0.0.1"), "--token_file", token_file});
+    arguments.insert(arguments.end(), {"--address", At("127.0.0.1"), "--token-file", token_file});
     return cluster_.Muster(arguments);
   }
 
@@ -115,7 +115,7 @@ class TrustTest : public ::testing::Test {
 TEST_F(TrustTest, AWorkerJoinsOnceAndComesBackWithoutTheToken) {
   StartCoordinator();
   const std::string join = MakeToken("worker", ""), ann = MakeToken("submitter", "ann");
-  auto worker = StartWorker("w", At("127.0.0.1"), {"--join_token", join});
+  auto worker = StartWorker("w", At("127.0.0.1"), {"--join-token", join});
   EXPECT_TRUE(worker->WaitForErr("joined the coordinator; "));
   EXPECT_TRUE(worker->WaitForErr("in contact with the coordinator"));
   RunAJob(ann, "first");
@@ -127,7 +127,7 @@ TEST_F(TrustTest, AWorkerJoinsOnceAndComesBackWithoutTheToken) {
   worker->Signal(SIGKILL);
   worker->Wait();
   worker = StartWorker("w", At("127.0.0.1"),
-                       {"--join_token", join});  // the flag may stay in a unit file after the token is gone
+                       {"--join-token", join});  // the flag may stay in a unit file after the token is gone
   EXPECT_TRUE(worker->WaitForErr("in contact with the coordinator"));
   worker->Signal(SIGTERM);
   worker->Wait();
@@ -144,9 +144,9 @@ TEST_F(TrustTest, AWorkerJoinsOnceAndComesBackWithoutTheToken) {
 }
 
 TEST_F(TrustTest, ACertificateIsRenewedBeforeItEnds) {
-  StartCoordinator({"--node_certificate_life", "6s"});
+  StartCoordinator({"--node-certificate-life", "6s"});
   const std::string ann = MakeToken("submitter", "ann");
-  auto worker = StartWorker("w", At("127.0.0.1"), {"--join_token", MakeToken("worker", "")});
+  auto worker = StartWorker("w", At("127.0.0.1"), {"--join-token", MakeToken("worker", "")});
   ASSERT_TRUE(worker->WaitForErr("in contact with the coordinator"));
   const std::string first = Certificate("w");
   EXPECT_FALSE(first.empty());
@@ -164,7 +164,7 @@ TEST_F(TrustTest, ACertificateIsRenewedBeforeItEnds) {
 
 TEST_F(TrustTest, ARevokedNodeIsOut) {
   StartCoordinator();
-  auto worker = StartWorker("w", At("127.0.0.1"), {"--join_token", MakeToken("worker", "")});
+  auto worker = StartWorker("w", At("127.0.0.1"), {"--join-token", MakeToken("worker", "")});
   ASSERT_TRUE(worker->WaitForErr("in contact with the coordinator"));
   const std::string node(absl::StripAsciiWhitespace(cluster_.Muster({"nodes", "-o", "name"}).out));
   EXPECT_EQ(cluster_.Muster({"coordinator", "revoke", node}).exit_code, 0);
@@ -179,24 +179,24 @@ TEST_F(TrustTest, WorkersSayWhyTheyMayNotJoin) {
     EXPECT_EQ(ended.code, 1) << ended.err;
     return ended.err;
   };
-  EXPECT_TRUE(absl::StrContains(refused("10.255.255.1:7070", {"--host", "127.0.0.1"}), "join with --join_token"));
-  EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join_token", MakeToken("viewer", "vera")}),
+  EXPECT_TRUE(absl::StrContains(refused("10.255.255.1:7070", {"--host", "127.0.0.1"}), "join with --join-token"));
+  EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join-token", MakeToken("viewer", "vera")}),
                                 "it needs a join token"));
-  EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join_token", folder() + "/nofile"}), "--join_token: "));
+  EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join-token", folder() + "/nofile"}), "--join-token: "));
   const std::string file = folder() + "/cut";
   std::ofstream(file) << "muster1.abc\n";
-  EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join_token", file}), "was it cut off?"));
+  EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join-token", file}), "was it cut off?"));
   EXPECT_TRUE(
-      absl::StrContains(refused(At("127.0.0.2"), {"--join_token", MakeToken("worker", "")}), "is for gpu-head"));
+      absl::StrContains(refused(At("127.0.0.2"), {"--join-token", MakeToken("worker", "")}), "is for gpu-head"));
   const std::string brief = MakeToken("worker", "", "1s");
   ASSERT_TRUE(Eventually(
       [&] {
         return absl::StrContains(cluster_.Muster({"coordinator", "token", "ls"}).out, "expired");
       },
       absl::Seconds(20)));
-  EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join_token", brief}), "expired on"));
+  EXPECT_TRUE(absl::StrContains(refused(At("127.0.0.1"), {"--join-token", brief}), "expired on"));
   // A worker waits for a coordinator that does not run yet.
-  auto early = StartWorker("early", "127.0.0.1:1", {"--join_token", MakeToken("worker", "")});
+  auto early = StartWorker("early", "127.0.0.1:1", {"--join-token", MakeToken("worker", "")});
   EXPECT_TRUE(early->WaitForErr("cannot join yet"));
   early->Signal(SIGTERM);
   EXPECT_EQ(early->Wait().code, 1);
@@ -225,17 +225,17 @@ TEST_F(TrustTest, ErrorsSayWhatIsWrong) {
   };
   ExpectRefusal(at(At("127.0.0.1"), {}), 3, "speaks TLS");
   ExpectRefusal(at(At("127.0.0.1"), {"--ca", ca}), 4, "needs a token");
-  ExpectRefusal(at(At("127.0.0.2"), {"--token_file", vera}), 4, "certificate of the coordinator at 127.0.0.2");
-  ExpectRefusal(at(At("127.0.0.2"), {"--token_file", vera, "--ca", ca}), 4, "is for gpu-head");
+  ExpectRefusal(at(At("127.0.0.2"), {"--token-file", vera}), 4, "certificate of the coordinator at 127.0.0.2");
+  ExpectRefusal(at(At("127.0.0.2"), {"--token-file", vera, "--ca", ca}), 4, "is for gpu-head");
   ExpectRefusal(at("10.255.255.1:7070", {}), 2, "beyond this machine");
-  ExpectRefusal(at("127.0.0.1:1", {"--token_file", vera}), 3, "no server answers");
+  ExpectRefusal(at("127.0.0.1:1", {"--token-file", vera}), 3, "no server answers");
   // Another coordinator's authority, and its token.
-  ASSERT_EQ(cluster_.Muster({"coordinator", "init", "--state_dir", folder() + "/other"}).exit_code, 0);
-  ExpectRefusal(at(At("127.0.0.1"), {"--token_file", vera, "--ca", folder() + "/other/trust/ca.crt"}), 4,
+  ASSERT_EQ(cluster_.Muster({"coordinator", "init", "--state-dir", folder() + "/other"}).exit_code, 0);
+  ExpectRefusal(at(At("127.0.0.1"), {"--token-file", vera, "--ca", folder() + "/other/trust/ca.crt"}), 4,
                 "not signed by the authority in use");
   const std::string foreign = folder() + "/foreign";
   std::ofstream(foreign) << "muster1." << std::string(64, 'a') << "." << IdOf(vera) << "." << std::string(32, 'b');
-  ExpectRefusal(at(At("127.0.0.1"), {"--token_file", foreign}), 4, "not the one that made this token");
+  ExpectRefusal(at(At("127.0.0.1"), {"--token-file", foreign}), 4, "not the one that made this token");
   ASSERT_EQ(cluster_.Muster({"coordinator", "token", "revoke", IdOf(vera)}).exit_code, 0);
   ExpectRefusal(From(vera, {"ps"}), 4, "was revoked");
 }

@@ -327,7 +327,7 @@ absl::Status Agent::CheckPathsOf(const Assignment& assignment) const {
 absl::Status Agent::CheckProgram(const Assignment& assignment) const {
   if (!assignment.spec().has_exec() || !options_.exec.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "workload: exec: this node runs no programs of users; its administrator allows them by muster-worker --exec_jobs "
+      "workload: exec: this node runs no programs of users; its administrator allows them by muster-worker --exec-jobs "
       "on (docs/security.md)");
 }
 

@@ -100,8 +100,8 @@ void Agent::MeetForeignStore(const absl::Status& why) {
         "the coordinator has another store than this worker's ranks; they go on, and are not reported to it",
         {{"coordinator", options_.coordinator},
          {"error", why},
-         {"next", absl::StrCat("start the coordinator with the right --state_dir; or give the ranks up: muster worker "
-                               "adopt --state_dir ",
+         {"next", absl::StrCat("start the coordinator with the right --state-dir; or give the ranks up: muster worker "
+                               "adopt --state-dir ",
                                options_.state_dir)}});
     if (absl::Status s = WriteForeignStore(options_.state_dir, message); !s.ok()) {
       LogWarn("cannot note the foreign store", {{"error", s}});

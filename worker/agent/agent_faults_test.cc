@@ -173,7 +173,7 @@ TEST_F(AgentTest, RankOfAnOlderGenerationIsKilledBySuccessorsWithinSeconds) {
   KillWorker();
   Want({Run({rank.job, 2, 0}, "count")});
   const absl::Time begin = absl::Now();
-  StartWorker({"--kill_grace", "1h"});  // it is killed without SIGTERM
+  StartWorker({"--kill-grace", "1h"});  // it is killed without SIGTERM
   ASSERT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
   EXPECT_TRUE(Eventually([&] { return coordinator_.StepOf({rank.job, 2, 0}) >= 1; })) << "the slot is free";
@@ -237,7 +237,7 @@ TEST_F(AgentTest, FolderThatWasMadeButNeverUsedIsStartedInOrRemoved) {
   std::filesystem::create_directory(run_);
   std::filesystem::permissions(run_, std::filesystem::perms::owner_all);
   rundir::Start start;
-  start.argv = {trainer(),          "run",   "--socket", run_ + "/trainer.sock", "--rank_dir",
+  start.argv = {trainer(),          "run",   "--socket", run_ + "/trainer.sock", "--rank-dir",
                 Dir(wanted).path(), "--job", "wanted",   "--generation",         "1",
                 "--rank",           "0"};
   start.environment = {"OMP_NUM_THREADS=1"};
@@ -327,7 +327,7 @@ TEST_F(AgentTest, DaemonThatIsRefusedTriesOn) {
   EXPECT_TRUE(Eventually([&] { return coordinator_.full_reports() > 0; }));
 }
 
-// As after a start of the coordinator with an empty --state_dir: it knows none of the ranks.
+// As after a start of the coordinator with an empty --state-dir: it knows none of the ranks.
 TEST_F(AgentTest, RanksGoOnWhenTheCoordinatorHasAnotherStore) {
   coordinator_.set_store_id("ours");
   coordinator_.set_orphan_grace(absl::Seconds(4));
@@ -451,7 +451,7 @@ TEST_F(AgentTest, ASlotIsNotFreeBeforeTheKilledTrainerIsGone) {
 TEST_F(AgentTest, RanksOutlastAnOutageThatIsAllowedToLast) {
   coordinator_.set_orphan_grace(absl::Seconds(1));
   coordinator_.Serve();
-  StartWorker({"--outage_grace", "inf"});
+  StartWorker({"--outage-grace", "inf"});
   const RankId rank = Id("count");
   Want({Run(rank, "count")});
   ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));

@@ -60,15 +60,15 @@ std::string AgentTest::trainer() const { return Binary("worker/agent/fake_traine
 std::vector<std::string> AgentTest::Arguments(const std::vector<std::string>& more_flags) const {
   std::vector<std::string> arguments = launcher_;
   arguments.insert(arguments.end(), {Binary("worker/agent/muster-worker"), "--coordinator", coordinator_.address(),
-                                     "--state_dir", folder_.path() + "/state", "--run_dir", run_});
+                                     "--state-dir", folder_.path() + "/state", "--run-dir", run_});
   arguments.insert(arguments.end(), more_flags.begin(), more_flags.end());
   const auto unless_given = [&](const std::string& flag, const std::string& value) {
     if (std::find(more_flags.begin(), more_flags.end(), flag) != more_flags.end()) return;
     arguments.insert(arguments.end(), {flag, value});
   };
-  unless_given("--bin_dir", Binary("worker/shim"));
+  unless_given("--bin-dir", Binary("worker/shim"));
   unless_given("--trainer", trainer());
-  unless_given("--kill_grace", "500ms");
+  unless_given("--kill-grace", "500ms");
   return arguments;
 }
 

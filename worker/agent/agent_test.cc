@@ -154,7 +154,7 @@ TEST_F(AgentTest, ALibraryOutsideOfTheRootsIsRefused) {
   std::ofstream(root + "/libmine.so") << "code";
   chmod((root + "/libmine.so").c_str(), 0644);
   coordinator_.Serve();
-  StartWorker({"--plugin_roots", root});
+  StartWorker({"--plugin-roots", root});
   const auto with_library = [&](const char* job, const std::string& library) {
     DesiredRank desired = Run(Id(job), "count", 5);
     desired.mutable_run()->mutable_spec()->mutable_train()->mutable_model()->mutable_custom()->set_library(library);
@@ -251,7 +251,7 @@ TEST_F(AgentTest, TermDrainsWithCheckpoints) {
 
 TEST_F(AgentTest, DrainHasADeadline) {
   coordinator_.Serve();
-  StartWorker({"--drain_deadline", "300ms"});
+  StartWorker({"--drain-deadline", "300ms"});
   const RankId rank = Id("deaf");
   Want({Run(rank, "deaf")});
   ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(rank) >= 1; }));

@@ -74,7 +74,7 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
                 "run",
                 "--socket",
                 context.socket,
-                "--rank_dir",
+                "--rank-dir",
                 folder,
                 "--job",
                 id.job.value(),
@@ -83,10 +83,10 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
                 "--rank",
                 absl::StrCat(id.rank)};
   if (!context.plugin_roots.empty() && assignment.spec().train().model().has_custom()) {
-    start.argv.insert(start.argv.end(), {"--plugin_roots", absl::StrJoin(context.plugin_roots, ",")});
+    start.argv.insert(start.argv.end(), {"--plugin-roots", absl::StrJoin(context.plugin_roots, ",")});
   }
   for (const auto& [flag, roots] :
-       {std::pair("--data_roots", &context.data_roots), {"--checkpoint_roots", &context.checkpoint_roots}}) {
+       {std::pair("--data-roots", &context.data_roots), {"--checkpoint-roots", &context.checkpoint_roots}}) {
     if (!exec && !roots->empty()) start.argv.insert(start.argv.end(), {flag, absl::StrJoin(*roots, ",")});
   }
   start.working_directory = folder;

@@ -24,7 +24,7 @@ namespace {
 constexpr auto kEnrollDeadline = std::chrono::seconds(10);
 constexpr absl::Duration kJoinPause = absl::Seconds(2);
 constexpr char kHowToJoin[] =
-    "join with --join_token and a token of `muster coordinator token create --role worker`, made on the coordinator's "
+    "join with --join-token and a token of `muster coordinator token create --role worker`, made on the coordinator's "
     "machine";
 
 std::string FolderOf(const std::string& state_dir) { return state_dir + "/trust"; }
@@ -138,7 +138,7 @@ absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
   if (!membership.join_token.ok()) {
     if (credentials.ok() && !expired) return credentials;
     // Not NotFound, which would mean that the worker needs none.
-    return absl::InvalidArgumentError(absl::StrCat("--join_token: ", membership.join_token.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat("--join-token: ", membership.join_token.status().message()));
   }
   if (membership.join_token->empty()) {
     if (!expired) return credentials;

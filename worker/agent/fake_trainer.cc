@@ -233,14 +233,14 @@ int Run(std::map<std::string, std::string> flags) {
   const bool mute = key.job().starts_with("mute");
   signal(SIGTERM, OnTerm);
   const std::unique_ptr<Trainer::Stub> stub = Trainer::NewStub(rpc::Dial("unix:" + flags["--socket"]));
-  if (mute) return Life(nullptr, key, flags["--rank_dir"]).Count(0);
+  if (mute) return Life(nullptr, key, flags["--rank-dir"]).Count(0);
   std::thread(Attach, std::ref(*stub), key, !key.job().starts_with("deaf")).detach();
   while (!assigned) absl::SleepFor(absl::Milliseconds(2));
   const std::string& behaviour = assignment.spec().name();
   std::printf("assigned %s world %u cores %u OMP_NUM_THREADS %s\n", behaviour.c_str(), assignment.world(),
               assignment.cores(), std::getenv("OMP_NUM_THREADS"));
   std::fflush(stdout);
-  Life life(stub.get(), key, flags["--rank_dir"]);
+  Life life(stub.get(), key, flags["--rank-dir"]);
   if (behaviour == "table") {
     std::printf("table of %u shards, %zu bytes\n", assignment.table().shards(), assignment.table().ByteSizeLong());
     std::fflush(stdout);
@@ -255,7 +255,7 @@ int Run(std::map<std::string, std::string> flags) {
   }
   if (behaviour == "rendezvous") return life.Rendezvous();
   if (behaviour == "gather") return life.Gather(assignment.world());
-  if (behaviour == "still") life.Stall(flags["--rank_dir"]);
+  if (behaviour == "still") life.Stall(flags["--rank-dir"]);
   if (behaviour == "litter") {
     const pid_t child = fork();  // only calls that are safe beside other threads until it execs
     if (child == 0) {
@@ -272,7 +272,7 @@ int Run(std::map<std::string, std::string> flags) {
   }
   if (behaviour == "damage") {
     life.Begin();
-    std::ofstream(flags["--rank_dir"] + "/outbox.000000", std::ios::app) << std::string(100, 'x');
+    std::ofstream(flags["--rank-dir"] + "/outbox.000000", std::ios::app) << std::string(100, 'x');
     life.Step(1);
     return 0;
   }

@@ -54,10 +54,10 @@ absl::Status CheckOne(const char* field, const std::string& path, const std::vec
 
 absl::Status CheckPaths(const Train& train, const PathRules& rules) {
   const auto data = [&](const char* field, const std::string& path) {
-    return CheckOne(field, path, rules.data_roots, "--data_roots", rules.own);
+    return CheckOne(field, path, rules.data_roots, "--data-roots", rules.own);
   };
   const auto checkpoints = [&](const char* field, const std::string& path) {
-    return CheckOne(field, path, rules.checkpoint_roots, "--checkpoint_roots", rules.own);
+    return CheckOne(field, path, rules.checkpoint_roots, "--checkpoint-roots", rules.own);
   };
   absl::Status status;
   status.Update(data("data.tokens", train.data().tokens()));
@@ -73,7 +73,7 @@ absl::Status CheckPaths(const Train& train, const PathRules& rules) {
 
 absl::Status CheckRules(const PathRules& rules) {
   for (const auto& [flag, roots] :
-       {std::pair("--data_roots", &rules.data_roots), {"--checkpoint_roots", &rules.checkpoint_roots}}) {
+       {std::pair("--data-roots", &rules.data_roots), {"--checkpoint-roots", &rules.checkpoint_roots}}) {
     for (const std::string& root : *roots) {
       for (const std::string& own : rules.own) {
         if (!IsWithin(RealPath(own), RealPath(root))) continue;

@@ -41,7 +41,7 @@ TEST_F(JobPaths, LieBelowTheirRoots) {
   EXPECT_EQ(Checkpoint(At("more/a")), "") << "nor need the root";
   EXPECT_EQ(Tokens(At("data/train.bin")), "");
   EXPECT_THAT(Checkpoint(At("elsewhere/a")), HasSubstr("checkpoint.path: " + At("elsewhere/a") + " is not below "));
-  EXPECT_THAT(Checkpoint(At("elsewhere/a")), HasSubstr("(--checkpoint_roots)"));
+  EXPECT_THAT(Checkpoint(At("elsewhere/a")), HasSubstr("(--checkpoint-roots)"));
   EXPECT_THAT(Checkpoint(At("data/a")), HasSubstr("is not below"));
   EXPECT_THAT(Tokens(At("runs/a")), HasSubstr("data.tokens: "));
   EXPECT_THAT(Checkpoint(At("runs-of-others")), HasSubstr("is not below")) << "not only the same beginning";
@@ -77,7 +77,7 @@ TEST_F(JobPaths, NoWayLeadsOutOfARoot) {
   fs::create_symlink("/proc/self/root/tmp", At("runs/magic"));
   fs::create_symlink(At("elsewhere/later"), At("runs/later"));
   EXPECT_THAT(Checkpoint(At("runs/leaves/a")), HasSubstr("is not below"));
-  EXPECT_THAT(Checkpoint(At("runs/magic/a")), HasSubstr("(--checkpoint_roots)"));
+  EXPECT_THAT(Checkpoint(At("runs/magic/a")), HasSubstr("(--checkpoint-roots)"));
   EXPECT_THAT(Checkpoint(At("runs/later/a")), HasSubstr("is a symbolic link to something that is not there"));
   EXPECT_THAT(Checkpoint(At("runs/new/../../elsewhere/a")), HasSubstr("is not below"));
 }
@@ -86,10 +86,10 @@ TEST_F(JobPaths, NoRootHoldsADaemonsFolder) {
   EXPECT_TRUE(CheckRules(rules_).ok());
   rules_.own.push_back(At("runs/state"));
   EXPECT_THAT(std::string(CheckRules(rules_).message()),
-              HasSubstr("--checkpoint_roots: " + At("runs") + " holds a folder of this daemon, " + At("runs/state")));
+              HasSubstr("--checkpoint-roots: " + At("runs") + " holds a folder of this daemon, " + At("runs/state")));
   fs::create_directory_symlink(At("state"), At("alias"));
   rules_ = {.data_roots = {At("alias")}, .checkpoint_roots = {}, .own = {At("state/trust")}};
-  EXPECT_THAT(std::string(CheckRules(rules_).message()), HasSubstr("--data_roots: "));
+  EXPECT_THAT(std::string(CheckRules(rules_).message()), HasSubstr("--data-roots: "));
 }
 
 // Two workers on one machine, or a worker beside its coordinator: each knows only its own folders.

@@ -27,6 +27,7 @@
 #include "common/file/lock.h"
 #include "common/file/private_folder.h"
 #include "common/file/trusted_file.h"
+#include "common/flags/daemon_flags.h"
 #include "common/log/log.h"
 #include "common/metrics/endpoint.h"
 #include "common/node/node_selector.h"
@@ -67,26 +68,12 @@ struct Flags {
   uint32_t slots = 1;
 };
 
-// "500ms", "30s", "10m"
-void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value, const std::string& what) {
-  app.add_option_function<std::string>(
-         name,
-         [&value, name](const std::string& text) {
-           if (!absl::ParseDuration(text, &value) || value <= absl::ZeroDuration()) {
-             throw CLI::ValidationError(name,
-                                        "invalid duration \"" + text + "\": use 500ms, 30s or 10m, greater than 0");
-           }
-         },
-         what)
-      ->default_str(absl::FormatDuration(value));
-}
-
 void AddFlags(CLI::App& app, Flags& flags) {
   app.set_version_flag("--version", muster::kVersion);
   app.add_option("--coordinator", flags.agent.coordinator, "unix:/path or HOST:PORT")->required();
-  app.add_option("--state_dir", flags.agent.state_dir, "folder of this node's identity and state; one daemon at a time")
+  app.add_option("--state-dir", flags.agent.state_dir, "folder of this node's identity and state; one daemon at a time")
       ->required();
-  app.add_option("--run_dir", flags.agent.run_dir, "folder of the ranks and of the trainers' socket")->required();
+  app.add_option("--run-dir", flags.agent.run_dir, "folder of the ranks and of the trainers' socket")->required();
   app.add_option("--label", flags.labels, "KEY=VALUE, for node_selector of jobs: --label rack=a --label zone=eu");
   app.add_option("--slots", flags.slots, "shares of the cores, where there are no GPUs for this build")
       ->check(CLI::Range(1, 1024))
@@ -99,52 +86,53 @@ void AddFlags(CLI::App& app, Flags& flags) {
                      "; may be repeated")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--data_roots", flags.agent.data_roots,
+  app.add_option("--data-roots", flags.agent.data_roots,
                  "folders below which the data of jobs must lie; default: anywhere")
       ->delimiter(',')
       ->type_name("FOLDER,...");
-  app.add_option("--checkpoint_roots", flags.agent.checkpoint_roots,
+  app.add_option("--checkpoint-roots", flags.agent.checkpoint_roots,
                  "folders below which jobs may write checkpoints, and resume from them; default: anywhere")
       ->delimiter(',')
       ->type_name("FOLDER,...");
-  app.add_option("--plugin_roots", flags.agent.plugin_roots,
+  app.add_option("--plugin-roots", flags.agent.plugin_roots,
                  "folders of libraries that jobs may run as this user (docs/security.md); default: none")
       ->delimiter(',')
       ->type_name("FOLDER,...");
-  app.add_option("--run_as_owner", flags.run_as_owner,
+  app.add_option("--run-as-owner", flags.run_as_owner,
                  "run each rank as the user of its job's owner: system (the user of that name), or a FILE with lines "
                  "`owner user` or `owner uid:gid,gid`; needs root or its capabilities (docs/security.md)")
       ->type_name("off|system|FILE")
       ->capture_default_str();
-  app.add_option("--exec_jobs", flags.exec_jobs,
+  app.add_option("--exec-jobs", flags.exec_jobs,
                  "on: run the programs of exec jobs, so whoever may submit runs any code here, as this user or as "
-                 "--run_as_owner says, and without regard to the roots (docs/security.md)")
+                 "--run-as-owner says, and without regard to the roots (docs/security.md)")
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("on|off")
       ->capture_default_str();
-  app.add_option("--token_file", flags.token_file, "a token, or lines `token name role` with one of role worker");
-  app.add_option("--join_token", flags.join_token_file,
+  app.add_option("--token-file", flags.token_file, "a token, or lines `token name role` with one of role worker");
+  app.add_option("--join-token", flags.join_token_file,
                  "file with a token of `muster coordinator token create --role worker`; needed once, beyond this "
                  "machine (or MUSTER_JOIN_TOKEN)");
-  app.add_option("--metrics_address", flags.metrics_address,
+  app.add_option("--metrics-address", flags.metrics_address,
                  "serve /metrics for Prometheus there: 127.0.0.1:9465 (default: nowhere)");
-  app.add_option("--bin_dir", flags.bin_dir,
+  app.add_option("--bin-dir", flags.bin_dir,
                  "folder of muster-step, muster-trainer and muster-exec; default: this program's");
   app.add_option("--trainer", flags.agent.trainer, "trainer to use instead of BIN_DIR/muster-trainer");
   app.add_flag("--handover", flags.agent.handover, "on SIGTERM leave the ranks running for the next daemon");
-  AddDuration(app, "--drain_deadline", flags.agent.drain_deadline, "on SIGTERM: how long the ranks may take to stop");
-  AddDuration(app, "--kill_grace", flags.agent.kill_grace, "time from SIGTERM to SIGKILL of a trainer");
+  muster::AddDuration(app, "--drain-deadline", flags.agent.drain_deadline,
+                      "on SIGTERM: how long the ranks may take to stop");
+  muster::AddDuration(app, "--kill-grace", flags.agent.kill_grace, "time from SIGTERM to SIGKILL of a trainer");
   app.add_option_function<std::string>(
-         "--outage_grace",
+         "--outage-grace",
          [&flags](const std::string& text) {
            absl::Duration grace;
            if (!absl::ParseDuration(text, &grace) || grace <= absl::ZeroDuration()) {
-             throw CLI::ValidationError("--outage_grace", "invalid duration \"" + text + "\": use 30m, 48h or inf");
+             throw CLI::ValidationError("--outage-grace", "invalid duration \"" + text + "\": use 30m, 48h or inf");
            }
            flags.agent.outage_grace = grace;
          },
          "how long ranks run on while this daemon lives and the coordinator cannot be reached; inf: for ever")
-      ->default_str("the coordinator's --orphan_grace");
+      ->default_str("the coordinator's --orphan-grace");
   app.add_option_function<std::string>(
          "--preflight",
          [&flags](const std::string& kind) {
@@ -158,7 +146,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"full", "folders", "off"}))
       ->type_name("KIND")
       ->default_str("full");
-  app.add_option("--log_level", flags.log_level, "debug, info, warn, error")
+  app.add_option("--log-level", flags.log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
 }
@@ -192,19 +180,19 @@ std::string InterfaceForNccl(const std::string& host) {
 absl::Status ReadUsers(const std::string& setting, AgentOptions& agent) {
   absl::StatusOr<muster::agent::RankUsers> users = muster::agent::RankUsers::Make(setting, agent.coordinator);
   if (!users.ok()) {
-    return absl::Status(users.status().code(), "--run_as_owner: " + std::string(users.status().message()));
+    return absl::Status(users.status().code(), "--run-as-owner: " + std::string(users.status().message()));
   }
   agent.users = *std::move(users);
   if (!agent.users.switches()) return absl::OkStatus();
   if (const std::vector<std::string> missing = muster::agent::MissingToSwitchUsers(); !missing.empty()) {
     return absl::PermissionDeniedError(
-        "--run_as_owner: this process (user " + std::to_string(geteuid()) +
+        "--run-as-owner: this process (user " + std::to_string(geteuid()) +
         ") may not run ranks as other users, it lacks " + absl::StrJoin(missing, ", ") +
         "; start it as root, or leave the flag out: then all ranks run as its own user (docs/security.md)");
   }
   if (agent.state_dir != agent.run_dir) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "--run_as_owner: other users pass through --run_dir, so --state_dir, with this node's key, must be another "
+      "--run-as-owner: other users pass through --run-dir, so --state-dir, with this node's key, must be another "
       "folder");
 }
 
@@ -221,16 +209,16 @@ absl::Status FillIn(Flags& flags) {
   if (agent.trainer.empty()) agent.trainer = flags.bin_dir + "/muster-trainer";
   agent.trainer = std::filesystem::absolute(agent.trainer);
   if (access(agent.step_binary.c_str(), X_OK) != 0) {
-    return absl::NotFoundError("no program " + agent.step_binary + "; name its folder by --bin_dir");
+    return absl::NotFoundError("no program " + agent.step_binary + "; name its folder by --bin-dir");
   }
   if (access(agent.trainer.c_str(), X_OK) != 0) {
-    return absl::NotFoundError("no program " + agent.trainer + "; name it by --trainer, or its folder by --bin_dir");
+    return absl::NotFoundError("no program " + agent.trainer + "; name it by --trainer, or its folder by --bin-dir");
   }
   if (flags.exec_jobs == "on") {
     agent.exec = std::filesystem::absolute(flags.bin_dir + "/muster-exec");
     if (access(agent.exec.c_str(), X_OK) != 0) {
       return absl::NotFoundError("no program " + agent.exec +
-                                 ", which --exec_jobs needs; name its folder by --bin_dir");
+                                 ", which --exec-jobs needs; name its folder by --bin-dir");
     }
   }
   const absl::StatusOr<std::string> host =
@@ -238,9 +226,9 @@ absl::Status FillIn(Flags& flags) {
   if (!host.ok()) return host.status();
   agent.host = *host;
   agent.interface = InterfaceForNccl(agent.host);
-  for (const auto& [flag, roots] : {std::pair("--plugin_roots: ", &agent.plugin_roots),
-                                    {"--data_roots: ", &agent.data_roots},
-                                    {"--checkpoint_roots: ", &agent.checkpoint_roots}}) {
+  for (const auto& [flag, roots] : {std::pair("--plugin-roots: ", &agent.plugin_roots),
+                                    {"--data-roots: ", &agent.data_roots},
+                                    {"--checkpoint-roots: ", &agent.checkpoint_roots}}) {
     const absl::Status status = muster::CheckRoots(*roots);
     if (status.ok()) continue;
     return absl::InvalidArgumentError(flag + std::string(status.message()));
@@ -350,14 +338,7 @@ int main(int argc, char** argv) {
   Flags flags;
   flags.agent.preflight = muster::agent::PreflightKind::kFull;
   AddFlags(app, flags);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return std::string("muster-worker: ") + error.what() + "\nsee: muster-worker --help\n";
-  });
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const int code = muster::ParseFlags(app, argc, argv); code >= 0) return code;
   muster::StartLog("worker", muster::LogLevelOf(flags.log_level));
   const int signals = SignalDescriptor();
   RaiseFileLimit();

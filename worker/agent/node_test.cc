@@ -94,7 +94,7 @@ TEST_F(MakeStartTest, ArgumentsAndEnvironment) {
   const rundir::RankDir dir("/run/m", {JobId("a"), 3, 5});
   const rundir::Start start = MakeStart(assignment_, {4, 5}, dir, context_);
   EXPECT_EQ(start.argv,
-            (std::vector<std::string>{"/opt/muster-trainer", "run", "--socket", "/run/m/trainer.sock", "--rank_dir",
+            (std::vector<std::string>{"/opt/muster-trainer", "run", "--socket", "/run/m/trainer.sock", "--rank-dir",
                                       "/run/m/a/3/5", "--job", "a", "--generation", "3", "--rank", "5"}));
   for (const char* variable :
        {"PATH=/bin", "HOME=/h", "MUSTER_JOB_ID=a", "MUSTER_RANK_DIR=/run/m/a/3/5", "RANK=5", "WORLD_SIZE=8",
@@ -132,7 +132,7 @@ TEST_F(MakeStartTest, PluginRootsOnlyForWhatNeedsThem) {
   EXPECT_EQ(MakeStart(assignment_, {4, 5}, dir, context_).argv.back(), "5");
   assignment_.mutable_spec()->mutable_train()->mutable_model()->mutable_custom();
   const rundir::Start start = MakeStart(assignment_, {4, 5}, dir, context_);
-  EXPECT_EQ(*(start.argv.end() - 2), "--plugin_roots");
+  EXPECT_EQ(*(start.argv.end() - 2), "--plugin-roots");
   EXPECT_EQ(start.argv.back(), "/opt/a,/opt/b");
 }
 
@@ -141,7 +141,7 @@ TEST_F(MakeStartTest, TheTrainerGetsTheRootsOfItsFiles) {
   context_.checkpoint_roots = {"/checkpoints", "/scratch"};
   const rundir::Start start = MakeStart(assignment_, {5}, rundir::RankDir("/run/m", {JobId("a"), 3, 5}), context_);
   EXPECT_EQ(std::vector<std::string>(start.argv.end() - 4, start.argv.end()),
-            (std::vector<std::string>{"--data_roots", "/data", "--checkpoint_roots", "/checkpoints,/scratch"}));
+            (std::vector<std::string>{"--data-roots", "/data", "--checkpoint-roots", "/checkpoints,/scratch"}));
 }
 
 // LD_PRELOAD and the like are for the program, not for muster-exec and muster-step.

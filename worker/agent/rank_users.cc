@@ -195,7 +195,7 @@ absl::StatusOr<std::optional<RankUser>> RankUsers::Find(const std::string& owner
   absl::Status status = user.ok() ? Judge(*user) : user.status();
   if (status.ok()) return std::optional<RankUser>(*std::move(user));
   return absl::PermissionDeniedError(absl::StrCat("no rank of ", owner.empty() ? "this job" : owner,
-                                                  " runs on this node: ", status.message(), " (--run_as_owner ",
+                                                  " runs on this node: ", status.message(), " (--run-as-owner ",
                                                   setting_, ": ask the node's administrator for an account)"));
 }
 
@@ -215,7 +215,7 @@ absl::Status MakePassableRunFolder(const std::string& run) {
     if ((info.st_mode & 011) == 0) {
       return absl::FailedPreconditionError(absl::StrCat(
           "ranks that run as their owners cannot reach the run folder ", run, ": ", folder.string(), " has mode ",
-          absl::StrFormat("%o", info.st_mode & 07777), "; chmod o+x it, or name another --run_dir"));
+          absl::StrFormat("%o", info.st_mode & 07777), "; chmod o+x it, or name another --run-dir"));
     }
     if (folder == folder.root_path()) return absl::OkStatus();
   }

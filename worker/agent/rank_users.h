@@ -1,4 +1,4 @@
-// Whom ranks run as: the daemon's own user, or the user of the job's owner (--run_as_owner).
+// Whom ranks run as: the daemon's own user, or the user of the job's owner (--run-as-owner).
 //
 // A map file has a line for each owner, and comments after #:
 //

@@ -65,7 +65,7 @@ class RankUsersTest : public ::testing::Test {
   static void ExpectRefusal(const absl::StatusOr<std::optional<RankUser>>& user, const std::string& why) {
     ASSERT_TRUE(absl::IsPermissionDenied(user.status())) << user.status();
     EXPECT_TRUE(absl::StrContains(user.status().message(), why)) << user.status();
-    EXPECT_TRUE(absl::StrContains(user.status().message(), "--run_as_owner")) << user.status();
+    EXPECT_TRUE(absl::StrContains(user.status().message(), "--run-as-owner")) << user.status();
   }
   TemporaryFolder folder_;
 };

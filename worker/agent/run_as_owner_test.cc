@@ -55,7 +55,7 @@ class RunAsOwnerTest : public AgentTest {
     const std::string text = absl::StrReplaceAll(script, {{"$CK", Checkpoints()}, {"$RUN", run_}});
     const std::string program = folder_.Write(
         "trainer", absl::StrCat("#!/bin/sh\n", text, "\nexec ", folder_.path(), "/fake \"$@\"\n"), /*executable=*/true);
-    return {"--trainer", program, "--run_as_owner", folder_.path() + "/users", "--slots", "2"};
+    return {"--trainer", program, "--run-as-owner", folder_.path() + "/users", "--slots", "2"};
   }
 
   static DesiredRank RunFor(const std::string& owner, const RankId& rank, uint32_t slot, uint64_t steps = 0) {
@@ -241,9 +241,9 @@ TEST_F(RunAsOwnerTest, ADaemonThatMayNotSwitchSaysSoAtItsStart) {
   std::filesystem::copy("worker/agent/muster-worker", folder_.path() + "/muster-worker");
   std::filesystem::copy("worker/shim/muster-step", folder_.path() + "/muster-step");
   const std::string command = absl::StrCat("setpriv --reuid 61001 --regid 61001 --clear-groups ", folder_.path(),
-                                           "/muster-worker --coordinator unix:/c.sock", " --state_dir ", folder_.path(),
-                                           "/s --run_dir ", folder_.path(), "/r --trainer ", folder_.path(),
-                                           "/fake --run_as_owner ", folder_.path(), "/users 2>&1");
+                                           "/muster-worker --coordinator unix:/c.sock", " --state-dir ", folder_.path(),
+                                           "/s --run-dir ", folder_.path(), "/r --trainer ", folder_.path(),
+                                           "/fake --run-as-owner ", folder_.path(), "/users 2>&1");
   FILE* output = popen(command.c_str(), "r");
   ASSERT_NE(output, nullptr);
   char text[2000] = "";
@@ -251,13 +251,13 @@ TEST_F(RunAsOwnerTest, ADaemonThatMayNotSwitchSaysSoAtItsStart) {
   EXPECT_NE(pclose(output), 0);
   const std::string said(text, size);
   EXPECT_TRUE(absl::StrContains(said,
-                                "--run_as_owner: this process (user 61001) may not run ranks as other users, it "
+                                "--run-as-owner: this process (user 61001) may not run ranks as other users, it "
                                 "lacks CAP_SETUID"))
       << said;
 
   std::string errors;
   folder_.Write("users", "ann ann\nbob 0:0\n");
-  EXPECT_EQ(RunWorker({"--run_as_owner", folder_.path() + "/users"}, errors), 1);
+  EXPECT_EQ(RunWorker({"--run-as-owner", folder_.path() + "/users"}, errors), 1);
   EXPECT_TRUE(absl::StrContains(errors, "/users, line 2: no rank may run as root (uid 0)")) << errors;
 }
 
@@ -269,7 +269,7 @@ TEST_F(RunAsOwnerTest, ADaemonThatIsNotRootNeedsOnlyTheCapabilities) {
                "--clear-groups",   "--inh-caps", needed,  "--ambient-caps", needed};
   coordinator_.Serve();
   std::vector<std::string> flags = Flags("grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status; id -u; id -G");
-  flags.insert(flags.end(), {"--bin_dir", folder_.path()});
+  flags.insert(flags.end(), {"--bin-dir", folder_.path()});
   StartWorker(flags);
   const RankId a = Id("a"), deaf = Id("deaf");
   Want({RunFor("ann", a, 0), RunFor("bob", deaf, 1)});

@@ -35,7 +35,7 @@ absl::StatusOr<int> Listen(const std::string& path, bool other_users) {
   address.sun_family = AF_UNIX;
   if (path.size() > kMaxSocketPathBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " has ", path.size(), " bytes, at most ",
-                                                   kMaxSocketPathBytes, " are possible; use a shorter --run_dir"));
+                                                   kMaxSocketPathBytes, " are possible; use a shorter --run-dir"));
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/flags/daemon_flags.h"
 #include "common/ids.h"
 #include "common/log/log.h"
 #include "common/version.h"
@@ -40,15 +41,11 @@ int main(int argc, char** argv) {
   uint32_t rank = 0;
   CLI::App* run = app.add_subcommand("run", "one rank of a job; started by muster-step");
   run->add_option("--socket", options.link.socket, "the worker daemon's socket for trainers")->required();
-  run->add_option("--rank_dir", options.rank_dir, "the rank's folder")->required();
+  run->add_option("--rank-dir", options.rank_dir, "the rank's folder")->required();
   run->add_option("--job", job, "job id")->required();
   run->add_option("--generation", generation, "attempt at the job")->required();
   run->add_option("--rank", rank, "rank in the generation")->required();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const int code = muster::ParseFlags(app, argc, argv); code >= 0) return code;
   muster::SetLogContext({muster::RankId{muster::JobId(job), generation, rank}});
   absl::StatusOr<muster::exec::Program> program = muster::exec::Program::Fork();
   if (!program.ok()) {

@@ -293,7 +293,7 @@ Process Bench::Start(const Assignment& assignment, const std::vector<std::string
   std::vector<std::string> arguments = {"run",
                                         "--socket",
                                         worker_.socket(),
-                                        "--rank_dir",
+                                        "--rank-dir",
                                         RankDir(assignment),
                                         "--job",
                                         assignment.key().job(),

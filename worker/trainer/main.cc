@@ -1,10 +1,13 @@
 // muster-trainer: runs one rank of a job (run), reads a checkpoint (sample, eval, export, import), or a library with a
 // model (inspect); checks the devices of a machine (preflight). Parses flags and wires objects. --self-check prints the
 // build's backends.
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +18,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hugging_face.h"
 #include "common/file/beneath.h"
+#include "common/flags/daemon_flags.h"
 #include "common/log/log.h"
 #include "common/rank_exit.h"
 #include "common/version.h"
@@ -124,12 +128,24 @@ absl::Status Sample(const std::string& path, int threads, const std::string& lib
   return status;
 }
 
+// Shows how far an evaluation is, where stderr is a terminal that can move its cursor. Null elsewhere.
+std::function<void(uint64_t done, uint64_t all)> Progress() {
+  const char* const terminal = std::getenv("TERM");
+  if (isatty(STDERR_FILENO) == 0 || terminal == nullptr || std::string_view(terminal) == "dumb") return nullptr;
+  return [](uint64_t done, uint64_t all) {
+    std::fprintf(stderr, "\r\x1b[K%3llu%%  %llu of %llu samples", static_cast<unsigned long long>(100 * done / all),
+                 static_cast<unsigned long long>(done), static_cast<unsigned long long>(all));
+  };
+}
+
 absl::Status Evaluate(const std::string& path, int threads, const std::string& library, const std::string& tokens,
                       uint64_t sequences, bool json) {
   absl::StatusOr<muster::trainer::InferenceModel> model =
       muster::trainer::LoadForInference(path, Threads(threads), library);
   if (!model.ok()) return model.status();
-  const absl::StatusOr<muster::trainer::Evaluated> found = muster::trainer::Evaluate(*model, tokens, sequences);
+  const absl::StatusOr<muster::trainer::Evaluated> found =
+      muster::trainer::Evaluate(*model, tokens, sequences, Progress());
+  if (Progress()) std::fprintf(stderr, "\r\x1b[K");
   if (!found.ok()) return found.status();
   std::printf("%s\n", muster::trainer::Describe(*found, json).c_str());
   return absl::OkStatus();
@@ -235,15 +251,15 @@ int main(int argc, char** argv) {
   uint32_t rank = 0;
   CLI::App* run_command = app.add_subcommand("run", "one rank of a job; started by muster-step");
   run_command->add_option("--socket", run.link.socket, "the worker daemon's socket for trainers")->required();
-  run_command->add_option("--rank_dir", run.rank_dir, "the rank's folder")->required();
+  run_command->add_option("--rank-dir", run.rank_dir, "the rank's folder")->required();
   run_command->add_option("--job", job, "job id")->required();
   run_command->add_option("--generation", generation, "attempt at the job")->required();
   run_command->add_option("--rank", rank, "rank in the generation")->required();
-  run_command->add_option("--plugin_roots", run.set_up.plugin_roots, "folders of libraries that jobs may load")
+  run_command->add_option("--plugin-roots", run.set_up.plugin_roots, "folders of libraries that jobs may load")
       ->delimiter(',');
-  run_command->add_option("--data_roots", run.data_roots, "folders below which data is opened")->delimiter(',');
+  run_command->add_option("--data-roots", run.data_roots, "folders below which data is opened")->delimiter(',');
   run_command
-      ->add_option("--checkpoint_roots", run.checkpoint_roots, "folders below which checkpoints are written and read")
+      ->add_option("--checkpoint-roots", run.checkpoint_roots, "folders below which checkpoints are written and read")
       ->delimiter(',');
   run_command->add_flag("--streams", run.set_up.streams, "on a CPU: run steps as a GPU does; for tests");
 
@@ -264,7 +280,7 @@ int main(int argc, char** argv) {
   sample_command->add_option("--tokens", sample.tokens, "tokens to write")->capture_default_str();
   sample_command->add_option("--temperature", sample.temperature, "0: always the likeliest token")
       ->capture_default_str();
-  sample_command->add_option("--top_k", sample.top_k, "only among the k likeliest; 0: all")->capture_default_str();
+  sample_command->add_option("--top-k", sample.top_k, "only among the k likeliest; 0: all")->capture_default_str();
   sample_command->add_option("--seed", sample.seed, "of the random choice")->capture_default_str();
 
   std::string tokenizer;
@@ -284,8 +300,8 @@ int main(int argc, char** argv) {
   export_command->add_option("--checkpoint", checkpoint, "a step's folder, or checkpoint.path")->required();
   export_command->add_option("--out", exporting.out, "folder to make")->required();
   export_command->add_flag("--adapter", exporting.adapter, "only the adapters, as PEFT reads them");
-  export_command->add_option("--tokenizer_from", exporting.tokenizer_from, "folder with tokenizer files to copy");
-  export_command->add_option("--max_shard_size", exporting.max_shard_bytes, "of a file of weights, e.g. 5GB")
+  export_command->add_option("--tokenizer-from", exporting.tokenizer_from, "folder with tokenizer files to copy");
+  export_command->add_option("--max-shard-size", exporting.max_shard_bytes, "of a file of weights, e.g. 5GB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
 
   std::vector<std::string> options;
@@ -306,11 +322,7 @@ int main(int argc, char** argv) {
   preflight_command->add_option("--host", preflight.host, "address at which other ranks reach this machine")
       ->capture_default_str();
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const int code = muster::ParseFlags(app, argc, argv); code >= 0) return code;
   if (preflight_command->parsed()) {
     preflight.cuda = !preflight.slots.empty();
     Preflight(preflight);

@@ -56,7 +56,7 @@ TEST(Run, FilesAreOpenedBelowTheRootsOnly) {
   namespace fs = std::filesystem;
   Bench bench;
   for (const char* folder : {"data", "runs/a", "elsewhere"}) fs::create_directories(bench.Path(folder));
-  const std::vector<std::string> roots = {"--data_roots", bench.Path("data"), "--checkpoint_roots", bench.Path("runs")};
+  const std::vector<std::string> roots = {"--data-roots", bench.Path("data"), "--checkpoint-roots", bench.Path("runs")};
   fs::copy_file(bench.Path("train.bin"), bench.Path("data/train.bin"));
   fs::create_symlink("train.bin", bench.Path("data/tokens"));
   JobSpec spec = Endless(bench);
@@ -77,7 +77,7 @@ TEST(Run, FilesAreOpenedBelowTheRootsOnly) {
   Process refused = bench.Start(bench.Assign(spec, 2), roots);
   EXPECT_EQ(refused.Wait(), 1);
   EXPECT_THAT(refused.LastLine(), AllOf(HasSubstr("data/tokens"), HasSubstr("is not below " + bench.Path("data")),
-                                        HasSubstr("--data_roots")));
+                                        HasSubstr("--data-roots")));
 }
 
 TEST(Run, TrainsToTheEndAndRecordsEveryStep) {
@@ -228,7 +228,7 @@ TEST(Run, StopsWhileItWaitsForItsAssignment) {
   for (const bool by_signal : {true, false}) {
     Bench bench;
     std::filesystem::create_directory(bench.Path("rank"));
-    Process trainer = StartTrainer({"run", "--socket", bench.worker().socket(), "--rank_dir", bench.Path("rank"),
+    Process trainer = StartTrainer({"run", "--socket", bench.worker().socket(), "--rank-dir", bench.Path("rank"),
                                     "--job", "j", "--generation", "1", "--rank", "0"},
                                    bench.Path("log"));
     ASSERT_TRUE(Eventually([&] { return bench.worker().attaches() > 0; })) << trainer.Log();

@@ -109,7 +109,8 @@ absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::To
   return absl::OkStatus();
 }
 
-absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& path, uint64_t samples) {
+absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& path, uint64_t samples,
+                                   const std::function<void(uint64_t done, uint64_t all)>& progress) {
   const absl::StatusOr<const tasks::Task*> task = tasks::TaskOf(model.inventory);
   if (!task.ok()) return task.status();
   const auto source = (*task)->Open(model.inventory, {.field = "data", .path = path, .data = model.data});
@@ -124,6 +125,7 @@ absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& pat
     const absl::StatusOr<engine::Evaluation> found = model.engine->Evaluate(*batch);
     if (!found.ok()) return found.status();
     mean.Add(*found, part);
+    if (progress) progress(first + part, count);
   }
   mean.Divide(count);
   return Evaluated{.loss = mean.loss,

@@ -47,7 +47,9 @@ struct Evaluated {
 // beyond what a double holds for a loss over 709: null in JSON.
 std::string Describe(const Evaluated& evaluated, bool json);
 
-// Over the first `samples` (0: all) of a file. Errors as tasks::Task::Open.
-absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& path, uint64_t samples);
+// Over the first `samples` (0: all) of a file. Reports to `progress` how many of how many samples are done, unless it
+// is null. Errors as tasks::Task::Open.
+absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& path, uint64_t samples,
+                                   const std::function<void(uint64_t done, uint64_t all)>& progress = nullptr);
 
 }  // namespace muster::trainer

@@ -192,7 +192,7 @@ TEST_F(SampleTest, AnExportIsTheSameModel) {
   const std::string eval = run({"eval", "--checkpoint", from, "--data", bench_->Path("val.bin"), "--json"});
   for (const char* size : {"5GB", "9kB"}) {
     const std::string out = bench_->Path(absl::StrCat("export-", size));
-    run({"export", "--checkpoint", from, "--out", out, "--max_shard_size", size});
+    run({"export", "--checkpoint", from, "--out", out, "--max-shard-size", size});
     EXPECT_EQ(run({"eval", "--checkpoint", out, "--data", bench_->Path("val.bin"), "--json"}), eval);
     Process again = Run({"export", "--checkpoint", from, "--out", out});
     EXPECT_EQ(again.Wait(), 2);
@@ -279,7 +279,7 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   ASSERT_EQ(given.Wait(), 0) << given.Log();
   EXPECT_THAT(given.Output(), StartsWith("in the box. in the box. in"));
   Process exporting = Run({"export", "--checkpoint", bench_->Path("pairs"), "--out", bench_->Path("pairs-out"),
-                           "--tokenizer_from", bench_->Path("tokenizer")});
+                           "--tokenizer-from", bench_->Path("tokenizer")});
   ASSERT_EQ(exporting.Wait(), 0) << exporting.Log();
   // Of a model whose checkpoint does not say what made its tokens.
   std::filesystem::remove(train.data().tokens() + data::kOriginEnding);

@@ -1,0 +1,74 @@
+#include "common/flags/daemon_flags.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/flags/spelling.h"
+
+namespace muster {
+namespace {
+
+struct Values {
+  std::string folder, level = "info", roots;
+  uint32_t slots = 1;
+  absl::Duration grace = absl::Seconds(30);
+};
+
+void AddAll(CLI::App& app, Values& values) {
+  app.add_option("--state-dir", values.folder, "a folder")->required();
+  app.add_option("--slots", values.slots, "slots")->check(CLI::Range(1, 4))->capture_default_str();
+  app.add_option("--log-level", values.level, "level")->check(CLI::IsMember({"info", "warn"}))->capture_default_str();
+  app.add_subcommand("run", "runs")->add_option("--data-roots", values.roots, "folders");
+  AddDuration(app, "--kill-grace", values.grace, "grace");
+}
+
+int Parse(Values& values, std::vector<std::string> words) {
+  CLI::App app("", "program");
+  AddAll(app, values);
+  words.insert(words.begin(), "program");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  return ParseFlags(app, static_cast<int>(argv.size()), argv.data());
+}
+
+TEST(DaemonFlagsTest, BothSpellingsAreTaken) {
+  for (const char* flag : {"--state-dir", "--state_dir"}) {
+    Values values;
+    EXPECT_EQ(Parse(values, {flag, "/a_b", "--kill_grace=2m", "run", "--data_roots", "/c_d"}), -1);
+    EXPECT_EQ(values.folder, "/a_b");
+    EXPECT_EQ(values.roots, "/c_d");
+    EXPECT_EQ(values.grace, absl::Minutes(2));
+  }
+}
+
+TEST(DaemonFlagsTest, WrongValuesExitWithTwo) {
+  for (const char* wrong : {"--kill-grace=0s", "--kill-grace=soon", "--slots=5", "--log-level=loud", "--no-such"}) {
+    Values values;
+    EXPECT_EQ(Parse(values, {"--state-dir", "x", wrong}), 2) << wrong;
+  }
+}
+
+TEST(DaemonFlagsTest, HelpShowsNoTypesOfTheParser) {
+  Values values;
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(Parse(values, {"--help"}), 0);
+  const std::string page = testing::internal::GetCapturedStdout();
+  EXPECT_NE(page.find("--log-level info|warn"), std::string::npos) << page;
+  EXPECT_NE(page.find("--slots N"), std::string::npos) << page;
+  EXPECT_NE(page.find("--kill-grace TIME"), std::string::npos) << page;
+  EXPECT_NE(page.find("grace (default 30s)"), std::string::npos) << page;
+  for (const char* word : {"TEXT", "UINT", "REQUIRED", "_", "[1"}) {
+    EXPECT_EQ(page.find(word), std::string::npos) << word << "\n" << page;
+  }
+}
+
+TEST(KebabFlagsTest, ValuesAndUnknownNamesStayAsTyped) {
+  const auto known = [](const std::string& name) { return name == "weight-decay"; };
+  EXPECT_EQ(KebabFlags({"--weight_decay=a_b", "--other_flag", "x_y", "--", "--weight_decay"}, known),
+            (std::vector<std::string>{"--weight-decay=a_b", "--other_flag", "x_y", "--", "--weight_decay"}));
+}
+
+}  // namespace
+}  // namespace muster
