@@ -125,9 +125,10 @@ TEST(ExecJobs, ProgramsOfOneUserHaveNoNodeDrained) {
   const auto faulty = [&] { return std::count(w.events.begin(), w.events.end(), "node.faulty"); };
   for (int i = 0; i < 5; ++i) crash_program_of("ann", /*then_delete=*/i % 2 == 0);
   EXPECT_EQ(w.core->GetNode(NodeId("n"))->recent_faults(), 5u);
-  EXPECT_EQ(faulty(), 0) << "those of ann, and those of jobs that are gone, count once each";
   crash_program_of("bob");
-  EXPECT_EQ(faulty(), 1) << "programs of several users";
+  EXPECT_EQ(faulty(), 0) << "those of ann count once, also those of jobs that are gone";
+  crash_program_of("eve");
+  EXPECT_EQ(faulty(), 1) << "programs of three users";
 }
 
 TEST(ExecJobs, AStopHasTheGraceOfTheSpec) {

@@ -19,27 +19,22 @@ constexpr size_t kFaultsNamed = 3, kDrainReasonBytes = 1024;
 constexpr uint32_t kSuspicious = 2;
 constexpr absl::Duration kClockTolerance = absl::Minutes(1);
 
-}  // namespace
-
-// Faults of one job count once, so that no job has nodes drained by itself. Of exec jobs those of one user do: it is
-// his program that crashes, and he may submit it as often as he likes. So do those of jobs that are gone, whatever they
-// were.
-uint32_t NodeHealth::ScoreOf(const Node& node) const {
+// Faults of one job count once, so that no job has nodes drained by itself. Of exec jobs those of one user do, who may
+// submit a program that crashes as often as they like.
+uint32_t ScoreOf(const Node& node) {
   std::set<std::string> suspects;
   uint32_t own = 0;
   for (const NodeFault& fault : node.faults()) {
     if (fault.job().empty()) {
       ++own;
-      continue;
+    } else {
+      suspects.insert(fault.user().empty() ? fault.job() : absl::StrCat("programs of ", fault.user()));
     }
-    const JobEntry* job = records_->FindJob(JobId(fault.job()));
-    const bool is_program = job != nullptr && job->record().spec().has_exec();
-    suspects.insert(job == nullptr ? ""
-                    : is_program   ? absl::StrCat("programs of ", job->record().owner())
-                                   : fault.job());
   }
   return own + static_cast<uint32_t>(suspects.size());
 }
+
+}  // namespace
 
 void NodeHealth::Recover(Now now) {
   for (auto& [id, node] : records_->nodes) {
@@ -102,6 +97,8 @@ std::vector<NodeId> NodeHealth::Judge(Transaction& transaction) {
     NodeFault& kept = *fields.add_faults();
     *kept.mutable_time() = ToProto(transaction.now.wall);
     kept.set_job(fault.job.value());
+    const JobEntry* job = records_->FindJob(fault.job);
+    if (job != nullptr && job->record().spec().has_exec()) kept.set_user(job->record().owner());
     kept.set_what(std::move(fault.what));
     ShortenUtf8(kFaultBytes, *kept.mutable_what());
     node->fault_times.push_back(transaction.now.steady);

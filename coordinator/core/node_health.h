@@ -55,7 +55,6 @@ class NodeHealth {
   void Forget(const NodeId& id) { with_faults_.erase(id); }
 
  private:
-  uint32_t ScoreOf(const Node& node) const;
   bool MayDrainAnother() const;
   // True: it is drained now.
   bool Drain(const NodeId& id, NodeEntry& node, Transaction& transaction) const;

@@ -366,10 +366,8 @@ TEST(Resolve, RefusesWrongMeasurements) {
 // A trainer reads 0 where a default is forgotten, so each field has one, or is here.
 TEST(Resolve, LeavesNoFieldWithoutAValue) {
   const std::set<std::string> open_on_purpose = {
-      "after",                            // no job
       "detection_seconds",                // the coordinator's --detection
       "resources.min_ranks",              // all ranks
-      "resources.node_selector",          // any node
       "train.activation_checkpointing",   // false; strategy: auto may choose it
       "train.bench.bucket_bytes",         // the strategy's
       "train.checkpoint.async",           // by the memory of the ranks' nodes
