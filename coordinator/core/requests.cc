@@ -60,12 +60,18 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
     }
     return;
   }
-  if (const size_t waiting = queue_->InOrder().size(); waiting + ReplicasOf(event.spec) > options_->max_queued_jobs) {
+  uint64_t waiting = 0, own = 0;
+  for (const JobEntry* job : std::as_const(*records_).Live()) {
+    if (job->machine.state() != JOB_STATE_QUEUED) continue;
+    ++waiting;
+    own += job->record().owner() == event.owner ? 1 : 0;
+  }
+  if (waiting + ReplicasOf(event.spec) > options_->max_queued_jobs) {
     transaction.status = absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", waiting, " jobs are waiting; cancel some, or try again later"));
     return;
   }
-  transaction.status = CheckUser(event, transaction.now.steady);
+  transaction.status = CheckUser(event, own, transaction.now.steady);
   if (!transaction.status.ok()) return;
   transaction.status = CheckAfter(event.spec);
   if (!transaction.status.ok()) return;
@@ -120,7 +126,7 @@ absl::Status Requests::CheckAfter(const JobSpec& spec) const {
   return absl::OkStatus();
 }
 
-absl::Status Requests::CheckUser(const SubmitJob& event, SteadyTime now) {
+absl::Status Requests::CheckUser(const SubmitJob& event, uint64_t queued, SteadyTime now) {
   const int32_t priority = event.spec.priority();
   if (priority < options_->lowest_priority || priority > options_->highest_priority) {
     return absl::InvalidArgumentError(absl::StrCat("priority: must be ", options_->lowest_priority, " to ",
@@ -132,10 +138,6 @@ absl::Status Requests::CheckUser(const SubmitJob& event, SteadyTime now) {
                                                    most_ranks, " running ranks a user"));
   }
   if (const uint32_t most = options_->max_queued_jobs_of_user; most > 0) {
-    const std::vector<const JobEntry*> live = std::as_const(*records_).Live();
-    const auto queued = std::count_if(live.begin(), live.end(), [&](const JobEntry* job) {
-      return job->machine.state() == JOB_STATE_QUEUED && job->record().owner() == event.owner;
-    });
     if (queued + ReplicasOf(event.spec) > most) {
       return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has ", queued, " queued jobs, and the limit is ",
                                                        most, ": cancel some, or try again later"));

@@ -33,7 +33,8 @@ class Requests {
 
  private:
   absl::Status CheckAfter(const JobSpec& spec) const;
-  absl::Status CheckUser(const SubmitJob& event, SteadyTime now);
+  // `queued`: so many jobs of the user wait.
+  absl::Status CheckUser(const SubmitJob& event, uint64_t queued, SteadyTime now);
   void Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,
            const std::string& project, Transaction& transaction);
 
