@@ -61,7 +61,7 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
                                  "muster submit job.yaml --set optimizer.lr=3e-4\n"
                                  "muster submit base.yaml larger.yaml\n"
                                  "muster submit job.yaml --array optimizer.lr=1e-3,3e-3 --array seed=1,2\n"
-                                 "muster submit evaluate.yaml --after @last\n"
+                                 "muster submit job.yaml --after @last\n"
                                  "id=$(muster submit -d job.yaml)");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();

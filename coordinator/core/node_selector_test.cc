@@ -53,6 +53,7 @@ TEST(NodeSelectors, ANodeThatComesBackHasTheLabelsThatItHasThen) {
   const JobId id = w.Submit(On("job", 1, "rack=2"));
   EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
   w.Do(NodeConnected{Labelled("a", 1, "rack=2", "i2")});
+  w.ReportNothing("a", "i2");
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
 }
 

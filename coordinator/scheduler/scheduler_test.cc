@@ -404,7 +404,10 @@ TEST(Place, AvoidsNodesAndTakesTheLastChoiceLast) {
   EXPECT_EQ(placed({.ranks = 3, .last_choice = {NodeId("a")}}), "b0 b1 c0");
   EXPECT_EQ(placed({.ranks = 5, .last_choice = {NodeId("a")}}), "b0 b1 c0 c1 a0");
   EXPECT_EQ(placed({.ranks = 4, .together = 2, .avoid = {NodeId("b")}, .last_choice = {NodeId("c")}}), "a0 a1 a2 a3");
-  const Decision none = Cluster(nodes).Place({.ranks = 6, .device = DEVICE_CPU, .avoid = {NodeId("a"), NodeId("z")}, .where = ", without a, z, which rejected it"});
+  const Decision none = Cluster(nodes).Place({.ranks = 6,
+                                              .device = DEVICE_CPU,
+                                              .avoid = {NodeId("a"), NodeId("z")},
+                                              .where = ", without a, z, which rejected it"});
   EXPECT_EQ(none.reason, "needs 6 slots, 4 of 6 free (in use: other-job), without a, z, which rejected it");
   EXPECT_TRUE(none.fits_when_idle);
   EXPECT_FALSE(Cluster(nodes).FitsWhenIdle({.ranks = 7, .device = DEVICE_CPU, .avoid = {NodeId("a")}}));

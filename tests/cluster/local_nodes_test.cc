@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "testing/wait.h"
 #include "tests/cluster/cluster.h"
@@ -85,7 +86,9 @@ TEST_F(LocalNodesTest, ThreeNodesRunJobsAndOneIsLostAndComesBack) {
         return true;
       },
       absl::Seconds(30)));
-  EXPECT_EQ(placed, (std::vector<std::string>{"node-0", "node-0", "node-1", "node-1"}));
+  // Which two depends on whose worker has checked its machine by now.
+  ASSERT_EQ(placed.size(), 4u);
+  EXPECT_TRUE(placed[0] == placed[1] && placed[2] == placed[3] && placed[0] < placed[2]) << absl::StrJoin(placed, " ");
   EXPECT_TRUE(absl::StrContains(Job(large).value("reason", ""), "needs 7 slots on cpu, the nodes have 6 in all"))
       << Job(large).dump();
   for (const std::string& id : {gang, large}) Muster("cancel -y " + id);
