@@ -128,7 +128,8 @@ TEST(Mistakes, AServiceThatDied) {
   Machine machine(folder.path() + "/home", folder.path() + "/bin");
   ASSERT_EQ(machine.Type("muster local up\nmuster local status\n").exit_code, 0);
   const Machine::Typed dead = machine.Type(
-      "kill -9 $(cut -d' ' -f1 ~/s/muster/local/worker-0.pid)\n"
+      "pid=$(cut -d' ' -f1 ~/s/muster/local/worker-0.pid)\n"
+      "kill -9 $pid; for i in $(seq 1000); do [ -d /proc/$pid ] || break; sleep 0.05; done\n"
       "muster local status\n");
   EXPECT_EQ(dead.exit_code, 1) << dead.output;
   EXPECT_TRUE(absl::StrContains(dead.output, "worker-0 is dead: see the log, then start again with: muster local up"))
