@@ -37,6 +37,20 @@ TEST(After, AJobStartsWhenThoseBeforeItHaveCompleted) {
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
 }
 
+// Also where no slot is free, so that the queue is not tried to its end.
+TEST(After, AJobBeforeItMayBeDeletedOnceItHasCompleted) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  const JobId first = w.Submit(Gang("first", 1)), other = w.Submit(Gang("other", 1));
+  const JobId id = w.Submit(After("job", {first}));
+  w.FinishRank(first, 0);
+  ASSERT_EQ(w.State(other), JOB_STATE_STARTING);
+  EXPECT_THAT(w.Get(id).reason(), HasSubstr("needs 1 slot, 0 of 1 free"));
+  ASSERT_TRUE(w.Do(DeleteJob{first}).status.ok());
+  w.FinishRank(other, 0);
+  EXPECT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+}
+
 TEST(After, AJobFailsWithThoseBeforeIt) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 1)});

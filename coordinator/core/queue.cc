@@ -210,9 +210,8 @@ void Queue::ReportHopeless(const scheduler::Cluster& cluster, Transaction& trans
   }
 }
 
-bool Queue::WaitsForJobs(JobEntry& job, Transaction& transaction) {
-  if (job.record().waits_for().empty()) return false;
-  if (transaction.Full()) return true;
+void Queue::LookAtJobsBefore(JobEntry& job, Transaction& transaction) {
+  if (job.record().waits_for().empty() || transaction.Full()) return;
   auto& waits_for = *job.machine.fields().mutable_waits_for();
   for (int i = waits_for.size() - 1; i >= 0; --i) {
     const JobEntry* other = records_->FindJob(JobId(waits_for[i]));
@@ -222,11 +221,9 @@ bool Queue::WaitsForJobs(JobEntry& job, Transaction& transaction) {
       transaction.Touch(job.id());
     } else if (other == nullptr || other->machine.ended()) {
       const char* how = other == nullptr ? "was deleted" : state == JOB_STATE_FAILED ? "failed" : "was cancelled";
-      jobs_->Fail(job, absl::StrCat(waits_for[i], ", which it comes after, ", how), transaction);
-      return true;
+      return jobs_->Fail(job, absl::StrCat(waits_for[i], ", which it comes after, ", how), transaction);
     }
   }
-  return !waits_for.empty();
 }
 
 // Follows the rule of scheduler/pass.h. Jobs in backoff, and those that come after others, do not hold back others.
@@ -236,6 +233,11 @@ void Queue::Schedule(Transaction& transaction) {
   const ClaimsOfJobs claims = Claims();
   const std::vector<scheduler::Claim> queue = InOrder(claims);
   if (queue.empty()) return hopeless_.clear();
+  for (const scheduler::Claim& claim : queue) LookAtJobsBefore(records_->jobs.at(claim.job), transaction);
+  if (transaction.work_left) {
+    schedule_at_ = transaction.now.steady;
+    return;
+  }
   scheduler::Cluster cluster(NodeViews(claims));
   scheduler::Quotas quotas = projects_->QuotasNow();
   ReportHopeless(cluster, transaction);
@@ -246,6 +248,7 @@ void Queue::Schedule(Transaction& transaction) {
   bool any_in_backoff = false;
   for (const scheduler::Claim& claim : queue) {
     JobEntry& job = records_->jobs.at(claim.job);
+    if (job.machine.state() != JOB_STATE_QUEUED || !job.record().waits_for().empty()) continue;
     if (job.not_before.has_value() && transaction.now.steady < *job.not_before) {
       any_in_backoff = true;
       continue;
@@ -255,7 +258,7 @@ void Queue::Schedule(Transaction& transaction) {
       if (!transaction.Full()) jobs_->FailByTimeLimit(job, transaction);
       continue;
     }
-    if (WaitsForJobs(job, transaction) || !OverItsUsersLimit(job).empty()) continue;
+    if (!OverItsUsersLimit(job).empty()) continue;
     scheduler::Demand demand = DemandOf(job);
     if (!HasRoom(job, cluster, quotas, demand)) {
       plans_->Drop(job.id(), Plans::Purpose::kStart);

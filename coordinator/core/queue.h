@@ -79,8 +79,8 @@ class Queue {
   PlanState PlanOn(JobEntry& job, Plans::Purpose purpose, const scheduler::Decision& decision);
 
  private:
-  // Whether jobs that it comes after have yet to complete. Fails the job if one of them cannot any more.
-  bool WaitsForJobs(JobEntry& job, Transaction& transaction);
+  // Of a waiting job: forgets those of the jobs before it that have completed, and fails it if one cannot any more.
+  void LookAtJobsBefore(JobEntry& job, Transaction& transaction);
   // nullopt: it waits, or has failed because it cannot be laid out.
   std::optional<Placement> FindStart(JobEntry& job, const scheduler::Claim& claim, scheduler::Demand demand,
                                      scheduler::Pass& pass, scheduler::Quotas& quotas, Transaction& transaction);
