@@ -348,8 +348,8 @@ TEST_F(ExecTest, RunsOnTheNodesThatItSelectsAndAfterOthers) {
                                   {Script("first.sh", absl::StrCat("until [ -e ", gate, " ]; do sleep 0.05; done\n"))});
   ASSERT_TRUE(cluster_.WaitForState(first, "running"));
   std::set<std::string> nodes;
-  for (const auto& rank : cluster_.MusterJson({"describe", first})["generations"][0]["ranks"])
-    nodes.insert(rank["node"].get<std::string>());
+  const auto described = cluster_.MusterJson({"describe", first});
+  for (const auto& rank : described["generations"][0]["ranks"]) nodes.insert(rank["node"].get<std::string>());
   EXPECT_EQ(nodes.size(), 1u);
   // A third rank on that node has no room, though the other node is free.
   const std::string full = Begin({"--node-selector", "rack=b", "--name", "full"}, {"true"});
