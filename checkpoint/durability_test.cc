@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,7 @@
 #include "gtest/gtest.h"
 #include "testing/sync_watch.h"
 #include "testing/temporary_folder.h"
+#include "testing/wait.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -70,6 +72,23 @@ TEST_F(DurabilityTest, InterruptedAtEachStageThePreviousOneIsValid) {
   EXPECT_THAT(Names(), ElementsAre("step-0000000001-g1", "step-0000000002-g1"));
   EXPECT_EQ(WriteStep(2).status().code(), absl::StatusCode::kAlreadyExists);
   ExpectWhole(2);
+}
+
+// Rank 0 publishes as soon as it sees the last shard, however slow the disk of that shard's rank is.
+TEST_F(DurabilityTest, RankZeroMayPublishWhileTheLastRankSyncsTheFolder) {
+  const StepName name{1, 1};
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
+  Fill(1);
+  ASSERT_TRUE(failpoint::Arm("checkpoint.sum.folder=sleep:300").ok());
+  absl::Status of_shard;
+  std::thread rank([&] { of_shard = WriteShard(path_, name, 0, Parts()).status(); });
+  ASSERT_TRUE(Eventually([&] { return ShardIsWritten(path_, name, 0); }));
+  const absl::Status published = Finish(path_, MakeManifest(1)).status();
+  rank.join();
+  ASSERT_TRUE(failpoint::Arm("").ok());
+  EXPECT_TRUE(published.ok()) << published;
+  EXPECT_TRUE(of_shard.ok()) << of_shard;
+  ExpectWhole(1);
 }
 
 // Power may fail at any moment: a named folder is on disk in full, and its name is synced before it is reported.

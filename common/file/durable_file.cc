@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/failpoint.h"
 #include "common/file/beneath.h"
@@ -60,6 +61,20 @@ int NameNew(const std::string& from, const std::string& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   // It has neither. Create() checked before, so only a race is lost.
   return errno == EINVAL ? Replace(from, to) : errno;
+}
+
+absl::StatusOr<int> OpenFolder(const std::string& folder) {
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return FileError(errno, absl::StrCat("opening folder ", folder));
+  return descriptor;
+}
+
+absl::Status SyncFolder(int descriptor, const std::string& folder, std::string_view point) {
+  if (const int error = failpoint::Hit(point)) return FileError(error, absl::StrCat("syncing folder ", folder));
+  if (fsync(descriptor) == 0) return absl::OkStatus();
+  // Some file systems (FUSE, network) cannot fsync a folder; there is nothing better to do on them.
+  if (errno == EINVAL || errno == ENOTSUP) return absl::OkStatus();
+  return FileError(errno, absl::StrCat("syncing folder ", folder));
 }
 
 }  // namespace
@@ -195,12 +210,17 @@ absl::Status DurableFile::Commit() {
   if (close(std::exchange(descriptor_, -1)) != 0) return FileError(errno, absl::StrCat("closing ", path_));
   if (temporary_.empty()) return absl::OkStatus();
 
+  // Opened before the file appears: whoever waits for it may rename the folder at once.
+  const std::string parent = ParentFolder(path_);
+  const absl::StatusOr<int> folder = OpenFolder(parent);
+  if (!folder.ok()) return folder.status();
+  const absl::Cleanup closing = [&] { close(*folder); };
   error = Hit(".rename");
   if (error == 0) error = existing_ == FileOptions::kRefuse ? NameNew(temporary_, path_) : Replace(temporary_, path_);
   if (error == EEXIST) return absl::AlreadyExistsError(absl::StrCat(path_, " exists already"));
   if (error != 0) return FileError(error, absl::StrCat("renaming ", temporary_, " to ", path_));
   temporary_.clear();
-  return SyncFolder(ParentFolder(path_), absl::StrCat(points_, ".folder"));
+  return SyncFolder(*folder, parent, absl::StrCat(points_, ".folder"));
 }
 
 absl::Status WriteDurably(const std::string& path, std::string_view content, const FileOptions& options) {
@@ -232,14 +252,10 @@ absl::Status SyncFile(const std::string& path) {
 }
 
 absl::Status SyncFolder(const std::string& folder, std::string_view point) {
-  if (const int error = failpoint::Hit(point)) return FileError(error, absl::StrCat("syncing folder ", folder));
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return FileError(errno, absl::StrCat("opening folder ", folder));
-  const int error = fsync(descriptor) == 0 ? 0 : errno;
-  close(descriptor);
-  // Some file systems (FUSE, network) cannot fsync a folder; there is nothing better to do on them.
-  if (error == 0 || error == EINVAL || error == ENOTSUP) return absl::OkStatus();
-  return FileError(error, absl::StrCat("syncing folder ", folder));
+  const absl::StatusOr<int> descriptor = OpenFolder(folder);
+  if (!descriptor.ok()) return descriptor.status();
+  const absl::Cleanup closing = [&] { close(*descriptor); };
+  return SyncFolder(*descriptor, folder, point);
 }
 
 }  // namespace muster
