@@ -1,6 +1,8 @@
 #include "coordinator/core/growth.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,10 +13,16 @@ Growth::Room Growth::Find(JobEntry& job) {
   const JobId id = job.id();
   std::vector<scheduler::NodeView> views = queue_->NodeViews();
   const scheduler::Cluster cluster(views);
+  std::set<Queue::Kind> hopeless;
   for (const scheduler::Claim& waiting : queue_->InOrder()) {
+    const JobEntry& other = records_->jobs.at(waiting.job);
+    if (!other.record().waits_for().empty()) continue;  // for this one, maybe
+    const std::optional<Queue::Kind> kind = queue_->KindOf(other, waiting);
+    if (kind.has_value() && hopeless.contains(*kind)) continue;
     // A queued job that could run in an idle cluster takes precedence, whatever its priority: a job is not stopped for
     // slots that it may not get.
-    if (cluster.FitsWhenIdle(queue_->DemandOf(records_->jobs.at(waiting.job)))) return Room::kNone;
+    if (cluster.FitsWhenIdle(queue_->DemandOf(other))) return Room::kNone;
+    if (kind.has_value()) hopeless.insert(*kind);
   }
   for (scheduler::NodeView& node : views) {
     for (scheduler::SlotView& slot : node.slots) {

@@ -139,6 +139,22 @@ TEST_F(Resize, QueuedJobsComeFirst) {
   EXPECT_EQ(w_.State(hopeless), JOB_STATE_QUEUED);
 }
 
+// It may come after the one that grows.
+TEST_F(Resize, AJobThatComesAfterAnotherHoldsBackNone) {
+  Join("a", 2);
+  const JobId id = w_.Submit(Elastic("e", 4, 2));
+  Pass(absl::Seconds(5));
+  Run(id);
+  JobSpec next = Gang("next", 2);
+  next.add_after(id.value());
+  const JobId after = w_.Submit(next);
+  Join("b", 2);
+  Pass(absl::Minutes(6));
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING) << w_.Get(id).reason();
+  EXPECT_EQ(w_.State(after), JOB_STATE_QUEUED);
+}
+
 TEST_F(Resize, GrowthIsCheckedAfterARestartOfTheCoordinatorToo) {
   Join("a", 2);
   const JobId id = w_.Submit(Elastic("e", 4, 2));

@@ -48,6 +48,28 @@ TEST_F(Limits, OneUserCannotFillTheQueue) {
   EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok());
 }
 
+TEST_F(Limits, NodeSelectorsOfAUserInTheQueue) {
+  const auto on_rack = [&](const std::string& user, int rack) {
+    JobSpec spec = Spec("a");
+    spec.mutable_resources()->add_node_selector(absl::StrCat("rack=", rack));
+    return SubmitAs(user, spec);
+  };
+  JobId first;
+  for (int rack = 0; rack < 64; ++rack) {
+    const Outcome decision = on_rack("ann", rack);
+    ASSERT_TRUE(decision.status.ok()) << rack << ": " << decision.status;
+    if (rack == 0) first = decision.job;
+  }
+  EXPECT_TRUE(on_rack("ann", 5).status.ok()) << "as others of hers";
+  EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok()) << "without one";
+  EXPECT_TRUE(on_rack("bob", 99).status.ok());
+  const absl::Status more = on_rack("ann", 64).status;
+  EXPECT_TRUE(absl::IsResourceExhausted(more));
+  EXPECT_THAT(std::string(more.message()), HasSubstr("ann has jobs with 64 different node selectors in the queue"));
+  w_.Do(CancelJob{first});
+  EXPECT_TRUE(on_rack("ann", 64).status.ok());
+}
+
 TEST_F(Limits, SubmitsOfAUserAreCountedByTheMinute) {
   With([](WorldOptions& o) { o.max_submits_of_user = 3; });
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok());

@@ -246,6 +246,7 @@ void Queue::Schedule(Transaction& transaction) {
   // have slots reserved, and those in backoff come back soon.
   std::vector<std::pair<scheduler::Claim, scheduler::Decision>> reserved;
   bool any_in_backoff = false;
+  Refusals refusals;
   for (const scheduler::Claim& claim : queue) {
     JobEntry& job = records_->jobs.at(claim.job);
     if (job.machine.state() != JOB_STATE_QUEUED || !job.record().waits_for().empty()) continue;
@@ -259,12 +260,18 @@ void Queue::Schedule(Transaction& transaction) {
       continue;
     }
     if (!OverItsUsersLimit(job).empty()) continue;
+    const std::optional<Kind> kind = KindOf(job, claim);
+    if (const auto refused = kind.has_value() ? refusals.find(*kind) : refusals.end(); refused != refusals.end()) {
+      if (refused->second.has_value()) NoteHope(job.id(), *refused->second, transaction.now.steady);
+      continue;
+    }
     scheduler::Demand demand = DemandOf(job);
     if (!HasRoom(job, cluster, quotas, demand)) {
       plans_->Drop(job.id(), Plans::Purpose::kStart);
+      if (kind.has_value()) refusals.emplace(*kind, std::nullopt);
       continue;
     }
-    if (std::optional<Placement> start = FindStart(job, claim, demand, pass, quotas, transaction)) {
+    if (std::optional<Placement> start = FindStart(job, claim, demand, pass, quotas, refusals, transaction)) {
       pass.Start(claim, start->decision);
       generations_->Start(job, *std::move(start), transaction);
     } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !any_in_backoff && !transaction.Full()) {
@@ -289,7 +296,8 @@ void Queue::Schedule(Transaction& transaction) {
 // queue may still take them. If the slots are too small, the job waits for larger ones; a job that may run on fewer
 // ranks tries fewer.
 std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim& claim, scheduler::Demand demand,
-                                          scheduler::Pass& pass, scheduler::Quotas& quotas, Transaction& transaction) {
+                                          scheduler::Pass& pass, scheduler::Quotas& quotas, Refusals& refusals,
+                                          Transaction& transaction) {
   using Purpose = Plans::Purpose;
   const JobId id = job.id();
   for (int attempt = 0; attempt < kSizesTried; ++attempt) {
@@ -297,6 +305,8 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim&
     scheduler::Decision decision = pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
     NoteHope(id, !decision.ranks.empty() || decision.fits_when_idle, transaction.now.steady);
     if (decision.ranks.empty()) {
+      const std::optional<Kind> kind = KindOf(job, claim);
+      if (attempt == 0 && kind.has_value()) refusals.emplace(*kind, decision.fits_when_idle);
       plans_->Drop(id, Purpose::kStart);
       return std::nullopt;
     }
@@ -360,6 +370,22 @@ void Select(const Resources& resources, const Records& records, scheduler::Deman
   absl::StrAppend(&demand.where, ", only on nodes with ", absl::StrJoin(resources.node_selector(), " and "));
 }
 
+std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, const scheduler::Claim& claim) const {
+  const Job& record = job.record();
+  if (!record.refused_by().empty() || plans_->Find(job.id(), Plans::Purpose::kStart) != nullptr) return std::nullopt;
+  const Resources& resources = record.spec().resources();
+  const uint32_t least = job.whole_until.has_value() ? resources.ranks() : job.least_ranks();
+  return Kind{ProjectOf(record),
+              resources.device(),
+              resources.ranks(),
+              least,
+              job.least_group(),
+              TensorRanksOf(record.spec()),
+              job.slot_bytes,
+              claim.ends_in,
+              {resources.node_selector().begin(), resources.node_selector().end()}};
+}
+
 // Nodes that have refused the job are tried again only if no others are left.
 scheduler::Demand Queue::DemandOf(const JobEntry& job) const {
   const Resources& resources = job.record().spec().resources();
@@ -405,6 +431,37 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
   scheduler::Cluster cluster(NodeViews(claims));
   scheduler::Quotas quotas = projects_->QuotasNow();
   scheduler::Pass pass(&cluster);
+  struct Reason {
+    std::string text;  // empty: nothing has asked
+    bool fits_when_idle = true;
+    bool of_its_kind = false;  // it has no slots, and is no head: others of its kind wait for the same reason
+  };
+  std::map<Kind, Reason> reasons;  // until one more job would start
+  const auto start = [&](const scheduler::Claim& claim, const JobEntry& job, const scheduler::Decision& decision) {
+    pass.Start(claim, decision);
+    quotas.Hold(ProjectOf(job.record()), decision.device, decision.ranks.size());
+    reasons.clear();
+  };
+  const auto consider = [&](const JobEntry& job, const scheduler::Claim& claim, bool asked) -> Reason {
+    scheduler::Demand demand = DemandOf(job);
+    if (!HasRoom(job, cluster, quotas, demand)) {
+      return {quotas.Why(ProjectOf(job.record()), cluster.Resolve(demand.device), demand.needed()), true, true};
+    }
+    const Plans::Wanted* wanted = plans_->Find(claim.job, Plans::Purpose::kStart);
+    const scheduler::Decision decision = pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
+    if (decision.ranks.empty()) {
+      return {asked ? pass.Why(decision, demand) : "", decision.fits_when_idle, !pass.IsHead(claim.job)};
+    }
+    if (wanted != nullptr && !wanted->answer.has_value()) {
+      start(claim, job, decision);
+      return {"slots are free, and its plan is being computed"};
+    }
+    if (const Unfit* unfit = RefusedOn(job, SlotsFor(decision)); unfit != nullptr) {
+      return {"does not fit the free slots: " + unfit->why};
+    }
+    start(claim, job, decision);
+    return {"about to start"};
+  };
   uint32_t position = 0;
   for (const scheduler::Claim& claim : InOrder(claims)) {
     const JobEntry& job = records_->jobs.at(claim.job);
@@ -417,29 +474,18 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
       why = absl::StrCat("waiting for ", absl::StrJoin(job.record().waits_for(), ", "), " to complete");
     } else if (const std::string over = OverItsUsersLimit(job); !over.empty()) {
       why = over;
-    } else if (scheduler::Demand demand = DemandOf(job); !HasRoom(job, cluster, quotas, demand)) {
-      why = quotas.Why(ProjectOf(job.record()), cluster.Resolve(demand.device), demand.needed());
     } else {
-      const Plans::Wanted* wanted = plans_->Find(claim.job, Plans::Purpose::kStart);
-      const scheduler::Decision decision =
-          pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
-      const Unfit* unfit = decision.ranks.empty() ? nullptr : RefusedOn(job, SlotsFor(decision));
-      if (wanted != nullptr && !wanted->answer.has_value() && !decision.ranks.empty()) {
-        why = "slots are free, and its plan is being computed";
-        pass.Start(claim, decision);
-        quotas.Hold(ProjectOf(job.record()), decision.device, decision.ranks.size());
-      } else if (unfit != nullptr) {
-        why = "does not fit the free slots: " + unfit->why;
-      } else if (!decision.ranks.empty()) {
-        why = "about to start";
-        pass.Start(claim, decision);
-        quotas.Hold(ProjectOf(job.record()), decision.device, decision.ranks.size());
-      } else if (asked) {
-        why = pass.Why(decision, demand);
-        if (!decision.fits_when_idle && !job.refused.empty()) {
-          absl::StrAppend(&why, ": ", job.refused.back().unfit.why);
-        }
+      const std::optional<Kind> kind = KindOf(job, claim);
+      const auto known = kind.has_value() ? reasons.find(*kind) : reasons.end();
+      Reason reason;
+      if (known != reasons.end() && (!asked || !known->second.text.empty())) {
+        reason = known->second;
+      } else {
+        reason = consider(job, claim, asked);
+        if (kind.has_value() && reason.of_its_kind) reasons[*kind] = reason;
       }
+      why = reason.text;
+      if (!reason.fits_when_idle && !job.refused.empty()) absl::StrAppend(&why, ": ", job.refused.back().unfit.why);
     }
     if (!asked) continue;
     // Also why it was queued again.

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/core/generations.h"
@@ -65,6 +66,11 @@ class Queue {
 
   // ---- For those who look for slots for a job ----
   scheduler::Demand DemandOf(const JobEntry& job) const;
+  // Jobs of one kind ask for the same slots.
+  using Kind = std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, absl::Duration,
+                          std::vector<std::string>>;
+  // None: the job is unlike others, since nodes have refused it or its plan is being made.
+  std::optional<Kind> KindOf(const JobEntry& job, const scheduler::Claim& claim) const;
   std::vector<scheduler::NodeView> NodeViews() const { return NodeViews(Claims()); }
   // Whose holders have only their job's id: enough to see what is free.
   std::vector<scheduler::NodeView> NodeViewsWithoutClaims() const { return NodeViewsOf(nullptr); }
@@ -79,11 +85,17 @@ class Queue {
   PlanState PlanOn(JobEntry& job, Plans::Purpose purpose, const scheduler::Decision& decision);
 
  private:
+  // Kinds of which a job got no slots in this pass: later ones get none either, since a pass only takes slots. So a
+  // queue of any length costs a pass as much as the kinds in it. The value: it could start on idle nodes; none: its
+  // project's quota has no room.
+  using Refusals = std::map<Kind, std::optional<bool>>;
+
   // Of a waiting job: forgets those of the jobs before it that have completed, and fails it if one cannot any more.
   void LookAtJobsBefore(JobEntry& job, Transaction& transaction);
   // nullopt: it waits, or has failed because it cannot be laid out.
   std::optional<Placement> FindStart(JobEntry& job, const scheduler::Claim& claim, scheduler::Demand demand,
-                                     scheduler::Pass& pass, scheduler::Quotas& quotas, Transaction& transaction);
+                                     scheduler::Pass& pass, scheduler::Quotas& quotas, Refusals& refusals,
+                                     Transaction& transaction);
 
   // The places in the queue's order of all jobs that have not ended.
   using ClaimsOfJobs = std::map<JobId, scheduler::Claim>;

@@ -1,6 +1,8 @@
 #include "coordinator/core/requests.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,14 @@ namespace {
 constexpr size_t kRequestIdBytes = 64;
 
 constexpr size_t kSpecBytes = 64 * 1024;  // every assignment repeats it
+
+// Each selector in the queue costs a scheduling pass a look at all nodes.
+constexpr size_t kNodeSelectorsOfUser = 64;
+
+void NoteSelector(const JobSpec& spec, std::set<std::vector<std::string>>& selectors) {
+  const auto& selector = spec.resources().node_selector();
+  if (!selector.empty()) selectors.emplace(selector.begin(), selector.end());
+}
 
 std::string StateName(JobState state) {
   switch (state) {
@@ -60,18 +70,21 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
     }
     return;
   }
-  uint64_t waiting = 0, own = 0;
+  uint64_t waiting = 0;
+  Queued own;
   for (const JobEntry* job : std::as_const(*records_).Live()) {
     if (job->machine.state() != JOB_STATE_QUEUED) continue;
     ++waiting;
-    own += job->record().owner() == event.owner ? 1 : 0;
+    if (job->record().owner() != event.owner) continue;
+    ++own.jobs;
+    NoteSelector(job->record().spec(), own.node_selectors);
   }
   if (waiting + ReplicasOf(event.spec) > options_->max_queued_jobs) {
     transaction.status = absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", waiting, " jobs are waiting; cancel some, or try again later"));
     return;
   }
-  transaction.status = CheckUser(event, own, transaction.now.steady);
+  transaction.status = CheckUser(event, std::move(own), transaction.now.steady);
   if (!transaction.status.ok()) return;
   transaction.status = CheckAfter(event.spec);
   if (!transaction.status.ok()) return;
@@ -126,7 +139,7 @@ absl::Status Requests::CheckAfter(const JobSpec& spec) const {
   return absl::OkStatus();
 }
 
-absl::Status Requests::CheckUser(const SubmitJob& event, uint64_t queued, SteadyTime now) {
+absl::Status Requests::CheckUser(const SubmitJob& event, Queued own, SteadyTime now) {
   const int32_t priority = event.spec.priority();
   if (priority < options_->lowest_priority || priority > options_->highest_priority) {
     return absl::InvalidArgumentError(absl::StrCat("priority: must be ", options_->lowest_priority, " to ",
@@ -138,10 +151,17 @@ absl::Status Requests::CheckUser(const SubmitJob& event, uint64_t queued, Steady
                                                    most_ranks, " running ranks a user"));
   }
   if (const uint32_t most = options_->max_queued_jobs_of_user; most > 0) {
-    if (queued + ReplicasOf(event.spec) > most) {
-      return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has ", queued, " queued jobs, and the limit is ",
-                                                       most, ": cancel some, or try again later"));
+    if (own.jobs + ReplicasOf(event.spec) > most) {
+      return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has ", own.jobs,
+                                                       " queued jobs, and the limit is ", most,
+                                                       ": cancel some, or try again later"));
     }
+  }
+  NoteSelector(event.spec, own.node_selectors);
+  if (own.node_selectors.size() > kNodeSelectorsOfUser) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(event.owner, " has jobs with ", kNodeSelectorsOfUser,
+                     " different node selectors in the queue, which is the limit: cancel some, or try again later"));
   }
   if (options_->max_submits_of_user == 0) return absl::OkStatus();
   for (auto& [user, times] : submits_) {

@@ -1,7 +1,10 @@
 // What users ask for: submit, cancel, pause, resume, delete, trace, checkpoint. Private to coordinator/core.
 #pragma once
 
+#include <set>
 #include <string>
+#include <vector>
+
 #include "coordinator/core/projects.h"
 #include "coordinator/core/queue.h"
 
@@ -33,8 +36,12 @@ class Requests {
 
  private:
   absl::Status CheckAfter(const JobSpec& spec) const;
-  // `queued`: so many jobs of the user wait.
-  absl::Status CheckUser(const SubmitJob& event, uint64_t queued, SteadyTime now);
+  // What a user has in the queue.
+  struct Queued {
+    uint64_t jobs = 0;
+    std::set<std::vector<std::string>> node_selectors;
+  };
+  absl::Status CheckUser(const SubmitJob& event, Queued own, SteadyTime now);
   void Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,
            const std::string& project, Transaction& transaction);
 
