@@ -155,7 +155,8 @@ class Collector {
 Completion Complete(const CLI::App& app, const std::vector<std::string>& words, const NamesOf& names) {
   const std::string last = words.empty() ? "" : words.back();
   const bool bare = last == "=";
-  const size_t at = bare || words.size() < 2 ? words.size() : words.size() - 1;  // behind the "=" of bash
+  // After the "=", which bash makes a word of its own.
+  const size_t at = bare || words.size() < 2 ? words.size() : words.size() - 1;
   const bool split = at >= 2 && words[at - 1] == "=" && !absl::StartsWith(words[at - 2], "-");
   if (split) {
     const Cursor before = Walk(app, {words.begin(), words.begin() + static_cast<ptrdiff_t>(at - 1)});

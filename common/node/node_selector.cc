@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -14,6 +12,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kLongestKey = 63, kLongestValue = 128;
+constexpr int kMostLabels = 64;
 
 struct Requirement {
   absl::string_view key;
@@ -46,8 +45,9 @@ bool Has(const Node& node, absl::string_view key, absl::string_view value) {
   if (key == "node") return node.id() == value;
   if (key == "hostname") return node.hostname() == value;
   if (key == "device_model") return node.slots_size() > 0 && node.slots(0).model() == value;
-  const std::string label = absl::StrCat(key, "=", value);
-  return std::find(node.labels().begin(), node.labels().end(), label) != node.labels().end();
+  return std::any_of(node.labels().begin(), node.labels().end(), [&](absl::string_view label) {
+    return absl::ConsumePrefix(&label, key) && absl::ConsumePrefix(&label, "=") && label == value;
+  });
 }
 
 }  // namespace
@@ -55,20 +55,26 @@ bool Has(const Node& node, absl::string_view key, absl::string_view value) {
 absl::Status CheckNodeRequirement(const std::string& requirement) {
   const Requirement parsed = Parse(requirement);
   if (IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected KEY=VALUE or KEY!=VALUE, as rack=a or node!=gpu-7, got \"", requirement,
-                   "\": a key is letters, digits, "
-                   "-, _, . and /, at most ",
-                   kLongestKey, "; a value printable ASCII without commas, at most ", kLongestValue));
+  return absl::InvalidArgumentError(absl::StrCat("expected KEY=VALUE or KEY!=VALUE, as rack=a or node!=gpu-7, got \"",
+                                                 requirement, "\": a key is letters, digits, -, _, . and /, at most ",
+                                                 kLongestKey, "; a value printable ASCII without commas, at most ",
+                                                 kLongestValue));
 }
 
-absl::Status CheckNodeLabel(const std::string& label) {
-  const Requirement parsed = Parse(label);
-  if (IsOwn(parsed.key)) {
-    return absl::InvalidArgumentError(absl::StrCat("every node has its own \"", parsed.key, "\" already"));
+absl::Status CheckNodeLabels(const google::protobuf::RepeatedPtrField<std::string>& labels) {
+  if (labels.size() > kMostLabels) {
+    return absl::InvalidArgumentError(absl::StrCat("at most ", kMostLabels, " labels are possible"));
   }
-  if (!parsed.unequal && IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("expected KEY=VALUE, as rack=a, got \"", label, "\""));
+  for (const std::string& label : labels) {
+    const Requirement parsed = Parse(label);
+    if (IsOwn(parsed.key)) {
+      return absl::InvalidArgumentError(absl::StrCat("every node has its own \"", parsed.key, "\" already"));
+    }
+    if (parsed.unequal || !IsKey(parsed.key) || !IsValue(parsed.value)) {
+      return absl::InvalidArgumentError(absl::StrCat("expected KEY=VALUE, as rack=a, got \"", label, "\""));
+    }
+  }
+  return absl::OkStatus();
 }
 
 bool Selects(const google::protobuf::RepeatedPtrField<std::string>& selector, const Node& node) {

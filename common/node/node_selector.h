@@ -15,9 +15,10 @@
 
 namespace muster {
 
-// INVALID_ARGUMENT says what a requirement, or a label of a worker, may be.
+// INVALID_ARGUMENT says what a requirement may be.
 absl::Status CheckNodeRequirement(const std::string& requirement);
-absl::Status CheckNodeLabel(const std::string& label);
+// INVALID_ARGUMENT says what a worker's labels may be, and how many.
+absl::Status CheckNodeLabels(const google::protobuf::RepeatedPtrField<std::string>& labels);
 
 // REQUIRES: checked requirements.
 bool Selects(const google::protobuf::RepeatedPtrField<std::string>& selector, const Node& node);

@@ -48,10 +48,16 @@ TEST(NodeSelector, SaysWhatIsNone) {
   }
   EXPECT_FALSE(CheckNodeRequirement(std::string(64, 'k') + "=v").ok());
   EXPECT_FALSE(CheckNodeRequirement("k=" + std::string(129, 'v')).ok());
-  EXPECT_TRUE(CheckNodeLabel("rack=a").ok());
+  const auto labels = [](const std::vector<std::string>& all) {
+    return CheckNodeLabels(google::protobuf::RepeatedPtrField<std::string>(all.begin(), all.end()));
+  };
+  EXPECT_TRUE(labels({"rack=a"}).ok());
   for (const char* bad : {"rack", "rack!=a", "node=x", "hostname=x", "device_model=x"}) {
-    EXPECT_FALSE(CheckNodeLabel(bad).ok()) << bad;
+    EXPECT_FALSE(labels({bad}).ok()) << bad;
+    EXPECT_FALSE(labels({"rack=a", bad}).ok()) << bad;
   }
+  EXPECT_TRUE(labels(std::vector<std::string>(64, "rack=a")).ok());
+  EXPECT_FALSE(labels(std::vector<std::string>(65, "rack=a")).ok());
 }
 
 }  // namespace

@@ -48,10 +48,7 @@ bool Nodes::Recover(Now now) {
 }
 
 absl::Status Nodes::CheckIdentity(const Node& node) const {
-  if (node.labels_size() > 64) return absl::InvalidArgumentError("a node has at most 64 labels");
-  for (const std::string& label : node.labels()) {
-    if (absl::Status status = CheckNodeLabel(label); !status.ok()) return status;
-  }
+  if (absl::Status status = CheckNodeLabels(node.labels()); !status.ok()) return status;
   if (node.id().empty() || node.incarnation().empty()) {
     return absl::InvalidArgumentError("a worker's hello needs a node id and an incarnation");
   }

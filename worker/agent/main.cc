@@ -240,11 +240,6 @@ absl::Status FillIn(Flags& flags) {
     return status;
   }
   if (absl::Status status = ReadVariables(flags.env, agent.variables); !status.ok()) return status;
-  if (flags.labels.size() > 64) return absl::InvalidArgumentError("--label: at most 64 are possible");
-  for (const std::string& label : flags.labels) {
-    const absl::Status status = muster::CheckNodeLabel(label);
-    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat("--label: ", std::string(status.message())));
-  }
   if (absl::Status status = ReadUsers(flags.run_as_owner, agent); !status.ok()) return status;
   flags.join_token = muster::agent::ReadJoinToken(flags.join_token_file);
   unsetenv("MUSTER_JOIN_TOKEN");  // the ranks inherit the environment
@@ -278,6 +273,9 @@ absl::StatusOr<muster::Node> PrepareNode(const Flags& flags) {
   *node->mutable_cpu() = muster::agent::CpuOf(machine);
   for (const std::string& label : std::set<std::string>(flags.labels.begin(), flags.labels.end())) {
     node->add_labels(label);
+  }
+  if (const absl::Status status = muster::CheckNodeLabels(node->labels()); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--label: ", std::string(status.message())));
   }
   for (muster::Slot& slot : muster::agent::MakeSlots(machine, gpus, flags.slots)) {
     *node->add_slots() = std::move(slot);
