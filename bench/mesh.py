@@ -12,7 +12,8 @@ steps. (Steps repeat one batch, so later differences in rounding grow as it is l
 Groups of processes take turns, a few steps each, for several rounds; idle groups wait on a pipe. A step takes as long as
 its slowest rank, a time is the smallest of a round's steps; ratios are taken within a round, with their median and range.
 Memory is each rank's: peak resident size less what the process held before its model existed, beside the tensors that
-were planned and counted; PyTorch's is that of its steps alone. The head is not tied. PyTorch runs over Gloo, by the
+were planned and counted; PyTorch's is that of its steps alone. "less code" is the ratio without the pages of programs and
+libraries that were read in meanwhile, which all processes of a machine share. The head is not tied. PyTorch runs over Gloo, by the
 interpreter $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer makes it).
 """
 import argparse
@@ -76,6 +77,9 @@ def measure(name, mode, args):
         last = {key: run(key, 1) for key in groups}
         for group in groups.values():
             group.end()
+
+    def largest(key, less=None):
+        return max(a["memory_bytes"] - a.get(less, 0) for a in last[key])
     return {
         "case": name, "mode": mode, "threads": args.threads, "rounds": args.rounds,
         "layers_of_first_stage": cut if mode == "pipeline" else None,
@@ -84,7 +88,9 @@ def measure(name, mode, args):
         "losses": losses,
         "loss_difference": max(abs(a - b) / b for a, b in list(zip(losses["ours"], losses["torch"]))[:LOSS_STEPS]),
         "memory_bytes": {key: [a["memory_bytes"] for a in last[key]] for key in groups},
-        "memory_over_torch": max(a["memory_bytes"] for a in last["ours"]) / max(a["memory_bytes"] for a in last["torch"]),
+        "code_bytes": {key: [a["code_bytes"] for a in last[key]] for key in groups},
+        "memory_over_torch": largest("ours") / largest("torch"),
+        "memory_over_torch_less_code": largest("ours", "code_bytes") / largest("torch", "code_bytes"),
         "planned_bytes": [a["planned_bytes"] for a in last["ours"]],
         "counted_bytes": [a["tensor_bytes"] for a in last["ours"]],
     }
@@ -99,9 +105,10 @@ def table(results):
         return [r["case"], r["mode"] + (" cut after %d" % cut if cut else ""), "%.1f" % r["milliseconds"]["ours"]["min"],
                 "%.1f" % r["milliseconds"]["torch"]["min"], "%.2f (%.2f-%.2f)" % (s["median"], s["min"], s["max"]),
                 mib(r["planned_bytes"]), mib(r["counted_bytes"]), mib(r["memory_bytes"]["ours"]),
-                mib(r["memory_bytes"]["torch"]), "%.2f" % r["memory_over_torch"], "%.1e" % r["loss_difference"]]
+                mib(r["memory_bytes"]["torch"]), "%.2f" % r["memory_over_torch"],
+                "%.2f" % r["memory_over_torch_less_code"], "%.1e" % r["loss_difference"]]
     head = ["case", "mode", "ours ms", "torch ms", "speed/torch", "planned MiB", "counted MiB", "resident MiB", "torch MiB",
-            "ratio", "losses differ by"]
+            "ratio", "less code", "losses differ by"]
     return aligned([head] + [row(r) for r in results])
 
 

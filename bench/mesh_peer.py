@@ -183,7 +183,7 @@ def main():
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     dist.init_process_group("gloo", init_method="file://%s/store" % a.folder, rank=a.rank, world_size=a.ranks)
-    before = status_bytes("VmRSS")
+    before, code = status_bytes("VmRSS"), status_bytes("RssFile")
     step = pipeline(a) if a.stages > 1 else tensor(a)
     with open("/proc/self/clear_refs", "w", encoding="ascii") as f:
         f.write("5")  # the peak begins here: reading the whole model does not count
@@ -194,8 +194,8 @@ def main():
             start = time.perf_counter()
             losses.append(step())
             times.append((time.perf_counter() - start) * 1e3)
-        print(json.dumps({"milliseconds": times, "losses": losses, "memory_bytes": status_bytes("VmHWM") - before}),
-              flush=True)
+        print(json.dumps({"milliseconds": times, "losses": losses, "memory_bytes": status_bytes("VmHWM") - before,
+                          "code_bytes": status_bytes("RssFile") - code}), flush=True)
     dist.destroy_process_group()
 
 

@@ -200,7 +200,7 @@ int main(int argc, char** argv) {
   options.cuda = shape.cuda;
   shape.ranks /= options.replicas;
   options.replica = shape.rank / shape.ranks, shape.rank %= shape.ranks;
-  const uint64_t before = bench::StatusBytes("VmRSS");
+  const uint64_t before = bench::StatusBytes("VmRSS"), code = bench::StatusBytes("RssFile");
   Rank rank;
   absl::Status prepared = Prepare(shape, options, rank);
   if (prepared.ok() && !options.write.empty()) prepared = bench::Write(*rank.engine, rank.tokens, options.write);
@@ -241,6 +241,7 @@ int main(int argc, char** argv) {
     answer["losses"] = std::exchange(rank.losses, {});
     answer["peak_bytes"] = bench::StatusBytes("VmHWM");
     answer["memory_bytes"] = bench::StatusBytes("VmHWM") - before;
+    answer["code_bytes"] = bench::StatusBytes("RssFile") - code;
     if (rank.engine != nullptr) {
       answer["tensor_bytes"] = rank.engine->peak_memory_bytes();
       answer["offloaded_bytes"] = rank.engine->host_memory_bytes();
