@@ -364,7 +364,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   if (job.has_predicted_start()) line("Starts by", DateAndTime(screen, FromProto(job.predicted_start())));
   if (!job.spec().time_limit().empty()) {
     line("Time limit", absl::StrCat(OneLine(job.spec().time_limit()), ", of which it has used ",
-                                    absl::FormatDuration(absl::Seconds(std::round(job.held_seconds())))));
+                                    Span(absl::Seconds(std::round(job.held_seconds())))));
   }
   if (job.has_submitted()) line("Submitted", Ago(job.submitted(), screen, now));
   if (job.has_started()) line("Started", Ago(job.started(), screen, now));
@@ -386,7 +386,9 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     line("Progress", text);
   }
   if (const std::string left = TimeLeft(job, metrics); !left.empty()) {
-    line("Time left", absl::StrCat(left, ", until ", EndsAt(job, metrics, screen, now)));
+    const bool limited = *Remaining(job, metrics) == LimitLeft(job);
+    line("Time left", absl::StrCat(left, ", until ", EndsAt(job, metrics, screen, now),
+                                   limited ? ", when its time limit stops it before its last step" : ""));
   }
   line("Goodput", TimeBreakdownText(job.time_breakdown()));
   line("Last fault", LastFault(job));

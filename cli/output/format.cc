@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/spec/message_fields.h"
+#include "common/time_limit.h"
 #include "common/unprintable.h"
 #include "common/utf8.h"
 #include "models/family.h"
@@ -102,11 +103,17 @@ std::string Grouped(uint64_t count) {
   return text;
 }
 
+absl::Duration LimitLeft(const v1::Job& job) {
+  const absl::StatusOr<absl::Duration> limit = ParseTimeLimit(job.spec().time_limit());
+  return limit.ok() ? std::max(*limit - absl::Seconds(job.held_seconds()), absl::ZeroDuration())
+                    : absl::InfiniteDuration();
+}
+
 std::optional<absl::Duration> Remaining(const v1::Job& job, const v1::MetricPoint& metrics) {
   const uint64_t total = job.spec().train().steps();
   if (job.state() != v1::JOB_STATE_RUNNING || !metrics.has_step_seconds()) return std::nullopt;
   if (metrics.step() == 0 || metrics.step() > total) return std::nullopt;
-  return absl::Seconds(static_cast<double>(total - metrics.step()) * metrics.step_seconds());
+  return std::min(absl::Seconds(static_cast<double>(total - metrics.step()) * metrics.step_seconds()), LimitLeft(job));
 }
 
 std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics) {

@@ -87,6 +87,23 @@ TEST(Format, Times) {
   EXPECT_EQ(Span(absl::Hours(76)), "3d 4h");
 }
 
+TEST(Format, AJobEndsByItsStepsOrItsTimeLimit) {
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_RUNNING);
+  job.mutable_spec()->mutable_train()->set_steps(1000);
+  v1::MetricPoint metrics;
+  metrics.set_step(100);
+  metrics.set_step_seconds(2);
+  EXPECT_EQ(TimeLeft(job, metrics), "30m 00s");
+  EXPECT_EQ(LimitLeft(job), absl::InfiniteDuration());
+  job.mutable_spec()->set_time_limit("1h");
+  EXPECT_EQ(TimeLeft(job, metrics), "30m 00s");
+  job.set_held_seconds(50 * 60);
+  EXPECT_EQ(TimeLeft(job, metrics), "10m 00s");
+  job.set_held_seconds(61 * 60);
+  EXPECT_EQ(TimeLeft(job, metrics), "0s");
+}
+
 TEST(Format, TextOfOthersCannotMoveTheCursor) {
   EXPECT_EQ(OneLine("a\x1b[2Jb\nc\td\r\x7f"), "a\\x1b[2Jb c d\\x0d\\x7f");
   EXPECT_EQ(OneLine("\xc2\x9b"

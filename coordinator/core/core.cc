@@ -152,11 +152,24 @@ const Job* Core::Stored(const JobId& job) const {
   return entry == nullptr ? nullptr : &entry->record();
 }
 
+namespace {
+
+// What runs on, up to `at`.
+void ShowTimes(const JobEntry& job, SteadyTime at, Job& view) {
+  *view.mutable_time_breakdown() = job.time.UpTo(at);
+  if (!job.running.has_value()) return;
+  const double held = absl::ToDoubleSeconds(at - job.running->held_since);
+  view.set_held_seconds(view.held_seconds() + held);
+  view.set_slot_seconds(view.slot_seconds() + held * job.newest()->record().ranks_size());
+}
+
+}  // namespace
+
 absl::StatusOr<Job> Core::GetJob(const JobId& job, std::optional<SteadyTime> at) const {
   const JobEntry* entry = state_->records.FindJob(job);
   if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no job ", job.value()));
   Job view = state_->views.Of(*entry);
-  if (at.has_value()) *view.mutable_time_breakdown() = entry->time.UpTo(*at);
+  if (at.has_value()) ShowTimes(*entry, *at, view);
   return view;
 }
 
@@ -166,7 +179,8 @@ std::vector<Job> Core::ListJobs(bool ended_too) const {
 
 // A page begins with the n-th of the jobs that have not ended, "n7", or with the ended ones below a sequence number,
 // "e1234".
-absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& page, size_t rows, size_t bytes) const {
+absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& page, size_t rows, size_t bytes,
+                                             std::optional<SteadyTime> at) const {
   uint64_t from = 0;
   const bool ended_only = absl::StartsWith(page, "e");
   if (!page.empty() && ((page[0] != 'n' && page[0] != 'e') || !absl::SimpleAtoi(page.substr(1), &from))) {
@@ -195,7 +209,9 @@ absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& 
         return result;
       }
       if (i < active.size()) {
-        add(active[i]->record());
+        Job job = active[i]->record();
+        if (at.has_value()) ShowTimes(*active[i], *at, job);
+        add(std::move(job));
         continue;
       }
       Queue::Waiting& waiting = queued[i - active.size()];

@@ -272,7 +272,8 @@ class Core {
   absl::StatusOr<std::vector<JobId>> FindReplicas(const std::string& id_or_prefix, Among among = Among::kAll) const;
   // The job as it is on disk, without the reason and position that a look through the queue gives. Null: no such job.
   const Job* Stored(const JobId& job) const;
-  // With queue_position and reason as of now, and its time_breakdown up to `at`, or to its last change. NotFound.
+  // With queue_position and reason as of now, and its times (time_breakdown, held_seconds, slot_seconds) up to `at`, or
+  // to its last change. NotFound.
   absl::StatusOr<Job> GetJob(const JobId& job, std::optional<SteadyTime> at = std::nullopt) const;
   std::vector<Job> ListJobs(bool ended_too) const;  // running, then the queue in its order, then ended, newest first
   struct JobPage {
@@ -281,7 +282,9 @@ class Core {
   };
   // A part of that list: from `page` on (empty: the first), at most so many jobs and, except for the first, bytes. A
   // job that moves between two calls may be in both pages or in none. InvalidArgument: no such page.
-  absl::StatusOr<JobPage> ListJobs(bool ended_too, const std::string& page, size_t rows, size_t bytes) const;
+  // `at`: as GetJob, for jobs that hold slots.
+  absl::StatusOr<JobPage> ListJobs(bool ended_too, const std::string& page, size_t rows, size_t bytes,
+                                   std::optional<SteadyTime> at = std::nullopt) const;
   std::map<JobState, uint64_t> CountJobs() const;
   std::vector<JobId> EndedJobs() const;                             // in the order of their submission
   std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first

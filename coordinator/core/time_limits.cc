@@ -3,28 +3,15 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/time_limit.h"
 #include "coordinator/core/jobs.h"
 
 namespace muster::core {
 namespace {
 
-constexpr absl::Duration kShortestLimit = absl::Minutes(1);
-constexpr absl::Duration kLongestLimit = absl::Hours(24 * 366);
 constexpr absl::Duration kLongestWarning = absl::Minutes(5);
 
 }  // namespace
-
-absl::StatusOr<absl::Duration> ParseTimeLimit(const std::string& text) {
-  absl::Duration limit;
-  if (!absl::ParseDuration(text, &limit)) {
-    return absl::InvalidArgumentError(absl::StrCat("must be a duration such as 90m or 48h, got \"", text, "\""));
-  }
-  if (limit < kShortestLimit || limit > kLongestLimit) {
-    return absl::InvalidArgumentError(absl::StrCat("must be ", absl::FormatDuration(kShortestLimit), " to ",
-                                                   absl::FormatDuration(kLongestLimit), ", got ", text));
-  }
-  return limit;
-}
 
 absl::Duration TimeLimitOf(const JobSpec& spec) {
   if (spec.time_limit().empty()) return absl::InfiniteDuration();

@@ -1,23 +1,18 @@
 // How long a job may hold slots: `time_limit` of its spec. Some time before it a running job writes a checkpoint and
 // its users get an event; at the limit it stops in good order, with a checkpoint, and has failed. Private to
-// coordinator/core, except ParseTimeLimit.
+// coordinator/core.
 //
 // The time counts from the placement of each generation to its end, over all of them, not while the job waits. Time
 // without a running coordinator is not counted, since no trusted clock measured it.
 #pragma once
 
 #include <optional>
-#include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "coordinator/core/generations.h"
 
 namespace muster::core {
-
-// "90m", "1h30m". InvalidArgument, without the field's name: no duration, or not a minute to a year.
-absl::StatusOr<absl::Duration> ParseTimeLimit(const std::string& text);
 
 // Infinite: none. REQUIRES: the spec was checked.
 absl::Duration TimeLimitOf(const JobSpec& spec);

@@ -260,9 +260,9 @@ grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this](Turn& turn) {
-    turn.AfterCommit([=, this, &core = turn.core(), &ledger = turn.ledger()] {
+    turn.AfterCommit([=, this, &core = turn.core(), &ledger = turn.ledger(), now = turn.now().steady] {
       const uint32_t limit = std::min(request->limit() == 0 ? kDefaultListLimit : request->limit(), kMostListed);
-      absl::StatusOr<core::Core::JobPage> page = core.ListJobs(request->all(), request->page(), limit, kListBytes);
+      absl::StatusOr<core::Core::JobPage> page = core.ListJobs(request->all(), request->page(), limit, kListBytes, now);
       if (!page.ok()) return reactor->Finish(ToGrpc(page.status()));
       reply->set_next_page(page->next);
       for (Job& job : page->jobs) {

@@ -13,8 +13,8 @@
 #include "common/name.h"
 #include "common/node/node_selector.h"
 #include "common/rank_variables.h"
+#include "common/time_limit.h"
 #include "coordinator/core/job_paths.h"
-#include "coordinator/core/time_limits.h"
 #include "coordinator/spec/resolve_exec.h"
 #include "models/family.h"
 #include "models/inventory.h"
@@ -107,7 +107,7 @@ class Resolver {
     if (!spec_.has_priority()) spec_.set_priority(0);
     Detection();
     if (spec_.time_limit().empty()) return;
-    if (const auto limit = core::ParseTimeLimit(spec_.time_limit()); !limit.ok()) {
+    if (const auto limit = ParseTimeLimit(spec_.time_limit()); !limit.ok()) {
       Error("time_limit", std::string(limit.status().message()));
     }
   }
