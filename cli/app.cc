@@ -20,6 +20,7 @@
 namespace muster::cli {
 namespace {
 
+constexpr char kRun[] = "run";
 constexpr char kDescription[] = "Muster trains neural networks as a service.";
 constexpr char kFooter[] =
     "Examples:\n"
@@ -44,6 +45,31 @@ std::vector<std::string> CommandsOf(const CLI::App* app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app->get_subcommands({})) names.push_back(command->get_name());
   return names;
+}
+
+// `muster run` takes a program and its arguments without `--` before them, as torchrun does: adds it. The first word
+// that is neither an option of `run` nor the value of one is the program.
+std::vector<std::string> WithProgramMarked(const CLI::App& app, std::vector<std::string> arguments) {
+  const CLI::App* at = &app;
+  for (auto word = arguments.begin(); word != arguments.end(); ++word) {
+    if (*word == "--") break;
+    if (word->size() > 1 && (*word)[0] == '-') {
+      std::string name = word->substr(0, word->find('='));
+      std::replace(name.begin() + 2, name.end(), '_', '-');
+      const CLI::Option* option = at->get_option_no_throw(name);
+      if (option == nullptr) option = app.get_option_no_throw(name);
+      const bool takes_next = option != nullptr && option->get_items_expected_max() > 0;
+      if (takes_next && name.size() == word->size() && word + 1 != arguments.end()) ++word;
+    } else if (at != &app) {
+      arguments.insert(word, "--");
+      break;
+    } else if (*word == kRun) {
+      at = app.get_subcommand(kRun);
+    } else {
+      break;
+    }
+  }
+  return arguments;
 }
 
 // Also accepts the flags of all commands with underscores.
@@ -220,7 +246,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
     return kOk;
   }
   // CLI11 takes arguments from the back.
-  std::vector<std::string> reversed = WithKnownDashes(*app, arguments);
+  std::vector<std::string> reversed = WithKnownDashes(*app, WithProgramMarked(*app, arguments));
   std::reverse(reversed.begin(), reversed.end());
   try {
     app->parse(reversed);

@@ -80,8 +80,9 @@ TEST_F(MusterTest, BenchCommunicationSaysWhatIsWrong) {
   says({"--communication", "--max_bytes", "0"}, "--max-bytes");
   says({"--communication", "--ranks", "2", "--min_bytes", "2MiB", "--max_bytes", "1MiB"},
        "--min-bytes 2 MiB is above --max-bytes 1 MiB");
-  says({"--communication", "--collectives", "all_to_all"}, "--collectives: all_to_all not in {all_reduce,");
-  says({"--communication", "--modes", "round"}, "--modes: round not in {flat,bucketed,hierarchical,compressed}");
+  says({"--communication", "--collectives", "all_to_all"}, "--collectives: \"all_to_all\" is not one of all_reduce, ");
+  says({"--communication", "--modes", "round"},
+       "--modes: \"round\" is not one of flat, bucketed, hierarchical, compressed");
   says({"--communication", "--steps", "5"}, "--steps excludes --communication");
   says({"--plot", "x.svg"}, "--plot requires --communication");
   EXPECT_EQ(store_.submitted.name(), "") << "nothing was submitted";

@@ -11,10 +11,15 @@
 #include "absl/strings/str_cat.h"
 #include "cli/testing/muster_fixture_test.h"
 #include "common/rpc/rpc.h"
+#include "gmock/gmock.h"
 #include "testing/wait.h"
 
 namespace muster::cli {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kGoodJob[] =
     "apiVersion: muster/v1\nkind: Job\nname: a\nmodel: {family: gpt2, size: tiny}\n"
@@ -48,9 +53,13 @@ TEST_F(MistakesTest, HelpIsACommandToo) {
 }
 
 TEST_F(MistakesTest, NumbersThatCannotBeMeant) {
-  Says({"sample", "x", "--prompt", "a", "--tokens", "-5"}, "muster: --tokens: Value -5 not in range 1 to 1048576");
-  Says({"sample", "x", "--prompt", "a", "--top-k", "0"}, "muster: --top-k: Value 0 not in range 1 to 1073741824");
-  Says({"eval", "x", "y", "--sequences", "-1"}, "muster: --sequences: Value -1 not in range 1 to 9223372036854775807");
+  Says({"sample", "x", "--prompt", "a", "--tokens", "-5"},
+       "muster: --tokens: must be a number from 1 to 1048576, got -5");
+  Says({"sample", "x", "--prompt", "a", "--top-k", "0"},
+       "muster: --top-k: must be a number from 1 to 1073741824, got 0");
+  Says({"eval", "x", "y", "--sequences", "-1"}, "muster: --sequences: must be a number of at least 1, got -1");
+  Says({"sample", "x", "--prompt", "a", "--tokens", "many"},
+       "muster: --tokens: must be a number from 1 to 1048576, got many");
   Says({"ps", "--timeout", "0s"}, "muster: invalid duration 0s: must be greater than 0");
   EXPECT_EQ(Run({"export", "x", "y", "--max-shard-size", "5furlongs"}).code, 2);
 }
@@ -83,7 +92,29 @@ TEST_F(MistakesTest, WordsOfOtherSystems) {
       "expected constant, linear, cosine or step, got the string \"cos\", did you mean cosine?");
   set("resources.device=tpu", "expected auto, cpu or cuda, got the string \"tpu\"");
   set("resources.device=gpu", "expected auto, cpu or cuda, got the string \"gpu\", did you mean cuda?");
+  set("strategy=fsdpp",
+      "expected single, ddp, zero, fsdp, auto or a map, got the string \"fsdpp\", did you mean fsdp?");
+  set("checkpoint.every=5", "unknown field, did you mean checkpoint.every_steps?");
   set("precision.params=x", "expected fp32 or bf16, got the string \"x\"");  // fp16 is refused there
+}
+
+// As torchrun has it: what comes after the program is the program's.
+TEST_F(MistakesTest, AProgramToRunNeedsNoDashes) {
+  const auto command = [&](const std::vector<std::string>& arguments) {
+    const Ended ended = Run(arguments);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    return ended.out;
+  };
+  const auto expected = AllOf(HasSubstr("command:\n  - /bin/echo\n  - \"--stop_grace\"\n  - \"3\"\n  - \"-d\"\n"
+                                        "  - \"--\"\n  - \"--ranks\"\nworkdir:"),
+                              Not(HasSubstr("stop_grace_seconds")));
+  EXPECT_THAT(command({"run", "--print", "--ranks", "2", "/bin/echo", "--stop_grace", "3", "-d", "--", "--ranks"}),
+              expected);
+  EXPECT_THAT(command({"--timeout", "5s", "run", "--max_restarts=1", "--print", "--", "/bin/echo", "--stop_grace", "3",
+                       "-d", "--", "--ranks"}),
+              expected);
+  Says({"run", "--rankz", "2", "/bin/echo"}, "muster: unknown option --rankz, did you mean --ranks?");
+  Says({"run", "--print"}, "muster: PROGRAM is required");
 }
 
 TEST_F(MistakesTest, BenchSaysThatItsTimeOutCancelsTheJob) {

@@ -25,7 +25,7 @@ TEST_F(SelectionTest, JobsOfAUserAndInAState) {
   EXPECT_EQ(Run({"ps", "--state", "failed", "--user", "bob"}).err, "no such jobs\n");
   const Ended wrong = Run({"ps", "--state", "broken"});
   EXPECT_EQ(wrong.code, 2);
-  EXPECT_TRUE(absl::StrContains(wrong.err, "--state: broken not in {queued,")) << wrong.err;
+  EXPECT_TRUE(absl::StrContains(wrong.err, "--state: \"broken\" is not one of queued, starting, ")) << wrong.err;
 }
 
 TEST_F(SelectionTest, PsCutsLongReasonsUnlessWide) {
@@ -61,6 +61,7 @@ TEST_F(SelectionTest, EventsOfAType) {
   for (int i = 1; i <= 3; ++i) store_.AppendEvent("a-0001", absl::StrCat("event ", i), v1::JOB_STATE_RUNNING);
   // The fake coordinator's events are of the type job.state.
   EXPECT_EQ(Run({"events", "--type", "rank"}).out, "");
+  EXPECT_EQ(Run({"events", "--type", "rank"}).err, "no events of these types\n");
   EXPECT_EQ(Run({"events", "--type", "jo"}).out, "") << "whole words";
   for (const char* type : {"job", "job.state", "rank,job"}) {
     const std::string out = Run({"events", "--type", type, "--tail", "2"}).out;

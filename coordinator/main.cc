@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/flags/daemon_flags.h"
+#include "common/flags/values.h"
 #include "common/log/log.h"
 #include "common/timeouts.h"
 #include "common/version.h"
@@ -44,7 +45,7 @@ int main(int argc, char** argv) {
                  "refuse connections beyond; half as many of one address, a quarter without an admitted call")
       ->default_str("by the limit of open files");
   app.add_option("--max-ranks", options.max_ranks, "refuse jobs with more ranks")
-      ->check(CLI::Range(1, 4096))
+      ->check(muster::Between(1, 4096))
       ->capture_default_str();
   app.add_option("--tensorboard", tensorboard,
                  "folder for TensorBoard's files (default: STATE_DIR/tensorboard; off: none)");
@@ -75,13 +76,13 @@ int main(int argc, char** argv) {
   muster::AddDuration(app, "--backoff-max", options.core.backoff_max, "longest delay before a restart");
   app.add_option("--node-fault-limit", options.core.node_fault_limit,
                  "drain a node on which so many jobs had faults, or contact was lost, within --node-fault-window")
-      ->check(CLI::Range(1, 1000))
+      ->check(muster::Between(1, 1000))
       ->capture_default_str();
   muster::AddDuration(app, "--node-fault-window", options.core.node_fault_window, "how long a fault of a node counts");
   app.add_option(
          "--most-drained-share", options.core.most_drained_share,
          "share of the nodes, at least one of several, that are drained for faults at the same time; 0: one at most")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(muster::Between(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--max-queued-jobs", options.core.max_queued_jobs, "refuse new jobs while so many wait")
       ->capture_default_str();
@@ -95,7 +96,7 @@ int main(int argc, char** argv) {
   app.add_option("--preemption", preemption,
                  "never, or lower_priority: waiting jobs may stop running ones of lower priority; projects reclaim "
                  "their quota in any case")
-      ->check(CLI::IsMember({"lower_priority", "never"}))
+      ->check(OneOf({"lower_priority", "never"}))
       ->capture_default_str();
   muster::AddDuration(app, "--preemption-min-run", options.core.preemption_min_run,
                       "no job is preempted before it has run for so long");
@@ -114,7 +115,7 @@ int main(int argc, char** argv) {
   muster::AddDuration(app, "--forget-lost-after", options.core.forget_lost_after,
                       "take a node that has been lost for so long from the list; inf: never (muster nodes forget)");
   app.add_option("--log-level", log_level, "debug, info, warn, error")
-      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->check(OneOf({"debug", "info", "warn", "error"}))
       ->capture_default_str();
   if (const int code = muster::ParseFlags(app, argc, argv); code >= 0) return code;
   options.core.preempt_lower_priority = preemption == "lower_priority";

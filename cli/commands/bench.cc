@@ -25,6 +25,7 @@
 #include "cli/output/scaling.h"
 #include "cli/output_format.h"
 #include "common/bytes.h"
+#include "common/flags/values.h"
 
 namespace muster::cli {
 namespace {
@@ -354,13 +355,13 @@ void AddCommunication(CLI::App* command, BenchFlags& flags, const std::vector<CL
   const auto size = [&](const char* name, uint64_t& value, const char* what) {
     return command->add_option(name, value, what)
         ->transform(CLI::AsSizeValue(false))
-        ->check(CLI::Range(uint64_t{1}, uint64_t{16} << 30))
+        ->check(Between(uint64_t{1}, uint64_t{16} << 30))
         ->type_name("SIZE")
         ->needs(communication);
   };
   command->add_option("--collectives", flags.collectives, "which collectives to measure")
       ->delimiter(',')
-      ->check(CLI::IsMember(CollectiveNames()))
+      ->check(OneOf(CollectiveNames()))
       ->type_name("NAME,...")
       ->default_str("all")
       ->needs(communication);
@@ -370,14 +371,14 @@ void AddCommunication(CLI::App* command, BenchFlags& flags, const std::vector<CL
           "flat: one call; bucketed: a call for each bucket, all in flight together, as in training; hierarchical: "
           "inside each node, then between nodes; compressed: as the job's communication.compression, or int8")
       ->delimiter(',')
-      ->check(CLI::IsMember(CollectiveModeNames()))
+      ->check(OneOf(CollectiveModeNames()))
       ->type_name("NAME,...")
       ->default_str("all")
       ->needs(communication);
   size("--min-bytes", flags.min_bytes, "the smallest size")->default_str("1KiB");
   size("--max-bytes", flags.max_bytes, "the largest size; skipped once a call takes over 10 s")->default_str("16MiB");
   command->add_option("--step-factor", flags.step_factor, "from one size to the next")
-      ->check(CLI::Range(2, 1024))
+      ->check(Between(2, 1024))
       ->capture_default_str()
       ->needs(communication);
   size("--bucket-bytes", flags.bucket_bytes, "the size of a bucket")->default_str("the job's");
@@ -403,17 +404,17 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
       ->allow_extra_args(false);
   command->add_option("--ranks", flags->ranks, "numbers of ranks, one job after the other")
       ->delimiter(',')
-      ->check(CLI::Range(1, 4096))
+      ->check(Between(1, 4096))
       ->type_name("N,...")
       ->default_str("1,2,4; with --communication the job's");
   CLI::Option* strategies =
       command->add_option("--strategies", flags->strategies, "strategies with their defaults, one after the other")
           ->delimiter(',')
-          ->check(CLI::IsMember(std::vector<std::string>(std::begin(kStrategyNames), std::end(kStrategyNames))))
+          ->check(OneOf(std::vector<std::string>(std::begin(kStrategyNames), std::end(kStrategyNames))))
           ->type_name("NAME,...")
           ->default_str("the job's own");
   CLI::Option* steps = command->add_option("--steps", flags->steps, "steps to measure")
-                           ->check(CLI::Range(1, 1000000))
+                           ->check(Between(1, 1000000))
                            ->capture_default_str();
   CLI::Option* warm_up =
       command->add_option("--warm-up", flags->warm_up, "steps to run before measuring")->capture_default_str();

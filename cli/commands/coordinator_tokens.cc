@@ -13,6 +13,7 @@
 #include "cli/output_format.h"
 #include "cli/spec/writer.h"
 #include "common/file/durable_file.h"
+#include "common/flags/values.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {
@@ -61,7 +62,7 @@ void RegisterCreate(CLI::App& app, Invocation& invocation) {
   command->add_option("--role", flags->role, "worker|viewer|submitter|admin")
       ->required()
       ->type_name("ROLE")
-      ->check(CLI::IsMember({"worker", "viewer", "submitter", "admin"}).description(""));
+      ->check(OneOf({"worker", "viewer", "submitter", "admin"}).description(""));
   command->add_option("--user", flags->user, "user of the token, who owns the jobs submitted with it")
       ->type_name("NAME");
   command

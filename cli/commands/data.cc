@@ -20,6 +20,7 @@
 #include "cli/output/format.h"
 #include "cli/output_format.h"
 #include "common/bytes.h"
+#include "common/flags/values.h"
 #include "data/images/image_file.h"
 #include "data/prepare.h"
 #include "data/tokenizer.h"
@@ -103,7 +104,7 @@ void RegisterPrepare(CLI::App& app, Invocation& invocation) {
   command->add_flag("--end-of-text", flags->options.end_of_text,
                     "append the tokenizer's end-of-text token to each text");
   command->add_option("--format", flags->format, "format of the token file; nanogpt has no header")
-      ->check(CLI::IsMember({"nanogpt", "llmc"}))
+      ->check(OneOf({"nanogpt", "llmc"}))
       ->capture_default_str();
   auto* validation =
       command->add_option("--validation", flags->options.validation_out, "token file for the end of the text")

@@ -5,6 +5,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/trainer_program.h"
 #include "cli/output_format.h"
+#include "common/flags/values.h"
 
 namespace muster::cli {
 namespace {
@@ -24,7 +25,7 @@ void RegisterEval(CLI::App& app, Invocation& invocation) {
   command->add_option("DATA", flags->data, "token, image or safetensors file, or a quoted pattern of its shards")
       ->required();
   command->add_option("--sequences", flags->sequences, "only the first N samples")
-      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()))
+      ->check(Between(int64_t{1}, std::numeric_limits<int64_t>::max()))
       ->type_name("N");
   AddLibrary(command, flags->library);
   AddFormat(command, flags->format, {"table", "json"});

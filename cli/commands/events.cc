@@ -67,8 +67,10 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
     if (flags->tail && !count_here) request.set_tail(*flags->tail);
     const Screen screen = invocation.Out();
     std::deque<std::string> newest;
+    bool any = false;
     const auto take = [&](const v1::WatchItem& item) {
       if (!item.has_event() || !IsOfType(item.event().kind(), flags->types)) return true;
+      any = true;
       std::string line =
           flags->format == Format::kJson ? LineOf(MessageTree(item.event())) : EventLine(item.event(), screen);
       if (!count_here || !flags->tail) {
@@ -85,6 +87,7 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
     }
     if (absl::Status read = ReadItems(**client, request, take); !read.ok()) return read;
     for (const std::string& line : newest) Print(line);
+    if (!any && flags->format == Format::kTable) Say(flags->types.empty() ? "no events" : "no events of these types");
     return kOk;
   });
 }

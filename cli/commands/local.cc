@@ -11,6 +11,7 @@
 #include "cli/output/table.h"
 #include "cli/output_format.h"
 #include "cli/spec/paths.h"
+#include "common/flags/values.h"
 
 namespace muster::cli {
 namespace {
@@ -45,10 +46,10 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
                  "muster local up\nmuster local down && muster local up --nodes 3 --slots 2");
   command->add_option("--nodes", flags->options.nodes, "worker daemons, each a node of its own (default: 1)")
       ->type_name("N")
-      ->check(CLI::Range(1, 64).description(""));
+      ->check(Between(1, 64));
   command->add_option("--slots", flags->options.slots, "slots of each node (default: 1)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024).description(""));
+      ->check(Between(1, 1024));
   command
       ->add_option("--plugin-roots", flags->plugin_roots,
                    "folders of custom model libraries that jobs may load (they run as your user)")

@@ -13,6 +13,7 @@
 #include "cli/output_format.h"
 #include "cli/spec/message_fields.h"
 #include "cli/spec/writer.h"
+#include "common/flags/values.h"
 
 namespace muster::cli {
 namespace {
@@ -86,7 +87,7 @@ void RegisterPs(CLI::App& app, Invocation& invocation) {
   command->add_option("--user", flags->user, "only the jobs of this user")->type_name("NAME");
   command->add_option("--state", flags->states, "only jobs in these states: queued, running, failed, ...")
       ->delimiter(',')
-      ->check(CLI::IsMember(EnumTexts(*v1::JobState_descriptor())).description(""))
+      ->check(OneOf(EnumTexts(*v1::JobState_descriptor())).description(""))
       ->type_name("STATE,...");
   command->add_flag("-w,--watch", flags->watch, "refresh every two seconds");
   AddFormat(command, flags->format, {"table", "wide", "json", "yaml", "name"});

@@ -5,6 +5,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/tokenizer_option.h"
 #include "cli/commands/trainer_program.h"
+#include "common/flags/values.h"
 
 namespace muster::cli {
 namespace {
@@ -23,15 +24,15 @@ void RegisterSample(CLI::App& app, Invocation& invocation) {
                                  "muster sample runs/gpt2-tiny --prompt And --temperature 0");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
   command->add_option("--prompt", flags->prompt, "text to continue")->type_name("TEXT")->required();
-  command->add_option("--tokens", flags->tokens, "tokens to write")->check(CLI::Range(1, 1 << 20))->type_name("N");
+  command->add_option("--tokens", flags->tokens, "tokens to write")->check(Between(1, 1 << 20))->type_name("N");
   command->add_option("--temperature", flags->temperature, "0: always take the likeliest token")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(Between(0.0, 1e6))
       ->type_name("X");
   command->add_option("--top-k", flags->top_k, "sample from the K likeliest tokens")
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(Between(1, 1 << 30))
       ->type_name("K");
   command->add_option("--seed", flags->seed, "seed of the sampling")
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
+      ->check(Between(int64_t{0}, std::numeric_limits<int64_t>::max()))
       ->type_name("N");
   AddLibrary(command, flags->library);
   AddTokenizer(command, flags->tokenizer, "the one beside FROM, else the one that made its data");

@@ -9,6 +9,7 @@
 #include "cli/output/top.h"
 #include "cli/output_format.h"
 #include "cli/spec/writer.h"
+#include "common/flags/values.h"
 
 namespace muster::cli {
 namespace {
@@ -79,7 +80,7 @@ void RegisterTop(CLI::App& app, Invocation& invocation) {
             flags->sort = static_cast<TopSort>(at - std::begin(kTopSorts));
           },
           "order of the jobs, the largest numbers first")
-      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kTopSorts), std::end(kTopSorts))))
+      ->check(OneOf(std::vector<std::string>(std::begin(kTopSorts), std::end(kTopSorts))))
       ->default_str("submitted");
   command->add_flag("--reverse", flags->reverse, "the reverse order");
   AddFormat(command, flags->format, {"table", "json", "yaml"});

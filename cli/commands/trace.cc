@@ -11,6 +11,7 @@
 #include "cli/commands/commands.h"
 #include "cli/output/trace.h"
 #include "cli/output_format.h"
+#include "common/flags/values.h"
 
 namespace muster::cli {
 namespace {
@@ -119,7 +120,7 @@ void RegisterTrace(CLI::App& app, Invocation& invocation) {
                                  "muster trace gpt2-tiny-x7f2 --steps 5 --save trace.json\n"
                                  "muster trace @last --by unit");
   AddJob(command, flags->job);
-  command->add_option("--steps", flags->steps, "how many")->check(CLI::Range(1, 20))->capture_default_str();
+  command->add_option("--steps", flags->steps, "how many")->check(Between(1, 20))->capture_default_str();
   command->add_option("--ranks", flags->ranks, "ranks to trace, at most eight; default: the first eight")
       ->delimiter(',')
       ->type_name("N,...");

@@ -15,6 +15,7 @@
 #include "cli/output/table.h"
 #include "cli/output_format.h"
 #include "cli/spec/writer.h"
+#include "common/flags/values.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {
@@ -94,7 +95,7 @@ void RegisterUsage(CLI::App& app, Invocation& invocation) {
                    "only jobs that have not ended, or ended since 12h or 7d ago, or since a time")
       ->type_name("TIME");
   command->add_option("--by", flags->by, "user, project or job")
-      ->check(CLI::IsMember({"user", "project", "job"}).description(""))
+      ->check(OneOf({"user", "project", "job"}))
       ->type_name("KEY");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

@@ -152,6 +152,19 @@ std::vector<Wrong> WrongIntegers(const FieldDescriptor& field) {
   return wrongs;
 }
 
+// Some maps have words that stand for them.
+std::vector<Wrong> WrongMaps(const Descriptor& type) {
+  std::string expected = "expected ";
+  const std::vector<std::string> words = WordsFor(type);
+  absl::StrAppend(&expected, absl::StrJoin(words, ", "), words.empty() ? "" : " or ", "a map, got ");
+  return {
+      {"abc", expected + "the string \"abc\"", ""},
+      {"12", expected + "the number 12", ""},
+      {"[a]", expected + "a list", ""},
+      {"true", expected + "true", ""},
+  };
+}
+
 std::vector<Wrong> WrongEnums(const std::vector<std::string>& words) {
   std::string list = words[0];
   for (size_t i = 1; i < words.size(); ++i) absl::StrAppend(&list, i + 1 < words.size() ? ", " : " or ", words[i]);
@@ -232,12 +245,7 @@ std::vector<Wrong> WrongsOf(const Place& place) {
       wrongs = WrongEnums(OfferedTexts(*place.field));
       break;
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      wrongs = {
-          {"abc", "expected a map, got the string \"abc\"", ""},
-          {"12", "expected a map, got the number 12", ""},
-          {"[a]", "expected a map, got a list", ""},
-          {"true", "expected a map, got true", ""},
-      };
+      wrongs = WrongMaps(*place.field->message_type());
       break;
     default:
       wrongs = WrongIntegers(*place.field);

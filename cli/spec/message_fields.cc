@@ -42,14 +42,6 @@ void CollectPaths(const Descriptor& type, absl::string_view key, const std::stri
   }
 }
 
-// What may stand for a whole map of this type; empty: only a map.
-std::vector<std::string> WordsFor(const Descriptor& type) {
-  std::vector<std::string> words;
-  if (const OneofDescriptor* oneof = NamedByAWord(type); oneof != nullptr) words = MemberNames(*oneof);
-  if (AutoField(type) != nullptr) words.emplace_back("auto");
-  return words;
-}
-
 void CollectValues(const Descriptor& type, const std::string& prefix, int depth,
                    std::map<std::string, std::vector<std::string>>& out) {
   if (depth > kMaxDepth) return;
@@ -85,6 +77,13 @@ std::string KeyOf(const FieldDescriptor& field) { return field.has_json_name() ?
 const FieldDescriptor* AutoField(const Descriptor& type) {
   const FieldDescriptor* field = type.FindFieldByName("auto");
   return field != nullptr && field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL ? field : nullptr;
+}
+
+std::vector<std::string> WordsFor(const Descriptor& type) {
+  std::vector<std::string> words;
+  if (const OneofDescriptor* oneof = NamedByAWord(type); oneof != nullptr) words = MemberNames(*oneof);
+  if (AutoField(type) != nullptr) words.emplace_back("auto");
+  return words;
 }
 
 const OneofDescriptor* NamedByAWord(const Descriptor& type) {

@@ -42,6 +42,9 @@ struct PathAndWords {
   std::string path;
   std::vector<std::string> words;  // empty: any text or number
 };
+// What may stand for a whole map of this type; empty: only a map.
+std::vector<std::string> WordsFor(const google::protobuf::Descriptor& type);
+
 // Every path below a map of this type that takes a value ("optimizer.lr", "strategy"), each once.
 std::vector<PathAndWords> AllPaths(const google::protobuf::Descriptor& type);
 

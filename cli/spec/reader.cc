@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/spec/field.h"
@@ -77,6 +78,14 @@ std::string OnlyShallowest(const std::vector<std::string>& paths) {
   return as_few == 1 ? *shallowest : "";
 }
 
+// The first key of `type` that begins so: "every_steps" for "every_". Empty: none.
+std::string FirstThatBegins(const Descriptor& type, const std::string& beginning) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    if (absl::StartsWith(KeyOf(*type.field(i)), beginning)) return KeyOf(*type.field(i));
+  }
+  return "";
+}
+
 class MessageReader {
  public:
   MessageReader(const Descriptor& root, SourceMap& sources, std::vector<Problem>& problems)
@@ -100,7 +109,11 @@ class MessageReader {
       }
     }
     if (node.kind != Node::Kind::kMap) {
-      return Note(node.where, path, absl::StrCat("expected a map, got ", Describe(node)));
+      std::vector<std::string> words;
+      if (!path.empty()) words = WordsFor(*message.GetDescriptor());
+      const std::string nearest = node.kind == Node::Kind::kScalar ? Nearest(node.text, words) : "";
+      words.emplace_back("a map");
+      return Note(node.where, path, absl::StrCat("expected ", ListWords(words), ", got ", Describe(node)), nearest);
     }
     std::map<std::string, Slot> slots;
     std::map<std::string, std::string> chosen;  // oneof's key to the chosen member's name; empty: none
@@ -219,6 +232,8 @@ class MessageReader {
                                       [&](const Foreign& field) { return own_path == field.path; });
     if (foreign != std::end(kForeignFields)) {
       suggestion = foreign->now;
+    } else if (const std::string longer = FirstThatBegins(type, entry.key + "_"); !longer.empty()) {
+      suggestion = Join(path, longer);
     } else if (const std::string nearest = Nearest(entry.key, keys); !nearest.empty()) {
       suggestion = Join(path, nearest);
     } else if (const std::string far = Nearest(entry.key, AllKeys(type)); !far.empty()) {

@@ -98,7 +98,7 @@ TEST(ReadSpec, AutoStandsInPlaceOfAMapThatHasIt) {
   EXPECT_TRUE(word.spec.train().parallel().auto_());
   const Reading map = ReadSpec(head + "parallel: {auto: true}\n", "job.yaml", {});
   EXPECT_EQ(map.spec.SerializeAsString(), word.spec.SerializeAsString());
-  EXPECT_TRUE(absl::StrContains(Problems("parallel: 4\n"), "parallel: expected a map, got the number 4"))
+  EXPECT_TRUE(absl::StrContains(Problems("parallel: 4\n"), "parallel: expected auto or a map, got the number 4"))
       << Problems("parallel: 4\n");
   EXPECT_TRUE(absl::StrContains(Problems("batch: auto\n"), "batch: expected a map"));
 }
@@ -113,7 +113,9 @@ TEST(ReadSpec, AWordIsShortForItsKind) {
   };
   same("strategy: ddp\n", "strategy: {kind: ddp}\n");
   same("communication: {compression: auto}\n", "communication: {compression: {kind: auto}}\n");
-  EXPECT_TRUE(absl::StrContains(Problems("strategy: dpd\n"), "strategy: expected a map, got the string \"dpd\""));
+  EXPECT_TRUE(absl::StrContains(Problems("strategy: dpd\n"),
+                                "strategy: expected single, ddp, zero, fsdp, auto or a map, got the string \"dpd\", "
+                                "did you mean ddp?"));
 }
 
 TEST(ReadSpec, AnOldSpellingNamesTheNewOne) {

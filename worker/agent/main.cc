@@ -28,6 +28,7 @@
 #include "common/file/private_folder.h"
 #include "common/file/trusted_file.h"
 #include "common/flags/daemon_flags.h"
+#include "common/flags/values.h"
 #include "common/log/log.h"
 #include "common/metrics/endpoint.h"
 #include "common/node/node_selector.h"
@@ -76,7 +77,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--run-dir", flags.agent.run_dir, "folder of the ranks and of the trainers' socket")->required();
   app.add_option("--label", flags.labels, "KEY=VALUE, for node_selector of jobs: --label rack=a --label zone=eu");
   app.add_option("--slots", flags.slots, "shares of the cores, where there are no GPUs for this build")
-      ->check(CLI::Range(1, 1024))
+      ->check(muster::Between(1, 1024))
       ->capture_default_str();
   app.add_option(
       "--host", flags.host,
@@ -106,7 +107,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--exec-jobs", flags.exec_jobs,
                  "on: run the programs of exec jobs, so whoever may submit runs any code here, as this user or as "
                  "--run-as-owner says, and without regard to the roots (docs/security.md)")
-      ->check(CLI::IsMember({"on", "off"}))
+      ->check(OneOf({"on", "off"}))
       ->type_name("on|off")
       ->capture_default_str();
   app.add_option("--token-file", flags.token_file, "a token, or lines `token name role` with one of role worker");
@@ -143,11 +144,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
          },
          "what is checked before this node takes ranks, and after faults: full (folders, devices and collectives), "
          "folders, off")
-      ->check(CLI::IsMember({"full", "folders", "off"}))
+      ->check(OneOf({"full", "folders", "off"}))
       ->type_name("KIND")
       ->default_str("full");
   app.add_option("--log-level", flags.log_level, "debug, info, warn, error")
-      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->check(OneOf({"debug", "info", "warn", "error"}))
       ->capture_default_str();
 }
 
