@@ -107,7 +107,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--exec-jobs", flags.exec_jobs,
                  "on: run the programs of exec jobs, so whoever may submit runs any code here, as this user or as "
                  "--run-as-owner says, and without regard to the roots (docs/security.md)")
-      ->check(OneOf({"on", "off"}))
+      ->check(muster::OneOf({"on", "off"}))
       ->type_name("on|off")
       ->capture_default_str();
   app.add_option("--token-file", flags.token_file, "a token, or lines `token name role` with one of role worker");
@@ -144,11 +144,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
          },
          "what is checked before this node takes ranks, and after faults: full (folders, devices and collectives), "
          "folders, off")
-      ->check(OneOf({"full", "folders", "off"}))
+      ->check(muster::OneOf({"full", "folders", "off"}))
       ->type_name("KIND")
       ->default_str("full");
   app.add_option("--log-level", flags.log_level, "debug, info, warn, error")
-      ->check(OneOf({"debug", "info", "warn", "error"}))
+      ->check(muster::OneOf({"debug", "info", "warn", "error"}))
       ->capture_default_str();
 }
 
