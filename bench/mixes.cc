@@ -90,8 +90,7 @@ absl::Status PrintMixes(const MixOptions& options) {
   std::printf("%s, %llu sequences a step, compute %s, slots of %s\n%s\n\n", options.model.c_str(),
               static_cast<unsigned long long>(sequences), options.compute.c_str(),
               FormatBytes(options.memory_bytes).c_str(), hardware->assumptions.c_str());
-  double flops = 0;
-  for (const Unit& unit : inventory->units()) flops += 3.0 * unit.forward_flops() * static_cast<double>(sequences);
+  const double flops = models::TrainingFlops(*inventory) * static_cast<double>(sequences);
   if (options.table) {
     std::printf(
         "| GPUs | mix | memory a GPU | step | tokens/s a GPU | MFU | next, and why not "

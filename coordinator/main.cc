@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   app.add_option("--preemption", preemption,
                  "never, or lower_priority: waiting jobs may stop running ones of lower priority; projects reclaim "
                  "their quota in any case")
-      ->check(OneOf({"lower_priority", "never"}))
+      ->check(muster::OneOf({"lower_priority", "never"}))
       ->capture_default_str();
   muster::AddDuration(app, "--preemption-min-run", options.core.preemption_min_run,
                       "no job is preempted before it has run for so long");
@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
   muster::AddDuration(app, "--forget-lost-after", options.core.forget_lost_after,
                       "take a node that has been lost for so long from the list; inf: never (muster nodes forget)");
   app.add_option("--log-level", log_level, "debug, info, warn, error")
-      ->check(OneOf({"debug", "info", "warn", "error"}))
+      ->check(muster::OneOf({"debug", "info", "warn", "error"}))
       ->capture_default_str();
   if (const int code = muster::ParseFlags(app, argc, argv); code >= 0) return code;
   options.core.preempt_lower_priority = preemption == "lower_priority";

@@ -31,6 +31,15 @@ TEST(Gpt2, ParameterCountsAreThePublishedOnes) {
   EXPECT_EQ(Parameters(*MakeInventory(OfSize(GPT2_SIZE_TINY))), 842'496u);
 }
 
+// 72 s l h^2 (1 + s / 6h + V / 12lh) a sequence (Narayanan et al. 2021, section 5.1, without their recomputation, which
+// is a quarter), which counts all of the attention's scores; we count those before each token.
+TEST(Gpt2, TrainingTakesThePublishedFlops) {
+  const double s = 1024, l = 12, h = 768, v = 50257;
+  const double scores = 72 * s * l * h * h * s / (6 * h),
+               published = 72 * s * l * h * h * (1 + v / (12 * l * h)) + scores;
+  EXPECT_NEAR(TrainingFlops(*MakeInventory(OfSize(GPT2_SIZE_SMALL))) / (published - scores / 2), 1, 0.02);
+}
+
 TEST(Gpt2, NamesAndShapes) {
   const Inventory inventory = *MakeInventory(OfSize(GPT2_SIZE_SMALL));
   std::map<std::string, std::vector<uint64_t>> shapes;

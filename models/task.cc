@@ -27,6 +27,12 @@ std::string DescribeSample(const Task& task) {
 
 uint64_t TargetsPerSample(const Inventory& inventory) { return inventory.task().targets_per_sample(); }
 
+double TrainingFlops(const Inventory& inventory) {
+  double forward = 0;
+  for (const Unit& unit : inventory.units()) forward += unit.forward_flops();
+  return 3 * forward;
+}
+
 Task Current(const Task& task) {
   Task current = task;
   if (!task.has_inputs() || !task.has_targets() || task.tensors_size() > 0) return current;

@@ -28,6 +28,9 @@ std::string DescribeSample(const Task& task);
 // Targets of one sample: the tokens of a sequence, one label, or what a custom model says.
 uint64_t TargetsPerSample(const Inventory& inventory);
 
+// FLOPs of one sample's forward and backward, without recomputation: a backward takes two forwards.
+double TrainingFlops(const Inventory& inventory);
+
 // As this build writes a task of an older build, in a checkpoint or a spec of a custom model.
 Task Current(const Task& task);
 

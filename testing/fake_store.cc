@@ -211,6 +211,12 @@ class FakeNodes final : public v1::Nodes::Service {
     for (const v1::Node& node : store_.list_nodes ? store_.list_nodes() : store_.nodes) *reply->add_nodes() = node;
     return grpc::Status::OK;
   }
+  grpc::Status Use(grpc::ServerContext*, const v1::NodeUseRequest* request, v1::NodeUseReply* reply) override {
+    for (const v1::Node& node : store_.nodes) {
+      if (node.id() == request->node() && node.has_use()) *reply->add_points() = node.use();
+    }
+    return grpc::Status::OK;
+  }
   grpc::Status Drain(grpc::ServerContext*, const v1::DrainRequest* request, v1::DrainReply* reply) override {
     return Set(request->node(), true, *reply->mutable_node());
   }

@@ -52,7 +52,7 @@ std::vector<Finding> CheckGpus() {
     return {{"gpus", Severity::kProblem, absl::StrCat(devices, " devices, but libnvidia-ml.so.1 is missing"),
              "install the driver's libraries; in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility"}};
   }
-  const std::vector<agent::Gpu> gpus = agent::ListGpus();
+  const std::vector<agent::Gpu> gpus = agent::Gpus().List();
   if (gpus.empty()) {
     return {{"gpus", Severity::kProblem, absl::StrCat(devices, " devices, but NVML lists none"),
              "nvidia-smi says why; a driver that was updated under a running system needs a restart"}};

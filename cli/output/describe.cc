@@ -212,7 +212,8 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, 
 Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
   std::vector<Column> columns = {{"NODE"}, {"STATE"}, {"SLOTS", true}, {"FREE", true}, {"DEVICE"}, {"AGE", true}};
   if (wide) {
-    for (const char* title : {"HOSTNAME", "VERSION", "MEMORY", "MODEL", "CPU", "LABELS"}) columns.push_back({title});
+    for (const char* title : {"HOSTNAME", "VERSION", "MEMORY", "MODEL", "CPU", "BUSY CORES", "USED MEMORY", "LABELS"})
+      columns.push_back({title});
   }
   columns.push_back({"JOBS"});
   Table table(columns);
@@ -246,7 +247,7 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
       row.insert(row.end(),
                  {node.hostname(), node.version(), FormatBytes(memory), first.model(),
                   absl::StrCat(named ? "" : absl::StrCat(node.cpu().model(), ", "), node.cpu().instruction_set()),
-                  absl::StrJoin(node.labels(), ",")});
+                  BusyCores(node.use()), UsedMemory(node.use()), absl::StrJoin(node.labels(), ",")});
     }
     row.emplace_back(absl::StrJoin(jobs, ","));
     table.Add(std::move(row));

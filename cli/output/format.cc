@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/spec/message_fields.h"
+#include "common/bytes.h"
 #include "common/time_limit.h"
 #include "common/unprintable.h"
 #include "common/utf8.h"
@@ -119,6 +120,16 @@ std::optional<absl::Duration> Remaining(const v1::Job& job, const v1::MetricPoin
 std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics) {
   const std::optional<absl::Duration> left = Remaining(job, metrics);
   return left.has_value() ? Span(*left) : "";
+}
+
+std::string BusyCores(const v1::NodeUse& use) {
+  return use.cores() == 0 ? "" : absl::StrFormat("%.1f/%d", use.busy_cores(), use.cores());
+}
+
+std::string UsedMemory(const v1::NodeUse& use) {
+  return use.memory_bytes() == 0
+             ? ""
+             : absl::StrCat(FormatBytes(use.used_memory_bytes()), "/", FormatBytes(use.memory_bytes()));
 }
 
 std::string Rate(const v1::MetricPoint& point) {

@@ -26,6 +26,8 @@ absl::Duration LimitLeft(const v1::Job& job);
 // Until a running job ends, by its last step's time or by its time_limit; none: unknown.
 std::optional<absl::Duration> Remaining(const v1::Job& job, const v1::MetricPoint& metrics);
 std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics);  // empty: unknown
+std::string BusyCores(const v1::NodeUse& use);                             // "1.4/8"; empty: not measured
+std::string UsedMemory(const v1::NodeUse& use);                            // "3.1 GiB/24 GiB"
 // "12.3k tokens/s", of a language model; else "950 samples/s"; empty: not measured.
 std::string Rate(const v1::MetricPoint& point);
 // "0.25, top1 0.875": the loss, then the task's metrics.

@@ -236,6 +236,40 @@ TEST_F(TopTest, FitsTheTerminalAndScrolls) {
   EXPECT_FALSE(PressTopKey("x", view_));
 }
 
+TEST_F(TopTest, ShowsHowBusyNodesAndJobsAre) {
+  EXPECT_EQ(Page().find("MFU"), std::string::npos) << "nothing has GPUs";
+  EXPECT_EQ(Page().find("GPU"), std::string::npos);
+  v1::Node& node = *nodes_.mutable_nodes(0);
+  node.set_state(v1::NODE_STATE_LIVE);
+  v1::NodeUse& use = *node.mutable_use();
+  use.set_busy_cores(12.34), use.set_cores(64);
+  use.set_used_memory_bytes(uint64_t{96} << 30), use.set_memory_bytes(uint64_t{512} << 30);
+  for (uint32_t i = 0; i < 2; ++i) {
+    v1::Slot& slot = *node.add_slots();
+    slot.set_index(i);
+    slot.set_device(v1::DEVICE_CUDA);
+    slot.set_model("NVIDIA H100 80GB HBM3");
+    slot.set_state(v1::SLOT_STATE_USED);
+    slot.set_memory_bytes(uint64_t{80} << 30);
+    slot.set_job("job-00");
+    v1::DeviceUse& device = *use.add_devices();
+    device.set_slot(i);
+    device.set_busy(i == 0 ? 0.9 : 0.7);
+    device.set_used_memory_bytes(uint64_t{30} << 30);
+  }
+  v1::JobSummary& job = *jobs_.mutable_jobs(0);
+  job.mutable_job()->mutable_spec()->mutable_train()->mutable_precision()->set_compute(v1::DTYPE_BF16);
+  job.mutable_last_metrics()->set_model_flops_per_second(791.2e12);  // of 2 x 989
+  const std::string page = Page();
+  const auto line_of = [&](const std::string& word) {
+    const size_t at = page.find("\n" + word) + 1;
+    return page.substr(at, page.find('\n', at) - at);
+  };
+  EXPECT_EQ(line_of("job-00"),
+            "job-00  running  10/100     -       100         2s    791.2  40%   75%       -  3m 00s    -  -");
+  EXPECT_EQ(line_of("node-a"), "node-a  live   cuda      2/2     12.3/64  96 GiB/512 GiB  80%  60 GiB/160 GiB  job-00");
+}
+
 TEST(NodeTable, CountsFreeSlotsAndJobs) {
   v1::ListNodesReply reply;
   v1::Node& node = *reply.add_nodes();
@@ -333,18 +367,23 @@ TEST(NodeTable, WideNamesTheInstructionsOfTheCpu) {
     SetTime(*node.mutable_registered(), absl::Hours(3));
     node.mutable_cpu()->set_model(device == v1::DEVICE_CPU ? "AMD EPYC 7B13" : "Xeon 8481C");
     node.mutable_cpu()->set_instruction_set(device == v1::DEVICE_CPU ? "AVX2" : "AMX BF16");
-    if (id == std::string("a")) node.add_labels("rack=a"), node.add_labels("zone=1");
+    if (id == std::string("a")) {
+      node.add_labels("rack=a"), node.add_labels("zone=1");
+      node.mutable_use()->set_busy_cores(1.5), node.mutable_use()->set_cores(4);
+      node.mutable_use()->set_used_memory_bytes(uint64_t{1} << 30),
+          node.mutable_use()->set_memory_bytes(uint64_t{8} << 30);
+    }
     node.add_slots()->set_device(device);
     node.mutable_slots(0)->set_model(model);
     node.mutable_slots(0)->set_memory_bytes(uint64_t{1} << 30);
   }
   EXPECT_EQ(NodeTable(reply, true, kNow).Render(kPipe),
             "NODE  STATE  SLOTS  FREE  DEVICE  AGE  HOSTNAME  VERSION  MEMORY  MODEL          CPU                   "
-            "LABELS         JOBS\n"
+            "BUSY CORES  USED MEMORY  LABELS         JOBS\n"
             "a     live       1     0  cpu      3h  -         -        1 GiB   AMD EPYC 7B13  AVX2                  "
-            "rack=a,zone=1  -\n"
-            "b     live       1     0  cuda     3h  -         -        1 GiB   NVIDIA H200    Xeon 8481C, AMX BF16  -  "
-            "            -\n");
+            "1.5/4       1 GiB/8 GiB  rack=a,zone=1  -\n"
+            "b     live       1     0  cuda     3h  -         -        1 GiB   NVIDIA H200    Xeon 8481C, AMX BF16  "
+            "-           -            -              -\n");
 }
 
 TEST(MetricsTable, LeavesOutWhatWasNotMeasured) {

@@ -14,6 +14,7 @@
 #include "cli/output/table.h"
 #include "common/bytes.h"
 #include "common/node/not_ready.h"
+#include "common/node/peak_flops.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {
@@ -50,6 +51,27 @@ std::optional<double> BusyShare(const v1::JobSummary& summary) {
   return std::clamp(1 - metrics.communication_seconds() / metrics.step_seconds(), 0.0, 1.0);
 }
 
+// Model FLOPs utilization: of the peak of the job's GPUs (PaLM, Chowdhery et al. 2022, appendix B). Empty: no GPU whose
+// data sheet is known, or not measured.
+std::optional<double> Mfu(const v1::JobSummary& summary, const v1::ListNodesReply& nodes) {
+  const v1::MetricPoint& metrics = summary.last_metrics();
+  if (!Measures(summary.job()) || !metrics.has_model_flops_per_second()) return std::nullopt;
+  double peak = 0;
+  for (const v1::Node& node : nodes.nodes()) {
+    for (const v1::Slot& slot : node.slots()) {
+      if (slot.job() != summary.job().id()) continue;
+      const std::optional<double> of_slot = PeakFlops(slot.model(), summary.job().spec().train().precision());
+      if (!of_slot.has_value()) return std::nullopt;
+      peak += *of_slot;
+    }
+  }
+  return peak > 0 ? std::optional(metrics.model_flops_per_second() / peak) : std::nullopt;
+}
+
+std::string Percent(std::optional<double> share) {
+  return share.has_value() ? absl::StrFormat("%.0f%%", 100 * *share) : "";
+}
+
 // Order by which `view` sorts, the largest numbers first; jobs without the number come last.
 std::vector<const v1::JobSummary*> Sorted(const v1::ListJobsReply& jobs, const TopView& view) {
   std::vector<const v1::JobSummary*> rows;
@@ -82,39 +104,61 @@ std::vector<const v1::JobSummary*> Sorted(const v1::ListJobsReply& jobs, const T
   return rows;
 }
 
-Table Jobs(absl::Span<const v1::JobSummary* const> rows, absl::Time now) {
-  Table table({{"JOB"},
-               {"STATE"},
-               {"STEP", true},
-               {"LOSS", true},
-               {"TOKENS/S", true},
-               {"STEP-TIME", true},
-               {"BUSY", true},
-               {"MEMORY", true},
-               {"LEFT", true},
-               {"AGE", true},
-               {"NODES"}});
+Table Jobs(absl::Span<const v1::JobSummary* const> rows, const v1::ListNodesReply& nodes, absl::Time now) {
+  const bool mfu = std::any_of(rows.begin(), rows.end(), [&](const v1::JobSummary* row) { return Mfu(*row, nodes); });
+  std::vector<Column> columns = {
+      {"JOB"}, {"STATE"}, {"STEP", true}, {"LOSS", true}, {"TOKENS/S", true}, {"STEP-TIME", true}, {"TFLOP/S", true}};
+  if (mfu) columns.push_back({"MFU", true});
+  for (const char* title : {"BUSY", "MEMORY", "LEFT", "AGE"}) columns.push_back({title, true});
+  columns.push_back({"NODES"});
+  Table table(columns);
   for (const v1::JobSummary* summary : rows) {
     const v1::Job& job = summary->job();
     const v1::MetricPoint& metrics = summary->last_metrics();
     const bool measures = Measures(job);
     const uint64_t step = std::max(metrics.step(), job.progress_step());
-    const std::optional<double> busy = BusyShare(*summary);
-    table.Add({job.id(), Cell(StateName(job.state()), ColourOf(job.state())),
-               job.spec().has_exec() ? absl::StrCat(step) : absl::StrCat(step, "/", job.spec().train().steps()),
-               metrics.has_loss() ? Significant(metrics.loss()) : "",
-               measures && metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "",
-               measures && metrics.has_step_seconds() ? absl::StrCat(Significant(metrics.step_seconds()), "s") : "",
-               busy.has_value() ? absl::StrFormat("%.0f%%", 100 * *busy) : "",
-               measures && metrics.has_peak_memory_bytes() ? FormatBytes(metrics.peak_memory_bytes()) : "",
-               TimeLeft(job, metrics), job.has_submitted() ? Age(now - FromProto(job.submitted())) : "",
-               absl::StrJoin(summary->nodes(), ",")});
+    std::vector<Cell> row = {
+        job.id(),
+        Cell(StateName(job.state()), ColourOf(job.state())),
+        job.spec().has_exec() ? absl::StrCat(step) : absl::StrCat(step, "/", job.spec().train().steps()),
+        metrics.has_loss() ? Significant(metrics.loss()) : "",
+        measures && metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "",
+        measures && metrics.has_step_seconds() ? absl::StrCat(Significant(metrics.step_seconds()), "s") : "",
+        measures && metrics.has_model_flops_per_second() ? Significant(metrics.model_flops_per_second() / 1e12) : ""};
+    if (mfu) row.emplace_back(Percent(Mfu(*summary, nodes)));
+    row.insert(row.end(), {Percent(BusyShare(*summary)),
+                           measures && metrics.has_peak_memory_bytes() ? FormatBytes(metrics.peak_memory_bytes()) : "",
+                           TimeLeft(job, metrics), job.has_submitted() ? Age(now - FromProto(job.submitted())) : "",
+                           absl::StrJoin(summary->nodes(), ",")});
+    table.Add(std::move(row));
   }
   return table;
 }
 
+// The mean over the node's GPUs.
+std::optional<double> BusyGpus(const v1::NodeUse& use) {
+  if (use.devices_size() == 0) return std::nullopt;
+  double busy = 0;
+  for (const v1::DeviceUse& device : use.devices()) busy += device.busy();
+  return busy / use.devices_size();
+}
+
+// `all`: of the node's slots.
+std::string UsedGpuMemory(const v1::Node& node, uint64_t all) {
+  if (node.use().devices_size() == 0) return "";
+  uint64_t used = 0;
+  for (const v1::DeviceUse& device : node.use().devices()) used += device.used_memory_bytes();
+  return absl::StrCat(FormatBytes(used), "/", FormatBytes(all));
+}
+
 Table Nodes(const v1::ListNodesReply& nodes) {
-  Table table({{"NODE"}, {"STATE"}, {"DEVICE"}, {"BUSY", true}, {"MEMORY", true}, {"JOBS"}});
+  const bool gpus = std::any_of(nodes.nodes().begin(), nodes.nodes().end(),
+                                [](const v1::Node& node) { return node.use().devices_size() > 0; });
+  std::vector<Column> columns = {{"NODE"},        {"STATE"}, {"DEVICE"}, {"SLOTS", true}, {"BUSY CORES", true},
+                                 {"MEMORY", true}};
+  if (gpus) columns.insert(columns.end(), {{"GPU", true}, {"GPU MEMORY", true}});
+  columns.push_back({"JOBS"});
+  Table table(columns);
   for (const v1::Node& node : nodes.nodes()) {
     int busy = 0;
     uint64_t memory = 0;
@@ -126,12 +170,17 @@ Table Nodes(const v1::ListNodesReply& nodes) {
       jobs.push_back(slot.job());
     }
     const bool live = node.state() == v1::NODE_STATE_LIVE;
-    table.Add({node.id(),
-               Cell(absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "",
-                                 live && !NotReady(node).empty() ? ",not ready" : ""),
-                    live ? Colour::kGreen : Colour::kYellow),
-               node.slots_size() > 0 ? DeviceName(node.slots(0).device()) : "",
-               absl::StrCat(busy, "/", node.slots_size()), FormatBytes(memory), absl::StrJoin(jobs, ",")});
+    std::vector<Cell> row = {node.id(),
+                             Cell(absl::StrCat(StateName(node.state()), node.draining() ? ",draining" : "",
+                                               live && !NotReady(node).empty() ? ",not ready" : ""),
+                                  live ? Colour::kGreen : Colour::kYellow),
+                             node.slots_size() > 0 ? DeviceName(node.slots(0).device()) : "",
+                             absl::StrCat(busy, "/", node.slots_size()),
+                             BusyCores(node.use()),
+                             UsedMemory(node.use())};
+    if (gpus) row.insert(row.end(), {Percent(BusyGpus(node.use())), UsedGpuMemory(node, memory)});
+    row.emplace_back(absl::StrJoin(jobs, ","));
+    table.Add(std::move(row));
   }
   return table;
 }
@@ -186,7 +235,7 @@ std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nod
   const auto rows = absl::MakeConstSpan(all).subspan(static_cast<size_t>(view.first), static_cast<size_t>(shown));
   std::string page = Cut(Totals(jobs, nodes), screen.width, screen.unicode);
   if (page.back() != '\n') page += "\n";
-  if (total > 0) absl::StrAppend(&page, "\n", Jobs(rows, now).Render(screen));
+  if (total > 0) absl::StrAppend(&page, "\n", Jobs(rows, nodes, now).Render(screen));
   page += node_lines;
   if (view.keys) {
     const std::string keys =

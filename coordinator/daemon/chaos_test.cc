@@ -215,6 +215,13 @@ void ChaosTest::AddScenariosOfTheRest() {
     MustInsist(lossy_->nodes(), &Nodes::Stub::List, ListNodesRequest(), &reply);
     EXPECT_EQ(reply.nodes_size(), 2);
   };
+  scenarios_["Nodes/Use"] = [this](const std::string&) {
+    NodeUseRequest request;
+    request.set_node("n2");
+    NodeUseReply reply;
+    MustInsist(lossy_->nodes(), &Nodes::Stub::Use, request, &reply);
+    EXPECT_EQ(reply.points_size(), 0) << "its worker is none";
+  };
   scenarios_["Nodes/Drain"] = [this](const std::string&) {
     AskOfNode<DrainRequest, DrainReply>(&Nodes::Stub::Drain, "n2");
     EXPECT_TRUE(Drains("n2"));

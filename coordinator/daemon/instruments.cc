@@ -14,6 +14,10 @@ metrics::Snapshot TakeSnapshot(Turn& turn, bool of_jobs) {
   if (of_jobs) snapshot.jobs = turn.core().ListJobs(/*ended_too=*/false);
   snapshot.job_states = turn.core().CountJobs();
   snapshot.nodes = turn.core().ListNodes();
+  for (Node& node : snapshot.nodes) {
+    if (const NodeUse* use = turn.workers().uses().Newest(NodeId(node.id())); use != nullptr)
+      *node.mutable_use() = *use;
+  }
   for (const Job& job : snapshot.jobs) {
     if (job.state() != JOB_STATE_RUNNING && job.state() != JOB_STATE_STOPPING) continue;
     snapshot.last[job.id()] = turn.ledger().LastMetrics(JobId(job.id()));

@@ -71,6 +71,7 @@ std::string PointRecord(const MetricPoint& point) {
   for (const NamedMetric& metric : point.reported()) add(metric.name(), true, metric.value());
   add("perf/samples_per_second", point.has_samples_per_second(), point.samples_per_second());
   add("perf/tokens_per_second", point.has_tokens_per_second(), point.tokens_per_second());
+  add("perf/model_flops_per_second", point.has_model_flops_per_second(), point.model_flops_per_second());
   add("perf/step_seconds", point.has_step_seconds(), point.step_seconds());
   add("perf/peak_memory_bytes", point.has_peak_memory_bytes(), static_cast<double>(point.peak_memory_bytes()));
   add("perf/communication_seconds", point.has_communication_seconds(), point.communication_seconds());

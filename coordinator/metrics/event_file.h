@@ -22,8 +22,8 @@ std::string FileStart(const MetricPoint& point);
 
 // A record with the values of `point`, one for each tag: train/loss, train/gradient_norm, train/learning_rate,
 // train/skipped_steps, train/loss_scale, validation/loss, validation/<metric of the task>, perf/samples_per_second,
-// perf/tokens_per_second, perf/step_seconds, perf/peak_memory_bytes, perf/communication_seconds. Empty if `point` has
-// no values.
+// perf/tokens_per_second, perf/model_flops_per_second, perf/step_seconds, perf/peak_memory_bytes,
+// perf/communication_seconds. Empty if `point` has no values.
 std::string PointRecord(const MetricPoint& point);
 
 // Whether the point of `step` is written: all of the first 100,000 steps, then every second up to 200,000, every fourth

@@ -80,6 +80,11 @@ void WriteJobs(const Snapshot& snapshot, Exposition& page) {
         [](const Job&, const MetricPoint& last) {
           return last.has_tokens_per_second() ? Known(last.tokens_per_second()) : std::nullopt;
         });
+  write("muster_job_model_flops_per_second",
+        "FLOPs of a running job's forward and backward a second, over all ranks, without recomputation.",
+        [](const Job&, const MetricPoint& last) {
+          return last.has_model_flops_per_second() ? Known(last.model_flops_per_second()) : std::nullopt;
+        });
   write("muster_job_skipped_steps", "Steps of a running job that updated nothing, because they were not finite.",
         [](const Job&, const MetricPoint& last) -> Known { return static_cast<double>(last.skipped_steps()); });
   write("muster_job_loss_scale", "Newest factor on a running job's fp16 gradients.",
@@ -106,6 +111,35 @@ void WriteLinks(const std::vector<Node>& nodes, Exposition& page) {
         &NodeLink::usual_bytes_per_second);
   write("muster_link_latency_seconds", "Latency from a node to another, one way, as ranks last measured it.",
         &NodeLink::latency_seconds);
+}
+
+void WriteUses(const std::vector<Node>& nodes, Exposition& page) {
+  const auto write = [&](const char* name, const char* help, auto value) {
+    page.Begin(name, Kind::kGauge, help);
+    for (const Node& node : nodes) {
+      if (node.has_use()) page.Add({{"node", node.id()}}, static_cast<double>(value(node.use())));
+    }
+  };
+  write("muster_node_busy_cores", "Cores of a live node that were busy, by whatever process.",
+        [](const NodeUse& use) { return use.busy_cores(); });
+  write("muster_node_cores", "Cores that a live node's worker may use.",
+        [](const NodeUse& use) { return use.cores(); });
+  write("muster_node_used_memory_bytes", "Memory of a live node that is in use.",
+        [](const NodeUse& use) { return use.used_memory_bytes(); });
+  write("muster_node_memory_bytes", "Memory that a live node's worker may use.",
+        [](const NodeUse& use) { return use.memory_bytes(); });
+  const auto of_devices = [&](const char* name, const char* help, auto value) {
+    page.Begin(name, Kind::kGauge, help);
+    for (const Node& node : nodes) {
+      for (const DeviceUse& device : node.use().devices()) {
+        page.Add({{"node", node.id()}, {"slot", absl::StrCat(device.slot())}}, static_cast<double>(value(device)));
+      }
+    }
+  };
+  of_devices("muster_gpu_busy_ratio", "Share of the time in which a kernel ran on a GPU, by NVML.",
+             [](const DeviceUse& device) { return device.busy(); });
+  of_devices("muster_gpu_used_memory_bytes", "Memory of a GPU that is in use.",
+             [](const DeviceUse& device) { return device.used_memory_bytes(); });
 }
 
 }  // namespace
@@ -186,6 +220,7 @@ std::string CoordinatorPage(const Snapshot& snapshot, const Measures& measures) 
              static_cast<double>(faults));
   WriteStates("muster_slots", "Slots of all nodes by state; reserved and used ones are busy.", slots, page);
   WriteLinks(snapshot.nodes, page);
+  WriteUses(snapshot.nodes, page);
   page.Gauge("muster_watch_streams", "Readers of the stream of events, metrics and logs.",
              static_cast<double>(snapshot.watch_streams));
   page.Begin("muster_connections", Kind::kGauge, "Open connections; unknown ones have not made an admitted call yet.");

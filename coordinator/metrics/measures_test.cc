@@ -49,6 +49,25 @@ TEST(Measures, QueueWaitIsFromQueuedToStarting) {
   EXPECT_TRUE(absl::StrContains(page, "muster_generations_ended_total{reason=\"lost\"} 0\n"));
 }
 
+TEST(CoordinatorPage, NodesSayHowBusyTheyAre) {
+  Snapshot snapshot;
+  Node& node = snapshot.nodes.emplace_back();
+  node.set_id("a");
+  node.mutable_use()->set_busy_cores(1.5);
+  node.mutable_use()->set_memory_bytes(4096);
+  DeviceUse& device = *node.mutable_use()->add_devices();
+  device.set_slot(3);
+  device.set_busy(0.25);
+  snapshot.nodes.emplace_back().set_id("away");
+  const Measures measures;
+  const std::string page = CoordinatorPage(snapshot, measures);
+  for (const char* line : {"muster_node_busy_cores{node=\"a\"} 1.5\n", "muster_node_memory_bytes{node=\"a\"} 4096\n",
+                           "muster_gpu_busy_ratio{node=\"a\",slot=\"3\"} 0.25\n"}) {
+    EXPECT_TRUE(absl::StrContains(page, line)) << line << page;
+  }
+  EXPECT_FALSE(absl::StrContains(page, "node=\"away\""));
+}
+
 TEST(CoordinatorPage, LinksHaveTheirFigures) {
   Snapshot snapshot;
   Node& node = snapshot.nodes.emplace_back();

@@ -31,6 +31,7 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Jobs/Checkpoint", Needs::kOwnJob},
     {"/muster.v1.Jobs/Watch", Needs::kReadJob},
     {"/muster.v1.Nodes/List", Needs::kRead},
+    {"/muster.v1.Nodes/Use", Needs::kRead},
     {"/muster.v1.Nodes/Drain", Needs::kAdmin},
     {"/muster.v1.Nodes/Undrain", Needs::kAdmin},
     {"/muster.v1.Nodes/Forget", Needs::kAdmin},

@@ -14,10 +14,27 @@ grpc::ServerUnaryReactor* NodesService::List(grpc::CallbackServerContext* contex
   if (!caller.ok()) return EndWith(caller.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=](Turn& turn) {
-    turn.AfterCommit([=, &core = turn.core()] {
-      for (Node& node : core.ListNodes()) *reply->add_nodes() = std::move(node);
+    turn.AfterCommit([=, &core = turn.core(), &uses = turn.workers().uses()] {
+      for (Node& node : core.ListNodes()) {
+        Node& listed = *reply->add_nodes() = std::move(node);
+        if (const NodeUse* use = uses.Newest(NodeId(listed.id())); use != nullptr) *listed.mutable_use() = *use;
+      }
       reactor->Finish(grpc::Status::OK);
     });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodesService::Use(grpc::CallbackServerContext* context, const NodeUseRequest* request,
+                                            NodeUseReply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Nodes/Use");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=](Turn& turn) {
+    for (NodeUse& use : turn.workers().uses().LastHour(NodeId(request->node()), turn.now().steady)) {
+      *reply->add_points() = std::move(use);
+    }
+    turn.AfterCommit([=] { reactor->Finish(grpc::Status::OK); });
   });
   return reactor;
 }

@@ -15,6 +15,8 @@ class NodesService final : public Nodes::CallbackService {
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const ListNodesRequest* request,
                                  ListNodesReply* reply) override;
+  grpc::ServerUnaryReactor* Use(grpc::CallbackServerContext* context, const NodeUseRequest* request,
+                                NodeUseReply* reply) override;
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const DrainRequest* request,
                                   DrainReply* reply) override;
   grpc::ServerUnaryReactor* Undrain(grpc::CallbackServerContext* context, const UndrainRequest* request,

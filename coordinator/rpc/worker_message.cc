@@ -1,6 +1,7 @@
 #include "coordinator/rpc/worker_message.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +15,7 @@ constexpr size_t kMaxIdBytes = 128;
 constexpr int kMaxGenerations = 10'000;
 constexpr uint64_t kMaxGeneration = 1'000'000'000;  // a key has ten digits for it
 constexpr uint64_t kMaxTerm = 1'000'000'000'000;    // a worker must not use up all terms
-constexpr int kMaxSlots = 1024, kMaxChecks = 100;
+constexpr int kMaxSlots = 1024, kMaxChecks = 100, kMaxDevices = 64;
 constexpr int kMaxLastLines = 20;
 constexpr size_t kMaxLineBytes = 1024;
 constexpr size_t kMaxLinesBytes = 4096;  // one row holds the exits of all ranks of a generation
@@ -65,6 +66,7 @@ absl::Status CheckHello(Hello& hello) {
   if (hello.has_preflight()) {
     if (absl::Status status = CheckPreflight(*hello.mutable_preflight()); !status.ok()) return status;
   }
+  hello.mutable_node()->clear_use();
   if (node.slots_size() > kMaxSlots) return Malformed("more than 1024 slots");
   for (const Slot& slot : node.slots()) {
     if (slot.device_uuid().size() > kMaxIdBytes || slot.model().size() > kMaxIdBytes) return Malformed("a long name");
@@ -107,6 +109,13 @@ absl::Status CheckObserved(Observed& observed) {
   return observed.has_stuck() ? CheckStuck(*observed.mutable_stuck()) : absl::OkStatus();
 }
 
+absl::Status CheckUse(const NodeUse& use) {
+  if (use.devices_size() > kMaxDevices) return Malformed("the use of more than 64 GPUs");
+  bool sane = std::isfinite(use.busy_cores()) && use.busy_cores() >= 0;
+  for (const DeviceUse& device : use.devices()) sane &= device.busy() >= 0 && device.busy() <= 1;
+  return sane ? absl::OkStatus() : Malformed("a share that is none");
+}
+
 absl::Status CheckRecords(const Records& records) {
   if (absl::Status status = CheckKey(records.key()); !status.ok()) return status;
   uint64_t last = 0;
@@ -139,7 +148,7 @@ absl::Status CheckWorkerMessage(bool first, WorkerMessage& message) {
       if (message.logs().chunk().text().size() > kMaxLogBytes) return Malformed("a log chunk over 256 KiB");
       return CheckKey(message.logs().key());
     case WorkerMessage::kHeartbeat:
-      return absl::OkStatus();
+      return CheckUse(message.heartbeat().use());
     case WorkerMessage::BODY_NOT_SET:
       break;
   }

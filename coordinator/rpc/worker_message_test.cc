@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <optional>
 #include <string>
 
@@ -74,6 +76,26 @@ TEST(WorkerMessage, BoundsTermsAndStuckRanks) {
   EXPECT_LE(rank.processes().size(), 256u);
   for (uint32_t slot = 0; slot < 2000; ++slot) rank.add_slots(slot);
   EXPECT_FALSE(CheckWorkerMessage(false, message).ok());
+}
+
+TEST(WorkerMessage, TheUseOfANodeIsSane) {
+  WorkerMessage message;
+  message.mutable_heartbeat()->set_number(1);
+  EXPECT_TRUE(CheckWorkerMessage(false, message).ok()) << "none";
+  NodeUse& use = *message.mutable_heartbeat()->mutable_use();
+  use.set_busy_cores(1.5);
+  use.add_devices()->set_busy(1);
+  EXPECT_TRUE(CheckWorkerMessage(false, message).ok());
+  use.mutable_devices(0)->set_busy(1.01);
+  EXPECT_FALSE(CheckWorkerMessage(false, message).ok());
+  use.mutable_devices(0)->set_busy(std::nan(""));
+  EXPECT_FALSE(CheckWorkerMessage(false, message).ok());
+  use.mutable_devices(0)->set_busy(0);
+  use.set_busy_cores(-1);
+  EXPECT_FALSE(CheckWorkerMessage(false, message).ok());
+  use.set_busy_cores(0);
+  for (int i = 0; i < 64; ++i) use.add_devices();
+  EXPECT_FALSE(CheckWorkerMessage(false, message).ok()) << "65 GPUs";
 }
 
 TEST(WorkerMessage, RefusesMissingIdsAndFallingSequences) {

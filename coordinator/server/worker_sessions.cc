@@ -76,8 +76,9 @@ void WorkerSessions::Receive(Turn& turn, const std::shared_ptr<WorkerLink>& link
     TakeLog(turn, *session, message.logs());
   } else if (message.has_heartbeat()) {
     CoordinatorMessage echo = Message(*ledger_);
-    *echo.mutable_heartbeat() = message.heartbeat();
+    echo.mutable_heartbeat()->set_number(message.heartbeat().number());
     link->Send(std::move(echo));
+    if (message.heartbeat().has_use()) uses_.Add(session->node, message.heartbeat().use(), turn.now());
   }
 }
 
@@ -254,6 +255,7 @@ void WorkerSessions::Drop(Turn& turn, std::map<NodeId, Session>::iterator sessio
   turn.Handle(core::NodeDisconnected{session->second.node, session->second.incarnation});
   nodes_.erase(session->second.link.get());
   liveness_.Forget(session->first);
+  uses_.Gone(session->first);
   sessions_.erase(session);
 }
 

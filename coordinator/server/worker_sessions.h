@@ -17,6 +17,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/server/ledger.h"
 #include "coordinator/server/liveness.h"
+#include "coordinator/server/node_uses.h"
 #include "coordinator/store/history.h"
 #include "proto/worker.pb.h"
 
@@ -55,6 +56,7 @@ class WorkerSessions {
   // Disconnects the node, whatever its incarnation.
   void CloseNode(Turn& turn, const NodeId& node, const absl::Status& why);
   void Acknowledge(const StoredInput& stored);
+  const NodeUses& uses() const { return uses_; }
 
   // Disconnects workers that have been silent for too long.
   void CheckLiveness(Turn& turn);
@@ -89,6 +91,7 @@ class WorkerSessions {
   std::map<const WorkerLink*, NodeId> nodes_;  // node of each session's link
   std::map<RankId, NodeId> staged_by_;         // the node that gets the acknowledgement of a rank's input
   Liveness liveness_;
+  NodeUses uses_;
   bool closed_ = false;
 };
 

@@ -262,6 +262,7 @@ const std::vector<Api::Handler>& Api::Handlers() {
   static const auto& handlers = *new std::vector<Handler>{
       {{"GET", "/api/v1/version"}, of_path(&Api::admin_, &AdminCalls::Version)},
       {{"GET", "/api/v1/nodes"}, of_path(&Api::nodes_, &NodesCalls::List)},
+      {{"GET", "/api/v1/nodes/{node}/use"}, of_path(&Api::nodes_, &NodesCalls::Use)},
       {{"POST", "/api/v1/nodes/{node}/drain"}, of_path(&Api::nodes_, &NodesCalls::Drain)},
       {{"POST", "/api/v1/nodes/{node}/undrain"}, of_path(&Api::nodes_, &NodesCalls::Undrain)},
       {{"GET", "/api/v1/projects"}, of_path(&Api::admin_, &AdminCalls::ListProjects)},

@@ -22,6 +22,7 @@ std::vector<std::pair<std::string, double>> ValuesOf(const MetricPoint& point) {
   add("learning_rate", point.has_learning_rate(), point.learning_rate());
   add("tokens_per_second", point.has_tokens_per_second(), point.tokens_per_second());
   add("samples_per_second", point.has_samples_per_second(), point.samples_per_second());
+  add("model_flops_per_second", point.has_model_flops_per_second(), point.model_flops_per_second());
   add("step_seconds", point.has_step_seconds(), point.step_seconds());
   add("communication_seconds", point.has_communication_seconds(), point.communication_seconds());
   add("peak_memory_bytes", point.has_peak_memory_bytes(), static_cast<double>(point.peak_memory_bytes()));

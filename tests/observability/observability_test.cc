@@ -179,6 +179,14 @@ TEST_F(ObservabilityTest, TensorBoardReadsEveryStepAlsoOfARestartedJob) {
   const json points = json::parse(cluster_.Muster({"metrics", job, "-o", "json", "--tail", "1"}).out);
   EXPECT_NEAR(events["train/loss"][kSteps - 1][1].get<double>(), points[0]["loss"].get<double>(), 1e-6);
   EXPECT_TRUE(absl::StrContains(cluster_.Muster({"describe", job}).out, "TensorBoard:"));
+  EXPECT_GT(points[0]["model_flops_per_second"].get<double>(), 1e6) << points;
+  json nodes;
+  EXPECT_TRUE(Eventually([&] {
+    nodes = json::parse(cluster_.Muster({"nodes", "-o", "json"}).out);
+    return nodes.at(0).contains("use");
+  })) << nodes;
+  EXPECT_GE(nodes[0]["use"]["cores"].get<int>(), 1);
+  EXPECT_TRUE(absl::StrContains(cluster_.Muster({"top", "--once"}).out, "BUSY CORES"));
 }
 
 }  // namespace

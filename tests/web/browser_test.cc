@@ -75,6 +75,13 @@ TEST_F(WebPage, SaysWhatTheCommandLineSays) {
   EXPECT_THAT(browser.Text("#slots"), StartsWith("1 nodes, 2 slots, "));
   EXPECT_THAT(browser.Text("tbody"), HasSubstr(nodes.at(0).at("id").get<std::string>()));
 
+  const std::string node = nodes.at(0).at("id");
+  browser.Open(url + "/nodes/" + node);
+  ASSERT_TRUE(browser.Await("document.querySelector('[data-title=\"busy cores\"]')"));
+  EXPECT_EQ(browser.Text("h1"), node);
+  EXPECT_THAT(browser.Text("#use"), HasSubstr("cores busy"));
+  EXPECT_EQ(browser.Eval("document.querySelectorAll('tbody tr').length"), 2);
+
   browser.Open(url + "/jobs/" + id);
   ASSERT_TRUE(browser.Await("document.querySelector('#events li')"));
   EXPECT_EQ(browser.Text("#job"), id);
@@ -173,7 +180,7 @@ TEST_F(WebPage, FitsATelephoneInTheDark) {
   Browser browser({.width = 400, .height = 800, .dark = true});
   const std::string url = SignIn(browser);
   for (const std::string& page : {std::string("/"), std::string("/queue"), std::string("/jobs"), "/jobs/" + id,
-                                  "/compare?jobs=" + id, std::string("/projects")}) {
+                                  "/compare?jobs=" + id, std::string("/projects"), std::string("/nodes/none")}) {
     browser.Open(url + page);
     browser.Await("document.querySelector('main h1')");
     EXPECT_LE(browser.Eval("document.documentElement.scrollWidth").get<int>(), 400) << page;

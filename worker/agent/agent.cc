@@ -92,6 +92,7 @@ absl::Status Agent::Start() {
                                                               .data_roots = options_.data_roots,
                                                               .checkpoint_roots = options_.checkpoint_roots},
                                              loop_, [this](Preflight found) { Checked(std::move(found)); });
+  use_ = std::make_unique<NodeUseWatch>(ReadMachine(), start_context_.slots);
   CheckAgain();
   Call();
   ScheduleTick();

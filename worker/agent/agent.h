@@ -21,6 +21,7 @@
 #include "proto/worker.pb.h"
 #include "worker/agent/command_line.h"
 #include "worker/agent/event_loop.h"
+#include "worker/agent/node_use.h"
 #include "worker/agent/preflight.h"
 #include "worker/agent/rank.h"
 #include "worker/agent/rank_users.h"
@@ -151,6 +152,7 @@ class Agent final : public TrainerHost {
   std::unique_ptr<Relay> relay_;
   std::unique_ptr<Tables> tables_;
   std::unique_ptr<Preflights> preflights_;
+  std::unique_ptr<NodeUseWatch> use_;
   Preflight preflight_;  // the newest; without a time: none yet
 
   std::map<RankId, std::unique_ptr<Rank>> ranks_;  // unfinished ranks

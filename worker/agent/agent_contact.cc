@@ -310,6 +310,7 @@ void Agent::Heartbeat() {
   last_heartbeat_ = now;
   WorkerMessage message;
   message.mutable_heartbeat()->set_number(++heartbeats_);
+  if (std::optional<NodeUse> use = use_->Take()) *message.mutable_heartbeat()->mutable_use() = *std::move(use);
   Send(std::move(message));
 }
 

@@ -11,6 +11,10 @@ namespace muster::agent {
 struct CgroupLimits {
   std::optional<double> cores;  // quota over period
   std::optional<uint64_t> memory_bytes;
+  // What the groups with these limits have used: CPU time since they were made, and memory now, without file pages that
+  // the kernel can drop. Absent: there is no such limit, or it cannot be read.
+  std::optional<double> used_core_seconds;
+  std::optional<uint64_t> used_memory_bytes;
 };
 
 // Reads both hierarchies at every visible level and takes the tightest limit. A missing file is no limit.

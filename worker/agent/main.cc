@@ -269,7 +269,7 @@ absl::StatusOr<muster::Node> PrepareNode(const Flags& flags) {
   absl::StatusOr<muster::Node> node = muster::agent::IdentifyNode(flags.agent.state_dir);
   if (!node.ok()) return node.status();
   std::vector<muster::agent::Gpu> gpus;
-  if (muster::agent::IsCudaBuild()) gpus = muster::agent::ListGpus();
+  if (muster::agent::IsCudaBuild()) gpus = muster::agent::Gpus().List();
   const muster::agent::Machine machine = muster::agent::ReadMachine();
   *node->mutable_cpu() = muster::agent::CpuOf(machine);
   for (const std::string& label : std::set<std::string>(flags.labels.begin(), flags.labels.end())) {

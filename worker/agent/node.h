@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/instruction_set.h"
 #include "proto/job.pb.h"
+#include "worker/agent/gpus.h"
 
 namespace muster::agent {
 
@@ -24,14 +25,6 @@ struct Machine {
 };
 // The machine's hardware, within the limits of CPU affinity and control groups.
 Machine ReadMachine();
-
-struct Gpu {
-  std::string uuid;   // "GPU-..."
-  std::string model;  // "NVIDIA H200"
-  uint64_t memory_bytes = 0;
-};
-// By NVML, which comes with the driver. Empty: none, or no driver.
-std::vector<Gpu> ListGpus();
 
 // True in the CUDA build, whose trainers can use GPUs.
 bool IsCudaBuild();

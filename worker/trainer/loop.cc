@@ -309,6 +309,10 @@ absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued
   if (seconds > 0) {
     const Inventory& inventory = rank_.program.inventory;
     point.set_samples_per_second(train_.batch().sequences() / seconds);
+    // Of adapters the gradients of frozen weights are not computed.
+    if (!train_.has_lora()) {
+      point.set_model_flops_per_second(point.samples_per_second() * models::TrainingFlops(inventory));
+    }
     if (inventory.task().name() == models::kLanguageModel) {
       point.set_tokens_per_second(point.samples_per_second() *
                                   static_cast<double>(models::TargetsPerSample(inventory)));

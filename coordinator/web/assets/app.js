@@ -2,6 +2,7 @@ import {el, table, windowed, name, state, number, bytes} from './dom.js';
 import {call, get, setCsrf, watch} from './http.js';
 import {comparePage} from './compare.js';
 import {jobPage} from './job.js';
+import {nodePage} from './node.js';
 import {projectsPage} from './projects.js';
 
 const view = document.getElementById('view'), notice = document.getElementById('notice');
@@ -25,10 +26,13 @@ async function clusterPage() {
     const slots = nodes.flatMap((node) => node.slots);
     view.replaceChildren(el('h1', {}, 'Cluster'),
       el('p', {id: 'slots'}, `${nodes.length} nodes, ${slots.length} slots, ${slots.filter((s) => name(s.state) === 'free').length} free`),
-      table(['node', 'state', 'slots', 'memory', 'faults', 'version'], nodes.map((node) => [node.id,
+      table(['node', 'state', 'slots', 'busy cores', 'memory', 'busy GPUs', 'faults', 'version'], nodes.map((node) => [link('/nodes/' + encodeURIComponent(node.id), node.id),
         [state(node.state), node.draining ? ' draining' : '', node.drain_reason ? ` (${node.drain_reason})` : ''].map((p) => p),
         node.slots.map((slot) => el('span', {}, state(slot.state), ' ', slot.job ? jobLink(slot.job) : '', ' ')),
-        bytes(node.slots.reduce((sum, slot) => sum + Number(slot.memory_bytes), 0)), String(node.recent_faults), node.version])));
+        node.use ? `${node.use.busy_cores.toFixed(1)} of ${node.use.cores}` : '',
+        node.use ? `${bytes(node.use.used_memory_bytes)} of ${bytes(node.use.memory_bytes)}` : bytes(node.slots.reduce((sum, slot) => sum + Number(slot.memory_bytes), 0)),
+        node.use?.devices.length ? `${node.use.devices.reduce((sum, device) => sum + device.busy, 0).toFixed(1)} of ${node.use.devices.length}` : '',
+        String(node.recent_faults), node.version])));
   });
 }
 
@@ -116,7 +120,7 @@ async function route() {
     const ids = (new URLSearchParams(location.search).get('jobs') ?? '').split(',').filter((text) => text);
     const close = page === 'jobs' && id ? await jobPage(view, encodeURIComponent(id)) : page === 'jobs' ? await jobsPage() :
       page === 'queue' ? await queuePage() : page === 'compare' ? await comparePage(view, ids) :
-        page === 'projects' ? await projectsPage(view) : await clusterPage();
+        page === 'projects' ? await projectsPage(view) : page === 'nodes' && id ? await nodePage(view, id) : await clusterPage();
     notice.hidden = true;
     if (now === visit) leave = close; else close();
   } catch (error) {

@@ -5,9 +5,9 @@ const COLORS = ['--accent', '--good', '--bad', '--wait', '--violet', '--teal', '
 
 const SHORT = new Intl.NumberFormat('en', {notation: 'compact', maximumSignificantDigits: 4});
 
-// A chart of one or several series, whose labels are their names. `draw` takes the steps and a list of values for each series; what is
+// A chart of one or several series, whose labels are their names, along steps or what else is named. `draw` takes the steps and a list of values for each series; what is
 // no number leaves a gap. The last steps and values are in the box's dataset, for readers that see no canvas.
-export function chart(title, labels) {
+export function chart(title, labels, along = 'step') {
   const box = el('div', {class: 'chart', role: 'img', 'aria-label': title, 'data-title': title});
   let plot;
   return {box, draw(steps, ...series) {
@@ -21,7 +21,7 @@ export function chart(title, labels) {
     const size = () => ({width: Math.min(800, box.clientWidth || 360), height: 220});
     const short = {...axis, values: (_, ticks) => ticks.map((v) => SHORT.format(v))};
     plot = new uPlot({title, ...size(), scales: {x: {time: false}}, axes: [axis, short],
-      series: [{label: 'step'}, ...labels.map((label, i) => ({label, stroke: style.getPropertyValue(COLORS[i % COLORS.length]), spanGaps: true}))]},
+      series: [{label: along}, ...labels.map((label, i) => ({label, stroke: style.getPropertyValue(COLORS[i % COLORS.length]), spanGaps: true}))]},
     data, box);
     new ResizeObserver(() => plot.setSize(size())).observe(box);
   }};
