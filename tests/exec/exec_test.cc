@@ -188,31 +188,39 @@ TEST_F(ExecTest, AFieldOfTrainingIsRefusedByName) {
 
 TEST_F(ExecTest, TensorBoardFilesBecomeMetrics) {
   Start();
-  std::ofstream events(Path("events"), std::ios::binary);
-  for (int step = 1; step <= 3; ++step) {
-    TensorBoardEvent event;
-    event.set_step(step);
-    for (const char* tag : {"Loss/train", "accuracy"}) {
-      TensorBoardEvent::Value& value = *event.mutable_summary()->add_value();
-      value.set_tag(tag);
-      value.set_simple_value(0.25f * static_cast<float>(step));
+  const auto write = [&](const std::string& name, const std::vector<std::string>& tags) {
+    std::ofstream events(Path(name), std::ios::binary);
+    for (int step = 1; step <= 3; ++step) {
+      TensorBoardEvent event;
+      event.set_step(step);
+      for (const std::string& tag : tags) {
+        TensorBoardEvent::Value& value = *event.mutable_summary()->add_value();
+        value.set_tag(tag);
+        value.set_simple_value(0.25f * static_cast<float>(step));
+      }
+      events << EventRecord(event.SerializeAsString());
     }
-    events << EventRecord(event.SerializeAsString());
-  }
-  events.close();
+  };
+  write("events", {"Loss/train", "accuracy"});
+  write("named", {"recall"});
+  write("foreign", {"foreign"});
   const std::string script = Script("write", R"(
-mkdir -p $here/work/runs/$RANK
+for folder in $here/work/runs/$RANK $here/out/$RANK; do
+  mkdir -p $folder
+  cat $here/foreign > $folder/events.out.tfevents.1795742897.host.1.0
+done
 cat $here/events > $here/work/runs/$RANK/events.out.tfevents.1795742897.host.$$.0
-cat $here/events > $here/work/runs/$RANK/events.out.tfevents.1795742897.host.1.0
+cat $here/named > $here/out/$RANK/events.out.tfevents.1795742897.host.$$.1
 )");
   fs::create_directory(Path("work"));
-  const Ran ran = RunToItsEnd({"--workdir", Path("work"), "--ranks", "2"}, {script});
+  const Ran ran = RunToItsEnd({"--workdir", Path("work"), "--ranks", "2"}, {script, "--output_dir=" + Path("out")});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   const std::string id = std::string(absl::StripAsciiWhitespace(cluster_.Muster({"ps", "-a", "-o", "name"}).out));
-  const nlohmann::json points = nlohmann::json::parse(cluster_.Muster({"metrics", id, "-o", "json"}).out);
-  ASSERT_EQ(points.size(), 3u) << "each step once: of rank 0, and of its own process; " << points;
   EXPECT_EQ(cluster_.Losses(id), (std::vector<double>{0.25, 0.5, 0.75}));
-  EXPECT_THAT(cluster_.Muster({"describe", id}).out, HasSubstr("accuracy"));
+  const std::string describe = cluster_.Muster({"describe", id}).out;
+  EXPECT_THAT(describe, HasSubstr("accuracy"));
+  EXPECT_THAT(describe, HasSubstr("recall")) << "in the folder that its argument names";
+  EXPECT_THAT(describe, Not(HasSubstr("foreign"))) << "of another process";
 }
 
 TEST_F(ExecTest, AProgramThatDoesNothingGetsAWarning) {

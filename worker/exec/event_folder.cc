@@ -27,6 +27,7 @@ namespace fs = std::filesystem;
 constexpr char kPrefix[] = "events.out.tfevents.";
 constexpr uint64_t kEventBytesAtOnce = 4 << 20;
 constexpr uint64_t kLastEventBytes = 64 << 20;
+constexpr size_t kMostNamedFolders = 8;
 constexpr uint64_t kMostScalarEvent = 1 << 20;  // larger ones are images or sound
 
 std::optional<std::string> ReadAt(int descriptor, uint64_t offset, size_t bytes) {
@@ -56,25 +57,36 @@ bool WriterIs(absl::string_view name, const std::set<pid_t>& processes) {
   return false;
 }
 
-EventFolder::EventFolder(std::string folder, std::function<std::set<pid_t>()> writers)
-    : folder_(std::move(folder)), writers_(std::move(writers)) {}
+std::vector<std::string> FoldersIn(const std::vector<std::string>& arguments) {
+  std::vector<std::string> folders;
+  for (const std::string& argument : arguments) {
+    const size_t begin = argument[0] == '/' ? 0 : argument.find("=/") + 1;  // npos + 1 is 0
+    if (argument[begin] == '/' && folders.size() < kMostNamedFolders) folders.push_back(argument.substr(begin));
+  }
+  return folders;
+}
+
+EventFolder::EventFolder(std::vector<std::string> folders, std::function<std::set<pid_t>()> writers)
+    : folders_(std::move(folders)), writers_(std::move(writers)) {}
 
 template <typename Visit>
 void EventFolder::ForEachEventFile(const Visit& visit) const {
-  std::deque<std::pair<fs::path, int>> folders = {{folder_, 1}};  // the nearest first
-  for (int entries = 0; !folders.empty(); folders.pop_front()) {
-    std::error_code error;
-    for (fs::directory_iterator it(folders.front().first, error), end; !error && it != end; it.increment(error)) {
-      if (++entries > kMostEntries) return;
-      const std::string name = it->path().filename();
-      std::error_code unknown;
-      if (it->is_symlink(unknown) || unknown) continue;
-      if (it->is_directory(unknown)) {
-        if (name[0] != '.' && folders.front().second < kMostLevels) {
-          folders.emplace_back(it->path(), folders.front().second + 1);
+  for (const std::string& top : folders_) {
+    std::deque<std::pair<fs::path, int>> folders = {{top, 1}};  // the nearest first
+    for (int entries = 0; !folders.empty(); folders.pop_front()) {
+      std::error_code error;
+      for (fs::directory_iterator it(folders.front().first, error), end; !error && it != end; it.increment(error)) {
+        if (++entries > kMostEntries) break;
+        const std::string name = it->path().filename();
+        std::error_code unknown;
+        if (it->is_symlink(unknown) || unknown) continue;
+        if (it->is_directory(unknown)) {
+          if (name[0] != '.' && folders.front().second < kMostLevels) {
+            folders.emplace_back(it->path(), folders.front().second + 1);
+          }
+        } else if (absl::StartsWith(name, kPrefix) && it->is_regular_file(unknown)) {
+          visit(it->path().string(), name);
         }
-      } else if (absl::StartsWith(name, kPrefix) && it->is_regular_file(unknown)) {
-        visit(it->path().string(), name);
       }
     }
   }
@@ -92,6 +104,11 @@ void EventFolder::Scan() {
   ForEachEventFile([&](const std::string& path, const std::string& name) {
     if (files_.size() >= kMostFiles || files_.contains(path)) return;
     if (writers_ != nullptr && !WriterIs(name, writers)) return;
+    // One folder may be in another one, by another path.
+    for (const auto& [known, file] : files_) {
+      std::error_code error;
+      if (fs::equivalent(known, path, error)) return;
+    }
     const auto existing = existing_.find(path);
     files_[path].offset = existing == existing_.end() ? 0 : existing->second;
   });
@@ -129,7 +146,7 @@ bool EventFolder::ReadFile(const std::string& path, File& file, uint64_t most_by
         give_up(": its checksum is wrong");
         break;
       }
-      if (parsed.ParseFromArray(event.data(), static_cast<int>(event.size()))) file.scalars.Add(parsed);
+      if (parsed.ParseFromArray(event.data(), static_cast<int>(event.size()))) scalars_.Add(parsed);
     }
     file.offset += bytes;
   }
@@ -138,13 +155,11 @@ bool EventFolder::ReadFile(const std::string& path, File& file, uint64_t most_by
 }
 
 std::vector<MetricPoint> EventFolder::Read(bool last) {
-  std::vector<MetricPoint> points;
+  bool grown = false;
   for (auto& [path, file] : files_) {
-    const bool grown = !file.done && ReadFile(path, file, last ? kLastEventBytes : kEventBytesAtOnce);
-    std::vector<MetricPoint> taken = file.scalars.Take(/*all=*/last || !grown);
-    points.insert(points.end(), std::make_move_iterator(taken.begin()), std::make_move_iterator(taken.end()));
+    if (!file.done && ReadFile(path, file, last ? kLastEventBytes : kEventBytesAtOnce)) grown = true;
   }
-  return points;
+  return scalars_.Take(/*all=*/last || !grown);
 }
 
 std::string EventFolder::TakeWarning() { return std::exchange(warning_, ""); }

@@ -40,7 +40,7 @@ class EventFolderTest : public ::testing::Test {
     std::ofstream(path, std::ios::app | std::ios::binary) << bytes;
   }
   EventFolder OfScript() const {
-    return EventFolder(folder_.path(), [] { return std::set<pid_t>{kScript}; });
+    return EventFolder({folder_.path()}, [] { return std::set<pid_t>{kScript}; });
   }
   static std::vector<uint64_t> Steps(const std::vector<MetricPoint>& points) {
     std::vector<uint64_t> steps;
@@ -82,7 +82,7 @@ TEST_F(EventFolderTest, FilesOfOtherProcessesAreNotOurs) {
 }
 
 TEST_F(EventFolderTest, AnyWriterOfANamedFolderFromNowOn) {
-  EventFolder events(folder_.path(), nullptr);
+  EventFolder events({folder_.path()}, nullptr);
   const std::string path = Path(4712), later = folder_.path() + "/events.out.tfevents.1.vm";
   Write(path, Record(1, 1));
   events.SkipExisting();
@@ -117,10 +117,33 @@ TEST_F(EventFolderTest, LinksAreNotFollowedAndAFolderThatIsMissingIsEmpty) {
   EventFolder events = OfScript();
   events.Scan();
   EXPECT_THAT(Steps(events.Read(true)), IsEmpty());
-  EventFolder missing(folder_.path() + "/missing", nullptr);
+  EventFolder missing({folder_.path() + "/missing"}, nullptr);
   missing.SkipExisting();
   missing.Scan();
   EXPECT_THAT(Steps(missing.Read(true)), IsEmpty());
+}
+
+TEST_F(EventFolderTest, AFileInTwoOfTheFoldersIsReadOnce) {
+  Write(Path(kScript), Record(1, 1));
+  EventFolder events({folder_.path() + "/missing", folder_.path(), folder_.path() + "/runs/../runs"},
+                     [] { return std::set<pid_t>{kScript}; });
+  events.Scan();
+  EXPECT_THAT(Steps(events.Read(true)), ElementsAre(1));
+}
+
+TEST_F(EventFolderTest, FilesOfOneStepMakeOnePoint) {
+  Write(Path(kScript, "train"), Record(1, 0.5) + Record(2, 1));
+  Write(Path(kScript, "other"), Record(1, 0.5) + Record(2, 1));
+  EventFolder events = OfScript();
+  events.Scan();
+  EXPECT_THAT(Steps(events.Read(true)), ElementsAre(1, 2));
+}
+
+TEST(FoldersIn, AreAbsolutePathsOfArguments) {
+  EXPECT_THAT(FoldersIn({"python", "train.py", "--lr=1e-3", "--output_dir=/scratch/a", "--logs", "/scratch/b", "",
+                         "runs/c", "--expression=a=/b"}),
+              ElementsAre("/scratch/a", "/scratch/b", "/b"));
+  EXPECT_EQ(FoldersIn(std::vector<std::string>(20, "/a")).size(), 8u);
 }
 
 TEST_F(EventFolderTest, AThreadWatchesIt) {

@@ -231,18 +231,19 @@ void Runner::TakeReports(Now now) {
   }
 }
 
-// The folder that TENSORBOARD_LOGDIR of the job names is the script's own. Below the working folder other jobs may
-// write, too, so there only files of the program's own processes count.
+// The folder that TENSORBOARD_LOGDIR of the job names is the script's own. Below the working folder and those that its
+// arguments name (--output_dir) other jobs may write, too, so there only files of the program's own processes count.
 void Runner::WatchEventFiles(const Program::Command& command) {
-  std::string folder = command.folder;
+  std::vector<std::string> folders = FoldersIn(command.argv);
+  folders.insert(folders.begin(), command.folder);
   std::function<std::set<pid_t>()> writers = [pid = program_.pid()] { return ProcessesOf(pid); };
   for (const EnvVar& variable : assignment_.spec().env()) {
     if (variable.name() != "TENSORBOARD_LOGDIR") continue;
     if (variable.value().empty()) return;
-    folder = variable.value()[0] == '/' ? variable.value() : absl::StrCat(command.folder, "/", variable.value());
+    folders = {variable.value()[0] == '/' ? variable.value() : absl::StrCat(command.folder, "/", variable.value())};
     writers = nullptr;
   }
-  events_ = std::make_unique<EventWatch>(EventFolder(std::move(folder), std::move(writers)));
+  events_ = std::make_unique<EventWatch>(EventFolder(std::move(folders), std::move(writers)));
 }
 
 // What a script reports itself comes first. Event files do not feed the hang detector: their writers keep events back
