@@ -38,7 +38,8 @@ EventWatch::EventWatch(EventFolder folder, Intervals intervals) ABSL_NO_THREAD_S
     : state_(std::make_shared<State>(std::move(folder), intervals)) {
   std::thread([state = state_] { Run(state); }).detach();
   std::unique_lock<Mutex> lock(state_->mutex);
-  state_->changed.wait_for(lock, absl::ToChronoNanoseconds(kFirstLook), [&] { return state_->begun; });
+  state_->changed.wait_for(lock, absl::ToChronoNanoseconds(kFirstLook),
+                           [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return state_->begun; });
 }
 
 EventWatch::~EventWatch() {
@@ -60,7 +61,8 @@ void EventWatch::Run(const std::shared_ptr<State>& state) ABSL_NO_THREAD_SAFETY_
   for (bool last = false; !last;) {
     {
       std::unique_lock<Mutex> lock(state->mutex);
-      state->changed.wait_for(lock, absl::ToChronoNanoseconds(state->intervals.read), [&] { return state->ended; });
+      state->changed.wait_for(lock, absl::ToChronoNanoseconds(state->intervals.read),
+                              [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->ended; });
       last = state->ended;
     }
     const SteadyTime now = state->clock.Read().steady;
@@ -91,7 +93,8 @@ std::vector<MetricPoint> EventWatch::Finish(absl::Duration at_most) ABSL_NO_THRE
   std::unique_lock<Mutex> lock(state_->mutex);
   state_->ended = true;
   state_->changed.notify_all();
-  state_->changed.wait_for(lock, absl::ToChronoNanoseconds(at_most), [&] { return state_->done; });
+  state_->changed.wait_for(lock, absl::ToChronoNanoseconds(at_most),
+                           [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return state_->done; });
   return std::exchange(state_->points, {});
 }
 
