@@ -13,12 +13,12 @@ die() { echo "fetch_torch: $*" >&2; exit 1; }
 case $want in
   cpu) list=$here/torch.txt dest=$cache/torch-cpu needed_mib=2500 ;;
   cuda) list=$here/torch_cuda.txt dest=$cache/torch-cuda needed_mib=6000 ;;
-  peer) list=$here/peer.txt dest= needed_mib=500 ;;
+  peer) list=$here/peer.txt dest= needed_mib=700 ;;
   *) die "unknown argument '$want': cpu, cuda or peer" ;;
 esac
 # The stamp holds the list's hash, so that a new pin is fetched again.
 lists=("$list")
-[ "$want" = peer ] && lists+=("$here/torch.txt" "$here/peer_alone.txt" "$here/peer_peft.txt")   # it uses that wheel
+[ "$want" = peer ] && lists+=("$here/torch.txt" "$here/peer_alone.txt" "$here/peer_peft.txt" "$here/peer_scripts.txt")   # it uses that wheel
 pin=$(cat "${lists[@]}" | sha256sum | cut -c1-16)
 # Checkouts with other lists have environments of their own; `peer` is the one that was asked for last.
 link() {
@@ -42,12 +42,16 @@ if [ "$want" = peer ]; then
   "$dest/bin/python" -m pip install -q --disable-pip-version-check -r "$list" \
     || die "pip could not install what $list lists: no network?"
   # In folders of their own: transformers would import them, and torchvision's operators are built for another torch.
-  for apart in alone peft; do
+  for apart in alone peft scripts; do
     "$dest/bin/python" -m pip install -q --disable-pip-version-check --no-deps --target "$dest/$apart" -r "$here/peer_$apart.txt" \
       || die "pip could not install what $here/peer_$apart.txt lists: no network?"
   done
   site=$("$dest/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   echo "$cache/torch-cpu" >"$site/torch-cpu.pth"   # the very files that we link
+  # accelerate and Lightning ask for torch's version without importing it.
+  version=$(sed -n 's/^torch==\([^ ]*\).*/\1/p' "$here/torch.txt")
+  mkdir "$site/torch-$version.dist-info"
+  printf 'Metadata-Version: 2.1\nName: torch\nVersion: %s\n' "$version" >"$site/torch-$version.dist-info/METADATA"
   "$dest/bin/python" -c 'import torch' || die "the environment in $dest does not import torch"
   echo "$pin" >"$stamp"
   link

@@ -100,6 +100,24 @@ TEST(ExecJobs, ACheckpointOfAScriptIsAnEventAndProgress) {
   EXPECT_FALSE(w.Do(event).status.ok());
 }
 
+TEST(ExecJobs, AnIdleProgramIsAWarning) {
+  World w(Scripts());
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId id = w.Submit(Script("a", 1));
+  w.Report(id, RANK_STATE_RUNNING);
+  RankRecord event{{id, 1, 0}, {}};
+  event.record.mutable_idle()->mutable_duration()->set_seconds(1800);
+  event.record.mutable_idle()->set_process(4711);
+  const Outcome out = w.Do(event);
+  ASSERT_TRUE(out.status.ok()) << out.status;
+  ASSERT_EQ(out.events.size(), 1u);
+  EXPECT_EQ(out.events[0].kind(), "rank.idle");
+  EXPECT_THAT(out.events[0].message(), HasSubstr("rank 0 on n"));
+  EXPECT_THAT(out.events[0].message(), HasSubstr("for 1800 s"));
+  EXPECT_THAT(out.events[0].message(), HasSubstr("py-spy dump --pid 4711"));
+  EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
+}
+
 // Three jobs of a user whose program crashes would otherwise take any node from all others.
 TEST(ExecJobs, ProgramsOfOneUserHaveNoNodeDrained) {
   World w(Scripts());

@@ -367,6 +367,8 @@ void Generations::On(const RankRecord& event, Transaction& transaction) {
       return;
     case Record::kMetrics:
       return ReportStep(*job, event.record.metrics().step(), transaction);
+    case Record::kIdle:
+      return NoteIdle(*job, *job->newest()->rank(event.rank.rank), event.record.idle(), transaction);
     case Record::kFailed:  // the worker reports the failure with the exit
     case Record::kTrace:   // handled by the shell
     case Record::BODY_NOT_SET:
@@ -428,6 +430,18 @@ void Generations::NoteCheckpoint(JobEntry& job, const CheckpointWritten& written
   if (AdvanceProgress(job.machine.fields(), written.step())) transaction.Touch(job.id());
   transaction.AddEvent(&job, job.record().generation(), "", "checkpoint.reported",
                        absl::StrCat("checkpoint of step ", written.step(), ", by its script: ", written.directory()));
+}
+
+void Generations::NoteIdle(JobEntry& job, const RankPlacement& rank, const Idle& idle, Transaction& transaction) {
+  transaction.AddEvent(&job, job.record().generation(), rank.node(), "rank.idle",
+                       absl::StrCat(RankName(job.newest()->record(), rank.rank()), " on ", rank.node(),
+                                    " has used no CPU or GPU and read or "
+                                    "written nothing for ",
+                                    idle.duration().seconds(),
+                                    " s, and it reports no steps: it may hang. What it "
+                                    "waits for: py-spy dump --pid ",
+                                    idle.process(), " on the node; its output: muster logs ", job.record().id(),
+                                    " --rank ", rank.rank()));
 }
 
 absl::Status Generations::CheckCurrent(const RankId& rank) const {

@@ -63,6 +63,8 @@ class Generations {
   void Publish(JobEntry& job, const CheckpointWritten& written, Transaction& transaction);
   // Of an exec job, whose checkpoints are its own business: an event, and progress.
   static void NoteCheckpoint(JobEntry& job, const CheckpointWritten& written, Transaction& transaction);
+  // A warning; the rank runs on.
+  static void NoteIdle(JobEntry& job, const RankPlacement& rank, const Idle& idle, Transaction& transaction);
   void KeepSpeed(const RankPlacement& rank, double flops_per_second, Transaction& transaction);
   // The node lacks something that the job needs.
   static void NoteRefusal(JobEntry& job, const std::string& node, const RankExit& exit, Transaction& transaction);

@@ -7,14 +7,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/daemon/server_fixture_test.h"
 #include "coordinator/web/api.h"
@@ -29,7 +32,8 @@ class WebTest : public ServerFixture {
   WebTest() {
     options_.web_address = "127.0.0.1:0";
     options_.token_file = folder_.path() + "/tokens";
-    std::ofstream(options_.token_file) << "viewer-token-1234 vera viewer\nsubmit-token-1234 sam submitter\n";
+    std::ofstream(options_.token_file) << "viewer-token-1234 vera viewer\nsubmit-token-1234 sam submitter\n"
+                                          "admin-token-1234 ada admin\n";
     chmod(options_.token_file.c_str(), 0600);
     Start();
   }
@@ -246,15 +250,26 @@ TEST_F(WebTest, APageGoesOnAfterARestartWithoutAGap) {
   EXPECT_FALSE(absl::StrContains(after, absl::StrCat("id: ", cursor, "\n"))) << "what was seen does not come again";
 }
 
-TEST_F(WebTest, OpenApiHasEveryRouteAndNoOther) {
-  const std::string text(web::FindAsset("openapi.yaml")->bytes);
+class OpenApiTest : public WebTest {
+ protected:
+  static nlohmann::json BodyOf(const std::string& answer) {
+    return nlohmann::json::parse(answer.substr(std::min(answer.size(), answer.find("\r\n\r\n") + 4)), nullptr, false);
+  }
+  // As anyone gets it.
+  nlohmann::json Document() {
+    const std::string answer = Ask("GET", "/api/openapi.json");
+    EXPECT_TRUE(absl::StrContains(answer, "Content-Type: application/json")) << answer.substr(0, 500);
+    return BodyOf(answer);
+  }
+};
+
+TEST_F(OpenApiTest, HasEveryRouteAndNoOther) {
   std::set<std::string> described, routes;
-  std::string path;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (absl::StartsWith(line, "  /")) path = std::string(line.substr(2, line.find(':') - 2));
-    for (const char* method : {"GET", "POST"}) {
-      if (line == absl::StrCat("    ", absl::AsciiStrToLower(method), ":"))
-        described.insert(absl::StrCat(method, " ", path));
+  const nlohmann::json document = Document();
+  ASSERT_TRUE(document.is_object());
+  for (const auto& [path, item] : document["paths"].items()) {
+    for (const auto& [method, operation] : item.items()) {
+      if (method != "parameters") described.insert(absl::StrCat(absl::AsciiStrToUpper(method), " ", path));
     }
   }
   for (const web::Route& route : web::Api::Routes()) {
@@ -262,6 +277,56 @@ TEST_F(WebTest, OpenApiHasEveryRouteAndNoOther) {
   }
   for (const char* own : {"POST /api/v1/sign-in", "POST /api/v1/sign-out", "GET /api/v1/session"}) routes.insert(own);
   EXPECT_EQ(described, routes);
+}
+
+// Every GET, and changes of a job: the status, the type of the content and the names in it.
+TEST_F(OpenApiTest, AnswersAreAsDescribed) {
+  const std::map<std::string, std::string> ada = {{"Authorization", "Bearer admin-token-1234"}};
+  const std::string cookie = CookieOf(SignIn("{\"token\":\"admin-token-1234\"}"));
+  int checked = 0;
+  const nlohmann::json document = Document();
+  for (const auto& [path, item] : document["paths"].items()) {
+    for (const auto& [method, operation] : item.items()) {
+      const bool change = method == "post";
+      if (method == "parameters" || absl::StrContains(path, "{node}") || operation.contains("requestBody")) continue;
+      // These take a session and its CSRF token, and an authority.
+      if (absl::EndsWith(path, "/sign-out") || absl::EndsWith(path, "/tokens")) continue;
+      const std::string job = client_->MustSubmit(absl::StrCat("described-", checked));
+      if (absl::EndsWith(path, "/resume")) Ask("POST", absl::StrCat("/api/v1/jobs/", job, "/pause"), ada, "{}");
+      const nlohmann::json& content = operation["responses"]["200"]["content"];
+      const std::string type = content.begin().key();
+      const bool stream = type == "text/event-stream", session = path == "/api/v1/session";
+      const std::string answer = Ask(absl::AsciiStrToUpper(method), absl::StrReplaceAll(path, {{"{job}", job}}),
+                                     session ? std::map<std::string, std::string>{{"Cookie", cookie}} : ada,
+                                     change ? "{}" : "", stream ? job : "");
+      EXPECT_EQ(StatusOf(answer), 200) << path << answer;
+      EXPECT_TRUE(absl::StrContains(answer, "Content-Type: " + type)) << path << answer.substr(0, 500);
+      ++checked;
+      if (stream || !content[type]["schema"].contains("properties")) continue;
+      const nlohmann::json& properties = content[type]["schema"]["properties"];
+      const nlohmann::json body = BodyOf(answer);
+      ASSERT_TRUE(body.is_object()) << path << answer;
+      for (const auto& [name, value] : body.items()) {
+        ASSERT_TRUE(properties.contains(name)) << path << " answers with " << name;
+        const std::string wanted = properties[name]["type"];
+        const bool fits = wanted == "array"     ? value.is_array()
+                          : wanted == "object"  ? value.is_object()
+                          : wanted == "integer" ? value.is_number()
+                                                : value.is_string();
+        EXPECT_TRUE(fits) << path << " " << name << ": " << value;
+      }
+      for (const auto& [name, property] : properties.items()) {
+        // A message that is not set is left out.
+        EXPECT_TRUE(property["type"] == "object" || body.contains(name)) << path << " describes " << name;
+      }
+    }
+  }
+  EXPECT_GE(checked, 15);
+  const std::string submitted =
+      Ask("POST", "/api/v1/jobs", ada,
+          "{\"request_id\":\"r\",\"spec\":{\"name\":\"by-http\",\"exec\":{\"command\":[\"a\"]}}}");
+  EXPECT_EQ(StatusOf(submitted), 200) << submitted;
+  EXPECT_EQ(BodyOf(submitted)["job"]["spec"]["name"], "by-http");
 }
 
 TEST(WebAddress, BeyondLoopbackNeedsAnAuthority) {

@@ -1,7 +1,7 @@
 #include "coordinator/metrics/event_file.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/crc32c.h"
+#include "common/event_record.h"
 #include "proto/tensorboard.pb.h"
 
 namespace muster::metrics {
@@ -9,13 +9,6 @@ namespace {
 
 constexpr uint64_t kAllSteps = 100'000;
 constexpr char kVersion[] = "brain.Event:2";
-
-template <typename T>
-std::string LittleEndian(T value) {
-  std::string bytes(sizeof(T), '\0');
-  for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
-  return bytes;
-}
 
 double Seconds(const google::protobuf::Timestamp& time) {
   return static_cast<double>(time.seconds()) + static_cast<double>(time.nanos()) * 1e-9;
@@ -29,18 +22,6 @@ TensorBoardEvent At(const MetricPoint& point) {
 }
 
 }  // namespace
-
-uint32_t MaskedCrc(std::string_view bytes) {
-  const uint32_t crc = Crc32c(bytes);
-  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
-}
-
-std::string EventRecord(std::string_view event) {
-  const std::string length = LittleEndian<uint64_t>(event.size());
-  std::string record = length + LittleEndian(MaskedCrc(length));
-  record.append(event);
-  return record + LittleEndian(MaskedCrc(event));
-}
 
 std::string FileStart(const MetricPoint& point) {
   TensorBoardEvent version;

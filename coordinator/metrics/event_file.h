@@ -1,20 +1,12 @@
-// TensorBoard event files: a sequence of records, one event each. Format (tensorflow/core/lib/io/record_writer.h): u64
-// length, masked CRC-32C of the length, the event, masked CRC-32C of the event; little-endian. Pure.
+// The events of Muster's own TensorBoard files, as records (common/event_record.h). Pure.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "proto/job.pb.h"
 
 namespace muster::metrics {
-
-// TensorFlow masks stored CRCs, since a CRC over data that contains CRCs is weak: rotate by 15 bits, add a constant.
-uint32_t MaskedCrc(std::string_view bytes);
-
-// Returns the record that holds `event`.
-std::string EventRecord(std::string_view event);
 
 // The first two records of a file whose first step is that of `point`: the format version, and a session start, which
 // makes values of this step and later ones in earlier files void.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
+#include "common/event_record.h"
 #include "coordinator/metrics/event_file.h"
 #include "coordinator/metrics/tensorboard_log.h"
 #include "testing/temporary_folder.h"

@@ -315,7 +315,7 @@ void Api::Serve(const std::string& token, const std::shared_ptr<Exchange>& excha
     absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", std::string(handler.route.method));
   }
   if (allowed.empty())
-    return exchange->Reply(ErrorResponse(absl::NotFoundError("no such path; see /api/v1/openapi.yaml")));
+    return exchange->Reply(ErrorResponse(absl::NotFoundError("no such path; see /api/openapi.json")));
   HttpResponse response = ErrorResponse(absl::InvalidArgumentError(absl::StrCat("this path takes ", allowed)));
   response.status = 405;
   response.fields.emplace_back("Allow", allowed);

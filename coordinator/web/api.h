@@ -1,7 +1,7 @@
 // The coordinator's calls as JSON over HTTP: /api/v1/... . Each route makes the gRPC call of the same meaning over a
 // channel inside the process, with the caller's token, so the rules of coordinator/rpc/authorize.cc are the only ones.
 // Replies are the calls' replies in protobuf's JSON with the fields' names of the .proto. docs:
-// coordinator/web/openapi.yaml.
+// coordinator/web/openapi.json.
 //
 // Errors: {"error": {"code": "NOT_FOUND", "message": "...", "spec_errors": [...]}} with the HTTP status of the code.
 //

@@ -9,7 +9,7 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
-    ".yaml": "application/yaml; charset=utf-8",
+    ".json": "application/json",
     "": "text/plain; charset=utf-8",
 }
 

@@ -129,7 +129,7 @@ void Web::ReplyAsset(const std::shared_ptr<Exchange>& exchange, const std::strin
 void Web::AnswerApi(const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
   if (absl::Status origin = CheckOrigin(request); !origin.ok()) return exchange->Reply(ErrorResponse(origin));
-  if (request.path == "/api/v1/openapi.yaml") return ReplyAsset(exchange, "openapi.yaml");
+  if (request.path == "/api/openapi.json") return ReplyAsset(exchange, "openapi.json");
   if (request.path == "/api/v1/sign-in") return SignIn(exchange);
   absl::string_view bearer = "";
   const std::string authorization = request.Field("authorization");

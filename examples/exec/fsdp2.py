@@ -1,6 +1,7 @@
-"""Fully sharded data parallel (FSDP2), as anyone writes it for torchrun, on GPUs or on CPUs.
+"""Fully sharded data parallel (FSDP2), as anyone writes it for torchrun, on GPUs or on CPUs. With --checkpoint it saves its
+shards every 10 steps, and continues from the newest checkpoint with any number of ranks.
 
-muster run --ranks 2 -- python examples/exec/fsdp2.py --steps 20
+muster run --ranks 2 -- python examples/exec/fsdp2.py --steps 40 --checkpoint /tmp/fsdp2
 """
 
 import argparse
@@ -8,14 +9,29 @@ import os
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+
+try:
+    import muster  # reports metrics; not needed
+except ImportError:
+    muster = None
+
+
+def newest(folder):
+    """The step of the newest complete checkpoint: its metadata is written last."""
+    steps = [int(name[5:]) for name in os.listdir(folder)] if folder and os.path.isdir(folder) else []
+    return max((step for step in steps if os.path.exists(f"{folder}/step-{step}/.metadata")), default=0)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", type=float, default=1e-2)
+    parser.add_argument("--checkpoint", default="", help="folder")
+    parser.add_argument("--losses", default="", help="file to which rank 0 appends `step loss`")
     args = parser.parse_args()
 
     cuda = torch.cuda.is_available()
@@ -32,7 +48,17 @@ def main():
             fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-    for step in range(args.steps):
+
+    def state():
+        of_model, of_optimizer = get_state_dict(model, optimizer)
+        return {"model": of_model, "optimizer": of_optimizer}
+
+    begin = newest(args.checkpoint)
+    if begin > 0:
+        loaded = state()
+        dcp.load(loaded, checkpoint_id=f"{args.checkpoint}/step-{begin}")
+        set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    for step in range(begin, args.steps):
         generator = torch.Generator().manual_seed(1000 + step)
         inputs = torch.randn(32, 16, generator=generator).to(device)
         targets = inputs.sum(dim=1, keepdim=True).sin()
@@ -45,6 +71,15 @@ def main():
         dist.all_reduce(mean)
         if rank == 0:
             print(f"step {step + 1} loss {mean.item():.6f}", flush=True)
+            if args.losses:
+                with open(args.losses, "a") as file:
+                    file.write(f"{step + 1} {mean.item()!r}\n")
+            if muster:
+                muster.report(step + 1, loss=mean)
+        if args.checkpoint and (step + 1) % 10 == 0:
+            dcp.save(state(), checkpoint_id=f"{args.checkpoint}/step-{step + 1}")
+            if rank == 0 and muster:
+                muster.checkpoint_done(f"{args.checkpoint}/step-{step + 1}", step + 1)
     dist.destroy_process_group()
 
 

@@ -15,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/event_record.h"
+#include "proto/tensorboard.pb.h"
 #include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 
@@ -182,6 +184,71 @@ TEST_F(ExecTest, AFieldOfTrainingIsRefusedByName) {
   ran = cluster_.Muster({"submit", "-f", Path("job.yaml")});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("rank 1: " + cluster_.folder() + "\n")) << "the job file's folder is the default";
+}
+
+TEST_F(ExecTest, TensorBoardFilesBecomeMetrics) {
+  Start();
+  const auto write = [&](const std::string& name, const std::vector<std::string>& tags) {
+    std::ofstream events(Path(name), std::ios::binary);
+    for (int step = 1; step <= 3; ++step) {
+      TensorBoardEvent event;
+      event.set_step(step);
+      for (const std::string& tag : tags) {
+        TensorBoardEvent::Value& value = *event.mutable_summary()->add_value();
+        value.set_tag(tag);
+        value.set_simple_value(0.25f * static_cast<float>(step));
+      }
+      events << EventRecord(event.SerializeAsString());
+    }
+  };
+  write("events", {"Loss/train", "accuracy"});
+  write("named", {"recall"});
+  write("foreign", {"foreign"});
+  const std::string script = Script("write", R"(
+for folder in $here/work/runs/$RANK $here/out/$RANK; do
+  mkdir -p $folder
+  cat $here/foreign > $folder/events.out.tfevents.1795742897.host.1.0
+done
+cat $here/events > $here/work/runs/$RANK/events.out.tfevents.1795742897.host.$$.0
+cat $here/named > $here/out/$RANK/events.out.tfevents.1795742897.host.$$.1
+)");
+  fs::create_directory(Path("work"));
+  const Ran ran = RunToItsEnd({"--workdir", Path("work"), "--ranks", "2"}, {script, "--output_dir=" + Path("out")});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  const std::string id = std::string(absl::StripAsciiWhitespace(cluster_.Muster({"ps", "-a", "-o", "name"}).out));
+  EXPECT_EQ(cluster_.Losses(id), (std::vector<double>{0.25, 0.5, 0.75}));
+  const std::string describe = cluster_.Muster({"describe", id}).out;
+  EXPECT_THAT(describe, HasSubstr("accuracy"));
+  EXPECT_THAT(describe, HasSubstr("recall")) << "in the folder that its argument names";
+  EXPECT_THAT(describe, Not(HasSubstr("foreign"))) << "of another process";
+}
+
+TEST_F(ExecTest, AProgramThatDoesNothingGetsAWarning) {
+  Start(3);
+  const std::string idle = Script("idle", "until [ -e $here/end ]; do read -t 600 <> $here/fifo; done\n");
+  const std::string busy = Script("busy", "until [ -e $here/end ]; do :; done\n");
+  const std::string logs = Script("logs", "until [ -e $here/end ]; do echo line; read -t 0.2 <> $here/fifo2; done\n");
+  for (const char* name : {"fifo", "fifo2"}) ASSERT_EQ(mkfifo(Path(name).c_str(), 0600), 0);
+  std::map<std::string, std::string> ids;
+  for (const std::string& script : {busy, logs, idle}) {
+    const std::string name = fs::path(script).filename();
+    std::ofstream(Path(name + ".yaml")) << "apiVersion: muster/v1\nkind: Job\nname: " << name
+                                        << "\nworkload: exec\ncommand: [" << script
+                                        << "]\nprogress_timeout_seconds: 3\n";
+    const Ran ran = cluster_.Muster({"submit", "-d", "-o", "name", "-f", Path(name + ".yaml")});
+    ASSERT_EQ(ran.exit_code, 0) << ran.err;
+    ids[name] = std::string(absl::StripAsciiWhitespace(ran.out));
+  }
+  ASSERT_TRUE(Eventually(
+      [&] {
+        return absl::StrContains(cluster_.Muster({"events", ids["idle"]}).out, "has used no CPU or GPU");
+      },
+      absl::Minutes(2)));
+  EXPECT_EQ(cluster_.State(ids["idle"]), "running") << "it is only a warning";
+  for (const char* name : {"busy", "logs"}) {
+    EXPECT_THAT(cluster_.Muster({"events", ids[name]}).out, Not(HasSubstr("has used no CPU"))) << name;
+  }
+  for (const auto& [name, id] : ids) EXPECT_EQ(cluster_.Muster({"cancel", id}).exit_code, 0) << name;
 }
 
 TEST_F(ExecTest, ReportsBecomeMetrics) {

@@ -1,6 +1,7 @@
 // Scripts that anyone would write for torchrun, run by torchrun and by `muster run`: the same environment and losses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -23,6 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Environment = std::map<std::string, std::string>;
 
 constexpr absl::Duration kPatience = absl::Minutes(8);  // PyTorch's import alone takes seconds on a busy machine
@@ -166,6 +168,40 @@ TEST_F(TorchTest, FullySharded) {
     ++lines;
   }
   EXPECT_EQ(lines, 5);
+}
+
+TEST_F(TorchTest, FullyShardedIsKilledResumedAndResized) {
+  Start();
+  constexpr int kSteps = 400;
+  const auto arguments = [&](const std::string& name, int steps) {
+    return absl::StrCat(Example("fsdp2.py"), " --steps ", steps, " --checkpoint ", Path(name + "-shards"), " --losses ",
+                        Path(name));
+  };
+  const Ran theirs = Torchrun(arguments("theirs", kSteps));
+  ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
+  const Ran begun = MusterRun("-d -o name", arguments("ours", kSteps - 50));
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+  const std::string id(absl::StripAsciiWhitespace(begun.out));
+  ASSERT_TRUE(cluster_.WaitForStep(id, 25, kPatience));
+  const std::vector<pid_t> ranks = cluster_.Trainers();
+  ASSERT_EQ(ranks.size(), 2u);
+  std::ifstream children(absl::StrCat("/proc/", ranks[0], "/task/", ranks[0], "/children"));
+  pid_t program = -1;
+  ASSERT_TRUE(children >> program) << "it has ended already: more steps are needed";
+  ASSERT_EQ(kill(program, SIGKILL), 0);
+  ASSERT_TRUE(cluster_.WaitForState(id, "completed", kPatience));
+  EXPECT_EQ(cluster_.Generation(id), 2u);
+  // The rest on one rank, whose shard is the whole.
+  const Ran alone = cluster_.Shell(absl::StrCat("muster run --ranks 1 -- ", python_, " ", arguments("ours", kSteps)),
+                                   cluster_.folder(), kPatience);
+  ASSERT_EQ(alone.exit_code, 0) << alone.out << alone.err;
+  EXPECT_THAT(alone.out, Not(HasSubstr("step 1 loss"))) << "it resumes";
+  const std::map<int, std::string> expected = LossesIn(Path("theirs")), got = LossesIn(Path("ours"));
+  ASSERT_EQ(got.size(), static_cast<size_t>(kSteps));
+  for (const auto& [step, loss] : expected) {
+    // Two ranks sum in another order than one.
+    EXPECT_NEAR(std::stod(got.at(step)), std::stod(loss), step <= kSteps - 50 ? 1e-6 : 1e-3) << "step " << step;
+  }
 }
 
 TEST_F(TorchTest, ThePackageDoesWhatItSays) {

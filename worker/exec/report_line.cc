@@ -36,9 +36,7 @@ absl::StatusOr<uint64_t> StepOf(const json& object) {
 }
 
 bool IsMetricName(const std::string& name) {
-  return !name.empty() && name.size() <= kMaxMetricName && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return absl::ascii_isalnum(c) || c == '_' || c == '.' || c == '/' || c == '-';
-  });
+  return !name.empty() && name.size() <= kMaxMetricName && std::all_of(name.begin(), name.end(), IsMetricCharacter);
 }
 
 // False: no field of MetricPoint has this name.
@@ -77,6 +75,22 @@ absl::StatusOr<Report> CheckpointOf(const json& name, uint64_t step) {
 
 }  // namespace
 
+bool IsMetricCharacter(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '/' || c == '-';
+}
+
+bool SetMetric(const std::string& name, double value, MetricPoint& point) {
+  if (SetKnown(name, value, point)) return true;
+  for (NamedMetric& metric : *point.mutable_reported()) {
+    if (metric.name() == name) return metric.set_value(value), true;
+  }
+  if (point.reported_size() == kMaxReportedMetrics) return false;
+  NamedMetric& metric = *point.add_reported();
+  metric.set_name(name);
+  metric.set_value(value);
+  return true;
+}
+
 absl::StatusOr<Report> ParseReport(absl::string_view line) {
   if (line.size() > kMaxReportLine) {
     return absl::InvalidArgumentError(absl::StrCat("it has more than ", kMaxReportLine, " bytes"));
@@ -92,13 +106,10 @@ absl::StatusOr<Report> ParseReport(absl::string_view line) {
   point.set_step(*step);
   for (const auto& [name, value] : object.items()) {
     const std::optional<double> number = NumberOf(value);
-    if (name == "step" || !number.has_value() || SetKnown(name, *number, point) || !IsMetricName(name)) continue;
-    if (point.reported_size() == kMaxReportedMetrics) {
+    if (name == "step" || !number.has_value() || !IsMetricName(name)) continue;
+    if (!SetMetric(name, *number, point)) {
       return absl::InvalidArgumentError(absl::StrCat("it has more than ", kMaxReportedMetrics, " metrics"));
     }
-    NamedMetric& metric = *point.add_reported();
-    metric.set_name(name);
-    metric.set_value(*number);
   }
   return point;
 }

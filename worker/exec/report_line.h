@@ -4,6 +4,7 @@
 //   {"checkpoint": "runs/step-10", "step": 10}
 #pragma once
 
+#include <string>
 #include <variant>
 
 #include "absl/status/statusor.h"
@@ -26,5 +27,11 @@ inline constexpr uint64_t kMaxReportedStep = 1'000'000'000'000;
 // InvalidArgument: no JSON object, no step, or a step, checkpoint or number of metrics out of range.
 using Report = std::variant<MetricPoint, CheckpointWritten>;
 absl::StatusOr<Report> ParseReport(absl::string_view line);
+
+// Letters, digits and _./-
+bool IsMetricCharacter(char c);
+// Sets the metric of a point, in its own field if the name has one (ParseReport). A name that the point has gets the
+// new value. False: the point has kMaxReportedMetrics others.
+bool SetMetric(const std::string& name, double value, MetricPoint& point);
 
 }  // namespace muster::exec

@@ -23,7 +23,10 @@
 #include "common/proto_time.h"
 #include "common/utf8.h"
 #include "common/version.h"
+#include "worker/exec/activity.h"
 #include "worker/exec/environment.h"
+#include "worker/exec/event_watch.h"
+#include "worker/exec/idle_watch.h"
 #include "worker/exec/report_tail.h"
 #include "worker/rundir/outbox.h"
 #include "worker/rundir/process_table.h"
@@ -37,6 +40,8 @@ constexpr absl::Duration kLook = absl::Milliseconds(50);
 constexpr absl::Duration kHeartbeat = absl::Milliseconds(250);
 constexpr int kLastReads = 16;  // of what the program reported just before its end, a MiB each
 constexpr size_t kMaxFailureBytes = 4096;
+constexpr absl::Duration kLastEvents = absl::Seconds(10);  // for the folder of event files to answer
+constexpr double kEventPointsPerSecond = 20, kMostEventPoints = 200;
 constexpr char kMaster[] = "exec/master";  // name in the rendezvous
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
@@ -93,6 +98,9 @@ class Runner {
   void Beat(SteadyTime now);
   void TakeReports(Now now);
   void Take(Report report, Now now);
+  void WatchEventFiles(const Program::Command& command);
+  void TakeEvents(std::vector<MetricPoint> points, Now now);
+  void LookForIdleness(Now now);
   absl::Status Append(Record record, bool durable);
   absl::Status Fail(const absl::Status& why, bool of_node);
   Outcome Conclude(int status);
@@ -102,6 +110,10 @@ class Runner {
   const std::function<bool()>& terminated_;
   trainer::Link link_;
   ReportTail tail_;
+  std::unique_ptr<EventWatch> events_;      // of rank 0
+  double event_points_ = kMostEventPoints;  // that may be sent now
+  SteadyTime events_at_;
+  std::optional<IdleWatch> idle_;
   const RealClock clock_;
   Assignment assignment_;
   std::unique_ptr<rundir::OutboxWriter> outbox_;
@@ -183,6 +195,8 @@ absl::Status Runner::StartProgram() {
     command.folder = options_.rank_dir + "/work";
     mkdir(command.folder.c_str(), 0700);  // entering it says what is wrong
   }
+  if (rank() == 0) WatchEventFiles(command);
+  idle_.emplace(absl::Seconds(exec().progress_timeout_seconds()));
   if (absl::Status status = program_.Start(command); !status.ok()) return Fail(status, /*of_node=*/true);
   Record record;
   record.mutable_running();
@@ -214,6 +228,59 @@ void Runner::TakeReports(Now now) {
   for (Report& report : tail_.Read(now.steady)) Take(std::move(report), now);
   if (const std::string warning = tail_.TakeWarning(); !warning.empty()) {
     LogWarn("reports of the script", {{"warning", warning}});
+  }
+}
+
+// The folder that TENSORBOARD_LOGDIR of the job names is the script's own. Below the working folder and those that its
+// arguments name (--output_dir) other jobs may write, too, so there only files of the program's own processes count.
+void Runner::WatchEventFiles(const Program::Command& command) {
+  std::vector<std::string> folders = FoldersIn(command.argv);
+  folders.insert(folders.begin(), command.folder);
+  std::function<std::set<pid_t>()> writers = [pid = program_.pid()] { return ProcessesOf(pid); };
+  for (const EnvVar& variable : assignment_.spec().env()) {
+    if (variable.name() != "TENSORBOARD_LOGDIR") continue;
+    if (variable.value().empty()) return;
+    folders = {variable.value()[0] == '/' ? variable.value() : absl::StrCat(command.folder, "/", variable.value())};
+    writers = nullptr;
+  }
+  events_ = std::make_unique<EventWatch>(EventFolder(std::move(folders), std::move(writers)));
+}
+
+// What a script reports itself comes first. Event files do not feed the hang detector: their writers keep events back
+// for minutes.
+void Runner::TakeEvents(std::vector<MetricPoint> points, Now now) {
+  event_points_ = std::min(kMostEventPoints,
+                           event_points_ + absl::ToDoubleSeconds(now.steady - events_at_) * kEventPointsPerSecond);
+  events_at_ = now.steady;
+  if (const std::string warning = events_->TakeWarning(); !warning.empty()) {
+    LogWarn("TensorBoard files of the script", {{"warning", warning}});
+  }
+  if (reported_ || points.empty()) return;
+  points = Thin(std::move(points), static_cast<size_t>(event_points_));
+  event_points_ -= static_cast<double>(points.size());
+  for (MetricPoint& point : points) {
+    step_ = std::max(step_, point.step());
+    *point.mutable_time() = ToProto(now.wall);
+    Record record;
+    *record.mutable_metrics() = std::move(point);
+    if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) {
+      LogWarn("a scalar of the script is lost", {{"error", status}});
+    }
+  }
+  (*page_)->step.store(step_, kRelaxed);
+}
+
+// Nothing but a report tells a program that computes without output from one that hangs in a busy loop; but one that
+// does nothing at all can be seen.
+void Runner::LookForIdleness(Now now) {
+  if (reported_ || stopping_ || !idle_->IsDue(now.steady)) return;
+  const auto gpu_busy = [this] { return GpuBusy(options_.inherited); };
+  if (!idle_->Look(ReadActivity(program_.pid()), gpu_busy, now.steady)) return;
+  Record record;
+  *record.mutable_idle()->mutable_duration() = ToProto(idle_->idle());
+  record.mutable_idle()->set_process(static_cast<uint32_t>(program_.pid()));
+  if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) {
+    LogWarn("the program is idle, which could not be reported", {{"error", status}});
   }
 }
 
@@ -255,9 +322,12 @@ Outcome Runner::Watch() {
     TakeReports(now);
     if (status.has_value()) {
       for (int i = 0; i < kLastReads; ++i) TakeReports(now);
+      if (events_ != nullptr) TakeEvents(events_->Finish(kLastEvents), now);
       return Conclude(*status);
     }
+    if (events_ != nullptr) TakeEvents(events_->Take(), now);
     Beat(now.steady);
+    LookForIdleness(now);
     CheckStop(now);
   }
 }

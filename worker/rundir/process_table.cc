@@ -25,6 +25,10 @@ absl::StatusOr<ProcessRow> ReadProcess(pid_t pid) {
       !absl::SimpleAtoi(fields[3], &row.session) || !absl::SimpleAtoi(fields[19], &row.start_ticks)) {
     return absl::InternalError(absl::StrCat("/proc/", pid, "/stat has an unknown form"));
   }
+  for (const int field : {11, 12, 13, 14}) {  // utime, stime, cutime, cstime
+    uint64_t ticks = 0;
+    if (absl::SimpleAtoi(fields[static_cast<size_t>(field)], &ticks)) row.cpu_ticks += ticks;
+  }
   row.state = fields[0][0];
   return row;
 }

@@ -18,6 +18,7 @@ struct ProcessRow {
   pid_t group = 0;
   pid_t session = 0;
   uint64_t start_ticks = 0;  // since boot
+  uint64_t cpu_ticks = 0;    // that it and the children that it has waited for have used
 };
 
 // NotFound: no such process.

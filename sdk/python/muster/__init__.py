@@ -11,13 +11,15 @@
             break
 
 Outside of Muster every call does nothing, so a script needs no `if`. There are no dependencies.
+
+`muster.Client` talks to the coordinator, from anywhere; it needs grpcio and protobuf: pip install muster[client].
 """
 
 import json
 import math
 import os
 
-__all__ = ["checkpoint_done", "data_cursor", "report", "should_stop"]
+__all__ = ["Client", "Error", "checkpoint_done", "data_cursor", "report", "should_stop"]
 __version__ = "0.1.0"
 
 
@@ -85,3 +87,11 @@ def data_cursor(step, samples_per_step, rank=None, world=None):
     each, more = divmod(samples_per_step, world)
     first = begin + rank * each + min(rank, more)
     return range(first, first + each + (1 if rank < more else 0))
+
+
+def __getattr__(name):
+    """Client and Error are imported when they are used: scripts that only report have no gRPC."""
+    if name not in ("Client", "Error"):
+        raise AttributeError(f"module 'muster' has no attribute '{name}'")
+    from muster import client
+    return getattr(client, name)
