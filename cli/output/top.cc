@@ -86,13 +86,13 @@ Table Jobs(absl::Span<const v1::JobSummary* const> rows, absl::Time now) {
   Table table({{"JOB"},
                {"STATE"},
                {"STEP", true},
-               {"LOSS", true},
-               {"TOKENS/S", true},
-               {"STEP-TIME", true},
-               {"BUSY", true},
-               {"MEMORY", true},
-               {"LEFT", true},
-               {"AGE", true},
+               {"LOSS", true, /*optional=*/true},
+               {"TOKENS/S", true, /*optional=*/true},
+               {"STEP-TIME", true, /*optional=*/true},
+               {"BUSY", true, /*optional=*/true},
+               {"MEMORY", true, /*optional=*/true},
+               {"LEFT", true, /*optional=*/true},
+               {"AGE", true, /*optional=*/true},
                {"NODES"}});
   for (const v1::JobSummary* summary : rows) {
     const v1::Job& job = summary->job();

@@ -39,6 +39,7 @@ else
   debootstrap --variant=minbase --include=systemd,systemd-sysv bookworm "$root" http://deb.debian.org/debian >"$folder/debootstrap.log" 2>&1 ||
     { tail "$folder/debootstrap.log" >&2; exit 1; }
 fi
+echo "127.0.0.1 localhost" >"$root/etc/hosts"   # as Debian's installer does
 mkdir -p "$root/packages" "$root/next"
 cp "$dist"/*.deb "$dist"/*.tar.gz "$root/packages"
 # The next version: the same files.
@@ -60,7 +61,12 @@ for _ in $(seq 300); do
   sleep 0.1
 done
 inside() { nsenter -t "$leader" -m -u -i -n -p -r -w -- env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 "$@"; }
-script() { inside bash -euo pipefail -c "$1"; }
+# What must not be is written as `none COMMAND`: with -e bash ignores a failing `! COMMAND`.
+helpers='
+  none() { local found; if found=$("$@" 2>/dev/null); then echo "unexpected: $*: $found" >&2; exit 1; fi; }
+  pids() { grep -lE "^$1" /proc/[0-9]*/comm; }   # minbase has no procps
+'
+script() { inside bash -euo pipefail -c "$helpers$1"; }
 for _ in $(seq 300); do
   state=$(inside systemctl is-system-running 2>/dev/null || true)
   case $state in running | degraded) break ;; esac
@@ -69,9 +75,9 @@ done
 
 say "install, without a network"
 script '
-  for tool in cc gcc g++ bazel python3 pip; do ! command -v $tool || exit 1; done
+  for tool in cc gcc g++ bazel python3 pip; do none command -v $tool; done
   apt-get install -y -q --no-install-recommends /packages/*.deb >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; exit 1; }
-  ! grep -i "^Get:.*http" /tmp/apt.log
+  none grep -iE "^Get:.*http" /tmp/apt.log
   for unit in muster-coordinator muster-worker; do
     [ "$(systemctl is-enabled $unit)" = disabled ]
     [ "$(systemctl is-active $unit)" = inactive ]
@@ -80,12 +86,14 @@ script '
   muster --version
   muster-trainer() { /opt/muster/bin/muster-trainer "$@"; }
   muster-trainer --self-check
-  ! ldd /opt/muster/bin/* | grep "not found"
+  ldd /opt/muster/bin/* >/tmp/libraries
+  none grep "not found" /tmp/libraries
   useradd -m tester'
 
 # A job of an example file, on text that every installation has.
 job='
-  [ -s train.bin ] || muster data prepare /usr/share/common-licenses/GPL-3 train.bin --validation val.bin
+  [ -s train.bin ] || command muster data prepare /usr/share/common-licenses/GPL-3 train.bin --validation val.bin
+  chmod a+r train.bin val.bin
   cp "$EXAMPLES/gpt2_tiny.yaml" job.yaml'
 
 say "muster local, as a user"
@@ -115,12 +123,22 @@ script '
 admin='
   export MUSTER_ADDRESS=unix:/run/muster-coordinator/coordinator.sock
   muster() { runuser -u muster-coordinator -- env HOME=/tmp XDG_STATE_HOME=/tmp/admin muster "$@"; }
-  # step JOB: waits until the job has done another step
-  steps() { muster describe "$1" -o json | sed -n "s/^ *\"step\": \"\?\([0-9]*\).*/\1/p" | head -n 1; }
-  more() { local had; had=$(steps "$1"); for _ in $(seq 600); do [ "$(steps "$1")" -gt "${had:-0}" ] && return; sleep 0.1; done; return 1; }
+  # more JOB: waits until the job has done another step
+  steps() { muster ps | sed -n "s,^$1-.* \([0-9]*\)/[0-9]* .*,\1,p"; }
+  more() {
+    local had now
+    had=$(steps "$1")
+    for _ in $(seq 600); do
+      now=$(steps "$1")
+      [ "${now:-0}" -gt "${had:-0}" ] && return
+      sleep 0.1
+    done
+    echo "$1 stays at step ${had:-0}" >&2
+    return 1
+  }
 '
 script "$admin"'
-  install -d -m 0755 -o muster-worker /srv/jobs
+  install -d -m 1777 /srv/jobs
   install -d -m 0700 -o muster-coordinator /tmp/admin
   cd /srv/jobs
   EXAMPLES=/opt/muster/share/muster/examples
@@ -134,7 +152,7 @@ script "$admin"'
 say "an upgrade during a job"
 script "$admin"'
   coordinator=$(systemctl show -P MainPID muster-coordinator) worker=$(systemctl show -P MainPID muster-worker)
-  trainer=$(pgrep -x muster-trainer)
+  trainer=$(pids "muster-trainer$")
   apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold /next/*.deb >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; exit 1; }
   grep "the old daemon is still running" /tmp/apt.log
   dpkg-query -W -f "\${Version}\n" muster-coordinator | grep next
@@ -143,7 +161,7 @@ script "$admin"'
   for _ in $(seq 100); do muster version >/dev/null 2>&1 && break; sleep 0.1; done
   muster ps --all | grep "first.*completed"
   more long
-  [ "$(pgrep -x muster-trainer)" = "$trainer" ]
+  [ "$(pids "muster-trainer$")" = "$trainer" ]
   systemctl restart muster-worker
   [ "$(systemctl show -P MainPID muster-worker)" != "$worker" ]
   more long
@@ -153,9 +171,12 @@ say "remove keeps state and configuration; a second installation finds them"
 script "$admin"'
   systemctl stop muster-worker
   apt-get remove -y -q "muster-*" >/dev/null 2>&1
-  [ ! -e /opt/muster ] && [ ! -e /usr/bin/muster ]
-  ! pgrep muster
-  [ -s /var/lib/muster/coordinator/state.db ] && [ -d /var/lib/muster/coordinator/trust ] && [ -s /etc/muster/worker.env ]
+  [ ! -e /opt/muster ]
+  [ ! -e /usr/bin/muster ]
+  none pids muster
+  [ -s /var/lib/muster/coordinator/state.db ]
+  [ -d /var/lib/muster/coordinator/trust ]
+  grep -q localhost:7070 /etc/muster/worker.env
   apt-get install -y -q --no-install-recommends /packages/*.deb >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; exit 1; }
   systemctl start muster-coordinator muster-worker
   for _ in $(seq 100); do muster version >/dev/null 2>&1 && break; sleep 0.1; done
@@ -166,7 +187,7 @@ script "$admin"'
 say "purge leaves no file"
 script '
   apt-get purge -y -q "muster-*" >/dev/null 2>&1
-  ! pgrep muster
+  none pids muster
   left=$(find / -xdev -name "*muster*" ! -path "/proc/*" ! -path "/packages/*" ! -path "/next/*" ! -path "/home/*" ! -path "/tmp/*" ! -path "/srv/*" ! -path "/run/*" ! -path "/var/log/*")
   [ -z "$left" ] || { echo "left: $left"; exit 1; }
   [ ! -e /etc/muster ]'
