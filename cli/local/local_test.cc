@@ -132,7 +132,7 @@ TEST_F(LocalTest, MetricsAreServedAtTheAddressAndThePortsAfter) {
   ASSERT_GE(coordinator.size(), 2u);
   EXPECT_EQ(coordinator[coordinator.size() - 2], "--metrics-address");
   EXPECT_EQ(coordinator.back(), "127.0.0.1:9464");
-  // Running daemons serve them where they were told to, and nowhere else.
+  // Running daemons serve them where they were started to, and nowhere else.
   EXPECT_EQ(Run({"up", "--metrics-address", "127.0.0.1:9464"}).code, 0);
   const Ended elsewhere = Run({"up", "--metrics-address", "127.0.0.1:9564"});
   EXPECT_EQ(elsewhere.code, 2);

@@ -134,7 +134,7 @@ TEST_P(DockerfileTest, AChangeOfOursFetchesNothingAgain) {
   EXPECT_EQ(installs, 1);
 }
 
-TEST_P(DockerfileTest, TheImageSaysWhatItIsAndRunsAsNobodyElse) {
+TEST_P(DockerfileTest, TheImageSaysWhatItIsAndRunsAsItsOwnUser) {
   const Stage& last = stages_.back();
   std::string labels, user, version, copied;
   for (const Instruction& instruction : last.instructions) {
