@@ -40,7 +40,7 @@ class MetricsEndpoint {
 };
 
 // The page that a daemon serves at `address`; of 0.0.0.0 or [::], the one on this machine. InvalidArgument: another
-// form of address. Unavailable: nobody answers there within `timeout`, or something else than 200 OK, which the message
+// form of address. Unavailable: no one answers there within `timeout`, or something else than 200 OK, which the message
 // has.
 absl::StatusOr<std::string> FetchMetrics(const std::string& address, absl::Duration timeout);
 
