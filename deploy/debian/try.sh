@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the packages of tools/package.sh on a new Debian 12 without a compiler or a network, under its own systemd:
 # `muster local`, the units over TLS, an upgrade during a job, remove, purge, and the tarball in two folders. Prints each
-# step; exit code 0: all as expected. About four minutes, half of them for debootstrap.
+# step; exit code 0: all as expected. Two and a half minutes, half of them for debootstrap.
 #   deploy/debian/try.sh [FOLDER OF THE PACKAGES, default dist] [ROOT]
 #     ROOT: a folder of debootstrap to copy, in place of a new one: debootstrap --variant=minbase
 #     --include=systemd,systemd-sysv bookworm ROOT
