@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/testing/muster_fixture_test.h"
+#include "common/metrics/endpoint.h"
 
 namespace muster::cli {
 namespace {
@@ -61,6 +62,33 @@ TEST_F(MusterTest, SubmitMergesFiles) {
   // From standard input too, once.
   EXPECT_EQ(Run({"plan", base, "-"}, "steps: 30\n").code, 0);
   EXPECT_EQ(Run({"plan", "-", "-"}).code, 2);
+}
+
+TEST_F(MusterTest, WorkerHealthAsksTheDaemon) {
+  std::string contact = "muster_worker_connected 1\n";
+  const auto endpoint =
+      MetricsEndpoint::Start("127.0.0.1:0", MetricsEndpoint::Reach::kThisMachine, [&]() -> absl::StatusOr<std::string> {
+        if (contact.empty()) return absl::UnavailableError("the daemon is busy or ending");
+        return absl::StrCat("muster_worker_build_info{version=\"0.1.0\",node=\"gpu-3\"} 1\n", contact,
+                            "muster_worker_ranks_running 2\n");
+      });
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  const std::string address = (*endpoint)->address();
+  const auto health = [&] { return Run({"worker", "health", "--metrics-address", address}); };
+  EXPECT_EQ(health().out, "gpu-3 is in contact with its coordinator; ranks running: 2\n");
+  EXPECT_EQ(health().code, 0);
+  contact = "muster_worker_connected 0\nmuster_worker_contact_age_seconds 42.5\n";
+  EXPECT_EQ(health().code, 3);
+  EXPECT_EQ(health().err,
+            "muster: gpu-3 has no contact with its coordinator for 42s: check --coordinator of the worker, and the "
+            "network\n");
+  contact = "muster_worker_connected 1\nmuster_worker_foreign_store 1\n";
+  EXPECT_EQ(health().code, 3);
+  contact = "";
+  EXPECT_EQ(health().code, 3);
+  EXPECT_TRUE(absl::StrContains(health().err, "answers 503: the daemon is busy or ending")) << health().err;
+  EXPECT_EQ(Run({"worker", "health", "--metrics-address", "127.0.0.1:1"}).code, 3);
+  EXPECT_EQ(Run({"worker", "health", "--metrics-address", "9465"}).code, 2);
 }
 
 TEST_F(MusterTest, BenchCommunicationSaysWhatIsWrong) {

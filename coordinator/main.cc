@@ -51,6 +51,8 @@ int main(int argc, char** argv) {
                  "folder for TensorBoard's files (default: STATE_DIR/tensorboard; off: none)");
   app.add_option("--metrics-address", options.metrics_address,
                  "address that serves /metrics for Prometheus: 127.0.0.1:9464 (default: off)");
+  app.add_flag("--allow-remote-metrics", options.allow_remote_metrics,
+               "--metrics-address may be reached from other machines, in plain HTTP without a password");
   app.add_option(
       "--web-address", options.web_address,
       "address of the web page: 127.0.0.1:7080, with port 0 a free one that stays the same, or HOST:PORT after "

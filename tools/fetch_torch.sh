@@ -2,6 +2,7 @@
 # Unpacks torch wheels once, outside the checkout, for WORKSPACE's libtorch(). Quick when they are there.
 #   tools/fetch_torch.sh         CPU: builds and tests
 #   tools/fetch_torch.sh cuda    CUDA and NCCL: enough to build --config=cuda
+#   tools/fetch_torch.sh cuda-run   the same with all libraries that it loads: enough to run on GPUs
 #   tools/fetch_torch.sh peer    a Python environment with the same CPU torch, for tests and bench/ beside PyTorch: $cache/peer
 # The place is $MUSTER_CACHE, else ~/.cache/muster.
 set -euo pipefail
@@ -13,8 +14,9 @@ die() { echo "fetch_torch: $*" >&2; exit 1; }
 case $want in
   cpu) list=$here/torch.txt dest=$cache/torch-cpu needed_mib=2500 ;;
   cuda) list=$here/torch_cuda.txt dest=$cache/torch-cuda needed_mib=6000 ;;
+  cuda-run) list=$here/torch_cuda_run.txt dest=$cache/torch-cuda-run needed_mib=12000 ;;
   peer) list=$here/peer.txt dest= needed_mib=700 ;;
-  *) die "unknown argument '$want': cpu, cuda or peer" ;;
+  *) die "unknown argument '$want': cpu, cuda, cuda-run or peer" ;;
 esac
 # The stamp holds the list's hash, so that a new pin is fetched again.
 lists=("$list")
@@ -28,7 +30,11 @@ link() {
 }
 [ -n "$dest" ] || dest=$cache/peer-$pin
 stamp=$dest/.done
-[ "$(cat "$stamp" 2>/dev/null)" = "$pin" ] && { link; exit 0; }
+whole=
+[ "$(cat "$stamp" 2>/dev/null)" = "$pin" ] || whole=1
+# Packages carry the licenses; wheels that were unpacked before tools/package.sh was there lack them.
+[ -n "$whole" ] || [ "$want" != cpu ] || [ -d "$dest/licenses" ] || [ ! -w "$dest" ] || whole=licenses
+[ -n "$whole" ] || { link; exit 0; }
 
 mkdir -p "$cache" 2>/dev/null || die "cannot create $cache: set MUSTER_CACHE to a folder that you may write"
 free_mib=$(df -Pm "$cache" | awk 'NR==2 {print $4}')
@@ -62,13 +68,19 @@ tmp=$(mktemp -d "$cache/tmp.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 echo "fetch_torch: downloading $(grep -o '^[a-z][^ ]*' "$list" | tr '\n' ' ')(once; kept in $dest)" >&2
 /usr/bin/python3 -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
-  --python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_28_x86_64 --platform manylinux_2_18_x86_64 \
+  --python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
+  --platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64 \
   -d "$tmp" -r "$list" || die "the download failed (see above). No network? Or pip's index has no such wheel: those without CUDA ('+cpu') lie in
   PyTorch's own index, whose address its installation page gives: set PIP_EXTRA_INDEX_URL to it. Or a hash differs from $list"
 for wheel in "$tmp"/*.whl; do
   # 11: the wheel has no file that matches a pattern
   unzip -q -o "$wheel" 'torch/*' 'torchgen/*' 'functorch/*' 'nvidia/*' -d "$tmp/out" 2>/dev/null || [ $? = 11 ] || die "cannot unpack $(basename "$wheel"): disk full?"
+  unzip -q -o "$wheel" '*.dist-info/licenses/*' '*.dist-info/LICENSE*' '*.dist-info/License*' '*.dist-info/NOTICE' -d "$tmp/out/licenses" 2>/dev/null || [ $? = 11 ]
 done
+if [ "$whole" = licenses ]; then
+  mv -T "$tmp/out/licenses" "$dest/licenses"
+  exit 0
+fi
 rm -rf "$dest"
 mv "$tmp/out" "$dest"   # one real tree: libtorch_cuda.so finds nvidia/ by $ORIGIN
 echo "$pin" >"$stamp"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Prepares a Debian 12 machine for `bazel build //...`: packages and the LibTorch wheel. Prints what it installs; quick
-# if everything is there.   tools/setup.sh [test]   (test: also what only the tests need)
+# if everything is there.   tools/setup.sh [test|packages]   (test: also what only the tests need; packages: no wheel)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 die() { echo "setup: $*" >&2; exit 1; }
@@ -13,7 +13,7 @@ die() { echo "setup: $*" >&2; exit 1; }
 packages="bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-skylib g++ binutils ca-certificates git unzip
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libspdlog-dev libfmt-dev libgtest-dev libgmock-dev
   libabsl-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev librapidcheck-dev libgloo-dev libboost1.81-dev
-  libjemalloc-dev libpng-dev libjpeg62-turbo-dev zlib1g-dev python3 python3-pip bible-kjv bible-kjv-text"
+  libjemalloc-dev dpkg-dev chrpath libpng-dev libjpeg62-turbo-dev zlib1g-dev python3 python3-pip bible-kjv bible-kjv-text"
 [ "${1:-}" = test ] && packages="$packages python3-venv cmake prometheus jq zsh fish iproute2 chromium chromium-driver openssl dataset-fashion-mnist"
 [ "${1:-}" = lint ] && packages="$packages clang-14 clang-format-14 clang-tidy-14"
 
@@ -38,6 +38,7 @@ if [ -n "$missing" ]; then
   fi
   rm -f "$log"
 fi
+[ "${1:-}" != packages ] || exit 0
 "$here/fetch_torch.sh" cpu
 if [ "${1:-}" = test ]; then
   "$here/fetch_torch.sh" peer

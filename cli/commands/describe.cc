@@ -5,6 +5,7 @@
 #include "cli/commands/commands.h"
 #include "cli/follow_job.h"
 #include "cli/output/describe.h"
+#include "cli/output/format.h"
 #include "cli/output_format.h"
 
 namespace muster::cli {
@@ -40,7 +41,8 @@ void RegisterDescribe(CLI::App& app, Invocation& invocation) {
     const absl::Status read = ReadItems(**client, request, [&](const v1::WatchItem& item) {
       if (item.has_event()) events.push_back(item.event());
     });
-    Print(DescribeJob(*reply, events, invocation.Out(), absl::Now()));
+    const Screen screen = invocation.Out();
+    Print(Wrapped(DescribeJob(*reply, events, screen, absl::Now()), screen.width));
     if (!read.ok()) return read;
     return kOk;
   });

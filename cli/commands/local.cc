@@ -55,6 +55,11 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
                    "folders of custom model libraries that jobs may load (they run as your user)")
       ->type_name("FOLDER,...")
       ->delimiter(',');
+  command
+      ->add_option("--metrics-address", flags->options.metrics_address,
+                   "the coordinator serves /metrics for Prometheus there: 127.0.0.1:9464; workers at the ports after "
+                   "(default: nowhere)")
+      ->type_name("ADDRESS");
   command->add_option("--bin-dir", flags->bin_dir, "folder of muster-coordinator and muster-worker")
       ->type_name("FOLDER");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

@@ -114,6 +114,35 @@ TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
   EXPECT_EQ(nothing.err, "nothing is running\n");
 }
 
+TEST_F(LocalTest, MetricsAreServedAtTheAddressAndThePortsAfter) {
+  for (const char* wrong : {"9464", "127.0.0.1:0", "127.0.0.1:65534"}) {
+    const Ended refused = Run({"up", "--nodes", "2", "--metrics-address", wrong});
+    EXPECT_EQ(refused.code, 2) << wrong;
+    EXPECT_TRUE(absl::StrContains(refused.err, absl::StrCat("--metrics-address ", wrong, ": expected 127.0.0.1:PORT")))
+        << refused.err;
+  }
+  EXPECT_TRUE(Pids().empty());
+  const Ended up = Run({"up", "--nodes", "2", "--metrics-address", "127.0.0.1:9464"});
+  ASSERT_EQ(up.code, 0) << up.err;
+  EXPECT_TRUE(absl::StrContains(LastLines(StateFile("worker-0.log"), 0, 5), "--metrics-address 127.0.0.1:9465"));
+  EXPECT_TRUE(absl::StrContains(LastLines(StateFile("worker-1.log"), 0, 5), "--metrics-address 127.0.0.1:9466"));
+  const auto pids = Pids();
+  const std::vector<std::string> coordinator =
+      ArgumentsOf({pids.at("coordinator"), ReadPidFile(StateFile("coordinator.pid"))->start});
+  ASSERT_GE(coordinator.size(), 2u);
+  EXPECT_EQ(coordinator[coordinator.size() - 2], "--metrics-address");
+  EXPECT_EQ(coordinator.back(), "127.0.0.1:9464");
+  // Running daemons serve them where they were started to, and nowhere else.
+  EXPECT_EQ(Run({"up", "--metrics-address", "127.0.0.1:9464"}).code, 0);
+  const Ended elsewhere = Run({"up", "--metrics-address", "127.0.0.1:9564"});
+  EXPECT_EQ(elsewhere.code, 2);
+  EXPECT_TRUE(
+      absl::StrContains(elsewhere.err, "the coordinator is running and does not serve metrics at 127.0.0.1:9564"))
+      << elsewhere.err;
+  EXPECT_EQ(Pids(), pids);
+  EXPECT_EQ(Run({"down"}).code, 0);
+}
+
 TEST_F(LocalTest, ADaemonThatEndsAtOnceShowsItsLog) {
   folder_.Write("bin/muster-worker", "#!/bin/sh\necho 'no slots: something is wrong' >&2\nexit 1\n", true);
   const Ended up = Run({"up"});

@@ -167,6 +167,15 @@ bool WaitForEnd(const ProcessId& process, absl::Duration at_most) {
   return true;
 }
 
+std::vector<std::string> ArgumentsOf(const ProcessId& process) {
+  const absl::StatusOr<std::string> line = ReadWhole(absl::StrCat("/proc/", process.pid, "/cmdline"));
+  if (!line.ok() || !Alive(process)) return {};
+  std::vector<std::string> words = absl::StrSplit(*line, '\0');
+  words.pop_back();  // after the last zero
+  if (!words.empty()) words.erase(words.begin());
+  return words;
+}
+
 std::optional<ProcessId> ReadPidFile(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadWhole(path, 256);
   if (!text.ok()) return std::nullopt;

@@ -47,6 +47,9 @@ absl::Status Signal(const ProcessId& process, int signal);
 // Waits for the process to exit. False: it still runs.
 bool WaitForEnd(const ProcessId& process, absl::Duration at_most);
 
+// Its arguments, without the program; empty: the process is gone.
+std::vector<std::string> ArgumentsOf(const ProcessId& process);
+
 // Reads "PID START" from a file. A missing or damaged file gives nothing.
 std::optional<ProcessId> ReadPidFile(const std::string& path);
 absl::Status WritePidFile(const std::string& path, const ProcessId& process);

@@ -24,6 +24,7 @@ constexpr absl::Duration kStartPoll = absl::Milliseconds(50);
 constexpr int kShownLines = 10;
 constexpr char kCoordinator[] = "coordinator";
 constexpr char kTrainerSocket[] = "/trainer.sock";
+constexpr char kMetricsFlag[] = "--metrics-address";
 
 bool FitsASocket(const std::string& path) { return path.size() < sizeof(sockaddr_un::sun_path); }
 
@@ -33,6 +34,19 @@ std::string WorkerName(int index) { return absl::StrCat("worker-", index); }
 absl::StatusOr<FileLock> LockService(const std::string& folder) {
   if (absl::Status made = MakeFolders(folder); !made.ok()) return made;
   return FileLock::Take(folder + "/lock", "`muster local` command", folder, "wait until it ends");
+}
+
+// Of worker `index`, when the coordinator's is `address`. InvalidArgument: that has no port, or there is none after it.
+absl::StatusOr<std::string> MetricsAddressOf(const std::string& address, int index) {
+  if (address.empty()) return "";
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
+      port + 1 + index > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics-address ", address, ": expected 127.0.0.1:PORT, with the workers' ports after it"));
+  }
+  return absl::StrCat(address.substr(0, colon + 1), port + 1 + index);
 }
 
 Connection LocalConnection(const LocalFolders& folders, absl::Duration timeout) {
@@ -98,10 +112,21 @@ absl::Status LocalService::CheckStarted() const {
   return absl::OkStatus();
 }
 
-absl::Status LocalService::StartCoordinator() {
+absl::Status LocalService::CheckMetricsOf(const std::string& name, const ProcessId& process,
+                                          const std::string& address) const {
+  if (address.empty()) return absl::OkStatus();
+  const std::vector<std::string> arguments = ArgumentsOf(process);
+  const auto flag = std::find(arguments.begin(), arguments.end(), kMetricsFlag);
+  if (flag != arguments.end() && flag + 1 != arguments.end() && flag[1] == address) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the ", name, " is running and does not serve metrics at ", address,
+                   ": to change that, muster local down, then up --metrics-address ADDRESS"));
+}
+
+absl::Status LocalService::StartCoordinator(const LocalOptions& options) {
   if (const auto running = Running(kCoordinator)) {
     say_(absl::StrCat("coordinator is running (pid ", running->pid, ")"));
-    return absl::OkStatus();
+    return CheckMetricsOf(kCoordinator, *running, options.metrics_address);
   }
   Client client(LocalConnection(folders_, absl::Seconds(2)));
   if (client.Version().ok()) {
@@ -109,9 +134,10 @@ absl::Status LocalService::StartCoordinator() {
                                                  folders_.Address(),
                                                  ": stop it, or set MUSTER_RUNTIME_DIR to another folder"));
   }
-  const absl::Status status = Start(
-      kCoordinator, "muster-coordinator",
-      {"--state-dir", folders_.state + "/coordinator", "--listen", folders_.Address(), "--web-address", "127.0.0.1:0"});
+  std::vector<std::string> arguments = {
+      "--state-dir", folders_.state + "/coordinator", "--listen", folders_.Address(), "--web-address", "127.0.0.1:0"};
+  if (!options.metrics_address.empty()) arguments.insert(arguments.end(), {kMetricsFlag, options.metrics_address});
+  const absl::Status status = Start(kCoordinator, "muster-coordinator", arguments);
   if (status.ok()) say_(absl::StrCat("coordinator started (pid ", started_.back().process.pid, ")"));
   return status;
 }
@@ -150,9 +176,11 @@ absl::StatusOr<int> LocalService::DecideNodes(const LocalOptions& options) const
 
 absl::Status LocalService::StartWorker(int index, int nodes, const LocalOptions& options) {
   const std::string name = WorkerName(index);
+  const absl::StatusOr<std::string> metrics = MetricsAddressOf(options.metrics_address, index);
+  if (!metrics.ok()) return metrics.status();
   if (const auto running = Running(name)) {
     say_(absl::StrCat(name, " is running (pid ", running->pid, ")"));
-    return absl::OkStatus();
+    return CheckMetricsOf(name, *running, *metrics);
   }
   const std::string state = absl::StrCat(folders_.state, "/", name, "/state"), run = RunFolder(name);
   for (const std::string& made : {state, run}) {
@@ -167,6 +195,7 @@ absl::Status LocalService::StartWorker(int index, int nodes, const LocalOptions&
   const int slots = options.slots;
   if (slots > 0) arguments.insert(arguments.end(), {"--slots", absl::StrCat(slots)});
   if (!options.plugin_roots.empty()) arguments.insert(arguments.end(), {"--plugin-roots", options.plugin_roots});
+  if (!metrics->empty()) arguments.insert(arguments.end(), {kMetricsFlag, *metrics});
   // Only this user can reach the coordinator.
   if (access(absl::StrCat(folders_.bin, "/muster-exec").c_str(), X_OK) == 0) {
     arguments.insert(arguments.end(), {"--exec-jobs", "on"});
@@ -242,9 +271,10 @@ absl::Status LocalService::Up(const LocalOptions& options) {
   const absl::StatusOr<int> nodes = DecideNodes(options);
   if (!nodes.ok()) return nodes.status();
   if (absl::Status fits = CheckSocketPaths(*nodes); !fits.ok()) return fits;
+  if (const auto last = MetricsAddressOf(options.metrics_address, *nodes - 1); !last.ok()) return last.status();
   started_.clear();
   const absl::Time deadline = absl::Now() + options.timeout;
-  if (absl::Status status = StartCoordinator(); !status.ok()) return status;
+  if (absl::Status status = StartCoordinator(options); !status.ok()) return status;
   if (absl::Status status = WaitUntilServing(deadline); !status.ok()) return status;
   for (const LocalDaemon& daemon : List()) {  // left from an earlier, larger service
     int index = 0;

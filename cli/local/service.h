@@ -35,6 +35,8 @@ struct LocalOptions {
   std::optional<int> nodes;  // nothing: as many as there were, else one
   int slots = 0;             // of each; 0: the worker's default
   std::string plugin_roots;  // absolute folders, with commas; empty: workers load no libraries
+  // Where the coordinator serves metrics: 127.0.0.1:9464; worker-N serves them at the port N + 1 after. Empty: nowhere.
+  std::string metrics_address;
   absl::Duration timeout = absl::Seconds(30);
 };
 
@@ -47,9 +49,10 @@ class LocalService {
   // Starts the daemons that do not run and waits until the coordinator answers and `nodes` nodes are live. Leaves
   // running daemons alone. Each worker is a node of its own, node-0 and so on, with its own folders and its share of
   // the cores (ShareOfCores).
-  // FailedPrecondition: another number of nodes or slots runs. InvalidArgument: a socket's path would be too long.
-  // NotFound: a program is missing. AlreadyExists: something else serves the address. Unavailable: a daemon ended at
-  // once; the message has the end of its log. DeadlineExceeded. Aborted: another `local` command is at work.
+  // FailedPrecondition: another number of nodes or slots runs, or a daemon that serves metrics elsewhere.
+  // InvalidArgument: a socket's path would be too long. NotFound: a program is missing. AlreadyExists: something else
+  // serves the address. Unavailable: a daemon ended at once; the message has the end of its log. DeadlineExceeded.
+  // Aborted: another `local` command is at work.
   absl::Status Up(const LocalOptions& options);
 
   // Sends SIGTERM to the workers, which drain, then to the coordinator. DeadlineExceeded names the daemons that still
@@ -63,7 +66,9 @@ class LocalService {
   std::string PidFile(const std::string& name) const { return folders_.state + "/" + name + ".pid"; }
   std::string LogFile(const std::string& name) const { return folders_.state + "/" + name + ".log"; }
   std::optional<ProcessId> Running(const std::string& name) const;
-  absl::Status StartCoordinator();
+  absl::Status StartCoordinator(const LocalOptions& options);
+  // Whether `process` was started to serve metrics there. FailedPrecondition.
+  absl::Status CheckMetricsOf(const std::string& name, const ProcessId& process, const std::string& address) const;
   // The number of workers to run.
   absl::StatusOr<int> DecideNodes(const LocalOptions& options) const;
   absl::Status CheckSocketPaths(int nodes) const;

@@ -72,6 +72,11 @@ std::string Indented(const std::string& text) {
   return out;
 }
 
+std::string IndentedTable(const Table& table, Screen screen) {
+  if (screen.width > 2) screen.width -= 2;
+  return Indented(table.Render(screen));
+}
+
 std::string ResumedFrom(const v1::Generation& generation, const v1::Checkpoint& checkpoint) {
   const std::string step = generation.resumed_step() > 0 ? absl::StrCat("step ", generation.resumed_step()) : "";
   if (generation.has_resume_from() || checkpoint.resume_from().empty()) return step.empty() ? "the start" : step;
@@ -80,13 +85,14 @@ std::string ResumedFrom(const v1::Generation& generation, const v1::Checkpoint& 
 
 void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Time now, std::string& out) {
   if (reply.generations().empty()) return;
+  // The nodes of its ranks are in the next table, too.
   Table table({{"GENERATION", true},
                {"STATE"},
                {"REASON"},
                {"RANKS", true},
-               {"DEVICE"},
-               {"NODES"},
-               {"AGE", true},
+               {"DEVICE", false, /*optional=*/true},
+               {"NODES", false, /*optional=*/true},
+               {"AGE", true, /*optional=*/true},
                {"RESUMED FROM"}});
   for (const v1::Generation& generation : reply.generations()) {
     std::vector<std::string> nodes;
@@ -98,7 +104,7 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
                AgeOf(generation.created(), generation.has_created(), now),
                ResumedFrom(generation, reply.job().spec().train().checkpoint())});
   }
-  absl::StrAppend(&out, "\nGenerations:\n", Indented(table.Render(screen)));
+  absl::StrAppend(&out, "\nGenerations:\n", IndentedTable(table, screen));
   const auto& placed = reply.generations(0).ranks();
   const bool stages = absl::c_any_of(placed, [](const v1::RankPlacement& rank) { return rank.role().stage() > 0; });
   const bool shares = absl::c_any_of(placed, [](const v1::RankPlacement& rank) { return rank.role().tensor() > 0; });
@@ -115,19 +121,20 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
                                rank.has_exit() ? rank.exit().message() : ""});
     ranks.Add(std::move(cells));
   }
-  absl::StrAppend(&out, "\nRanks of generation ", reply.generations(0).number(), ":\n", Indented(ranks.Render(screen)));
+  absl::StrAppend(&out, "\nRanks of generation ", reply.generations(0).number(), ":\n", IndentedTable(ranks, screen));
 }
 
 void AddCheckpoints(const v1::Job& job, const Screen& screen, absl::Time now, std::string& out) {
   if (job.checkpoints().empty()) return;
-  Table table({{"STEP", true}, {"GENERATION", true}, {"SAMPLES", true}, {"AGE", true}, {"DIRECTORY"}});
+  Table table(
+      {{"STEP", true}, {"GENERATION", true}, {"SAMPLES", true, /*optional=*/true}, {"AGE", true}, {"DIRECTORY"}});
   for (const v1::PublishedCheckpoint& checkpoint : job.checkpoints()) {
     table.Add({absl::StrCat(checkpoint.step()), absl::StrCat(checkpoint.generation()),
                absl::StrCat(checkpoint.samples_consumed()),
                AgeOf(checkpoint.published(), checkpoint.has_published(), now), checkpoint.directory()});
   }
   absl::StrAppend(&out, "\nCheckpoints below ", OneLine(job.spec().train().checkpoint().path()), ":\n",
-                  Indented(table.Render(screen)));
+                  IndentedTable(table, screen));
 }
 
 // "4 ranks", "2 to 4 ranks".
@@ -178,8 +185,9 @@ std::string LastFault(const v1::Job& job) {
 }  // namespace
 
 Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, absl::Time now) {
-  std::vector<Column> columns = {{"JOB"},        {"STATE"},      {"STEP", true}, {"LOSS", true}, {"TOKENS/S", true},
-                                 {"TIME", true}, {"LEFT", true}, {"AGE", true}};
+  std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true}};
+  // Who asks for all columns gets them, on a narrow terminal too.
+  for (const char* title : {"LOSS", "TOKENS/S", "TIME", "LEFT", "AGE"}) columns.push_back({title, true, !wide});
   if (wide) {
     for (const char* title : {"ENDS", "OWNER", "MODEL", "STRATEGY", "NODES"}) columns.push_back({title});
     for (const char* title : {"RANKS", "PRIORITY", "GENERATION", "RESTARTS"}) columns.push_back({title, true});
@@ -281,7 +289,12 @@ std::string NodeNotes(const v1::ListNodesReply& reply) {
 }
 
 Table LinkTable(const std::vector<v1::NodeLink>& links, absl::Time now) {
-  Table table({{"FROM"}, {"TO"}, {"BANDWIDTH", true}, {"USUAL", true}, {"LATENCY", true}, {"MEASURED", true}});
+  Table table({{"FROM"},
+               {"TO"},
+               {"BANDWIDTH", true},
+               {"USUAL", true, /*optional=*/true},
+               {"LATENCY", true},
+               {"MEASURED", true}});
   for (const v1::NodeLink& link : links) {
     const bool slow = link.usual_bytes_per_second() > 0 && link.bytes_per_second() < link.usual_bytes_per_second() / 2;
     table.Add({link.from(), link.node(),
@@ -404,7 +417,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   AddGenerations(reply, screen, now, out);
   if (!reply.links().empty()) {
     absl::StrAppend(&out, "\nLinks between its nodes:\n",
-                    Indented(LinkTable({reply.links().begin(), reply.links().end()}, now).Render(screen)));
+                    IndentedTable(LinkTable({reply.links().begin(), reply.links().end()}, now), screen));
   }
   AddCheckpoints(job, screen, now, out);
   if (!events.empty()) out += "\nNewest events:\n";

@@ -222,6 +222,48 @@ int Width(absl::string_view text) {
   return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return !Continues(c); }));
 }
 
+std::string Wrapped(absl::string_view text, int columns) {
+  if (columns <= 0) return std::string(text);
+  std::string out;
+  while (!text.empty()) {
+    const absl::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    size_t indent = line.find_first_not_of(' ');
+    if (indent == absl::string_view::npos) indent = 0;
+    const size_t colon = line.find(": ");
+    const size_t value = colon == absl::string_view::npos ? colon : line.find_first_not_of(' ', colon + 1);
+    // A name before the colon is short, and has no more than one blank in a row.
+    const bool named = indent == 0 && value != absl::string_view::npos && value <= 16 &&
+                       line.substr(0, colon).find("  ") == absl::string_view::npos;
+    const std::string hanging(named ? value : indent + 2, ' ');
+    int used = 0;
+    for (size_t at = 0; at < line.size();) {
+      // Blanks, then a word.
+      const size_t word = std::min(line.size(), line.find_first_not_of(' ', at));
+      const size_t end = std::min(line.size(), line.find(' ', word));
+      int width = 0;
+      for (size_t i = word; i < end; ++i) {
+        if (line[i] == '\x1b')
+          i = std::min(end, line.find('m', i));
+        else if (!Continues(line[i]))
+          ++width;
+      }
+      const int blanks = static_cast<int>(word - at);
+      if (at > 0 && used > static_cast<int>(hanging.size()) && used + blanks + width > columns) {
+        absl::StrAppend(&out, "\n", hanging);
+        used = static_cast<int>(hanging.size()) + width;
+      } else {
+        out.append(static_cast<size_t>(blanks), ' ');
+        used += blanks + width;
+      }
+      absl::StrAppend(&out, line.substr(word, end - word));
+      at = end;
+    }
+    out += "\n";
+  }
+  return out;
+}
+
 std::string Cut(const std::string& text, int columns, bool unicode) {
   if (columns <= 0 || Width(text) <= columns) return text;
   size_t end = 0;

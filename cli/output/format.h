@@ -58,6 +58,10 @@ std::string Lines(absl::string_view text);
 // Columns that UTF-8 text takes, one for each character (wide characters count as one).
 int Width(absl::string_view text);
 // The first `columns` of it; "…" (or "~") marks the cut.
+// Breaks lines that are wider at spaces. What follows is indented: below the value of "Name:  value", else by two more
+// blanks than the line. Words are left whole, so that paths can be copied; sequences for colors take no room.
+std::string Wrapped(absl::string_view text, int columns);
+// At most so many columns, with a mark where it was cut.
 std::string Cut(const std::string& text, int columns, bool unicode);
 
 }  // namespace muster::cli

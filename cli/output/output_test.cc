@@ -135,6 +135,33 @@ TEST(Table, CutsTheLastColumnOnATerminalOnly) {
   EXPECT_EQ(table.Render(kPipe), "JOB  REASON\na    a reason that is much too long for this terminal\n");
 }
 
+TEST(Table, LeavesOutOptionalColumnsAndCutsTheFirstOnANarrowTerminal) {
+  Table table({{"JOB"}, {"STEP", true}, {"LOSS", true, true}, {"AGE", true, true}, {"REASON"}});
+  table.Add({"a-name-of-21-columns-", "10/100", "3.25", "7s", "because"});
+  const auto at = [&](int width) { return table.Render({.terminal = true, .width = width}); };
+  EXPECT_EQ(at(52),
+            "JOB                      STEP  LOSS  AGE  REASON\n"
+            "a-name-of-21-columns-  10/100  3.25   7s  because\n");
+  EXPECT_EQ(at(48),
+            "JOB                      STEP  LOSS  REASON\n"
+            "a-name-of-21-columns-  10/100  3.25  because\n");
+  EXPECT_EQ(at(40),
+            "JOB                      STEP  REASON\n"
+            "a-name-of-21-columns-  10/100  because\n");
+  EXPECT_EQ(at(30),
+            "JOB              STEP  REASON\n"
+            "a-name-of-21~  10/100  because\n");
+}
+
+TEST(Wrapped, BreaksAtBlanksBelowTheValue) {
+  EXPECT_EQ(Wrapped("Goodput:   40% of 2 s: training\n  2 of many words\n\nshort\n", 20),
+            "Goodput:   40% of 2\n           s:\n           training\n  2 of many words\n\nshort\n");
+  EXPECT_EQ(Wrapped("  event words that go on\n", 16), "  event words\n    that go on\n");
+  EXPECT_EQ(Wrapped("see /a/path/longer/than/that for it\n", 12), "see\n  /a/path/longer/than/that\n  for it\n");
+  EXPECT_EQ(Wrapped("\x1b[32mgreen\x1b[0m words\n", 11), "\x1b[32mgreen\x1b[0m words\n");
+  EXPECT_EQ(Wrapped("any text\n", 0), "any text\n");
+}
+
 TEST(Table, ColoursDoNotCountAsWidth) {
   Table table({{"STATE"}, {"X"}});
   table.Add({Cell("up", Colour::kGreen), "1"});

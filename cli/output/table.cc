@@ -1,6 +1,7 @@
 #include "cli/output/table.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "cli/output/format.h"
@@ -9,7 +10,7 @@ namespace muster::cli {
 namespace {
 
 constexpr int kColumnGap = 2;
-// The minimum width of a cut column.
+// The minimum width of a cut column: the first keeps the beginning of a name.
 constexpr int kLeast = 8;
 
 }  // namespace
@@ -27,14 +28,28 @@ std::string Table::Render(const Screen& screen) const {
       widths[i] = std::max(widths[i], Width(row[i].text));
     }
   }
+  std::vector<size_t> shown(columns_.size());
+  std::iota(shown.begin(), shown.end(), 0);
+  // How much wider than the terminal a row is whose last column has its minimum.
+  const auto excess = [&] {
+    int wide = std::min(kLeast, widths.back());
+    for (size_t n = 0; n + 1 < shown.size(); ++n) wide += widths[shown[n]] + kColumnGap;
+    return screen.width == 0 ? 0 : std::max(0, wide - screen.width);
+  };
+  for (size_t i = columns_.size(); i-- > 0 && excess() > 0;) {
+    if (columns_[i].optional) shown.erase(std::find(shown.begin(), shown.end(), i));
+  }
+  if (shown.size() > 1) widths[0] = std::min(widths[0], std::max(kLeast, widths[0] - excess()));
   int before_last = 0;
-  for (size_t i = 0; i + 1 < columns_.size(); ++i) before_last += widths[i] + kColumnGap;
+  for (size_t n = 0; n + 1 < shown.size(); ++n) before_last += widths[shown[n]] + kColumnGap;
   const int last = screen.width == 0 ? 0 : std::max(kLeast, screen.width - before_last);
   std::string out;
   for (const std::vector<Cell>& row : rows) {
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      const bool end = i + 1 == columns_.size();
-      const std::string text = end ? Cut(row[i].text, last, screen.unicode) : row[i].text;
+    for (const size_t i : shown) {
+      const bool end = i == shown.back();
+      const std::string text = end      ? Cut(row[i].text, last, screen.unicode)
+                               : i == 0 ? Cut(row[i].text, widths[0], screen.unicode)
+                                        : row[i].text;
       const std::string blanks(std::max(0, widths[i] - Width(text)), ' ');
       if (columns_[i].right) out += blanks;
       out += Paint(screen, row[i].colour, text);

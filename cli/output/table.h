@@ -9,8 +9,9 @@
 namespace muster::cli {
 
 struct Column {
-  std::string title;   // upper case
-  bool right = false;  // numbers
+  std::string title;      // upper case
+  bool right = false;     // numbers
+  bool optional = false;  // left out of a narrow terminal; neither the first column nor the last
 };
 
 struct Cell {
@@ -30,8 +31,8 @@ class Table {
   void Add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
   size_t rows() const { return rows_.size(); }
 
-  // On a terminal, cuts the last column so that a row fits the width. Empty cells print as "-"; trailing blanks are
-  // removed.
+  // On a terminal, makes rows fit the width: leaves out optional columns, from the right, cuts the last column, then
+  // the first. Empty cells print as "-"; trailing blanks are removed.
   std::string Render(const Screen& screen) const;
 
  private:

@@ -106,10 +106,11 @@ std::vector<const v1::JobSummary*> Sorted(const v1::ListJobsReply& jobs, const T
 
 Table Jobs(absl::Span<const v1::JobSummary* const> rows, const v1::ListNodesReply& nodes, absl::Time now) {
   const bool mfu = std::any_of(rows.begin(), rows.end(), [&](const v1::JobSummary* row) { return Mfu(*row, nodes); });
-  std::vector<Column> columns = {
-      {"JOB"}, {"STATE"}, {"STEP", true}, {"LOSS", true}, {"TOKENS/S", true}, {"STEP-TIME", true}, {"TFLOP/S", true}};
-  if (mfu) columns.push_back({"MFU", true});
-  for (const char* title : {"BUSY", "MEMORY", "LEFT", "AGE"}) columns.push_back({title, true});
+  std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true}};
+  const auto add = [&](const char* title) { columns.push_back({title, true, /*optional=*/true}); };
+  for (const char* title : {"LOSS", "TOKENS/S", "STEP-TIME", "TFLOP/S"}) add(title);
+  if (mfu) add("MFU");
+  for (const char* title : {"BUSY", "MEMORY", "LEFT", "AGE"}) add(title);
   columns.push_back({"NODES"});
   Table table(columns);
   for (const v1::JobSummary* summary : rows) {
@@ -154,9 +155,13 @@ std::string UsedGpuMemory(const v1::Node& node, uint64_t all) {
 Table Nodes(const v1::ListNodesReply& nodes) {
   const bool gpus = std::any_of(nodes.nodes().begin(), nodes.nodes().end(),
                                 [](const v1::Node& node) { return node.use().devices_size() > 0; });
-  std::vector<Column> columns = {{"NODE"},        {"STATE"}, {"DEVICE"}, {"SLOTS", true}, {"BUSY CORES", true},
-                                 {"MEMORY", true}};
-  if (gpus) columns.insert(columns.end(), {{"GPU", true}, {"GPU MEMORY", true}});
+  std::vector<Column> columns = {{"NODE"},
+                                 {"STATE"},
+                                 {"DEVICE", false, /*optional=*/true},
+                                 {"SLOTS", true},
+                                 {"BUSY CORES", true},
+                                 {"MEMORY", true, /*optional=*/true}};
+  if (gpus) columns.insert(columns.end(), {{"GPU", true}, {"GPU MEMORY", true, /*optional=*/true}});
   columns.push_back({"JOBS"});
   Table table(columns);
   for (const v1::Node& node : nodes.nodes()) {

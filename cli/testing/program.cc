@@ -27,7 +27,7 @@ std::string ProgramPath(const std::string& target) {
 }
 
 Program::Program(const std::vector<std::string>& command, const Environment& environment, const std::string& input,
-                 bool terminal) {
+                 bool terminal, int columns) {
   std::vector<std::string> arguments = command, variables;
   const char* path = std::getenv("PATH");
   variables.push_back(absl::StrCat("PATH=", path == nullptr ? "/usr/bin:/bin" : path));
@@ -40,7 +40,7 @@ Program::Program(const std::vector<std::string>& command, const Environment& env
   int in[2], out[2], err[2];
   MUSTER_CHECK(pipe2(in, O_CLOEXEC) == 0, arguments[0], ": pipe: ", std::strerror(errno));
   if (terminal) {
-    winsize size{.ws_row = 40, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
+    winsize size{.ws_row = 40, .ws_col = static_cast<unsigned short>(columns), .ws_xpixel = 0, .ws_ypixel = 0};
     const int opened = openpty(&out[0], &out[1], nullptr, nullptr, &size);
     MUSTER_CHECK(opened == 0, arguments[0], ": openpty: ", std::strerror(errno));
     fcntl(out[0], F_SETFD, FD_CLOEXEC);

@@ -26,9 +26,9 @@ class Program {
   using Environment = std::map<std::string, std::string>;
 
   // Starts it. The environment is PATH and `environment` alone. With `terminal`, standard output and error are one
-  // pseudo-terminal of 100 columns, read as `out`.
+  // pseudo-terminal of so many columns and 40 rows, read as `out`.
   Program(const std::vector<std::string>& command, const Environment& environment, const std::string& input = "",
-          bool terminal = false);
+          bool terminal = false, int columns = 100);
   ~Program();  // kills it if it still runs
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;

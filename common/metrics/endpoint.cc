@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -22,6 +23,7 @@ using tcp = asio::ip::tcp;
 constexpr auto kPatience = std::chrono::seconds(10);  // for the request, and for sending the response
 constexpr int kMaxConnections = 16;
 constexpr uint32_t kMaxHeaderBytes = 16 << 10;
+constexpr uint64_t kMaxPageBytes = 64 << 20;
 
 absl::StatusOr<tcp::endpoint> Parse(const std::string& text) {
   const size_t colon = text.rfind(':');
@@ -38,12 +40,6 @@ absl::StatusOr<tcp::endpoint> Parse(const std::string& text) {
   if (error) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", text, "\" is no address for metrics: expected 127.0.0.1:PORT or [::1]:PORT"));
-  }
-  if (!address.is_loopback()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("metrics at ", text,
-                     " would be open to the network without TLS: use a loopback address, and a proxy with TLS or a "
-                     "Prometheus agent on this machine"));
   }
   return tcp::endpoint(address, static_cast<uint16_t>(port));
 }
@@ -140,9 +136,16 @@ class MetricsEndpoint::Server {
   std::thread thread_;
 };
 
-absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const std::string& address, Page page) {
+absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const std::string& address, Reach reach,
+                                                                        Page page) {
   const absl::StatusOr<tcp::endpoint> endpoint = Parse(address);
   if (!endpoint.ok()) return endpoint.status();
+  if (reach == Reach::kThisMachine && !endpoint->address().is_loopback()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("metrics at ", address,
+                     " would be open to the network without TLS or a password: use a loopback address, or accept that "
+                     "with --allow-remote-metrics"));
+  }
   auto context = std::make_unique<asio::io_context>(1);
   tcp::acceptor acceptor(*context);
   beast::error_code error;
@@ -163,5 +166,39 @@ MetricsEndpoint::MetricsEndpoint(std::unique_ptr<Server> server) : server_(std::
 MetricsEndpoint::~MetricsEndpoint() = default;
 
 const std::string& MetricsEndpoint::address() const { return server_->address(); }
+
+absl::StatusOr<std::string> FetchMetrics(const std::string& address, absl::Duration timeout) {
+  absl::StatusOr<tcp::endpoint> endpoint = Parse(address);
+  if (!endpoint.ok()) return endpoint.status();
+  if (endpoint->address().is_unspecified()) {
+    endpoint->address(endpoint->address().is_v6() ? asio::ip::address(asio::ip::address_v6::loopback())
+                                                  : asio::ip::address(asio::ip::address_v4::loopback()));
+  }
+  asio::io_context context(1);
+  beast::tcp_stream stream(context);
+  stream.expires_after(absl::ToChronoNanoseconds(timeout));
+  http::request<http::empty_body> request(http::verb::get, "/metrics", 11);
+  request.set(http::field::host, address);
+  request.set(http::field::connection, "close");
+  http::response_parser<http::string_body> response;
+  response.body_limit(kMaxPageBytes);
+  beast::flat_buffer buffer;
+  beast::error_code error;
+  stream.async_connect(*endpoint, [&](beast::error_code connected) {
+    if ((error = connected)) return;
+    http::async_write(stream, request, [&](beast::error_code written, size_t) {
+      if ((error = written)) return;
+      http::async_read(stream, buffer, response, [&](beast::error_code read, size_t) { error = read; });
+    });
+  });
+  context.run();
+  if (error)
+    return absl::UnavailableError(absl::StrCat("no daemon serves metrics at ", address, ": ", error.message()));
+  if (response.get().result() != http::status::ok) {
+    return absl::UnavailableError(absl::StrCat("the daemon at ", address, " answers ", response.get().result_int(),
+                                               ": ", absl::StripAsciiWhitespace(response.get().body())));
+  }
+  return response.get().body();
+}
 
 }  // namespace muster

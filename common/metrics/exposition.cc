@@ -78,4 +78,11 @@ void Exposition::Counter(const std::string& name, const std::string& help, doubl
   Add(value);
 }
 
+std::string SeriesValue(const std::string& page, const std::string& series) {
+  const size_t at = absl::StrCat("\n", page).find(absl::StrCat("\n", series, " "));
+  if (at == std::string::npos) return "";
+  const size_t value = at + series.size() + 1;
+  return page.substr(value, page.find('\n', value) - value);
+}
+
 }  // namespace muster

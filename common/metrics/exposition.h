@@ -19,6 +19,9 @@
 
 namespace muster {
 
+// The value of a series in a page, as text ("muster_jobs{state=\"queued\"}" gives "3"); empty: no such series.
+std::string SeriesValue(const std::string& page, const std::string& series);
+
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
 // A histogram: counts of values below each of a few bounds. Thread-safe.

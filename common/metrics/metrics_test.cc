@@ -47,7 +47,7 @@ TEST(Exposition, HistogramsAreCumulative) {
 class EndpointTest : public ::testing::Test {
  protected:
   void Start(MetricsEndpoint::Page page) {
-    auto endpoint = MetricsEndpoint::Start("127.0.0.1:0", std::move(page));
+    auto endpoint = MetricsEndpoint::Start("127.0.0.1:0", MetricsEndpoint::Reach::kThisMachine, std::move(page));
     ASSERT_TRUE(endpoint.ok()) << endpoint.status();
     endpoint_ = *std::move(endpoint);
   }
@@ -101,7 +101,7 @@ TEST_F(EndpointTest, WhatIsNoHttpAndWhoIsSilentHarmsNoOne) {
 
 TEST_F(EndpointTest, RefusesWhatIsOpenToOthers) {
   const auto start = [](const std::string& address) {
-    return MetricsEndpoint::Start(address, [] { return std::string(); }).status();
+    return MetricsEndpoint::Start(address, MetricsEndpoint::Reach::kThisMachine, [] { return std::string(); }).status();
   };
   EXPECT_TRUE(absl::IsFailedPrecondition(start("0.0.0.0:0")));
   EXPECT_TRUE(absl::IsFailedPrecondition(start("192.0.2.1:9464")));
@@ -111,6 +111,35 @@ TEST_F(EndpointTest, RefusesWhatIsOpenToOthers) {
   }
   Start([] { return std::string(); });
   EXPECT_TRUE(absl::IsUnavailable(start(endpoint_->address())));
+}
+
+TEST_F(EndpointTest, FetchesFromTheWholeNetworkIfThatIsAccepted) {
+  int asked = 0;
+  auto endpoint =
+      MetricsEndpoint::Start("0.0.0.0:0", MetricsEndpoint::Reach::kNetwork, [&]() -> absl::StatusOr<std::string> {
+        if (++asked == 2) return absl::UnavailableError("busy");
+        return "muster_jobs{state=\"queued\"} 3\n";
+      });
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  const std::string address = (*endpoint)->address();
+  const absl::StatusOr<std::string> page = FetchMetrics(address, absl::Seconds(30));
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_EQ(SeriesValue(*page, "muster_jobs{state=\"queued\"}"), "3");
+  EXPECT_EQ(SeriesValue(*page, "muster_jobs"), "");
+  const absl::Status busy = FetchMetrics(address, absl::Seconds(30)).status();
+  EXPECT_TRUE(absl::IsUnavailable(busy));
+  EXPECT_TRUE(absl::StrContains(busy.message(), "answers 503: busy")) << busy;
+  endpoint->reset();
+  EXPECT_TRUE(absl::IsUnavailable(FetchMetrics(address, absl::Seconds(30)).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(FetchMetrics("9464", absl::Seconds(30)).status()));
+}
+
+// A daemon that takes the connection and says nothing.
+TEST_F(EndpointTest, FetchingGivesUpAfterItsTimeout) {
+  tcp::acceptor silent(context_, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0));
+  const absl::Status status =
+      FetchMetrics(absl::StrCat("127.0.0.1:", silent.local_endpoint().port()), absl::Milliseconds(100)).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
 }
 
 }  // namespace

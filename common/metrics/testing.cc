@@ -26,11 +26,4 @@ std::string GetPage(const std::string& address, const std::string& path) {
   return absl::StartsWith(answer, "HTTP/1.1 200 ") ? answer.substr(answer.find("\r\n\r\n") + 4) : answer;
 }
 
-std::string SeriesValue(const std::string& page, const std::string& series) {
-  const size_t at = absl::StrCat("\n", page).find(absl::StrCat("\n", series, " "));
-  if (at == std::string::npos) return "";
-  const size_t value = at + series.size() + 1;
-  return page.substr(value, page.find('\n', value) - value);
-}
-
 }  // namespace muster

@@ -71,7 +71,7 @@ absl::Status Instruments::WriteTensorBoard(const std::string& folder, Loop* loop
   return absl::OkStatus();
 }
 
-absl::Status Instruments::Serve(const std::string& address, bool of_jobs, Loop* loop) {
+absl::Status Instruments::Serve(const std::string& address, MetricsEndpoint::Reach reach, bool of_jobs, Loop* loop) {
   const auto page = [this, of_jobs, loop]() -> absl::StatusOr<std::string> {
     const auto taken = std::make_shared<std::promise<metrics::Snapshot>>();
     std::future<metrics::Snapshot> snapshot = taken->get_future();
@@ -89,7 +89,7 @@ absl::Status Instruments::Serve(const std::string& address, bool of_jobs, Loop* 
     }
     return metrics::CoordinatorPage(taken_now, measures_);
   };
-  absl::StatusOr<std::unique_ptr<MetricsEndpoint>> endpoint = MetricsEndpoint::Start(address, page);
+  absl::StatusOr<std::unique_ptr<MetricsEndpoint>> endpoint = MetricsEndpoint::Start(address, reach, page);
   if (!endpoint.ok()) return endpoint.status();
   endpoint_ = *std::move(endpoint);
   return absl::OkStatus();

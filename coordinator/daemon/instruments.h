@@ -4,7 +4,7 @@
 //   Instruments instruments;
 //   loop = Loop::Start({..., .observer = &instruments});
 //   builder.experimental().SetInterceptorCreators(instruments.CallCounters());
-//   instruments.Serve("127.0.0.1:9464", /*of_jobs=*/true, loop);
+//   instruments.Serve("127.0.0.1:9464", MetricsEndpoint::Reach::kThisMachine, /*of_jobs=*/true, loop);
 #pragma once
 
 #include <grpcpp/support/server_interceptor.h>
@@ -32,7 +32,7 @@ class Instruments final : public LoopObserver {
   void WatchConnections(const FrontDoor* door) { door_ = door; }
   // Serves GET /metrics, which asks no one who he is; `of_jobs`: also with what single jobs do. Errors as
   // MetricsEndpoint::Start.
-  absl::Status Serve(const std::string& address, bool of_jobs, Loop* loop);
+  absl::Status Serve(const std::string& address, MetricsEndpoint::Reach reach, bool of_jobs, Loop* loop);
   // The address of /metrics, with the actual port; empty: not served.
   std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
 

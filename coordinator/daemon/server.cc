@@ -276,7 +276,9 @@ absl::Status Server::Parts::StartInstruments(const ServerOptions& options) {
     if (!status.ok()) return status;
   }
   if (options.metrics_address.empty()) return absl::OkStatus();
-  return instruments.Serve(options.metrics_address, /*of_jobs=*/!options.private_jobs, loop.get());
+  const auto reach =
+      options.allow_remote_metrics ? MetricsEndpoint::Reach::kNetwork : MetricsEndpoint::Reach::kThisMachine;
+  return instruments.Serve(options.metrics_address, reach, /*of_jobs=*/!options.private_jobs, loop.get());
 }
 
 absl::Status Server::Parts::ListenForBrowsers(const ServerOptions& options, const std::string& local_token,

@@ -26,11 +26,12 @@ struct ServerOptions {
   std::string token_file;           // required to listen on TCP without an authority
   absl::Duration node_certificate_life = absl::Hours(24 * 30);
   uint64_t min_free_bytes = uint64_t{256} << 20;
-  uint32_t max_ranks = 4096;    // limit for a job; Submit refuses larger ones
-  std::string tensorboard_dir;  // a folder of event files; empty: none are written
-  std::string metrics_address;  // for Prometheus: 127.0.0.1:PORT; empty: not served
-  std::string web_address;      // of the web page: 127.0.0.1:PORT; empty: not served
-  bool private_jobs = false;    // only its owner and admins read a job; /metrics has no figures of single jobs
+  uint32_t max_ranks = 4096;          // limit for a job; Submit refuses larger ones
+  std::string tensorboard_dir;        // a folder of event files; empty: none are written
+  std::string metrics_address;        // for Prometheus: 127.0.0.1:PORT; empty: not served
+  bool allow_remote_metrics = false;  // metrics_address need not be loopback
+  std::string web_address;            // of the web page: 127.0.0.1:PORT; empty: not served
+  bool private_jobs = false;          // only its owner and admins read a job; /metrics has no figures of single jobs
   core::Options core;
   WorkerSessions::Options workers;
   PlanPool::Options plans;

@@ -62,6 +62,7 @@ struct Flags {
   std::string join_token_file;
   absl::StatusOr<std::string> join_token = "";
   std::string metrics_address;
+  bool allow_remote_metrics = false;
   std::string bin_dir;
   std::string run_as_owner = "off";
   std::string exec_jobs = "off";
@@ -116,6 +117,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "machine (or MUSTER_JOIN_TOKEN)");
   app.add_option("--metrics-address", flags.metrics_address,
                  "serve /metrics for Prometheus there: 127.0.0.1:9465 (default: nowhere)");
+  app.add_flag("--allow-remote-metrics", flags.allow_remote_metrics,
+               "--metrics-address may be reached from other machines, in plain HTTP without a password");
   app.add_option("--bin-dir", flags.bin_dir,
                  "folder of muster-step, muster-trainer and muster-exec; default: this program's");
   app.add_option("--trainer", flags.agent.trainer, "trainer to use instead of BIN_DIR/muster-trainer");
@@ -314,7 +317,9 @@ absl::StatusOr<std::unique_ptr<muster::MetricsEndpoint>> ServeMetrics(const Flag
                                                                       const muster::agent::Agent& agent,
                                                                       muster::agent::EventLoop& loop) {
   if (flags.metrics_address.empty()) return nullptr;
-  return muster::MetricsEndpoint::Start(flags.metrics_address, [&]() -> absl::StatusOr<std::string> {
+  using Reach = muster::MetricsEndpoint::Reach;
+  const Reach reach = flags.allow_remote_metrics ? Reach::kNetwork : Reach::kThisMachine;
+  return muster::MetricsEndpoint::Start(flags.metrics_address, reach, [&]() -> absl::StatusOr<std::string> {
     const auto taken = std::make_shared<std::promise<muster::agent::WorkerView>>();
     std::future<muster::agent::WorkerView> view = taken->get_future();
     loop.Post([taken, &agent] { taken->set_value(agent.View()); });
