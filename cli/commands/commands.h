@@ -6,6 +6,7 @@
 
 namespace muster::cli {
 
+void RegisterAudit(CLI::App& app, Invocation& invocation);
 void RegisterBackup(CLI::App& app, Invocation& invocation);
 void RegisterBench(CLI::App& app, Invocation& invocation);
 void RegisterCancel(CLI::App& app, Invocation& invocation);
@@ -25,11 +26,13 @@ void RegisterDrain(CLI::App& app, Invocation& invocation);
 void RegisterEvents(CLI::App& app, Invocation& invocation);
 void RegisterHelp(CLI::App& app, Invocation& invocation);
 void RegisterInit(CLI::App& app, Invocation& invocation);
+void RegisterLabel(CLI::App& app, Invocation& invocation);
 void RegisterLocal(CLI::App& app, Invocation& invocation);
 void RegisterLogs(CLI::App& app, Invocation& invocation);
 void RegisterMetrics(CLI::App& app, Invocation& invocation);
 void RegisterModel(CLI::App& app, Invocation& invocation);
 void RegisterNodes(CLI::App& app, Invocation& invocation);
+void RegisterNote(CLI::App& app, Invocation& invocation);
 void RegisterPause(CLI::App& app, Invocation& invocation);
 void RegisterPlan(CLI::App& app, Invocation& invocation);
 void RegisterPs(CLI::App& app, Invocation& invocation);

@@ -14,6 +14,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kLongestKey = 63, kLongestValue = 128;
+constexpr char kRule[] = "a key is letters, digits, -, _, . and /, at most ";
 
 struct Requirement {
   absl::string_view key;
@@ -42,6 +43,14 @@ bool IsValue(absl::string_view value) {
 
 bool IsOwn(absl::string_view key) { return key == "node" || key == "hostname" || key == "device_model"; }
 
+absl::Status CheckRequirement(const std::string& requirement, const char* example) {
+  const Requirement parsed = Parse(requirement);
+  if (IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("expected KEY=VALUE or KEY!=VALUE, as ", example, ", got \"",
+                                                 requirement, "\": ", kRule, kLongestKey,
+                                                 "; a value printable ASCII without commas, at most ", kLongestValue));
+}
+
 bool Has(const Node& node, absl::string_view key, absl::string_view value) {
   if (key == "node") return node.id() == value;
   if (key == "hostname") return node.hostname() == value;
@@ -53,13 +62,11 @@ bool Has(const Node& node, absl::string_view key, absl::string_view value) {
 }  // namespace
 
 absl::Status CheckNodeRequirement(const std::string& requirement) {
-  const Requirement parsed = Parse(requirement);
-  if (IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected KEY=VALUE or KEY!=VALUE, as rack=a or node!=gpu-7, got \"", requirement,
-                   "\": a key is letters, digits, "
-                   "-, _, . and /, at most ",
-                   kLongestKey, "; a value printable ASCII without commas, at most ", kLongestValue));
+  return CheckRequirement(requirement, "rack=a or node!=gpu-7");
+}
+
+absl::Status CheckLabelRequirement(const std::string& requirement) {
+  return CheckRequirement(requirement, "team=nlp or stage!=test");
 }
 
 absl::Status CheckNodeLabel(const std::string& label) {
@@ -69,6 +76,25 @@ absl::Status CheckNodeLabel(const std::string& label) {
   }
   if (!parsed.unequal && IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("expected KEY=VALUE, as rack=a, got \"", label, "\""));
+}
+
+absl::Status CheckLabel(const std::string& label) {
+  const Requirement parsed = Parse(label);
+  if (!parsed.unequal && IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("expected KEY=VALUE, as team=nlp, got \"", label, "\": ", kRule,
+                                                 kLongestKey, "; a value printable ASCII without commas, at most ",
+                                                 kLongestValue));
+}
+
+std::string LabelKey(const std::string& label) { return std::string(Parse(label).key); }
+
+bool SelectsLabels(const google::protobuf::RepeatedPtrField<std::string>& selector,
+                   const google::protobuf::RepeatedPtrField<std::string>& labels) {
+  return std::all_of(selector.begin(), selector.end(), [&](const std::string& text) {
+    const Requirement parsed = Parse(text);
+    const std::string label = absl::StrCat(parsed.key, "=", parsed.value);
+    return (std::find(labels.begin(), labels.end(), label) != labels.end()) != parsed.unequal;
+  });
 }
 
 bool Selects(const google::protobuf::RepeatedPtrField<std::string>& selector, const Node& node) {

@@ -340,8 +340,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::optional<rpc::Tokens> tokens;
   if (absl::Status status = parts->Prepare(options, addresses, tokens); !status.ok()) return status;
   if (absl::Status status = parts->LoadAuthority(options, clock->Read().wall); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<Loop>> loop = Loop::Start(
-      {options.state_dir, options.core, options.history, options.workers, &parts->instruments, options.plans}, clock);
+  absl::StatusOr<std::unique_ptr<Loop>> loop =
+      Loop::Start({options.state_dir, options.core, options.history, options.workers, &parts->instruments,
+                   options.plans, options.audit_kept},
+                  clock);
   if (!loop.ok()) return loop.status();
   parts->loop = *std::move(loop);
   if (absl::Status status = parts->StartInstruments(options); !status.ok()) {

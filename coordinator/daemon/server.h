@@ -35,6 +35,7 @@ struct ServerOptions {
   WorkerSessions::Options workers;
   PlanPool::Options plans;
   store::HistoryLimits history;
+  uint64_t audit_kept = Ledger::kAuditEntriesKept;
   bool allow_network_filesystem = false;  // state_dir may be on one
   // The type of the file system of a folder; 0: as the system says.
   long file_system_type = 0;

@@ -29,6 +29,8 @@ TEST(Authorize, Table) {
       {"/muster.v1.Nodes/Drain", {}, "--a--l"},         {"/muster.v1.Admin/Backup", {}, "--a--l"},
       {"/muster.v1.Admin/ListProjects", {}, "vsa--l"},  {"/muster.v1.Admin/SetProject", {}, "--a--l"},
       {"/muster.v1.Admin/DeleteProject", {}, "--a--l"}, {"/muster.v1.Admin/Version", {}, "vsa--l"},
+      {"/muster.v1.Admin/ListAudit", {}, "--a--l"},     {"/muster.v1.Jobs/Label", "ann", "-sa--l"},
+      {"/muster.v1.Jobs/Label", "bob", "--a--l"},       {"/muster.v1.Jobs/Note", "bob", "--a--l"},
       {"/muster.v1.Admin/SignIn", {}, "vsa--l"},        {"/muster.v1.Jobs/Plan", {}, "vsa--l"},
       {"/muster.v1.Workers/Connect", {}, "---w-l"},     {"/muster.v1.Workers/RendezvousSet", {}, "---w-l"},
       {"/muster.v1.Workers/FetchTable", {}, "---w-l"},  {"/muster.v1.Jobs/Unknown", {}, "------"},
