@@ -30,6 +30,7 @@ struct ServerOptions {
   std::string tensorboard_dir;  // a folder of event files; empty: none are written
   std::string metrics_address;  // for Prometheus: 127.0.0.1:PORT; empty: not served
   std::string web_address;      // of the web page: 127.0.0.1:PORT; empty: not served
+  std::string notify_file;      // destinations of notices (coordinator/notify/config.h); empty: none
   bool private_jobs = false;    // only its owner and admins read a job; /metrics has no figures of single jobs
   core::Options core;
   WorkerSessions::Options workers;
