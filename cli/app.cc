@@ -165,6 +165,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterInit(*app, invocation);
   RegisterTrain(*app, invocation);
   RegisterSubmit(*app, invocation);
+  RegisterSweep(*app, invocation);
   RegisterRun(*app, invocation);
   RegisterPlan(*app, invocation);
   RegisterValidate(*app, invocation);
@@ -175,6 +176,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterWatch(*app, invocation);
   RegisterDescribe(*app, invocation);
   RegisterMetrics(*app, invocation);
+  RegisterCompare(*app, invocation);
   RegisterTrace(*app, invocation);
   RegisterLogs(*app, invocation);
   RegisterEvents(*app, invocation);

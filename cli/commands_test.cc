@@ -361,5 +361,41 @@ TEST_F(MusterTest, AuditReadsAllPagesAndPrintsThemInOrder) {
   EXPECT_EQ(Run({"audit"}).code, 4);
 }
 
+TEST_F(MusterTest, CompareShowsWhatDiffersAndHowTheyStand) {
+  for (const auto& [id, lr] : {std::pair("a-0001", 1e-3), std::pair("b-0002", 3e-3)}) {
+    v1::Job job = PutJob(id, v1::JOB_STATE_COMPLETED);
+    job.set_owner("ann");
+    job.set_progress_step(100);
+    job.mutable_spec()->set_name("same");
+    job.mutable_spec()->mutable_train()->mutable_optimizer()->set_lr(lr);
+    job.mutable_time_breakdown()->set_training(60);
+    store_.PutJob(job);
+  }
+  for (const auto& [step, loss] : {std::pair(1, 3.0), std::pair(2, 1.5), std::pair(3, 2.0)}) {
+    store_.AppendMetrics("a-0001", static_cast<uint64_t>(step), loss);
+  }
+  store_.AppendMetrics("b-0002", 1, 4.0);
+  Serve();
+  EXPECT_EQ(Run({"compare", "a-0001", "b-0002"}).out,
+            "FIGURE                   a-0001     b-0002\n"
+            "state                 completed  completed\n"
+            "user                        ann        ann\n"
+            "step                        100        100\n"
+            "loss                          2          4\n"
+            "best loss                   1.5          4\n"
+            "validation loss             2.5        4.5\n"
+            "best validation loss          2        4.5\n"
+            "training seconds             60         60\n"
+            "restarts                      0          0\n"
+            "\n"
+            "FIELD         a-0001  b-0002\n"
+            "optimizer.lr   0.001   0.003\n");
+  const json jobs = json::parse(Run({"compare", "a-0001", "b-0002", "-o", "json"}).out);
+  EXPECT_EQ(jobs[0]["metrics"]["loss"]["best"], 1.5);
+  EXPECT_EQ(jobs[0]["metrics"]["loss"]["last"], 2.0);
+  EXPECT_EQ(jobs[1]["fields"]["optimizer.lr"], "0.003");
+  EXPECT_EQ(Run({"compare", "a-0001"}).code, 2);
+}
+
 }  // namespace
 }  // namespace muster::cli

@@ -14,6 +14,7 @@ void RegisterCheckpoint(CLI::App& app, Invocation& invocation);
 void RegisterCheckpointAdopt(CLI::App& app, Invocation& invocation);   // in the group checkpoint
 void RegisterCheckpointExport(CLI::App& app, Invocation& invocation);  // likewise
 void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation);   // likewise
+void RegisterCompare(CLI::App& app, Invocation& invocation);
 void RegisterCompletion(CLI::App& app, Invocation& invocation);
 void RegisterCoordinator(CLI::App& app, Invocation& invocation);
 void RegisterCoordinatorTokens(CLI::App& app, Invocation& invocation);  // in the group coordinator
@@ -44,6 +45,7 @@ void RegisterEval(CLI::App& app, Invocation& invocation);
 void RegisterExport(CLI::App& app, Invocation& invocation);
 void RegisterRun(CLI::App& app, Invocation& invocation);
 void RegisterSubmit(CLI::App& app, Invocation& invocation);
+void RegisterSweep(CLI::App& app, Invocation& invocation);
 void RegisterTop(CLI::App& app, Invocation& invocation);
 void RegisterTrace(CLI::App& app, Invocation& invocation);
 void RegisterTrain(CLI::App& app, Invocation& invocation);
