@@ -24,9 +24,7 @@ constexpr char kRun[] = "run";
 constexpr char kDescription[] = "Muster trains neural networks as a service.";
 constexpr char kFooter[] =
     "Examples:\n"
-    "  muster local up\n"
-    "  muster train --model gpt2:tiny --data train.bin --steps 1000\n"
-    "  muster watch @last\n\n"
+    "  muster local up; muster train --model gpt2:tiny --data train.bin --steps 1000; muster watch @last\n"
     "More about a command: muster help COMMAND. Exit codes: 0 ok, 1 job failed, 2 usage or invalid spec,\n"
     "3 no connection, 4 not allowed, 5 timed out, 6 job cancelled, 130 Ctrl-C.";
 
@@ -193,6 +191,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterInit(*app, invocation);
   RegisterTrain(*app, invocation);
   RegisterSubmit(*app, invocation);
+  RegisterSweep(*app, invocation);
   RegisterRun(*app, invocation);
   RegisterPlan(*app, invocation);
   RegisterValidate(*app, invocation);
@@ -203,15 +202,19 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterWatch(*app, invocation);
   RegisterDescribe(*app, invocation);
   RegisterMetrics(*app, invocation);
+  RegisterCompare(*app, invocation);
   RegisterTrace(*app, invocation);
   RegisterLogs(*app, invocation);
   RegisterEvents(*app, invocation);
   RegisterNodes(*app, invocation);
   RegisterUsage(*app, invocation);
+  RegisterAudit(*app, invocation);
   RegisterCancel(*app, invocation);
   RegisterPause(*app, invocation);
   RegisterResume(*app, invocation);
   RegisterDelete(*app, invocation);
+  RegisterLabel(*app, invocation);
+  RegisterNote(*app, invocation);
   RegisterDrain(*app, invocation);
   RegisterUndrain(*app, invocation);
   RegisterQuota(*app, invocation);

@@ -185,8 +185,9 @@ absl::StatusOr<v1::GetJobReply> Client::GetJob(const std::string& job) {
   return Call<v1::GetJobRequest, v1::GetJobReply>(stubs_->jobs, &v1::Jobs::Stub::Get, request);
 }
 
-absl::StatusOr<v1::ListJobsReply> Client::ListJobs(bool all) {
+absl::StatusOr<v1::ListJobsReply> Client::ListJobs(bool all, const std::vector<std::string>& selector) {
   v1::ListJobsRequest request;
+  request.mutable_selector()->Assign(selector.begin(), selector.end());
   request.set_all(all);
   v1::ListJobsReply jobs;
   while (true) {
@@ -245,6 +246,18 @@ absl::StatusOr<v1::DeleteReply> Client::Delete(const std::string& job) {
   v1::DeleteRequest request;
   request.set_job(job);
   return Call<v1::DeleteRequest, v1::DeleteReply>(stubs_->jobs, &v1::Jobs::Stub::Delete, request);
+}
+
+absl::StatusOr<v1::LabelReply> Client::Label(const v1::LabelRequest& request) {
+  return Call<v1::LabelRequest, v1::LabelReply>(stubs_->jobs, &v1::Jobs::Stub::Label, request);
+}
+
+absl::StatusOr<v1::NoteReply> Client::Note(const v1::NoteRequest& request) {
+  return Call<v1::NoteRequest, v1::NoteReply>(stubs_->jobs, &v1::Jobs::Stub::Note, request);
+}
+
+absl::StatusOr<v1::ListAuditReply> Client::ListAudit(const v1::ListAuditRequest& request) {
+  return Call<v1::ListAuditRequest, v1::ListAuditReply>(stubs_->admin, &v1::Admin::Stub::ListAudit, request);
 }
 
 absl::StatusOr<v1::ListNodesReply> Client::ListNodes() {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -43,11 +44,13 @@ class Client {
   absl::StatusOr<v1::SubmitReply> Submit(const v1::SubmitRequest& request);
   absl::StatusOr<v1::PlanReply> Plan(const v1::PlanRequest& request);
   absl::StatusOr<v1::GetJobReply> GetJob(const std::string& job);
-  absl::StatusOr<v1::ListJobsReply> ListJobs(bool all);
+  absl::StatusOr<v1::ListJobsReply> ListJobs(bool all, const std::vector<std::string>& selector = {});
   absl::StatusOr<v1::CancelReply> Cancel(const std::string& job);
   absl::StatusOr<v1::PauseReply> Pause(const std::string& job);
   absl::StatusOr<v1::ResumeReply> Resume(const std::string& job);
   absl::StatusOr<v1::DeleteReply> Delete(const std::string& job);
+  absl::StatusOr<v1::LabelReply> Label(const v1::LabelRequest& request);
+  absl::StatusOr<v1::NoteReply> Note(const v1::NoteRequest& request);
   // Waits for the ranks' traces: --timeout, or a minute.
   absl::StatusOr<v1::TraceReply> Trace(v1::TraceRequest request);
   // Waits until the checkpoint is published: --timeout, or five minutes.
@@ -58,6 +61,7 @@ class Client {
   absl::StatusOr<v1::ListProjectsReply> ListProjects();
   absl::Status SetProject(const v1::Project& project);
   absl::Status DeleteProject(const std::string& name);
+  absl::StatusOr<v1::ListAuditReply> ListAudit(const v1::ListAuditRequest& request);
   absl::Status Forget(const std::string& node);
   absl::StatusOr<v1::VersionReply> Version();
   // A code for the web page. FailedPrecondition: the coordinator serves none.

@@ -329,5 +329,102 @@ TEST_F(DoctorTest, LooksAtFoldersAndNodes) {
   EXPECT_TRUE(absl::StrContains(Of("runtime folder"), "too long for a socket"));
 }
 
+TEST_F(MusterTest, LabelsAndNotes) {
+  v1::Job job = PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  job.add_labels("stage=test");
+  job.add_labels("team=nlp");
+  job.set_note("looks good");
+  store_.PutJob(job);
+  Serve();
+  EXPECT_EQ(Run({"label", "a-0001", "team=nlp", "x=1=2", "old-"}).code, 0);
+  EXPECT_TRUE(Called("Label team=nlp x=1=2 remove old"));
+  EXPECT_EQ(Run({"label", "a-0001", "team"}).err,
+            "muster: \"team\": expected KEY=VALUE to set a label, or KEY- to remove one\n");
+  EXPECT_EQ(Run({"note", "a-0001", "looks good"}).code, 0);
+  EXPECT_TRUE(Called("Note text looks good"));
+  EXPECT_EQ(Run({"note", "a-0001", ""}).code, 0);
+  EXPECT_TRUE(Called("Note text "));
+  EXPECT_EQ(Run({"ps", "-l", "team=nlp,stage!=prod", "-o", "name"}).out, "a-0001\n");
+  EXPECT_TRUE(Called("List team=nlp,stage!=prod"));
+  const std::string wide = Run({"ps", "-o", "wide"}).out;
+  EXPECT_TRUE(absl::StrContains(wide, "stage=test,team=nlp  looks good")) << wide;
+  const std::string described = Run({"describe", "a-0001"}).out;
+  EXPECT_TRUE(absl::StrContains(described, "Labels:      stage=test, team=nlp\n")) << described;
+  EXPECT_TRUE(absl::StrContains(described, "Note:        looks good\n")) << described;
+}
+
+TEST_F(MusterTest, AuditReadsAllPagesAndPrintsThemInOrder) {
+  for (uint64_t number = 5; number > 0; --number) {
+    v1::AuditEntry& entry = *store_.audit.add_entries();
+    entry.set_number(number);
+    entry.mutable_time()->set_seconds(1'800'000'000 + static_cast<int64_t>(number));
+    entry.set_user("ann");
+    entry.set_role("submitter");
+    entry.set_peer("unix:");
+    entry.set_method("Jobs/Cancel");
+    entry.set_object(absl::StrCat("job/a-", number));
+    entry.set_code(number == 2 ? "PERMISSION_DENIED" : "OK");
+    if (number == 2) entry.set_message("ann may not\x1b[31m");
+    if (number == 2) entry.set_left_out(7);
+  }
+  Serve();
+  const json all =
+      json::parse(Run({"audit", "-o", "json", "--user", "ann", "--method", "Cancel", "--object", "job/"}).out);
+  ASSERT_EQ(all.size(), 5u);
+  EXPECT_EQ(all[0]["number"], 1);
+  EXPECT_EQ(all[4]["object"], "job/a-5");
+  EXPECT_TRUE(Called("ListAudit user: \"ann\" method: \"Cancel\" object: \"job/\""));
+  EXPECT_TRUE(Called("ListAudit user: \"ann\" method: \"Cancel\" object: \"job/\" page: \"4\""));
+  const std::string table = Run({"audit"}).out;
+  EXPECT_TRUE(absl::StrContains(
+      table,
+      "2027-01-15T08:00:02Z  ann   submitter  -      unix:  Jobs/Cancel  job/a-2  PERMISSION_DENIED: ann may "
+      "not\\x1b[31m [7 like calls before it are left out]\n"))
+      << table;
+  const json newest = json::parse(Run({"audit", "--tail", "3", "-o", "json"}).out);
+  ASSERT_EQ(newest.size(), 3u);
+  EXPECT_EQ(newest[0]["number"], 3);
+  store_.audit.Clear();
+  EXPECT_EQ(Run({"audit"}).err, "no such entries\n");
+  store_.Fail("ListAudit", absl::PermissionDeniedError("it needs the role admin"));
+  EXPECT_EQ(Run({"audit"}).code, 4);
+}
+
+TEST_F(MusterTest, CompareShowsWhatDiffersAndHowTheyStand) {
+  for (const auto& [id, lr] : {std::pair("a-0001", 1e-3), std::pair("b-0002", 3e-3)}) {
+    v1::Job job = PutJob(id, v1::JOB_STATE_COMPLETED);
+    job.set_owner("ann");
+    job.set_progress_step(100);
+    job.mutable_spec()->set_name("same");
+    job.mutable_spec()->mutable_train()->mutable_optimizer()->set_lr(lr);
+    job.mutable_time_breakdown()->set_training(60);
+    store_.PutJob(job);
+  }
+  for (const auto& [step, loss] : {std::pair(1, 3.0), std::pair(2, 1.5), std::pair(3, 2.0)}) {
+    store_.AppendMetrics("a-0001", static_cast<uint64_t>(step), loss);
+  }
+  store_.AppendMetrics("b-0002", 1, 4.0);
+  Serve();
+  EXPECT_EQ(Run({"compare", "a-0001", "b-0002"}).out,
+            "FIGURE                   a-0001     b-0002\n"
+            "state                 completed  completed\n"
+            "user                        ann        ann\n"
+            "step                        100        100\n"
+            "loss                          2          4\n"
+            "best loss                   1.5          4\n"
+            "validation loss             2.5        4.5\n"
+            "best validation loss          2        4.5\n"
+            "training seconds             60         60\n"
+            "restarts                      0          0\n"
+            "\n"
+            "FIELD         a-0001  b-0002\n"
+            "optimizer.lr   0.001   0.003\n");
+  const json jobs = json::parse(Run({"compare", "a-0001", "b-0002", "-o", "json"}).out);
+  EXPECT_EQ(jobs[0]["metrics"]["loss"]["best"], 1.5);
+  EXPECT_EQ(jobs[0]["metrics"]["loss"]["last"], 2.0);
+  EXPECT_EQ(jobs[1]["fields"]["optimizer.lr"], "0.003");
+  EXPECT_EQ(Run({"compare", "a-0001"}).code, 2);
+}
+
 }  // namespace
 }  // namespace muster::cli

@@ -1,5 +1,8 @@
 #include "common/utf8.h"
 
+#include "absl/strings/str_cat.h"
+#include "common/unprintable.h"
+
 namespace muster {
 
 std::pair<size_t, char32_t> DecodeUtf8(absl::string_view text) {
@@ -22,6 +25,18 @@ void ShortenUtf8(size_t bytes, std::string& text) {
   if (text.size() <= bytes) return;
   while (bytes > 0 && ContinuesUtf8(text[bytes])) --bytes;
   text.resize(bytes);
+}
+
+std::string CleanText(absl::string_view text, size_t bytes) {
+  std::string clean;
+  while (!text.empty() && clean.size() < bytes) {
+    const auto [length, character] = DecodeUtf8(text);
+    const bool good = length > 0 && !IsUnprintable(character);
+    absl::StrAppend(&clean, good ? text.substr(0, length) : "?");
+    text.remove_prefix(length > 0 ? length : 1);
+  }
+  ShortenUtf8(bytes, clean);
+  return clean;
 }
 
 }  // namespace muster

@@ -17,4 +17,7 @@ std::pair<size_t, char32_t> DecodeUtf8(absl::string_view text);
 // Cuts `text` to at most `bytes`, between two characters.
 void ShortenUtf8(size_t bytes, std::string& text);
 
+// One line of text for users, of at most so many bytes: what is malformed or unprintable becomes a "?".
+std::string CleanText(absl::string_view text, size_t bytes);
+
 }  // namespace muster

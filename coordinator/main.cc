@@ -112,6 +112,13 @@ int main(int argc, char** argv) {
   app.add_option("--max-ended-jobs", options.core.max_ended_jobs,
                  "keep so many ended jobs with their history; beyond, those that ended first are deleted")
       ->capture_default_str();
+  app.add_option("--notify", options.notify_file,
+                 "file that says which state events are posted to a webhook or given to a command (docs/notices.md)")
+      ->type_name("FILE");
+  app.add_option("--max-audit-entries", options.audit_kept,
+                 "keep so many entries of the audit log; beyond, the oldest go")
+      ->check(CLI::Range(1000, 100'000'000))
+      ->capture_default_str();
   muster::AddDuration(app, "--keep-ended-for", options.core.keep_ended_for,
                       "delete jobs that ended so long ago; inf: never");
   muster::AddDuration(app, "--forget-lost-after", options.core.forget_lost_after,

@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/rpc/rpc.h"
 #include "common/version.h"
@@ -138,8 +139,9 @@ class FakeJobs final : public v1::Jobs::Service {
   grpc::Status Get(grpc::ServerContext*, const v1::GetJobRequest* request, v1::GetJobReply* reply) override {
     return ForJob("Get", request->job(), reply->mutable_job());
   }
-  grpc::Status List(grpc::ServerContext*, const v1::ListJobsRequest*, v1::ListJobsReply* reply) override {
-    if (absl::Status failure = Begin("List", ""); !failure.ok()) return rpc::ToGrpc(failure);
+  grpc::Status List(grpc::ServerContext*, const v1::ListJobsRequest* request, v1::ListJobsReply* reply) override {
+    const std::string selector = absl::StrJoin(request->selector(), ",");
+    if (absl::Status failure = Begin("List", selector); !failure.ok()) return rpc::ToGrpc(failure);
     for (const v1::Job& job : store_.Jobs()) *reply->add_jobs()->mutable_job() = job;
     return grpc::Status::OK;
   }
@@ -151,6 +153,15 @@ class FakeJobs final : public v1::Jobs::Service {
   }
   grpc::Status Resume(grpc::ServerContext*, const v1::ResumeRequest* request, v1::ResumeReply* reply) override {
     return ForJob("Resume", request->job(), reply->mutable_job());
+  }
+  grpc::Status Label(grpc::ServerContext*, const v1::LabelRequest* request, v1::LabelReply* reply) override {
+    store_.Record(
+        absl::StrCat("Label ", absl::StrJoin(request->set(), " "), " remove ", absl::StrJoin(request->remove(), " ")));
+    return ForJob("Label", request->job(), reply->mutable_job());
+  }
+  grpc::Status Note(grpc::ServerContext*, const v1::NoteRequest* request, v1::NoteReply* reply) override {
+    store_.Record(absl::StrCat("Note text ", request->text()));
+    return ForJob("Note", request->job(), reply->mutable_job());
   }
   grpc::Status Delete(grpc::ServerContext*, const v1::DeleteRequest* request, v1::DeleteReply*) override {
     v1::Job job;
@@ -256,6 +267,19 @@ class FakeAdmin final : public v1::Admin::Service {
     store_.Record(absl::StrCat("Backup ", request->path()));
     reply->set_bytes(4096);
     return grpc::Status::OK;
+  }
+  // Two entries in a reply, as if more did not fit.
+  grpc::Status ListAudit(grpc::ServerContext*, const v1::ListAuditRequest* request,
+                         v1::ListAuditReply* reply) override {
+    store_.Record(absl::StrCat("ListAudit ", request->ShortDebugString()));
+    int at = 0;
+    if (!request->page().empty() && !absl::SimpleAtoi(request->page(), &at)) {
+      return rpc::ToGrpc(absl::InvalidArgumentError("no page of ours"));
+    }
+    const int end = at + (request->limit() == 1 ? 1 : 2);
+    for (int i = at; i < store_.audit.entries_size() && i < end; ++i) *reply->add_entries() = store_.audit.entries(i);
+    if (end < store_.audit.entries_size()) reply->set_next_page(absl::StrCat(end));
+    return rpc::ToGrpc(store_.TakeFailure("ListAudit"));
   }
   grpc::Status ListProjects(grpc::ServerContext*, const v1::ListProjectsRequest*,
                             v1::ListProjectsReply* reply) override {

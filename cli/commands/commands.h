@@ -6,6 +6,7 @@
 
 namespace muster::cli {
 
+void RegisterAudit(CLI::App& app, Invocation& invocation);
 void RegisterBackup(CLI::App& app, Invocation& invocation);
 void RegisterBench(CLI::App& app, Invocation& invocation);
 void RegisterCancel(CLI::App& app, Invocation& invocation);
@@ -13,6 +14,7 @@ void RegisterCheckpoint(CLI::App& app, Invocation& invocation);
 void RegisterCheckpointAdopt(CLI::App& app, Invocation& invocation);   // in the group checkpoint
 void RegisterCheckpointExport(CLI::App& app, Invocation& invocation);  // likewise
 void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation);   // likewise
+void RegisterCompare(CLI::App& app, Invocation& invocation);
 void RegisterCompletion(CLI::App& app, Invocation& invocation);
 void RegisterCoordinator(CLI::App& app, Invocation& invocation);
 void RegisterCoordinatorTokens(CLI::App& app, Invocation& invocation);  // in the group coordinator
@@ -25,11 +27,13 @@ void RegisterDrain(CLI::App& app, Invocation& invocation);
 void RegisterEvents(CLI::App& app, Invocation& invocation);
 void RegisterHelp(CLI::App& app, Invocation& invocation);
 void RegisterInit(CLI::App& app, Invocation& invocation);
+void RegisterLabel(CLI::App& app, Invocation& invocation);
 void RegisterLocal(CLI::App& app, Invocation& invocation);
 void RegisterLogs(CLI::App& app, Invocation& invocation);
 void RegisterMetrics(CLI::App& app, Invocation& invocation);
 void RegisterModel(CLI::App& app, Invocation& invocation);
 void RegisterNodes(CLI::App& app, Invocation& invocation);
+void RegisterNote(CLI::App& app, Invocation& invocation);
 void RegisterPause(CLI::App& app, Invocation& invocation);
 void RegisterPlan(CLI::App& app, Invocation& invocation);
 void RegisterPs(CLI::App& app, Invocation& invocation);
@@ -41,6 +45,7 @@ void RegisterEval(CLI::App& app, Invocation& invocation);
 void RegisterExport(CLI::App& app, Invocation& invocation);
 void RegisterRun(CLI::App& app, Invocation& invocation);
 void RegisterSubmit(CLI::App& app, Invocation& invocation);
+void RegisterSweep(CLI::App& app, Invocation& invocation);
 void RegisterTop(CLI::App& app, Invocation& invocation);
 void RegisterTrace(CLI::App& app, Invocation& invocation);
 void RegisterTrain(CLI::App& app, Invocation& invocation);

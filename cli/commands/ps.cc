@@ -21,14 +21,14 @@ namespace {
 struct PsFlags {
   bool all = false;
   std::string user;
-  std::vector<std::string> states;
+  std::vector<std::string> states, selector;
   bool watch = false;
   Format format = Format::kTable;
 };
 
 // The listed jobs that the flags select.
 absl::StatusOr<v1::ListJobsReply> List(Client& client, const PsFlags& flags) {
-  absl::StatusOr<v1::ListJobsReply> reply = client.ListJobs(flags.all || !flags.states.empty());
+  absl::StatusOr<v1::ListJobsReply> reply = client.ListJobs(flags.all || !flags.states.empty(), flags.selector);
   if (!reply.ok()) return reply;
   google::protobuf::RepeatedPtrField<v1::JobSummary> selected;
   for (v1::JobSummary& summary : *reply->mutable_jobs()) {
@@ -56,7 +56,7 @@ absl::StatusOr<ExitCode> Once(Client& client, const PsFlags& flags, const Screen
   if (flags.format == Format::kJson || flags.format == Format::kYaml) {
     PrintTree(MessageTree(*reply)["jobs"], flags.format);
   } else if (reply->jobs().empty() && flags.format != Format::kName) {
-    const bool selects = !flags.user.empty() || !flags.states.empty();
+    const bool selects = !flags.user.empty() || !flags.states.empty() || !flags.selector.empty();
     Say(selects ? "no such jobs" : flags.all ? "no jobs" : "no running or queued jobs; for ended jobs: muster ps -a");
   } else {
     Print(Text(*reply, flags, screen));
@@ -80,15 +80,18 @@ absl::StatusOr<ExitCode> Again(Client& client, const PsFlags& flags, const Scree
 
 void RegisterPs(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<PsFlags>();
-  CLI::App* command =
-      AddCommand(app, "ps", kGroupLook, "List jobs",
-                 "muster ps -a -o wide\nmuster ps --user ann --state queued,running\nmuster ps --watch");
+  CLI::App* command = AddCommand(
+      app, "ps", kGroupLook, "List jobs",
+      "muster ps -a -o wide\nmuster ps --user ann --state queued,running\nmuster ps -a -l team=nlp\nmuster ps --watch");
   command->add_flag("-a,--all", flags->all, "also show ended jobs");
   command->add_option("--user", flags->user, "only the jobs of this user")->type_name("NAME");
   command->add_option("--state", flags->states, "only jobs in these states: queued, running, failed, ...")
       ->delimiter(',')
       ->check(OneOf(EnumTexts(*v1::JobState_descriptor())).description(""))
       ->type_name("STATE,...");
+  command->add_option("-l,--selector", flags->selector, "only jobs with these labels: team=nlp, stage!=test")
+      ->delimiter(',')
+      ->type_name("KEY=VALUE,...");
   command->add_flag("-w,--watch", flags->watch, "refresh every two seconds");
   AddFormat(command, flags->format, {"table", "wide", "json", "yaml", "name"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

@@ -191,6 +191,7 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, 
   if (wide) {
     for (const char* title : {"ENDS", "OWNER", "MODEL", "STRATEGY", "NODES"}) columns.push_back({title});
     for (const char* title : {"RANKS", "PRIORITY", "GENERATION", "RESTARTS"}) columns.push_back({title, true});
+    for (const char* title : {"LABELS", "NOTE"}) columns.push_back({title});
   }
   columns.push_back({"REASON"});
   Table table(columns);
@@ -209,7 +210,8 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, 
       row.insert(row.end(),
                  {EndsAt(job, metrics, screen, now), job.owner(), ModelName(job.spec()), StrategyName(job.spec()),
                   absl::StrJoin(summary.nodes(), ","), absl::StrCat(job.spec().resources().ranks()),
-                  absl::StrCat(job.spec().priority()), absl::StrCat(job.generation()), absl::StrCat(job.restarts())});
+                  absl::StrCat(job.spec().priority()), absl::StrCat(job.generation()), absl::StrCat(job.restarts()),
+                  absl::StrJoin(job.labels(), ","), job.note()});
     }
     row.emplace_back(wide ? job.reason() : Cut(OneLine(job.reason()), kReasonColumns, /*unicode=*/false));
     table.Add(std::move(row));
@@ -369,6 +371,8 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("State", Paint(screen, ColourOf(job.state()), StateName(job.state())));
   line("Reason", OneLine(job.reason()));
   line("Owner", OneLine(job.owner()));
+  line("Labels", OneLine(absl::StrJoin(job.labels(), ", ")));
+  line("Note", OneLine(job.note()));
   line("Project", OneLine(job.project()));
   line(job.spec().has_exec() ? "Command" : "Model", ModelName(job.spec()));
   line("Strategy",

@@ -185,17 +185,20 @@ TEST(JobTable, ShowsJobsOneALine) {
             "gpt2-tiny-x7f2  running  450/1000  2.134         -  2m 00s     -   3m  -\n"
             "b-0001          queued     0/1000      -         -  2m 00s     -   3m  1st in the queue: 1 slot needed, 0 "
             "free\n");
+  reply.mutable_jobs(0)->mutable_job()->add_labels("stage=test");
+  reply.mutable_jobs(0)->mutable_job()->add_labels("team=nlp");
+  reply.mutable_jobs(0)->mutable_job()->set_note("looks good");
   EXPECT_EQ(
       JobTable(reply, true, kPipe, kNow).Render(kPipe),
       "JOB             STATE        STEP   LOSS  TOKENS/S    TIME  LEFT  AGE  ENDS  OWNER  MODEL      STRATEGY  NODES  "
       " RANKS  PRIORITY"
-      "  GENERATION  RESTARTS  REASON\n"
+      "  GENERATION  RESTARTS  LABELS               NOTE        REASON\n"
       "gpt2-tiny-x7f2  running  450/1000  2.134         -  2m 00s     -   3m  -     ann    gpt2 tiny  zero 3    node-a "
       "     2         0"
-      "           0         0  -\n"
+      "           0         0  stage=test,team=nlp  looks good  -\n"
       "b-0001          queued     0/1000      -         -  2m 00s     -   3m  -     ann    gpt2 tiny  zero 3    -      "
       "     2         0"
-      "           0         0  1st in the queue: 1 slot needed, 0 free\n");
+      "           0         0  -                    -           1st in the queue: 1 slot needed, 0 free\n");
 }
 
 TEST(Clock, IsLocalOnATerminalAndUtcElsewhere) {

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "cli/spec/message_fields.h"
 #include "cli/spec/reader.h"
+#include "proto/options.pb.h"
 
 namespace muster::cli {
 namespace {
@@ -196,11 +197,11 @@ std::vector<Wrong> WrongsOf(const Place& place) {
     wrongs = {
         {"abc", "expected a list, got the string \"abc\"", ""},
         {"12", "expected a list, got the number 12", ""},
-        {"{a: b}", "expected a list, got a map", ""},
         {"true", "expected a list, got true", ""},
         {"", kEmpty, "", true},
         {"null", kEmpty, ""},
     };
+    if (!place.field->options().GetExtension(v1::pairs)) wrongs.push_back({"{a: b}", "expected a list, got a map", ""});
     return wrongs;
   }
   switch (place.field->cpp_type()) {

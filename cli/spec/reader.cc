@@ -10,6 +10,7 @@
 #include "cli/spec/message_fields.h"
 #include "cli/spec/set.h"
 #include "cli/spec/suggest.h"
+#include "proto/options.pb.h"
 
 namespace muster::cli {
 namespace {
@@ -205,6 +206,9 @@ class MessageReader {
     if (node.kind == Node::Kind::kNull) {
       return Note(node.where, path, "is empty: give it a value or leave the key out");
     }
+    if (node.kind == Node::Kind::kMap && field.options().GetExtension(v1::pairs)) {
+      return ReadPairs(node, path, owner, field);
+    }
     if (node.kind != Node::Kind::kList) {
       return Note(node.where, path, absl::StrCat("expected a list, got ", Describe(node)));
     }
@@ -217,6 +221,19 @@ class MessageReader {
       } else if (auto problem = SetScalar(item, field, owner)) {
         Note(item.where, item_path, std::move(problem->message), std::move(problem->suggestion));
       }
+    }
+  }
+
+  // `{team: nlp}` as `[team=nlp]`. Values are text, whatever they look like.
+  void ReadPairs(const Node& node, const std::string& path, Message& owner, const FieldDescriptor& field) {
+    for (const Entry& entry : node.entries) {
+      const std::string item_path = Join(path, entry.key);
+      sources_.Set(item_path, entry.value.where);
+      if (entry.value.kind != Node::Kind::kScalar) {
+        Note(entry.value.where, item_path, absl::StrCat("expected a value, got ", Describe(entry.value)));
+        continue;
+      }
+      owner.GetReflection()->AddString(&owner, &field, absl::StrCat(entry.key, "=", entry.value.text));
     }
   }
 

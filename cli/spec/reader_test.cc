@@ -57,6 +57,21 @@ TEST(ReadSpec, ReadsAWholeSpec) {
   EXPECT_FALSE(train.has_validation());
 }
 
+TEST(ReadSpec, TakesLabelsAsAMapOrAsAList) {
+  const auto labels = [](const std::string& text) {
+    const Reading reading = ReadSpec(std::string(kWhole) + text, "job.yaml", {});
+    EXPECT_EQ(Text(reading.problems), "") << text;
+    return std::vector<std::string>(reading.spec.labels().begin(), reading.spec.labels().end());
+  };
+  EXPECT_EQ(labels("labels: {team: nlp, run: 7, ok: true}\n"),
+            (std::vector<std::string>{"team=nlp", "run=7", "ok=true"}));
+  EXPECT_EQ(labels("labels: [team=nlp]\n"), (std::vector<std::string>{"team=nlp"}));
+  EXPECT_TRUE(absl::StrContains(Problems("labels: {team: [a]}\n"), "labels.team: expected a value, got"));
+  EXPECT_TRUE(absl::StrContains(Problems("labels: nlp\n"), "labels: expected a list, got"));
+  EXPECT_TRUE(absl::StrContains(Problems("resources: {node_selector: {rack: a}}\n"), "expected a list"))
+      << "only where the field says so";
+}
+
 TEST(ReadSpec, TakesTheDefaultMemberOfAOneofThatIsLeftOut) {
   const Reading reading = ReadSpec("apiVersion: muster/v1\nkind: Job\noptimizer: {lr: 1}\nstrategy: {}\n", "f", {});
   EXPECT_EQ(Text(reading.problems), "");

@@ -150,7 +150,13 @@ class SchemaWriter {
     if (!field.is_repeated()) {
       value.update(ItemOf(field));
     } else {
-      value.update({{"type", "array"}, {"items", ItemOf(field)}});
+      const ordered_json list = {{"type", "array"}, {"items", ItemOf(field)}};
+      if (field.options().GetExtension(v1::pairs)) {
+        const ordered_json values = {{"type", {"string", "number", "boolean"}}};
+        value["anyOf"] = {list, {{"type", "object"}, {"additionalProperties", values}}};
+      } else {
+        value.update(list);
+      }
     }
     return value;
   }

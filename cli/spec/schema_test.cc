@@ -27,6 +27,8 @@ TEST(Schema, FollowsTheRulesOfTheReader) {
   EXPECT_EQ(schema["properties"]["parallel"]["anyOf"],
             (ordered_json{{{"const", "auto"}}, {{"$ref", "#/$defs/Parallel"}}}));
   EXPECT_EQ(schema["properties"]["env"]["type"], "array");
+  EXPECT_EQ(schema["properties"]["labels"]["anyOf"][0]["type"], "array");
+  EXPECT_EQ(schema["properties"]["labels"]["anyOf"][1]["type"], "object");
   EXPECT_EQ(schema["properties"]["env"]["items"]["$ref"], "#/$defs/EnvVar");
   EXPECT_EQ(schema["$defs"]["EnvVar"]["properties"]["value"]["type"], "string");
 }

@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kLongestKey = 63, kLongestValue = 128;
 constexpr int kMostLabels = 64;
+constexpr char kRule[] = "a key is letters, digits, -, _, . and /, at most ";
 
 struct Requirement {
   absl::string_view key;
@@ -41,24 +42,36 @@ bool IsValue(absl::string_view value) {
 
 bool IsOwn(absl::string_view key) { return key == "node" || key == "hostname" || key == "device_model"; }
 
+absl::Status CheckRequirement(const std::string& requirement, const char* example) {
+  const Requirement parsed = Parse(requirement);
+  if (IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("expected KEY=VALUE or KEY!=VALUE, as ", example, ", got \"",
+                                                 requirement, "\": ", kRule, kLongestKey,
+                                                 "; a value printable ASCII without commas, at most ", kLongestValue));
+}
+
+bool HasLabel(const google::protobuf::RepeatedPtrField<std::string>& labels, absl::string_view key,
+              absl::string_view value) {
+  return std::any_of(labels.begin(), labels.end(), [&](absl::string_view label) {
+    return absl::ConsumePrefix(&label, key) && absl::ConsumePrefix(&label, "=") && label == value;
+  });
+}
+
 bool Has(const Node& node, absl::string_view key, absl::string_view value) {
   if (key == "node") return node.id() == value;
   if (key == "hostname") return node.hostname() == value;
   if (key == "device_model") return node.slots_size() > 0 && node.slots(0).model() == value;
-  return std::any_of(node.labels().begin(), node.labels().end(), [&](absl::string_view label) {
-    return absl::ConsumePrefix(&label, key) && absl::ConsumePrefix(&label, "=") && label == value;
-  });
+  return HasLabel(node.labels(), key, value);
 }
 
 }  // namespace
 
 absl::Status CheckNodeRequirement(const std::string& requirement) {
-  const Requirement parsed = Parse(requirement);
-  if (IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("expected KEY=VALUE or KEY!=VALUE, as rack=a or node!=gpu-7, got \"",
-                                                 requirement, "\": a key is letters, digits, -, _, . and /, at most ",
-                                                 kLongestKey, "; a value printable ASCII without commas, at most ",
-                                                 kLongestValue));
+  return CheckRequirement(requirement, "rack=a or node!=gpu-7");
+}
+
+absl::Status CheckLabelRequirement(const std::string& requirement) {
+  return CheckRequirement(requirement, "team=nlp or stage!=test");
 }
 
 absl::Status CheckNodeLabels(const google::protobuf::RepeatedPtrField<std::string>& labels) {
@@ -75,6 +88,24 @@ absl::Status CheckNodeLabels(const google::protobuf::RepeatedPtrField<std::strin
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckLabel(const std::string& label) {
+  const Requirement parsed = Parse(label);
+  if (!parsed.unequal && IsKey(parsed.key) && IsValue(parsed.value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("expected KEY=VALUE, as team=nlp, got \"", label, "\": ", kRule,
+                                                 kLongestKey, "; a value printable ASCII without commas, at most ",
+                                                 kLongestValue));
+}
+
+std::string LabelKey(const std::string& label) { return std::string(Parse(label).key); }
+
+bool SelectsLabels(const google::protobuf::RepeatedPtrField<std::string>& selector,
+                   const google::protobuf::RepeatedPtrField<std::string>& labels) {
+  return std::all_of(selector.begin(), selector.end(), [&](const std::string& text) {
+    const Requirement parsed = Parse(text);
+    return HasLabel(labels, parsed.key, parsed.value) != parsed.unequal;
+  });
 }
 
 bool Selects(const google::protobuf::RepeatedPtrField<std::string>& selector, const Node& node) {

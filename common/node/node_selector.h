@@ -1,5 +1,4 @@
-// On which nodes a job may run: requirements that a node's labels must all satisfy, as kubectl's equality-based
-// selectors. Pure.
+// Labels of nodes and jobs, and requirements that they must all satisfy, as kubectl's equality-based selectors. Pure.
 //
 //   rack=a         the node has this label (muster-worker --label rack=a)
 //   rack!=a        it has not; a node without a label `rack` satisfies it, too
@@ -19,8 +18,15 @@ namespace muster {
 absl::Status CheckNodeRequirement(const std::string& requirement);
 // INVALID_ARGUMENT says what a worker's labels may be, and how many.
 absl::Status CheckNodeLabels(const google::protobuf::RepeatedPtrField<std::string>& labels);
+// Likewise of jobs: their labels (spec.labels) and what selects jobs by them.
+absl::Status CheckLabel(const std::string& label);
+absl::Status CheckLabelRequirement(const std::string& requirement);
+// "team" of "team=nlp".
+std::string LabelKey(const std::string& label);
 
 // REQUIRES: checked requirements.
+bool SelectsLabels(const google::protobuf::RepeatedPtrField<std::string>& selector,
+                   const google::protobuf::RepeatedPtrField<std::string>& labels);
 bool Selects(const google::protobuf::RepeatedPtrField<std::string>& selector, const Node& node);
 
 }  // namespace muster

@@ -60,5 +60,22 @@ TEST(NodeSelector, SaysWhatIsNone) {
   EXPECT_FALSE(labels(std::vector<std::string>(65, "rack=a")).ok());
 }
 
+TEST(Labels, OfJobsAreAnyKeysAndValues) {
+  const auto list = [](const std::vector<std::string>& of) {
+    return google::protobuf::RepeatedPtrField<std::string>(of.begin(), of.end());
+  };
+  EXPECT_TRUE(SelectsLabels(list({}), list({})));
+  EXPECT_TRUE(SelectsLabels(list({"team=nlp", "node=x", "stage!=test"}), list({"node=x", "stage=prod", "team=nlp"})));
+  EXPECT_FALSE(SelectsLabels(list({"team=nlp"}), list({"team=nlp2"})));
+  EXPECT_FALSE(SelectsLabels(list({"team!=nlp"}), list({"team=nlp"})));
+  EXPECT_TRUE(CheckLabel("node=x").ok()) << "what is every node's own means nothing of a job";
+  EXPECT_EQ(LabelKey("a=b=c"), "a");
+  for (const char* bad : {"", "team", "team=", "=x", "team!=x", "te am=x", "team=a,b", "team=\n"}) {
+    EXPECT_EQ(CheckLabel(bad).code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  EXPECT_TRUE(CheckLabelRequirement("team!=nlp").ok());
+  EXPECT_FALSE(CheckLabelRequirement("team").ok());
+}
+
 }  // namespace
 }  // namespace muster

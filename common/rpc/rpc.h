@@ -55,6 +55,9 @@ absl::Status CheckVersion(const Protocols& caller, const std::string& version);
 // The bearer token of the call, or empty.
 std::string TokenOf(const grpc::ServerContextBase& context);
 
+// In calls of the coordinator's web server: a secret of the process, a space, and the address of the browser.
+inline constexpr char kWebPeer[] = "muster-web-peer";
+
 // The caller's clock, sent with requests for certificates. None: an older build, which does not send it.
 void AddTime(absl::Time now, grpc::ClientContext& context);
 std::optional<absl::Time> TimeOf(const grpc::ServerContextBase& context);

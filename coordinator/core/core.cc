@@ -180,7 +180,8 @@ std::vector<Job> Core::ListJobs(bool ended_too) const {
 // A page begins with the n-th of the jobs that have not ended, "n7", or with the ended ones below a sequence number,
 // "e1234".
 absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& page, size_t rows, size_t bytes,
-                                             std::optional<SteadyTime> at) const {
+                                             std::optional<SteadyTime> at,
+                                             const std::function<bool(const Job&)>& selected) const {
   uint64_t from = 0;
   const bool ended_only = absl::StartsWith(page, "e");
   if (!page.empty() && ((page[0] != 'n' && page[0] != 'e') || !absl::SimpleAtoi(page.substr(1), &from))) {
@@ -211,10 +212,11 @@ absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& 
       if (i < active.size()) {
         Job job = active[i]->record();
         if (at.has_value()) ShowTimes(*active[i], *at, job);
-        add(std::move(job));
+        if (selected == nullptr || selected(job)) add(std::move(job));
         continue;
       }
       Queue::Waiting& waiting = queued[i - active.size()];
+      if (selected != nullptr && !selected(state_->records.jobs.at(waiting.job).record())) continue;
       Job job = state_->records.jobs.at(waiting.job).record();
       job.set_reason(std::move(waiting.reason));
       job.set_queue_position(waiting.position);
@@ -231,7 +233,7 @@ absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& 
       return false;
     }
     last = job.record().sequence();
-    add(job.record());
+    if (selected == nullptr || selected(job.record())) add(job.record());
     return true;
   });
   return result;

@@ -8,6 +8,7 @@
 // Not thread-safe: one thread owns it. A failed commit ends the process, so a Core is never ahead of its disk.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -60,6 +61,19 @@ struct ResumeJob {
 struct DeleteJob {
   static constexpr absl::string_view kName = "delete";
   JobId job;
+};
+// InvalidArgument: a label, or there would be too many.
+struct LabelJob {
+  static constexpr absl::string_view kName = "label";
+  JobId job;
+  std::vector<std::string> set;     // "team=nlp"
+  std::vector<std::string> remove;  // keys
+};
+// InvalidArgument: the text is too long, or is not one line.
+struct NoteJob {
+  static constexpr absl::string_view kName = "note";
+  JobId job;
+  std::string text;
 };
 // A rank of a run with local steps asks about an exchange. Errors as Workers.Sync (proto/workers_service.proto).
 struct SyncRank {
@@ -153,9 +167,10 @@ struct Tick {
   static constexpr absl::string_view kName = "tick";
 };
 
-using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, TraceJob, CheckpointJob, DrainNode,
-                           UndrainNode, ForgetNode, SetProject, DeleteProject, NodeConnected, NodeDisconnected,
-                           NodeObserved, RankRecord, RankArrived, SyncRank, PlanReady, StoreRestored, Tick>;
+using Event =
+    std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, LabelJob, NoteJob, TraceJob, CheckpointJob,
+                 DrainNode, UndrainNode, ForgetNode, SetProject, DeleteProject, NodeConnected, NodeDisconnected,
+                 NodeObserved, RankRecord, RankArrived, SyncRank, PlanReady, StoreRestored, Tick>;
 inline absl::string_view NameOf(const Event& event) {
   return std::visit([](const auto& e) { return e.kName; }, event);
 }
@@ -282,9 +297,10 @@ class Core {
   };
   // A part of that list: from `page` on (empty: the first), at most so many jobs and, except for the first, bytes. A
   // job that moves between two calls may be in both pages or in none. InvalidArgument: no such page.
-  // `at`: as GetJob, for jobs that hold slots.
+  // `at`: as GetJob, for jobs that hold slots. `selected`: only jobs for which it is true; null: all.
   absl::StatusOr<JobPage> ListJobs(bool ended_too, const std::string& page, size_t rows, size_t bytes,
-                                   std::optional<SteadyTime> at = std::nullopt) const;
+                                   std::optional<SteadyTime> at = std::nullopt,
+                                   const std::function<bool(const Job&)>& selected = nullptr) const;
   std::map<JobState, uint64_t> CountJobs() const;
   std::vector<JobId> EndedJobs() const;                             // in the order of their submission
   std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/node/node_selector.h"
 #include "common/proto_time.h"
+#include "common/utf8.h"
 #include "coordinator/core/job_paths.h"
 #include "coordinator/core/replicas.h"
 
@@ -16,6 +18,8 @@ namespace {
 
 constexpr size_t kRequestIdBytes = 64;
 
+constexpr size_t kMostLabels = 64;
+constexpr size_t kNoteBytes = 1024;
 constexpr size_t kSpecBytes = 64 * 1024;  // every assignment repeats it
 
 // Each selector in the queue costs a scheduling pass a look at all nodes.
@@ -197,6 +201,7 @@ void Requests::Add(const SubmitJob& event, const JobId& id, const std::string& r
   record.set_request_id(request_id);
   *record.mutable_spec() = std::move(spec);
   *record.mutable_waits_for() = record.spec().after();
+  *record.mutable_labels() = record.spec().labels();
   record.set_state(JOB_STATE_QUEUED);
   *record.mutable_submitted() = ToProto(transaction.now.wall);
   JobEntry& job = records_->Add(std::move(record));
@@ -284,6 +289,41 @@ void Requests::On(const DeleteJob& event, Transaction& transaction) {
   transaction.Do(ForgetJob{event.job});
   transaction.reason = absl::StrCat(event.job.value(), " was deleted");
   records_->Delete(event.job, transaction);
+}
+
+void Requests::On(const LabelJob& event, Transaction& transaction) {
+  JobEntry* job = records_->NeedJob(event.job, transaction);
+  if (job == nullptr) return;
+  std::map<std::string, std::string> by_key;
+  for (const std::string& label : job->record().labels()) by_key[LabelKey(label)] = label;
+  for (const std::string& key : event.remove) by_key.erase(key);
+  for (const std::string& label : event.set) {
+    transaction.status = CheckLabel(label);
+    if (!transaction.status.ok()) return;
+    by_key[LabelKey(label)] = label;
+  }
+  if (by_key.size() > kMostLabels) {
+    transaction.status = absl::InvalidArgumentError(
+        absl::StrCat("a job has at most ", kMostLabels, " labels, this one would have ", by_key.size()));
+    return;
+  }
+  google::protobuf::RepeatedPtrField<std::string> labels;
+  for (const auto& [key, label] : by_key) *labels.Add() = label;
+  if (std::equal(labels.begin(), labels.end(), job->record().labels().begin(), job->record().labels().end())) return;
+  job->machine.fields().mutable_labels()->Swap(&labels);
+  transaction.Touch(event.job);
+}
+
+void Requests::On(const NoteJob& event, Transaction& transaction) {
+  JobEntry* job = records_->NeedJob(event.job, transaction);
+  if (job == nullptr || job->record().note() == event.text) return;
+  if (event.text.size() > kNoteBytes || CleanText(event.text, kNoteBytes) != event.text) {
+    transaction.status =
+        absl::InvalidArgumentError(absl::StrCat("a note is one line of text, of at most ", kNoteBytes, " bytes"));
+    return;
+  }
+  job->machine.fields().set_note(event.text);
+  transaction.Touch(event.job);
 }
 
 void Requests::On(const CheckpointJob& event, Transaction& transaction) {

@@ -28,6 +28,8 @@ class Requests {
   void On(const PauseJob& event, Transaction& transaction);
   void On(const ResumeJob& event, Transaction& transaction);
   void On(const DeleteJob& event, Transaction& transaction);
+  void On(const LabelJob& event, Transaction& transaction);
+  void On(const NoteJob& event, Transaction& transaction);
   void On(const TraceJob& event, Transaction& transaction);
   void On(const CheckpointJob& event, Transaction& transaction);
 

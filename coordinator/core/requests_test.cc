@@ -65,5 +65,78 @@ TEST(Requests, TheHighestStepIsOfTheNewestGeneration) {
   EXPECT_EQ(w.core->HighestStep(JobId("no-such-job")), 0u);
 }
 
+std::vector<std::string> LabelsOf(World& w, const JobId& id) {
+  const Job& job = *w.core->Stored(id);
+  return {job.labels().begin(), job.labels().end()};
+}
+
+TEST(Requests, LabelsAreThoseOfTheSpecAndWhatWasChangedSince) {
+  World w(AnyWorld());
+  JobSpec spec = Spec("x");
+  spec.add_labels("team=nlp");
+  spec.add_labels("stage=test");
+  ASSERT_TRUE(spec::Resolve({}, spec).empty());
+  const JobId id = w.Submit(spec);
+  EXPECT_EQ(LabelsOf(w, id), (std::vector<std::string>{"stage=test", "team=nlp"}));
+  EXPECT_TRUE(w.Do(LabelJob{id, {"a=1=2", "team=vision"}, {"stage", "none"}}).status.ok());
+  EXPECT_EQ(LabelsOf(w, id), (std::vector<std::string>{"a=1=2", "team=vision"}));
+  const Outcome again = w.Do(LabelJob{id, {"team=vision"}, {"stage"}});
+  EXPECT_TRUE(again.status.ok() && again.rows.empty()) << "a retry changes nothing";
+  for (const char* bad : {"team", "team!=x", "=x", "team=", "te am=x"}) {
+    EXPECT_EQ(w.Do(LabelJob{id, {"good=1", bad}, {}}).status.code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  EXPECT_EQ(LabelsOf(w, id), (std::vector<std::string>{"a=1=2", "team=vision"})) << "all or nothing";
+  std::vector<std::string> many;
+  for (int i = 0; i < 63; ++i) many.push_back(absl::StrCat("k", i, "=v"));
+  EXPECT_EQ(w.Do(LabelJob{id, many, {}}).status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(w.Do(LabelJob{id, many, {"a"}}).status.ok()) << "64";
+  w.Do(CancelJob{id});
+  EXPECT_TRUE(w.Do(LabelJob{id, {"done=yes"}, {"k1"}}).status.ok()) << "also of a job that has ended";
+  EXPECT_EQ(w.Do(LabelJob{JobId("none"), {"a=1"}, {}}).status.code(), absl::StatusCode::kNotFound);
+  const std::vector<std::string> before = LabelsOf(w, id);
+  w.Restart();
+  EXPECT_EQ(LabelsOf(w, id), before);
+}
+
+TEST(Requests, ANoteIsOneLine) {
+  World w(AnyWorld());
+  const JobId id = w.Submit(Spec("x"));
+  EXPECT_TRUE(w.Do(NoteJob{id, "die Kurve f\xc3\xa4llt"}).status.ok());
+  for (const std::string& bad : {std::string("a\nb"), std::string("\x1b[31m"), std::string("\xff"),
+                                 std::string(1025, 'a'), std::string("a\xe2\x80\xae")}) {
+    EXPECT_EQ(w.Do(NoteJob{id, bad}).status.code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  EXPECT_EQ(w.core->Stored(id)->note(), "die Kurve f\xc3\xa4llt");
+  EXPECT_TRUE(w.Do(NoteJob{id, std::string(1024, 'a')}).status.ok());
+  EXPECT_TRUE(w.Do(NoteJob{id, ""}).status.ok());
+  EXPECT_EQ(w.core->Stored(id)->note(), "");
+}
+
+TEST(Requests, AListOfSelectedJobsIsReadInPages) {
+  World w(AnyWorld());
+  std::vector<std::string> wanted;
+  for (int i = 0; i < 30; ++i) {
+    const JobId id = w.Submit(Spec(absl::StrCat("x", i)));
+    if (i % 3 == 0) w.Do(LabelJob{id, {"team=nlp"}, {}});
+    if (i % 2 == 0) w.Do(CancelJob{id});
+    if (i % 3 == 0) wanted.push_back(id.value());
+  }
+  const auto selected = [](const Job& job) { return job.labels_size() > 0; };
+  for (const size_t rows : {1, 2, 3, 7, 100}) {
+    std::vector<std::string> seen;
+    std::string page;
+    do {
+      const Core::JobPage reply = w.core->ListJobs(true, page, rows, size_t{1} << 20, selected).value();
+      EXPECT_LE(reply.jobs.size(), rows);
+      for (const Job& job : reply.jobs) seen.push_back(job.id());
+      page = reply.next;
+    } while (!page.empty());
+    std::sort(seen.begin(), seen.end());
+    std::vector<std::string> sorted = wanted;
+    std::sort(sorted.begin(), sorted.end());
+    EXPECT_EQ(seen, sorted) << rows;
+  }
+}
+
 }  // namespace
 }  // namespace muster::core

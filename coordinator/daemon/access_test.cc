@@ -39,6 +39,8 @@ const std::map<std::string, std::string>& Allowed() {
       {"/muster.v1.Jobs/Pause", "sa"},
       {"/muster.v1.Jobs/Resume", "sa"},
       {"/muster.v1.Jobs/Delete", "sa"},
+      {"/muster.v1.Jobs/Label", "sa"},
+      {"/muster.v1.Jobs/Note", "sa"},
       {"/muster.v1.Jobs/Trace", "sa"},
       {"/muster.v1.Jobs/Checkpoint", "sa"},
       {"/muster.v1.Nodes/List", "vsa"},
@@ -51,6 +53,7 @@ const std::map<std::string, std::string>& Allowed() {
       {"/muster.v1.Admin/ListProjects", "vsa"},
       {"/muster.v1.Admin/SetProject", "a"},
       {"/muster.v1.Admin/DeleteProject", "a"},
+      {"/muster.v1.Admin/ListAudit", "a"},
       {"/muster.v1.Admin/SignIn", "vsa"},
       {"/muster.v1.Workers/Connect", "w"},
       {"/muster.v1.Workers/RendezvousSet", "w"},
@@ -187,7 +190,8 @@ TEST_F(AccessTest, EachRoleIsRefusedWhereTheTableSaysSo) {
 // too.
 TEST_F(AccessTest, ChangesToAJobAreForItsOwnerAndAdmins) {
   Client sam(server_->addresses()[0], "submit-token-1234");
-  const std::set<std::string> changing = {"Cancel", "Pause", "Resume", "Delete", "Trace", "Checkpoint"};
+  const std::set<std::string> changing = {"Cancel", "Pause", "Resume", "Delete",
+                                          "Trace",  "Label", "Note",   "Checkpoint"};
   const std::set<std::string> reading = {"Get", "Watch"};
   int checked = 0;
   for (const MethodDescriptor* method : AllMethods()) {
@@ -209,7 +213,7 @@ TEST_F(AccessTest, ChangesToAJobAreForItsOwnerAndAdmins) {
       }
     }
   }
-  EXPECT_EQ(checked, 8);
+  EXPECT_EQ(checked, 10);
 }
 
 // With --private-jobs.
@@ -228,8 +232,8 @@ class PrivateJobsTest : public AccessTest {
 // sue the submitter, vera the viewer, adam the admin, the worker. Every method that names a job is here.
 TEST_F(PrivateJobsTest, AJobIsReadByItsOwnerAndAdmins) {
   const std::map<std::string, std::string> allowed = {
-      {"Get", "SV--A-"},    {"Watch", "SV--A-"}, {"Cancel", "S---A-"},     {"Pause", "S---A-"},
-      {"Resume", "S---A-"}, {"Trace", "S---A-"}, {"Checkpoint", "S---A-"}, {"Delete", "S---A-"},
+      {"Get", "SV--A-"},   {"Watch", "SV--A-"},      {"Cancel", "S---A-"}, {"Pause", "S---A-"}, {"Resume", "S---A-"},
+      {"Trace", "S---A-"}, {"Checkpoint", "S---A-"}, {"Delete", "S---A-"}, {"Label", "S---A-"}, {"Note", "S---A-"},
   };
   const char* tokens[] = {"submit-token-1234", "viewer-token-5678", "submit-token-5678",
                           "viewer-token-1234", "admin-token-12345", "worker-token-1234"};

@@ -186,6 +186,22 @@ void ChaosTest::AddScenariosOfJobs() {
     GetJobReply reply;
     EXPECT_EQ(client_->Get(job, &reply).error_code(), grpc::StatusCode::NOT_FOUND);
   };
+  scenarios_["Jobs/Label"] = [this](const std::string& n) {
+    LabelRequest request;
+    request.set_job(running_.job());
+    request.add_set("try=" + n);
+    LabelReply reply;
+    MustInsist(lossy_->jobs(), &Jobs::Stub::Label, request, &reply);
+    EXPECT_EQ(reply.job().labels(0), "try=" + n);
+  };
+  scenarios_["Jobs/Note"] = [this](const std::string& n) {
+    NoteRequest request;
+    request.set_job(running_.job());
+    request.set_text("try " + n);
+    NoteReply reply;
+    MustInsist(lossy_->jobs(), &Jobs::Stub::Note, request, &reply);
+    EXPECT_EQ(reply.job().note(), "try " + n);
+  };
   // No rank records, so all traces are missing.
   scenarios_["Jobs/Trace"] = [this](const std::string&) {
     TraceRequest request;
@@ -258,6 +274,11 @@ void ChaosTest::AddScenariosOfTheRest() {
     request.set_name("no-team-" + n);
     DeleteProjectReply reply;
     MustInsist(lossy_->admin(), &Admin::Stub::DeleteProject, request, &reply);
+  };
+  scenarios_["Admin/ListAudit"] = [this](const std::string&) {
+    ListAuditReply reply;
+    MustInsist(lossy_->admin(), &Admin::Stub::ListAudit, ListAuditRequest(), &reply);
+    EXPECT_GT(reply.entries_size(), 0);
   };
   scenarios_["Admin/SignIn"] = [this](const std::string&) {
     SignInReply reply;

@@ -36,6 +36,7 @@
 #include "coordinator/daemon/address.h"
 #include "coordinator/daemon/front_door.h"
 #include "coordinator/daemon/instruments.h"
+#include "coordinator/notify/notifier.h"
 #include "coordinator/rpc/admin.h"
 #include "coordinator/rpc/call.h"
 #include "coordinator/rpc/jobs.h"
@@ -216,7 +217,9 @@ struct Server::Parts {
   std::unique_ptr<rpc::WorkersService> workers;
   std::unique_ptr<rpc::TrustService> trust;
   std::unique_ptr<grpc::Server> server;
-  std::unique_ptr<CertificateUpkeep> upkeep;  // null: no authority
+  std::vector<notify::Destination> destinations;
+  std::unique_ptr<notify::Notifier> notifier;  // null: there are none
+  std::unique_ptr<CertificateUpkeep> upkeep;   // null: no authority
   std::vector<std::string> addresses;
   std::vector<std::string> sockets;
 
@@ -237,6 +240,11 @@ absl::Status Server::Parts::Prepare(const ServerOptions& options, std::vector<Ad
     absl::StatusOr<rpc::Tokens> loaded = rpc::Tokens::Load(options.token_file);
     if (!loaded.ok()) return loaded.status();
     tokens = *std::move(loaded);
+  }
+  if (!options.notify_file.empty()) {
+    absl::StatusOr<std::vector<notify::Destination>> loaded = notify::LoadConfig(options.notify_file);
+    if (!loaded.ok()) return loaded.status();
+    destinations = *std::move(loaded);
   }
   for (const std::string& text : options.listen) {
     absl::StatusOr<Address> address = ParseAddress(text);
@@ -342,8 +350,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::optional<rpc::Tokens> tokens;
   if (absl::Status status = parts->Prepare(options, addresses, tokens); !status.ok()) return status;
   if (absl::Status status = parts->LoadAuthority(options, clock->Read().wall); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<Loop>> loop = Loop::Start(
-      {options.state_dir, options.core, options.history, options.workers, &parts->instruments, options.plans}, clock);
+  absl::StatusOr<std::unique_ptr<Loop>> loop =
+      Loop::Start({options.state_dir, options.core, options.history, options.workers, &parts->instruments,
+                   options.plans, options.audit_kept},
+                  clock);
   if (!loop.ok()) return loop.status();
   parts->loop = *std::move(loop);
   if (absl::Status status = parts->StartInstruments(options); !status.ok()) {
@@ -380,7 +390,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (parts->authority != nullptr) {
     parts->upkeep = std::make_unique<CertificateUpkeep>(options.state_dir, options.certificate_check, clock);
   }
-  const absl::Status listening = parts->Listen(addresses, options);
+  absl::Status listening = parts->Listen(addresses, options);
+  if (listening.ok() && !parts->destinations.empty()) {
+    absl::StatusOr<std::unique_ptr<notify::Notifier>> notifier = notify::Notifier::Start(
+        {.folder = options.state_dir + "/notify", .destinations = parts->destinations}, parts->loop.get());
+    listening = notifier.status();
+    if (notifier.ok()) parts->notifier = *std::move(notifier);
+  }
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   if (!listening.ok()) return listening;
   return server;
@@ -397,6 +413,7 @@ std::string Server::metrics_address() const { return parts_->instruments.metrics
 std::string Server::web_url() const { return parts_->web == nullptr ? "" : parts_->web->url(); }
 
 void Server::Shutdown() {
+  if (parts_->notifier != nullptr) parts_->notifier->Stop();
   if (parts_->web != nullptr) parts_->web->Stop();
   if (parts_->server != nullptr) {
     parts_->server->GetHealthCheckService()->Shutdown();

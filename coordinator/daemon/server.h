@@ -31,11 +31,13 @@ struct ServerOptions {
   std::string metrics_address;        // for Prometheus: 127.0.0.1:PORT; empty: not served
   bool allow_remote_metrics = false;  // metrics_address need not be loopback
   std::string web_address;            // of the web page: 127.0.0.1:PORT; empty: not served
+  std::string notify_file;            // destinations of notices (coordinator/notify/config.h); empty: none
   bool private_jobs = false;          // only its owner and admins read a job; /metrics has no figures of single jobs
   core::Options core;
   WorkerSessions::Options workers;
   PlanPool::Options plans;
   store::HistoryLimits history;
+  uint64_t audit_kept = Ledger::kAuditEntriesKept;
   bool allow_network_filesystem = false;  // state_dir may be on one
   // The type of the file system of a folder; 0: as the system says.
   long file_system_type = 0;

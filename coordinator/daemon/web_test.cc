@@ -117,6 +117,23 @@ TEST_F(WebTest, PagesHaveTheirProtectionAndTheApiNeedsASession) {
   }
 }
 
+// The entry of a change through the page says where the browser is; the log is for admins only.
+TEST_F(WebTest, TheAuditLogKnowsBrowsersAndIsForAdmins) {
+  const std::string job = client_->MustSubmit("a");
+  const auto as = [](const std::string& token) {
+    return std::map<std::string, std::string>{{"Authorization", "Bearer " + token}};
+  };
+  EXPECT_EQ(StatusOf(Ask("POST", "/api/v1/jobs/" + job + "/cancel", as("submit-token-1234"))), 403);
+  EXPECT_EQ(StatusOf(Ask("GET", "/api/v1/audit", as("submit-token-1234"))), 403);
+  const std::string signed_in = SignIn(absl::StrCat("{\"code\":\"", CodeOf(*client_), "\"}"));
+  const std::string answer = Ask("GET", "/api/v1/audit?method=Cancel", {{"Cookie", CookieOf(signed_in)}});
+  EXPECT_EQ(StatusOf(answer), 200) << answer;
+  EXPECT_TRUE(absl::StrContains(answer, "\"user\":\"sam\"")) << answer;
+  EXPECT_TRUE(absl::StrContains(answer, "\"peer\":\"web 127.0.0.1:")) << answer;
+  EXPECT_TRUE(absl::StrContains(answer, "\"code\":\"PERMISSION_DENIED\"")) << answer;
+  EXPECT_EQ(StatusOf(Ask("GET", "/api/v1/audit?since=yesterday", {{"Cookie", CookieOf(signed_in)}})), 400);
+}
+
 // A stream that its client leaves open and never reads.
 class OpenStream {
  public:

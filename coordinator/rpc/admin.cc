@@ -1,12 +1,57 @@
 #include "coordinator/rpc/admin.h"
 
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "common/version.h"
+#include "coordinator/rpc/audited_call.h"
 #include "coordinator/rpc/free_space.h"
 
 namespace muster::rpc {
 
 using server::Turn;
+
+namespace {
+
+constexpr uint32_t kDefaultEntries = 1000;
+constexpr size_t kReadAtOnce = 500, kMostRead = 5000;  // the loop has others to serve
+
+// "Cancel", "Jobs/Cancel" and "Jobs" all fit "Jobs/Cancel".
+bool IsMethod(const std::string& method, const std::string& wanted) {
+  return wanted.empty() || method == wanted || absl::StartsWith(method, wanted + "/") ||
+         absl::EndsWith(method, "/" + wanted);
+}
+
+absl::Status ReadAudit(server::Ledger& ledger, const ListAuditRequest& request, uint64_t before,
+                       ListAuditReply& reply) {
+  const uint32_t limit = std::min(request.limit() == 0 ? kDefaultEntries : request.limit(), kDefaultEntries);
+  const absl::Time since = request.has_since() ? FromProto(request.since()) : absl::InfinitePast();
+  for (size_t read = 0; read < kMostRead;) {
+    absl::StatusOr<std::vector<AuditEntry>> entries = ledger.ReadAudit(before, kReadAtOnce);
+    if (!entries.ok()) return entries.status();
+    if (entries->empty()) return absl::OkStatus();
+    for (AuditEntry& entry : *entries) {
+      before = entry.number();
+      ++read;
+      if (!request.user().empty() && entry.user() != request.user()) continue;
+      if (!IsMethod(entry.method(), request.method()) || !absl::StartsWith(entry.object(), request.object())) continue;
+      if (FromProto(entry.time()) < since) continue;
+      *reply.add_entries() = std::move(entry);
+      if (reply.entries_size() < static_cast<int>(limit)) continue;
+      reply.set_next_page(absl::StrCat(before));
+      return absl::OkStatus();
+    }
+  }
+  reply.set_next_page(absl::StrCat(before));
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 grpc::ServerUnaryReactor* AdminService::Version(grpc::CallbackServerContext* context, const VersionRequest*,
                                                 VersionReply* reply) {
@@ -22,14 +67,18 @@ grpc::ServerUnaryReactor* AdminService::Version(grpc::CallbackServerContext* con
 
 grpc::ServerUnaryReactor* AdminService::Backup(grpc::CallbackServerContext* context, const BackupRequest* request,
                                                BackupReply* reply) {
-  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Admin/Backup");
-  if (!caller.ok()) return EndWith(caller.status(), *context);
+  const absl::StatusOr<AuditedCall> call =
+      AdmitChange(*gate_, *context, "/muster.v1.Admin/Backup", ObjectOf("file", request->path()), loop_);
+  if (!call.ok()) return EndWith(call.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=](Turn& turn) {
-    turn.AfterCommit([=, &ledger = turn.ledger()] {
+  loop_->Post([=, this, entry = call->entry](Turn& turn) {
+    turn.AfterCommit([=, this, &ledger = turn.ledger()] {
       const absl::StatusOr<uint64_t> bytes = ledger.Backup(request->path());
       if (bytes.ok()) reply->set_bytes(*bytes);
-      reactor->Finish(ToGrpc(bytes.status()));
+      loop_->Post([entry, reactor, status = bytes.status()](Turn& later) {
+        later.Audit(entry, status, status.ok());
+        later.AfterCommit([=] { reactor->Finish(ToGrpc(status)); });
+      });
     });
   });
   return reactor;
@@ -61,12 +110,14 @@ grpc::ServerUnaryReactor* AdminService::ListProjects(grpc::CallbackServerContext
 
 template <typename Event>
 grpc::ServerUnaryReactor* AdminService::Change(grpc::CallbackServerContext* context, std::string_view method,
-                                               Event event) {
-  const absl::StatusOr<Principal> caller = gate_->Admit(*context, method);
-  if (!caller.ok()) return EndWith(caller.status(), *context);
+                                               const std::string& project, Event event) {
+  const absl::StatusOr<AuditedCall> call = AdmitChange(*gate_, *context, method, ObjectOf("project", project), loop_);
+  if (!call.ok()) return EndWith(call.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([reactor, event = std::move(event)](Turn& turn) {
-    const absl::Status status = turn.Handle(event).status;
+  loop_->Post([reactor, event = std::move(event), entry = call->entry](Turn& turn) {
+    const core::Outcome& outcome = turn.Handle(event);
+    const absl::Status status = outcome.status;
+    turn.Audit(entry, status, Turn::Changes(outcome));
     turn.AfterCommit([=] { reactor->Finish(ToGrpc(status)); });
   });
   return reactor;
@@ -74,32 +125,56 @@ grpc::ServerUnaryReactor* AdminService::Change(grpc::CallbackServerContext* cont
 
 grpc::ServerUnaryReactor* AdminService::SetProject(grpc::CallbackServerContext* context,
                                                    const SetProjectRequest* request, SetProjectReply*) {
-  return Change(context, "/muster.v1.Admin/SetProject", core::SetProject{request->project()});
+  return Change(context, "/muster.v1.Admin/SetProject", request->project().name(),
+                core::SetProject{request->project()});
 }
 
 grpc::ServerUnaryReactor* AdminService::DeleteProject(grpc::CallbackServerContext* context,
                                                       const DeleteProjectRequest* request, DeleteProjectReply*) {
-  return Change(context, "/muster.v1.Admin/DeleteProject", core::DeleteProject{request->name()});
+  return Change(context, "/muster.v1.Admin/DeleteProject", request->name(), core::DeleteProject{request->name()});
+}
+
+grpc::ServerUnaryReactor* AdminService::ListAudit(grpc::CallbackServerContext* context, const ListAuditRequest* request,
+                                                  ListAuditReply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Admin/ListAudit");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  uint64_t before = 0;
+  if (!request->page().empty() && (!absl::SimpleAtoi(request->page(), &before) || before == 0)) {
+    return EndWith(absl::InvalidArgumentError("page: it is not from an earlier reply"), *context);
+  }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=](Turn& turn) {
+    turn.AfterCommit(
+        [=, &ledger = turn.ledger()] { reactor->Finish(ToGrpc(ReadAudit(ledger, *request, before, *reply))); });
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* AdminService::SignIn(grpc::CallbackServerContext* context, const SignInRequest*,
                                                SignInReply* reply) {
-  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Admin/SignIn");
-  if (!caller.ok()) return EndWith(caller.status(), *context);
+  const absl::StatusOr<AuditedCall> call =
+      AdmitChange(*gate_, *context, "/muster.v1.Admin/SignIn", ObjectOf("session", "web"), loop_);
+  if (!call.ok()) return EndWith(call.status(), *context);
+  const absl::Status status = MakeCode(*context, call->caller, *reply);
+  return EndAudited(call->entry, status, /*changed=*/false, *context, loop_);
+}
+
+absl::Status AdminService::MakeCode(const grpc::CallbackServerContext& context, const Principal& caller,
+                                    SignInReply& reply) const {
   if (sign_ins_ == nullptr) {
-    return EndWith(absl::FailedPreconditionError("this coordinator serves no web page: start muster-coordinator with "
-                                                 "--web-address 127.0.0.1:7080"),
-                   *context);
+    return absl::FailedPreconditionError(
+        "this coordinator serves no web page: start muster-coordinator with "
+        "--web-address 127.0.0.1:7080");
   }
-  Credential credential{caller->role == Role::kLocal, "", caller->name, RoleName(caller->role)};
-  if (!credential.local) credential.token = TokenOf(*context);
+  Credential credential{caller.role == Role::kLocal, "", caller.name, RoleName(caller.role)};
+  if (!credential.local) credential.token = TokenOf(context);
   const absl::StatusOr<std::string> code = sign_ins_->Offer(credential);
-  if (!code.ok()) return EndWith(code.status(), *context);
-  reply->set_url(sign_ins_->url());
-  reply->set_code(*code);
-  reply->set_user(credential.user);
-  reply->set_role(credential.role);
-  return EndWith(absl::OkStatus(), *context);
+  if (!code.ok()) return code.status();
+  reply.set_url(sign_ins_->url());
+  reply.set_code(*code);
+  reply.set_user(credential.user);
+  reply.set_role(credential.role);
+  return absl::OkStatus();
 }
 
 }  // namespace muster::rpc

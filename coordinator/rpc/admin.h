@@ -33,12 +33,17 @@ class AdminService final : public Admin::CallbackService {
                                        SetProjectReply* reply) override;
   grpc::ServerUnaryReactor* DeleteProject(grpc::CallbackServerContext* context, const DeleteProjectRequest* request,
                                           DeleteProjectReply* reply) override;
+  grpc::ServerUnaryReactor* ListAudit(grpc::CallbackServerContext* context, const ListAuditRequest* request,
+                                      ListAuditReply* reply) override;
   grpc::ServerUnaryReactor* SignIn(grpc::CallbackServerContext* context, const SignInRequest* request,
                                    SignInReply* reply) override;
 
  private:
   template <typename Event>
-  grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method, Event event);
+  grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method,
+                                   const std::string& project, Event event);
+
+  absl::Status MakeCode(const grpc::CallbackServerContext& context, const Principal& caller, SignInReply& reply) const;
 
   const std::string state_dir_;
   const uint64_t min_free_bytes_;

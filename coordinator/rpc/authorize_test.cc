@@ -50,6 +50,10 @@ TEST(Authorize, Table) {
       {"/muster.v1.Trust/ListTokens", {}, "--a--l"},
       {"/muster.v1.Trust/RevokeToken", {}, "--a--l"},
       {"/muster.v1.Trust/RevokeNode", {}, "--a--l"},
+      {"/muster.v1.Admin/ListAudit", {}, "--a--l"},
+      {"/muster.v1.Jobs/Label", "ann", "-sa--l"},
+      {"/muster.v1.Jobs/Label", "bob", "--a--l"},
+      {"/muster.v1.Jobs/Note", "bob", "--a--l"},
   };
   for (const auto& c : cases) {
     for (int i = 0; i < 6; ++i) {

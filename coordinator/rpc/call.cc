@@ -3,6 +3,8 @@
 #include <grpc/grpc_security_constants.h>
 #include <grpcpp/security/auth_context.h>
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -42,13 +44,24 @@ Gate::Gate(Principal local, std::optional<Tokens> tokens, const TrustRecords* re
       known_(std::move(known)),
       local_token_sha256_(local_token.empty() ? "" : Sha256Hex(local_token)) {}
 
-absl::StatusOr<Principal> Gate::Admit(const grpc::ServerContextBase& context, std::string_view method) const {
+absl::StatusOr<Principal> Gate::Admit(const grpc::ServerContextBase& context, std::string_view method,
+                                      Principal* known) const {
   absl::StatusOr<Principal> caller = Identify(context);
   if (!caller.ok()) return caller;
+  if (known != nullptr) *known = *caller;
   known_(context.peer());
   if (absl::Status status = CheckVersion(context); !status.ok()) return status;
   if (absl::Status status = Authorize(*caller, method, {}); !status.ok()) return status;
   return caller;
+}
+
+std::string Gate::PeerOf(const grpc::ServerContextBase& context) const {
+  const auto found = context.client_metadata().find(kWebPeer);
+  if (found == context.client_metadata().end() || local_token_sha256_.empty()) return context.peer();
+  const std::string text(found->second.data(), found->second.size());
+  const size_t space = std::min(text.find(' '), text.size());
+  if (Sha256Hex(text.substr(0, space)) != local_token_sha256_) return context.peer();
+  return absl::StrCat("web", text.substr(space));
 }
 
 absl::StatusOr<Principal> Gate::Identify(const grpc::ServerContextBase& context) const {

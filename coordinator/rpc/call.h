@@ -31,8 +31,14 @@ class Gate {
   Gate(Principal local, std::optional<Tokens> tokens, const TrustRecords* records, const Clock* clock,
        std::function<void(const std::string& peer)> known, const std::string& local_token = "");
 
-  // FailedPrecondition: the client's version does not match. Unauthenticated, PermissionDenied.
-  absl::StatusOr<Principal> Admit(const grpc::ServerContextBase& context, std::string_view method) const;
+  // FailedPrecondition: the client's version does not match. Unauthenticated, PermissionDenied. `known`: set to the
+  // caller where it is known, also where it is refused.
+  absl::StatusOr<Principal> Admit(const grpc::ServerContextBase& context, std::string_view method,
+                                  Principal* known = nullptr) const;
+
+  // Where the caller is: "unix:", "ipv4:10.0.0.7:52114"; of a call that this process's web server makes for a browser
+  // (rpc::kWebPeer) "web 10.0.0.7:52114".
+  std::string PeerOf(const grpc::ServerContextBase& context) const;
 
   // Of a call over TCP whose message has not been read yet: refuses those without a valid token or certificate, so that
   // strangers' messages are neither received nor parsed. Any method; Admit decides about that.

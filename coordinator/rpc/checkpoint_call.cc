@@ -26,8 +26,8 @@ constexpr absl::Duration kUsualCheckpointWait = absl::Minutes(5);
 // loop's thread.
 class CheckpointReactor final : public grpc::ServerUnaryReactor, public SelfOwned<CheckpointReactor> {
  public:
-  CheckpointReactor(Principal caller, const CheckpointRequest* request, CheckpointReply* reply, server::Loop* loop)
-      : caller_(std::move(caller)), request_(request), reply_(reply), loop_(loop) {}
+  CheckpointReactor(AuditedCall audited, const CheckpointRequest* request, CheckpointReply* reply, server::Loop* loop)
+      : audited_(std::move(audited)), request_(request), reply_(reply), loop_(loop) {}
 
   void Begin() {
     loop_->Post([self = shared_from_this()](Turn& turn) { self->Ask(turn); });
@@ -48,8 +48,10 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor, public SelfOwne
     const absl::StatusOr<JobId> id = core.Find(request_->job());
     const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id) : id.status();
     absl::Status status = job.status();
-    if (status.ok()) status = Authorize(caller_, "/muster.v1.Jobs/Checkpoint", {job->owner()});
-    if (status.ok()) status = turn.Handle(core::CheckpointJob{*id, NewRequestNumber()}).status;
+    if (status.ok()) status = Authorize(audited_.caller, "/muster.v1.Jobs/Checkpoint", {job->owner()});
+    const bool asked = status.ok();
+    if (asked) status = turn.Handle(core::CheckpointJob{*id, NewRequestNumber()}).status;
+    turn.Audit(id.ok() ? audited_.About("job", id->value()) : audited_.entry, status, asked && status.ok());
     if (!status.ok()) return End(status, turn.watches());
     job_ = *id;
     requested_ = core::RequestedNow(*job, core.HighestStep(job_));
@@ -117,7 +119,7 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor, public SelfOwne
     Finish(ToGrpc(status));
   }
 
-  const Principal caller_;
+  const AuditedCall audited_;
   const CheckpointRequest* const request_;
   CheckpointReply* const reply_;
   server::Loop* const loop_;
@@ -132,9 +134,9 @@ class CheckpointReactor final : public grpc::ServerUnaryReactor, public SelfOwne
 
 }  // namespace
 
-grpc::ServerUnaryReactor* StartCheckpoint(Principal caller, const CheckpointRequest* request, CheckpointReply* reply,
+grpc::ServerUnaryReactor* StartCheckpoint(AuditedCall audited, const CheckpointRequest* request, CheckpointReply* reply,
                                           server::Loop* loop) {
-  const std::shared_ptr<CheckpointReactor> call = CheckpointReactor::Make(std::move(caller), request, reply, loop);
+  const std::shared_ptr<CheckpointReactor> call = CheckpointReactor::Make(std::move(audited), request, reply, loop);
   call->Begin();
   return call.get();
 }

@@ -3,14 +3,14 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include "coordinator/rpc/authorize.h"
+#include "coordinator/rpc/audited_call.h"
 #include "coordinator/server/loop.h"
 #include "proto/jobs.pb.h"
 
 namespace muster::rpc {
 
-// `caller` may call the method; this call checks whether the job is its own. `loop` outlives the call.
-grpc::ServerUnaryReactor* StartCheckpoint(Principal caller, const CheckpointRequest* request, CheckpointReply* reply,
+// The caller may call the method; this call checks whether the job is its own. `loop` outlives the call.
+grpc::ServerUnaryReactor* StartCheckpoint(AuditedCall audited, const CheckpointRequest* request, CheckpointReply* reply,
                                           server::Loop* loop);
 
 }  // namespace muster::rpc

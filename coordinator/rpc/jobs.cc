@@ -12,7 +12,10 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/node/node_selector.h"
 #include "common/rpc/rpc.h"
+#include "common/utf8.h"
+#include "coordinator/rpc/audited_call.h"
 #include "coordinator/rpc/checkpoint_call.h"
 #include "coordinator/rpc/free_space.h"
 #include "coordinator/rpc/plan_call.h"
@@ -26,6 +29,7 @@ namespace {
 using server::Turn;
 
 constexpr size_t kMaxSpecBytes = 64 * 1024;  // a job's row is at most 512 KiB, and holds more than its spec
+constexpr size_t kDetailBytes = 200, kMostDetails = 128;  // of an audit entry
 constexpr int kShownGenerations = 100;
 constexpr uint32_t kDefaultListLimit = 1000, kMostListed = 10'000;
 constexpr size_t kListBytes = size_t{3} << 20;  // of jobs; their metrics and nodes come on top
@@ -135,6 +139,15 @@ Job WhatAllSee(const Job& job) {
   return seen;
 }
 
+absl::Status CheckSelector(const google::protobuf::RepeatedPtrField<std::string>& selector) {
+  if (selector.size() > 32) return absl::InvalidArgumentError("selector: at most 32 requirements are possible");
+  for (const std::string& requirement : selector) {
+    const absl::Status status = CheckLabelRequirement(requirement);
+    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat("selector: ", status.message()));
+  }
+  return absl::OkStatus();
+}
+
 // Tries until the id is free; the suffix is random.
 std::string FreeSuffix(const core::Core& core, const std::string& name) {
   std::string suffix = RandomSuffix();
@@ -161,22 +174,28 @@ absl::Status JobsService::CheckNotOwnFolder(const std::string& path) const {
 
 grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* context, const SubmitRequest* request,
                                               SubmitReply* reply) {
-  absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Submit");
-  if (!caller.ok()) return EndWith(caller.status(), *context);
+  const absl::StatusOr<AuditedCall> admitted =
+      AdmitChange(*gate_, *context, "/muster.v1.Jobs/Submit", ObjectOf("job", request->spec().name()), loop_);
+  if (!admitted.ok()) return EndWith(admitted.status(), *context);
+  const auto refuse = [&](const absl::Status& status) {
+    return EndAudited(admitted->entry, status, /*changed=*/false, *context, loop_);
+  };
   if (request->request_id().empty() || request->request_id().size() > 64) {
-    return EndWith(absl::InvalidArgumentError("request_id: 1 to 64 characters are needed"), *context);
+    return refuse(absl::InvalidArgumentError("request_id: 1 to 64 characters are needed"));
   }
   const absl::StatusOr<JobSpec> resolved = ResolveSpec(options_.limits, request->spec());
-  if (!resolved.ok()) return EndWith(resolved.status(), *context);
+  if (!resolved.ok()) return refuse(resolved.status());
   if (absl::Status status = CheckNotOwnFolder(resolved->train().checkpoint().path()); !status.ok()) {
-    return EndWith(status, *context);
+    return refuse(status);
   }
   if (absl::Status status = CheckFreeSpace(options_.state_dir, options_.min_free_bytes); !status.ok()) {
-    return EndWith(status, *context);
+    return refuse(status);
   }
 
-  PlanCall::Question question{.resolved = *resolved, .assumptions = {}, .whole = true, .user = caller->name};
-  const auto answer = [=, this, owner = caller->name](const PlanCall::Found& found, PlanCall* call) {
+  PlanCall::Question question{
+      .resolved = *resolved, .assumptions = {}, .whole = true, .user = admitted->caller.name, .audit = admitted->entry};
+  const auto answer = [=, this, owner = admitted->caller.name, audited = *admitted](const PlanCall::Found& found,
+                                                                                    PlanCall* call) {
     // Copied here: it may be large, and the loop has others to serve.
     *reply->mutable_plan() = found.plan->reply;
     *reply->mutable_plan()->mutable_resolved() = *resolved;
@@ -189,6 +208,8 @@ grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* conte
                              .secret = resolved->train().has_sync() ? RandomSecret() : "",
                              .plan = plan};
       const core::Outcome& outcome = turn.Handle(submit);
+      turn.Audit(outcome.job.empty() ? audited.entry : audited.About("job", outcome.job.value()), outcome.status,
+                 Turn::Changes(outcome));
       turn.AfterCommit([=, &outcome, &core = turn.core()] {
         if (outcome.status.ok()) {
           const absl::StatusOr<Job> job = core.GetJob(outcome.job);
@@ -258,11 +279,19 @@ grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context
                                             ListJobsReply* reply) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/List");
   if (!caller.ok()) return EndWith(caller.status(), *context);
+  if (absl::Status status = CheckSelector(request->selector()); !status.ok()) return EndWith(status, *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this](Turn& turn) {
     turn.AfterCommit([=, this, &core = turn.core(), &ledger = turn.ledger(), now = turn.now().steady] {
       const uint32_t limit = std::min(request->limit() == 0 ? kDefaultListLimit : request->limit(), kMostListed);
-      absl::StatusOr<core::Core::JobPage> page = core.ListJobs(request->all(), request->page(), limit, kListBytes, now);
+      const auto selected = [&](const Job& job) {
+        if (request->selector().empty()) return true;
+        static const auto& none = *new google::protobuf::RepeatedPtrField<std::string>();
+        const bool whole = MayReadJob(*caller, {job.owner(), options_.private_jobs});
+        return SelectsLabels(request->selector(), whole ? job.labels() : none);
+      };
+      absl::StatusOr<core::Core::JobPage> page =
+          core.ListJobs(request->all(), request->page(), limit, kListBytes, now, selected);
       if (!page.ok()) return reactor->Finish(ToGrpc(page.status()));
       reply->set_next_page(page->next);
       for (Job& job : page->jobs) {
@@ -284,23 +313,28 @@ grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context
   return reactor;
 }
 
-template <typename Event, typename Reply>
+template <typename Reply, typename EventFor>
 grpc::ServerUnaryReactor* JobsService::Change(grpc::CallbackServerContext* context, std::string_view method,
-                                              const std::string& job, Reply* reply) {
-  absl::StatusOr<Principal> caller = gate_->Admit(*context, method);
-  if (!caller.ok()) return EndWith(caller.status(), *context);
+                                              const std::string& job, Reply* reply, core::Core::Among among,
+                                              EventFor event_for, const std::vector<std::string>& details) {
+  absl::StatusOr<AuditedCall> admitted = AdmitChange(*gate_, *context, method, ObjectOf("job", job), loop_);
+  if (!admitted.ok()) return EndWith(admitted.status(), *context);
+  for (const std::string& detail : details) admitted->entry.add_details(CleanText(detail, kDetailBytes));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=, &job, caller = *std::move(caller)](Turn& turn) {
-    const absl::StatusOr<std::vector<JobId>> ids = turn.core().FindReplicas(
-        job, std::is_same_v<Reply, DeleteReply> ? core::Core::Among::kEnded : core::Core::Among::kLive);
+  loop_->Post([=, &job, call = *std::move(admitted), event_for = std::move(event_for)](Turn& turn) {
+    const absl::StatusOr<std::vector<JobId>> ids = turn.core().FindReplicas(job, among);
     absl::Status status = ids.status();
-    if (status.ok()) status = Authorize(caller, method, {turn.core().Stored(ids->front())->owner()});
+    if (status.ok()) status = Authorize(call.caller, method, {turn.core().Stored(ids->front())->owner()});
+    if (!status.ok()) {
+      turn.Audit(ids.ok() ? call.About("job", ids->front().value()) : call.entry, status, /*changed=*/false);
+    }
     // Of the replicas of a run, those that can be changed.
     std::vector<JobId> changed;
     for (size_t i = 0; status.ok() && i < ids->size(); ++i) {
-      const absl::Status handled = turn.Handle(Event{(*ids)[i]}).status;
-      if (handled.ok()) changed.push_back((*ids)[i]);
-      if (i + 1 == ids->size() && changed.empty()) status = handled;
+      const core::Outcome& outcome = turn.Handle(event_for((*ids)[i]));
+      turn.Audit(call.About("job", (*ids)[i].value()), outcome.status, Turn::Changes(outcome));
+      if (outcome.status.ok()) changed.push_back((*ids)[i]);
+      if (i + 1 == ids->size() && changed.empty()) status = outcome.status;
     }
     if constexpr (std::is_same_v<Reply, DeleteReply>) {
       if (absl::IsNotFound(status)) status = absl::OkStatus();  // it may be a retry
@@ -320,36 +354,65 @@ grpc::ServerUnaryReactor* JobsService::Change(grpc::CallbackServerContext* conte
 
 grpc::ServerUnaryReactor* JobsService::Cancel(grpc::CallbackServerContext* context, const CancelRequest* request,
                                               CancelReply* reply) {
-  return Change<core::CancelJob>(context, "/muster.v1.Jobs/Cancel", request->job(), reply);
+  return Change(context, "/muster.v1.Jobs/Cancel", request->job(), reply, core::Core::Among::kLive,
+                [](const JobId& job) { return core::CancelJob{job}; });
 }
 
 grpc::ServerUnaryReactor* JobsService::Pause(grpc::CallbackServerContext* context, const PauseRequest* request,
                                              PauseReply* reply) {
-  return Change<core::PauseJob>(context, "/muster.v1.Jobs/Pause", request->job(), reply);
+  return Change(context, "/muster.v1.Jobs/Pause", request->job(), reply, core::Core::Among::kLive,
+                [](const JobId& job) { return core::PauseJob{job}; });
 }
 
 grpc::ServerUnaryReactor* JobsService::Resume(grpc::CallbackServerContext* context, const ResumeRequest* request,
                                               ResumeReply* reply) {
-  return Change<core::ResumeJob>(context, "/muster.v1.Jobs/Resume", request->job(), reply);
+  return Change(context, "/muster.v1.Jobs/Resume", request->job(), reply, core::Core::Among::kLive,
+                [](const JobId& job) { return core::ResumeJob{job}; });
 }
 
 grpc::ServerUnaryReactor* JobsService::Delete(grpc::CallbackServerContext* context, const DeleteRequest* request,
                                               DeleteReply* reply) {
-  return Change<core::DeleteJob>(context, "/muster.v1.Jobs/Delete", request->job(), reply);
+  return Change(context, "/muster.v1.Jobs/Delete", request->job(), reply, core::Core::Among::kEnded,
+                [](const JobId& job) { return core::DeleteJob{job}; });
+}
+
+grpc::ServerUnaryReactor* JobsService::Label(grpc::CallbackServerContext* context, const LabelRequest* request,
+                                             LabelReply* reply) {
+  std::vector<std::string> details;
+  for (const std::string& label : request->set()) details.push_back(absl::StrCat("set ", label));
+  for (const std::string& key : request->remove()) details.push_back(absl::StrCat("remove ", key));
+  if (details.size() > kMostDetails) details.resize(kMostDetails);
+  return Change(
+      context, "/muster.v1.Jobs/Label", request->job(), reply, core::Core::Among::kAll,
+      [request](const JobId& job) {
+        return core::LabelJob{
+            job, {request->set().begin(), request->set().end()}, {request->remove().begin(), request->remove().end()}};
+      },
+      details);
+}
+
+grpc::ServerUnaryReactor* JobsService::Note(grpc::CallbackServerContext* context, const NoteRequest* request,
+                                            NoteReply* reply) {
+  return Change(context, "/muster.v1.Jobs/Note", request->job(), reply, core::Core::Among::kAll,
+                [request](const JobId& job) {
+                  return core::NoteJob{job, request->text()};
+                });
 }
 
 grpc::ServerUnaryReactor* JobsService::Trace(grpc::CallbackServerContext* context, const TraceRequest* request,
                                              TraceReply* reply) {
-  absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Trace");
-  if (!caller.ok()) return EndWith(caller.status(), *context);
-  return StartTrace(*std::move(caller), request, reply, loop_);
+  absl::StatusOr<AuditedCall> call =
+      AdmitChange(*gate_, *context, "/muster.v1.Jobs/Trace", ObjectOf("job", request->job()), loop_);
+  if (!call.ok()) return EndWith(call.status(), *context);
+  return StartTrace(*std::move(call), request, reply, loop_);
 }
 
 grpc::ServerUnaryReactor* JobsService::Checkpoint(grpc::CallbackServerContext* context,
                                                   const CheckpointRequest* request, CheckpointReply* reply) {
-  absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Jobs/Checkpoint");
-  if (!caller.ok()) return EndWith(caller.status(), *context);
-  return StartCheckpoint(*std::move(caller), request, reply, loop_);
+  absl::StatusOr<AuditedCall> call =
+      AdmitChange(*gate_, *context, "/muster.v1.Jobs/Checkpoint", ObjectOf("job", request->job()), loop_);
+  if (!call.ok()) return EndWith(call.status(), *context);
+  return StartCheckpoint(*std::move(call), request, reply, loop_);
 }
 
 grpc::ServerWriteReactor<WatchItem>* JobsService::Watch(grpc::CallbackServerContext* context,

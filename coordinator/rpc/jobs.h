@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "coordinator/rpc/call.h"
 #include "coordinator/server/loop.h"
@@ -43,6 +45,10 @@ class JobsService final : public Jobs::CallbackService {
                                    ResumeReply* reply) override;
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context, const DeleteRequest* request,
                                    DeleteReply* reply) override;
+  grpc::ServerUnaryReactor* Label(grpc::CallbackServerContext* context, const LabelRequest* request,
+                                  LabelReply* reply) override;
+  grpc::ServerUnaryReactor* Note(grpc::CallbackServerContext* context, const NoteRequest* request,
+                                 NoteReply* reply) override;
   grpc::ServerUnaryReactor* Trace(grpc::CallbackServerContext* context, const TraceRequest* request,
                                   TraceReply* reply) override;
   grpc::ServerUnaryReactor* Checkpoint(grpc::CallbackServerContext* context, const CheckpointRequest* request,
@@ -52,9 +58,11 @@ class JobsService final : public Jobs::CallbackService {
 
  private:
   absl::Status CheckNotOwnFolder(const std::string& path) const;
-  template <typename Event, typename Reply>
+  // `event_for`: the event for each of the jobs that `job` names, of those `among`. `details`: of the audit log.
+  template <typename Reply, typename EventFor>
   grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method,
-                                   const std::string& job, Reply* reply);
+                                   const std::string& job, Reply* reply, core::Core::Among among, EventFor event_for,
+                                   const std::vector<std::string>& details = {});
 
   const Options options_;
   const Gate* const gate_;

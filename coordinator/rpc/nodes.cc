@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "common/rpc/rpc.h"
+#include "coordinator/rpc/audited_call.h"
 
 namespace muster::rpc {
 
@@ -42,11 +43,13 @@ grpc::ServerUnaryReactor* NodesService::Use(grpc::CallbackServerContext* context
 template <typename Event, typename Reply>
 grpc::ServerUnaryReactor* NodesService::Change(grpc::CallbackServerContext* context, std::string_view method,
                                                const std::string& node, Reply* reply) {
-  const absl::StatusOr<Principal> caller = gate_->Admit(*context, method);
-  if (!caller.ok()) return EndWith(caller.status(), *context);
+  const absl::StatusOr<AuditedCall> call = AdmitChange(*gate_, *context, method, ObjectOf("node", node), loop_);
+  if (!call.ok()) return EndWith(call.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=, id = NodeId(node)](Turn& turn) {
-    const absl::Status status = turn.Handle(Event{id}).status;
+  loop_->Post([=, id = NodeId(node), entry = call->entry](Turn& turn) {
+    const core::Outcome& outcome = turn.Handle(Event{id});
+    const absl::Status status = outcome.status;
+    turn.Audit(entry, status, Turn::Changes(outcome));
     turn.AfterCommit([=, &core = turn.core()] {
       if constexpr (std::is_same_v<Reply, ForgetReply>) {
         reactor->Finish(ToGrpc(status));

@@ -86,6 +86,10 @@ void PlanCall::End(const absl::Status& status) {
     const MutexLock lock(mutex_);
     if (std::exchange(ended_, true)) return;
   }
+  // Of a caller who has gone, and while the coordinator shuts down, nothing was decided.
+  if (question_.audit.has_value() && !absl::IsCancelled(status) && !absl::IsUnavailable(status)) {
+    loop_->Post([entry = *question_.audit, status](Turn& turn) { turn.Audit(entry, status, /*changed=*/false); });
+  }
   Finish(ToGrpc(status));
 }
 

@@ -31,6 +31,8 @@ class PlanCall final : public grpc::ServerUnaryReactor, public SelfOwned<PlanCal
     spec::PlanAssumptions assumptions;
     bool whole = false;  // on all of its ranks, though it may run on fewer
     std::string user;    // who asks
+    // Of a call that is to change something: what the audit log says where it is refused.
+    std::optional<AuditEntry> audit = std::nullopt;
   };
   struct Found {
     core::Core::Placing placing;      // no nodes: it would wait

@@ -23,8 +23,8 @@ constexpr absl::Duration kUsualTraceWait = absl::Minutes(1);
 
 class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<TraceReactor> {
  public:
-  TraceReactor(Principal caller, const TraceRequest* request, TraceReply* reply, server::Loop* loop)
-      : caller_(std::move(caller)), request_(request), reply_(reply), loop_(loop) {}
+  TraceReactor(AuditedCall audited, const TraceRequest* request, TraceReply* reply, server::Loop* loop)
+      : audited_(std::move(audited)), request_(request), reply_(reply), loop_(loop) {}
 
   void Begin() {
     loop_->Post([self = shared_from_this()](Turn& turn) { self->Trace(turn); });
@@ -42,6 +42,7 @@ class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<Tra
     const absl::StatusOr<core::TraceJob> event = Ask(turn.core());
     absl::Status status = event.status();
     if (status.ok()) status = turn.Handle(*event).status;
+    turn.Audit(event.ok() ? audited_.About("job", event->job.value()) : audited_.entry, status, status.ok());
     if (!status.ok()) return Finish(ToGrpc(status));
     const uint64_t generation = turn.core().Stored(event->job)->generation();
     reply_->set_generation(generation);
@@ -56,7 +57,8 @@ class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<Tra
     const absl::StatusOr<JobId> id = core.Find(request_->job());
     const absl::StatusOr<Job> job = id.ok() ? core.GetJob(*id) : id.status();
     if (!job.ok()) return job.status();
-    if (absl::Status status = Authorize(caller_, "/muster.v1.Jobs/Trace", {job->owner()}); !status.ok()) return status;
+    if (absl::Status status = Authorize(audited_.caller, "/muster.v1.Jobs/Trace", {job->owner()}); !status.ok())
+      return status;
     if (request_->steps() < 1 || request_->steps() > kMostSteps) {
       return absl::InvalidArgumentError(absl::StrCat("steps: 1 to ", kMostSteps, ", got ", request_->steps()));
     }
@@ -91,7 +93,7 @@ class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<Tra
     Finish(grpc::Status::OK);
   }
 
-  const Principal caller_;
+  const AuditedCall audited_;
   const TraceRequest* const request_;
   TraceReply* const reply_;
   server::Loop* const loop_;
@@ -100,9 +102,9 @@ class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<Tra
 
 }  // namespace
 
-grpc::ServerUnaryReactor* StartTrace(Principal caller, const TraceRequest* request, TraceReply* reply,
+grpc::ServerUnaryReactor* StartTrace(AuditedCall audited, const TraceRequest* request, TraceReply* reply,
                                      server::Loop* loop) {
-  const std::shared_ptr<TraceReactor> call = TraceReactor::Make(std::move(caller), request, reply, loop);
+  const std::shared_ptr<TraceReactor> call = TraceReactor::Make(std::move(audited), request, reply, loop);
   call->Begin();
   return call.get();
 }

@@ -3,14 +3,14 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include "coordinator/rpc/authorize.h"
+#include "coordinator/rpc/audited_call.h"
 #include "coordinator/server/loop.h"
 #include "proto/jobs.pb.h"
 
 namespace muster::rpc {
 
-// `caller` may call the method; this call checks whether the job is its own. `loop` outlives the call.
-grpc::ServerUnaryReactor* StartTrace(Principal caller, const TraceRequest* request, TraceReply* reply,
+// The caller may call the method; this call checks whether the job is its own. `loop` outlives the call.
+grpc::ServerUnaryReactor* StartTrace(AuditedCall audited, const TraceRequest* request, TraceReply* reply,
                                      server::Loop* loop);
 
 }  // namespace muster::rpc

@@ -4,8 +4,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/log/log.h"
 #include "common/rpc/rpc.h"
+#include "common/utf8.h"
 
 namespace muster::rpc {
 namespace {
@@ -24,17 +26,34 @@ absl::Status CheckNodeId(const std::string& node) {
       absl::StrCat("a node that joins has an id of 1 to ", tls::kMaxNameBytes, " letters, digits, . _ or -"));
 }
 
+// "admin"
+std::string RoleText(TokenRole role) {
+  return absl::AsciiStrToLower(absl::StripPrefix(TokenRole_Name(role), "TOKEN_ROLE_"));
+}
+
 }  // namespace
+
+absl::Status TrustService::CheckAuthority() const {
+  if (authority_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this coordinator has no authority: stop it, run `muster coordinator init --state-dir ITS_STATE_DIR`, and start "
+      "it again");
+}
 
 absl::StatusOr<Principal> TrustService::Admit(const grpc::CallbackServerContext& context,
                                               std::string_view method) const {
   absl::StatusOr<Principal> caller = gate_->Admit(context, method);
-  if (caller.ok() && authority_ == nullptr) {
-    return absl::FailedPreconditionError(
-        "this coordinator has no authority: stop it, run `muster coordinator init --state-dir ITS_STATE_DIR`, and "
-        "start it again");
-  }
+  if (!caller.ok()) return caller;
+  if (absl::Status status = CheckAuthority(); !status.ok()) return status;
   return caller;
+}
+
+absl::StatusOr<AuditedCall> TrustService::AdmitChange(const grpc::CallbackServerContext& context,
+                                                      std::string_view method, std::string object) const {
+  absl::StatusOr<AuditedCall> call = rpc::AdmitChange(*gate_, context, method, std::move(object), loop_);
+  if (!call.ok()) return call;
+  if (absl::Status status = CheckAuthority(); !status.ok()) return status;
+  return call;
 }
 
 absl::StatusOr<std::string> TrustService::SignFor(const std::string& node, const std::string& request,
@@ -82,16 +101,17 @@ absl::Status TrustService::DoRenew(const Principal& caller, const RenewRequest& 
 
 grpc::ServerUnaryReactor* TrustService::Join(grpc::CallbackServerContext* context, const JoinRequest* request,
                                              JoinReply* reply) {
-  const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/Join");
-  if (!caller.ok()) return EndWith(caller.status(), *context);
+  const absl::StatusOr<AuditedCall> call =
+      AdmitChange(*context, "/muster.v1.Trust/Join", ObjectOf("node", request->node()));
+  if (!call.ok()) return EndWith(call.status(), *context);
   absl::Status status = CheckClocks(*context);
   if (status.ok()) status = DoJoin(*request, *reply);
   if (status.ok()) {
-    LogInfo("node joined", {{"node", request->node()}, {"peer", context->peer()}, {"token_of", caller->name}});
+    LogInfo("node joined", {{"node", request->node()}, {"peer", context->peer()}, {"token_of", call->caller.name}});
   } else {
     LogWarn("node may not join", {{"node", request->node()}, {"peer", context->peer()}, {"error", status}});
   }
-  return EndWith(status, *context);
+  return EndAudited(call->entry, status, status.ok(), *context, loop_);
 }
 
 grpc::ServerUnaryReactor* TrustService::Renew(grpc::CallbackServerContext* context, const RenewRequest* request,
@@ -106,19 +126,22 @@ grpc::ServerUnaryReactor* TrustService::Renew(grpc::CallbackServerContext* conte
 
 grpc::ServerUnaryReactor* TrustService::CreateToken(grpc::CallbackServerContext* context,
                                                     const CreateTokenRequest* request, CreateTokenReply* reply) {
-  const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/CreateToken");
-  if (!caller.ok()) return EndWith(caller.status(), *context);
+  absl::StatusOr<AuditedCall> call = AdmitChange(*context, "/muster.v1.Trust/CreateToken", "token/");
+  if (!call.ok()) return EndWith(call.status(), *context);
+  call->entry.add_details(absl::StrCat("role ", RoleText(request->role())));
+  if (!request->user().empty()) call->entry.add_details(absl::StrCat("user ", CleanText(request->user(), 64)));
   absl::StatusOr<CreateTokenReply> created = authority_->records->CreateToken(
-      *request, authority_->trust.authority_facts.sha256, caller->name, clock_->Read().wall);
+      *request, authority_->trust.authority_facts.sha256, call->caller.name, clock_->Read().wall);
   const absl::Status status = created.status();
   if (status.ok()) {
     *reply = *std::move(created);
+    call->entry.set_object(ObjectOf("token", reply->info().id()));
     LogInfo("token created", {{"token", reply->info().id()},
                               {"role", TokenRole_Name(reply->info().role())},
                               {"user", reply->info().user()},
-                              {"by", caller->name}});
+                              {"by", call->caller.name}});
   }
-  return EndWith(status, *context);
+  return EndAudited(call->entry, status, status.ok(), *context, loop_);
 }
 
 grpc::ServerUnaryReactor* TrustService::ListTokens(grpc::CallbackServerContext* context, const ListTokensRequest*,
@@ -131,13 +154,14 @@ grpc::ServerUnaryReactor* TrustService::ListTokens(grpc::CallbackServerContext* 
 
 grpc::ServerUnaryReactor* TrustService::RevokeToken(grpc::CallbackServerContext* context,
                                                     const RevokeTokenRequest* request, RevokeTokenReply* reply) {
-  const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/RevokeToken");
-  if (!caller.ok()) return EndWith(caller.status(), *context);
+  const absl::StatusOr<AuditedCall> call =
+      AdmitChange(*context, "/muster.v1.Trust/RevokeToken", ObjectOf("token", request->id()));
+  if (!call.ok()) return EndWith(call.status(), *context);
   absl::StatusOr<TokenInfo> revoked = authority_->records->RevokeToken(request->id(), clock_->Read().wall);
   const absl::Status status = revoked.status();
   if (status.ok()) {
     *reply->mutable_info() = *std::move(revoked);
-    LogInfo("token revoked", {{"token", request->id()}, {"by", caller->name}});
+    LogInfo("token revoked", {{"token", request->id()}, {"by", call->caller.name}});
     // What its holders have open ends, too.
     loop_->Post([id = request->id()](Turn& turn) {
       turn.AfterCommit([id, &watches = turn.watches()] {
@@ -145,18 +169,20 @@ grpc::ServerUnaryReactor* TrustService::RevokeToken(grpc::CallbackServerContext*
       });
     });
   }
-  return EndWith(status, *context);
+  return EndAudited(call->entry, status, status.ok(), *context, loop_);
 }
 
 grpc::ServerUnaryReactor* TrustService::RevokeNode(grpc::CallbackServerContext* context,
                                                    const RevokeNodeRequest* request, RevokeNodeReply*) {
-  const absl::StatusOr<Principal> caller = Admit(*context, "/muster.v1.Trust/RevokeNode");
-  if (!caller.ok()) return EndWith(caller.status(), *context);
+  const absl::StatusOr<AuditedCall> call =
+      AdmitChange(*context, "/muster.v1.Trust/RevokeNode", ObjectOf("node", request->node()));
+  if (!call.ok()) return EndWith(call.status(), *context);
   const absl::Status status = authority_->records->RevokeNode(request->node());
-  if (!status.ok()) return EndWith(status, *context);
-  LogInfo("node revoked", {{"node", request->node()}, {"by", caller->name}});
+  if (!status.ok()) return EndAudited(call->entry, status, /*changed=*/false, *context, loop_);
+  LogInfo("node revoked", {{"node", request->node()}, {"by", call->caller.name}});
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=](Turn& turn) {
+  loop_->Post([=, entry = call->entry](Turn& turn) {
+    turn.Audit(entry, absl::OkStatus(), /*changed=*/true);
     turn.workers().CloseNode(
         turn, NodeId(request->node()),
         absl::UnauthenticatedError("the certificate of this node was revoked: to let it join again, remove the "

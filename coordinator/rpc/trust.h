@@ -4,6 +4,7 @@
 #include "absl/status/status.h"
 #include "common/clock.h"
 #include "common/tls/trust_folder.h"
+#include "coordinator/rpc/audited_call.h"
 #include "coordinator/rpc/call.h"
 #include "coordinator/rpc/trust_records.h"
 #include "coordinator/server/loop.h"
@@ -38,6 +39,9 @@ class TrustService final : public Trust::CallbackService {
                                        RevokeNodeReply* reply) override;
 
  private:
+  absl::Status CheckAuthority() const;
+  absl::StatusOr<AuditedCall> AdmitChange(const grpc::CallbackServerContext& context, std::string_view method,
+                                          std::string object) const;
   // Identifies the caller, and checks that there is an authority.
   absl::StatusOr<Principal> Admit(const grpc::CallbackServerContext& context, std::string_view method) const;
   // Makes no certificate that would not be valid by the node's clock, or would be for years too long.

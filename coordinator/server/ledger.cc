@@ -13,11 +13,15 @@ namespace {
 
 constexpr char kEventPrefix[] = "event/";
 constexpr char kEventEnd[] = "event0";  // '0' is the character after '/'
+constexpr char kAuditPrefix[] = "audit/";
+constexpr char kAuditEnd[] = "audit0";
 constexpr char kSequenceKey[] = "sequence";
 constexpr char kStoreIdKey[] = "store_id";
 constexpr size_t kStoreIdCharacters = 16;
 
 std::string EventKey(uint64_t sequence) { return absl::StrFormat("%s%020d", kEventPrefix, sequence); }
+
+std::string AuditKey(uint64_t number) { return absl::StrFormat("%s%020d", kAuditPrefix, number); }
 
 uint64_t LinesOf(const LogChunk& chunk) {
   const std::string& text = chunk.text();
@@ -36,7 +40,8 @@ void AddGroups(std::vector<store::Change> changes, std::vector<store::ChangeGrou
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const std::string& directory, const store::HistoryLimits& limits) {
+absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const std::string& directory, const store::HistoryLimits& limits,
+                                                     uint64_t audit_kept) {
   auto state = store::OpenSqliteState(directory);
   if (!state.ok()) return state.status();
   auto history = store::OpenSqliteHistory(directory, limits);
@@ -45,7 +50,8 @@ absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const std::string& director
                         absl::StrCat(history.status().message(),
                                      " (this file holds only metrics and logs; without it no job is lost)"));
   }
-  absl::StatusOr<std::unique_ptr<Ledger>> ledger = Over(*std::move(state), *std::move(history));
+  absl::StatusOr<std::unique_ptr<Ledger>> ledger =
+      Over(*std::move(state), *std::move(history), std::nullopt, audit_kept);
   if (!ledger.ok()) return ledger;
   if (absl::Status status = (*ledger)->LoadStoreId(); !status.ok()) return status;
   return ledger;
@@ -80,10 +86,11 @@ absl::Status Ledger::LoadCopyMark(std::optional<uint64_t> skip) {
 
 absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Over(std::unique_ptr<store::StateStore> state,
                                                      std::unique_ptr<store::HistoryStore> history,
-                                                     std::optional<uint64_t> skip) {
-  std::unique_ptr<Ledger> ledger(new Ledger(std::move(state), std::move(history)));
+                                                     std::optional<uint64_t> skip, uint64_t audit_kept) {
+  std::unique_ptr<Ledger> ledger(new Ledger(std::move(state), std::move(history), audit_kept));
   if (absl::Status status = ledger->LoadCopyMark(skip); !status.ok()) return status;
   if (absl::Status status = ledger->LoadEvents(); !status.ok()) return status;
+  if (absl::Status status = ledger->LoadAudit(); !status.ok()) return status;
   return ledger;
 }
 
@@ -118,9 +125,72 @@ absl::Status Ledger::LoadEvents() {
   }
 }
 
+// The numbers have no holes, so the first and the last say which there are.
+absl::Status Ledger::LoadAudit() {
+  const auto first = state_->Range(kAuditPrefix, kAuditEnd, 1);
+  if (!first.ok() || first->empty()) return first.status();
+  const auto number_of = [](const std::string& key, uint64_t& number) {
+    if (absl::SimpleAtoi(key.substr(sizeof(kAuditPrefix) - 1), &number)) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("state.db: the row \"", key, "\" has no number"));
+  };
+  if (absl::Status status = number_of(first->front().key, audit_first_); !status.ok()) return status;
+  uint64_t there = audit_first_, missing = audit_first_ + 1;
+  const auto has = [&](uint64_t number) -> absl::StatusOr<bool> {
+    const auto row = state_->Get(AuditKey(number));
+    if (!row.ok()) return row.status();
+    return row->has_value();
+  };
+  for (uint64_t step = 1;; step *= 2) {
+    const absl::StatusOr<bool> found = has(missing);
+    if (!found.ok()) return found.status();
+    if (!*found) break;
+    there = missing;
+    missing += step;
+  }
+  while (missing - there > 1) {
+    const uint64_t middle = there + (missing - there) / 2;
+    const absl::StatusOr<bool> found = has(middle);
+    if (!found.ok()) return found.status();
+    (*found ? there : missing) = middle;
+  }
+  audit_last_ = there;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<AuditEntry>> Ledger::ReadAudit(uint64_t before, size_t count) {
+  const uint64_t end = before == 0 ? audit_last_ + 1 : std::min(before, audit_last_ + 1);
+  const uint64_t begin = end <= audit_first_ ? end : end - std::min<uint64_t>(count, end - audit_first_);
+  const auto rows = state_->Range(AuditKey(begin), AuditKey(end), 0);
+  if (!rows.ok()) return rows.status();
+  std::vector<AuditEntry> entries(rows->size());
+  for (size_t i = 0; i < rows->size(); ++i) {
+    if (!entries[entries.size() - 1 - i].ParseFromString((*rows)[i].value)) {
+      return absl::DataLossError(absl::StrCat("state.db: the row \"", (*rows)[i].key, "\" is no audit entry"));
+    }
+  }
+  return entries;
+}
+
+absl::Status Ledger::PruneAudit() {
+  const uint64_t at_once = std::min<uint64_t>(1000, 1 + audit_kept_ / 10);
+  if (audit_last_ + 1 - audit_first_ < audit_kept_ + at_once) return absl::OkStatus();
+  std::vector<store::Change> changes;
+  for (uint64_t i = 0; i < at_once; ++i) changes.push_back({AuditKey(audit_first_ + i), std::nullopt});
+  std::vector<store::ChangeGroup> groups;
+  AddGroups(std::move(changes), groups);
+  const absl::Status status = state_->Commit(term_, groups);
+  if (absl::IsResourceExhausted(status)) return absl::OkStatus();  // when the disk has room
+  if (status.ok()) audit_first_ += at_once;
+  return status;
+}
+
 absl::StatusOr<std::vector<store::KeyValue>> Ledger::Rows() {
-  auto rows = state_->Range("", kEventPrefix, 0);
+  auto rows = state_->Range("", kAuditPrefix, 0);
   if (!rows.ok()) return rows;
+  auto before_events = state_->Range(kAuditEnd, kEventPrefix, 0);
+  if (!before_events.ok()) return before_events;
+  rows->insert(rows->end(), std::make_move_iterator(before_events->begin()),
+               std::make_move_iterator(before_events->end()));
   auto after_events = state_->Range(kEventEnd, "", 0);
   if (!after_events.ok()) return after_events;
   for (store::KeyValue& row : *after_events) {
@@ -139,8 +209,15 @@ absl::Status Ledger::Commit(const std::vector<Transaction>& transactions) {
   }
   std::vector<store::ChangeGroup> groups;
   std::vector<std::pair<uint64_t, JobId>> events;
+  uint64_t audit_last = audit_last_;
   for (const Transaction& transaction : transactions) {
-    std::vector<store::Change> changes = transaction.rows;
+    std::vector<store::Change> changes;
+    // First, so that they are in the group of the first of the rows.
+    for (AuditEntry entry : transaction.audit) {
+      entry.set_number(++audit_last);
+      changes.push_back({AuditKey(audit_last), entry.SerializeAsString()});
+    }
+    changes.insert(changes.end(), transaction.rows.begin(), transaction.rows.end());
     for (const StateEvent& event : transaction.events) {
       changes.push_back({EventKey(++last_sequence_), event.SerializeAsString()});
       events.emplace_back(last_sequence_, JobId(event.job()));
@@ -153,6 +230,7 @@ absl::Status Ledger::Commit(const std::vector<Transaction>& transactions) {
   if (!events.empty()) groups.push_back({{kSequenceKey, absl::StrCat(last_sequence_)}});
   if (absl::Status status = state_->Commit(term_, groups); !status.ok()) return status;
   restored_copy_.reset();
+  audit_last_ = audit_last;
   for (const auto& [sequence, job] : events) {
     events_.push_back(sequence);
     if (!job.empty()) {
@@ -162,6 +240,7 @@ absl::Status Ledger::Commit(const std::vector<Transaction>& transactions) {
     }
     changed_jobs_.insert(job);
   }
+  if (absl::Status status = PruneAudit(); !status.ok()) return status;
   return PruneNodeEvents();
 }
 

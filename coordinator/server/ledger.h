@@ -35,6 +35,7 @@ namespace muster::server {
 struct Transaction {
   std::vector<store::Change> rows;
   std::vector<StateEvent> events;
+  std::vector<AuditEntry> audit = {};  // who asked for it; numbered here
 };
 
 struct StreamFilter {
@@ -70,13 +71,17 @@ class Ledger {
   static constexpr size_t kPageItems = 256;
   static constexpr size_t kNodeEventsKept = 100'000;  // events of jobs are kept with them
   static constexpr size_t kPageBytes = 64 * 1024;     // plus at most one log chunk
+  static constexpr uint64_t kAuditEntriesKept = 100'000;
 
   // Opens or creates both files in `directory`. Errors as OpenSqliteState.
-  static absl::StatusOr<std::unique_ptr<Ledger>> Open(const std::string& directory, const store::HistoryLimits& limits);
+  // `audit_kept`: so many entries of the audit log; beyond, the oldest are deleted.
+  static absl::StatusOr<std::unique_ptr<Ledger>> Open(const std::string& directory, const store::HistoryLimits& limits,
+                                                      uint64_t audit_kept = kAuditEntriesKept);
   // Uses stores that are open. DataLoss: a row of the stream does not parse. `skip`: see restored_copy; none: random.
   static absl::StatusOr<std::unique_ptr<Ledger>> Over(std::unique_ptr<store::StateStore> state,
                                                       std::unique_ptr<store::HistoryStore> history,
-                                                      std::optional<uint64_t> skip = std::nullopt);
+                                                      std::optional<uint64_t> skip = std::nullopt,
+                                                      uint64_t audit_kept = kAuditEntriesKept);
 
   // Random, made with the files; empty over stores that others made.
   const std::string& store_id() const { return store_id_; }
@@ -91,7 +96,7 @@ class Ledger {
   // Durable with the next Commit. REQUIRES: higher than term().
   void RaiseTerm(uint64_t term) { term_ = term; }
 
-  // All rows except events.
+  // All rows except events and the audit log.
   absl::StatusOr<std::vector<store::KeyValue>> Rows();
 
   // One durable transaction. First flushes staged history of jobs that have an event in it, so that a job's last
@@ -122,6 +127,9 @@ class Ledger {
   absl::StatusOr<TailStart> FindTail(const StreamFilter& filter, uint64_t count);
   MetricPoint LastMetrics(const JobId& job) const { return history_->LastMetrics(job); }
 
+  // At most `count` entries of the audit log with numbers below `before` (0: the newest), newest first.
+  absl::StatusOr<std::vector<AuditEntry>> ReadAudit(uint64_t before, size_t count);
+
   // All jobs that have events or history.
   std::set<JobId> Jobs() const;
   // Removes the job's events and history, except events at or after `before`: the event of its deletion stays.
@@ -130,8 +138,10 @@ class Ledger {
   absl::StatusOr<uint64_t> Backup(const std::string& path) { return state_->Backup(path); }
 
  private:
-  Ledger(std::unique_ptr<store::StateStore> state, std::unique_ptr<store::HistoryStore> history)
-      : state_(std::move(state)), history_(std::move(history)), term_(state_->term() + 1) {}
+  Ledger(std::unique_ptr<store::StateStore> state, std::unique_ptr<store::HistoryStore> history, uint64_t audit_kept)
+      : audit_kept_(audit_kept), state_(std::move(state)), history_(std::move(history)), term_(state_->term() + 1) {}
+  absl::Status LoadAudit();
+  absl::Status PruneAudit();
   absl::Status LoadEvents();
   // Deletes the oldest events of nodes beyond those that are kept, a thousand at a time.
   absl::Status PruneNodeEvents();
@@ -141,6 +151,7 @@ class Ledger {
   absl::Status ReadEvents(const StreamFilter& filter, uint64_t after, StreamPage& page);
   absl::Status ReadHistory(const StreamFilter& filter, uint64_t after, uint64_t& horizon, StreamPage& page);
 
+  const uint64_t audit_kept_;
   std::unique_ptr<store::StateStore> state_;
   std::unique_ptr<store::HistoryStore> history_;
   uint64_t term_;
@@ -150,6 +161,8 @@ class Ledger {
   std::vector<uint64_t> events_;                          // sequences of all events, ascending
   std::map<JobId, std::vector<uint64_t>> events_of_job_;  // the same for each job
   std::deque<uint64_t> events_of_nodes_;                  // the same for those of no job
+
+  uint64_t audit_first_ = 1, audit_last_ = 0;  // numbers of the entries that are kept
 
   struct Dropped {
     uint64_t items = 0, through = 0;

@@ -365,5 +365,64 @@ TEST_F(LedgerTest, AFullDiskDropsHistoryAndMarksTheGap) {
             (Items{"1", "log:one\n", "gap:logs:1", "gap:metrics:3", "job.running", "5", "6", "log:two\n"}));
 }
 
+class AuditLedgerTest : public LedgerTest {
+ protected:
+  static Transaction Audited(const std::string& user) {
+    AuditEntry entry;
+    entry.set_user(user);
+    return {.rows = {{"job/" + user, "row"}}, .events = {}, .audit = {entry}};
+  }
+  std::vector<std::string> Users(uint64_t before = 0, size_t count = 1000) {
+    std::vector<std::string> users;
+    const std::vector<AuditEntry> entries = ledger_->ReadAudit(before, count).value();
+    for (const AuditEntry& entry : entries) users.push_back(entry.user());
+    return users;
+  }
+  void Reopen(uint64_t kept) {
+    ledger_.reset();
+    ledger_ = *Ledger::Open(directory_, {}, kept);
+  }
+};
+
+TEST_F(AuditLedgerTest, EntriesAreNumberedAndLast) {
+  ASSERT_TRUE(ledger_->Commit({Audited("ann"), Audited("bob")}).ok());
+  ASSERT_TRUE(ledger_->Commit({Audited("cat")}).ok());
+  EXPECT_EQ(Users(), (std::vector<std::string>{"cat", "bob", "ann"}));
+  EXPECT_EQ(Users(0, 2), (std::vector<std::string>{"cat", "bob"}));
+  EXPECT_EQ(Users(2), (std::vector<std::string>{"ann"}));
+  EXPECT_EQ(Users(1), std::vector<std::string>());
+  const std::vector<store::KeyValue> rows = ledger_->Rows().value();
+  EXPECT_EQ(rows.size(), 3u) << "the core does not see the audit log";
+  Reopen(Ledger::kAuditEntriesKept);
+  ASSERT_TRUE(ledger_->Commit({Audited("dan")}).ok());
+  EXPECT_EQ(Users(), (std::vector<std::string>{"dan", "cat", "bob", "ann"}));
+  EXPECT_EQ(ledger_->ReadAudit(0, 1).value()[0].number(), 4u);
+}
+
+// With its change: one transaction of the store has both, and one that fails has neither.
+TEST_F(AuditLedgerTest, AnEntryIsStoredWithItsChange) {
+  Transaction wrong = Audited("ann");
+  wrong.rows.push_back({"", "a key may not be empty"});
+  EXPECT_FALSE(ledger_->Commit({wrong}).ok());
+  Reopen(Ledger::kAuditEntriesKept);
+  EXPECT_EQ(Users(), std::vector<std::string>());
+  const std::vector<store::KeyValue> rows = ledger_->Rows().value();
+  for (const store::KeyValue& row : rows) EXPECT_NE(row.key, "job/ann");
+}
+
+TEST_F(AuditLedgerTest, TheOldestGoAndTheNumbersGoOn) {
+  Reopen(50);
+  for (int i = 0; i < 137; ++i) {
+    ASSERT_TRUE(ledger_->Commit({Audited(absl::StrCat("u", i))}).ok());
+    EXPECT_LE(Users().size(), 56u);
+    EXPECT_GE(Users().size(), i < 50 ? i + 1u : 50u);
+    if (i % 20 == 7) Reopen(50);
+    EXPECT_EQ(Users()[0], absl::StrCat("u", i));
+  }
+  const std::vector<AuditEntry> entries = ledger_->ReadAudit(0, 1000).value();
+  EXPECT_EQ(entries.front().number(), 137u);
+  EXPECT_EQ(entries.back().number(), 137u - entries.size() + 1);
+}
+
 }  // namespace
 }  // namespace muster::server

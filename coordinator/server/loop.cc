@@ -55,7 +55,7 @@ Loop::Loop(const LoopOptions& options, const Clock* clock)
     : clock_(clock), plans_(options.plans), core_plans_(std::make_unique<PooledPlans>(this)) {}
 
 absl::StatusOr<std::unique_ptr<Loop>> Loop::Start(const LoopOptions& options, const Clock* clock) {
-  absl::StatusOr<std::unique_ptr<Ledger>> ledger = Ledger::Open(options.state_dir, options.history);
+  absl::StatusOr<std::unique_ptr<Ledger>> ledger = Ledger::Open(options.state_dir, options.history, options.audit_kept);
   if (!ledger.ok()) return ledger.status();
   std::unique_ptr<Loop> loop(new Loop(options, clock));
   absl::StatusOr<std::unique_ptr<Shell>> shell =

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
+#include "common/proto_time.h"
+#include "common/utf8.h"
 #include "coordinator/server/fatal.h"
 
 namespace muster::server {
@@ -13,6 +15,7 @@ namespace {
 constexpr absl::Duration kFlushAfter = absl::Milliseconds(100);
 constexpr size_t kFlushItems = 1000;
 constexpr absl::Duration kPruneInterval = absl::Seconds(1);
+constexpr size_t kAuditMessageBytes = 512;
 constexpr absl::Duration kPrunePause = absl::Milliseconds(20);  // between two portions
 
 void LogChange(const StateEvent& change, absl::string_view cause) {
@@ -45,6 +48,23 @@ const core::Outcome& Turn::Handle(const core::Event& event) {
     LogInfo("state changed", {{"cause", core::NameOf(event)}, {"reason", outcome.reason}});
   }
   return outcome;
+}
+
+bool Turn::Changes(const core::Outcome& outcome) {
+  return outcome.status.ok() && !(outcome.rows.empty() && outcome.events.empty() && outcome.actions.empty());
+}
+
+void Turn::Audit(AuditEntry entry, const absl::Status& status, bool changed) {
+  const std::optional<uint64_t> left_out = shell_->audit_limit_.Admit(entry.user(), changed, now_.steady);
+  if (!left_out.has_value()) return;
+  entry.set_left_out(*left_out);
+  *entry.mutable_time() = ToProto(now_.wall);
+  entry.set_code(absl::StatusCodeToString(status.code()));
+  // Messages about what was sent repeat it, and it may be a secret.
+  if (!status.ok() && !absl::IsInvalidArgument(status)) {
+    entry.set_message(CleanText({status.message().data(), status.message().size()}, kAuditMessageBytes));
+  }
+  audit_.emplace(outcomes_.size(), std::move(entry));
 }
 
 absl::StatusOr<std::unique_ptr<Shell>> Shell::Start(const LoopOptions& options, const Clock* clock, CorePlans* plans,
@@ -128,9 +148,16 @@ void Shell::DoTurn(const std::deque<std::function<void(Turn&)>>& work) {
 void Shell::Commit(Turn& turn) {
   commit_sequence_ = ledger_->last_sequence();
   std::vector<Transaction> transactions;
-  for (core::Outcome& outcome : turn.outcomes_) {
-    if (outcome.rows.empty() && outcome.events.empty()) continue;
+  const auto add_audit = [&](size_t outcomes, Transaction& transaction) {
+    const auto [begin, end] = turn.audit_.equal_range(outcomes);
+    for (auto at = begin; at != end; ++at) transaction.audit.push_back(std::move(at->second));
+  };
+  if (turn.audit_.contains(0)) add_audit(0, transactions.emplace_back());
+  for (size_t i = 0; i < turn.outcomes_.size(); ++i) {
+    core::Outcome& outcome = turn.outcomes_[i];
+    if (outcome.rows.empty() && outcome.events.empty() && !turn.audit_.contains(i + 1)) continue;
     Transaction& transaction = transactions.emplace_back();
+    add_audit(i + 1, transaction);
     for (core::RowChange& row : outcome.rows) transaction.rows.push_back({row.key, std::move(row.value)});
     transaction.events = std::move(outcome.events);
   }

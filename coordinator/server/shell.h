@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "coordinator/core/core.h"
+#include "coordinator/server/audit_limit.h"
 #include "coordinator/server/ledger.h"
 #include "coordinator/server/plan_pool.h"
 #include "coordinator/server/rendezvous.h"
@@ -61,6 +63,7 @@ struct LoopOptions {
   WorkerSessions::Options workers;
   LoopObserver* observer = nullptr;  // outlives the loop
   PlanPool::Options plans;
+  uint64_t audit_kept = Ledger::kAuditEntriesKept;
 };
 
 class Shell;
@@ -74,6 +77,12 @@ class Turn {
 
   // Returns an outcome that stays valid for the rest of the turn.
   const core::Outcome& Handle(const core::Event& event);
+  // Whether the outcome has anything to store or to do.
+  static bool Changes(const core::Outcome& outcome);
+  // Records a call that changes something, or was to: with its user, method and object, to which time and outcome are
+  // added. The entry is on disk with the changes of the last Handle, or neither is. `changed`: the call did change
+  // something; of those that did not, one user's are bounded (audit_limit.h).
+  void Audit(AuditEntry entry, const absl::Status& status, bool changed);
   // Runs in order, once the turn's changes are on disk. May read core() and ledger(), but must not call Handle.
   void AfterCommit(std::function<void()> work) { after_commit_.push_back(std::move(work)); }
 
@@ -91,6 +100,7 @@ class Turn {
   Shell* const shell_;
   const Now now_;
   std::deque<core::Outcome> outcomes_;
+  std::multimap<size_t, AuditEntry> audit_;  // by the number of outcomes before them
   std::deque<std::function<void()>> after_commit_;
 };
 
@@ -131,6 +141,7 @@ class Shell {
   Rendezvous rendezvous_;
   Tables tables_;
   Traces traces_;
+  AuditLimit audit_limit_;
   std::optional<SteadyTime> staged_since_;
   SteadyTime next_prune_;
   SteadyTime next_liveness_;

@@ -78,6 +78,14 @@ TEST_F(UpgradeTest, AFolderOfTheLastReleaseGoesOn) {
   EXPECT_TRUE(absl::StrContains(log_of_rank_1, "rank 1 says hello\nbye\n")) << log_of_rank_1;
   EXPECT_FALSE(absl::StrContains(log_of_rank_1, "rank 0 says")) << log_of_rank_1;
 
+  // It has no audit log yet.
+  EXPECT_TRUE((*ledger)->ReadAudit(0, 10).value().empty());
+  Transaction audited;
+  audited.audit.emplace_back().set_user("ann");
+  ASSERT_TRUE((*ledger)->Commit({audited}).ok());
+  EXPECT_EQ((*ledger)->ReadAudit(0, 10).value().size(), 1u);
+  EXPECT_EQ((*ledger)->ReadAudit(0, 10).value()[0].number(), 1u);
+
   MetricPoint point;
   point.set_step(4);
   (*ledger)->Stage(JobId(kKept), point);

@@ -177,6 +177,7 @@ class Resolver {
                     [](const std::string& id) { return id.empty() || id.size() > 64; })) {
       Error("after", "expected ids of jobs");
     }
+    Labels();
     if (r.node_selector_size() > 32) {
       Error("resources.node_selector", absl::StrCat("at most 32 are possible, got ", r.node_selector_size()));
     }
@@ -186,6 +187,25 @@ class Resolver {
         break;
       }
     }
+  }
+
+  void Labels() {
+    constexpr int kMostLabels = 64;
+    auto& labels = *spec_.mutable_labels();
+    if (labels.size() > kMostLabels) {
+      Error("labels", absl::StrCat("at most ", kMostLabels, " are possible, got ", labels.size()));
+    }
+    std::set<std::string> keys;
+    for (const std::string& label : labels) {
+      if (const absl::Status status = CheckLabel(label); !status.ok()) {
+        return Error("labels", std::string(status.message()));
+      }
+      if (!keys.insert(LabelKey(label)).second) {
+        return Error("labels", absl::StrCat("the key ", LabelKey(label), " is there twice"));
+      }
+    }
+    std::sort(labels.begin(), labels.end(),
+              [](const std::string& a, const std::string& b) { return LabelKey(a) < LabelKey(b); });
   }
 
   void MinRanks(const Resources& r) {

@@ -553,6 +553,16 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [](JobSpec& s) { s.mutable_resources()->set_min_ranks(2); }},
       {"resources.node_selector", "expected KEY=VALUE or KEY!=VALUE, as rack=a or node!=gpu-7, got \"rack\"",
        [](JobSpec& s) { s.mutable_resources()->add_node_selector("rack"); }},
+      {"labels", "expected KEY=VALUE, as team=nlp, got \"team\"", [](JobSpec& s) { s.add_labels("team"); }},
+      {"labels", "the key team is there twice",
+       [](JobSpec& s) {
+         s.add_labels("team=a");
+         s.add_labels("team=b");
+       }},
+      {"labels", "at most 64 are possible, got 65",
+       [](JobSpec& s) {
+         for (int i = 0; i < 65; ++i) s.add_labels(absl::StrCat("k", i, "=v"));
+       }},
       {"after", "expected ids of jobs", [](JobSpec& s) { s.add_after(""); }},
       {"after", "at most 32 jobs are possible, got 33",
        [](JobSpec& s) {

@@ -186,7 +186,8 @@ HttpResponse ErrorResponse(const absl::Status& status) {
 struct Api::Call {
   std::string token;
   std::shared_ptr<Exchange> exchange;
-  std::string of;  // what {job} or {node} stands for
+  std::string of;       // what {job} or {node} stands for
+  std::string browser;  // of rpc::kWebPeer
 
   const HttpRequest& request() const { return exchange->request(); }
   void Fail(const absl::Status& status) const { exchange->Reply(ErrorResponse(status)); }
@@ -199,9 +200,11 @@ struct Api::Handler {
 
 namespace {
 
-// A unary call of the coordinator. `start` begins it; `done` gets its status and its reply.
+// A unary call of the coordinator. `start` begins it; `done` gets its status and its reply. `browser`: of
+// rpc::kWebPeer.
 template <typename Request, typename Reply, typename Start, typename Done>
-void Unary(const std::string& token, Request request, absl::Duration limit, Start start, Done done) {
+void Unary(const std::string& token, Request request, absl::Duration limit, Start start, Done done,
+           const std::string& browser = "") {
   struct State {
     grpc::ClientContext context;
     Request request;
@@ -211,19 +214,21 @@ void Unary(const std::string& token, Request request, absl::Duration limit, Star
   state->request = std::move(request);
   state->context.set_deadline(absl::ToChronoTime(absl::Now() + limit));
   rpc::AddCallMetadata(token, state->context);
+  if (!browser.empty()) state->context.AddMetadata(rpc::kWebPeer, browser);
   start(&state->context, &state->request, &state->reply,
         [state, done = std::move(done)](const grpc::Status& status) { done(rpc::FromGrpc(status), state->reply); });
 }
 
-// Replies with the reply of the call, as it is.
-template <typename Reply, typename Request, typename Start>
-void Mirror(const std::string& token, const std::shared_ptr<Exchange>& exchange, Request request, Start start,
-            absl::Duration limit = kCallLimit) {
-  Unary<Request, Reply>(token, std::move(request), limit, std::move(start),
-                        [exchange](const absl::Status& status, const Reply& reply) {
-                          if (status.ok()) exchange->SetKnown();
-                          exchange->Reply(status.ok() ? JsonResponse(ToJson(reply)) : ErrorResponse(status));
-                        });
+// Replies with the reply of the call, as it is. `Call` is Api::Call.
+template <typename Reply, typename Call, typename Request, typename Start>
+void Mirror(const Call& call, Request request, Start start, absl::Duration limit = kCallLimit) {
+  Unary<Request, Reply>(
+      call.token, std::move(request), limit, std::move(start),
+      [exchange = call.exchange](const absl::Status& status, const Reply& reply) {
+        if (status.ok()) exchange->SetKnown();
+        exchange->Reply(status.ok() ? JsonResponse(ToJson(reply)) : ErrorResponse(status));
+      },
+      call.browser);
 }
 
 }  // namespace
@@ -233,8 +238,9 @@ void Mirror(const std::string& token, const std::shared_ptr<Exchange>& exchange,
     (stub)->async()->method(context, request, reply, std::move(done)); \
   }
 
-Api::Api(const std::shared_ptr<grpc::Channel>& channel)
-    : jobs_(Jobs::NewStub(channel)),
+Api::Api(const std::shared_ptr<grpc::Channel>& channel, std::string secret)
+    : secret_(std::move(secret)),
+      jobs_(Jobs::NewStub(channel)),
       nodes_(Nodes::NewStub(channel)),
       admin_(Admin::NewStub(channel)),
       trust_(Trust::NewStub(channel)) {}
@@ -253,7 +259,7 @@ const std::vector<Api::Handler>& Api::Handlers() {
           Request request;
           if constexpr (requires { request.set_job(call.of); }) request.set_job(call.of);
           if constexpr (requires { request.set_node(call.of); }) request.set_node(call.of);
-          Mirror<Reply>(call.token, call.exchange, std::move(request),
+          Mirror<Reply>(call, std::move(request),
                         [calls = (api.*stub)->async(), method](auto* context, auto* sent, auto* reply, auto done) {
                           (calls->*method)(context, sent, reply, std::move(done));
                         });
@@ -266,6 +272,7 @@ const std::vector<Api::Handler>& Api::Handlers() {
       {{"POST", "/api/v1/nodes/{node}/drain"}, of_path(&Api::nodes_, &NodesCalls::Drain)},
       {{"POST", "/api/v1/nodes/{node}/undrain"}, of_path(&Api::nodes_, &NodesCalls::Undrain)},
       {{"GET", "/api/v1/projects"}, of_path(&Api::admin_, &AdminCalls::ListProjects)},
+      {{"GET", "/api/v1/audit"}, &Api::Audit},
       {{"GET", "/api/v1/jobs"}, &Api::ListJobs},
       {{"POST", "/api/v1/jobs"}, &Api::Submit},
       {{"POST", "/api/v1/plan"}, &Api::Plan},
@@ -278,6 +285,8 @@ const std::vector<Api::Handler>& Api::Handlers() {
       {{"POST", "/api/v1/jobs/{job}/cancel"}, of_path(&Api::jobs_, &JobsCalls::Cancel)},
       {{"POST", "/api/v1/jobs/{job}/pause"}, of_path(&Api::jobs_, &JobsCalls::Pause)},
       {{"POST", "/api/v1/jobs/{job}/resume"}, of_path(&Api::jobs_, &JobsCalls::Resume)},
+      {{"POST", "/api/v1/jobs/{job}/label"}, &Api::Label},
+      {{"POST", "/api/v1/jobs/{job}/note"}, &Api::Note},
       {{"POST", "/api/v1/jobs/{job}/trace"}, &Api::Trace},
       {{"GET", "/api/v1/watch"}, &Api::Watch},
       {{"GET", "/api/v1/tokens"}, of_path(&Api::trust_, &TrustCalls::ListTokens)},
@@ -299,7 +308,7 @@ void Api::Serve(const std::string& token, const std::shared_ptr<Exchange>& excha
     const std::vector<absl::string_view> wanted =
         absl::StrSplit(absl::string_view(handler.route.path.data(), handler.route.path.size()), '/');
     if (wanted.size() != segments.size()) continue;
-    Call call{token, exchange, ""};
+    Call call{token, exchange, "", absl::StrCat(secret_, " ", request.peer)};
     bool fits = true;
     for (size_t i = 0; i < wanted.size() && fits; ++i) {
       if (!absl::StartsWith(wanted[i], "{")) {
@@ -322,12 +331,50 @@ void Api::Serve(const std::string& token, const std::shared_ptr<Exchange>& excha
   exchange->Reply(std::move(response));
 }
 
-void Api::SignIn(const std::string& token, std::function<void(absl::StatusOr<SignInReply>)> done) const {
-  Unary<SignInRequest, SignInReply>(token, {}, kCallLimit, MUSTER_START(admin_, SignIn),
-                                    [done = std::move(done)](const absl::Status& status, const SignInReply& reply) {
-                                      if (!status.ok()) return done(status);
-                                      done(reply);
-                                    });
+void Api::SignIn(const std::string& token, const std::string& peer,
+                 std::function<void(absl::StatusOr<SignInReply>)> done) const {
+  Unary<SignInRequest, SignInReply>(
+      token, {}, kCallLimit, MUSTER_START(admin_, SignIn),
+      [done = std::move(done)](const absl::Status& status, const SignInReply& reply) {
+        if (!status.ok()) return done(status);
+        done(reply);
+      },
+      absl::StrCat(secret_, " ", peer));
+}
+
+void Api::Audit(const Call& call) const {
+  const HttpRequest& from = call.request();
+  ListAuditRequest request;
+  const absl::StatusOr<uint32_t> limit = NumberOf(from, "limit", 0);
+  if (!limit.ok()) return call.Fail(limit.status());
+  request.set_limit(*limit);
+  request.set_user(from.Query("user"));
+  request.set_method(from.Query("method"));
+  request.set_object(from.Query("object"));
+  request.set_page(from.Query("page"));
+  absl::Time since;
+  std::string wrong;
+  if (!from.Query("since").empty()) {
+    if (!absl::ParseTime(absl::RFC3339_full, from.Query("since"), &since, &wrong)) {
+      return call.Fail(absl::InvalidArgumentError("since: expected a time as 2026-01-31T12:00:00Z"));
+    }
+    *request.mutable_since() = ToProto(since);
+  }
+  Mirror<ListAuditReply>(call, std::move(request), MUSTER_START(admin_, ListAudit));
+}
+
+void Api::Label(const Call& call) const {
+  LabelRequest request;
+  if (absl::Status parsed = FromJson(call.request().body, request); !parsed.ok()) return call.Fail(parsed);
+  request.set_job(call.of);
+  Mirror<LabelReply>(call, std::move(request), MUSTER_START(jobs_, Label));
+}
+
+void Api::Note(const Call& call) const {
+  NoteRequest request;
+  if (absl::Status parsed = FromJson(call.request().body, request); !parsed.ok()) return call.Fail(parsed);
+  request.set_job(call.of);
+  Mirror<NoteReply>(call, std::move(request), MUSTER_START(jobs_, Note));
 }
 
 void Api::ListJobs(const Call& call) const {
@@ -337,6 +384,9 @@ void Api::ListJobs(const Call& call) const {
   request.set_limit(*limit);
   request.set_all(call.request().Query("all") == "1");
   request.set_page(call.request().Query("page"));
+  if (const std::string selector = call.request().Query("selector"); !selector.empty()) {
+    for (const absl::string_view part : absl::StrSplit(selector, ',')) request.add_selector(std::string(part));
+  }
   const bool summary = call.request().Query("view") == "summary";
   Unary<ListJobsRequest, ListJobsReply>(call.token, request, kCallLimit, MUSTER_START(jobs_, List),
                                         [call, summary](const absl::Status& status, ListJobsReply& reply) {
@@ -357,21 +407,21 @@ void Api::PlanOfJob(const Call& call) const {
                                       PlanRequest plan;
                                       *plan.mutable_spec() = reply.job().spec();
                                       plan.set_ops(true);
-                                      Mirror<PlanReply>(call.token, call.exchange, std::move(plan),
-                                                        MUSTER_START(jobs_, Plan), kLongCallLimit);
+                                      Mirror<PlanReply>(call, std::move(plan), MUSTER_START(jobs_, Plan),
+                                                        kLongCallLimit);
                                     });
 }
 
 void Api::Plan(const Call& call) const {
   PlanRequest request;
   if (absl::Status parsed = FromJson(call.request().body, request); !parsed.ok()) return call.Fail(parsed);
-  Mirror<PlanReply>(call.token, call.exchange, std::move(request), MUSTER_START(jobs_, Plan), kLongCallLimit);
+  Mirror<PlanReply>(call, std::move(request), MUSTER_START(jobs_, Plan), kLongCallLimit);
 }
 
 void Api::Submit(const Call& call) const {
   SubmitRequest request;
   if (absl::Status parsed = FromJson(call.request().body, request); !parsed.ok()) return call.Fail(parsed);
-  Mirror<SubmitReply>(call.token, call.exchange, std::move(request), MUSTER_START(jobs_, Submit), kLongCallLimit);
+  Mirror<SubmitReply>(call, std::move(request), MUSTER_START(jobs_, Submit), kLongCallLimit);
 }
 
 void Api::Trace(const Call& call) const {
@@ -380,7 +430,7 @@ void Api::Trace(const Call& call) const {
     return call.Fail(parsed);
   }
   request.set_job(call.of);
-  Mirror<TraceReply>(call.token, call.exchange, request, MUSTER_START(jobs_, Trace), kLongCallLimit);
+  Mirror<TraceReply>(call, request, MUSTER_START(jobs_, Trace), kLongCallLimit);
 }
 
 void Api::Metrics(const Call& call) const {

@@ -32,21 +32,26 @@ struct Route {
 
 class Api {
  public:
-  explicit Api(const std::shared_ptr<grpc::Channel>& channel);
+  // `secret`: of the process, with which calls say for whom they are made (rpc::kWebPeer).
+  Api(const std::shared_ptr<grpc::Channel>& channel, std::string secret);
 
   // Answers a request for a path below /api/v1/ as the holder of `token`.
   void Serve(const std::string& token, const std::shared_ptr<Exchange>& exchange) const;
   // All routes that Serve knows.
   static std::vector<Route> Routes();
 
-  // Checks the token, and asks for a sign-in code for it.
-  void SignIn(const std::string& token, std::function<void(absl::StatusOr<SignInReply>)> done) const;
+  // Checks the token, and asks for a sign-in code for it, for a browser at `peer`.
+  void SignIn(const std::string& token, const std::string& peer,
+              std::function<void(absl::StatusOr<SignInReply>)> done) const;
 
  private:
   struct Call;
   struct Handler;
   static const std::vector<Handler>& Handlers();
 
+  void Audit(const Call& call) const;
+  void Label(const Call& call) const;
+  void Note(const Call& call) const;
   void ListJobs(const Call& call) const;
   void PlanOfJob(const Call& call) const;
   void Plan(const Call& call) const;
@@ -63,6 +68,7 @@ class Api {
   };
 
   const std::shared_ptr<Streams> streams_ = std::make_shared<Streams>();  // outlives this with an open one
+  const std::string secret_;
   const std::unique_ptr<Jobs::Stub> jobs_;
   const std::unique_ptr<Nodes::Stub> nodes_;
   const std::unique_ptr<Admin::Stub> admin_;

@@ -310,6 +310,9 @@ class Connection final : public Exchange,
     version_ = message.version();
     request_ = {};
     request_.encrypted = server_->encrypted();
+    beast::error_code gone;
+    const tcp::endpoint peer = beast::get_lowest_layer(stream_).socket().remote_endpoint(gone);
+    if (!gone) request_.peer = absl::StrCat(peer.address().to_string(), ":", peer.port());
     request_.method = std::string(message.method_string());
     for (const auto& field : message) {
       std::string& value = request_.fields[absl::AsciiStrToLower(std::string(field.name_string()))];

@@ -34,6 +34,7 @@ struct HttpRequest {
   std::map<std::string, std::string> fields;  // names in lower case; of a repeated name all, with ", "
   std::string body;
   bool encrypted = false;
+  std::string peer;  // "10.0.0.7:52114"
 
   // Empty: it is not there.
   std::string Field(const std::string& name) const;

@@ -90,7 +90,7 @@ Web::Web(Options options, std::unique_ptr<HttpServer> server, std::unique_ptr<Se
 Web::~Web() { Stop(); }
 
 void Web::Serve(const std::shared_ptr<grpc::Channel>& channel) {
-  api_ = std::make_unique<Api>(channel);
+  api_ = std::make_unique<Api>(channel, options_.local_token);
   server_->Serve([this](const std::shared_ptr<Exchange>& exchange) { Answer(exchange); });
 }
 
@@ -171,7 +171,7 @@ void Web::SignIn(const std::shared_ptr<Exchange>& exchange) {
   const std::string token = Member(body, "token");
   // The secret of this process is no token of a user.
   const bool ours = Sha256Hex(token) == Sha256Hex(options_.local_token);
-  api_->SignIn(ours ? "" : token, [this, exchange](const absl::StatusOr<SignInReply>& reply) {
+  api_->SignIn(ours ? "" : token, request.peer, [this, exchange](const absl::StatusOr<SignInReply>& reply) {
     if (!reply.ok()) return exchange->Reply(ErrorResponse(reply.status()));
     const std::optional<rpc::Credential> credential = sign_ins_->Redeem(reply->code());
     if (!credential.has_value()) return exchange->Reply(ErrorResponse(absl::InternalError("the code was lost")));

@@ -173,14 +173,42 @@ TEST_F(WebPage, TextOfStrangersStaysText) {
   EXPECT_EQ(browser.Eval("document.title"), "Muster");
 }
 
+TEST_F(WebPage, ShowsTheAuditLogAndFindsJobsByLabel) {
+  Start();
+  const std::string id = cluster_.Submit({.name = "labeled", .steps = 20, .extra = "labels: {team: nlp}"});
+  const std::string other = cluster_.Submit({.name = "other", .steps = 20});
+  cluster_.Muster({"note", id, "<b>looks good</b>"});
+  cluster_.Muster({"cancel", "-y", other});
+  Browser browser;
+  const std::string url = SignIn(browser);
+  browser.Open(url + "/audit?method=Cancel");
+  ASSERT_TRUE(browser.Await("document.querySelector('#audit tbody tr')"));
+  EXPECT_EQ(browser.Eval("document.querySelectorAll('#audit tbody tr').length"), 1);
+  EXPECT_EQ(browser.Eval("document.querySelector('#audit tbody tr').children[6].textContent"), "job/" + other);
+  EXPECT_EQ(browser.Eval("document.querySelector('#audit-link').hidden"), false);
+  const nlohmann::json said = cluster_.MusterJson({"audit", "--method", "Cancel"});
+  EXPECT_EQ(browser.Eval("document.querySelector('#audit tbody tr').children[1].textContent"), said[0]["user"]);
+  browser.Open(url + "/jobs/" + id);
+  ASSERT_TRUE(browser.Await("document.querySelector('#note')"));
+  EXPECT_EQ(browser.Eval("document.querySelector('#note').textContent"), "<b>looks good</b>") << "stays text";
+  EXPECT_EQ(browser.Eval("document.querySelector('#labels').textContent"), "team=nlp ");
+  browser.Open(url + "/jobs");
+  ASSERT_TRUE(browser.Await("document.querySelectorAll('.row').length === 2"));
+  browser.Eval(
+      "(() => { const f = document.querySelector('input[type=search]'); f.value = 'team=nlp'; f.dispatchEvent(new "
+      "Event('input')); })()");
+  EXPECT_TRUE(browser.Await("document.querySelectorAll('.row').length === 1"));
+}
+
 TEST_F(WebPage, FitsATelephoneInTheDark) {
   Start();
   const std::string id = cluster_.Submit({.name = "a-name-as-long-as-names-are-allowed-here", .steps = 20});
   ASSERT_TRUE(cluster_.WaitForState(id, "completed"));
   Browser browser({.width = 400, .height = 800, .dark = true});
   const std::string url = SignIn(browser);
-  for (const std::string& page : {std::string("/"), std::string("/queue"), std::string("/jobs"), "/jobs/" + id,
-                                  "/compare?jobs=" + id, std::string("/projects"), std::string("/nodes/none")}) {
+  for (const std::string& page :
+       {std::string("/"), std::string("/queue"), std::string("/jobs"), "/jobs/" + id, "/compare?jobs=" + id,
+        std::string("/projects"), std::string("/nodes/none"), std::string("/audit")}) {
     browser.Open(url + page);
     browser.Await("document.querySelector('main h1')");
     EXPECT_LE(browser.Eval("document.documentElement.scrollWidth").get<int>(), 400) << page;

@@ -53,6 +53,7 @@ TEST(Screenshots, OfEachPage) {
   save("/jobs/" + running, "document.querySelectorAll('.chart canvas').length >= 2", "job");
   save("/compare?jobs=" + one + "," + two, "document.querySelector('.chart canvas')", "compare");
   save("/projects", "document.querySelector('main h1')", "projects");
+  save("/audit", "document.querySelector('#audit tbody tr')", "audit");
   browser.Open(url + "/jobs/" + running);
   ASSERT_TRUE(browser.Await("document.querySelector('#events li')"));
   browser.Click("#plan summary");

@@ -1,5 +1,6 @@
 import {el, table, windowed, name, state, number, bytes} from './dom.js';
 import {call, get, setCsrf, watch} from './http.js';
+import {auditPage} from './audit.js';
 import {comparePage} from './compare.js';
 import {jobPage} from './job.js';
 import {nodePage} from './node.js';
@@ -57,7 +58,7 @@ async function queuePage() {
 }
 
 function jobsPage() {
-  const find = el('input', {type: 'search', placeholder: 'id, user or state', 'aria-label': 'filter'});
+  const find = el('input', {type: 'search', placeholder: 'id, user, state or label', 'aria-label': 'filter'});
   const count = el('span', {class: 'dim', id: 'count'});
   const chosen = new Set();
   const choose = (id) => el('input', {type: 'checkbox', checked: chosen.has(id), 'aria-label': 'compare ' + id,
@@ -71,11 +72,12 @@ function jobsPage() {
   const list = windowed(28, ({job, last_metrics}) => el('div', {class: 'row', role: 'listitem'}, el('span', {}, choose(job.id), ' ', jobLink(job.id)),
     state(job.state), el('span', {}, job.owner),
     el('span', {}, `${Math.max(Number(job.progress_step), Number(last_metrics?.step ?? 0))}${job.spec.train ? '/' + job.spec.train.steps : ''}`),
-    el('span', {class: 'dim'}, last_metrics?.loss !== undefined ? `loss ${number(last_metrics.loss)} ` : '', job.reason)));
+    el('span', {class: 'dim'}, last_metrics?.loss !== undefined ? `loss ${number(last_metrics.loss)} ` : '', (job.labels ?? []).join(' '), ' ', job.reason)));
   let jobs = [];
   const show = () => {
     const text = find.value.toLowerCase();
-    const shown = jobs.filter(({job}) => !text || job.id.toLowerCase().includes(text) || job.owner.toLowerCase().includes(text) || name(job.state) === text);
+    const shown = jobs.filter(({job}) => !text || job.id.toLowerCase().includes(text) || job.owner.toLowerCase().includes(text) || name(job.state) === text ||
+      (job.labels ?? []).some((label) => label.toLowerCase().startsWith(text)));
     count.textContent = `${shown.length} of ${jobs.length} jobs`;
     list.show(shown);
   };
@@ -120,7 +122,8 @@ async function route() {
     const ids = (new URLSearchParams(location.search).get('jobs') ?? '').split(',').filter((text) => text);
     const close = page === 'jobs' && id ? await jobPage(view, encodeURIComponent(id)) : page === 'jobs' ? await jobsPage() :
       page === 'queue' ? await queuePage() : page === 'compare' ? await comparePage(view, ids) :
-        page === 'projects' ? await projectsPage(view) : page === 'nodes' && id ? await nodePage(view, id) : await clusterPage();
+        page === 'projects' ? await projectsPage(view) : page === 'audit' ? await auditPage(view) :
+          page === 'nodes' && id ? await nodePage(view, id) : await clusterPage();
     notice.hidden = true;
     if (now === visit) leave = close; else close();
   } catch (error) {
@@ -134,6 +137,7 @@ async function start() {
     setCsrf(session.csrf);
     document.getElementById('who').textContent = `${session.user} (${session.role})`;
     document.getElementById('out').hidden = false;
+    document.getElementById('audit-link').hidden = session.role !== 'admin' && session.role !== 'local';
   } catch (error) {
     return failed(error);
   }

@@ -12,6 +12,12 @@ export function flatten(tree, prefix = '', into = {}) {
   return into;
 }
 
+// The lowest value that a series ever had: bins keep theirs.
+function lowest({metrics}, key) {
+  const values = (metrics.series[key]?.min ?? []).filter((value) => typeof value === 'number');
+  return values.length > 0 ? Math.min(...values) : undefined;
+}
+
 // Several jobs side by side: what differs between their specs, how they stand, and their losses in one chart.
 export async function comparePage(view, ids) {
   if (ids.length === 0) {
@@ -27,7 +33,8 @@ export async function comparePage(view, ids) {
   const row = (name, of) => [el('strong', {}, name), ...jobs.map(of)];
   const figures = [row('state', ({job}) => state(job.state)), row('user', ({job}) => job.owner),
     row('step', ({job, last}) => String(Math.max(Number(job.progress_step), Number(last?.step ?? 0)))),
-    row('loss', ({last}) => number(last?.loss)), row('validation loss', ({last}) => number(last?.validation_loss)),
+    row('loss', ({last}) => number(last?.loss)), row('best loss', (job) => number(lowest(job, 'loss'))),
+    row('validation loss', ({last}) => number(last?.validation_loss)), row('best validation loss', (job) => number(lowest(job, 'validation_loss'))),
     row('tokens per second', ({last}) => number(last?.tokens_per_second)), row('training seconds', ({job}) => number(job.time_breakdown?.training)),
     row('restarts', ({job}) => String(job.restarts))];
   const losses = chart('loss', jobs.map(({id}) => id));

@@ -67,6 +67,8 @@ export async function jobPage(view, id) {
     summary.replaceChildren(
       el('p', {}, 'step ', el('strong', {id: 'step'}, String(Math.max(Number(job.progress_step), Number(reply.last_metrics?.step ?? 0)))),
         job.spec.train ? ` of ${job.spec.train.steps}` : '', `, submitted by ${job.owner} at ${time(job.submitted)}`),
+      job.labels.length > 0 ? el('p', {id: 'labels'}, job.labels.map((label) => el('code', {}, label + ' '))) : '',
+      job.note ? el('p', {id: 'note'}, job.note) : '',
       failure ? el('div', {class: 'bad', id: 'failure'}, el('h2', {}, 'First fault'), el('p', {}, failure.exit?.message ?? ''), el('p', {}, failure.hint),
         el('pre', {}, (failure.exit?.last_lines ?? []).join('\n'))) : '');
     live.replaceChildren(el('h2', {}, 'Time'), ...ledger(job.time_breakdown),

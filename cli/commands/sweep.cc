@@ -1,0 +1,321 @@
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "cli/check_job.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/job_array.h"
+#include "cli/commands/sweep_plan.h"
+#include "cli/follow_job.h"
+#include "cli/interrupt.h"
+#include "cli/job_file.h"
+#include "cli/output/format.h"
+#include "cli/output/table.h"
+#include "cli/output_format.h"
+#include "common/name.h"
+#include "common/sha256.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr absl::Duration kLookEvery = absl::Seconds(2);
+constexpr char kSweepLabel[] = "sweep", kTrialLabel[] = "sweep-trial";
+
+struct SweepFlags {
+  std::string name;
+  std::vector<std::string> files, sets, arrays, ranges;
+  uint32_t trials = 0, parallel = 0;
+  uint64_t seed = 1;
+  std::string metric = "loss";
+  Halving halving;
+  bool detach = false;
+  Format format = Format::kTable;
+};
+
+// A trial and its job.
+struct Entered {
+  Trial trial;
+  Reading reading;
+  std::string request_id;
+  std::string job;  // empty: not submitted yet
+  v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+  TrialProgress progress;
+};
+
+absl::StatusOr<std::vector<Trial>> TrialsOf(const SweepFlags& flags) {
+  if (flags.trials > 0) return RandomTrials(flags.arrays, flags.ranges, flags.trials, flags.seed);
+  if (!flags.ranges.empty()) return absl::InvalidArgumentError("--random needs --trials: how many points to draw");
+  return Combinations(flags.arrays);
+}
+
+absl::Status CheckSweep(const SweepFlags& flags) {
+  if (!IsName(flags.name) || flags.name.size() > 34) {
+    return absl::InvalidArgumentError("the name of a sweep has 1 to 34 characters of a-z, 0-9 and -");
+  }
+  if (std::find(flags.files.begin(), flags.files.end(), "-") != flags.files.end()) {
+    return absl::InvalidArgumentError("the job file is read once for each trial, so it cannot be standard input");
+  }
+  const std::vector<uint64_t>& rungs = flags.halving.rungs;
+  if (std::adjacent_find(rungs.begin(), rungs.end(), std::greater_equal<>()) != rungs.end()) {
+    return absl::InvalidArgumentError("--rungs: expected ascending steps");
+  }
+  if (!rungs.empty() && flags.parallel > 0) {
+    return absl::InvalidArgumentError("--parallel: with --rungs all trials are compared, so they all have to run");
+  }
+  return absl::OkStatus();
+}
+
+// Every trial's spec, with the labels by which the sweep finds its jobs again.
+absl::StatusOr<std::vector<Entered>> Enter(const SweepFlags& flags) {
+  const absl::StatusOr<std::vector<Trial>> trials = TrialsOf(flags);
+  if (!trials.ok()) return trials.status();
+  std::vector<Entered> all;
+  for (const Trial& trial : *trials) {
+    std::vector<std::string> sets = flags.sets;
+    sets.insert(sets.end(), trial.begin(), trial.end());
+    const std::string number = absl::StrCat(all.size() + 1);
+    absl::StatusOr<Reading> reading =
+        LoadJobFiles(flags.files, sets, {{"NAME", "name", absl::StrCat(flags.name, "-", number)}});
+    if (!reading.ok()) return reading.status();
+    reading->spec.add_labels(absl::StrCat(kSweepLabel, "=", flags.name));
+    reading->spec.add_labels(absl::StrCat(kTrialLabel, "=", number));
+    // The same in each run of the sweep: a job that was accepted while the reply was lost is found again.
+    const std::string id = absl::StrCat("sweep-", flags.name, "-", number, "-",
+                                        Sha256Hex(reading->spec.SerializeAsString()).substr(0, 16));
+    all.push_back({.trial = trial, .reading = *std::move(reading), .request_id = id, .job = "", .progress = {}});
+  }
+  return all;
+}
+
+// The jobs of an earlier run of the same sweep.
+absl::Status FindJobs(Client& client, const SweepFlags& flags, std::vector<Entered>& trials) {
+  const absl::StatusOr<v1::ListJobsReply> reply =
+      client.ListJobs(/*all=*/true, {absl::StrCat(kSweepLabel, "=", flags.name)});
+  if (!reply.ok()) return reply.status();
+  for (const v1::JobSummary& summary : reply->jobs()) {
+    size_t number = 0;
+    for (const std::string& label : summary.job().labels()) {
+      if (label.rfind(absl::StrCat(kTrialLabel, "="), 0) != 0) continue;
+      if (!absl::SimpleAtoi(label.substr(sizeof(kTrialLabel)), &number)) number = 0;
+    }
+    if (number == 0 || number > trials.size() || trials[number - 1].request_id != summary.job().request_id()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("there is a sweep ", flags.name, " with other trials (", summary.job().id(),
+                       "): give this one another name, or the flags and files of that one"));
+    }
+    trials[number - 1].job = summary.job().id();
+    trials[number - 1].state = summary.job().state();
+  }
+  return absl::OkStatus();
+}
+
+void NoteValue(const v1::MetricPoint& point, const std::string& metric, TrialProgress& progress) {
+  const auto note = [&](double value) { progress.values[point.step()] = value; };
+  if (metric == "loss" && point.has_loss()) note(point.loss());
+  if (metric == "validation_loss" && point.has_validation_loss()) note(point.validation_loss());
+  for (const v1::NamedMetric& named : point.validation()) {
+    if ("validation." + named.name() == metric) note(named.value());
+  }
+  for (const v1::NamedMetric& named : point.reported()) {
+    if (named.name() == metric) note(named.value());
+  }
+}
+
+absl::Status ReadProgress(Client& client, const std::string& metric, Entered& trial) {
+  trial.progress = {};
+  trial.progress.ended = Ended(trial.state);
+  trial.progress.failed = trial.state == v1::JOB_STATE_FAILED;
+  v1::WatchRequest request;
+  request.set_job(trial.job);
+  request.set_metrics(true);
+  return ReadItems(client, request, [&](const v1::WatchItem& item) {
+    if (item.has_metrics()) NoteValue(item.metrics(), metric, trial.progress);
+  });
+}
+
+absl::Status SubmitTrial(Client& client, const SweepFlags& flags, Entered& trial, size_t number) {
+  v1::SubmitRequest request;
+  request.set_request_id(trial.request_id);
+  *request.mutable_spec() = trial.reading.spec;
+  const absl::StatusOr<v1::SubmitReply> reply = client.Submit(request);
+  if (!reply.ok()) return WithPlaces(reply.status(), trial.reading.sources);
+  trial.job = reply->job().id();
+  trial.state = reply->job().state();
+  Say(absl::StrCat("trial ", number, ": ", trial.job, ": ", absl::StrJoin(trial.trial, " ")));
+  return absl::OkStatus();
+}
+
+// One look: stops who has lost, and submits as many as there is room for. True: the sweep is over.
+absl::StatusOr<bool> Step(Client& client, const SweepFlags& flags, std::vector<Entered>& trials) {
+  if (absl::Status status = FindJobs(client, flags, trials); !status.ok()) return status;
+  std::vector<TrialProgress> progress;
+  for (Entered& trial : trials) {
+    if (trial.job.empty()) {
+      progress.emplace_back();
+      continue;
+    }
+    if (!flags.halving.rungs.empty()) {
+      if (absl::Status status = ReadProgress(client, flags.metric, trial); !status.ok()) return status;
+    }
+    progress.push_back(trial.progress);
+  }
+  for (const auto& [loser, rung] : LosersOf(flags.halving, progress)) {
+    Entered& trial = trials[loser];
+    if (Ended(trial.state) || trial.state == v1::JOB_STATE_STOPPING) continue;
+    const absl::Status cancelled = client.Cancel(trial.job).status();
+    if (!cancelled.ok() && !absl::IsFailedPrecondition(cancelled)) return cancelled;  // it has ended meanwhile
+    Say(absl::StrCat("trial ", loser + 1, ": ", trial.job, ": stopped at step ", rung));
+  }
+  size_t live = 0, over = 0;
+  for (const Entered& trial : trials) {
+    over += Ended(trial.state) ? 1 : 0;
+    live += !trial.job.empty() && !Ended(trial.state) ? 1 : 0;
+  }
+  for (size_t i = 0; i < trials.size(); ++i) {
+    if (!trials[i].job.empty() || (flags.parallel > 0 && live >= flags.parallel)) continue;
+    if (absl::Status status = SubmitTrial(client, flags, trials[i], i + 1); !status.ok()) return status;
+    ++live;
+  }
+  return over == trials.size();
+}
+
+// Best first: who got further, then the better value.
+absl::Status ShowSweep(Client& client, const SweepFlags& flags, std::vector<Entered>& trials, const Screen& screen) {
+  struct Row {
+    size_t number;
+    double last;
+    bool known;
+    uint64_t rung;  // that it lost; the highest: none
+  };
+  std::vector<TrialProgress> progress;
+  for (Entered& trial : trials) {
+    if (!trial.job.empty()) {
+      if (absl::Status status = ReadProgress(client, flags.metric, trial); !status.ok()) return status;
+    }
+    progress.push_back(trial.progress);
+  }
+  const std::map<size_t, uint64_t> losers = LosersOf(flags.halving, progress);
+  std::vector<Row> rows;
+  for (size_t i = 0; i < trials.size(); ++i) {
+    if (trials[i].job.empty()) continue;
+    const auto& values = progress[i].values;
+    const auto lost = losers.find(i);
+    rows.push_back({i, values.empty() ? 0 : values.rbegin()->second, !values.empty(),
+                    lost == losers.end() ? std::numeric_limits<uint64_t>::max() : lost->second});
+  }
+  std::stable_sort(rows.begin(), rows.end(), [&](const Row& a, const Row& b) {
+    if (a.rung != b.rung) return a.rung > b.rung;
+    if (a.known != b.known) return a.known;
+    return a.known && (flags.halving.maximize ? a.last > b.last : a.last < b.last);
+  });
+  if (flags.format != Format::kTable) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const Row& row : rows) {
+      const Entered& trial = trials[row.number];
+      list.push_back({{"trial", row.number + 1},
+                      {"job", trial.job},
+                      {"state", StateName(trial.state)},
+                      {"step", row.known ? trial.progress.values.rbegin()->first : 0},
+                      {"value", row.known ? nlohmann::ordered_json(row.last) : nlohmann::ordered_json()},
+                      {"set", trial.trial}});
+    }
+    PrintTree(list, flags.format);
+    return absl::OkStatus();
+  }
+  Table table({{"TRIAL", true}, {"JOB"}, {"STATE"}, {"STEP", true}, {flags.metric, true}, {"SET"}});
+  for (const Row& row : rows) {
+    const Entered& trial = trials[row.number];
+    table.Add({absl::StrCat(row.number + 1), trial.job, StateName(trial.state),
+               row.known ? absl::StrCat(trial.progress.values.rbegin()->first) : "",
+               row.known ? Significant(row.last) : "", absl::StrJoin(trial.trial, " ")});
+  }
+  Print(table.Render(screen));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExitCode> Sweep(const Invocation& invocation, const SweepFlags& flags) {
+  if (absl::Status status = CheckSweep(flags); !status.ok()) return status;
+  absl::StatusOr<std::vector<Entered>> trials = Enter(flags);
+  if (!trials.ok()) return trials.status();
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  for (const Entered& trial : *trials) {
+    if (absl::Status status = CheckJob(trial.reading, client); !status.ok()) return status;
+  }
+  if (!client.ok()) return client.status();
+  const InterruptScope scope;
+  const auto interrupted = [] {
+    const absl::Time until = absl::Now() + kLookEvery;
+    while (!Interrupted() && absl::Now() < until) absl::SleepFor(absl::Milliseconds(50));
+    return Interrupted();
+  };
+  while (true) {
+    const absl::StatusOr<bool> over = Step(**client, flags, *trials);
+    if (!over.ok()) return over.status();
+    if (*over || flags.detach) break;
+    if (interrupted()) {
+      Say(absl::StrCat("detached: its jobs continue; the same command goes on with the sweep, and `muster ps -a -l ",
+                       kSweepLabel, "=", flags.name, "` lists them"));
+      return kInterrupted;
+    }
+  }
+  if (absl::Status status = ShowSweep(**client, flags, *trials, invocation.Out()); !status.ok()) return status;
+  return kOk;
+}
+
+}  // namespace
+
+void RegisterSweep(CLI::App& app, Invocation& invocation) {
+  const auto flags = std::make_shared<SweepFlags>();
+  CLI::App* command =
+      AddCommand(app, "sweep", kGroupRun, "Try values: a grid, random points, stopping the worst early",
+                 "muster sweep lr job.yaml --array optimizer.lr=1e-4,3e-4,1e-3\n"
+                 "muster sweep wide job.yaml --random optimizer.lr=log:1e-5..1e-2 --trials 16 --rungs 100,200,400");
+  command->add_option("NAME", flags->name, "name of the sweep: with the same one it goes on")->required();
+  command->add_option("FILE", flags->files, "job files; later files override earlier ones")->required();
+  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
+      ->type_name("PATH=VALUE")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--array", flags->arrays,
+                   "PATH=VALUE,VALUE,...: a trial for each combination; with --trials one of the values")
+      ->type_name("PATH=VALUES")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--random", flags->ranges, "PATH=LOW..HIGH or PATH=log:LOW..HIGH: a random number; needs --trials")
+      ->type_name("PATH=RANGE")
+      ->allow_extra_args(false);
+  command->add_option("--trials", flags->trials, "random trials instead of all combinations")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  command->add_option("--seed", flags->seed, "of the random trials")->capture_default_str()->type_name("N");
+  command
+      ->add_option("--metric", flags->metric,
+                   "what trials are compared by: loss, validation_loss, validation.NAME, or what a script reports")
+      ->capture_default_str()
+      ->type_name("NAME");
+  command->add_flag("--maximize", flags->halving.maximize, "higher is better");
+  command
+      ->add_option("--rungs", flags->halving.rungs,
+                   "steps at which the worst trials are cancelled, once all have come so far")
+      ->delimiter(',')
+      ->type_name("STEP,...");
+  command->add_option("--keep", flags->halving.keep, "share of the trials that goes on after a rung")
+      ->check(CLI::Range(0.01, 0.99))
+      ->capture_default_str()
+      ->type_name("SHARE");
+  command->add_option("--parallel", flags->parallel, "at most so many trials at a time; not with --rungs")
+      ->type_name("N");
+  command->add_flag("-d,--detach", flags->detach, "submit and look once; the same command again looks again");
+  AddFormat(command, flags->format, {"table", "json", "yaml"});
+  OnRun(command, invocation, [&invocation, flags] { return Sweep(invocation, *flags); });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,239 @@
+// The audit log of a real server: who has an entry for what, and what is not in it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/daemon/all_methods_test.h"
+#include "coordinator/daemon/trust_fixture_test.h"
+#include "testing/random_message.h"
+#include "testing/wait.h"
+
+namespace muster::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class AuditTest : public TrustFixture {
+ protected:
+  AuditTest() {
+    options_.token_file = folder_.path() + "/tokens";
+    std::ofstream(options_.token_file) << "submit-token-1234 sam submitter\nviewer-token-1234 vera viewer\n";
+    chmod(options_.token_file.c_str(), 0600);
+    Start();
+  }
+
+  // Newest first.
+  std::vector<AuditEntry> Entries(const ListAuditRequest& request = {}) {
+    ListAuditReply reply;
+    const grpc::Status status = client_->admin().ListAudit(client_->Context().get(), request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return {reply.entries().begin(), reply.entries().end()};
+  }
+  AuditEntry Newest() {
+    const std::vector<AuditEntry> entries = Entries();
+    EXPECT_FALSE(entries.empty());
+    return entries.empty() ? AuditEntry() : entries.front();
+  }
+  Client Of(const std::string& token) { return Client(tls_address(), token, Plain()); }
+};
+
+// What only reads, or is a node's own business. Everything else has an entry: a new method has to be put here, or
+// recorded.
+const std::set<std::string>& WithoutEntries() {
+  static const auto& methods = *new std::set<std::string>{"Jobs/Plan",
+                                                          "Jobs/Get",
+                                                          "Jobs/List",
+                                                          "Jobs/Watch",
+                                                          "Nodes/List",
+                                                          "Admin/Version",
+                                                          "Admin/ListProjects",
+                                                          "Admin/ListAudit",
+                                                          "Trust/Renew",
+                                                          "Trust/ListTokens",
+                                                          "Workers/Connect",
+                                                          "Workers/RendezvousSet",
+                                                          "Workers/RendezvousGet",
+                                                          "Workers/Sync",
+                                                          "Workers/FetchTable"};
+  return methods;
+}
+
+TEST_F(AuditTest, EveryCallThatChangesSomethingHasOneEntryWhateverItsOutcome) {
+  Client vera = Of("viewer-token-1234");
+  std::set<std::string> checked;
+  for (const google::protobuf::MethodDescriptor* method : AllMethods()) {
+    const std::string name = absl::StrCat(std::string(method->service()->name()), "/", std::string(method->name()));
+    const bool reads = WithoutEntries().contains(name);
+    if (reads && (method->client_streaming() || method->server_streaming())) continue;
+    checked.insert(name);
+    for (Client* caller : {client_.get(), &vera}) {
+      const size_t before = Entries().size();
+      const grpc::Status status =
+          CallAnything(caller->channel(), *method, caller == &vera ? "viewer-token-1234" : "", {""}, absl::Seconds(20));
+      const std::vector<AuditEntry> after = Entries();
+      ASSERT_EQ(after.size(), before + (reads ? 0 : 1)) << name << " " << status.error_message();
+      if (reads) continue;
+      const AuditEntry& entry = after.front();
+      EXPECT_EQ(entry.method(), name);
+      EXPECT_EQ(entry.code() == "OK", status.ok()) << name << " " << entry.code() << status.error_message();
+      EXPECT_EQ(entry.code() == "PERMISSION_DENIED", status.error_code() == grpc::StatusCode::PERMISSION_DENIED);
+      EXPECT_EQ(entry.role(), caller == &vera ? "viewer" : "local") << name;
+      EXPECT_GT(entry.time().seconds(), 1'700'000'000);
+      EXPECT_THAT(entry.peer(), StartsWith(caller == &vera ? "ipv4:127.0.0.1:" : "unix:"));
+    }
+  }
+  EXPECT_GE(checked.size(), 20u);
+}
+
+TEST_F(AuditTest, SaysWhoFromWhereWhatAndHowItEnded) {
+  std::string token_id;
+  const std::string token = MakeToken(TOKEN_ROLE_SUBMITTER, "sue", 0, &token_id);
+  const AuditEntry created = Newest();
+  EXPECT_EQ(created.method(), "Trust/CreateToken");
+  EXPECT_EQ(created.object(), "token/" + token_id);
+  EXPECT_THAT(std::vector<std::string>(created.details().begin(), created.details().end()),
+              ::testing::ElementsAre("role submitter", "user sue"));
+  Client sue = Of(token), sam = Of("submit-token-1234");
+  const std::string job = sue.MustSubmit("hers");
+  const AuditEntry submitted = Newest();
+  EXPECT_EQ(submitted.user(), "sue");
+  EXPECT_EQ(submitted.role(), "submitter");
+  EXPECT_EQ(submitted.token_id(), token_id);
+  EXPECT_EQ(submitted.object(), "job/" + job);
+  EXPECT_EQ(submitted.code(), "OK");
+  EXPECT_EQ(submitted.message(), "");
+  CancelRequest cancel;
+  cancel.set_job(job);
+  CancelReply cancelled;
+  ASSERT_EQ(sam.jobs().Cancel(sam.Context().get(), cancel, &cancelled).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  const AuditEntry denied = Newest();
+  EXPECT_EQ(denied.user(), "sam");
+  EXPECT_EQ(denied.token_id(), "");
+  EXPECT_EQ(denied.object(), "job/" + job);
+  EXPECT_EQ(denied.code(), "PERMISSION_DENIED");
+  EXPECT_THAT(denied.message(), HasSubstr("to be its owner, sue"));
+  EXPECT_EQ(denied.number(), submitted.number() + 1);
+  // Found by each of the filters, and by none that does not fit.
+  const auto count = [&](void (*set)(ListAuditRequest&)) {
+    ListAuditRequest request;
+    set(request);
+    return Entries(request).size();
+  };
+  EXPECT_EQ(count([](ListAuditRequest& r) { r.set_user("sam"); }), 1u);
+  EXPECT_EQ(count([](ListAuditRequest& r) { r.set_method("Cancel"); }), 1u);
+  EXPECT_EQ(count([](ListAuditRequest& r) { r.set_method("Jobs"); }), 2u);
+  EXPECT_EQ(count([](ListAuditRequest& r) { r.set_method("Jobs/Submit"); }), 1u);
+  EXPECT_EQ(count([](ListAuditRequest& r) { r.set_method("ancel"); }), 0u);
+  EXPECT_EQ(count([](ListAuditRequest& r) { r.set_object("job/hers"); }), 2u);
+  EXPECT_EQ(count([](ListAuditRequest& r) { r.mutable_since()->set_seconds(4'000'000'000); }), 0u);
+}
+
+TEST_F(AuditTest, HoldsNoSecrets) {
+  std::string token_id;
+  const std::string token = MakeToken(TOKEN_ROLE_SUBMITTER, "sue", 0, &token_id);
+  Client sue = Of(token);
+  JobSpec spec;
+  spec.set_name("secret");
+  spec.mutable_exec()->add_command("train");
+  EnvVar& variable = *spec.add_env();
+  variable.set_name("API_KEY");
+  variable.set_value("hunter2-value");
+  SubmitReply reply;
+  ASSERT_TRUE(sue.Submit("r1", spec, &reply).ok());
+  // Refused with a message that repeats the value.
+  spec.mutable_resources()->add_node_selector("hunter2");
+  EXPECT_EQ(sue.Submit("r2", spec, &reply).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Newest().code(), "INVALID_ARGUMENT");
+  std::string all;
+  for (const AuditEntry& entry : Entries()) all += entry.DebugString();
+  EXPECT_THAT(all, HasSubstr("job/secret"));
+  EXPECT_THAT(all, Not(HasSubstr("hunter2")));
+  EXPECT_THAT(all, Not(HasSubstr(token.substr(token.rfind('.') + 1)))) << "the secret of the token";
+}
+
+TEST_F(AuditTest, LastsAndIsReadInPages) {
+  for (int i = 0; i < 5; ++i) client_->MustSubmit(absl::StrCat("job-", i));
+  server_->Shutdown();
+  server_.reset();
+  Start();
+  client_->MustSubmit("after");
+  ListAuditRequest request;
+  request.set_limit(4);
+  ListAuditReply first, second;
+  ASSERT_TRUE(client_->admin().ListAudit(client_->Context().get(), request, &first).ok());
+  request.set_page(first.next_page());
+  ASSERT_TRUE(client_->admin().ListAudit(client_->Context().get(), request, &second).ok());
+  ASSERT_EQ(first.entries_size(), 4);
+  ASSERT_EQ(second.entries_size(), 2);
+  EXPECT_EQ(second.next_page(), "");
+  EXPECT_EQ(first.entries(0).number(), 6u);
+  EXPECT_EQ(second.entries(1).number(), 1u);
+  request.set_page("x");
+  EXPECT_EQ(client_->admin().ListAudit(client_->Context().get(), request, &first).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+// Who is refused over and over does not push the others out of the log.
+TEST_F(AuditTest, RefusalsOfOneUserAreBounded) {
+  Client vera = Of("viewer-token-1234");
+  client_->MustSubmit("first");
+  DrainRequest request;
+  DrainReply reply;
+  for (int i = 0; i < 100; ++i) {
+    request.set_node(absl::StrCat("n", i));
+    EXPECT_EQ(vera.nodes().Drain(vera.Context().get(), request, &reply).error_code(),
+              grpc::StatusCode::PERMISSION_DENIED);
+  }
+  ListAuditRequest of_vera;
+  of_vera.set_user("vera");
+  EXPECT_LE(Entries(of_vera).size(), 2 * 60u) << "60 a minute, and a minute may begin meanwhile";
+  EXPECT_LT(Entries(of_vera).size(), 100u);
+}
+
+TEST_F(AuditTest, LabelsAndNotes) {
+  const std::string job = client_->MustSubmit("a"), other = client_->MustSubmit("b");
+  LabelRequest label;
+  label.set_job(job);
+  label.add_set("team=nlp");
+  label.add_set("stage=test");
+  LabelReply labeled;
+  ASSERT_TRUE(client_->jobs().Label(client_->Context().get(), label, &labeled).ok());
+  EXPECT_THAT(labeled.job().labels(), ::testing::ElementsAre("stage=test", "team=nlp"));
+  const AuditEntry entry = Newest();
+  EXPECT_EQ(entry.object(), "job/" + job);
+  EXPECT_THAT(entry.details(), ::testing::ElementsAre("set team=nlp", "set stage=test"));
+  NoteRequest note;
+  note.set_job(job);
+  note.set_text("diverged");
+  NoteReply noted;
+  ASSERT_TRUE(client_->jobs().Note(client_->Context().get(), note, &noted).ok());
+  EXPECT_EQ(noted.job().note(), "diverged");
+  const auto listed = [&](std::vector<std::string> selector) {
+    ListJobsRequest request;
+    request.mutable_selector()->Assign(selector.begin(), selector.end());
+    ListJobsReply reply;
+    const grpc::Status status = client_->jobs().List(client_->Context().get(), request, &reply);
+    if (!status.ok()) return std::vector<std::string>{status.error_message()};
+    std::vector<std::string> ids;
+    for (const JobSummary& summary : reply.jobs()) ids.push_back(summary.job().id());
+    return ids;
+  };
+  EXPECT_THAT(listed({"team=nlp"}), ::testing::ElementsAre(job));
+  EXPECT_THAT(listed({"team!=nlp"}), ::testing::ElementsAre(other));
+  EXPECT_THAT(listed({"team=nlp", "stage=prod"}), IsEmpty());
+  EXPECT_THAT(listed({"team"})[0], HasSubstr("selector: expected KEY=VALUE or KEY!=VALUE"));
+}
+
+}  // namespace
+}  // namespace muster::server

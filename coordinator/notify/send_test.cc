@@ -1,0 +1,189 @@
+// Deliveries to a real HTTP server on loopback, and to real commands.
+#include "coordinator/notify/send.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "coordinator/web/http_server.h"
+#include "testing/temporary_folder.h"
+#include "testing/wait.h"
+
+namespace muster::notify {
+namespace {
+
+using ::testing::HasSubstr;
+
+Notice Failed() {
+  Notice notice;
+  notice.id = "faf4e9426a814ef1-17";
+  notice.event.set_kind("job.failed");
+  notice.event.set_message("rank 0 was killed\nby signal 9");
+  notice.event.set_job("a-0001");
+  notice.event.set_job_state(JOB_STATE_FAILED);
+  notice.event.mutable_time()->set_seconds(1'800'000'000);
+  notice.user = "ann";
+  notice.project = "nlp";
+  notice.labels = {"team=nlp"};
+  return notice;
+}
+
+// Answers each request with the next of these statuses, the last one again and again; 0: never.
+class Receiver {
+ public:
+  explicit Receiver(std::vector<int> statuses) : statuses_(std::move(statuses)) {
+    auto server = web::HttpServer::Listen({.address = "127.0.0.1:0"});
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    server_->Serve([this](std::shared_ptr<web::Exchange> exchange) {
+      const absl::MutexLock lock(&mutex_);
+      const int status = statuses_[std::min(requests_.size(), statuses_.size() - 1)];
+      requests_.push_back(exchange->request());
+      if (status != 0) return exchange->Reply({status, {}, status == 204 ? "" : "answer\n"});
+      waiting_.push_back(std::move(exchange));
+    });
+  }
+  ~Receiver() { server_->Stop(); }
+
+  Webhook At(const std::string& target) {
+    return {
+        .url = ParseUrl(absl::StrCat("http://", server_->address(), target)).value(), .secret_file = "", .ca_file = ""};
+  }
+  std::vector<web::HttpRequest> requests() {
+    const absl::MutexLock lock(&mutex_);
+    return requests_;
+  }
+
+ private:
+  const std::vector<int> statuses_;
+  absl::Mutex mutex_;
+  std::vector<web::HttpRequest> requests_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<web::Exchange>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<web::HttpServer> server_;
+};
+
+// The example of the specification's own libraries (standard-webhooks, libraries/python/tests).
+TEST(Webhook, SignsAsStandardWebhooks) {
+  const char body[] = "{\"test\": 2432232314}", id[] = "msg_p5jXN8AQM9LWM0D4loKWxJek";
+  EXPECT_EQ(SignatureOf("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", id, 1614265330, body),
+            "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+  // python3: hmac.new(b"a plain secret", ...)
+  EXPECT_EQ(SignatureOf("a plain secret", id, 1614265330, body), "v1,ENqrYZJfEdejvH41MpDAd0s4SZwl35B0bx0LOnREaDY=");
+}
+
+TEST(Webhook, PostsTheNotice) {
+  const TemporaryFolder folder;
+  const std::string secret = folder.path() + "/secret";
+  std::ofstream(secret) << "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n";
+  chmod(secret.c_str(), 0600);
+  Receiver receiver({204});
+  Webhook webhook = receiver.At("/hook?to=ops");
+  webhook.secret_file = secret;
+  const absl::Notification stop;
+  const absl::Status status = PostNotice(webhook, absl::Seconds(20), Failed(), stop);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(receiver.requests().size(), 1u);
+  const web::HttpRequest request = receiver.requests()[0];
+  EXPECT_EQ(request.method, "POST");
+  EXPECT_EQ(request.path, "/hook");
+  EXPECT_EQ(request.Query("to"), "ops");
+  EXPECT_EQ(request.Field("content-type"), "application/json");
+  EXPECT_EQ(request.Field("webhook-id"), "faf4e9426a814ef1-17");
+  int64_t timestamp = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(request.Field("webhook-timestamp"), &timestamp));
+  EXPECT_LE(absl::AbsDuration(absl::FromUnixSeconds(timestamp) - absl::Now()), absl::Minutes(1));
+  EXPECT_EQ(request.Field("webhook-signature"), SignatureOf("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+                                                            request.Field("webhook-id"), timestamp, request.body));
+  const nlohmann::json body = nlohmann::json::parse(request.body);
+  EXPECT_EQ(body["kind"], "job.failed");
+  EXPECT_EQ(body["message"], "rank 0 was killed\nby signal 9");
+  EXPECT_EQ(body["job"], "a-0001");
+  EXPECT_EQ(body["state"], "JOB_STATE_FAILED");
+  EXPECT_EQ(body["user"], "ann");
+  EXPECT_EQ(body["project"], "nlp");
+  EXPECT_EQ(body["labels"][0], "team=nlp");
+  EXPECT_EQ(body["time"], "2027-01-15T08:00:00.000Z");
+  EXPECT_FALSE(body.contains("node"));
+}
+
+TEST(Webhook, SaysWhetherAnotherAttemptMayHelp) {
+  const absl::Notification stop;
+  Receiver receiver({500, 503, 429, 404, 302, 400, 422, 200});
+  const auto post = [&] { return PostNotice(receiver.At("/"), absl::Seconds(20), Failed(), stop).code(); };
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(post(), absl::StatusCode::kUnavailable) << i;
+  EXPECT_EQ(post(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(post(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(post(), absl::StatusCode::kOk);
+  EXPECT_EQ(receiver.requests().size(), 8u) << "no redirection is followed";
+  Webhook nowhere = receiver.At("/secret-path");
+  nowhere.url.port = "1";
+  const absl::Status refused = PostNotice(nowhere, absl::Seconds(20), Failed(), stop);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("no connection"));
+  EXPECT_THAT(std::string(refused.message()), ::testing::Not(HasSubstr("secret-path")));
+}
+
+TEST(Webhook, AnAttemptEndsInTime) {
+  Receiver silent({0});
+  absl::Notification stop;
+  EXPECT_EQ(PostNotice(silent.At("/"), absl::Milliseconds(200), Failed(), stop).code(),
+            absl::StatusCode::kDeadlineExceeded);
+  std::thread stopper([&] {
+    EXPECT_TRUE(Eventually([&] { return silent.requests().size() == 2; }));
+    stop.Notify();
+  });
+  EXPECT_EQ(PostNotice(silent.At("/"), absl::Minutes(10), Failed(), stop).code(), absl::StatusCode::kCancelled);
+  stopper.join();
+}
+
+class CommandTest : public ::testing::Test {
+ protected:
+  CommandTest() { signal(SIGPIPE, SIG_IGN); }  // as the coordinator
+
+  absl::Status Run(const std::string& script, absl::Duration timeout = absl::Seconds(20),
+                   const std::string& body = "{}") {
+    return RunCommand({"/bin/sh", "-c", script, "name", folder_.path() + "/out"}, timeout, body, stop_);
+  }
+  std::string Out() const {
+    std::ifstream file(folder_.path() + "/out");
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  const TemporaryFolder folder_;
+  absl::Notification stop_;
+};
+
+TEST_F(CommandTest, GetsTheBodyAndSucceedsWithCodeZero) {
+  const std::string body(200'000, 'x');  // more than a pipe holds
+  EXPECT_TRUE(Run("cat > \"$1\"", absl::Seconds(20), body).ok());
+  EXPECT_EQ(Out(), body);
+  EXPECT_TRUE(Run("exec true", absl::Seconds(20), body).ok()) << "which reads nothing";
+  const absl::Status failed = Run("echo no such user >&2; exit 3");
+  EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(std::string(failed.message()), "/bin/sh exited with code 3: no such user?");
+  EXPECT_THAT(std::string(Run("kill -9 $$").message()), HasSubstr("was killed by signal 9"));
+  EXPECT_EQ(RunCommand({"/no/such/program"}, absl::Seconds(1), "", stop_).code(), absl::StatusCode::kNotFound);
+  EXPECT_LE(Run("i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; exit 1").message().size(), 600u);
+}
+
+TEST_F(CommandTest, IsKilledWithWhatItStarted) {
+  const absl::Status late = Run("sleep 600 & echo $! > \"$1\"; wait", absl::Seconds(2));
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  pid_t child = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(Out().substr(0, Out().find('\n')), &child)) << Out();
+  EXPECT_TRUE(Eventually([&] { return kill(child, 0) != 0; }));
+  stop_.Notify();
+  EXPECT_EQ(Run("sleep 600").code(), absl::StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace muster::notify
