@@ -82,40 +82,38 @@ absl::Status ReadItems(Client& client, const v1::WatchRequest& request,
   }
 }
 
-absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, absl::Duration timeout,
-                                     const std::function<bool(const v1::WatchItem&)>& take,
-                                     const std::function<void()>& idle, const std::string& detached,
-                                     const std::string& after_timeout) {
+absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, const Following& following) {
   const InterruptScope interrupts;
-  const absl::Time deadline = timeout > absl::ZeroDuration() ? absl::Now() + timeout : absl::InfiniteFuture();
+  const absl::Time deadline =
+      following.timeout > absl::ZeroDuration() ? absl::Now() + following.timeout : absl::InfiniteFuture();
   Follower follower(client, request, kGiveUpAfter);
   while (true) {
     const Followed next = follower.Next(kIdle);
     switch (next.kind) {
       case Followed::Kind::kItem:
-        if (!take(next.item)) return kOk;
+        if (!following.take(next.item)) return kOk;
         break;
       case Followed::Kind::kNothing:
         break;
       case Followed::Kind::kLost:
-        idle();
-        Say("lost the coordinator; the job continues without it. Reconnecting ...");
+        following.idle();
+        following.say("lost the coordinator; the job continues without it. Reconnecting ...");
         break;
       case Followed::Kind::kBack:
-        Say("connected again");
+        following.say("connected again");
         break;
       case Followed::Kind::kEnded:
         if (!next.status.ok()) return next.status;
         return kOk;
       case Followed::Kind::kInterrupted:
-        Say(detached);
+        following.say(following.detached);
         return kInterrupted;
     }
     if (absl::Now() > deadline) {
       return absl::DeadlineExceededError(
-          absl::StrCat("timed out after ", absl::FormatDuration(timeout), "; ", after_timeout));
+          absl::StrCat("timed out after ", absl::FormatDuration(following.timeout), "; ", following.after_timeout));
     }
-    idle();
+    following.idle();
   }
 }
 
@@ -148,11 +146,17 @@ absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const
     if (out.terminal) view.Resize(ScreenOf(STDOUT_FILENO, /*no_colour=*/false).width);
     bottom.Draw(view.LiveLine(now), now);
   };
-  const absl::StatusOr<ExitCode> followed =
-      FollowItems(client, request, options.timeout, take, json ? [] {} : std::function<void()>(idle),
-                  absl::StrCat("detached; ", id, " continues. Follow it again with: muster watch ", id,
-                               "   cancel it with: muster cancel ", id),
-                  absl::StrCat(id, " continues"));
+  Following following{.take = take,
+                      .timeout = options.timeout,
+                      .detached = absl::StrCat("detached; ", id, " continues. Follow it again with: muster watch ", id,
+                                               "   cancel it with: muster cancel ", id),
+                      .after_timeout = absl::StrCat(id, " continues")};
+  if (!json) following.idle = idle;
+  following.say = [&](const std::string& line) {
+    bottom.Clear();
+    Say(line);
+  };
+  const absl::StatusOr<ExitCode> followed = FollowItems(client, request, following);
   bottom.PrintAbove(view.Tick(absl::InfiniteFuture()));
   bottom.Clear();
   if (!followed.ok() || *followed != kOk) return followed;

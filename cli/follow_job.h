@@ -1,6 +1,7 @@
 // Following a job to its end: what `watch`, `submit -f` and `train` do.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -31,12 +32,17 @@ nlohmann::ordered_json ItemTree(const v1::WatchItem& item);
 absl::Status ReadItems(Client& client, const v1::WatchRequest& request,
                        const std::function<void(const v1::WatchItem&)>& take);
 
-// The loop of every streaming command: reports on stderr when the coordinator is lost and when it is back, and that
-// Ctrl-C detached. `take` returns false to stop. `after_timeout`: what the time-out leaves, for its message. kOk at the
-// end of the stream.
-absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, absl::Duration timeout,
-                                     const std::function<bool(const v1::WatchItem&)>& take,
-                                     const std::function<void()>& idle, const std::string& detached,
-                                     const std::string& after_timeout);
+struct Following {
+  std::function<bool(const v1::WatchItem&)> take;     // false: stop
+  std::function<void()> idle = [] {};                 // several times a second
+  std::function<void(const std::string&)> say = Say;  // prints a line on stderr, above what `idle` draws
+  absl::Duration timeout = absl::ZeroDuration();      // zero: none
+  std::string detached;                               // said after Ctrl-C
+  std::string after_timeout;                          // what the time-out leaves, for its message
+};
+
+// The loop of every streaming command: says when the coordinator is lost and when it is back, and that Ctrl-C detached.
+// kOk at the end of the stream.
+absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, const Following& following);
 
 }  // namespace muster::cli

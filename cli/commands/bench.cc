@@ -156,9 +156,17 @@ absl::StatusOr<Reported> RunMeasured(const Invocation& invocation, Client& clien
     }
     return true;
   };
-  const absl::StatusOr<ExitCode> followed =
-      FollowItems(client, watch, client.connection().timeout, take, idle, absl::StrCat("interrupted; cancelling ", id),
-                  absl::StrCat("cancelling ", id));
+  const auto say = [&](const std::string& line) {
+    clear();
+    Say(line);
+  };
+  const absl::StatusOr<ExitCode> followed = FollowItems(client, watch,
+                                                        {.take = take,
+                                                         .idle = idle,
+                                                         .say = say,
+                                                         .timeout = client.connection().timeout,
+                                                         .detached = absl::StrCat("interrupted; cancelling ", id),
+                                                         .after_timeout = absl::StrCat("cancelling ", id)});
   clear();
   if (!followed.ok() || *followed != kOk) {
     if (const auto cancelled = client.Cancel(id); !cancelled.ok()) Say(std::string(cancelled.status().message()));

@@ -82,8 +82,11 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
       return true;
     };
     if (flags->follow) {
-      return FollowItems(
-          **client, request, (*client)->connection().timeout, take, [] {}, "detached", "detached");
+      return FollowItems(**client, request,
+                         {.take = take,
+                          .timeout = (*client)->connection().timeout,
+                          .detached = "detached",
+                          .after_timeout = "detached"});
     }
     if (absl::Status read = ReadItems(**client, request, take); !read.ok()) return read;
     for (const std::string& line : newest) Print(line);

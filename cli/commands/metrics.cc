@@ -98,9 +98,12 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& f
       if (item.has_metrics()) rows.Add(item.metrics());
       return true;
     };
-    return FollowItems(
-        **client, request, (*client)->connection().timeout, take, [] {},
-        absl::StrCat("detached; ", got->job().id(), " continues"), absl::StrCat(got->job().id(), " continues"));
+    const std::string continues = absl::StrCat(got->job().id(), " continues");
+    return FollowItems(**client, request,
+                       {.take = take,
+                        .timeout = (*client)->connection().timeout,
+                        .detached = "detached; " + continues,
+                        .after_timeout = continues});
   }
   std::vector<v1::MetricPoint> points;
   JobView view(invocation.Out());

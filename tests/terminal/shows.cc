@@ -35,7 +35,7 @@ Shows::Shows() {
 
 Shows::Show Shows::Run(const std::string& name, std::vector<std::string> command, int columns,
                        const std::string& until) {
-  Show show{name, absl::StrJoin(command, " "), Terminal(columns)};
+  Show show{name, absl::StrJoin(command, " "), Terminal(columns), Terminal(columns)};
   std::vector<std::string> words = std::move(command);
   words[0] = cli::ProgramPath("cli/muster");
   for (std::string& word : words) {
@@ -59,6 +59,7 @@ Shows::Show Shows::Run(const std::string& name, std::vector<std::string> command
   }
   // As it is before Ctrl-C.
   show.terminal.Feed(ended.out.substr(0, ended.out.find("detached; ")));
+  show.after.Feed(ended.out);
   return show;
 }
 

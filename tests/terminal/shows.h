@@ -17,6 +17,7 @@ class Shows {
     std::string name;     // "ps"
     std::string command;  // "muster ps --all"
     Terminal terminal;
+    Terminal after;  // as Ctrl-C leaves it
   };
   // ps, describe, top, and submit -f of a job until it has made some steps: on a terminal of so many columns.
   std::vector<Show> All(int columns);

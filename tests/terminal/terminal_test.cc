@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/terminal/shows.h"
 
 namespace muster::terminal {
@@ -38,6 +41,11 @@ TEST(Shows, FitTheirTerminals) {
         // A path is left whole, for copying.
         const bool word = show.name == "describe" && !absl::StrContains(absl::StripAsciiWhitespace(line), " ");
         EXPECT_TRUE(word) << where << line << "\n\n" << show.terminal.Text();
+      }
+      if (show.name == "submit") {
+        // Nothing of the live line is left of or behind what is said.
+        const std::string whole = absl::StrJoin(show.after.Lines(), "");
+        EXPECT_TRUE(std::regex_search(whole, std::regex("muster cancel followed-[a-z0-9]{4}$"))) << show.after.Text();
       }
       EXPECT_TRUE(absl::StrContains(show.terminal.Text(), show.name == "submit" ? "followed" : "language-model"))
           << show.terminal.Text();
