@@ -53,7 +53,7 @@ std::vector<std::string> WithProgramMarked(const CLI::App& app, std::vector<std:
     if (*word == "--") break;
     if (word->size() > 1 && (*word)[0] == '-') {
       std::string name = word->substr(0, word->find('='));
-      std::replace(name.begin() + 2, name.end(), '_', '-');
+      std::replace(name.begin() + static_cast<ptrdiff_t>(std::min<size_t>(2, name.size())), name.end(), '_', '-');
       const CLI::Option* option = at->get_option_no_throw(name);
       if (option == nullptr) option = app.get_option_no_throw(name);
       const bool takes_next = option != nullptr && option->get_items_expected_max() > 0;

@@ -115,6 +115,7 @@ TEST_F(MistakesTest, AProgramToRunNeedsNoDashes) {
               expected);
   Says({"run", "--rankz", "2", "/bin/echo"}, "muster: unknown option --rankz, did you mean --ranks?");
   Says({"run", "--print"}, "muster: PROGRAM is required");
+  Says({"-=x"}, "muster: unknown option -=x");
 }
 
 TEST_F(MistakesTest, BenchSaysThatItsTimeOutCancelsTheJob) {

@@ -87,7 +87,7 @@ fi
 
 # --- What else belongs to an installation
 sdk/install.sh "$stage"
-/usr/bin/python3 sdk/python/make_wheel.py "$stage/share/muster/muster-$release-py3-none-any.whl" sdk/python/muster/__init__.py
+/usr/bin/python3 sdk/python/make_wheel.py "$stage/share/muster/muster-$release-py3-none-any.whl"
 mkdir -p "$stage/share/muster/examples"
 install -m 644 examples/*.yaml "$stage/share/muster/examples"
 install -m 644 deploy/systemd/* "$stage/share/muster/systemd"

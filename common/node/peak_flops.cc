@@ -1,13 +1,17 @@
 #include "common/node/peak_flops.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 
 namespace muster {
 namespace {
 
 struct Peak {
-  const char* name;  // a part of the model's name
+  const char* word;  // of the model's name
   double half, tf32, fp32;
 };
 
@@ -22,11 +26,12 @@ constexpr Peak kPeaks[] = {
 }  // namespace
 
 std::optional<double> PeakFlops(absl::string_view model, const Precision& precision) {
-  const std::string lower = absl::AsciiStrToLower(model);
+  const std::vector<std::string> words = absl::StrSplit(absl::AsciiStrToLower(model), absl::ByAnyChar(" -"));
+  const auto has = [&](const char* word) { return std::find(words.begin(), words.end(), word) != words.end(); };
+  if (has("nvl") || has("laptop")) return std::nullopt;  // other clocks
+  if (has("h100") && has("pcie")) return Of(kH100Pcie, precision);
   for (const Peak& peak : kPeaks) {
-    if (!absl::StrContains(lower, peak.name)) continue;
-    if (precision.compute() == DTYPE_BF16 || precision.compute() == DTYPE_FP16) return peak.half;
-    return precision.tf32() ? peak.tf32 : peak.fp32;
+    if (has(peak.word)) return Of(peak, precision);
   }
   return std::nullopt;
 }

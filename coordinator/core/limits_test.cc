@@ -55,19 +55,19 @@ TEST_F(Limits, NodeSelectorsOfAUserInTheQueue) {
     return SubmitAs(user, spec);
   };
   JobId first;
-  for (int rack = 0; rack < 64; ++rack) {
+  for (int rack = 0; rack < 256; ++rack) {
     const Outcome decision = on_rack("ann", rack);
     ASSERT_TRUE(decision.status.ok()) << rack << ": " << decision.status;
     if (rack == 0) first = decision.job;
   }
   EXPECT_TRUE(on_rack("ann", 5).status.ok()) << "as others of hers";
   EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok()) << "without one";
-  EXPECT_TRUE(on_rack("bob", 99).status.ok());
-  const absl::Status more = on_rack("ann", 64).status;
+  EXPECT_TRUE(on_rack("bob", 999).status.ok());
+  const absl::Status more = on_rack("ann", 256).status;
   EXPECT_TRUE(absl::IsResourceExhausted(more));
-  EXPECT_THAT(std::string(more.message()), HasSubstr("ann has jobs with 64 different node selectors in the queue"));
+  EXPECT_THAT(std::string(more.message()), HasSubstr("ann has jobs with 256 different node selectors in the queue"));
   w_.Do(CancelJob{first});
-  EXPECT_TRUE(on_rack("ann", 64).status.ok());
+  EXPECT_TRUE(on_rack("ann", 256).status.ok());
 }
 
 TEST_F(Limits, SubmitsOfAUserAreCountedByTheMinute) {

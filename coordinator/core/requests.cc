@@ -23,7 +23,7 @@ constexpr size_t kNoteBytes = 1024;
 constexpr size_t kSpecBytes = 64 * 1024;  // every assignment repeats it
 
 // Each selector in the queue costs a scheduling pass a look at all nodes.
-constexpr size_t kNodeSelectorsOfUser = 64;
+constexpr size_t kNodeSelectorsOfUser = 256;
 
 void NoteSelector(const JobSpec& spec, std::set<std::vector<std::string>>& selectors) {
   const auto& selector = spec.resources().node_selector();

@@ -113,7 +113,7 @@ absl::Status CheckUse(const NodeUse& use) {
   if (use.devices_size() > kMaxDevices) return Malformed("the use of more than 64 GPUs");
   bool sane = std::isfinite(use.busy_cores()) && use.busy_cores() >= 0;
   for (const DeviceUse& device : use.devices()) sane &= device.busy() >= 0 && device.busy() <= 1;
-  return sane ? absl::OkStatus() : Malformed("a share that is none");
+  return sane ? absl::OkStatus() : Malformed("busy must be 0 to 1, and busy_cores finite and not negative");
 }
 
 absl::Status CheckRecords(const Records& records) {

@@ -17,7 +17,7 @@ class NodeUses {
  public:
   // `use`: as its worker sent it.
   void Add(const NodeId& node, NodeUse use, const Now& now);
-  // Its worker is gone: what it was is no longer what it is.
+  // Its worker is gone, so the newest measurement is no longer current.
   void Gone(const NodeId& node);
 
   // Null: unknown.

@@ -1,31 +1,44 @@
 """Makes the wheel of the Python package: a zip file with metadata (packaging.python.org, "Binary distribution format").
 
-make_wheel.py OUT VERSION_H GENERATED FILE... : the same files give the same bytes. GENERATED is the folder in which protoc
-made proto/*.py, which become muster.proto.
+make_wheel.py OUT, in the root of the tree: the same tree gives the same bytes. protoc makes muster.proto.
 """
 
 import base64
 import glob
 import hashlib
 import re
+import subprocess
 import sys
+import tempfile
 import zipfile
 
 TIME = (2020, 1, 1, 0, 0, 0)
+SOURCES = ["sdk/python/muster/__init__.py", "sdk/python/muster/client.py"]
+VERSION_H = "common/version.h"
+# The messages and services of a user's calls, with what they import.
+PROTOS = ["job", "jobs", "jobs_service", "options", "partition", "spec", "trace", "units"]
 
 
-def main(out, version_h, generated, files):
+def generate(folder):
+    subprocess.run(["protoc", "-I.", f"--python_out={folder}", f"--grpc_python_out={folder}",
+                    "--plugin=protoc-gen-grpc_python=/usr/bin/grpc_python_plugin"] +
+                   [f"proto/{name}.proto" for name in PROTOS], check=True)
+
+
+def main(out):
     contents = {}
-    for path in files:
+    for path in SOURCES:
         with open(path, "rb") as file:
             contents["muster/" + path.rsplit("/", 1)[-1]] = file.read()
     contents["muster/proto/__init__.py"] = b""
-    for path in glob.glob(f"{generated}/proto/*.py"):
-        with open(path, "rb") as file:
-            # protoc takes the path of a .proto file for its package.
-            contents["muster/proto/" + path.rsplit("/", 1)[-1]] = re.sub(
-                rb"^from proto import ", b"from muster.proto import ", file.read(), flags=re.M)
-    with open(version_h) as file:
+    with tempfile.TemporaryDirectory() as generated:
+        generate(generated)
+        for path in glob.glob(f"{generated}/proto/*.py"):
+            with open(path, "rb") as file:
+                # protoc takes the path of a .proto file for its package.
+                contents["muster/proto/" + path.rsplit("/", 1)[-1]] = re.sub(
+                    rb"^from proto import ", b"from muster.proto import ", file.read(), flags=re.M)
+    with open(VERSION_H) as file:
         header = file.read()
     known = {name: re.search(rf" {name}(?:\[\])? = (.*);", header).group(1)
              for name in ("kVersion", "kProtocol", "kOldestProtocol")}
@@ -55,4 +68,4 @@ def main(out, version_h, generated, files):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
+    main(sys.argv[1])
