@@ -183,7 +183,7 @@ void RegisterCompare(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* command =
       AddCommand(app, "compare", kGroupLook, "Compare jobs: the fields that differ, last and best metrics",
-                 "muster compare lr-1e-3-x7f2 lr-3e-3-k2m4\nmuster compare @last gpt2-tiny-x7f2 -o json");
+                 "muster compare gpt2-tiny-x7f2 @last\nmuster compare @last gpt2-tiny-x7f2 -o json");
   command->add_option("JOB", flags->names, "ids, unique prefixes of ids, or @last")->required()->expected(2, 100);
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
