@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/proto_time.h"
 #include "coordinator/core/exits.h"
 #include "coordinator/core/links.h"
@@ -257,6 +258,11 @@ void Generations::Exit(JobEntry& job, uint32_t number, RankExit exit, EndReason 
   const JobId id = job.id();
   const bool stopping = generation.state() == GENERATION_STATE_STOPPING;
   exit = ClassifyExit(std::move(exit), rank);
+  // The worker does not know the ranks' places.
+  absl::string_view rest = exit.message();
+  if (absl::ConsumePrefix(&rest, absl::StrCat("rank ", number, " "))) {
+    exit.set_message(absl::StrCat(RankName(generation.record(), number), " ", rest));
+  }
   const bool faulty = stopping && IsFault(generation.record().reason()) &&
                       job.record().failure().generation() == generation.record().number();
   if (faulty) AddToFault(job, number, exit, transaction);

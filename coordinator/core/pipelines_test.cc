@@ -86,6 +86,17 @@ TEST(Pipelines, RanksAreNamedWithTheirPlace) {
   EXPECT_EQ(RankName(generation, 3), "rank 3") << "without a pipeline the number says it all";
 }
 
+TEST(Pipelines, AnExitNamesTheRanksPlace) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 4)});
+  const JobId id = w.Submit(Staged("p", 4, 2));
+  w.clock.Advance(absl::Seconds(5));
+  w.Do(Tick{});
+  for (uint32_t rank = 0; rank < 4; ++rank) w.ReportRank(id, rank, RANK_STATE_RUNNING);
+  w.Fail(id, 1, ": the loss is nan");
+  EXPECT_EQ(w.Get(id).failure().exit().message(), "rank 0 (stage 0, shard 0) exited with code 1: the loss is nan");
+}
+
 class HungStages : public testing::Test {
  protected:
   static constexpr uint32_t kStages = 3;
