@@ -35,7 +35,7 @@ struct EventWatch::State {
   bool begun ABSL_GUARDED_BY(mutex) = false;
   bool ended ABSL_GUARDED_BY(mutex) = false;
   bool done ABSL_GUARDED_BY(mutex) = false;
-  bool abandoned ABSL_GUARDED_BY(mutex) = false;  // nobody takes what is read from here on
+  bool abandoned ABSL_GUARDED_BY(mutex) = false;  // what is read from here on is not taken
 };
 
 EventWatch::EventWatch(EventFolder folder, Intervals intervals) ABSL_NO_THREAD_SAFETY_ANALYSIS
