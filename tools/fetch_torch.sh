@@ -36,9 +36,15 @@ whole=
 [ -n "$whole" ] || [ "$want" != cpu ] || [ -d "$dest/licenses" ] || [ ! -w "$dest" ] || whole=licenses
 [ -n "$whole" ] || { link; exit 0; }
 
+# The licenses alone are missing: all works but tools/package.sh, which says so.
+give_up() {
+  [ "$whole" = licenses ] || die "$*"
+  echo "fetch_torch: warning: $dest has no licenses, which only tools/package.sh needs: $*" >&2
+  exit 0
+}
 mkdir -p "$cache" 2>/dev/null || die "cannot create $cache: set MUSTER_CACHE to a folder that you may write"
 free_mib=$(df -Pm "$cache" | awk 'NR==2 {print $4}')
-[ "$free_mib" -ge "$needed_mib" ] || die "$cache has $free_mib MiB free, $needed_mib are needed: free some, or set MUSTER_CACHE"
+[ "$free_mib" -ge "$needed_mib" ] || give_up "$cache has $free_mib MiB free, $needed_mib are needed: free some, or set MUSTER_CACHE"
 
 if [ "$want" = peer ]; then
   "$0" cpu
@@ -70,14 +76,15 @@ echo "fetch_torch: downloading $(grep -o '^[a-z][^ ]*' "$list" | tr '\n' ' ')(on
 /usr/bin/python3 -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
   --python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
   --platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64 \
-  -d "$tmp" -r "$list" || die "the download failed (see above). No network? Or pip's index has no such wheel: those without CUDA ('+cpu') lie in
+  -d "$tmp" -r "$list" || give_up "the download failed (see above). No network? Or pip's index has no such wheel: those without CUDA ('+cpu') lie in
   PyTorch's own index, whose address its installation page gives: set PIP_EXTRA_INDEX_URL to it. Or a hash differs from $list"
 for wheel in "$tmp"/*.whl; do
   # 11: the wheel has no file that matches a pattern
   unzip -q -o "$wheel" 'torch/*' 'torchgen/*' 'functorch/*' 'nvidia/*' -d "$tmp/out" 2>/dev/null || [ $? = 11 ] || die "cannot unpack $(basename "$wheel"): disk full?"
-  unzip -q -o "$wheel" '*.dist-info/licenses/*' '*.dist-info/LICENSE*' '*.dist-info/License*' '*.dist-info/NOTICE' -d "$tmp/out/licenses" 2>/dev/null || [ $? = 11 ]
+  unzip -q -o "$wheel" '*.dist-info/licenses/*' '*.dist-info/LICENSE*' '*.dist-info/License*' '*.dist-info/NOTICE' -d "$tmp/out/licenses" 2>/dev/null || [ $? = 11 ] || die "cannot unpack the licenses of $(basename "$wheel"): disk full?"
 done
 if [ "$whole" = licenses ]; then
+  [ -d "$tmp/out/licenses" ] || give_up "the wheels have none"
   mv -T "$tmp/out/licenses" "$dest/licenses"
   exit 0
 fi

@@ -25,6 +25,8 @@ while [ $# -gt 0 ]; do
     *) out=$1; shift ;;
   esac
 done
+[ -z "$tree" ] || [ ! -e "$tree" ] || [ -f "$tree/share/doc/muster/VERSION" ] || { [ -d "$tree" ] && [ -z "$(ls -A "$tree")" ]; } ||
+  die "--tree $tree is not empty and not of an earlier run: it would be removed"
 [ -n "$tree" ] || [ -n "$libtorch" ] || die "--without-libtorch needs --tree: the packages have LibTorch in them"
 for tool in readelf chrpath dpkg-deb dpkg-shlibdeps; do
   command -v $tool >/dev/null || die "no $tool here: run tools/setup.sh"

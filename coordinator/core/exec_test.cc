@@ -118,6 +118,28 @@ TEST(ExecJobs, AnIdleProgramIsAWarning) {
   EXPECT_EQ(w.State(id), JOB_STATE_RUNNING);
 }
 
+TEST(ExecJobs, RanksThatWaitWhileTheJobReportsAreNoWarning) {
+  World w(Scripts());
+  w.Do(NodeConnected{Hello("n", 2)});
+  const JobId id = w.Submit(Script("a", 2));
+  for (const uint32_t rank : {0u, 1u}) w.ReportRank(id, rank, RANK_STATE_RUNNING);
+  const auto idle_events = [&](uint32_t rank) {
+    RankRecord event{{id, 1, rank}, {}};
+    event.record.mutable_idle()->mutable_duration()->set_seconds(60);
+    return w.Do(event).events.size();
+  };
+  RankRecord metrics{{id, 1, 0}, {}};
+  metrics.record.mutable_metrics()->set_step(7);
+  w.Do(metrics);
+  w.clock.Advance(absl::Seconds(59));
+  EXPECT_EQ(idle_events(1), 0u);
+  w.clock.Advance(absl::Seconds(2));
+  EXPECT_EQ(idle_events(1), 1u) << "now the job reports nothing either";
+  EXPECT_EQ(idle_events(0), 0u) << "one a minute";
+  w.clock.Advance(absl::Minutes(1));
+  EXPECT_EQ(idle_events(0), 1u);
+}
+
 // Three jobs of a user whose program crashes would otherwise take any node from all others.
 TEST(ExecJobs, ProgramsOfOneUserHaveNoNodeDrained) {
   World w(Scripts());

@@ -23,6 +23,7 @@ constexpr int kRanksWithMessages = 512;
 constexpr size_t kGenerationsKept = 50;  // so few that a job and its generations are deleted in one commit
 constexpr absl::Duration kLongestOverdue = absl::Minutes(10);  // between two reports that a stop is overdue
 constexpr absl::Duration kTimeBreakdownInterval = absl::Minutes(1);
+constexpr absl::Duration kIdleEventInterval = absl::Minutes(1);  // of a generation
 
 // "n", "n, m and 3 more".
 std::string Where(const Generation& generation) {
@@ -243,6 +244,7 @@ void Generations::RunIfAllRanksRun(JobEntry& job, Transaction& transaction) {
 void Generations::ReportStep(JobEntry& job, uint64_t step, Transaction& transaction) {
   if (step <= job.running->highest_step) return;
   job.running->highest_step = step;
+  job.running->reported_at = transaction.now.steady;
   if (job.newest()->state() != GENERATION_STATE_RUNNING) return;
   job.running->step_times.Saw(step, transaction.now.steady);
   job.time.Step(step, transaction.now.steady);
@@ -438,16 +440,19 @@ void Generations::NoteCheckpoint(JobEntry& job, const CheckpointWritten& written
                        absl::StrCat("checkpoint of step ", written.step(), ", by its script: ", written.directory()));
 }
 
+// Ranks may wait for rank 0, which alone reports; and where all hang, the first event is enough.
 void Generations::NoteIdle(JobEntry& job, const RankPlacement& rank, const Idle& idle, Transaction& transaction) {
-  transaction.AddEvent(&job, job.record().generation(), rank.node(), "rank.idle",
-                       absl::StrCat(RankName(job.newest()->record(), rank.rank()), " on ", rank.node(),
-                                    " has used no CPU or GPU and read or "
-                                    "written nothing for ",
-                                    idle.duration().seconds(),
-                                    " s, and it reports no steps: it may hang. What it "
-                                    "waits for: py-spy dump --pid ",
-                                    idle.process(), " on the node; its output: muster logs ", job.record().id(),
-                                    " --rank ", rank.rank()));
+  RunningGeneration& running = *job.running;
+  const SteadyTime now = transaction.now.steady;
+  if (running.reported_at.has_value() && now - *running.reported_at < FromProto(idle.duration())) return;
+  if (running.idle_at.has_value() && now - *running.idle_at < kIdleEventInterval) return;
+  running.idle_at = now;
+  transaction.AddEvent(
+      &job, job.record().generation(), rank.node(), "rank.idle",
+      absl::StrCat(RankName(job.newest()->record(), rank.rank()), " on ", rank.node(),
+                   " has used no CPU or GPU, and read or written nothing, for ", idle.duration().seconds(),
+                   " s; it may hang. To see its stack: py-spy dump --pid ", idle.process(),
+                   " on the node. Output: muster logs ", job.record().id(), " --rank ", rank.rank()));
 }
 
 absl::Status Generations::CheckCurrent(const RankId& rank) const {

@@ -126,7 +126,7 @@ TEST(Requests, AListOfSelectedJobsIsReadInPages) {
     std::vector<std::string> seen;
     std::string page;
     do {
-      const Core::JobPage reply = w.core->ListJobs(true, page, rows, size_t{1} << 20, selected).value();
+      const Core::JobPage reply = w.core->ListJobs(true, page, rows, size_t{1} << 20, std::nullopt, selected).value();
       EXPECT_LE(reply.jobs.size(), rows);
       for (const Job& job : reply.jobs) seen.push_back(job.id());
       page = reply.next;

@@ -4,6 +4,7 @@ client_test.py WHEEL FOLDER ADDRESS TOKEN_FILE CA. MUSTER_ADDRESS is the coordin
 import datetime
 import json
 import os
+import shutil
 import subprocess
 import sys
 import unittest
@@ -31,7 +32,7 @@ class ClientTest(unittest.TestCase):
             got = client.get(job["id"])["job"]
             self.assertEqual(got["id"], shown["id"])
             self.assertEqual(got["spec"]["exec"]["command"], shown["spec"]["command"])
-            self.assertEqual(got["spec"]["exec"]["command"][0], "/usr/bin/sh")
+            self.assertEqual(got["spec"]["exec"]["command"][0], shutil.which("sh"))
             age = datetime.datetime.now(datetime.timezone.utc) - got["submitted"]
             self.assertLess(abs(age), datetime.timedelta(minutes=10))
             self.assertIn(job["id"], [j["id"] for j in client.list(all=True)])
@@ -114,9 +115,21 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(muster.Error) as raised:
             muster.Client(ADDRESS, wrong).list()
         self.assertEqual(raised.exception.code, "UNAUTHENTICATED")
-        with self.assertRaises(muster.Error) as raised:
-            muster.Client("gpu-head:7070", "plain-token")
-        self.assertEqual(raised.exception.code, "FAILED_PRECONDITION")
+        for address in ("gpu-head:7070", "127.example.org:7070", "[fe80::1]:7070"):
+            with self.assertRaises(muster.Error) as raised:
+                muster.Client(address, "plain-token")
+            self.assertEqual(raised.exception.code, "FAILED_PRECONDITION", address)
+        for address in ("localhost:1", "127.0.0.2:1", "[::1]:1"):
+            muster.Client(address, "plain-token").close()
+
+    def test_what_cannot_be_parsed(self):
+        for address in ("gpu-head:http", "gpu-head:", "127.0.0.1:70707"):
+            with self.assertRaisesRegex(muster.Error, "is no port"):
+                muster.Client(address, "plain-token")
+        for timeout in ("1.2.3", "..s", "soon"):
+            with unittest.mock.patch.dict(os.environ, {"MUSTER_TIMEOUT": timeout}):
+                with self.assertRaisesRegex(muster.Error, "invalid duration"):
+                    muster.Client()
 
 
 if __name__ == "__main__":

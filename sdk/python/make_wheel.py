@@ -48,7 +48,7 @@ def main(out):
     info = f"muster-{version}.dist-info"
     contents[f"{info}/METADATA"] = (
         f"Metadata-Version: 2.1\nName: muster\nVersion: {version}\n"
-        "Summary: What a training script tells Muster, and a client of its coordinator\nRequires-Python: >=3.9\n"
+        "Summary: What a training script tells Muster, and a client of its coordinator\nRequires-Python: >=3.10\n"
         "Provides-Extra: client\nRequires-Dist: grpcio>=1.51; extra == \"client\"\n"
         "Requires-Dist: protobuf>=4.21; extra == \"client\"\n"
         "Provides-Extra: pandas\nRequires-Dist: pandas; extra == \"pandas\"\n"

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Environment = std::map<std::string, std::string>;
 
-constexpr absl::Duration kPatience = absl::Minutes(8);  // PyTorch's import alone takes seconds on a busy machine
+constexpr absl::Duration kPatience = absl::Minutes(4);  // PyTorch's import alone takes seconds on a busy machine
 
 class TorchTest : public ::testing::Test {
  protected:
@@ -53,9 +53,10 @@ class TorchTest : public ::testing::Test {
         absl::StrCat(python_, " -m torch.distributed.run --nproc_per_node 2 --max_restarts 5 ", arguments),
         cluster_.folder(), kPatience);
   }
-  Ran MusterRun(const std::string& flags, const std::string& arguments) {
-    return cluster_.Shell(absl::StrCat("muster run --ranks 2 --max-restarts 5 --env PYTHONPATH=", wheel_, " ", flags,
-                                       " -- ", python_, " ", arguments),
+  // `more`: folders of modules.
+  Ran MusterRun(const std::string& flags, const std::string& arguments, const std::string& more = "") {
+    return cluster_.Shell(absl::StrCat("muster run --ranks 2 --max-restarts 5 --env PYTHONPATH=", wheel_, more, " ",
+                                       flags, " -- ", python_, " ", arguments),
                           cluster_.folder(), kPatience);
   }
 
@@ -179,7 +180,8 @@ TEST_F(TorchTest, FullyShardedIsKilledResumedAndResized) {
   };
   const Ran theirs = Torchrun(arguments("theirs", kSteps));
   ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
-  const Ran begun = MusterRun("-d -o name", arguments("ours", kSteps - 50));
+  const Ran begun = MusterRun("-d -o name --env MUSTER_TEST_GO=" + Path("go"), arguments("ours", kSteps - 50),
+                              ":" + fs::canonical("tests/exec/paced/sitecustomize.py").parent_path().string());
   ASSERT_EQ(begun.exit_code, 0) << begun.err;
   const std::string id(absl::StripAsciiWhitespace(begun.out));
   ASSERT_TRUE(cluster_.WaitForStep(id, 25, kPatience));
@@ -189,6 +191,7 @@ TEST_F(TorchTest, FullyShardedIsKilledResumedAndResized) {
   pid_t program = -1;
   ASSERT_TRUE(children >> program) << "it has ended already: more steps are needed";
   ASSERT_EQ(kill(program, SIGKILL), 0);
+  std::ofstream(Path("go")) << "go";
   ASSERT_TRUE(cluster_.WaitForState(id, "completed", kPatience));
   EXPECT_EQ(cluster_.Generation(id), 2u);
   // The rest on one rank, whose shard is the whole.

@@ -1,16 +1,20 @@
 #include "worker/exec/activity.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <map>
+#include <memory>
+#include <thread>
+#include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/file/read_file.h"
+#include "worker/agent/gpus.h"
 #include "worker/rundir/process_table.h"
 
 namespace muster::exec {
@@ -18,16 +22,31 @@ namespace {
 
 using rundir::ProcessRow;
 
+// muster-step leads the session of a rank; this process is its child. Where another process leads it, as in tests, it
+// has more than the program's processes.
+bool IsOfRank(pid_t session, pid_t program) {
+  return session == program || session == getpid() || session == getppid();
+}
+
 std::vector<ProcessRow> RowsOf(pid_t program) {
-  std::multimap<pid_t, ProcessRow> children;
+  const std::vector<ProcessRow> all = rundir::ListProcesses();
+  std::multimap<pid_t, const ProcessRow*> children;
   std::vector<ProcessRow> rows;
-  for (const ProcessRow& row : rundir::ListProcesses()) {
+  for (const ProcessRow& row : all) {
     if (row.pid == program) rows.push_back(row);
-    children.emplace(row.parent, row);
+    children.emplace(row.parent, &row);
+  }
+  if (rows.empty()) return rows;
+  const pid_t session = IsOfRank(rows[0].session, program) ? rows[0].session : 0;
+  std::set<pid_t> seen = {program, getpid(), getppid()};
+  for (const ProcessRow& row : all) {
+    if (session != 0 && row.session == session && seen.insert(row.pid).second) rows.push_back(row);
   }
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto [begin, end] = children.equal_range(rows[i].pid);
-    for (auto at = begin; at != end; ++at) rows.push_back(at->second);
+    for (auto at = begin; at != end; ++at) {
+      if (seen.insert(at->second->pid).second) rows.push_back(*at->second);
+    }
   }
   return rows;
 }
@@ -47,48 +66,6 @@ uint64_t BytesOf(pid_t pid) {
   return bytes;
 }
 
-// nvml.h, "NVML API Reference"; the library comes with the driver.
-class GpuLoad {
- public:
-  GpuLoad() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
-    if (library_ == nullptr) return;
-    const bool found = Find("nvmlInit_v2", init_) && Find("nvmlShutdown", shutdown_) &&
-                       Find("nvmlDeviceGetHandleByUUID", handle_) && Find("nvmlDeviceGetUtilizationRates", rates_);
-    ready_ = found && init_() == 0;
-  }
-  ~GpuLoad() {
-    if (ready_) shutdown_();
-    if (library_ != nullptr) dlclose(library_);
-  }
-  GpuLoad(const GpuLoad&) = delete;
-  GpuLoad& operator=(const GpuLoad&) = delete;
-
-  bool IsBusy(const std::string& uuid) const {
-    void* device = nullptr;
-    Rates rates{};
-    return ready_ && handle_(uuid.c_str(), &device) == 0 && rates_(device, &rates) == 0 &&
-           (rates.gpu > 0 || rates.memory > 0);
-  }
-
- private:
-  struct Rates {
-    unsigned gpu, memory;  // percent of the last sample period
-  };
-
-  template <typename Function>
-  bool Find(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library_, name));
-    return function != nullptr;
-  }
-
-  void* const library_;
-  bool ready_ = false;
-  int (*init_)() = nullptr;
-  int (*shutdown_)() = nullptr;
-  int (*handle_)(const char*, void**) = nullptr;
-  int (*rates_)(void*, Rates*) = nullptr;
-};
-
 }  // namespace
 
 std::set<pid_t> ProcessesOf(pid_t program) {
@@ -107,15 +84,28 @@ Activity ReadActivity(pid_t program) {
   return activity;
 }
 
-bool GpuBusy(const std::vector<std::string>& environment) {
+GpuLook::GpuLook(const std::vector<std::string>& environment, std::string library) : library_(std::move(library)) {
   for (absl::string_view entry : environment) {
-    if (!absl::ConsumePrefix(&entry, "CUDA_VISIBLE_DEVICES=") || entry.empty()) continue;
-    const GpuLoad load;
-    for (const std::string& uuid : std::vector<std::string>(absl::StrSplit(entry, ','))) {
-      if (load.IsBusy(uuid)) return true;
-    }
+    if (absl::ConsumePrefix(&entry, "CUDA_VISIBLE_DEVICES=")) uuids_ = absl::StrSplit(entry, ',', absl::SkipEmpty());
   }
-  return false;
+}
+
+std::optional<bool> GpuLook::Busy(bool anew) {
+  if (uuids_.empty()) return false;
+  const auto answered = [&] { return answer_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; };
+  if (!answer_.valid() || (anew && answered())) {
+    auto promise = std::make_shared<std::promise<bool>>();
+    answer_ = promise->get_future();
+    std::thread([promise, library = library_, uuids = uuids_] {
+      bool busy = false;
+      for (const agent::GpuUse& gpu : agent::Gpus(library).Use()) {
+        if (gpu.busy > 0 && std::find(uuids.begin(), uuids.end(), gpu.uuid) != uuids.end()) busy = true;
+      }
+      promise->set_value(busy);
+    }).detach();
+  }
+  if (!answered()) return std::nullopt;
+  return answer_.get();
 }
 
 }  // namespace muster::exec

@@ -3,6 +3,8 @@
 
 #include <sys/types.h>
 
+#include <future>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,14 +13,28 @@
 
 namespace muster::exec {
 
-// The program and its descendants that live now; of a program that has ended, the program alone.
+// The program, its descendants and what these left to init in the rank's session; those that live now. Of a program
+// that has ended, the program alone.
 std::set<pid_t> ProcessesOf(pid_t program);
 
-// Of the program and its descendants. What they read and write is unknown of processes of other users, and counts as 0.
+// Of the same processes. What they read and write is unknown of processes of other users, and counts as 0.
 Activity ReadActivity(pid_t program);
 
-// Whether one of the GPUs that CUDA_VISIBLE_DEVICES of `environment` names ("GPU-...") computes or copies now. False
-// where there are none, or the driver does not say.
-bool GpuBusy(const std::vector<std::string>& environment);
+// Asks the driver on a thread of its own, which is left behind where the driver does not answer: with a broken GPU that
+// takes long.
+class GpuLook {
+ public:
+  // The GPUs that CUDA_VISIBLE_DEVICES of `environment` names ("GPU-...").
+  explicit GpuLook(const std::vector<std::string>& environment, std::string library = "libnvidia-ml.so.1");
+
+  // Whether one of them computes; nullopt: there is no answer yet. False where there are none, or the driver does not
+  // say. `anew`: a question of now, unless one is still open.
+  std::optional<bool> Busy(bool anew);
+
+ private:
+  const std::string library_;
+  std::vector<std::string> uuids_;
+  std::future<bool> answer_;
+};
 
 }  // namespace muster::exec

@@ -25,8 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kPrefix[] = "events.out.tfevents.";
-constexpr uint64_t kEventBytesAtOnce = 4 << 20;
-constexpr uint64_t kLastEventBytes = 64 << 20;
 constexpr size_t kMostNamedFolders = 8;
 constexpr uint64_t kMostScalarEvent = 1 << 20;  // larger ones are images or sound
 
@@ -41,20 +39,24 @@ std::optional<std::string> ReadAt(int descriptor, uint64_t offset, size_t bytes)
   return buffer;
 }
 
+std::string HostName() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
 }  // namespace
 
-bool WriterIs(absl::string_view name, const std::set<pid_t>& processes) {
+bool WriterIs(absl::string_view name, absl::string_view host, const std::set<pid_t>& processes) {
   if (!absl::ConsumePrefix(&name, kPrefix)) return false;
-  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
-  // parts[0] is the time; the host's name may have dots, and the last part is a number too.
-  for (size_t i = 2; i + 1 < parts.size(); ++i) {
-    pid_t pid = 0;
-    int number = 0;
-    if (absl::SimpleAtoi(parts[i], &pid) && absl::SimpleAtoi(parts[i + 1], &number) && processes.contains(pid)) {
-      return true;
-    }
-  }
-  return false;
+  const std::pair<absl::string_view, absl::string_view> time_and_rest = absl::StrSplit(name, absl::MaxSplits('.', 1));
+  absl::string_view rest = time_and_rest.second;
+  if (!absl::ConsumePrefix(&rest, host) || !absl::ConsumePrefix(&rest, ".")) return false;
+  const std::vector<absl::string_view> parts = absl::StrSplit(rest, '.');  // TensorFlow's have ".v2" at the end
+  pid_t pid = 0;
+  int number = 0;
+  return parts.size() >= 2 && absl::SimpleAtoi(parts[0], &pid) && absl::SimpleAtoi(parts[1], &number) &&
+         processes.contains(pid);
 }
 
 std::vector<std::string> FoldersIn(const std::vector<std::string>& arguments) {
@@ -67,16 +69,19 @@ std::vector<std::string> FoldersIn(const std::vector<std::string>& arguments) {
 }
 
 EventFolder::EventFolder(std::vector<std::string> folders, std::function<std::set<pid_t>()> writers)
-    : folders_(std::move(folders)), writers_(std::move(writers)) {}
+    : folders_(std::move(folders)), writers_(std::move(writers)), host_(HostName()) {}
 
 template <typename Visit>
-void EventFolder::ForEachEventFile(const Visit& visit) const {
+void EventFolder::ForEachEventFile(const Visit& visit) {
   for (const std::string& top : folders_) {
     std::deque<std::pair<fs::path, int>> folders = {{top, 1}};  // the nearest first
-    for (int entries = 0; !folders.empty(); folders.pop_front()) {
+    for (int entries = 0; !folders.empty() && entries <= kMostEntries; folders.pop_front()) {
       std::error_code error;
       for (fs::directory_iterator it(folders.front().first, error), end; !error && it != end; it.increment(error)) {
-        if (++entries > kMostEntries) break;
+        if (++entries > kMostEntries) {
+          WarnOfLimit(absl::StrCat("only the nearest ", kMostEntries, " entries of ", top, " are searched"));
+          break;
+        }
         const std::string name = it->path().filename();
         std::error_code unknown;
         if (it->is_symlink(unknown) || unknown) continue;
@@ -102,8 +107,10 @@ void EventFolder::SkipExisting() {
 void EventFolder::Scan() {
   const std::set<pid_t> writers = writers_ == nullptr ? std::set<pid_t>() : writers_();
   ForEachEventFile([&](const std::string& path, const std::string& name) {
-    if (files_.size() >= kMostFiles || files_.contains(path)) return;
-    if (writers_ != nullptr && !WriterIs(name, writers)) return;
+    if (files_.contains(path) || (writers_ != nullptr && !WriterIs(name, host_, writers))) return;
+    if (files_.size() >= kMostFiles) {
+      return WarnOfLimit(absl::StrCat("only ", kMostFiles, " event files are read, not ", path));
+    }
     // One folder may be in another one, by another path.
     for (const auto& [known, file] : files_) {
       std::error_code error;
@@ -114,7 +121,7 @@ void EventFolder::Scan() {
   });
 }
 
-bool EventFolder::ReadFile(const std::string& path, File& file, uint64_t most_bytes) {
+bool EventFolder::ReadFile(const std::string& path, File& file, uint64_t& budget) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   struct stat found {};
   if (descriptor < 0) return false;
@@ -122,31 +129,37 @@ bool EventFolder::ReadFile(const std::string& path, File& file, uint64_t most_by
   const uint64_t begin = file.offset;
   const auto give_up = [&](absl::string_view why) {
     file.done = true;
-    if (!std::exchange(damaged_, true)) warning_ = absl::StrCat(path, " is not read on, from byte ", file.offset, why);
+    if (!std::exchange(damaged_, true)) {
+      Warn(absl::StrCat("stopped reading ", path, " at byte ", file.offset, ": ", why));
+    }
   };
-  if (size < file.offset) give_up(": it was cut");
-  while (!file.done && file.offset - begin < most_bytes && size - file.offset >= kEventHeaderBytes) {
+  if (size < file.offset) give_up("it was cut");
+  const auto spend = [&](uint64_t bytes) { budget -= std::min(budget, bytes); };
+  while (!file.done && budget > 0 && size - file.offset >= kEventHeaderBytes) {
+    spend(kEventHeaderBytes);
     const std::optional<std::string> header = ReadAt(descriptor, file.offset, kEventHeaderBytes);
     if (!header.has_value()) break;
     const std::optional<uint64_t> length = EventLength(*header);
     if (!length.has_value()) {
-      give_up(": this is no record of TensorBoard's");
+      give_up("not a TensorBoard record");
       break;
     }
     const uint64_t rest = size - file.offset - kEventHeaderBytes;
     if (*length > rest || rest - *length < kEventTrailerBytes) break;  // its end is still to be written
     const uint64_t bytes = kEventHeaderBytes + *length + kEventTrailerBytes;
     if (*length <= kMostScalarEvent) {
+      spend(*length + kEventTrailerBytes);
       const std::optional<std::string> body =
           ReadAt(descriptor, file.offset + kEventHeaderBytes, static_cast<size_t>(*length) + kEventTrailerBytes);
       if (!body.has_value()) break;
       const std::string_view event(body->data(), static_cast<size_t>(*length));
       TensorBoardEvent parsed;
       if (!IsTrailerOf(std::string_view(*body).substr(event.size()), event)) {
-        give_up(": its checksum is wrong");
+        give_up("its checksum is wrong");
         break;
       }
       if (parsed.ParseFromArray(event.data(), static_cast<int>(event.size()))) scalars_.Add(parsed);
+      if (scalars_.size() > 2 * kMostWaiting) scalars_.ThinTo(kMostWaiting);
     }
     file.offset += bytes;
   }
@@ -156,10 +169,24 @@ bool EventFolder::ReadFile(const std::string& path, File& file, uint64_t most_by
 
 std::vector<MetricPoint> EventFolder::Read(bool last) {
   bool grown = false;
-  for (auto& [path, file] : files_) {
-    if (!file.done && ReadFile(path, file, last ? kLastEventBytes : kEventBytesAtOnce)) grown = true;
+  uint64_t budget = kBytesAtOnce;
+  auto at = files_.lower_bound(first_);
+  for (size_t i = 0; i < files_.size() && budget > 0; ++i) {
+    if (at == files_.end()) at = files_.begin();
+    auto& [path, file] = *at++;
+    if (!file.done && ReadFile(path, file, budget)) grown = true;
   }
-  return scalars_.Take(/*all=*/last || !grown);
+  more_ = budget == 0;
+  first_ = at == files_.end() ? "" : at->first;
+  return scalars_.Take(/*all=*/last ? !more_ : !grown);
+}
+
+void EventFolder::Warn(const std::string& warning) {
+  absl::StrAppend(&warning_, warning_.empty() ? "" : "; ", warning);
+}
+
+void EventFolder::WarnOfLimit(const std::string& warning) {
+  if (!std::exchange(limited_, true)) Warn(warning);
 }
 
 std::string EventFolder::TakeWarning() { return std::exchange(warning_, ""); }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -31,10 +32,15 @@ class EventFolderTest : public ::testing::Test {
     event.mutable_summary()->mutable_value(0)->set_simple_value(loss);
     return EventRecord(event.SerializeAsString());
   }
+  static std::string ThisHost() {
+    char name[256] = {};
+    EXPECT_EQ(gethostname(name, sizeof name - 1), 0);
+    return name;
+  }
   // Of a writer with that pid, in a folder of the run's.
-  std::string Path(pid_t pid, const std::string& run = "runs/a") const {
+  std::string Path(pid_t pid, const std::string& run = "runs/a", const std::string& host = ThisHost()) const {
     fs::create_directories(folder_.path() + "/" + run);
-    return absl::StrCat(folder_.path(), "/", run, "/events.out.tfevents.1795742897.vm.example.org.", pid, ".0");
+    return absl::StrCat(folder_.path(), "/", run, "/events.out.tfevents.1795742897.", host, ".", pid, ".0");
   }
   static void Write(const std::string& path, const std::string& bytes) {
     std::ofstream(path, std::ios::app | std::ios::binary) << bytes;
@@ -74,6 +80,8 @@ TEST_F(EventFolderTest, FilesOfOtherProcessesAreNotOurs) {
   Write(Path(4712), Record(1, 1));
   Write(Path(47), Record(2, 1));
   Write(folder_.path() + "/runs/a/events.out.tfevents.4711.vm", Record(3, 1));  // it names no process
+  Write(Path(kScript, "runs/a", "other-host"), Record(6, 1));
+  Write(Path(kScript, "runs/a", ThisHost() + ".1"), Record(7, 1));
   Write(folder_.path() + "/runs/a/log.4711.0", Record(4, 1));
   fs::create_directories(folder_.path() + "/.hidden");
   Write(Path(kScript, ".hidden"), Record(5, 1));
@@ -99,7 +107,7 @@ TEST_F(EventFolderTest, ADamagedFileEndsThere) {
   Write(Path(kScript), Record(1, 1) + damaged + Record(3, 1));
   events.Scan();
   EXPECT_THAT(Steps(events.Read(true)), ElementsAre(1));
-  EXPECT_THAT(events.TakeWarning(), HasSubstr("its checksum is wrong"));
+  EXPECT_THAT(events.TakeWarning(), HasSubstr(": its checksum is wrong"));
   EXPECT_EQ(events.TakeWarning(), "");
 }
 
@@ -112,7 +120,7 @@ TEST_F(EventFolderTest, LargeEventsAreSkippedUnread) {
 
 TEST_F(EventFolderTest, LinksAreNotFollowedAndAFolderThatIsMissingIsEmpty) {
   const TemporaryFolder elsewhere;
-  Write(absl::StrCat(elsewhere.path(), "/events.out.tfevents.1.vm.", kScript, ".0"), Record(1, 1));
+  Write(absl::StrCat(elsewhere.path(), "/events.out.tfevents.1.", ThisHost(), ".", kScript, ".0"), Record(1, 1));
   fs::create_directory_symlink(elsewhere.path(), folder_.path() + "/link");
   EventFolder events = OfScript();
   events.Scan();
@@ -129,6 +137,77 @@ TEST_F(EventFolderTest, AFileInTwoOfTheFoldersIsReadOnce) {
                      [] { return std::set<pid_t>{kScript}; });
   events.Scan();
   EXPECT_THAT(Steps(events.Read(true)), ElementsAre(1));
+}
+
+TEST(WriterIs, OfThisHostByItsWholeName) {
+  const std::string name = "events.out.tfevents.1795742897.vm.example.org.4711.0";
+  EXPECT_TRUE(WriterIs(name, "vm.example.org", {kScript}));
+  EXPECT_TRUE(WriterIs(name + ".v2", "vm.example.org", {kScript})) << "TensorFlow's";
+  EXPECT_FALSE(WriterIs(name, "vm.example.org", {4712}));
+  EXPECT_FALSE(WriterIs(name, "vm", {kScript}));
+  EXPECT_FALSE(WriterIs(name, "example.org", {kScript}));
+  EXPECT_FALSE(WriterIs(name, "", {kScript}));
+}
+
+TEST_F(EventFolderTest, ALookIsBoundedAndTheFilesTakeTurns) {
+  EventFolder events = OfScript();
+  // Twice what one look reads, in events that are read: a text, whose step has no scalar.
+  TensorBoardEvent text;
+  text.set_step(1);
+  text.mutable_summary()->add_value()->set_tag(std::string(1 << 19, 'x'));
+  const std::string block = EventRecord(text.SerializeAsString());
+  std::string many;
+  while (many.size() < 2 * EventFolder::kBytesAtOnce) many += block;
+  Write(Path(kScript, "a"), many + Record(1, 1) + Record(2, 1));
+  Write(Path(kScript, "b"), Record(3, 1) + Record(4, 1));
+  events.Scan();
+  EXPECT_THAT(Steps(events.Read()), IsEmpty());
+  EXPECT_TRUE(events.more());
+  EXPECT_THAT(Steps(events.Read()), ElementsAre(3)) << "the other file comes first";
+  std::vector<uint64_t> rest;
+  do {
+    for (const uint64_t step : Steps(events.Read(/*last=*/true))) rest.push_back(step);
+  } while (events.more());
+  EXPECT_THAT(rest, ::testing::UnorderedElementsAre(1, 2, 4));
+}
+
+TEST_F(EventFolderTest, AFloodOfStepsIsThinnedAsItIsRead) {
+  EventFolder events = OfScript();
+  std::string flood;
+  for (int step = 1; step <= 50'000; ++step) flood += Record(step, 1);
+  ASSERT_LT(flood.size(), EventFolder::kBytesAtOnce);
+  Write(Path(kScript), flood);
+  events.Scan();
+  const std::vector<uint64_t> steps = Steps(events.Read(/*last=*/true));
+  EXPECT_LE(steps.size(), 2 * EventFolder::kMostWaiting);
+  EXPECT_GT(steps.size(), EventFolder::kMostWaiting / 2);
+  EXPECT_LT(steps.front(), 1000u);
+  EXPECT_EQ(steps.back(), 50'000u);
+}
+
+TEST_F(EventFolderTest, TheNumbersOfFilesAndEntriesAreBoundedAndSaidSo) {
+  for (size_t i = 0; i < EventFolder::kMostFiles + 1; ++i) {
+    Write(Path(kScript, absl::StrCat("runs/", i)), Record(static_cast<int64_t>(i), 1));
+  }
+  EventFolder events = OfScript();
+  events.Scan();
+  EXPECT_EQ(events.Read(true).size(), EventFolder::kMostFiles);
+  EXPECT_THAT(events.TakeWarning(), HasSubstr("only 64 event files are read"));
+
+  const TemporaryFolder crowded;
+  const std::string folder = crowded.path() + "/a";
+  fs::create_directories(folder + "/inner");
+  Write(folder + "/file", "");
+  for (int i = 0; i < EventFolder::kMostEntries; ++i)
+    fs::create_hard_link(folder + "/file", absl::StrCat(folder, "/", i));
+  fs::create_directories(crowded.path() + "/b/c/d");
+  Write(crowded.path() + "/b/c/d/events.out.tfevents.1.vm", Record(1, 1));
+  EventFolder bounded({crowded.path()}, nullptr);
+  bounded.Scan();
+  EXPECT_FALSE(bounded.has_files()) << "too deep: the nearest entries come first";
+  EXPECT_THAT(bounded.TakeWarning(), HasSubstr("only the nearest 10000 entries"));
+  bounded.Scan();
+  EXPECT_EQ(bounded.TakeWarning(), "") << "once";
 }
 
 TEST_F(EventFolderTest, FilesOfOneStepMakeOnePoint) {

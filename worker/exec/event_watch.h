@@ -21,7 +21,9 @@ class EventWatch {
  public:
   struct Intervals {
     absl::Duration read = absl::Seconds(1);
-    absl::Duration scan = absl::Seconds(10);  // each second until the first file is there, but for a minute at most
+    // At least, and 50 times as long as the last scan took. Until the first file is there: each second for a minute,
+    // then ever less often, down to every five minutes.
+    absl::Duration scan = absl::Seconds(10);
   };
 
   // Begins with SkipExisting, and waits for that, but not for a folder that does not answer.
@@ -32,7 +34,7 @@ class EventWatch {
 
   // What was read since the last call.
   std::vector<MetricPoint> Take();
-  // Once, after the script has ended: the rest, as far as the folder answers in time.
+  // Once, after the script has ended: the rest, as far as it can be read in time.
   std::vector<MetricPoint> Finish(absl::Duration at_most);
   std::string TakeWarning();
 

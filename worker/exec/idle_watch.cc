@@ -12,7 +12,8 @@ constexpr absl::Duration kLongestInterval = absl::Seconds(10);
 
 IdleWatch::IdleWatch(absl::Duration limit) : limit_(limit), interval_(std::min(limit / 4, kLongestInterval)) {}
 
-bool IdleWatch::Look(const Activity& activity, const std::function<bool()>& gpu_busy, SteadyTime now) {
+bool IdleWatch::Look(const Activity& activity, const std::function<std::optional<bool>(bool)>& gpu_busy,
+                     SteadyTime now) {
   const absl::Duration since = now - looked_at_;
   due_at_ = now + interval_;
   looked_at_ = now;
@@ -22,13 +23,16 @@ bool IdleWatch::Look(const Activity& activity, const std::function<bool()>& gpu_
                     activity.cpu - before->cpu <= kIdleShare * since;
   if (!idle) {
     idle_ = absl::ZeroDuration();
-    warned_ = false;
+    asked_ = warned_ = false;
     return false;
   }
   // Longer between two looks: this process did not run either, because the machine slept or the cgroup was frozen.
   idle_ += std::min(since, 2 * interval_);
   if (idle_ < limit_ || warned_) return false;
-  if (gpu_busy()) {
+  const std::optional<bool> busy = gpu_busy(/*anew=*/!std::exchange(asked_, true));
+  if (!busy.has_value()) return false;
+  asked_ = false;
+  if (*busy) {
     idle_ = absl::ZeroDuration();
     return false;
   }

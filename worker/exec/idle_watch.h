@@ -29,8 +29,8 @@ class IdleWatch {
   bool IsDue(SteadyTime now) const { return limit_ > absl::ZeroDuration() && now >= due_at_; }
   // True once the program has been idle for the limit; again after it has done something. Less than a hundredth of a
   // core counts as idle: interpreters have threads that wake up now and then. `gpu_busy` is asked only before it is
-  // true.
-  bool Look(const Activity& activity, const std::function<bool()>& gpu_busy, SteadyTime now);
+  // true, and again at the next look while it gives nullopt; `anew`: for the first time.
+  bool Look(const Activity& activity, const std::function<std::optional<bool>(bool anew)>& gpu_busy, SteadyTime now);
   absl::Duration idle() const { return idle_; }
 
  private:
@@ -38,7 +38,7 @@ class IdleWatch {
   SteadyTime due_at_, looked_at_;
   std::optional<Activity> last_;
   absl::Duration idle_;
-  bool warned_ = false;
+  bool asked_ = false, warned_ = false;
 };
 
 }  // namespace muster::exec

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "testing/wait.h"
 #include "worker/exec/activity.h"
@@ -20,7 +22,7 @@ class IdleWatchTest : public ::testing::Test {
     for (int i = 1; i <= seconds; ++i) {
       now_ = now_ + absl::Seconds(1);
       if (watch_.IsDue(now_) && watch_.Look(
-                                    activity(i), [&] { return ++asked_, gpu; }, now_))
+                                    activity(i), [&](bool) { return ++asked_, gpu; }, now_))
         return i;
     }
     return 0;
@@ -61,6 +63,20 @@ TEST_F(IdleWatchTest, ComputingAndWritingAreNoIdling) {
 
 TEST_F(IdleWatchTest, ABusyGpuIsNoIdling) { EXPECT_EQ(Warned(600, Nothing, /*gpu=*/true), 0); }
 
+TEST_F(IdleWatchTest, WaitsForTheAnswerAboutTheGpu) {
+  std::optional<bool> answer;
+  std::vector<bool> anew;
+  const auto look = [&] {
+    now_ = now_ + absl::Seconds(5);
+    return watch_.Look(
+        Nothing(0), [&](bool a) { return anew.push_back(a), answer; }, now_);
+  };
+  for (int i = 0; i < 7; ++i) EXPECT_FALSE(look()) << "not known yet";
+  EXPECT_EQ(anew, (std::vector<bool>{true, false, false}));
+  answer = false;
+  EXPECT_TRUE(look());
+}
+
 TEST_F(IdleWatchTest, TimeInWhichThisProcessDidNotRunDoesNotCount) {
   EXPECT_EQ(Warned(8, Nothing), 0);
   now_ = now_ + absl::Hours(1);
@@ -70,6 +86,24 @@ TEST_F(IdleWatchTest, TimeInWhichThisProcessDidNotRunDoesNotCount) {
 TEST_F(IdleWatchTest, ZeroIsNever) {
   IdleWatch never(absl::ZeroDuration());
   EXPECT_FALSE(never.IsDue(now_));
+}
+
+std::optional<bool> AnswerOf(GpuLook& look) {
+  std::optional<bool> answer = look.Busy(/*anew=*/true);
+  EXPECT_TRUE(Eventually([&] { return answer.has_value() || (answer = look.Busy(false)).has_value(); }));
+  return answer;
+}
+
+// Of the fake's GPUs GPU-a computes and GPU-c does not.
+TEST(GpuLook, AsksTheDriver) {
+  const std::string library = "worker/agent/libfake-nvml.so";
+  GpuLook busy({"HOME=/", "CUDA_VISIBLE_DEVICES=GPU-c,GPU-a"}, library), idle({"CUDA_VISIBLE_DEVICES=GPU-c"}, library);
+  EXPECT_EQ(AnswerOf(busy), true);
+  EXPECT_EQ(AnswerOf(idle), false);
+  EXPECT_EQ(AnswerOf(idle), false) << "again";
+  GpuLook none({"CUDA_VISIBLE_DEVICES="}, library), missing({"CUDA_VISIBLE_DEVICES=GPU-a"}, "no-such-library.so");
+  EXPECT_EQ(none.Busy(true), false) << "without a question";
+  EXPECT_EQ(AnswerOf(missing), false);
 }
 
 // A child of a child counts, and so do its bytes; it writes and computes until it is killed.
@@ -88,6 +122,23 @@ TEST(ReadActivity, CountsDescendants) {
   for (const pid_t pid : ProcessesOf(program)) kill(pid, SIGKILL);
   waitpid(program, nullptr, 0);
   EXPECT_EQ(ProcessesOf(program).size(), 1u);
+}
+
+// One whose parent has ended is no descendant any more, but in the program's session.
+TEST(ReadActivity, CountsTheSession) {
+  const pid_t program = fork();
+  if (program == 0) {
+    setsid();
+    execl("/bin/sh", "sh", "-c", "(sleep 1000 &); exec sleep 1000", nullptr);
+    _exit(127);
+  }
+  ASSERT_GT(program, 0);
+  EXPECT_TRUE(Eventually([&] { return ProcessesOf(program).size() == 2; }));
+  for (const pid_t pid : ProcessesOf(program)) {
+    EXPECT_NE(pid, getpid());
+    kill(pid, SIGKILL);
+  }
+  waitpid(program, nullptr, 0);
 }
 
 }  // namespace

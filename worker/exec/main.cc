@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -59,7 +60,9 @@ int main(int argc, char** argv) {
   options.link.key.set_rank(rank);
   const absl::StatusOr<muster::exec::Outcome> outcome =
       muster::exec::RunRank(options, *std::move(program), muster::rundir::Terminated);
-  if (outcome.ok()) return EndAs(*outcome);
-  muster::LogError("rank failed", {{"error", outcome.status()}});
-  return 1;
+  if (!outcome.ok()) muster::LogError("rank failed", {{"error", outcome.status()}});
+  const int code = outcome.ok() ? EndAs(*outcome) : 1;
+  // Not exit(), which waits for the dynamic linker: a thread may be left in a driver that does not answer.
+  std::fflush(nullptr);
+  _exit(code);
 }

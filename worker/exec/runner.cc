@@ -114,6 +114,7 @@ class Runner {
   double event_points_ = kMostEventPoints;  // that may be sent now
   SteadyTime events_at_;
   std::optional<IdleWatch> idle_;
+  GpuLook gpus_{options_.inherited};
   const RealClock clock_;
   Assignment assignment_;
   std::unique_ptr<rundir::OutboxWriter> outbox_;
@@ -211,6 +212,7 @@ void Runner::Take(Report report, Now now) {
   } else {
     MetricPoint& point = std::get<MetricPoint>(report);
     reported_ = true;
+    events_.reset();  // what a script reports itself comes first
     reported_at_ = now.steady;
     step_ = std::max(step_, point.step());
     (*page_)->step.store(step_, kRelaxed);
@@ -246,7 +248,7 @@ void Runner::WatchEventFiles(const Program::Command& command) {
   events_ = std::make_unique<EventWatch>(EventFolder(std::move(folders), std::move(writers)));
 }
 
-// What a script reports itself comes first. Event files do not feed the hang detector: their writers keep events back
+// Event files do not feed the hang detector: their writers keep events back
 // for minutes.
 void Runner::TakeEvents(std::vector<MetricPoint> points, Now now) {
   event_points_ = std::min(kMostEventPoints,
@@ -255,7 +257,7 @@ void Runner::TakeEvents(std::vector<MetricPoint> points, Now now) {
   if (const std::string warning = events_->TakeWarning(); !warning.empty()) {
     LogWarn("TensorBoard files of the script", {{"warning", warning}});
   }
-  if (reported_ || points.empty()) return;
+  if (points.empty()) return;
   points = Thin(std::move(points), static_cast<size_t>(event_points_));
   event_points_ -= static_cast<double>(points.size());
   for (MetricPoint& point : points) {
@@ -274,7 +276,7 @@ void Runner::TakeEvents(std::vector<MetricPoint> points, Now now) {
 // does nothing at all can be seen.
 void Runner::LookForIdleness(Now now) {
   if (reported_ || stopping_ || !idle_->IsDue(now.steady)) return;
-  const auto gpu_busy = [this] { return GpuBusy(options_.inherited); };
+  const auto gpu_busy = [this](bool anew) { return gpus_.Busy(anew); };
   if (!idle_->Look(ReadActivity(program_.pid()), gpu_busy, now.steady)) return;
   Record record;
   *record.mutable_idle()->mutable_duration() = ToProto(idle_->idle());

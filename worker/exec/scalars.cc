@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -83,10 +84,40 @@ std::vector<MetricPoint> Scalars::Take(bool all) {
   return taken;
 }
 
+void Scalars::ThinTo(size_t most) {
+  if (points_.size() <= most) return;
+  const uint64_t last = points_.rbegin()->first, gap = (last - points_.begin()->first) / most + 1;
+  uint64_t kept = points_.begin()->first;
+  for (auto at = std::next(points_.begin()); at != points_.end();) {
+    if (at->first - kept < gap && at->first != last && !at->second.has_validation_loss()) {
+      at = points_.erase(at);
+      continue;
+    }
+    if (at->first - kept >= gap) kept = at->first;
+    ++at;
+  }
+  if (points_.size() < most + most / 2) return;
+  for (MetricPoint& point : Thin(Take(/*all=*/true), most)) points_.emplace(point.step(), std::move(point));
+}
+
 std::vector<MetricPoint> Thin(std::vector<MetricPoint> points, size_t most) {
   if (points.size() <= most) return points;
+  const auto validated = static_cast<size_t>(std::count_if(
+      points.begin(), points.end(), [](const MetricPoint& point) { return point.has_validation_loss(); }));
+  // Of both kinds the i-th is kept where i * most / of passes a whole number.
+  struct Kind {
+    size_t of, most, seen = 0;
+    bool Keep() {
+      const size_t before = seen * most / of;
+      return ++seen * most / of > before;
+    }
+  };
+  Kind with{validated, std::min(validated, most)};
+  Kind without{points.size() - validated, most - with.most};
   std::vector<MetricPoint> kept;
-  for (size_t i = 1; i <= most; ++i) kept.push_back(std::move(points[i * points.size() / most - 1]));
+  for (MetricPoint& point : points) {
+    if ((point.has_validation_loss() ? with : without).Keep()) kept.push_back(std::move(point));
+  }
   return kept;
 }
 

@@ -27,13 +27,15 @@ class Scalars {
   void Add(const TensorBoardEvent& event);
   // Takes the points, by step, without times. `all`: also that of the newest step, to which more may be added.
   std::vector<MetricPoint> Take(bool all);
+  // Drops steps, so that about `most` are left, evenly spaced however often it is called; validation losses last.
+  void ThinTo(size_t most);
   size_t size() const { return points_.size(); }
 
  private:
   std::map<uint64_t, MetricPoint> points_;
 };
 
-// Evenly spaced `most` of the points, with the last one.
+// `most` of the points: those with a validation loss first, of the others evenly spaced ones to the last.
 std::vector<MetricPoint> Thin(std::vector<MetricPoint> points, size_t most);
 
 }  // namespace muster::exec

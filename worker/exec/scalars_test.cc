@@ -102,8 +102,19 @@ TEST(Thin, KeepsTheLastOfEvenlySpacedPoints) {
   };
   EXPECT_THAT(steps(10, 5), ElementsAre(2, 4, 6, 8, 10));
   EXPECT_THAT(steps(3, 5), ElementsAre(1, 2, 3));
-  EXPECT_THAT(steps(7, 2), ElementsAre(3, 7));
+  EXPECT_THAT(steps(7, 2), ElementsAre(4, 7));
   EXPECT_THAT(steps(7, 0), ElementsAre());
+}
+
+TEST(Thin, DropsValidationLossesLast) {
+  std::vector<MetricPoint> points(100);
+  for (size_t i = 0; i < points.size(); ++i) points[i].set_step(i + 1);
+  for (const size_t step : {7u, 50u, 93u}) points[step - 1].set_validation_loss(1);
+  std::vector<uint64_t> kept;
+  for (const MetricPoint& point : Thin(points, 5)) kept.push_back(point.step());
+  EXPECT_THAT(kept, ElementsAre(7, 50, 51, 93, 100));
+  for (MetricPoint& point : points) point.set_validation_loss(1);
+  EXPECT_EQ(Thin(points, 5).size(), 5u);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ Answers are dicts with the names of proto/jobs.proto. Times are `datetime` in UT
 
 import datetime
 import hashlib
+import ipaddress
 import os
 import re
 import shutil
@@ -32,6 +33,8 @@ from muster.versions import OLDEST_PROTOCOL, PROTOCOL, VERSION
 
 _ENDED = {"JOB_STATE_COMPLETED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED"}
 _CONTEXT_KEYS = {"address", "token", "token_file", "timeout", "ca"}
+_PATIENCE = 300  # seconds without the coordinator, of a call that waits for a job
+_CONTACT = 10  # seconds after which a stream has been one: an attempt to connect takes less
 
 
 class Error(Exception):
@@ -103,9 +106,10 @@ def _read_context():
 
 def _seconds(text):
     units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-    if re.fullmatch(r"[0-9.]+", text):
+    number = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+    if re.fullmatch(number, text):
         return float(text)
-    if re.fullmatch(r"([0-9.]+[dhms])+", text):
+    if re.fullmatch(rf"({number}[dhms])+", text):
         return sum(float(n) * units[unit] for n, unit in re.findall(r"([0-9.]+)([dhms])", text))
     raise Error("INVALID_ARGUMENT", f'invalid duration "{text}": use 30s, 5m, 1h30m or 7d')
 
@@ -132,11 +136,16 @@ def _default_address():
 
 def _split(address):
     host, _, port = address.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise Error("INVALID_ARGUMENT", f"invalid coordinator address {address}: '{port}' is no port")
     return host.strip("[]"), int(port)
 
 
 def _is_loopback(host):
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _fetch_authority(address, sha256, timeout):
@@ -189,7 +198,9 @@ class Client:
         if token:
             self._metadata.append(("authorization", f"Bearer {token}"))
         options = [("grpc.max_receive_message_length", 16 << 20), ("grpc.keepalive_time_ms", 20000),
-                   ("grpc.keepalive_timeout_ms", 10000), ("grpc.http2.max_pings_without_data", 0)]
+                   ("grpc.keepalive_timeout_ms", 10000), ("grpc.http2.max_pings_without_data", 0),
+                   ("grpc.initial_reconnect_backoff_ms", 500), ("grpc.max_reconnect_backoff_ms", 2000),
+                   ("grpc.min_reconnect_backoff_ms", 4000)]  # the time of an attempt
         if self.address.startswith("unix:"):
             self._channel = grpc.insecure_channel(self.address, options)
         else:
@@ -272,14 +283,15 @@ class Client:
     def watch(self, job="", *, events=False, metrics=False, logs=False, follow=True, cursor="", tail=None, rank=None):
         """Yields what happens, as dicts with one of `event`, `metrics`, `log`, `gap`, `snapshot`, until the job has ended;
         without a job, of all jobs and nodes. None of `events`, `metrics`, `logs`: all of them. Goes on by itself after a
-        restart of the coordinator."""
+        restart of the coordinator; raises after five minutes without it, and without `follow` after seconds."""
         request = jobs_pb2.WatchRequest(job=job, cursor=cursor, follow=follow, events=events, metrics=metrics, logs=logs)
         if tail is not None:
             request.tail = tail
         if rank is not None:
             request.rank = rank
-        failures = 0
+        failures, contact = 0, time.monotonic()
         while True:
+            began = time.monotonic()
             try:
                 for item in self._jobs.Watch(request, metadata=self._metadata):
                     failures = 0
@@ -289,18 +301,22 @@ class Client:
                     yield _to_dict(item)
                 return
             except grpc.RpcError as error:
+                now = time.monotonic()
+                if failures == 0 or now - began > _CONTACT:
+                    failures, contact = 0, now
                 failures += 1
-                if error.code() != grpc.StatusCode.UNAVAILABLE or failures > 8:
+                if error.code() != grpc.StatusCode.UNAVAILABLE or now - contact > (_PATIENCE if follow else 10):
                     raise self._error(error) from None
-                time.sleep(min(0.2 * 2 ** failures, 2))
+                time.sleep(min(0.2 * 2 ** min(failures, 4), 2))
 
     def wait(self, job):
         """Waits until the job has ended; its state: "JOB_STATE_COMPLETED", "JOB_STATE_FAILED" or
-        "JOB_STATE_CANCELLED"."""
+        "JOB_STATE_CANCELLED". Raises after five minutes without the coordinator."""
         while True:
             for _ in self.watch(job, events=True):
                 pass
-            state = self.get(job)["job"]["state"]
+            reply = self._call(self._jobs.Get, jobs_pb2.GetJobRequest(job=job), patience=_PATIENCE)
+            state = _to_dict(reply)["job"]["state"]
             if state in _ENDED:
                 return state
             time.sleep(1)
@@ -326,15 +342,17 @@ class Client:
             return pandas.DataFrame(index=pandas.Index([], name="step"))
         return pandas.DataFrame(points).set_index("step")
 
-    def _call(self, method, request):
+    def _call(self, method, request, patience=3):
         # All calls may be retried: a submit has its request id.
-        for attempt in range(5):
+        began, pause = time.monotonic(), 0.2
+        while True:
             try:
                 return method(request, metadata=self._metadata, timeout=self._timeout)
             except grpc.RpcError as error:
-                if error.code() != grpc.StatusCode.UNAVAILABLE or attempt == 4:
+                if error.code() != grpc.StatusCode.UNAVAILABLE or time.monotonic() - began > patience:
                     raise self._error(error) from None
-                time.sleep(0.2 * 2 ** attempt)
+                time.sleep(pause)
+                pause = min(2 * pause, 2)
 
     def _error(self, error):
         details = [value for key, value in error.trailing_metadata() or () if key == "grpc-status-details-bin"]
