@@ -379,7 +379,7 @@ TEST_F(MusterTest, AuditReadsAllPagesAndPrintsThemInOrder) {
   EXPECT_TRUE(absl::StrContains(
       table,
       "2027-01-15T08:00:02Z  ann   submitter  -      unix:  Jobs/Cancel  job/a-2  PERMISSION_DENIED: ann may "
-      "not\\x1b[31m [7 like calls before it are left out]\n"))
+      "not\\x1b[31m [7 earlier calls of this user that changed nothing are not listed]\n"))
       << table;
   const json newest = json::parse(Run({"audit", "--tail", "3", "-o", "json"}).out);
   ASSERT_EQ(newest.size(), 3u);

@@ -38,12 +38,13 @@ absl::StatusOr<std::vector<v1::AuditEntry>> ReadEntries(Client& client, v1::List
   return entries;
 }
 
-// "PERMISSION_DENIED: eve may not ...", and how many calls before it have no entry.
+// "PERMISSION_DENIED: eve may not ...", and how many earlier calls have no entry.
 std::string OutcomeText(const v1::AuditEntry& entry) {
   std::string text = entry.code();
   if (!entry.message().empty()) absl::StrAppend(&text, ": ", entry.message());
   if (!entry.details().empty()) absl::StrAppend(&text, " (", absl::StrJoin(entry.details(), ", "), ")");
-  if (entry.left_out() > 0) absl::StrAppend(&text, " [", entry.left_out(), " like calls before it are left out]");
+  if (entry.left_out() > 0)
+    absl::StrAppend(&text, " [", entry.left_out(), " earlier calls of this user that changed nothing are not listed]");
   return text;
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -46,7 +47,7 @@ void Note(const std::string& name, double value, std::map<std::string, Figure>& 
   const auto [at, fresh] = figures.emplace(name, Figure{value, value});
   if (fresh) return;
   at->second.last = value;
-  at->second.best = std::min(at->second.best, value);
+  at->second.best = std::fmin(at->second.best, value);  // of NaN and a number, the number
 }
 
 void Note(const v1::MetricPoint& point, std::map<std::string, Figure>& figures) {
@@ -97,7 +98,7 @@ std::vector<std::vector<Cell>> FigureRows(const std::vector<Compared>& jobs) {
   for (const std::string& name : names) {
     const auto value = [&](const Compared& c, double Figure::*of) {
       const auto found = c.figures.find(name);
-      return found == c.figures.end() ? std::string() : Significant(found->second.*of);
+      return found == c.figures.end() || std::isnan(found->second.*of) ? "" : Significant(found->second.*of);
     };
     add(name, [&](const Compared& c) { return value(c, &Figure::last); });
     if (Falls(name)) add("best " + name, [&](const Compared& c) { return value(c, &Figure::best); });

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
@@ -6,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -45,9 +47,16 @@ struct Entered {
   Trial trial;
   Reading reading;
   std::string request_id;
-  std::string job;  // empty: not submitted yet
+  std::string job = {};  // empty: not submitted yet, or deleted
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
-  TrialProgress progress;
+  // What was read of `read_job`, up to `cursor`.
+  TrialProgress progress = {};
+  std::string read_job = {}, cursor = {};
+};
+
+struct SweepJobs {
+  std::vector<Entered> trials;
+  std::string owner;  // who runs the sweep; empty: the first look finds out
 };
 
 absl::StatusOr<std::vector<Trial>> TrialsOf(const SweepFlags& flags) {
@@ -73,11 +82,14 @@ absl::Status CheckSweep(const SweepFlags& flags) {
   return absl::OkStatus();
 }
 
+std::string RequestPrefix(const SweepFlags& flags) { return absl::StrCat("sweep-", flags.name, "-"); }
+
 // Every trial's spec, with the labels by which the sweep finds its jobs again.
-absl::StatusOr<std::vector<Entered>> Enter(const SweepFlags& flags) {
+absl::StatusOr<SweepJobs> Enter(const SweepFlags& flags) {
   const absl::StatusOr<std::vector<Trial>> trials = TrialsOf(flags);
   if (!trials.ok()) return trials.status();
-  std::vector<Entered> all;
+  SweepJobs sweep;
+  std::vector<Entered>& all = sweep.trials;
   for (const Trial& trial : *trials) {
     std::vector<std::string> sets = flags.sets;
     sets.insert(sets.end(), trial.begin(), trial.end());
@@ -85,22 +97,35 @@ absl::StatusOr<std::vector<Entered>> Enter(const SweepFlags& flags) {
     absl::StatusOr<Reading> reading =
         LoadJobFiles(flags.files, sets, {{"NAME", "name", absl::StrCat(flags.name, "-", number)}});
     if (!reading.ok()) return reading.status();
+    if (reading->spec.train().has_sync()) {
+      return absl::InvalidArgumentError(
+          "sync: a trial of a sweep is one job, and this spec has several replicas: remove sync");
+    }
     reading->spec.add_labels(absl::StrCat(kSweepLabel, "=", flags.name));
     reading->spec.add_labels(absl::StrCat(kTrialLabel, "=", number));
     // The same in each run of the sweep: a job that was accepted while the reply was lost is found again.
-    const std::string id = absl::StrCat("sweep-", flags.name, "-", number, "-",
-                                        Sha256Hex(reading->spec.SerializeAsString()).substr(0, 16));
-    all.push_back({.trial = trial, .reading = *std::move(reading), .request_id = id, .job = "", .progress = {}});
+    const std::string id =
+        absl::StrCat(RequestPrefix(flags), number, "-", Sha256Hex(reading->spec.SerializeAsString()).substr(0, 16));
+    all.push_back({.trial = trial, .reading = *std::move(reading), .request_id = id});
   }
-  return all;
+  return sweep;
 }
 
-// The jobs of an earlier run of the same sweep.
-absl::Status FindJobs(Client& client, const SweepFlags& flags, std::vector<Entered>& trials) {
+// The jobs of the sweep that are there now, also of an earlier run of it. Anyone may give a job the sweep's label:
+// those that no sweep of this name and user has submitted are not counted.
+absl::Status FindJobs(Client& client, const SweepFlags& flags, SweepJobs& sweep) {
+  std::vector<Entered>& trials = sweep.trials;
   const absl::StatusOr<v1::ListJobsReply> reply =
       client.ListJobs(/*all=*/true, {absl::StrCat(kSweepLabel, "=", flags.name)});
   if (!reply.ok()) return reply.status();
+  for (Entered& trial : trials) {
+    if (Ended(trial.state)) continue;  // also if it is deleted now
+    trial.job.clear();
+    trial.state = v1::JOB_STATE_UNSPECIFIED;
+  }
   for (const v1::JobSummary& summary : reply->jobs()) {
+    if (!absl::StartsWith(summary.job().request_id(), RequestPrefix(flags))) continue;
+    if (!sweep.owner.empty() && summary.job().owner() != sweep.owner) continue;
     size_t number = 0;
     for (const std::string& label : summary.job().labels()) {
       if (label.rfind(absl::StrCat(kTrialLabel, "="), 0) != 0) continue;
@@ -108,8 +133,8 @@ absl::Status FindJobs(Client& client, const SweepFlags& flags, std::vector<Enter
     }
     if (number == 0 || number > trials.size() || trials[number - 1].request_id != summary.job().request_id()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("there is a sweep ", flags.name, " with other trials (", summary.job().id(),
-                       "): give this one another name, or the flags and files of that one"));
+          absl::StrCat("there is a sweep ", flags.name, " with other trials (", summary.job().id(), " of ",
+                       summary.job().owner(), "): give this one another name, or the flags and files of that one"));
     }
     trials[number - 1].job = summary.job().id();
     trials[number - 1].state = summary.job().state();
@@ -129,33 +154,53 @@ void NoteValue(const v1::MetricPoint& point, const std::string& metric, TrialPro
   }
 }
 
+// What is new since the last look.
 absl::Status ReadProgress(Client& client, const std::string& metric, Entered& trial) {
-  trial.progress = {};
-  trial.progress.ended = Ended(trial.state);
-  trial.progress.failed = trial.state == v1::JOB_STATE_FAILED;
+  if (trial.read_job != trial.job) {
+    trial.progress = {};
+    trial.cursor.clear();
+    trial.read_job = trial.job;
+  }
+  if (trial.progress.ended) return absl::OkStatus();  // and was read since
   v1::WatchRequest request;
   request.set_job(trial.job);
   request.set_metrics(true);
-  return ReadItems(client, request, [&](const v1::WatchItem& item) {
+  request.set_cursor(trial.cursor);
+  const absl::Status read = ReadItems(client, request, [&](const v1::WatchItem& item) {
+    if (!item.cursor().empty()) trial.cursor = item.cursor();
     if (item.has_metrics()) NoteValue(item.metrics(), metric, trial.progress);
   });
+  if (!read.ok() && !absl::IsNotFound(read)) return read;  // not found: it was deleted since
+  trial.progress.ended = Ended(trial.state);
+  trial.progress.failed = trial.state == v1::JOB_STATE_FAILED;
+  return absl::OkStatus();
 }
 
-absl::Status SubmitTrial(Client& client, const SweepFlags& flags, Entered& trial, size_t number) {
+absl::Status SubmitTrial(Client& client, SweepJobs& sweep, size_t index) {
+  Entered& trial = sweep.trials[index];
   v1::SubmitRequest request;
   request.set_request_id(trial.request_id);
   *request.mutable_spec() = trial.reading.spec;
   const absl::StatusOr<v1::SubmitReply> reply = client.Submit(request);
   if (!reply.ok()) return WithPlaces(reply.status(), trial.reading.sources);
+  const bool known = trial.job == reply->job().id();
   trial.job = reply->job().id();
   trial.state = reply->job().state();
-  Say(absl::StrCat("trial ", number, ": ", trial.job, ": ", absl::StrJoin(trial.trial, " ")));
+  sweep.owner = reply->job().owner();
+  if (known) return absl::OkStatus();
+  Say(absl::StrCat("trial ", index + 1, ": ", trial.job, ": ", absl::StrJoin(trial.trial, " ")));
   return absl::OkStatus();
 }
 
 // One look: stops who has lost, and submits as many as there is room for. True: the sweep is over.
-absl::StatusOr<bool> Step(Client& client, const SweepFlags& flags, std::vector<Entered>& trials) {
-  if (absl::Status status = FindJobs(client, flags, trials); !status.ok()) return status;
+absl::StatusOr<bool> Step(Client& client, const SweepFlags& flags, SweepJobs& sweep) {
+  std::vector<Entered>& trials = sweep.trials;
+  if (absl::Status status = FindJobs(client, flags, sweep); !status.ok()) return status;
+  if (sweep.owner.empty()) {
+    // A request id is one user's, so this makes the caller's first trial, or finds it, and tells who the caller is.
+    if (absl::Status status = SubmitTrial(client, sweep, 0); !status.ok()) return status;
+    if (absl::Status status = FindJobs(client, flags, sweep); !status.ok()) return status;
+  }
   std::vector<TrialProgress> progress;
   for (Entered& trial : trials) {
     if (trial.job.empty()) {
@@ -181,10 +226,14 @@ absl::StatusOr<bool> Step(Client& client, const SweepFlags& flags, std::vector<E
   }
   for (size_t i = 0; i < trials.size(); ++i) {
     if (!trials[i].job.empty() || (flags.parallel > 0 && live >= flags.parallel)) continue;
-    if (absl::Status status = SubmitTrial(client, flags, trials[i], i + 1); !status.ok()) return status;
+    if (absl::Status status = SubmitTrial(client, sweep, i); !status.ok()) return status;
     ++live;
   }
   return over == trials.size();
+}
+
+uint64_t StepOf(const Entered& trial) {
+  return trial.progress.values.empty() ? 0 : trial.progress.values.rbegin()->first;
 }
 
 // Best first: who got further, then the better value.
@@ -208,8 +257,9 @@ absl::Status ShowSweep(Client& client, const SweepFlags& flags, std::vector<Ente
     if (trials[i].job.empty()) continue;
     const auto& values = progress[i].values;
     const auto lost = losers.find(i);
-    rows.push_back({i, values.empty() ? 0 : values.rbegin()->second, !values.empty(),
-                    lost == losers.end() ? std::numeric_limits<uint64_t>::max() : lost->second});
+    const double last = values.empty() ? NAN : values.rbegin()->second;
+    rows.push_back(
+        {i, last, !std::isnan(last), lost == losers.end() ? std::numeric_limits<uint64_t>::max() : lost->second});
   }
   std::stable_sort(rows.begin(), rows.end(), [&](const Row& a, const Row& b) {
     if (a.rung != b.rung) return a.rung > b.rung;
@@ -223,7 +273,7 @@ absl::Status ShowSweep(Client& client, const SweepFlags& flags, std::vector<Ente
       list.push_back({{"trial", row.number + 1},
                       {"job", trial.job},
                       {"state", StateName(trial.state)},
-                      {"step", row.known ? trial.progress.values.rbegin()->first : 0},
+                      {"step", StepOf(trial)},
                       {"value", row.known ? nlohmann::ordered_json(row.last) : nlohmann::ordered_json()},
                       {"set", trial.trial}});
     }
@@ -234,8 +284,8 @@ absl::Status ShowSweep(Client& client, const SweepFlags& flags, std::vector<Ente
   for (const Row& row : rows) {
     const Entered& trial = trials[row.number];
     table.Add({absl::StrCat(row.number + 1), trial.job, StateName(trial.state),
-               row.known ? absl::StrCat(trial.progress.values.rbegin()->first) : "",
-               row.known ? Significant(row.last) : "", absl::StrJoin(trial.trial, " ")});
+               trial.progress.values.empty() ? "" : absl::StrCat(StepOf(trial)), row.known ? Significant(row.last) : "",
+               absl::StrJoin(trial.trial, " ")});
   }
   Print(table.Render(screen));
   return absl::OkStatus();
@@ -243,10 +293,10 @@ absl::Status ShowSweep(Client& client, const SweepFlags& flags, std::vector<Ente
 
 absl::StatusOr<ExitCode> Sweep(const Invocation& invocation, const SweepFlags& flags) {
   if (absl::Status status = CheckSweep(flags); !status.ok()) return status;
-  absl::StatusOr<std::vector<Entered>> trials = Enter(flags);
-  if (!trials.ok()) return trials.status();
+  absl::StatusOr<SweepJobs> sweep = Enter(flags);
+  if (!sweep.ok()) return sweep.status();
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
-  for (const Entered& trial : *trials) {
+  for (const Entered& trial : sweep->trials) {
     if (absl::Status status = CheckJob(trial.reading, client); !status.ok()) return status;
   }
   if (!client.ok()) return client.status();
@@ -257,7 +307,7 @@ absl::StatusOr<ExitCode> Sweep(const Invocation& invocation, const SweepFlags& f
     return Interrupted();
   };
   while (true) {
-    const absl::StatusOr<bool> over = Step(**client, flags, *trials);
+    const absl::StatusOr<bool> over = Step(**client, flags, *sweep);
     if (!over.ok()) return over.status();
     if (*over || flags.detach) break;
     if (interrupted()) {
@@ -266,7 +316,7 @@ absl::StatusOr<ExitCode> Sweep(const Invocation& invocation, const SweepFlags& f
       return kInterrupted;
     }
   }
-  if (absl::Status status = ShowSweep(**client, flags, *trials, invocation.Out()); !status.ok()) return status;
+  if (absl::Status status = ShowSweep(**client, flags, sweep->trials, invocation.Out()); !status.ok()) return status;
   return kOk;
 }
 

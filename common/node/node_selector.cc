@@ -100,11 +100,16 @@ absl::Status CheckLabel(const std::string& label) {
 
 std::string LabelKey(const std::string& label) { return std::string(Parse(label).key); }
 
-bool SelectsLabels(const google::protobuf::RepeatedPtrField<std::string>& selector,
-                   const google::protobuf::RepeatedPtrField<std::string>& labels) {
-  return std::all_of(selector.begin(), selector.end(), [&](const std::string& text) {
-    const Requirement parsed = Parse(text);
-    return HasLabel(labels, parsed.key, parsed.value) != parsed.unequal;
+LabelSelector::LabelSelector(const google::protobuf::RepeatedPtrField<std::string>& requirements) {
+  for (const std::string& text : requirements) {
+    const muster::Requirement parsed = Parse(text);
+    requirements_.push_back({absl::StrCat(parsed.key, "=", parsed.value), parsed.unequal});
+  }
+}
+
+bool LabelSelector::Selects(const google::protobuf::RepeatedPtrField<std::string>& labels) const {
+  return std::all_of(requirements_.begin(), requirements_.end(), [&](const Requirement& requirement) {
+    return (std::find(labels.begin(), labels.end(), requirement.label) != labels.end()) != requirement.unequal;
   });
 }
 

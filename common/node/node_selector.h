@@ -8,6 +8,7 @@
 #include <google/protobuf/repeated_field.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/job.pb.h"
@@ -24,9 +25,22 @@ absl::Status CheckLabelRequirement(const std::string& requirement);
 // "team" of "team=nlp".
 std::string LabelKey(const std::string& label);
 
+// Requirements of labels, parsed once to look at many jobs.
+class LabelSelector {
+ public:
+  // REQUIRES: checked requirements.
+  explicit LabelSelector(const google::protobuf::RepeatedPtrField<std::string>& requirements);
+  bool Selects(const google::protobuf::RepeatedPtrField<std::string>& labels) const;
+
+ private:
+  struct Requirement {
+    std::string label;  // "team=nlp"
+    bool unequal;
+  };
+  std::vector<Requirement> requirements_;
+};
+
 // REQUIRES: checked requirements.
-bool SelectsLabels(const google::protobuf::RepeatedPtrField<std::string>& selector,
-                   const google::protobuf::RepeatedPtrField<std::string>& labels);
 bool Selects(const google::protobuf::RepeatedPtrField<std::string>& selector, const Node& node);
 
 }  // namespace muster

@@ -64,10 +64,11 @@ TEST(Labels, OfJobsAreAnyKeysAndValues) {
   const auto list = [](const std::vector<std::string>& of) {
     return google::protobuf::RepeatedPtrField<std::string>(of.begin(), of.end());
   };
-  EXPECT_TRUE(SelectsLabels(list({}), list({})));
-  EXPECT_TRUE(SelectsLabels(list({"team=nlp", "node=x", "stage!=test"}), list({"node=x", "stage=prod", "team=nlp"})));
-  EXPECT_FALSE(SelectsLabels(list({"team=nlp"}), list({"team=nlp2"})));
-  EXPECT_FALSE(SelectsLabels(list({"team!=nlp"}), list({"team=nlp"})));
+  EXPECT_TRUE(LabelSelector(list({})).Selects(list({})));
+  EXPECT_TRUE(
+      LabelSelector(list({"team=nlp", "node=x", "stage!=test"})).Selects(list({"node=x", "stage=prod", "team=nlp"})));
+  EXPECT_FALSE(LabelSelector(list({"team=nlp"})).Selects(list({"team=nlp2"})));
+  EXPECT_FALSE(LabelSelector(list({"team!=nlp"})).Selects(list({"team=nlp"})));
   EXPECT_TRUE(CheckLabel("node=x").ok()) << "what is every node's own means nothing of a job";
   EXPECT_EQ(LabelKey("a=b=c"), "a");
   for (const char* bad : {"", "team", "team=", "=x", "team!=x", "te am=x", "team=a,b", "team=\n"}) {

@@ -13,12 +13,11 @@ namespace {
 
 constexpr absl::string_view kPrefix = "muster1.";
 constexpr size_t kIdSize = 8;
-constexpr size_t kSecretSize = 32;
 
 }  // namespace
 
 absl::StatusOr<Token> MakeToken(const std::string& authority_sha256) {
-  const absl::StatusOr<std::string> id = RandomText(kIdSize), secret = RandomText(kSecretSize);
+  const absl::StatusOr<std::string> id = RandomText(kIdSize), secret = RandomText(kTokenSecretSize);
   if (!id.ok()) return id.status();
   if (!secret.ok()) return secret.status();
   return Token{authority_sha256, *id, *secret};
@@ -37,7 +36,7 @@ absl::StatusOr<Token> ParseToken(std::string_view text) {
       absl::StrSplit(absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size())), '.');
   const bool fits = parts.size() == 4 && absl::StrCat(parts[0], ".") == kPrefix && parts[1].size() == 64 &&
                     parts[1].find_first_not_of("0123456789abcdef") == std::string::npos && parts[2].size() == kIdSize &&
-                    parts[3].size() == kSecretSize;
+                    parts[3].size() == kTokenSecretSize;
   if (!fits) {
     return absl::InvalidArgumentError(
         "this is no token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET); was it cut off?");

@@ -7,12 +7,15 @@
 // secret's hash.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 
 namespace muster::tls {
+
+constexpr size_t kTokenSecretSize = 32;
 
 struct Token {
   std::string authority_sha256;  // 64 hexadecimal digits

@@ -188,13 +188,20 @@ absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& 
     return absl::InvalidArgumentError(absl::StrCat("page: \"", page, "\" is not from an earlier reply"));
   }
   JobPage result;
-  size_t used = 0;
+  size_t used = 0, looked = 0;
   const auto add = [&](Job job) {
     used += job.ByteSizeLong();
     result.jobs.push_back(std::move(job));
   };
   // At least one, however large it is.
-  const auto full = [&] { return result.jobs.size() >= rows || (!result.jobs.empty() && used >= bytes); };
+  const auto full = [&] {
+    return result.jobs.size() >= rows || (!result.jobs.empty() && used >= bytes) || looked >= kLookedAtOnce;
+  };
+  const auto wanted = [&](const Job& job) {
+    if (selected == nullptr) return true;
+    ++looked;
+    return selected(job);
+  };
   if (!ended_only) {
     std::vector<const JobEntry*> active;
     for (const JobEntry* job : state_->records.Live()) {
@@ -210,13 +217,14 @@ absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& 
         return result;
       }
       if (i < active.size()) {
+        if (!wanted(active[i]->record())) continue;
         Job job = active[i]->record();
         if (at.has_value()) ShowTimes(*active[i], *at, job);
-        if (selected == nullptr || selected(job)) add(std::move(job));
+        add(std::move(job));
         continue;
       }
       Queue::Waiting& waiting = queued[i - active.size()];
-      if (selected != nullptr && !selected(state_->records.jobs.at(waiting.job).record())) continue;
+      if (!wanted(state_->records.jobs.at(waiting.job).record())) continue;
       Job job = state_->records.jobs.at(waiting.job).record();
       job.set_reason(std::move(waiting.reason));
       job.set_queue_position(waiting.position);
@@ -233,7 +241,7 @@ absl::StatusOr<Core::JobPage> Core::ListJobs(bool ended_too, const std::string& 
       return false;
     }
     last = job.record().sequence();
-    if (selected == nullptr || selected(job.record())) add(job.record());
+    if (wanted(job.record())) add(job.record());
     return true;
   });
   return result;

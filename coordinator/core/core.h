@@ -62,18 +62,21 @@ struct DeleteJob {
   static constexpr absl::string_view kName = "delete";
   JobId job;
 };
-// InvalidArgument: a label, or there would be too many.
+// InvalidArgument: a label, or there would be too many. ResourceExhausted: `user` has made as many changes by LabelJob
+// and NoteJob within a minute as submits are allowed; empty: not counted.
 struct LabelJob {
   static constexpr absl::string_view kName = "label";
   JobId job;
   std::vector<std::string> set;     // "team=nlp"
   std::vector<std::string> remove;  // keys
+  std::string user = {};
 };
-// InvalidArgument: the text is too long, or is not one line.
+// InvalidArgument: the text is too long, or is not one line. ResourceExhausted: as LabelJob.
 struct NoteJob {
   static constexpr absl::string_view kName = "note";
   JobId job;
   std::string text;
+  std::string user = {};
 };
 // A rank of a run with local steps asks about an exchange. Errors as Workers.Sync (proto/workers_service.proto).
 struct SyncRank {
@@ -217,7 +220,7 @@ struct Options {
   // Of one user; 0: no limit. A job beyond the running ranks waits without holding back others.
   uint32_t max_queued_jobs_of_user = 5'000;
   uint32_t max_running_ranks_of_user = 0;
-  uint32_t max_submits_of_user = 1'200;  // within a minute
+  uint32_t max_submits_of_user = 1'200;  // within a minute; as many changes of labels and notes
   int32_t lowest_priority = std::numeric_limits<int32_t>::min();
   int32_t highest_priority = std::numeric_limits<int32_t>::max();
   // After that time half of what a project or user has used counts for the order of the queue.
@@ -297,7 +300,9 @@ class Core {
   };
   // A part of that list: from `page` on (empty: the first), at most so many jobs and, except for the first, bytes. A
   // job that moves between two calls may be in both pages or in none. InvalidArgument: no such page.
-  // `at`: as GetJob, for jobs that hold slots. `selected`: only jobs for which it is true; null: all.
+  // `at`: as GetJob, for jobs that hold slots. `selected`: only jobs for which it is true; null: all. With it a page
+  // ends after a look at kLookedAtOnce jobs, so it may have none and still be followed by another.
+  static constexpr size_t kLookedAtOnce = 2000;
   absl::StatusOr<JobPage> ListJobs(bool ended_too, const std::string& page, size_t rows, size_t bytes,
                                    std::optional<SteadyTime> at = std::nullopt,
                                    const std::function<bool(const Job&)>& selected = nullptr) const;

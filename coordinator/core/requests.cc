@@ -167,18 +167,28 @@ absl::Status Requests::CheckUser(const SubmitJob& event, Queued own, SteadyTime 
         absl::StrCat(event.owner, " has jobs with ", kNodeSelectorsOfUser,
                      " different node selectors in the queue, which is the limit: cancel some, or try again later"));
   }
-  if (options_->max_submits_of_user == 0) return absl::OkStatus();
-  for (auto& [user, times] : submits_) {
+  if (Count(event.owner, now, submits_)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has submitted ", options_->max_submits_of_user,
+                                                   " jobs within a minute, which is the limit: try again later"));
+}
+
+bool Requests::Count(const std::string& user, SteadyTime now, Calls& calls) const {
+  if (options_->max_submits_of_user == 0) return true;
+  for (auto& [of, times] : calls) {
     while (!times.empty() && now - times.front() >= absl::Minutes(1)) times.pop_front();
   }
-  std::erase_if(submits_, [](const auto& entry) { return entry.second.empty(); });
-  std::deque<SteadyTime>& times = submits_[event.owner];
-  if (times.size() >= options_->max_submits_of_user) {
-    return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has submitted ", times.size(),
-                                                     " jobs within a minute, which is the limit: try again later"));
-  }
+  std::erase_if(calls, [](const auto& entry) { return entry.second.empty(); });
+  std::deque<SteadyTime>& times = calls[user];
+  if (times.size() >= options_->max_submits_of_user) return false;
   times.push_back(now);
-  return absl::OkStatus();
+  return true;
+}
+
+absl::Status Requests::CheckChanges(const std::string& user, SteadyTime now) {
+  if (user.empty() || Count(user, now, changes_)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(user, " has changed labels and notes ",
+                                                   options_->max_submits_of_user,
+                                                   " times within a minute, which is the limit: try again later"));
 }
 
 void Requests::PruneEnded(Transaction& transaction) {
@@ -310,6 +320,8 @@ void Requests::On(const LabelJob& event, Transaction& transaction) {
   google::protobuf::RepeatedPtrField<std::string> labels;
   for (const auto& [key, label] : by_key) *labels.Add() = label;
   if (std::equal(labels.begin(), labels.end(), job->record().labels().begin(), job->record().labels().end())) return;
+  transaction.status = CheckChanges(event.user, transaction.now.steady);
+  if (!transaction.status.ok()) return;
   job->machine.fields().mutable_labels()->Swap(&labels);
   transaction.Touch(event.job);
 }
@@ -322,6 +334,8 @@ void Requests::On(const NoteJob& event, Transaction& transaction) {
         absl::InvalidArgumentError(absl::StrCat("a note is one line of text, of at most ", kNoteBytes, " bytes"));
     return;
   }
+  transaction.status = CheckChanges(event.user, transaction.now.steady);
+  if (!transaction.status.ok()) return;
   job->machine.fields().set_note(event.text);
   transaction.Touch(event.job);
 }

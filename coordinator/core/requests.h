@@ -1,6 +1,8 @@
 // What users ask for: submit, cancel, pause, resume, delete, trace, checkpoint. Private to coordinator/core.
 #pragma once
 
+#include <deque>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -44,6 +46,11 @@ class Requests {
     std::set<std::vector<std::string>> node_selectors;
   };
   absl::Status CheckUser(const SubmitJob& event, Queued own, SteadyTime now);
+  // False: the user has had as many within the last minute as are allowed. Counts this one if not.
+  using Calls = std::map<std::string, std::deque<SteadyTime>>;  // by user, within the last minute
+  bool Count(const std::string& user, SteadyTime now, Calls& calls) const;
+  // Of labels and notes: each has an entry in the audit log, and pushes an older one out of it.
+  absl::Status CheckChanges(const std::string& user, SteadyTime now);
   void Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,
            const std::string& project, Transaction& transaction);
 
@@ -54,7 +61,7 @@ class Requests {
   Generations* const generations_;
   Queue* const queue_;
   const Projects* const projects_;
-  std::map<std::string, std::deque<SteadyTime>> submits_;  // by user, within the last minute
+  Calls submits_, changes_;
 };
 
 }  // namespace muster::core

@@ -138,5 +138,51 @@ TEST(Requests, AListOfSelectedJobsIsReadInPages) {
   }
 }
 
+// One call holds up the loop for a bounded time, however few jobs fit.
+TEST(Requests, APageOfSelectedJobsLooksAtABoundedNumber) {
+  World w(AnyWorld());
+  JobId oldest;
+  for (size_t i = 0; i <= Core::kLookedAtOnce; ++i) {
+    if (i % 500 == 0) w.clock.Advance(absl::Minutes(1));  // for the limit of submits
+    const JobId id = w.Submit(Spec(absl::StrCat("x", i)));
+    w.Do(CancelJob{id});
+    if (i == 0) oldest = id;
+  }
+  size_t looked = 0;
+  const auto selected = [&](const Job& job) {
+    ++looked;
+    return job.id() == oldest.value();
+  };
+  const Core::JobPage first = w.core->ListJobs(true, "", 10, size_t{1} << 20, {}, selected).value();
+  EXPECT_TRUE(first.jobs.empty());
+  EXPECT_EQ(looked, Core::kLookedAtOnce);
+  ASSERT_NE(first.next, "");
+  const Core::JobPage second = w.core->ListJobs(true, first.next, 10, size_t{1} << 20, {}, selected).value();
+  ASSERT_EQ(second.jobs.size(), 1u);
+  EXPECT_EQ(second.jobs[0].id(), oldest.value());
+  EXPECT_EQ(second.next, "");
+  EXPECT_EQ(looked, Core::kLookedAtOnce + 1);
+}
+
+TEST(Requests, LabelsAndNotesOfAUserAreCountedByTheMinute) {
+  WorldOptions options = AnyWorld();
+  options.max_submits_of_user = 3;
+  World w(options);
+  const JobId id = w.Submit(Spec("x"));
+  const auto label = [&](const std::string& user, int value) {
+    return w.Do(LabelJob{id, {absl::StrCat("a=", value)}, {}, user}).status.code();
+  };
+  EXPECT_EQ(label("ann", 1), absl::StatusCode::kOk);
+  EXPECT_EQ(label("ann", 2), absl::StatusCode::kOk);
+  EXPECT_EQ(label("ann", 2), absl::StatusCode::kOk) << "changes nothing, so it is not counted";
+  EXPECT_TRUE(w.Do(NoteJob{id, "text", "ann"}).status.ok());
+  EXPECT_EQ(label("ann", 4), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(w.Do(NoteJob{id, "other", "ann"}).status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(w.core->Stored(id)->note(), "text");
+  EXPECT_EQ(label("bob", 5), absl::StatusCode::kOk);
+  w.clock.Advance(absl::Seconds(61));
+  EXPECT_EQ(label("ann", 6), absl::StatusCode::kOk);
+}
+
 }  // namespace
 }  // namespace muster::core

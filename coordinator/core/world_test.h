@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "coordinator/core/core.h"
+#include "coordinator/core/event_kinds.h"
 #include "coordinator/spec/resolve.h"
 
 namespace muster::core {
@@ -184,7 +185,10 @@ class World {
       else
         rows.erase(row.key);
     }
-    for (const StateEvent& e : out.events) events.push_back(e.kind());
+    for (const StateEvent& e : out.events) {
+      EXPECT_TRUE(IsEventKind(e.kind())) << e.kind() << " is missing in event_kinds.h";
+      events.push_back(e.kind());
+    }
     for (const Action& action : out.actions) {
       if (const auto* cancel = std::get_if<CancelPlan>(&action)) requested.erase(cancel->key);
       if (const auto* request = std::get_if<RequestPlan>(&action)) requested.emplace(request->key, *request);

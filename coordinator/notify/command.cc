@@ -2,7 +2,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/proto_time.h"
 #include "common/utf8.h"
 #include "coordinator/notify/send.h"
@@ -22,7 +21,8 @@ namespace muster::notify {
 namespace {
 
 constexpr size_t kKeptOutput = 500;
-constexpr int kLookMilliseconds = 50;  // for `stop`
+constexpr int kLookMilliseconds = 20;   // for its end and `stop`
+constexpr int kMostReadsAtTheEnd = 16;  // what it started may write on
 
 struct Pipe {
   int read = -1, write = -1;
@@ -50,6 +50,7 @@ absl::StatusOr<pid_t> Spawn(std::vector<std::string> command, int input, int out
   posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, output, STDERR_FILENO);
+  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);  // Asio opens sockets without CLOEXEC
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   // The coordinator's threads block the signals that end it, and it ignores SIGPIPE.
@@ -108,37 +109,38 @@ absl::Status RunCommand(const std::vector<std::string>& command, absl::Duration 
   if (!pid.ok()) return pid.status();
   input.CloseRead();
   output.CloseWrite();
-  const int process = static_cast<int>(syscall(SYS_pidfd_open, *pid, 0));
-  const absl::Time deadline = absl::Now() + timeout;
+  const RealClock clock;
+  const SteadyTime deadline = clock.Read().steady + timeout;
   absl::Status ended;
+  int status = 0;
   std::string kept;
   size_t sent = 0;
   while (true) {
-    pollfd ready[3] = {{process, POLLIN, 0}, {output.read, POLLIN, 0}, {input.write, POLLOUT, 0}};
-    poll(ready, 3, kLookMilliseconds);
-    if (ready[1].revents != 0 && !Drain(output.read, kept)) output.CloseRead();
-    if (ready[2].revents != 0) {
+    pollfd ready[2] = {{output.read, POLLIN, 0}, {input.write, POLLOUT, 0}};
+    poll(ready, 2, kLookMilliseconds);
+    if (ready[0].revents != 0 && !Drain(output.read, kept)) output.CloseRead();
+    if (ready[1].revents != 0) {
       const ssize_t count = write(input.write, body.data() + sent, body.size() - sent);
       if (count > 0) sent += static_cast<size_t>(count);
       // A program that does not read its input is content without it.
       const bool gone = count < 0 && errno != EAGAIN && errno != EINTR;
       if (gone || sent == body.size()) input.CloseWrite();
     }
-    if (ready[0].revents != 0) break;
+    if (waitpid(*pid, &status, WNOHANG) == *pid) break;
     if (stop.HasBeenNotified()) ended = absl::CancelledError("the coordinator stops");
-    if (absl::Now() >= deadline) {
+    if (clock.Read().steady >= deadline) {
       ended = absl::DeadlineExceededError(
           absl::StrCat(command[0], " did not end within ", absl::FormatDuration(timeout), " and was killed"));
     }
     if (ended.ok()) continue;
     kill(-*pid, SIGKILL);
+    while (waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
+    }
     break;
   }
-  int status = 0;
-  while (waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  close(process);
-  while (output.read >= 0 && Drain(output.read, kept) && errno != EAGAIN) {
+  for (int i = 0; i < kMostReadsAtTheEnd && output.read >= 0; ++i) {
+    errno = 0;
+    if (!Drain(output.read, kept) || errno == EAGAIN) break;
   }
   if (!ended.ok()) return ended;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();

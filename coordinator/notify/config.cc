@@ -1,22 +1,29 @@
 #include "coordinator/notify/config.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/file/read_file.h"
+#include "common/file/trusted_file.h"
+#include "common/file_error.h"
 #include "common/name.h"
+#include "coordinator/core/event_kinds.h"
 
 namespace muster::notify {
 namespace {
 
-constexpr size_t kMostBytes = 64 << 10;
+constexpr size_t kMostBytes = 64 << 10, kMostCaBytes = 4 << 20;
 constexpr size_t kMostDestinations = 32;
 constexpr size_t kMostOf = 256;  // events, users or projects of a destination
 
@@ -87,7 +94,8 @@ absl::StatusOr<Destination> ReadDestination(const YAML::Node& map, std::string w
   if (status.ok()) status = ReadText(map, where, "name", to.name);
   if (!status.ok()) return status;
   if (!IsName(to.name)) {
-    return WrongEntry(where, "name: expected 1 to 40 characters of a-z, 0-9 and -, first and last none of -");
+    return WrongEntry(
+        where, "name: expected 1 to 40 characters of a-z, 0-9 and -; it must start and end with a letter or digit");
   }
   where = absl::StrCat("notify: ", to.name);
   if (map["webhook"]) status = ReadWebhook(map["webhook"], where + ": webhook", to.webhook.emplace());
@@ -102,10 +110,50 @@ absl::StatusOr<Destination> ReadDestination(const YAML::Node& map, std::string w
   if (!status.ok()) return status;
   if (to.webhook.has_value() == !to.command.empty()) return WrongEntry(where, "needs one of webhook and command");
   if (!to.command.empty() && to.command[0][0] != '/') return WrongEntry(where, "command: expected an absolute path");
+  for (const std::string& wanted : to.events) {
+    if (!core::IsEventKind(wanted) && wanted != "all") {
+      return WrongEntry(where, absl::StrCat("events: there is no event \"", wanted, "\": docs/notices.md lists them"));
+    }
+  }
   if (to.events.empty()) {
     return WrongEntry(where, "events: is missing: kinds of `muster events`, as [job.failed, node], or [all]");
   }
   return to;
+}
+
+// Who may write to the file decides what the coordinator runs, and where notices go.
+absl::Status CheckTrusted(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return FileError(errno, absl::StrCat("cannot look at ", path));
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+  return JudgeTrusted(path, info, geteuid());
+}
+
+absl::Status CheckSecret(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadPrivateFile(path);
+  if (!text.ok()) return text.status();
+  absl::string_view secret = absl::StripAsciiWhitespace(*text);
+  if (secret.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " is empty"));
+  std::string key;
+  if (absl::ConsumePrefix(&secret, "whsec_") && (!absl::Base64Unescape(secret, &key) || key.empty())) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": what follows whsec_ is not base64"));
+  }
+  return absl::OkStatus();
+}
+
+// The files that a destination names.
+absl::Status CheckFiles(const Destination& destination) {
+  if (!destination.webhook.has_value()) {
+    const std::string& program = destination.command[0];
+    if (absl::Status status = CheckTrusted(program); !status.ok()) return status;
+    if (access(program.c_str(), X_OK) == 0) return absl::OkStatus();
+    return FileError(errno, absl::StrCat("cannot run ", program));
+  }
+  const Webhook& webhook = *destination.webhook;
+  absl::Status status;
+  if (!webhook.ca_file.empty()) status = ReadWhole(webhook.ca_file, kMostCaBytes).status();
+  if (status.ok() && !webhook.secret_file.empty()) status = CheckSecret(webhook.secret_file);
+  return status;
 }
 
 bool IsOneOf(const std::vector<std::string>& list, const std::string& text) {
@@ -123,7 +171,7 @@ absl::StatusOr<Url> ParseUrl(const std::string& text) {
   }
   const bool plain = std::all_of(rest.begin(), rest.end(), [](unsigned char c) { return c > ' ' && c < 0x7f; });
   if (!plain || absl::StrContains(rest, "#")) {
-    return absl::InvalidArgumentError("it has a fragment, a space or another character that a URL has none of");
+    return absl::InvalidArgumentError("the URL has a fragment, a space or a non-ASCII character");
   }
   const size_t end = std::min(rest.find_first_of("/?"), rest.size());
   absl::string_view place = rest.substr(0, end);
@@ -186,6 +234,7 @@ absl::StatusOr<std::vector<Destination>> ParseConfig(const std::string& text) {
 }
 
 absl::StatusOr<std::vector<Destination>> LoadConfig(const std::string& path) {
+  if (absl::Status status = CheckTrusted(path); !status.ok()) return status;
   const absl::StatusOr<std::string> text = ReadWhole(path, kMostBytes);
   if (!text.ok()) return text.status();
   absl::StatusOr<std::vector<Destination>> destinations = ParseConfig(*text);
@@ -193,10 +242,8 @@ absl::StatusOr<std::vector<Destination>> LoadConfig(const std::string& path) {
     return absl::Status(destinations.status().code(), absl::StrCat(path, ": ", destinations.status().message()));
   }
   for (const Destination& destination : *destinations) {
-    if (!destination.webhook.has_value() || destination.webhook->secret_file.empty()) continue;
-    const absl::Status secret = ReadPrivateFile(destination.webhook->secret_file).status();
-    if (!secret.ok()) {
-      return absl::Status(secret.code(), absl::StrCat(path, ": ", destination.name, ": ", secret.message()));
+    if (const absl::Status status = CheckFiles(destination); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(path, ": ", destination.name, ": ", status.message()));
     }
   }
   return destinations;

@@ -63,7 +63,8 @@ bool Wants(const Destination& destination, const Notice& notice);
 
 // InvalidArgument: the message names the line, or the entry and its key.
 absl::StatusOr<std::vector<Destination>> ParseConfig(const std::string& text);
-// Checks the secrets, too. NotFound, PermissionDenied (a secret that others may read).
+// Checks the files that it names, too. NotFound; PermissionDenied: a secret that others may read, a program that cannot
+// be run, or this file or a program that others may write to; InvalidArgument: also a secret that is none.
 absl::StatusOr<std::vector<Destination>> LoadConfig(const std::string& path);
 
 }  // namespace muster::notify

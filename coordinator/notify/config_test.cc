@@ -59,6 +59,9 @@ TEST(NotifyConfig, SaysWhatIsWrong) {
       {"{name: a, command: [/x], event: [all]}", "unknown key \"event\""},
       {"{name: a, command: /x, events: [all]}", "command: expected a list"},
       {"{name: a, command: [/x], events: [all], timeout: 1ms}", "timeout: expected 1s to 10m, got \"1ms\""},
+      {"{name: a, command: [/x], events: [job.faild]}", "notify: a: events: there is no event \"job.faild\""},
+      {"{name: a, command: [/x], events: [job.]}", "events: there is no event \"job.\""},
+      {"{name: a, command: [/x], events: [jo]}", "events: there is no event \"jo\""},
       {"{name: a, webhook: {url: 'ftp://h'}, events: [all]}", "notify: a: webhook: url: expected http://HOST"},
       {"{name: a, webhook: {url: 'http://ann:pw@h'}, events: [all]}", "a user or a password in a URL"},
       {"{name: a, webhook: {url: 'http://h', ca_file: /x}, events: [all]}", "ca_file: only with https"},
@@ -134,6 +137,33 @@ TEST(NotifyConfig, ASecretIsForNoOneElse) {
   chmod(secret.c_str(), 0600);
   EXPECT_TRUE(LoadConfig(config).ok());
   EXPECT_EQ(LoadConfig(folder.path() + "/none").status().code(), absl::StatusCode::kNotFound);
+  for (const char* none : {"", "\n", "whsec_\n", "whsec_not base64!\n"}) {
+    std::ofstream(secret) << none;
+    EXPECT_EQ(LoadConfig(config).status().code(), absl::StatusCode::kInvalidArgument) << none;
+  }
+  std::ofstream(secret) << "a plain secret\n";
+  EXPECT_TRUE(LoadConfig(config).ok());
+  chmod(config.c_str(), 0666);
+  EXPECT_EQ(LoadConfig(config).status().code(), absl::StatusCode::kPermissionDenied) << "others may name a command";
+}
+
+TEST(NotifyConfig, ChecksTheFilesThatItNames) {
+  const TemporaryFolder folder;
+  const std::string config = folder.path() + "/notify.yaml", named = folder.path() + "/named";
+  std::ofstream(config) << "notify:\n- {name: a, command: [" << named << "], events: [all]}\n";
+  const auto load = [&] { return LoadConfig(config).status(); };
+  EXPECT_EQ(load().code(), absl::StatusCode::kNotFound);
+  std::ofstream(named) << "#!/bin/sh\n";
+  chmod(named.c_str(), 0600);
+  EXPECT_EQ(load().code(), absl::StatusCode::kPermissionDenied) << load();
+  EXPECT_THAT(std::string(load().message()), HasSubstr("notify.yaml: a: cannot run " + named));
+  chmod(named.c_str(), 0720);
+  EXPECT_EQ(load().code(), absl::StatusCode::kPermissionDenied) << "its group may change it";
+  chmod(named.c_str(), 0700);
+  EXPECT_TRUE(load().ok()) << load();
+  std::ofstream(config) << "notify:\n- {name: a, webhook: {url: 'https://h', ca_file: " << named
+                        << "x}, events: [all]}\n";
+  EXPECT_EQ(load().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ void Feed::Ask(const core::Core& core, server::Ledger& ledger, server::Watches& 
     absl::StatusOr<std::shared_ptr<server::Watch>> watch = absl::InvalidArgumentError("");
     if (!first) watch = watches.Open(core, EventsAfter(cursor_), JobId());
     if (!first && absl::IsInvalidArgument(watch.status())) {
-      LogWarn("notices begin anew: what was delivered last is not in this store", {{"error", watch.status()}});
+      LogWarn("the saved position is not in this store; notices continue from now", {{"error", watch.status()}});
     }
     if (absl::IsInvalidArgument(watch.status())) {
       cursor_ = server::CursorOf(ledger.last_sequence());

@@ -28,7 +28,7 @@ struct NotifierOptions {
 
 class Notifier {
  public:
-  // `loop` outlives it. Errors of the folder.
+  // `loop` outlives it. Errors of the folder, and of a place that is there but cannot be read.
   static absl::StatusOr<std::unique_ptr<Notifier>> Start(const NotifierOptions& options, server::Loop* loop);
   ~Notifier();
 

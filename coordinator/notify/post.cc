@@ -9,6 +9,7 @@
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/file/read_file.h"
 #include "common/version.h"
 #include "coordinator/notify/send.h"
@@ -30,7 +32,6 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using Tcp = asio::ip::tcp;
 
-constexpr size_t kMostReplyBytes = 64 << 10;
 constexpr absl::Duration kLook = absl::Milliseconds(50);  // for `stop`
 
 std::string AbsoluteHost(const Url& url) {
@@ -43,9 +44,7 @@ template <typename Stream>
 class Request {
  public:
   Request(Stream stream, asio::io_context& context, const Url& url, http::request<http::string_body> request)
-      : stream_(std::move(stream)), resolver_(context), url_(url), request_(std::move(request)) {
-    parser_.body_limit(kMostReplyBytes);
-  }
+      : stream_(std::move(stream)), resolver_(context), url_(url), request_(std::move(request)) {}
 
   void Start() {
     resolver_.async_resolve(
@@ -80,9 +79,9 @@ class Request {
   void Write() {
     http::async_write(stream_, request_, [this](beast::error_code error, size_t) {
       if (error) return Fail("sending failed", error);
-      http::async_read(stream_, buffer_, parser_, [this](beast::error_code read, size_t) {
-        // The status says enough, however long the body is.
-        if (read && read != http::error::body_limit) return Fail("no answer", read);
+      // The status says enough, whatever the body is and whether it comes.
+      http::async_read_header(stream_, buffer_, parser_, [this](beast::error_code read, size_t) {
+        if (read) return Fail("no answer", read);
         result_ = static_cast<int>(parser_.get().result_int());
       });
     });
@@ -93,7 +92,7 @@ class Request {
   const Url url_;
   http::request<http::string_body> request_;
   beast::flat_buffer buffer_;
-  http::response_parser<http::string_body> parser_;
+  http::response_parser<http::empty_body> parser_;
   std::optional<absl::StatusOr<int>> result_;
 };
 
@@ -101,10 +100,11 @@ template <typename Stream>
 absl::StatusOr<int> RunRequest(asio::io_context& context, Request<Stream>& request, absl::Duration timeout,
                                const absl::Notification& stop) {
   request.Start();
-  const absl::Time deadline = absl::Now() + timeout;
+  const RealClock clock;
+  const SteadyTime deadline = clock.Read().steady + timeout;
   while (!request.result().has_value()) {
     if (stop.HasBeenNotified()) return absl::CancelledError("the coordinator stops");
-    if (absl::Now() >= deadline) {
+    if (clock.Read().steady >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat("no answer within ", absl::FormatDuration(timeout)));
     }
     context.run_one_for(absl::ToChronoMilliseconds(kLook));
@@ -112,6 +112,7 @@ absl::StatusOr<int> RunRequest(asio::io_context& context, Request<Stream>& reque
   return *request.result();
 }
 
+// Throws where the process has no descriptor left.
 absl::StatusOr<int> Post(const Webhook& webhook, const http::request<http::string_body>& request,
                          absl::Duration timeout, const absl::Notification& stop) {
   if (!webhook.url.encrypted) {
@@ -172,7 +173,12 @@ absl::Status PostNotice(const Webhook& webhook, absl::Duration timeout, const No
                 SignatureOf(std::string(absl::StripAsciiWhitespace(*secret)), notice.id, timestamp, request.body()));
   }
   request.prepare_payload();
-  const absl::StatusOr<int> status = Post(webhook, request, timeout, stop);
+  absl::StatusOr<int> status = absl::UnavailableError("");
+  try {
+    status = Post(webhook, request, timeout, stop);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("cannot send: ", error.what()));
+  }
   if (!status.ok()) return status.status();
   if (*status / 100 == 2) return absl::OkStatus();
   const std::string message = absl::StrCat("the receiver answered with status ", *status);

@@ -21,15 +21,15 @@ std::string BodyOf(const Notice& notice);
 // `secret`: "whsec_" and base64, else as it is.
 std::string SignatureOf(const std::string& secret, const std::string& id, int64_t timestamp, const std::string& body);
 
-// OK: a status of 2xx. InvalidArgument: the receiver will never take it (400, 413, 422). Unavailable,
-// DeadlineExceeded, Internal: another attempt may succeed. Redirections are not followed. Messages have no URL, since
-// that may be a secret.
+// OK: a status of 2xx, whatever becomes of the body. InvalidArgument: the receiver will never take it (400, 413, 422).
+// Unavailable, DeadlineExceeded, Internal: another attempt may succeed. Redirections are not followed. Messages have no
+// URL, since that may be a secret.
 absl::Status PostNotice(const Webhook& webhook, absl::Duration timeout, const Notice& notice,
                         const absl::Notification& stop);
 
-// Runs the program with the body as its standard input, in a session of its own, as the coordinator's user. OK: it
-// exited with 0. Internal: it did not, with the end of what it printed. DeadlineExceeded: it was killed with all that
-// it started and did not detach.
+// Runs the program with the body as its standard input, in a process group of its own, as the coordinator's user. OK:
+// it exited with 0. Internal: it did not, with the end of what it printed. DeadlineExceeded: its process group was
+// killed.
 absl::Status RunCommand(const std::vector<std::string>& command, absl::Duration timeout, const std::string& body,
                         const absl::Notification& stop);
 

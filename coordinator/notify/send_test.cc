@@ -1,10 +1,16 @@
 // Deliveries to a real HTTP server on loopback, and to real commands.
 #include "coordinator/notify/send.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -145,6 +151,67 @@ TEST(Webhook, AnAttemptEndsInTime) {
   stopper.join();
 }
 
+// Accepts one connection, sends `answer`, and says nothing more.
+class Stalled {
+ public:
+  explicit Stalled(const std::string& answer) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(socket_, 1), 0);
+    EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, answer] {
+      const int accepted = accept(socket_, nullptr, nullptr);
+      char request[4096];
+      EXPECT_GT(read(accepted, request, sizeof(request)), 0);
+      EXPECT_EQ(write(accepted, answer.data(), answer.size()), static_cast<ssize_t>(answer.size()));
+      while (read(accepted, request, sizeof(request)) > 0) {
+      }
+      close(accepted);
+    });
+  }
+  ~Stalled() {
+    thread_.join();
+    close(socket_);
+  }
+  Webhook webhook() const {
+    return {.url = ParseUrl(absl::StrCat("http://127.0.0.1:", port_)).value(), .secret_file = "", .ca_file = ""};
+  }
+
+ private:
+  const int socket_;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+TEST(Webhook, TheStatusIsEnough) {
+  const absl::Notification stop;
+  Stalled accepts("HTTP/1.1 202 Accepted\r\nContent-Length: 100\r\n\r\nhalf");
+  EXPECT_TRUE(PostNotice(accepts.webhook(), absl::Minutes(10), Failed(), stop).ok());
+  Stalled refuses("HTTP/1.1 400 Bad Request\r\n\r\n");
+  EXPECT_EQ(PostNotice(refuses.webhook(), absl::Minutes(10), Failed(), stop).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Webhook, WithoutDescriptorsItIsTriedAgain) {
+  const absl::Notification stop;
+  Webhook plain{.url = ParseUrl("http://127.0.0.1:1").value(), .secret_file = "", .ca_file = ""}, encrypted = plain;
+  encrypted.url.encrypted = true;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status http = PostNotice(plain, absl::Seconds(20), Failed(), stop);
+  const absl::Status https = PostNotice(encrypted, absl::Seconds(20), Failed(), stop);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(http.code(), absl::StatusCode::kUnavailable) << http;
+  EXPECT_THAT(std::string(http.message()), HasSubstr("cannot send: "));
+  EXPECT_FALSE(https.ok());
+}
+
 class CommandTest : public ::testing::Test {
  protected:
   CommandTest() { signal(SIGPIPE, SIG_IGN); }  // as the coordinator
@@ -173,6 +240,25 @@ TEST_F(CommandTest, GetsTheBodyAndSucceedsWithCodeZero) {
   EXPECT_THAT(std::string(Run("kill -9 $$").message()), HasSubstr("was killed by signal 9"));
   EXPECT_EQ(RunCommand({"/no/such/program"}, absl::Seconds(1), "", stop_).code(), absl::StatusCode::kNotFound);
   EXPECT_LE(Run("i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; exit 1").message().size(), 600u);
+}
+
+TEST_F(CommandTest, HasNoDescriptorOfTheCoordinator) {
+  const int inherited = open("/dev/null", O_RDONLY);  // no CLOEXEC
+  ASSERT_GT(inherited, 2);
+  ASSERT_EQ(dup2(inherited, 200), 200);
+  const absl::Status status = Run("ls /proc/self/fd > \"$1\"");
+  close(inherited);
+  close(200);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Out(), "0\n1\n2\n3\n") << "3 is the folder that ls reads";
+}
+
+// Its end counts, not that of what it started.
+TEST_F(CommandTest, EndsWhileWhatItStartedWritesOn) {
+  EXPECT_TRUE(Run("(trap '' PIPE; while :; do echo y || exit; done) & echo $! > \"$1\"; exit 0").ok());
+  pid_t child = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(Out().substr(0, Out().find('\n')), &child)) << Out();
+  EXPECT_TRUE(Eventually([&] { return kill(child, 0) != 0; })) << "the output is closed";
 }
 
 TEST_F(CommandTest, IsKilledWithWhatItStarted) {

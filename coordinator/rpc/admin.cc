@@ -1,6 +1,7 @@
 #include "coordinator/rpc/admin.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -19,7 +20,12 @@ using server::Turn;
 namespace {
 
 constexpr uint32_t kDefaultEntries = 1000;
-constexpr size_t kReadAtOnce = 500, kMostRead = 5000;  // the loop has others to serve
+constexpr size_t kReadAtOnce = 100, kMostRead = 5000;  // the loop has others to serve
+constexpr size_t kMostReadBytes = size_t{16} << 20;
+constexpr size_t kFieldBytes = 5;                // of an entry in a reply: its tag and length
+constexpr size_t kReplyBytes = size_t{3} << 20;  // a message may have 4 MiB
+// Entries are in the order of their numbers; their times may step back with the wall clock, by no more than this.
+constexpr absl::Duration kMostBack = absl::Hours(1);
 
 // "Cancel", "Jobs/Cancel" and "Jobs" all fit "Jobs/Cancel".
 bool IsMethod(const std::string& method, const std::string& wanted) {
@@ -31,16 +37,25 @@ absl::Status ReadAudit(server::Ledger& ledger, const ListAuditRequest& request, 
                        ListAuditReply& reply) {
   const uint32_t limit = std::min(request.limit() == 0 ? kDefaultEntries : request.limit(), kDefaultEntries);
   const absl::Time since = request.has_since() ? FromProto(request.since()) : absl::InfinitePast();
-  for (size_t read = 0; read < kMostRead;) {
+  size_t read_bytes = 0, reply_bytes = 0;
+  for (size_t read = 0; read < kMostRead && read_bytes < kMostReadBytes;) {
     absl::StatusOr<std::vector<AuditEntry>> entries = ledger.ReadAudit(before, kReadAtOnce);
     if (!entries.ok()) return entries.status();
     if (entries->empty()) return absl::OkStatus();
     for (AuditEntry& entry : *entries) {
-      before = entry.number();
+      const uint64_t next = std::exchange(before, entry.number());
+      const size_t bytes = entry.ByteSizeLong();
       ++read;
+      read_bytes += bytes;
+      if (FromProto(entry.time()) < since - kMostBack) return absl::OkStatus();
       if (!request.user().empty() && entry.user() != request.user()) continue;
       if (!IsMethod(entry.method(), request.method()) || !absl::StartsWith(entry.object(), request.object())) continue;
       if (FromProto(entry.time()) < since) continue;
+      if (reply.entries_size() > 0 && reply_bytes + bytes > kReplyBytes) {
+        reply.set_next_page(absl::StrCat(next));
+        return absl::OkStatus();
+      }
+      reply_bytes += bytes + kFieldBytes;
       *reply.add_entries() = std::move(entry);
       if (reply.entries_size() < static_cast<int>(limit)) continue;
       reply.set_next_page(absl::StrCat(before));

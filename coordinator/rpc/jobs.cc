@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -284,12 +285,15 @@ grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context
   loop_->Post([=, this](Turn& turn) {
     turn.AfterCommit([=, this, &core = turn.core(), &ledger = turn.ledger(), now = turn.now().steady] {
       const uint32_t limit = std::min(request->limit() == 0 ? kDefaultListLimit : request->limit(), kMostListed);
-      const auto selected = [&](const Job& job) {
-        if (request->selector().empty()) return true;
-        static const auto& none = *new google::protobuf::RepeatedPtrField<std::string>();
-        const bool whole = MayReadJob(*caller, {job.owner(), options_.private_jobs});
-        return SelectsLabels(request->selector(), whole ? job.labels() : none);
-      };
+      const LabelSelector selector(request->selector());
+      const google::protobuf::RepeatedPtrField<std::string> none;
+      std::function<bool(const Job&)> selected;
+      if (!request->selector().empty()) {
+        selected = [&](const Job& job) {
+          const bool whole = MayReadJob(*caller, {job.owner(), options_.private_jobs});
+          return selector.Selects(whole ? job.labels() : none);
+        };
+      }
       absl::StatusOr<core::Core::JobPage> page =
           core.ListJobs(request->all(), request->page(), limit, kListBytes, now, selected);
       if (!page.ok()) return reactor->Finish(ToGrpc(page.status()));
@@ -331,7 +335,7 @@ grpc::ServerUnaryReactor* JobsService::Change(grpc::CallbackServerContext* conte
     // Of the replicas of a run, those that can be changed.
     std::vector<JobId> changed;
     for (size_t i = 0; status.ok() && i < ids->size(); ++i) {
-      const core::Outcome& outcome = turn.Handle(event_for((*ids)[i]));
+      const core::Outcome& outcome = turn.Handle(event_for((*ids)[i], call.caller.name));
       turn.Audit(call.About("job", (*ids)[i].value()), outcome.status, Turn::Changes(outcome));
       if (outcome.status.ok()) changed.push_back((*ids)[i]);
       if (i + 1 == ids->size() && changed.empty()) status = outcome.status;
@@ -355,25 +359,25 @@ grpc::ServerUnaryReactor* JobsService::Change(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* JobsService::Cancel(grpc::CallbackServerContext* context, const CancelRequest* request,
                                               CancelReply* reply) {
   return Change(context, "/muster.v1.Jobs/Cancel", request->job(), reply, core::Core::Among::kLive,
-                [](const JobId& job) { return core::CancelJob{job}; });
+                [](const JobId& job, const std::string&) { return core::CancelJob{job}; });
 }
 
 grpc::ServerUnaryReactor* JobsService::Pause(grpc::CallbackServerContext* context, const PauseRequest* request,
                                              PauseReply* reply) {
   return Change(context, "/muster.v1.Jobs/Pause", request->job(), reply, core::Core::Among::kLive,
-                [](const JobId& job) { return core::PauseJob{job}; });
+                [](const JobId& job, const std::string&) { return core::PauseJob{job}; });
 }
 
 grpc::ServerUnaryReactor* JobsService::Resume(grpc::CallbackServerContext* context, const ResumeRequest* request,
                                               ResumeReply* reply) {
   return Change(context, "/muster.v1.Jobs/Resume", request->job(), reply, core::Core::Among::kLive,
-                [](const JobId& job) { return core::ResumeJob{job}; });
+                [](const JobId& job, const std::string&) { return core::ResumeJob{job}; });
 }
 
 grpc::ServerUnaryReactor* JobsService::Delete(grpc::CallbackServerContext* context, const DeleteRequest* request,
                                               DeleteReply* reply) {
   return Change(context, "/muster.v1.Jobs/Delete", request->job(), reply, core::Core::Among::kEnded,
-                [](const JobId& job) { return core::DeleteJob{job}; });
+                [](const JobId& job, const std::string&) { return core::DeleteJob{job}; });
 }
 
 grpc::ServerUnaryReactor* JobsService::Label(grpc::CallbackServerContext* context, const LabelRequest* request,
@@ -381,12 +385,22 @@ grpc::ServerUnaryReactor* JobsService::Label(grpc::CallbackServerContext* contex
   std::vector<std::string> details;
   for (const std::string& label : request->set()) details.push_back(absl::StrCat("set ", label));
   for (const std::string& key : request->remove()) details.push_back(absl::StrCat("remove ", key));
-  if (details.size() > kMostDetails) details.resize(kMostDetails);
+  if (details.size() > kMostDetails) {
+    // Cut, they would hide what the call changed from the audit log.
+    const absl::StatusOr<AuditedCall> call =
+        AdmitChange(*gate_, *context, "/muster.v1.Jobs/Label", ObjectOf("job", request->job()), loop_);
+    if (!call.ok()) return EndWith(call.status(), *context);
+    const absl::Status status =
+        absl::InvalidArgumentError(absl::StrCat("at most ", kMostDetails, " labels may be set and removed at once"));
+    return EndAudited(call->entry, status, /*changed=*/false, *context, loop_);
+  }
   return Change(
       context, "/muster.v1.Jobs/Label", request->job(), reply, core::Core::Among::kAll,
-      [request](const JobId& job) {
-        return core::LabelJob{
-            job, {request->set().begin(), request->set().end()}, {request->remove().begin(), request->remove().end()}};
+      [request](const JobId& job, const std::string& user) {
+        return core::LabelJob{job,
+                              {request->set().begin(), request->set().end()},
+                              {request->remove().begin(), request->remove().end()},
+                              user};
       },
       details);
 }
@@ -394,8 +408,8 @@ grpc::ServerUnaryReactor* JobsService::Label(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* JobsService::Note(grpc::CallbackServerContext* context, const NoteRequest* request,
                                             NoteReply* reply) {
   return Change(context, "/muster.v1.Jobs/Note", request->job(), reply, core::Core::Among::kAll,
-                [request](const JobId& job) {
-                  return core::NoteJob{job, request->text()};
+                [request](const JobId& job, const std::string& user) {
+                  return core::NoteJob{job, request->text(), user};
                 });
 }
 

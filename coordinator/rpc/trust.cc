@@ -7,6 +7,7 @@
 #include "absl/strings/strip.h"
 #include "common/log/log.h"
 #include "common/rpc/rpc.h"
+#include "common/tls/token.h"
 #include "common/utf8.h"
 
 namespace muster::rpc {
@@ -25,6 +26,9 @@ absl::Status CheckNodeId(const std::string& node) {
   return absl::InvalidArgumentError(
       absl::StrCat("a node that joins has an id of 1 to ", tls::kMaxNameBytes, " letters, digits, . _ or -"));
 }
+
+// A whole token, or its end, in place of an id: neither messages nor the audit log may repeat it.
+bool MayHoldSecret(const std::string& id) { return tls::IsToken(id) || id.size() >= tls::kTokenSecretSize; }
 
 // "admin"
 std::string RoleText(TokenRole role) {
@@ -155,8 +159,14 @@ grpc::ServerUnaryReactor* TrustService::ListTokens(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* TrustService::RevokeToken(grpc::CallbackServerContext* context,
                                                     const RevokeTokenRequest* request, RevokeTokenReply* reply) {
   const absl::StatusOr<AuditedCall> call =
-      AdmitChange(*context, "/muster.v1.Trust/RevokeToken", ObjectOf("token", request->id()));
+      AdmitChange(*context, "/muster.v1.Trust/RevokeToken",
+                  MayHoldSecret(request->id()) ? "token/" : ObjectOf("token", request->id()));
   if (!call.ok()) return EndWith(call.status(), *context);
+  if (MayHoldSecret(request->id())) {
+    const absl::Status wrong =
+        absl::InvalidArgumentError("id: expected a token's id (muster coordinator token ls), not the token");
+    return EndAudited(call->entry, wrong, /*changed=*/false, *context, loop_);
+  }
   absl::StatusOr<TokenInfo> revoked = authority_->records->RevokeToken(request->id(), clock_->Read().wall);
   const absl::Status status = revoked.status();
   if (status.ok()) {

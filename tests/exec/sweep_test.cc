@@ -67,6 +67,10 @@ TEST_F(SweepTest, TheWorstAreStoppedAndAnInterruptedSweepGoesOn) {
   EXPECT_EQ(cluster_.MusterJson({"ps", "-a", "-l", "sweep=best"}).size(), 4u) << "it submitted each trial once";
   // A third time nothing is left to do.
   EXPECT_EQ(nlohmann::json::parse(cluster_.Muster(Command(halving)).out), trials);
+  // Jobs that only have its label are none of its.
+  const Ran stray = cluster_.Muster({"submit", file_, "--set", "labels=[sweep=best,sweep-trial=1]"});
+  ASSERT_EQ(stray.exit_code, 0) << stray.err;
+  EXPECT_EQ(nlohmann::json::parse(cluster_.Muster(Command(halving)).out), trials);
   const Ran other = cluster_.Muster({"sweep", "best", file_, "--set", "priority=1", "--array", array_});
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("there is a sweep best with other trials"));
@@ -83,6 +87,10 @@ TEST_F(SweepTest, RefusesWhatIsNone) {
   refused({"--random", "priority=1..2"}, "--random needs --trials");
   refused({"--random", "priority=2..1", "--trials", "3"}, "expected PATH=LOW..HIGH");
   refused({"--rungs", "5,5"}, "--rungs: expected ascending steps");
+  file_ = cluster_.folder() + "/replicas.yaml";
+  std::ofstream(file_) << "apiVersion: muster/v1\nkind: Job\nname: any\nsync: {replicas: 2}\n";
+  refused({}, "sync: a trial of a sweep is one job");
+  file_ = cluster_.folder() + "/job.yaml";
   refused({"--rungs", "5", "--parallel", "2"}, "with --rungs all trials are compared");
 }
 

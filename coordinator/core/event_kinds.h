@@ -1,0 +1,37 @@
+// The kinds of state events (StateEvent.kind), as `muster events` shows them and destinations of notices name them.
+#pragma once
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace muster::core {
+
+// Tests of the core fail at an event whose kind is missing here.
+inline constexpr absl::string_view kEventKinds[] = {
+    "checkpoint.published", "checkpoint.reported", "generation.ended",
+    "generation.starting",  "generation.strategy", "job.cancelled",
+    "job.completed",        "job.failed",          "job.outdated",
+    "job.paused",           "job.queued",          "job.running",
+    "job.stopping",         "job.time_limit",      "job.waiting",
+    "link.recovered",       "link.slow",           "node.away",
+    "node.clock",           "node.drained",        "node.draining",
+    "node.faulty",          "node.forgotten",      "node.joined",
+    "node.leaving",         "node.lost",           "node.ready",
+    "node.returned",        "node.spared",         "node.undrained",
+    "node.unready",         "project.deleted",     "project.set",
+    "rank.exited",          "rank.hung",           "rank.idle",
+    "slot.freed",           "slot.stuck",          "store.restored",
+    "sync.left_out",        "sync.rolled_back",
+};
+
+// "job.failed", or a family of them: "job".
+inline bool IsEventKind(absl::string_view text) {
+  return std::any_of(std::begin(kEventKinds), std::end(kEventKinds), [&](absl::string_view kind) {
+    return absl::ConsumePrefix(&kind, text) && (kind.empty() || kind[0] == '.') && !text.empty();
+  });
+}
+
+}  // namespace muster::core
