@@ -19,9 +19,18 @@ struct Peak {
 // GPU" (2023), "H200 Tensor Core GPU" (2024), and appendix A of "NVIDIA Ada GPU Architecture" (2023), with fp32
 // accumulation.
 constexpr Peak kPeaks[] = {
-    {"a100", 312e12, 156e12, 19.5e12}, {"h100 pcie", 756e12, 378e12, 51e12}, {"h100", 989e12, 494e12, 67e12},
-    {"h200", 989e12, 494e12, 67e12},   {"4090", 165.2e12, 82.6e12, 82.6e12},
+    {"a100", 312e12, 156e12, 19.5e12},
+    {"h100", 989e12, 494e12, 67e12},
+    {"h200", 989e12, 494e12, 67e12},
+    {"4090", 165.2e12, 82.6e12, 82.6e12},
 };
+
+constexpr Peak kH100Pcie = {"", 756e12, 378e12, 51e12};
+
+double Of(const Peak& peak, const Precision& precision) {
+  if (precision.compute() == DTYPE_BF16 || precision.compute() == DTYPE_FP16) return peak.half;
+  return precision.tf32() ? peak.tf32 : peak.fp32;
+}
 
 }  // namespace
 
