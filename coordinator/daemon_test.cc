@@ -462,7 +462,7 @@ TEST(Daemon, BadFlagsAreExplained) {
   for (const auto& [flag, value, message] :
        {std::tuple("--detection", "soon", "duration"), std::tuple("--orphan-grace", "5s", "longer than detection"),
         std::tuple("--listen", "0.0.0.0:1", "TLS"), std::tuple("--token-file", "/no/such/file", "/no/such/file"),
-        std::tuple("--log-level", "loud", "--log-level: loud not in"),
+        std::tuple("--log-level", "loud", "--log-level: \"loud\" is not one of debug, "),
         std::tuple("--detection", "0s", "muster-coordinator: --detection: invalid duration \"0s\"")}) {
     Daemon daemon(folder.path(), {flag, value});
     const int ended = daemon.Wait();
