@@ -57,7 +57,7 @@ class FrameworksTest : public ::testing::Test {
   // Each step waits a little until the file "go" is there, so that the job does not end before it is drained.
   std::string PacedEnvironment(const Framework& of) const {
     return absl::StrCat(Environment(of), ":", fs::canonical("tests/exec/paced/sitecustomize.py").parent_path().string(),
-                        " --env MUSTER_TEST_GO=", Path("go"));
+                        " --env PACED_UNTIL=", Path("go"));
   }
   std::string Command(const Framework& of, const std::string& folder, int steps) const {
     return absl::StrCat(fs::canonical("examples/exec/" + of.script).string(), " ", of.folder_flag, " ", folder, " ",

@@ -180,7 +180,7 @@ TEST_F(TorchTest, FullyShardedIsKilledResumedAndResized) {
   };
   const Ran theirs = Torchrun(arguments("theirs", kSteps));
   ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
-  const Ran begun = MusterRun("-d -o name --env MUSTER_TEST_GO=" + Path("go"), arguments("ours", kSteps - 50),
+  const Ran begun = MusterRun("-d -o name --env PACED_UNTIL=" + Path("go"), arguments("ours", kSteps - 50),
                               ":" + fs::canonical("tests/exec/paced/sitecustomize.py").parent_path().string());
   ASSERT_EQ(begun.exit_code, 0) << begun.err;
   const std::string id(absl::StripAsciiWhitespace(begun.out));

@@ -80,7 +80,7 @@ TEST_F(WebPage, SaysWhatTheCommandLineSays) {
   ASSERT_TRUE(browser.Await("document.querySelector('[data-title=\"busy cores\"]')"));
   EXPECT_EQ(browser.Text("h1"), node);
   EXPECT_THAT(browser.Text("#use"), HasSubstr("cores busy"));
-  EXPECT_EQ(browser.Eval("document.querySelectorAll('tbody tr').length"), 2);
+  EXPECT_EQ(browser.Eval("document.querySelectorAll('#held tbody tr').length"), 2);
 
   browser.Open(url + "/jobs/" + id);
   ASSERT_TRUE(browser.Await("document.querySelector('#events li')"));

@@ -10,7 +10,7 @@ export async function nodePage(view, id) {
   const gpus = [['busy GPUs', (use) => use.devices.reduce((sum, device) => sum + device.busy, 0)],
     ['used GPU memory, GiB', (use) => use.devices.reduce((sum, device) => sum + Number(device.used_memory_bytes), 0) / GIB]];
   const drawn = new Map();
-  const about = el('p', {id: 'use'}), slots = el('div', {}), pictures = el('div', {class: 'charts'});
+  const about = el('p', {id: 'use'}), slots = el('div', {id: 'held'}), pictures = el('div', {class: 'charts'});
   view.replaceChildren(el('h1', {}, id), about, slots, el('h2', {}, 'Last hour'), pictures);
 
   async function load() {

@@ -1,10 +1,10 @@
-"""For a script's PYTHONPATH: until the file $MUSTER_TEST_GO is there, each step of an optimizer takes 50 ms more, so that a
+"""For a script's PYTHONPATH: until the file $PACED_UNTIL is there, each step of an optimizer takes 50 ms more, so that a
 test can act in the middle of the training however fast the machine is."""
 
 import os
 import time
 
-_go = os.environ.get("MUSTER_TEST_GO")
+_go = os.environ.get("PACED_UNTIL")
 if _go and "RANK" in os.environ:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
