@@ -104,11 +104,11 @@ class Notifier::Courier {
         return true;
       }
       if (clock_.Read().steady >= give_up) {
-        fields.push_back({"after", absl::FormatDuration(destination_.give_up_after)});
+        fields.emplace_back("after", absl::FormatDuration(destination_.give_up_after));
         LogError("gave up on a notice; it will not be sent again", fields);
         return true;
       }
-      fields.push_back({"retry_in", absl::FormatDuration(pause)});
+      fields.emplace_back("retry_in", absl::FormatDuration(pause));
       LogWarn("notice not delivered; retrying", fields);
       if (stop_.WaitForNotificationWithTimeout(pause)) return false;
     }
