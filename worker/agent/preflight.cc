@@ -28,8 +28,8 @@
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
 #include "common/log/log.h"
+#include "common/process/spawn.h"
 #include "common/proto_time.h"
-#include "worker/agent/spawn.h"
 
 namespace muster::agent {
 namespace {
@@ -94,7 +94,7 @@ absl::StatusOr<Child> StartTrainer(const PreflightOptions& options, const std::v
   Program program{.arguments = {options.trainer, "preflight", "--host", options.host},
                   .environment = OwnEnvironment(),
                   .output = ends[1],
-                  .leads_group = true};
+                  .leads = Program::Leads::kGroup};
   std::vector<std::string> uuids, slots;
   for (const Slot& slot : devices) {
     uuids.push_back(slot.device_uuid());

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/file/read_file.h"
-#include "worker/agent/spawn.h"
+#include "common/process/spawn.h"
 #include "worker/rundir/log.h"
 #include "worker/rundir/process_table.h"
 
@@ -66,7 +66,7 @@ bool HasEnded(const rundir::ProcessRow& row) {
 absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Spawn(const std::string& step_binary,
                                                                 const rundir::RankDir& dir) {
   const absl::StatusOr<pid_t> pid =
-      agent::Spawn({.arguments = {step_binary, dir.path()}, .environment = OwnEnvironment()});
+      muster::Spawn({.arguments = {step_binary, dir.path()}, .environment = OwnEnvironment()});
   if (!pid.ok()) return pid.status();
   absl::StatusOr<int> fd = OpenPidfd(*pid);
   if (!fd.ok()) {
