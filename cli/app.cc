@@ -45,6 +45,11 @@ std::vector<std::string> CommandsOf(const CLI::App* app) {
   return names;
 }
 
+// Whether the argument after `argument`, which names the option, is its value.
+bool TakesNext(const CLI::Option& option, const std::string& argument) {
+  return option.get_items_expected_max() > 0 && !absl::StrContains(argument, "=");
+}
+
 // `muster run` takes a program and its arguments without `--` before them, as torchrun does: adds it. The first word
 // that is neither an option of `run` nor the value of one is the program.
 std::vector<std::string> WithProgramMarked(const CLI::App& app, std::vector<std::string> arguments) {
@@ -56,8 +61,7 @@ std::vector<std::string> WithProgramMarked(const CLI::App& app, std::vector<std:
       std::replace(name.begin() + static_cast<ptrdiff_t>(std::min<size_t>(2, name.size())), name.end(), '_', '-');
       const CLI::Option* option = at->get_option_no_throw(name);
       if (option == nullptr) option = app.get_option_no_throw(name);
-      const bool takes_next = option != nullptr && option->get_items_expected_max() > 0;
-      if (takes_next && name.size() == word->size() && word + 1 != arguments.end()) ++word;
+      if (option != nullptr && TakesNext(*option, *word) && word + 1 != arguments.end()) ++word;
     } else if (at != &app) {
       arguments.insert(word, "--");
       break;
@@ -122,7 +126,7 @@ std::string FirstUnknown(const CLI::App& app, const std::vector<std::string>& ar
     if (argument.size() < 2 || argument[0] != '-') return argument;
     const CLI::Option* option = app.get_option_no_throw(argument.substr(0, argument.find('=')));
     if (option == nullptr) return argument;
-    if (option->get_items_expected_max() > 0 && !absl::StrContains(argument, "=")) ++i;
+    if (TakesNext(*option, argument)) ++i;
   }
   return "";
 }

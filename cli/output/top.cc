@@ -105,7 +105,9 @@ std::vector<const v1::JobSummary*> Sorted(const v1::ListJobsReply& jobs, const T
 }
 
 Table Jobs(absl::Span<const v1::JobSummary* const> rows, const v1::ListNodesReply& nodes, absl::Time now) {
-  const bool mfu = std::any_of(rows.begin(), rows.end(), [&](const v1::JobSummary* row) { return Mfu(*row, nodes); });
+  std::vector<std::optional<double>> mfus;
+  for (const v1::JobSummary* row : rows) mfus.push_back(Mfu(*row, nodes));
+  const bool mfu = std::any_of(mfus.begin(), mfus.end(), [](const auto& of_row) { return of_row.has_value(); });
   std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true}};
   const auto add = [&](const char* title) { columns.push_back({title, true, /*optional=*/true}); };
   for (const char* title : {"LOSS", "TOKENS/S", "STEP-TIME", "TFLOP/S"}) add(title);
@@ -113,7 +115,8 @@ Table Jobs(absl::Span<const v1::JobSummary* const> rows, const v1::ListNodesRepl
   for (const char* title : {"BUSY", "MEMORY", "LEFT", "AGE"}) add(title);
   columns.push_back({"NODES"});
   Table table(columns);
-  for (const v1::JobSummary* summary : rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const v1::JobSummary* summary = rows[i];
     const v1::Job& job = summary->job();
     const v1::MetricPoint& metrics = summary->last_metrics();
     const bool measures = Measures(job);
@@ -126,7 +129,7 @@ Table Jobs(absl::Span<const v1::JobSummary* const> rows, const v1::ListNodesRepl
         measures && metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "",
         measures && metrics.has_step_seconds() ? absl::StrCat(Significant(metrics.step_seconds()), "s") : "",
         measures && metrics.has_model_flops_per_second() ? Significant(metrics.model_flops_per_second() / 1e12) : ""};
-    if (mfu) row.emplace_back(Percent(Mfu(*summary, nodes)));
+    if (mfu) row.emplace_back(Percent(mfus[i]));
     row.insert(row.end(), {Percent(BusyShare(*summary)),
                            measures && metrics.has_peak_memory_bytes() ? FormatBytes(metrics.peak_memory_bytes()) : "",
                            TimeLeft(job, metrics), job.has_submitted() ? Age(now - FromProto(job.submitted())) : "",
