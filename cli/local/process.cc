@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,7 +13,9 @@
 #include <cerrno>
 #include <ctime>
 #include <fstream>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -22,8 +23,8 @@
 #include "cli/config.h"
 #include "cli/output/format.h"
 #include "common/file/read_file.h"
-
-extern char** environ;
+#include "common/file_error.h"
+#include "common/process/spawn.h"
 
 namespace muster::cli {
 namespace {
@@ -88,42 +89,28 @@ absl::Duration RunningFor(const ProcessId& process) {
 }
 
 absl::StatusOr<ProcessId> StartDaemon(const Daemon& daemon) {
-  std::vector<char*> argv;
-  std::string program = daemon.program;
-  std::vector<std::string> arguments = daemon.arguments;
-  argv.push_back(program.data());
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, daemon.log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-  posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
-  // A pipe that this program inherited (from a test, or a script that waits for its end) must not stay open in a
-  // daemon.
-  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  pid_t pid = 0;
+  const int log = open(daemon.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (log < 0) return FileError(errno, absl::StrCat("opening ", daemon.log));
+  const absl::Cleanup closing = [&] { close(log); };
+  Program program{.arguments = {daemon.program},
+                  .environment = OwnEnvironment(),
+                  .output = log,
+                  .error = log,
+                  .leads = Program::Leads::kSession};
+  program.arguments.insert(program.arguments.end(), daemon.arguments.begin(), daemon.arguments.end());
   const CoresOfChildren cores(daemon.cores);
-  const int error = posix_spawn(&pid, program.c_str(), &files, &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  if (error == ENOENT && access(program.c_str(), F_OK) != 0) {
-    return absl::NotFoundError(absl::StrCat("there is no ", program,
+  const absl::StatusOr<pid_t> pid = Spawn(std::move(program));
+  if (absl::IsNotFound(pid.status()) && access(daemon.program.c_str(), F_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat("there is no ", daemon.program,
                                             ": Muster's programs are in one folder; name it with --bin-dir or "
                                             "MUSTER_BIN_DIR"));
   }
-  if (error != 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", program, " (log ", daemon.log, ")"));
-  const std::optional<ProcessId> process = FindProcess(pid);
+  if (!pid.ok()) {
+    return absl::Status(pid.status().code(), absl::StrCat(pid.status().message(), " (log ", daemon.log, ")"));
+  }
+  const std::optional<ProcessId> process = FindProcess(*pid);
   // It has exited already: the caller sees from the log why.
-  return process.value_or(ProcessId{pid, 0});
+  return process.value_or(ProcessId{*pid, 0});
 }
 
 std::vector<int> UsableCores() {

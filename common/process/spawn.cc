@@ -1,4 +1,4 @@
-#include "worker/agent/spawn.h"
+#include "common/process/spawn.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
-namespace muster::agent {
+namespace muster {
 namespace {
 
 std::vector<char*> Pointers(std::vector<std::string>& texts) {
@@ -37,8 +37,13 @@ absl::StatusOr<pid_t> Spawn(Program program) {
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
   });
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  if (program.input >= 0) {
+    posix_spawn_file_actions_adddup2(&actions, program.input, STDIN_FILENO);
+  } else {
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  }
   if (program.output >= 0) posix_spawn_file_actions_adddup2(&actions, program.output, STDOUT_FILENO);
+  if (program.error >= 0) posix_spawn_file_actions_adddup2(&actions, program.error, STDERR_FILENO);
   posix_spawn_file_actions_addclosefrom_np(&actions, 3);  // also what a library forgot to mark
   sigset_t all, none;
   sigfillset(&all);
@@ -46,8 +51,10 @@ absl::StatusOr<pid_t> Spawn(Program program) {
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setpgroup(&attributes, 0);
-  const int group = program.leads_group ? POSIX_SPAWN_SETPGROUP : 0;
-  posix_spawnattr_setflags(&attributes, static_cast<short>(POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | group));
+  int flags = POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK;
+  if (program.leads == Program::Leads::kGroup) flags |= POSIX_SPAWN_SETPGROUP;
+  if (program.leads == Program::Leads::kSession) flags |= POSIX_SPAWN_SETSID;
+  posix_spawnattr_setflags(&attributes, static_cast<short>(flags));
 
   const std::vector<char*> arguments = Pointers(program.arguments), environment = Pointers(program.environment);
   pid_t pid = 0;
@@ -57,4 +64,4 @@ absl::StatusOr<pid_t> Spawn(Program program) {
   return pid;
 }
 
-}  // namespace muster::agent
+}  // namespace muster

@@ -1,4 +1,5 @@
-// Starts the programs of this daemon: the shim of a rank, and the trainer that checks the machine.
+// Starts the programs of the daemons and of `muster local`: shims, checks, commands for notices, the daemons
+// themselves.
 #pragma once
 
 #include <sys/types.h>
@@ -8,20 +9,23 @@
 
 #include "absl/status/statusor.h"
 
-namespace muster::agent {
+namespace muster {
 
 struct Program {
+  enum class Leads { kNothing, kGroup, kSession };
+
   std::vector<std::string> arguments;    // the first one is its path
   std::vector<std::string> environment;  // "NAME=value"
-  int output = -1;                       // the descriptor that is its standard output; -1: this process's
-  bool leads_group = false;              // of processes, so that all of them can be killed
+  // Descriptors that become its standard ones. -1: /dev/null as its input, this process's own as the others.
+  int input = -1, output = -1, error = -1;
+  Leads leads = Leads::kNothing;  // a process group, or a session, of its own
 };
 
 // This process's environment.
 std::vector<std::string> OwnEnvironment();
 
-// A child with /dev/null as its standard input, no other descriptors than the three standard ones, and no signal
-// ignored or blocked. The error of posix_spawn.
+// A child with no other descriptors than the three standard ones, and no signal ignored or blocked. The error of
+// posix_spawn.
 absl::StatusOr<pid_t> Spawn(Program program);
 
-}  // namespace muster::agent
+}  // namespace muster

@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/process/spawn.h"
 #include "common/proto_time.h"
 #include "common/utf8.h"
 #include "coordinator/notify/send.h"
@@ -40,33 +40,6 @@ struct Pipe {
     if (write >= 0) close(write);
   }
 };
-
-absl::StatusOr<pid_t> Spawn(std::vector<std::string> command, int input, int output) {
-  std::vector<char*> argv;
-  for (std::string& argument : command) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&files, output, STDERR_FILENO);
-  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);  // Asio opens sockets without CLOEXEC
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  // The coordinator's threads block the signals that end it, and it ignores SIGPIPE.
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  pid_t pid = 0;
-  const int error = posix_spawn(&pid, argv[0], &files, &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  if (error != 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", command[0]));
-  return pid;
-}
 
 // Reads what is there, and keeps the end of it. False: the output is closed.
 bool Drain(int from, std::string& kept) {
@@ -105,7 +78,12 @@ absl::Status RunCommand(const std::vector<std::string>& command, absl::Duration 
   if (!input.Open() || !output.Open()) return absl::ErrnoToStatus(errno, "cannot make a pipe");
   fcntl(input.write, F_SETFL, O_NONBLOCK);
   fcntl(output.read, F_SETFL, O_NONBLOCK);
-  const absl::StatusOr<pid_t> pid = Spawn(command, input.read, output.write);
+  const absl::StatusOr<pid_t> pid = Spawn({.arguments = command,
+                                           .environment = OwnEnvironment(),
+                                           .input = input.read,
+                                           .output = output.write,
+                                           .error = output.write,
+                                           .leads = Program::Leads::kSession});
   if (!pid.ok()) return pid.status();
   input.CloseRead();
   output.CloseWrite();

@@ -32,7 +32,7 @@ class Notifier {
   static absl::StatusOr<std::unique_ptr<Notifier>> Start(const NotifierOptions& options, server::Loop* loop);
   ~Notifier();
 
-  // Gives up what is being delivered; it is delivered after the next start. REQUIRES: the loop has not stopped.
+  // Stops in the middle of a delivery, which is repeated after the next start. REQUIRES: the loop has not stopped.
   void Stop();
 
  private:

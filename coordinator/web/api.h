@@ -32,7 +32,7 @@ struct Route {
 
 class Api {
  public:
-  // `secret`: of the process, with which calls say for whom they are made (rpc::kWebPeer).
+  // `secret`: random, of this process; a call that carries it may name the browser it acts for (rpc::kWebPeer).
   Api(const std::shared_ptr<grpc::Channel>& channel, std::string secret);
 
   // Answers a request for a path below /api/v1/ as the holder of `token`.

@@ -43,7 +43,7 @@ TEST(Shows, FitTheirTerminals) {
         EXPECT_TRUE(word) << where << line << "\n\n" << show.terminal.Text();
       }
       if (show.name == "submit") {
-        // Nothing of the live line is left of or behind what is said.
+        // The live line is gone, also to the right of the message.
         const std::string whole = absl::StrJoin(show.after.Lines(), "");
         EXPECT_TRUE(std::regex_search(whole, std::regex("muster cancel followed-[a-z0-9]{4}$"))) << show.after.Text();
       }

@@ -1,4 +1,4 @@
-// Three GPUs behind NVML's interface, of which the second does not answer. As in nvml.h, "NVML API Reference".
+// A library with NVML's interface (nvml.h, "NVML API Reference") and three made-up GPUs; the second does not answer.
 #include <cstring>
 
 extern "C" {

@@ -20,8 +20,7 @@ std::set<pid_t> ProcessesOf(pid_t program);
 // Of the same processes. What they read and write is unknown of processes of other users, and counts as 0.
 Activity ReadActivity(pid_t program);
 
-// Asks the driver on a thread of its own, which is left behind where the driver does not answer: with a broken GPU that
-// takes long.
+// Asks the driver on a detached thread: with a broken GPU its calls may block for long, or never return.
 class GpuLook {
  public:
   // The GPUs that CUDA_VISIBLE_DEVICES of `environment` names ("GPU-...").
