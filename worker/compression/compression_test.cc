@@ -393,12 +393,17 @@ TEST(PowerSgdSum, IsThePapersAlgorithm) {
   }
 }
 
+// Whatever the angle between its first columns: of a few in a hundred, further ones are mostly rounding.
 TEST(PowerSgdSum, AMatrixOfItsRankIsExact) {
-  const at::Tensor a = at::randn({30, 2}), b = at::randn({2, 40});
-  const std::vector<Rank> ranks = SumOn(3, 2, PowerOptions(1200, {{0, {30, 40}}}, 4),
-                                        [&](int rank, uint64_t) { return at::matmul(a, b).mul(rank + 1).view({-1}); });
-  EXPECT_LT(ranks[2].steps[0].sum.view({30, 40}).sub(at::matmul(a, b).mul(6)).abs().max().item<float>(), 1e-3);
-  EXPECT_LT(ranks[2].steps[1].sum.view({30, 40}).sub(at::matmul(a, b).mul(6)).abs().max().item<float>(), 1e-3);
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    at::manual_seed(seed);
+    const at::Tensor a = at::randn({30, 2}), b = at::randn({2, 40}), ab = at::matmul(a, b);
+    const std::vector<Rank> ranks = SumOn(3, 2, PowerOptions(1200, {{0, {30, 40}}}, 4),
+                                          [&](int rank, uint64_t) { return ab.mul(rank + 1).view({-1}); });
+    for (const AfterStep& step : ranks[2].steps) {
+      ASSERT_LT(step.sum.view({30, 40}).sub(ab.mul(6)).abs().max().item<float>(), 1e-3) << seed;
+    }
+  }
 }
 
 TEST(PowerSgdSum, GradientsOfZeroStayZeroAndRecover) {
