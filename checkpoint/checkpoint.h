@@ -82,8 +82,9 @@ absl::Status Begin(const std::string& path, const Holder& holder, const StepName
 // Writes one shard and its checksums into the staging folder. Processes may write different shards concurrently.
 absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& name, uint32_t shard,
                                      absl::Span<const TensorRun> runs);
-// Whether WriteShard for this shard has finished, in any process.
-bool ShardIsWritten(const std::string& path, const StepName& name, uint32_t shard);
+// Whether WriteShard for this shard has finished, in any process. An error: waiting on is in vain, because the staging
+// folder is gone or may not be opened any more.
+absl::StatusOr<bool> ShardIsWritten(const std::string& path, const StepName& name, uint32_t shard);
 
 // Completes a checkpoint whose shards are all in the staging folder: fills in the manifest's list of shards, format and
 // written_by, writes it, and renames the folder. DataLoss: a shard is missing. FailedPrecondition: `path` belongs to

@@ -31,6 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using DurabilityTest = CheckpointTest;
@@ -82,7 +83,7 @@ TEST_F(DurabilityTest, RankZeroMayPublishWhileTheLastRankSyncsTheFolder) {
   ASSERT_TRUE(failpoint::Arm("checkpoint.sum.folder=sleep:300").ok());
   absl::Status of_shard;
   std::thread rank([&] { of_shard = WriteShard(path_, name, 0, Parts()).status(); });
-  ASSERT_TRUE(Eventually([&] { return ShardIsWritten(path_, name, 0); }));
+  ASSERT_TRUE(Eventually([&] { return ShardIsWritten(path_, name, 0).value(); }));
   const absl::Status published = Finish(path_, MakeManifest(1)).status();
   rank.join();
   ASSERT_TRUE(failpoint::Arm("").ok());
@@ -206,18 +207,30 @@ TEST_F(DurabilityTest, AFullFileSystemLeavesThePreviousOne) {
 TEST_F(DurabilityTest, AShardIsWrittenWhenItsChecksumsAre) {
   const StepName name{2, 1};
   ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
-  EXPECT_FALSE(ShardIsWritten(path_, name, 0));
+  EXPECT_EQ(ShardIsWritten(path_, name, 0).value(), false);
   for (const char* point : {"checkpoint.shard.sync", "checkpoint.sum.write", "checkpoint.sum.rename"}) {
     ASSERT_TRUE(failpoint::Arm(absl::StrCat(point, "=EIO")).ok());
     EXPECT_FALSE(WriteShard(path_, name, 0, Parts()).ok());
     ASSERT_TRUE(failpoint::Arm("").ok());
-    EXPECT_FALSE(ShardIsWritten(path_, name, 0)) << point;
+    EXPECT_EQ(ShardIsWritten(path_, name, 0).value(), false) << point;
     EXPECT_EQ(Finish(path_, MakeManifest(2)).status().code(), absl::StatusCode::kDataLoss) << point;
     ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
   }
   ASSERT_TRUE(WriteShard(path_, name, 0, Parts()).ok());
-  EXPECT_TRUE(ShardIsWritten(path_, name, 0));
-  EXPECT_FALSE(ShardIsWritten(path_, name, 1));
+  EXPECT_EQ(ShardIsWritten(path_, name, 0).value(), true);
+  EXPECT_EQ(ShardIsWritten(path_, name, 1).value(), false);
+}
+
+// Rank 0 would wait for the other shards without end.
+TEST_F(DurabilityTest, NoShardIsAwaitedInAFolderThatIsGone) {
+  const StepName name{1, 1};
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
+  fs::rename(path_, path_ + "-elsewhere");
+  const absl::Status gone = ShardIsWritten(path_, name, 0).status();
+  EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(gone.message(), HasSubstr(absl::StrCat(path_, "/", name.Staging(), " was removed")));
+  fs::create_directory_symlink(fs::path(path_).filename(), path_);  // to itself
+  EXPECT_FALSE(ShardIsWritten(path_, name, 0).ok());
 }
 
 // A writer killed at any instant: every folder with a step's name is complete.

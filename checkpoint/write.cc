@@ -150,8 +150,13 @@ absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& na
 
 uint32_t Files(const Manifest& manifest) { return manifest.table().shards() * std::max(1u, manifest.replicas()); }
 
-bool ShardIsWritten(const std::string& path, const StepName& name, uint32_t shard) {
-  return ReadFile::Open(SumPath(path, name, shard)).ok();
+absl::StatusOr<bool> ShardIsWritten(const std::string& path, const StepName& name, uint32_t shard) {
+  absl::Status status = ReadFile::Open(SumPath(path, name, shard)).status();
+  if (!absl::IsNotFound(status)) return status.ok() ? absl::StatusOr<bool>(true) : status;
+  const std::string staging = absl::StrCat(path, "/", name.Staging());
+  std::error_code error;
+  if (fs::is_directory(staging, error)) return false;
+  return absl::NotFoundError(absl::StrCat(staging, " was removed while shards were being written to it"));
 }
 
 namespace {

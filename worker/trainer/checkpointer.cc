@@ -129,7 +129,9 @@ class Checkpointer::Writing {
   absl::Status AwaitShards() {
     absl::Duration pause = kFirstLook;
     for (uint32_t shard = 0; shard < checkpoint::Files(*manifest_);) {
-      if (checkpoint::ShardIsWritten(path_, name_, shard)) {
+      const absl::StatusOr<bool> written = checkpoint::ShardIsWritten(path_, name_, shard);
+      if (!written.ok()) return written.status();
+      if (*written) {
         ++shard;
         continue;
       }

@@ -197,6 +197,20 @@ TEST(Checkpoints, AFailingDiskEndsTheRankWithItsName) {
   }
 }
 
+TEST(Checkpoints, AFolderThatVanishesEndsTheRankWhichAwaitsItsShards) {
+  Bench bench;
+  const Assignment assignment = bench.Assign(Job(bench, 1'000'000, 10), 1);
+  // The checksum file of the second checkpoint is there, and the call that wrote it has not returned yet.
+  const Failpoints slow("checkpoint.sum.folder=sleep:2000@2");
+  Process trainer = bench.Start(assignment);
+  const std::string folder = bench.Path("checkpoints");
+  const std::string sum = absl::StrCat(folder, "/", checkpoint::StepName{20, 1}.Staging(), "/shard-00000.sha256");
+  ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(sum); }));
+  std::filesystem::rename(folder, bench.Path("elsewhere"));
+  EXPECT_EQ(trainer.Wait(), 1);
+  EXPECT_THAT(trainer.LastLine(), AllOf(HasSubstr("the checkpoint of step 20 failed"), HasSubstr("was removed")));
+}
+
 // The failure that lost users' work. The coordinator refuses the second job at submit; this is what holds where it
 // cannot know: another name of the folder, or another coordinator.
 TEST(Checkpoints, ASecondJobInTheFolderIsRefusedAndTouchesNothing) {
