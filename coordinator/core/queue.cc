@@ -260,7 +260,8 @@ void Queue::Schedule(Transaction& transaction) {
       continue;
     }
     if (!OverItsUsersLimit(job).empty()) continue;
-    const std::optional<Kind> kind = KindOf(job, claim);
+    const Device asked = job.record().spec().resources().device();
+    const std::optional<Kind> kind = KindOf(job, pass.EndsBeforeHead(claim, asked));
     if (const auto refused = kind.has_value() ? refusals.find(*kind) : refusals.end(); refused != refusals.end()) {
       if (refused->second.has_value()) NoteHope(job.id(), *refused->second, transaction.now.steady);
       continue;
@@ -271,7 +272,7 @@ void Queue::Schedule(Transaction& transaction) {
       if (kind.has_value()) refusals.emplace(*kind, std::nullopt);
       continue;
     }
-    if (std::optional<Placement> start = FindStart(job, claim, demand, pass, quotas, refusals, transaction)) {
+    if (std::optional<Placement> start = FindStart(job, claim, kind, demand, pass, quotas, refusals, transaction)) {
       pass.Start(claim, start->decision);
       generations_->Start(job, *std::move(start), transaction);
     } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !any_in_backoff && !transaction.Full()) {
@@ -295,9 +296,9 @@ void Queue::Schedule(Transaction& transaction) {
 // ones become free: otherwise a cluster that changes all the time would keep it planning forever. Jobs before it in the
 // queue may still take them. If the slots are too small, the job waits for larger ones; a job that may run on fewer
 // ranks tries fewer.
-std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim& claim, scheduler::Demand demand,
-                                          scheduler::Pass& pass, scheduler::Quotas& quotas, Refusals& refusals,
-                                          Transaction& transaction) {
+std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim& claim, const std::optional<Kind>& kind,
+                                          scheduler::Demand demand, scheduler::Pass& pass, scheduler::Quotas& quotas,
+                                          Refusals& refusals, Transaction& transaction) {
   using Purpose = Plans::Purpose;
   const JobId id = job.id();
   for (int attempt = 0; attempt < kSizesTried; ++attempt) {
@@ -305,7 +306,6 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim&
     scheduler::Decision decision = pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
     NoteHope(id, !decision.ranks.empty() || decision.fits_when_idle, transaction.now.steady);
     if (decision.ranks.empty()) {
-      const std::optional<Kind> kind = KindOf(job, claim);
       if (attempt == 0 && kind.has_value()) refusals.emplace(*kind, decision.fits_when_idle);
       plans_->Drop(id, Purpose::kStart);
       return std::nullopt;
@@ -370,7 +370,7 @@ void Select(const Resources& resources, const Records& records, scheduler::Deman
   absl::StrAppend(&demand.where, ", only on nodes with ", absl::StrJoin(resources.node_selector(), " and "));
 }
 
-std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, const scheduler::Claim& claim) const {
+std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, bool before_head) const {
   const Job& record = job.record();
   if (!record.refused_by().empty() || plans_->Find(job.id(), Plans::Purpose::kStart) != nullptr) return std::nullopt;
   const Resources& resources = record.spec().resources();
@@ -382,7 +382,7 @@ std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, const scheduler::C
               job.least_group(),
               TensorRanksOf(record.spec()),
               job.slot_bytes,
-              claim.ends_in,
+              before_head,
               {resources.node_selector().begin(), resources.node_selector().end()}};
 }
 
@@ -475,7 +475,8 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
     } else if (const std::string over = OverItsUsersLimit(job); !over.empty()) {
       why = over;
     } else {
-      const std::optional<Kind> kind = KindOf(job, claim);
+      const Device on = job.record().spec().resources().device();
+      const std::optional<Kind> kind = KindOf(job, pass.EndsBeforeHead(claim, on));
       const auto known = kind.has_value() ? reasons.find(*kind) : reasons.end();
       Reason reason;
       if (known != reasons.end() && (!asked || !known->second.text.empty())) {

@@ -67,10 +67,12 @@ class Queue {
   // ---- For those who look for slots for a job ----
   scheduler::Demand DemandOf(const JobEntry& job) const;
   // Jobs of one kind ask for the same slots.
-  using Kind = std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, absl::Duration,
-                          std::vector<std::string>>;
-  // None: the job is unlike others, since nodes have refused it or its plan is being made.
-  std::optional<Kind> KindOf(const JobEntry& job, const scheduler::Claim& claim) const;
+  using Kind =
+      std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, bool, std::vector<std::string>>;
+  // `before_head`: Pass::EndsBeforeHead, the only thing about its end that matters here: with the end itself, jobs of
+  // many time limits would be as many kinds. None: the job is unlike others, since nodes have refused it or its plan is
+  // being made.
+  std::optional<Kind> KindOf(const JobEntry& job, bool before_head) const;
   std::vector<scheduler::NodeView> NodeViews() const { return NodeViews(Claims()); }
   // Whose holders have only their job's id: enough to see what is free.
   std::vector<scheduler::NodeView> NodeViewsWithoutClaims() const { return NodeViewsOf(nullptr); }
@@ -93,9 +95,9 @@ class Queue {
   // Of a waiting job: forgets those of the jobs before it that have completed, and fails it if one cannot any more.
   void LookAtJobsBefore(JobEntry& job, Transaction& transaction);
   // nullopt: it waits, or has failed because it cannot be laid out.
-  std::optional<Placement> FindStart(JobEntry& job, const scheduler::Claim& claim, scheduler::Demand demand,
-                                     scheduler::Pass& pass, scheduler::Quotas& quotas, Refusals& refusals,
-                                     Transaction& transaction);
+  std::optional<Placement> FindStart(JobEntry& job, const scheduler::Claim& claim, const std::optional<Kind>& kind,
+                                     scheduler::Demand demand, scheduler::Pass& pass, scheduler::Quotas& quotas,
+                                     Refusals& refusals, Transaction& transaction);
 
   // The places in the queue's order of all jobs that have not ended.
   using ClaimsOfJobs = std::map<JobId, scheduler::Claim>;

@@ -30,8 +30,7 @@ Decision Pass::Consider(const Claim& claim, const Demand& demand, const Decision
   const Device device = cluster_->Resolve(demand.device);
   const auto head = heads_.find(device);
   if (head != heads_.end()) {
-    if (claim.ends_in <= head->second.starts_in && head->second.starts_in < absl::InfiniteDuration() &&
-        demand.needed() <= cluster_->FreeSlots(demand)) {
+    if (EndsBeforeHead(claim, device) && demand.needed() <= cluster_->FreeSlots(demand)) {
       Decision decision = cluster_->Place(demand, kept);
       if (!decision.ranks.empty()) return decision;
     }
@@ -79,6 +78,12 @@ void Pass::Start(const Claim& claim, const Decision& decision) {
 Spare Pass::SpareBeside(const Head& head) const {
   if (head.starts_in == absl::InfiniteDuration()) return cluster_->SpareOf(head.demand, head.overtakers);
   return cluster_->SpareOf(head.demand, cluster_->SlotsHeldBeyond(head.starts_in, head.demand));
+}
+
+bool Pass::EndsBeforeHead(const Claim& claim, Device device) const {
+  const auto head = heads_.find(cluster_->Resolve(device));
+  if (head == heads_.end() || head->second.starts_in == absl::InfiniteDuration()) return false;
+  return claim.ends_in <= head->second.starts_in;
 }
 
 bool Pass::IsHead(const JobId& job) const {

@@ -57,6 +57,10 @@ class Pass {
   // The job starts: the slots of the decision are no longer free.
   void Start(const Claim& claim, const Decision& decision);
 
+  // Whether it ends, by its time limit, before the head of that device needs the slots, so that it may start on any of
+  // them. False: there is no head, or it is not known when it starts.
+  bool EndsBeforeHead(const Claim& claim, Device device) const;
+
   // It is the first job that waits for slots of its device.
   bool IsHead(const JobId& job) const;
   // When the job starts at the latest; infinite: not known, or it is no head.
