@@ -217,6 +217,20 @@ TEST(Links, OfANodeAreBounded) {
   EXPECT_TRUE(names.contains("n299") && !names.contains("n1")) << "the oldest goes first";
 }
 
+// Or a node of that name that joins later would have another machine's figures.
+TEST(Links, ToAForgottenNodeAreForgotten) {
+  World w(AnyWorld());
+  const JobId id = StartOn(w, 2);
+  ReportBoth(w, id, 1e6);
+  EXPECT_EQ(w.core->GetNode(NodeId("n0"))->links_size(), 1);
+  EndJob(w, id);
+  w.Do(NodeDisconnected{NodeId("n1"), Incarnation("i1")});
+  w.clock.Advance(absl::Minutes(1));
+  w.Do(Tick{});
+  ASSERT_TRUE(w.Do(ForgetNode{NodeId("n1")}).status.ok());
+  EXPECT_EQ(w.core->GetNode(NodeId("n0"))->links_size(), 0);
+}
+
 TEST(Links, TheSlowestOneIsWhatLaterGenerationsArePlannedWith) {
   World w(AnyWorld());
   const JobId id = StartOn(w, 3);

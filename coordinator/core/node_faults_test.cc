@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
@@ -220,6 +221,29 @@ TEST_F(NodeFaults, OnlyRecentFaultsOfTheNodeCount) {
   EXPECT_EQ(CountOf("node.drained"), 0);
 }
 
+// Nor if no tick has come to forget them.
+TEST_F(NodeFaults, OldFaultsDoNotCountBesideANewOne) {
+  w_.Return(Hello("a", 3));
+  w_.Return(Hello("b", 3));
+  std::vector<JobId> jobs;
+  for (const char* name : {"x", "y", "z"}) {
+    jobs.push_back(w_.Submit(Spec(name, 0, /*max_restarts=*/0)));
+    ASSERT_EQ(NodeOf(jobs.back()), "a");
+  }
+  for (const JobId& id : jobs) {
+    NodeObserved event{NodeId("a"), Incarnation("i1"), {}};
+    ObservedRank& rank = *event.observed.add_ranks();
+    rank.mutable_key()->set_job(id.value());
+    rank.mutable_key()->set_generation(1);
+    rank.set_state(RANK_STATE_EXITED);
+    *rank.mutable_exit() = Killed(11);
+    w_.Alone(event);
+    w_.clock.Advance(absl::Minutes(6));
+  }
+  EXPECT_EQ(CountOf("node.drained"), 0);
+  EXPECT_EQ(At("a").recent_faults(), 2u);
+}
+
 TEST_F(NodeFaults, NotAllNodesAreDrained) {
   Join(2);
   for (int i = 0; i < 8; ++i) {
@@ -236,6 +260,101 @@ TEST_F(NodeFaults, NotAllNodesAreDrained) {
     alone.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::SPAWN_FAILED);
   }
   EXPECT_FALSE(alone.core->GetNode(NodeId("a"))->draining()) << "no other node is left";
+}
+
+// What docs/reliability.md names, and nothing that is the job's own business.
+TEST_F(NodeFaults, EveryKindOfFaultOfTheNodeCounts) {
+  Join(2);
+  const auto failed = [](int code, int signal, bool of_node) {
+    RankExit exit;
+    exit.set_cause(RankExit::FAILED);
+    exit.set_exit_code(code);
+    exit.set_signal(signal);
+    exit.set_of_node(of_node);
+    return exit;
+  };
+  const auto of_cause = [](RankExit::Cause cause) {
+    RankExit exit;
+    exit.set_cause(cause);
+    return exit;
+  };
+  const struct {
+    const char* what;
+    RankExit exit;
+    uint32_t faults;
+  } kCases[] = {
+      {"it could not be started", of_cause(RankExit::SPAWN_FAILED), 1},
+      {"the machine lacks something", Refusal("no such file"), 1},
+      {"the job is wrong", Refusal("no such size", /*of_node=*/false), 0},
+      {"a signal", failed(0, 11, false), 1},
+      {"a device error", failed(1, 0, true), 1},
+      {"an exit code of the program", failed(1, 0, false), 0},
+      {"a stop that no one asked for", of_cause(RankExit::STOPPED), 0},
+  };
+  for (const auto& [what, exit, faults] : kCases) {
+    w_.Do(UndrainNode{NodeId("a")});
+    const JobId id = w_.Submit(Spec("j", 0, /*max_restarts=*/0));
+    ASSERT_EQ(NodeOf(id), "a") << what;
+    w_.Report(id, RANK_STATE_RUNNING);
+    End(id, 0, exit);
+    EXPECT_EQ(At("a").recent_faults(), faults) << what;
+    w_.Do(CancelJob{id});
+    if (w_.State(id) != JOB_STATE_STOPPING) continue;
+    w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  }
+  // What the coordinator finds by itself.
+  w_.Do(UndrainNode{NodeId("a")});
+  const JobId late = w_.Submit(Spec("late"));
+  ASSERT_EQ(NodeOf(late), "a");
+  w_.clock.Advance(absl::Minutes(5));
+  w_.Do(Tick{});
+  EXPECT_EQ(At("a").recent_faults(), 1u) << "it did not begin in time";
+  w_.clock.Advance(absl::Minutes(5));
+  w_.Do(Tick{});
+  EXPECT_EQ(w_.State(late), JOB_STATE_STOPPING);
+  EXPECT_EQ(At("a").recent_faults(), 2u) << "it does not stop";
+  w_.Do(UndrainNode{NodeId("a")});
+  w_.Do(CancelJob{late});
+  w_.ReportRank(late, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  const JobId hung = w_.Submit(Spec("hung"));
+  ASSERT_EQ(NodeOf(hung), "a");
+  w_.Report(hung, RANK_STATE_RUNNING);
+  w_.clock.Advance(absl::Minutes(1));
+  w_.RankProgress(hung, 0, 10, 0, 0, 0);
+  w_.RankProgress(hung, 0, 10, 3, 2, 31);
+  EXPECT_EQ(w_.Get(hung).failure().exit().cause(), RankExit::HUNG);
+  EXPECT_EQ(At("a").recent_faults(), 1u) << "it made no progress";
+}
+
+// A node whose ranks fail by the thousand would otherwise grow out of its row.
+TEST_F(NodeFaults, AsManyAsAreKeptOfANode) {
+  Join(1);
+  const JobId id = w_.Submit(Gang("g", 2, /*max_restarts=*/1000));
+  for (int i = 0; i < 100; ++i) {
+    End(id, 0, Killed(11));
+    w_.ReportRank(id, 1, RANK_STATE_EXITED, RankExit::STOPPED);
+    w_.clock.Advance(absl::Seconds(1));
+    w_.Do(PauseJob{id});
+    w_.Do(ResumeJob{id});
+    ASSERT_EQ(w_.State(id), JOB_STATE_STARTING) << i;
+  }
+  EXPECT_EQ(At("a").recent_faults(), 64u);
+}
+
+// The node that refused it was the only one that its node_selector selects.
+TEST_F(NodeFaults, NodesThatTheJobMayNotUseAreNoOthers) {
+  for (const char* name : {"a", "b"}) {
+    Node node = Hello(name, 2);
+    node.add_labels(name == std::string("a") ? "rack=1" : "rack=2");
+    w_.Return(node);
+  }
+  JobSpec spec = Spec("j");
+  spec.mutable_resources()->add_node_selector("rack=1");
+  const JobId id = w_.Submit(spec);
+  ASSERT_EQ(NodeOf(id), "a");
+  End(id, 0, Refusal("no such file"));
+  EXPECT_EQ(w_.State(id), JOB_STATE_FAILED) << w_.Get(id).reason();
+  EXPECT_EQ(w_.Get(id).reason(), "no such file (on a); no other node can run it");
 }
 
 // A node that is lost takes the ranks of several jobs with it, for one fault.
@@ -269,7 +388,9 @@ TEST_F(NodeFaults, UndrainAndResumeForgetWhatANodeHasLacked) {
   ASSERT_EQ(w_.State(id), JOB_STATE_QUEUED);
   w_.Do(PauseJob{id});
   w_.Do(ResumeJob{id});
+  EXPECT_EQ(w_.State(id), JOB_STATE_STARTING) << w_.Get(id).reason();
   EXPECT_EQ(NodeOf(id), "a");
+  EXPECT_EQ(w_.Get(id).refused_by_size(), 0);
 }
 
 }  // namespace

@@ -93,6 +93,7 @@ TEST_F(NodeHealthTest, ANodeWithAProblemTakesRanksWhenItIsOver) {
   EXPECT_EQ(NotReady(At("a")), "disk: 3 MiB free in /var/lib/muster");
   Connect("a", Preflight(), "i2");
   EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
+  EXPECT_EQ(NotReady(At("a")), "disk: 3 MiB free in /var/lib/muster") << "the new daemon has not found it to be over";
   Check("a", Found(0), "i2");
   EXPECT_EQ(CountOf("node.ready"), 1);
   EXPECT_EQ(w_.State(id), JOB_STATE_STARTING);

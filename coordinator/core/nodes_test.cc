@@ -159,6 +159,7 @@ TEST(Nodes, ASlotIsNotFreeBeforeItsKilledRankIsGone) {
   EXPECT_EQ(w.State(next), JOB_STATE_QUEUED);
   w.Do(StuckOn("a", {}, job));
   EXPECT_EQ(w.State(next), JOB_STATE_STARTING) << w.Get(next).reason();
+  EXPECT_EQ(std::count(w.events.begin(), w.events.end(), "slot.stuck"), 2) << "again after the restart";
   EXPECT_EQ(std::count(w.events.begin(), w.events.end(), "slot.freed"), 1);
 }
 
