@@ -48,6 +48,28 @@ TEST_F(Limits, OneUserCannotFillTheQueue) {
   EXPECT_TRUE(SubmitAs("ann", Spec("a")).status.ok());
 }
 
+TEST_F(Limits, TheQueueHasABoundForAll) {
+  With([](WorldOptions& o) { o.max_queued_jobs = 3; });
+  std::vector<JobId> ids;
+  for (const char* user : {"ann", "bob", "eve"}) ids.push_back(SubmitAs(user, Spec("a")).job);
+  const absl::Status fourth = SubmitAs("zoe", Spec("a")).status;
+  EXPECT_TRUE(absl::IsResourceExhausted(fourth));
+  EXPECT_THAT(std::string(fourth.message()), HasSubstr("the queue is full: 3 jobs are waiting"));
+  w_.Do(CancelJob{ids[0]});
+  EXPECT_TRUE(SubmitAs("zoe", Spec("a")).status.ok());
+}
+
+// As it is stored and sent to every rank, with all that was filled in.
+TEST_F(Limits, AResolvedSpecHasABound) {
+  JobSpec spec = Spec("a");
+  spec.mutable_train()->mutable_data()->set_tokens("/" + std::string(60 * 1024, 'x'));
+  EXPECT_TRUE(SubmitAs("ann", spec).status.ok());
+  spec.mutable_train()->mutable_data()->set_tokens("/" + std::string(64 * 1024, 'x'));
+  const absl::Status larger = SubmitAs("ann", spec).status;
+  EXPECT_TRUE(absl::IsInvalidArgument(larger));
+  EXPECT_THAT(std::string(larger.message()), HasSubstr("the limit is 65536"));
+}
+
 TEST_F(Limits, NodeSelectorsOfAUserInTheQueue) {
   const auto on_rack = [&](const std::string& user, int rack) {
     JobSpec spec = Spec("a");

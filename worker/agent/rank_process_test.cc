@@ -1,0 +1,100 @@
+// Which processes are a rank's: neither namesakes, to which the kernel has given their numbers, nor those that have
+// ended, but all that may still hold its memory and devices.
+#include "worker/agent/rank_process.h"
+
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/process/spawn.h"
+#include "testing/temporary_folder.h"
+#include "testing/wait.h"
+
+namespace muster::agent {
+namespace {
+
+class RankProcessTest : public testing::Test {
+ protected:
+  RankProcessTest() : dir_(folder_.path(), {JobId("j"), 1, 0}) { EXPECT_TRUE(dir_.Create({}).ok()); }
+  ~RankProcessTest() override {
+    for (const pid_t pid : children_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+  }
+  rundir::ProcessId Sleeper(std::vector<std::string> environment = {}, bool leads = false) {
+    const auto pid = Spawn({.arguments = {"/bin/sleep", "1000"},
+                            .environment = std::move(environment),
+                            .leads = leads ? Program::Leads::kSession : Program::Leads::kNothing});
+    EXPECT_TRUE(pid.ok()) << pid.status();
+    return Child(*pid);
+  }
+  rundir::ProcessId Child(pid_t pid) {
+    children_.push_back(pid);
+    return rundir::Identify(pid).value();
+  }
+  std::vector<pid_t> Pids() const {
+    std::vector<pid_t> pids;
+    for (const rundir::ProcessRow& row : Remaining(dir_)) pids.push_back(row.pid);
+    return pids;
+  }
+  static rundir::ProcessId StartedEarlier(rundir::ProcessId process) {
+    --process.start_ticks;
+    return process;
+  }
+
+  TemporaryFolder folder_;
+  rundir::RankDir dir_;
+  std::vector<pid_t> children_;
+};
+
+TEST_F(RankProcessTest, ANamesakeIsNoneOfTheRanks) {
+  const rundir::ProcessId shim = Sleeper(), trainer = Sleeper();
+  ASSERT_TRUE(dir_.WriteProcesses({shim, trainer}).ok());
+  EXPECT_EQ(Pids(), (std::vector<pid_t>{shim.pid, trainer.pid}));
+  ASSERT_TRUE(dir_.WriteProcesses({StartedEarlier(shim), StartedEarlier(trainer)}).ok());
+  EXPECT_EQ(Pids(), std::vector<pid_t>());
+  EXPECT_TRUE(RankProcess::Adopt(shim).ok());
+  EXPECT_TRUE(absl::IsNotFound(RankProcess::Adopt(StartedEarlier(shim)).status()));
+}
+
+TEST_F(RankProcessTest, WhatMadeItselfASessionIsKnownByItsEnvironment) {
+  const rundir::ProcessId shim = Sleeper();
+  ASSERT_TRUE(dir_.WriteProcesses({StartedEarlier(shim), {}}).ok());
+  const rundir::ProcessId own = Sleeper({absl::StrCat(kRankDirVariable, "=", dir_.path())}, /*leads=*/true);
+  Sleeper({absl::StrCat(kRankDirVariable, "=", dir_.path(), "0")}, /*leads=*/true);  // of another rank
+  EXPECT_TRUE(Eventually([&] { return Pids() == std::vector<pid_t>{own.pid}; }));
+}
+
+TEST_F(RankProcessTest, AProcessHasEndedWhenItsLastThreadHas) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    std::thread([in = ends[0], out = ends[1]] {
+      close(out);
+      char byte = 0;
+      [[maybe_unused]] const ssize_t n = read(in, &byte, 1);  // until the parent closes its end
+      _exit(0);
+    }).detach();
+    syscall(SYS_exit, 0);  // the first thread alone
+  }
+  close(ends[0]);
+  const rundir::ProcessId trainer = Child(pid);
+  ASSERT_TRUE(dir_.WriteProcesses({StartedEarlier(trainer), trainer}).ok());
+  ASSERT_TRUE(Eventually([&] { return rundir::ReadProcess(pid)->state == 'Z'; }));
+  EXPECT_EQ(Pids(), std::vector<pid_t>{pid}) << "a thread still holds its memory";
+  close(ends[1]);
+  EXPECT_TRUE(Eventually([&] { return Pids().empty(); })) << "it only waits to be reaped";
+}
+
+}  // namespace
+}  // namespace muster::agent
