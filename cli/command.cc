@@ -94,6 +94,9 @@ void SayError(const absl::Status& status) {
   Say(HasLocations(status) ? text : absl::StrCat("muster: ", text));
 }
 
-void Say(const std::string& message) { std::fprintf(stderr, "%s\n", message.c_str()); }
+void Say(const std::string& message) {
+  const int columns = ScreenOf(STDERR_FILENO, /*no_colour=*/false).width;
+  std::fputs(Wrapped(absl::StrCat(message, "\n"), columns).c_str(), stderr);
+}
 
 }  // namespace muster::cli

@@ -60,7 +60,7 @@ void AddJob(CLI::App* command, std::string& job);
 
 // Writes all of it to stdout at once; drops what a closed pipe no longer reads.
 void Print(const std::string& text);
-// To stderr, with a newline.
+// To stderr, with a newline, in lines that fit a terminal.
 void Say(const std::string& message);
 // To stderr, after "muster: ". Errors of a file keep "file:line:column: " as their beginning, so that editors can jump
 // there.

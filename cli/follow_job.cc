@@ -148,8 +148,8 @@ absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const
   };
   Following following{.take = take,
                       .timeout = options.timeout,
-                      .detached = absl::StrCat("detached; ", id, " continues. Follow it again with: muster watch ", id,
-                                               "   cancel it with: muster cancel ", id),
+                      .detached = absl::StrCat("detached; ", id, " continues.   follow it again: muster watch ", id,
+                                               "   cancel it: muster cancel ", id),
                       .after_timeout = absl::StrCat(id, " continues")};
   if (!json) following.idle = idle;
   following.say = [&](const std::string& line) {
@@ -165,7 +165,7 @@ absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const
   if (!got.ok()) return got.status();
   view.SetJob(got->job());
   if (!json) {
-    Print(view.Summary(absl::Now()));
+    Print(Wrapped(view.Summary(absl::Now()), out.width));
     if (const std::string failure = view.FailureText(); !failure.empty()) Say(failure);
   }
   return ExitCodeOf(got->job().state());

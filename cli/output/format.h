@@ -57,11 +57,12 @@ std::string Lines(absl::string_view text);
 
 // Columns that UTF-8 text takes, one for each character (wide characters count as one).
 int Width(absl::string_view text);
-// The first `columns` of it; "…" (or "~") marks the cut.
 // Breaks lines that are wider at spaces. What follows is indented: below the value of "Name:  value", else by two more
-// blanks than the line. Words are left whole, so that paths can be copied; sequences for colors take no room.
+// blanks than the line. A word that is wider than that is broken after a slash, or else anywhere. What is three blanks
+// apart in a line without indentation, such as commands to type next, gets lines of its own. Sequences for colors take
+// no room.
 std::string Wrapped(absl::string_view text, int columns);
-// At most so many columns, with a mark where it was cut.
+// The first `columns` of it; "…" (or "~") marks the cut.
 std::string Cut(const std::string& text, int columns, bool unicode);
 
 }  // namespace muster::cli

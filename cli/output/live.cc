@@ -75,7 +75,10 @@ std::vector<std::string> JobView::Apply(const v1::WatchItem& item, absl::Time no
       if (item.event().job_state() != v1::JOB_STATE_UNSPECIFIED) job_.set_state(item.event().job_state());
       const std::string time = TimeOfDay(screen_, FromProto(item.event().time()));
       std::vector<std::string> lines = Tick(absl::InfiniteFuture());
-      lines.push_back(absl::StrCat(Paint(screen_, Colour::kDim, time), "  ", EventText(item.event())));
+      const std::string line = absl::StrCat(Paint(screen_, Colour::kDim, time), "  ", EventText(item.event()), "\n");
+      for (const absl::string_view part : absl::StrSplit(Wrapped(line, screen_.width), '\n', absl::SkipEmpty())) {
+        lines.emplace_back(part);
+      }
       return lines;
     }
     case v1::WatchItem::kLog:

@@ -15,8 +15,8 @@ class JobView {
  public:
   explicit JobView(Screen screen) : screen_(screen) {}
 
-  // Applies an item; returns the lines to print for it: state events, gaps, log lines, and, where there is no live
-  // line, metrics: at most one line a second, but every validation and the last step.
+  // Applies an item; returns the lines to print for it: state events, which fit the terminal, gaps, log lines, and,
+  // where there is no live line, metrics: at most one line a second, but every validation and the last step.
   std::vector<std::string> Apply(const v1::WatchItem& item, absl::Time now);
   // A metrics line that the rate limit held back, once its second is over.
   std::vector<std::string> Tick(absl::Time now);

@@ -157,9 +157,25 @@ TEST(Wrapped, BreaksAtBlanksBelowTheValue) {
   EXPECT_EQ(Wrapped("Goodput:   40% of 2 s: training\n  2 of many words\n\nshort\n", 20),
             "Goodput:   40% of 2\n           s:\n           training\n  2 of many words\n\nshort\n");
   EXPECT_EQ(Wrapped("  event words that go on\n", 16), "  event words\n    that go on\n");
-  EXPECT_EQ(Wrapped("see /a/path/longer/than/that for it\n", 12), "see\n  /a/path/longer/than/that\n  for it\n");
   EXPECT_EQ(Wrapped("\x1b[32mgreen\x1b[0m words\n", 11), "\x1b[32mgreen\x1b[0m words\n");
+  EXPECT_EQ(Wrapped("\x1b[33mnote\x1b[0m: two words\n", 12), "\x1b[33mnote\x1b[0m: two\n      words\n");
   EXPECT_EQ(Wrapped("any text\n", 0), "any text\n");
+}
+
+TEST(Wrapped, BreaksLongWordsAfterASlash) {
+  EXPECT_EQ(Wrapped("see /a/path/longer/than/that for it\n", 14), "see\n  /a/path/\n  longer/than/\n  that for it\n");
+  EXPECT_EQ(Wrapped("Folder: /var/lib/muster/a\n", 20), "Folder: /var/lib/\n        muster/a\n");
+  EXPECT_EQ(Wrapped("/abcdefghijklmnop\n", 12), "/abcdefghijk\n  lmnop\n") << "not after the first one";
+  EXPECT_EQ(Wrapped("ääääääääääääää\n", 12), "ääääääääääää\n  ää\n");
+  // No room for both the name and the value.
+  EXPECT_EQ(Wrapped("Folder: /var/lib\n", 12), "Folder: /var/lib\n");
+}
+
+TEST(Wrapped, LeavesCommandsWhole) {
+  EXPECT_EQ(Wrapped("next: muster watch a   muster logs -f a\n", 39), "next: muster watch a   muster logs -f a\n");
+  EXPECT_EQ(Wrapped("next: muster watch a   muster logs -f a\n", 38), "next: muster watch a\n      muster logs -f a\n");
+  EXPECT_EQ(Wrapped("a goes on.   watch: muster watch a   end: muster cancel a\n", 24),
+            "a goes on.\n  watch: muster watch a\n  end: muster cancel a\n");
 }
 
 TEST(Table, ColoursDoNotCountAsWidth) {

@@ -108,7 +108,7 @@ void AddCommand(const CLI::App& command, const std::string& parents, std::string
   const std::string name = absl::StrCat(parents, " ", command.get_name());
   std::string help = command.help(parents);
   while (!help.empty() && help.back() == '\n') help.pop_back();
-  absl::StrAppend(&page, "## ", name, "\n\n```\n", help.substr(help.find_first_not_of('\n')), "\n```\n\n");
+  absl::StrAppend(&page, "## ", name, "\n\n```text\n", help.substr(help.find_first_not_of('\n')), "\n```\n\n");
   for (const CLI::App* below : command.get_subcommands({})) AddCommand(*below, name, page);
 }
 
@@ -138,7 +138,7 @@ has the flags of the daemons, the environment variables and the files.
 )");
   std::string help = app->help();
   while (!help.empty() && help.back() == '\n') help.pop_back();
-  absl::StrAppend(&page, "## muster\n\n```\n", help, "\n```\n\n");
+  absl::StrAppend(&page, "## muster\n\n```text\n", help, "\n```\n\n");
   for (const CLI::App* command : app->get_subcommands({})) AddCommand(*command, "muster", page);
   page.pop_back();
   return page;
@@ -173,7 +173,8 @@ absl::StatusOr<std::vector<Page>> GeneratedPages(const RunProgram& run, const Re
     if (!help.ok()) return help.status();
     std::string shown = *help;
     while (!shown.empty() && shown.back() == '\n') shown.pop_back();
-    if (absl::Status s = ReplacePart(name, absl::StrCat("```\n", shown, "\n```\n"), configuration); !s.ok()) return s;
+    if (absl::Status s = ReplacePart(name, absl::StrCat("```text\n", shown, "\n```\n"), configuration); !s.ok())
+      return s;
   }
   pages.push_back(std::move(configuration));
   return pages;

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -16,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "tests/docs/checkout.h"
 
 namespace muster::docs {
 namespace {
@@ -25,60 +23,11 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostWordsOfTheReadme = 900;
 
-// The checkout: this test runs outside the sandbox, where runfiles are links to the real sources.
-fs::path Root() { return fs::canonical("WORKSPACE").parent_path(); }
-
-std::string ReadFile(const fs::path& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-std::string ReadPage(const std::string& name) {
-  const std::string text = ReadFile(Root() / name);
-  EXPECT_FALSE(text.empty()) << name;
-  return text;
-}
-
-std::vector<fs::path> Files(const std::set<std::string>& endings) {
-  const std::set<std::string> skipped = {"third_party", ".git", "bin", "runs", "shared"};
-  std::vector<fs::path> files;
-  for (auto it = fs::recursive_directory_iterator(Root()); it != fs::recursive_directory_iterator(); ++it) {
-    if (it->is_symlink() || skipped.contains(it->path().filename().string())) {
-      it.disable_recursion_pending();
-      continue;
-    }
-    if (it->is_regular_file() && endings.contains(it->path().extension().string())) {
-      files.push_back(fs::relative(it->path(), Root()));
-    }
-  }
-  return files;
-}
-
 // The first group of every match.
 std::set<std::string> Found(const std::string& text, const std::regex& pattern, size_t group = 1) {
   std::set<std::string> found;
   for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) found.insert((*it)[group]);
   return found;
-}
-
-bool IsTest(const fs::path& file) {
-  const std::string name = file.string();
-  return absl::StrContains(name, "_test.") || absl::StartsWith(name, "tests/") || absl::StrContains(name, "testing") ||
-         absl::StartsWith(file.filename().string(), "fake_");
-}
-
-// Without the lines of code blocks.
-std::vector<std::string> Prose(const std::string& page) {
-  std::vector<std::string> prose;
-  bool code = false;
-  for (const std::string& line : std::vector<std::string>(absl::StrSplit(page, '\n'))) {
-    const bool fence = absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), "```");
-    if (!code && !fence) prose.push_back(line);
-    code ^= fence;
-  }
-  return prose;
 }
 
 // GitHub's anchors: lower case, spaces as -, nothing else but letters, digits, - and _. A repeated one gets -1, -2.

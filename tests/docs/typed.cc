@@ -27,51 +27,40 @@ std::string ReadAll(const std::string& path) {
   return text.str();
 }
 
-// What the comments above a block say.
-struct Notes {
-  bool skip = false;
-  std::string instead;
-  Block block;
-};
-
-void Note(absl::string_view comment, Notes& notes) {
-  absl::ConsumePrefix(&comment, "<!-- ");
-  absl::ConsumeSuffix(&comment, " -->");
-  if (absl::ConsumePrefix(&comment, "typed with: ")) notes.block.replaced = absl::StrSplit(comment, ' ');
-  if (absl::ConsumePrefix(&comment, "typed as: ")) notes.instead = absl::StrCat(comment, "\n");
-  if (comment == "on the second machine") notes.block.second_machine = true;
-  if (absl::StartsWith(comment, "not typed: ")) notes.skip = true;
+// Daemons return once they serve.
+constexpr char kDaemons[] = R"sh(
+daemon() {
+  local state='' previous='' word log pid
+  for word; do [ "$previous" != --state-dir ] || state=$word; previous=$word; done
+  mkdir -p ~/.daemons
+  log=~/.daemons/${1##*/}-${state//\//_}
+  [ ! -e "$log.pid" ] || end_daemon "$log.pid"
+  : >"$log"  # not by the background process, which may come later than the first look
+  "$@" >>"$log" 2>&1 &
+  pid=$!
+  echo $pid | tee "$log.pid" >> ~/.background
+  until grep -qe 'listening on' -e 'in contact with the coordinator' "$log"; do
+    if ! kill -0 $pid 2>/dev/null; then cat "$log"; wait $pid && return || return $?; fi
+    read -rt 0.05 <> <(:) || true
+  done
 }
+end_daemon() {
+  local pid=$(cat "$1")
+  kill "$pid" 2>/dev/null || true
+  while [ -d "/proc/$pid" ] && ! grep -q '^State:.Z' "/proc/$pid/status" 2>/dev/null; do
+    read -rt 0.05 <> <(:) || true
+  done
+  rm "$1"
+}
+stop() {
+  local file
+  for file in ~/.daemons/$1-*.pid; do end_daemon "$file"; done
+}
+muster-coordinator() { daemon "$(type -P muster-coordinator)" "$@"; }
+muster-worker() { daemon "$(type -P muster-worker)" "$@"; }
+)sh";
 
 }  // namespace
-
-std::vector<Block> BlocksOf(const std::string& page) {
-  std::vector<Block> blocks;
-  const std::vector<std::string> lines = absl::StrSplit(page, '\n');
-  Notes notes;
-  for (size_t i = 0; i < lines.size(); ++i) {
-    if (absl::StartsWith(lines[i], "<!-- ")) {
-      Note(lines[i], notes);
-      continue;
-    }
-    if (!absl::StartsWith(lines[i], "```")) {
-      if (!lines[i].empty()) notes = {};
-      continue;
-    }
-    const std::string language = lines[i].substr(3);
-    Block block = notes.block;
-    block.line = static_cast<int>(i) + 1;
-    for (++i; i < lines.size() && lines[i] != "```"; ++i) absl::StrAppend(&block.text, lines[i], "\n");
-    absl::string_view first = block.text;
-    const bool file = language == "yaml" && absl::ConsumePrefix(&first, "# ") &&
-                      absl::EndsWith(first.substr(0, first.find('\n')), ".yaml");
-    if (file) block.save_as = std::string(first.substr(0, first.find('\n')));
-    if (!notes.instead.empty()) block.text = notes.instead;
-    if (!notes.skip && (file || language == "sh")) blocks.push_back(std::move(block));
-    notes = {};
-  }
-  return blocks;
-}
 
 Machine::Machine(std::string home, std::string programs, std::vector<std::string> prefix)
     : home_(std::move(home)), programs_(std::move(programs)), prefix_(std::move(prefix)) {
@@ -91,7 +80,13 @@ Machine::~Machine() {
 std::string Machine::Folder() const { return std::string(absl::StripSuffix(ReadAll(home_ + "/.folder"), "\n")); }
 
 void Machine::Save(const std::string& file, const std::string& text) const {
-  std::ofstream(absl::StrCat(Folder(), "/", file)) << text;
+  fs::path path = fs::path(Folder()) / file;
+  if (absl::StartsWith(file, "~/")) {
+    path = home_ + file.substr(1);
+    fs::create_directories(path.parent_path());
+  }
+  std::ofstream(path) << text;
+  if (absl::StartsWith(text, "#!")) fs::permissions(path, fs::perms::owner_all);
 }
 
 Machine::Typed Machine::Type(const std::string& commands) {
@@ -99,7 +94,7 @@ Machine::Typed Machine::Type(const std::string& commands) {
   std::ofstream(script) << "exec >'" << output << "' 2>&1 </dev/null\n"
                         << "set -euo pipefail\n"
                         << "[ ! -e ~/.variables ] || . ~/.variables\n"
-                        << "cd \"$(cat ~/.folder)\"\n"
+                        << kDaemons << "cd \"$(cat ~/.folder)\"\n"
                         << "trap 'echo \"failed: $BASH_COMMAND\"' ERR\n"
                         << commands << "pwd > ~/.folder\nexport -p > ~/.variables\njobs -p >> ~/.background\n";
   std::vector<std::string> command = prefix_;
@@ -116,7 +111,7 @@ Machine::Typed Machine::Type(const std::string& commands) {
 void CopyPrograms(const std::string& folder) {
   fs::create_directories(folder);
   for (const char* target : {"cli/muster", "coordinator/muster-coordinator", "worker/agent/muster-worker",
-                             "worker/shim/muster-step", "worker/trainer/muster-trainer"}) {
+                             "worker/exec/muster-exec", "worker/shim/muster-step", "worker/trainer/muster-trainer"}) {
     const fs::path program = fs::canonical(cli::ProgramPath(target));
     fs::copy_file(program, folder + "/" + program.filename().string());
   }

@@ -1,21 +1,29 @@
-// Types every command of README.md and docs/quickstart.md, in order, on a clean home, with the real programs. Two hosts
-// in network namespaces are the two machines.
+// Types every command of every page, in order, on a home of its own, with the real programs. Two hosts in network
+// namespaces are the two machines. What a page says about a job has to be valid, and what it says that a command prints
+// is what it prints.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <regex>
 #include <set>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "testing/temporary_folder.h"
 #include "tests/cluster/hosts.h"
+#include "tests/docs/blocks.h"
+#include "tests/docs/readers.h"
 #include "tests/docs/typed.h"
 
 namespace muster::docs {
@@ -26,6 +34,13 @@ namespace fs = std::filesystem;
 std::optional<cluster::Hosts>& TheHosts() {
   static auto& hosts = *new std::optional<cluster::Hosts>();
   return hosts;
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
 }
 
 class TypedTest : public ::testing::Test {
@@ -42,34 +57,62 @@ class TypedTest : public ::testing::Test {
 
   // Types the page; returns what it printed.
   std::string Type(const std::string& path) {
-    std::ifstream in(path);
-    std::stringstream page;
-    page << in.rdbuf();
-    const std::vector<Block> blocks = BlocksOf(page.str());
-    EXPECT_GT(blocks.size(), 1u) << path;
-    EXPECT_EQ(first_->Type(absl::StrCat("export SECOND_HOME=", Home("second"), "\n")).exit_code, 0);
+    const Blocks page = BlocksOf(ReadFile(path));
+    EXPECT_TRUE(page.mistakes.empty()) << path << ":" << absl::StrJoin(page.mistakes, "\n");
+    const Reader reader = ReaderOf(path);
+    const Machine::Typed ready =
+        first_->Type(absl::StrCat("export SECOND_HOME=", Home("second"), " SOURCES=", fs::current_path().string(),
+                                  " HOST=", TheHosts()->Address(0), "\n", reader.before));
+    EXPECT_EQ(ready.exit_code, 0) << ready.output;
+    std::map<std::string, std::string> stands_for;
+    for (const auto& [theirs, ours] : reader.stands_for) {
+      const Machine::Typed value = first_->Type(absl::StrCat("printf %s \"", ours, "\"\n"));
+      EXPECT_EQ(value.exit_code, 0) << value.output;
+      stands_for[theirs] = value.output;
+    }
     std::string printed;
-    for (const Block& block : blocks) {
-      Machine& machine = block.second_machine ? *second_ : *first_;
-      std::string text = block.text;
-      for (const std::string& replaced : block.replaced) {
-        EXPECT_TRUE(absl::StrContains(text, replaced)) << path << ":" << block.line << ": no " << replaced;
-        const std::string name = replaced.substr(0, replaced.find('='));
-        EXPECT_TRUE(values_.contains(name)) << path << ":" << block.line << ": the test has no value for " << name;
-        text = absl::StrReplaceAll(text, {{replaced, absl::StrCat(name, "=", values_[name])}});
-      }
-      // A reader's job trains for minutes.
-      text = std::regex_replace(text, std::regex("steps: 1300"), "steps: 60");
-      if (!block.save_as.empty()) {
-        machine.Save(block.save_as, text);
-        continue;
-      }
-      const Machine::Typed typed = machine.Type(text);
-      absl::StrAppend(&printed, typed.output);
-      EXPECT_EQ(typed.exit_code, 0) << path << ":" << block.line << ":\n" << text << "\n" << typed.output;
-      if (typed.exit_code != 0) break;  // what follows needs it
+    for (const Block& block : page.blocks) {
+      if (!block.not_typed.empty()) continue;
+      if (!TypeBlock(path, block, stands_for, printed)) break;  // what follows needs it
     }
     return printed;
+  }
+
+  bool TypeBlock(const std::string& path, const Block& block, const std::map<std::string, std::string>& stands_for,
+                 std::string& printed) {
+    SCOPED_TRACE(absl::StrCat(path, ":", block.line));
+    Machine& machine = block.second_machine ? *second_ : *first_;
+    const auto type = [&](const std::string& commands) {
+      const Machine::Typed typed = machine.Type(commands);
+      absl::StrAppend(&printed, typed.output);
+      EXPECT_EQ(typed.exit_code, 0) << commands << "\n" << typed.output;
+      return typed;
+    };
+    if (!block.first.empty() && type(block.first).exit_code != 0) return false;
+    std::string text = block.text;
+    for (const std::string& replaced : block.replaced) {
+      EXPECT_TRUE(absl::StrContains(text, replaced)) << "no " << replaced;
+      const std::string name = replaced.substr(0, replaced.find('='));
+      EXPECT_TRUE(values_.contains(name)) << "the test has no value for " << name;
+      text = absl::StrReplaceAll(text, {{replaced, absl::StrCat(name, "=", values_[name])}});
+    }
+    text = absl::StrReplaceAll(text, stands_for);
+    // A reader's job trains for minutes.
+    text = std::regex_replace(text, std::regex("steps: 1300"), "steps: 60");
+    for (const std::string& job : block.jobs) {
+      machine.Save("shown.yaml", absl::StrReplaceAll(job, stands_for));
+      if (type("muster validate shown.yaml || { cat shown.yaml; false; }\n").exit_code != 0) return false;
+    }
+    if (!block.save_as.empty()) {
+      machine.Save(block.save_as, text);
+    } else if (block.jobs.empty()) {
+      const Machine::Typed typed = type(text);
+      if (typed.exit_code != 0) return false;
+      if (block.prints.has_value()) {
+        EXPECT_TRUE(Matches(typed.output, *block.prints)) << "prints:\n" << typed.output << "\nnot\n" << *block.prints;
+      }
+    }
+    return block.then.empty() || type(block.then).exit_code == 0;
   }
 
   const TemporaryFolder folder_;
@@ -77,6 +120,29 @@ class TypedTest : public ::testing::Test {
                                                 {"SHARED", folder_.path() + "/shared"}};
   std::unique_ptr<Machine> first_, second_;
 };
+
+// The pages that have blocks to type, but for the two below.
+std::vector<std::string> OtherPages() {
+  std::vector<std::string> pages;
+  for (const auto& entry : fs::recursive_directory_iterator("docs")) {
+    const std::string path = entry.path().string();
+    if (!absl::EndsWith(path, ".md") || path == "docs/quickstart.md") continue;
+    const Blocks page = BlocksOf(ReadFile(path));
+    if (!page.blocks.empty() || !page.mistakes.empty()) pages.push_back(path);
+  }
+  std::sort(pages.begin(), pages.end());
+  return pages;
+}
+
+class PageTest : public TypedTest, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(PageTest, IsTyped) { Type(GetParam()); }
+
+std::string NameOf(const ::testing::TestParamInfo<std::string>& page) {
+  return absl::StrReplaceAll(page.param, {{"/", "_"}, {"-", "_"}, {".md", ""}});
+}
+
+INSTANTIATE_TEST_SUITE_P(Pages, PageTest, ::testing::ValuesIn(OtherPages()), NameOf);
 
 TEST_F(TypedTest, Readme) {
   const std::string printed = Type("README.md");
@@ -99,22 +165,6 @@ TEST_F(TypedTest, Quickstart) {
   }
   // The last job had a rank on each machine.
   EXPECT_TRUE(std::regex_search(printed, std::regex("far-[a-z0-9]+ is starting generation 1: 2 ranks on \\S+, \\S+")));
-}
-
-TEST(Blocks, AreReadAsTheirCommentsSay) {
-  const std::vector<Block> blocks = BlocksOf(
-      "```sh\na\n```\n\n<!-- not typed: no engine -->\n```sh\nb\n```\n```yaml\n# job.yaml\nname: c\n```\n"
-      "```yaml\nname: shown\n```\n```\nprinted\n```\n<!-- on the second machine -->\n<!-- typed with: H=x S=y -->\n"
-      "```sh\nexport H=x S=y\n```\n<!-- typed as: cp a b -->\n```sh\nscp a b:\n```\n<!-- not typed: x "
-      "-->\ntext\n\n```sh\nd\n```\n");
-  ASSERT_EQ(blocks.size(), 5u);
-  EXPECT_EQ(blocks[0].text, "a\n");
-  EXPECT_EQ(blocks[1].save_as, "job.yaml");
-  EXPECT_TRUE(blocks[2].second_machine);
-  EXPECT_EQ(blocks[2].replaced, (std::vector<std::string>{"H=x", "S=y"}));
-  EXPECT_EQ(blocks[3].text, "cp a b\n");
-  EXPECT_FALSE(blocks[3].second_machine);
-  EXPECT_EQ(blocks[4].text, "d\n");
 }
 
 TEST_F(TypedTest, ABlockEndsAtItsFirstMistake) {

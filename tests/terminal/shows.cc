@@ -11,6 +11,8 @@ namespace muster::terminal {
 namespace {
 
 constexpr char kJob[] = "job.yaml";
+// Wider than a narrow terminal.
+constexpr char kLongPath[] = "/shared/projects/language-models/checkpoints-of-november/{job}";
 
 }  // namespace
 
@@ -25,12 +27,13 @@ Shows::Shows() {
   running_ = cluster_.Submit({.name = "language-model-of-a-long-name",
                               .steps = 1'000'000,
                               .sequences = 16,
+                              .checkpoints = cluster_.folder() + kLongPath,
                               .extra = "resources: {ranks: 4}\nstrategy: {kind: fsdp}\n"});
   cluster_.Submit({.name = "next", .steps = 200, .priority = 5});
   cluster_.Submit(
       {.name = "later", .steps = 200, .sequences = 18, .extra = "resources: {ranks: 9}\nstrategy: {kind: ddp}\n"});
   EXPECT_TRUE(cluster_.WaitForStep(running_, 100));
-  job_ = cluster_.WriteJob({.name = "followed", .steps = 1'000'000, .checkpoints = cluster_.folder() + "/runs/{job}"});
+  job_ = cluster_.WriteJob({.name = "followed", .steps = 1'000'000, .checkpoints = cluster_.folder() + kLongPath});
 }
 
 Shows::Show Shows::Run(const std::string& name, std::vector<std::string> command, int columns,
