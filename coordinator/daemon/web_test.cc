@@ -22,6 +22,7 @@
 #include "coordinator/daemon/server_fixture_test.h"
 #include "coordinator/web/api.h"
 #include "coordinator/web/assets.h"
+#include "testing/fake_worker.h"
 #include "testing/wait.h"
 
 namespace muster::server {
@@ -79,6 +80,36 @@ class WebTest : public ServerFixture {
     const size_t at = text.find(begin);
     if (at == std::string::npos) return "";
     return text.substr(at + begin.size(), text.find(end, at + begin.size()) - at - begin.size());
+  }
+  static size_t Count(const std::string& text, const std::string& what) {
+    size_t count = 0;
+    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+    return count;
+  }
+  // The server-sent events of a stream, in their order.
+  struct Sent {
+    std::string kind, id, data;
+  };
+  static std::vector<Sent> Items(const std::string& stream) {
+    std::vector<Sent> items;
+    for (const absl::string_view block : absl::StrSplit(stream, "\n\n")) {
+      const std::string text(block);
+      if (!absl::StrContains(text, "event: ")) continue;
+      items.push_back(
+          {Between(text + "\n", "event: ", "\n"), Between(text, "id: ", "\n"), Between(text, "data: ", "\n")});
+    }
+    return items;
+  }
+  // Of one kind: the steps of metrics, the texts of logs, all of state events.
+  static std::vector<std::string> Of(const std::vector<Sent>& items, const std::string& kind) {
+    std::vector<std::string> of;
+    for (const Sent& item : items) {
+      if (item.kind != kind) continue;
+      of.push_back(kind == "metrics" ? Between(item.data, "\"step\":\"", "\"")
+                   : kind == "log"   ? Between(item.data, "\"text\":\"", "\"")
+                                     : item.data);
+    }
+    return of;
   }
   std::string SignIn(const std::string& body) {
     return Ask("POST", "/api/v1/sign-in", {{"Content-Type", "application/json"}}, body);
@@ -265,6 +296,66 @@ TEST_F(WebTest, APageGoesOnAfterARestartWithoutAGap) {
   EXPECT_TRUE(absl::StrContains(after, second)) << after;
   EXPECT_TRUE(absl::StrContains(after, third)) << after;
   EXPECT_FALSE(absl::StrContains(after, absl::StrCat("id: ", cursor, "\n"))) << "what was seen does not come again";
+}
+
+// What a page of a job does: it reads events, metrics and logs, each up to a position of its own, and follows all of
+// them by one stream, which goes on after any of its items, also from a coordinator that was started anew.
+TEST_F(WebTest, OneStreamGoesOnFromAPositionOfEachKind) {
+  const std::map<std::string, std::string> sam = {{"Authorization", "Bearer submit-token-1234"}};
+  FakeWorker worker(address(), {.node = "n1"});
+  const std::string path = "/api/v1/jobs/" + client_->MustSubmit("followed");
+  RankKey key;
+  ASSERT_TRUE(worker.WaitForRun(&key));
+  worker.SendObserved(key, RANK_STATE_RUNNING);
+  worker.SendRecords(key, {RunningRecord(1), MetricRecord(2, 1, 5), MetricRecord(3, 2, 4)});
+  worker.SendLog(key, 0, "one\ntwo\n");
+  ASSERT_TRUE(worker.WaitForRecordsAck(3) && worker.WaitForLogsAck(8));
+  std::string positions;
+  size_t events = 0;
+  for (const char* kind : {"metrics", "logs", "events"}) {
+    const std::string answer = Ask("GET", path + "/" + kind, sam);
+    absl::StrAppend(&positions, positions.empty() ? "" : ",", kind, ":", Between(answer, "\"cursor\":\"", "\""));
+    if (absl::string_view(kind) == "events") events = Count(answer, "\"kind\":");
+  }
+  ASSERT_GE(events, 2u);
+
+  worker.SendRecords(key, {MetricRecord(4, 3, 3), MetricRecord(5, 4, 2)});
+  worker.SendLog(key, 8, "three\n");
+  worker.SendRecords(key, {MetricRecord(6, 5, 1), FinishedRecord(7, 5)});
+  worker.SendLog(key, 14, "four\n");
+  ASSERT_TRUE(worker.WaitForRecordsAck(7) && worker.WaitForLogsAck(19));
+  worker.SendObserved(key, RANK_STATE_EXITED, RankExit::COMPLETED);
+
+  // The job ends, and with it the stream.
+  const std::string watch = path + "/watch?events=1&metrics=1&logs=1";
+  const std::vector<Sent> all = Items(Ask("GET", watch + "&cursor=" + positions, sam));
+  const size_t all_events = Count(Ask("GET", path + "/events", sam), "\"kind\":");
+  EXPECT_EQ(Of(all, "metrics"), (std::vector<std::string>{"3", "4", "5"}));
+  EXPECT_EQ(Of(all, "log"), (std::vector<std::string>{"three\\n", "four\\n"}));
+  EXPECT_EQ(Of(all, "state").size(), all_events - events);
+  EXPECT_GE(Of(all, "state").size(), 1u);
+  ASSERT_EQ(all.back().kind, "end");
+  ASSERT_EQ(all.front().kind, "snapshot");
+
+  const auto goes_on = [&] {
+    for (size_t i = 1; i + 1 < all.size(); ++i) {
+      auto fields = sam;
+      fields["Last-Event-ID"] = all[i].id;
+      const std::vector<Sent> rest = Items(Ask("GET", watch, fields));
+      const std::vector<Sent> wanted(all.begin() + static_cast<std::ptrdiff_t>(i) + 1, all.end());
+      for (const char* kind : {"metrics", "log", "state"}) {
+        EXPECT_EQ(Of(rest, kind), Of(wanted, kind)) << kind << " after item " << i << ", " << all[i].id;
+      }
+      EXPECT_EQ(rest.back().kind, "end");
+    }
+  };
+  goes_on();
+  server_.reset();
+  Start();
+  goes_on();
+  const std::string refused = Ask("GET", watch + "&cursor=logs:c1-0", sam);
+  EXPECT_TRUE(absl::StrContains(refused, "event: refused\ndata: {\"error\":{\"code\":\"INVALID_ARGUMENT\"")) << refused;
+  EXPECT_EQ(StatusOf(Ask("GET", watch + "&cursor=lines:", sam)), 400);
 }
 
 class OpenApiTest : public WebTest {

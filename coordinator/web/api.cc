@@ -20,6 +20,7 @@
 #include "common/utf8.h"
 #include "coordinator/web/thin.h"
 #include "coordinator/web/watch_call.h"
+#include "coordinator/web/watch_stream.h"
 
 namespace muster::web {
 namespace {
@@ -62,28 +63,11 @@ int HttpStatusOf(absl::StatusCode code) {
   }
 }
 
-std::string ToJson(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.always_print_primitive_fields = true;
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return "null";
-  return text;
-}
-
 absl::Status FromJson(const std::string& text, google::protobuf::Message& message) {
   const auto status = google::protobuf::util::JsonStringToMessage(text, &message);
   if (status.ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the body is no ", message.GetDescriptor()->name(), " in JSON: ", std::string(status.message())));
-}
-
-// A whole number of a query; `otherwise` if it is not there.
-absl::StatusOr<uint32_t> NumberOf(const HttpRequest& request, const std::string& name, uint32_t otherwise) {
-  const std::string text = request.Query(name);
-  uint32_t number = otherwise;
-  if (text.empty() || absl::SimpleAtoi(text, &number)) return number;
-  return absl::InvalidArgumentError(absl::StrCat(name, ": expected a whole number"));
 }
 
 // What a list shows of a job; the rest is in the job itself.
@@ -102,22 +86,12 @@ void Summarize(Job& job) {
   job.clear_time_breakdown();
 }
 
-std::string EventOf(const WatchItem& item) {
-  const char* kind = item.has_event()      ? "state"
-                     : item.has_metrics()  ? "metrics"
-                     : item.has_log()      ? "log"
-                     : item.has_snapshot() ? "snapshot"
-                                           : "gap";
-  return absl::StrCat(item.cursor().empty() ? "" : absl::StrCat("id: ", item.cursor(), "\n"), "event: ", kind,
-                      "\ndata: ", ToJson(item), "\n\n");
-}
-
 std::string ErrorJson(const absl::Status& status) {
   std::string errors;
   if (const absl::optional<absl::Cord> details = status.GetPayload(rpc::kErrorDetails)) {
     SpecErrors parsed;
     if (parsed.ParseFromString(std::string(*details))) {
-      for (const SpecError& error : parsed.errors()) absl::StrAppend(&errors, errors.empty() ? "" : ",", ToJson(error));
+      for (const SpecError& error : parsed.errors()) absl::StrAppend(&errors, errors.empty() ? "" : ",", JsonOf(error));
     }
   }
   return absl::StrCat("{\"error\":{\"code\":\"", absl::StatusCodeToString(status.code()),
@@ -149,6 +123,22 @@ class Newest {
 };
 
 }  // namespace
+
+absl::StatusOr<uint32_t> NumberOf(const HttpRequest& request, const std::string& name, uint32_t otherwise) {
+  const std::string text = request.Query(name);
+  uint32_t number = otherwise;
+  if (text.empty() || absl::SimpleAtoi(text, &number)) return number;
+  return absl::InvalidArgumentError(absl::StrCat(name, ": expected a whole number"));
+}
+
+std::string JsonOf(const google::protobuf::Message& message, Defaults defaults) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = defaults == Defaults::kShown;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return "null";
+  return text;
+}
 
 std::string JsonText(std::string_view text) {
   std::string out = "\"";
@@ -226,7 +216,7 @@ void Mirror(const Call& call, Request request, Start start, absl::Duration limit
       call.token, std::move(request), limit, std::move(start),
       [exchange = call.exchange](const absl::Status& status, const Reply& reply) {
         if (status.ok()) exchange->SetKnown();
-        exchange->Reply(status.ok() ? JsonResponse(ToJson(reply)) : ErrorResponse(status));
+        exchange->Reply(status.ok() ? JsonResponse(JsonOf(reply)) : ErrorResponse(status));
       },
       call.browser);
 }
@@ -388,14 +378,15 @@ void Api::ListJobs(const Call& call) const {
     for (const absl::string_view part : absl::StrSplit(selector, ',')) request.add_selector(std::string(part));
   }
   const bool summary = call.request().Query("view") == "summary";
-  Unary<ListJobsRequest, ListJobsReply>(call.token, request, kCallLimit, MUSTER_START(jobs_, List),
-                                        [call, summary](const absl::Status& status, ListJobsReply& reply) {
-                                          if (!status.ok()) return call.Fail(status);
-                                          if (summary) {
-                                            for (JobSummary& job : *reply.mutable_jobs()) Summarize(*job.mutable_job());
-                                          }
-                                          call.exchange->Reply(JsonResponse(ToJson(reply)));
-                                        });
+  Unary<ListJobsRequest, ListJobsReply>(
+      call.token, request, kCallLimit, MUSTER_START(jobs_, List),
+      [call, summary](const absl::Status& status, ListJobsReply& reply) {
+        if (!status.ok()) return call.Fail(status);
+        if (summary) {
+          for (JobSummary& job : *reply.mutable_jobs()) Summarize(*job.mutable_job());
+        }
+        call.exchange->Reply(JsonResponse(JsonOf(reply, summary ? Defaults::kLeftOut : Defaults::kShown)));
+      });
 }
 
 void Api::PlanOfJob(const Call& call) const {
@@ -520,7 +511,7 @@ void Api::Events(const Call& call) const {
       *jobs_, call.token, request, kLongCallLimit,
       [read](const WatchItem& item, const NextItem& next) {
         if (!item.cursor().empty()) read->cursor = item.cursor();
-        if (item.has_event()) read->events.Add(ToJson(item.event()));
+        if (item.has_event()) read->events.Add(JsonOf(item.event()));
         next(true);
       },
       [call, read](const absl::Status& status) {
@@ -530,24 +521,9 @@ void Api::Events(const Call& call) const {
       });
 }
 
-// Server-sent events. The id of each is its cursor, so that a browser that connects again, with Last-Event-ID, gets
-// what comes after it, also from a coordinator that was started meanwhile.
 void Api::Watch(const Call& call) const {
-  const HttpRequest& from = call.request();
-  WatchRequest request;
-  request.set_job(call.of);
-  request.set_follow(true);
-  request.set_events(from.Query("events") == "1");
-  request.set_metrics(from.Query("metrics") == "1");
-  request.set_logs(from.Query("logs") == "1");
-  if (call.of.empty()) request.set_events(true);
-  const absl::StatusOr<uint32_t> rank = NumberOf(from, "rank", 0), tail = NumberOf(from, "tail", 0);
-  if (!rank.ok()) return call.Fail(rank.status());
-  if (!tail.ok()) return call.Fail(tail.status());
-  if (!from.Query("rank").empty()) request.set_rank(*rank);
-  const std::string last = from.Field("last-event-id");
-  request.set_cursor(last.empty() ? from.Query("cursor") : last);
-  if (request.cursor().empty() && !from.Query("tail").empty()) request.set_tail(*tail);
+  const absl::StatusOr<std::vector<Channel>> channels = ChannelsOf(call.request(), call.of);
+  if (!channels.ok()) return call.Fail(channels.status());
   {
     const MutexLock lock(streams_->mutex);
     if (streams_->of_token[call.token] >= kStreamsOfToken) {
@@ -556,34 +532,10 @@ void Api::Watch(const Call& call) const {
     }
     ++streams_->of_token[call.token];
   }
-  const auto gone = [streams = streams_, token = call.token] {
+  StreamWatches(*jobs_, call.token, *channels, call.exchange, [streams = streams_, token = call.token] {
     const MutexLock lock(streams->mutex);
     if (--streams->of_token[token] == 0) streams->of_token.erase(token);
-  };
-  const auto running = std::make_shared<std::shared_ptr<WatchCall>>();
-  if (!call.exchange->Begin([running, gone] {
-        gone();
-        if (*running != nullptr) std::exchange(*running, nullptr)->Cancel();
-      })) {
-    return gone();
-  }
-  call.exchange->Write("retry: 1000\n\n", [](bool) {});
-  *running = StartWatch(
-      *jobs_, call.token, request, absl::InfiniteDuration(),
-      [call, known = false](const WatchItem& item, NextItem next) mutable {
-        if (!std::exchange(known, true)) call.exchange->SetKnown();
-        call.exchange->Write(EventOf(item), std::move(next));
-      },
-      [call](const absl::Status& status) {
-        // Shutting down, or a broken connection: the browser comes again by itself.
-        const bool again = absl::IsUnavailable(status) || absl::IsCancelled(status);
-        if (!again) {
-          call.exchange->Write(status.ok() ? "event: end\ndata: {}\n\n"
-                                           : absl::StrCat("event: refused\ndata: ", ErrorJson(status), "\n\n"),
-                               [](bool) {});
-        }
-        call.exchange->End();
-      });
+  });
 }
 
 #undef MUSTER_START

@@ -78,6 +78,11 @@ class Api {
 // An error as its HTTP response.
 HttpResponse ErrorResponse(const absl::Status& status);
 HttpResponse JsonResponse(std::string body);
+// A whole number of a query; `otherwise` if it is not there. InvalidArgument.
+absl::StatusOr<uint32_t> NumberOf(const HttpRequest& request, const std::string& name, uint32_t otherwise);
+// In protobuf's JSON; scalar fields that have their default, 0 or "", may be left out.
+enum class Defaults { kShown, kLeftOut };
+std::string JsonOf(const google::protobuf::Message& message, Defaults defaults = Defaults::kShown);
 // A text with its quotes; bytes that are no UTF-8 are replaced.
 std::string JsonText(std::string_view text);
 

@@ -125,6 +125,24 @@ json Browser::Call(const std::string& method, const std::string& path, const jso
 
 void Browser::Open(const std::string& url) { Call("POST", "/url", {{"url", url}}); }
 
+std::string Browser::NewTab() {
+  const std::string handle = Call("POST", "/window/new", {{"type", "tab"}}).value("handle", "");
+  ShowTab(handle);
+  return handle;
+}
+
+std::string Browser::Tab() { return Call("GET", "/window").get<std::string>(); }
+
+void Browser::ShowTab(const std::string& handle) {
+  Call("POST", "/window", {{"handle", handle}});
+  Call("POST", "/goog/cdp/execute", {{"cmd", "Page.bringToFront"}, {"params", json::object()}});
+}
+
+void Browser::BeforeEachPage(const std::string& script) {
+  Call("POST", "/goog/cdp/execute",
+       {{"cmd", "Page.addScriptToEvaluateOnNewDocument"}, {"params", {{"source", script}}}});
+}
+
 std::string Browser::Url() { return Call("GET", "/url").get<std::string>(); }
 
 json Browser::Eval(const std::string& expression) {

@@ -31,6 +31,12 @@ class Browser {
   Browser(const Browser&) = delete;
 
   void Open(const std::string& url);
+  // A further tab, which is shown from now on; the one before is hidden. Returns its handle.
+  std::string NewTab();
+  std::string Tab();  // the handle of the one that is shown
+  void ShowTab(const std::string& handle);
+  // A script that runs in this tab before those of each page that it loads.
+  void BeforeEachPage(const std::string& script);
   std::string Url();
   // The value of a JavaScript expression, of a promise what it becomes.
   nlohmann::json Eval(const std::string& expression);

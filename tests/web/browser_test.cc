@@ -25,7 +25,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr char kTab[] = "\uE004", kEnter[] = "\uE007";
+constexpr char kTab[] = "\uE004", kEnter[] = "\uE007", kLeft[] = "\uE012", kRight[] = "\uE014", kDown[] = "\uE015";
 
 class WebPage : public ::testing::Test {
  protected:
@@ -40,7 +40,7 @@ class WebPage : public ::testing::Test {
   std::string SignIn(Browser& browser) {
     const json ui = cluster_.MusterJson({"ui"});
     browser.Open(ui.value("link", ""));
-    browser.Await("document.querySelector('#slots')");
+    browser.Await("document.querySelector('#slots')?.textContent");
     return ui.value("url", "");
   }
   // A program as a job of one rank; its id.
@@ -73,7 +73,7 @@ TEST_F(WebPage, SaysWhatTheCommandLineSays) {
 
   const json nodes = cluster_.MusterJson({"nodes"});
   EXPECT_THAT(browser.Text("#slots"), StartsWith("1 nodes, 2 slots, "));
-  EXPECT_THAT(browser.Text("tbody"), HasSubstr(nodes.at(0).at("id").get<std::string>()));
+  EXPECT_THAT(browser.Text(".row.node"), HasSubstr(nodes.at(0).at("id").get<std::string>()));
 
   const std::string node = nodes.at(0).at("id");
   browser.Open(url + "/nodes/" + node);
@@ -120,8 +120,8 @@ TEST_F(WebPage, SaysWhatTheCommandLineSays) {
     if (Number(job["job"].value("queue_position", json(0))) > 0) queued.insert(job["job"]["id"].get<std::string>());
   }
   if (cluster_.State(second) == "queued") {
-    browser.Await("document.querySelector('tbody')");
-    EXPECT_THAT(browser.Text("tbody"), HasSubstr(second));
+    browser.Await("document.querySelector('.row.queued')");
+    EXPECT_THAT(browser.Text(".rows"), HasSubstr(second));
   }
   EXPECT_EQ(browser.Errors(), json::array());
 }
@@ -150,6 +150,92 @@ TEST_F(WebPage, GoesOnAfterARestartOfTheCoordinatorWithoutAGap) {
             json::array());
 }
 
+// Browsers open six connections to a host, for all tabs together.
+TEST_F(WebPage, MoreTabsThanABrowserHasConnectionsFollowTheirJob) {
+  constexpr char kCountStreams[] =
+      "window.streams = 0; window.EventSource = class extends EventSource { constructor(...of) { super(...of); "
+      "++window.streams; } };";
+  Start();
+  const std::string id = Run(kReporting);
+  ASSERT_TRUE(cluster_.WaitForStep(id, 10));
+  Browser browser;
+  const std::string url = SignIn(browser);
+  const std::string first = browser.Tab(), chart = "document.querySelector('[data-title=\"eval/Reward\"]')";
+  const auto step = [&] {
+    return std::stoull(browser.Eval(absl::StrCat(chart, "?.dataset.step ?? '0'")).get<std::string>());
+  };
+  for (int tab = 0; tab < 8; ++tab) {
+    if (tab > 0) browser.NewTab();
+    browser.BeforeEachPage(kCountStreams);
+    browser.Open(url + "/jobs/" + id);
+    ASSERT_TRUE(browser.Await(chart)) << "tab " << tab;
+    const uint64_t loaded = step();
+    ASSERT_TRUE(browser.Await(absl::StrCat("Number(", chart, ".dataset.step) > ", loaded + 10))) << "tab " << tab;
+    EXPECT_TRUE(browser.Await("document.querySelectorAll('#log > div').length > 10"));
+    EXPECT_EQ(browser.Eval("window.streams"), 1) << "tab " << tab;
+  }
+  browser.ShowTab(first);
+  ASSERT_TRUE(browser.Await("!document.hidden"));
+  // It goes on, with all that came while it was hidden.
+  std::vector<uint64_t> reported;  // a script that reports too often loses some
+  for (const json& point : json::parse(cluster_.Muster({"metrics", id, "-o", "json"}).out)) {
+    reported.push_back(Number(point["step"]));
+  }
+  ASSERT_TRUE(browser.Await(absl::StrCat("Number(", chart, ".dataset.step) > ", reported.back() + 10)));
+  const json shown = browser.Eval(absl::StrCat(chart, ".data[0].filter((step) => step <= ", reported.back(), ")"));
+  EXPECT_EQ(shown, json(reported));
+  EXPECT_EQ(browser.Errors(), json::array());
+}
+
+// What the ranks of a job do in a step, recorded on its page.
+TEST_F(WebPage, TracesTheRanksOfAJob) {
+  Start();
+  const std::string id = cluster_.Submit({.name = "gang",
+                                          .steps = 1'000'000,
+                                          .checkpoint_every = 1'000'000,
+                                          .extra = "resources: {ranks: 2}\nstrategy: {kind: ddp}"});
+  ASSERT_TRUE(cluster_.WaitForStep(id, 10));
+  Browser browser;
+  const std::string url = SignIn(browser);
+  browser.Open(url + "/jobs/" + id);
+  ASSERT_TRUE(browser.Await("document.querySelector('#trace')"));
+  // By the keyboard: opened, recorded, and told box by box.
+  browser.Eval("document.querySelector('#trace summary').focus()");
+  browser.Press(kEnter);
+  ASSERT_TRUE(browser.Await("document.querySelector('#trace').open"));
+  for (int presses = 0; presses < 3; ++presses) browser.Press(kTab);
+  ASSERT_EQ(browser.Eval("document.activeElement.textContent"), "Record");
+  browser.Press(kEnter);
+  ASSERT_TRUE(browser.Await("document.querySelector('#traced')"));
+  browser.Eval("document.querySelector('#traced').focus()");
+  std::set<std::string> rows, ops_shown;
+  const int lanes = std::stoi(browser.Eval("document.querySelector('#traced').dataset.rows").get<std::string>());
+  EXPECT_GE(lanes, 4) << "at least what the host and the compute stream of two ranks did";
+  browser.Press(kRight);
+  for (int lane = 0; lane < lanes; ++lane) {
+    for (int box = 0; box < 8; ++box) {
+      const std::string says = browser.Text("#trace .says");
+      const std::vector<std::string> parts = absl::StrSplit(says, ": ");
+      ASSERT_EQ(parts.size(), 3u) << says;
+      rows.insert(parts[0]);
+      ops_shown.insert(absl::StrSplit(parts[1], ", ").operator std::vector<std::string>().back());
+      browser.Press(lane % 2 == 0 ? kRight : kLeft);
+    }
+    browser.Press(kDown);
+  }
+  for (const char* row : {"rank 0 compute", "rank 1 compute", "rank 0 host", "rank 1 host"}) {
+    EXPECT_TRUE(rows.contains(row)) << row;
+  }
+  std::set<std::string> traced;
+  for (const json& rank : cluster_.MusterJson({"trace", id, "--steps", "1", "--by", "op"})) {
+    for (const json& row : rank["rows"]) traced.insert(row["what"].get<std::string>());
+  }
+  int known = 0;
+  for (const std::string& op : ops_shown) known += traced.contains(op) ? 1 : 0;
+  EXPECT_GE(known, 5) << json(traced) << json(ops_shown);
+  EXPECT_EQ(browser.Errors(), json::array());
+}
+
 TEST_F(WebPage, TextOfStrangersStaysText) {
   Start();
   const std::string evil = "<img src=x onerror=\\\"document.title='owned'\\\"><script>document.title='owned'</script>";
@@ -161,6 +247,7 @@ TEST_F(WebPage, TextOfStrangersStaysText) {
   ASSERT_TRUE(browser.Await("document.querySelectorAll('#log > div').length >= 2"));
   EXPECT_THAT(browser.Text("#log"), HasSubstr("<img src=x onerror="));
   EXPECT_THAT(browser.Text("#failure"), HasSubstr("exited with code 3"));
+  EXPECT_THAT(browser.Text("#ranks"), HasSubstr("exited with code 3"));
   EXPECT_EQ(browser.Eval("document.querySelectorAll('img, main script').length"), 0);
   EXPECT_EQ(browser.Eval("document.title"), "Muster");
   browser.Open(url + "/jobs/%3Cimg%20src=x%20onerror=document.title='owned'%3E");

@@ -47,8 +47,8 @@ TEST(Screenshots, OfEachPage) {
     ASSERT_TRUE(browser.Await(ready)) << path;
     browser.SaveScreenshot(absl::StrCat(folder, "/", name, ".png"));
   };
-  save("/", "document.querySelector('tbody')", "cluster");
-  save("/queue", "document.querySelector('tbody')", "queue");
+  save("/", "document.querySelector('.row.node')", "cluster");
+  save("/queue", "document.querySelector('.row.queued')", "queue");
   save("/jobs", "document.querySelector('.row')", "jobs");
   save("/jobs/" + running, "document.querySelectorAll('.chart canvas').length >= 2", "job");
   save("/compare?jobs=" + one + "," + two, "document.querySelector('.chart canvas')", "compare");
@@ -60,6 +60,12 @@ TEST(Screenshots, OfEachPage) {
   ASSERT_TRUE(browser.Await("document.querySelector('#timeline')"));
   browser.Eval("document.querySelector('#plan').scrollIntoView()");
   browser.SaveScreenshot(absl::StrCat(folder, "/plan.png"));
+  browser.Click("#plan summary");
+  browser.Click("#trace summary");
+  browser.Click("#trace button");
+  ASSERT_TRUE(browser.Await("document.querySelector('#traced')"));
+  browser.Eval("document.querySelector('#ranks').parentElement.scrollIntoView()");
+  browser.SaveScreenshot(absl::StrCat(folder, "/ranks.png"));
 }
 
 }  // namespace

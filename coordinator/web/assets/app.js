@@ -1,5 +1,5 @@
-import {el, table, windowed, name, state, number, bytes} from './dom.js';
-import {call, get, setCsrf, watch} from './http.js';
+import {el, windowed, name, state, number, bytes} from './dom.js';
+import {call, get, paced, setCsrf, watch} from './http.js';
 import {auditPage} from './audit.js';
 import {comparePage} from './compare.js';
 import {jobPage} from './job.js';
@@ -12,54 +12,88 @@ let leave = () => {}, visit = 0;
 const link = (path, text) => el('a', {href: path}, text);
 const jobLink = (id) => link('/jobs/' + encodeURIComponent(id), id);
 
+const ROW = 28;  // pixels: style.css
+const PATIENCE = 500;  // milliseconds for the stream, before a page is shown without
+
 // Calls `load` now, and again when the state of any job or node has changed.
 async function live(load) {
-  let timer, over = false;
-  const again = () => { clearTimeout(timer); timer = setTimeout(() => { if (!over) load().catch(failed); }, 300); };
-  await load();
-  const close = watch('watch', '', {state: again});
-  return () => { over = true; clearTimeout(timer); close(); };
+  const pace = paced(() => load().catch(failed));
+  let loading = false, opened;
+  const open = new Promise((resolve) => { opened = resolve; });
+  // A change between a load and the stream's begin would be missed, so the stream comes first if it can.
+  const stream = watch('watch', '', {state: pace.soon, open: () => { opened(); if (loading) pace.soon(); }});
+  await Promise.race([open, new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
+  loading = true;
+  const close = () => { pace.stop(); stream.close(); };
+  try {
+    await load();
+  } catch (error) {
+    close();
+    throw error;
+  }
+  return close;
 }
 
-async function clusterPage() {
+// "6 used by a-job, 2 free": one part for each state and job of a node's slots.
+function slotsOf(node) {
+  const parts = new Map();
+  for (const slot of node.slots) {
+    const key = slot.state + ' ' + slot.job;
+    if (!parts.has(key)) parts.set(key, {slot, count: 0});
+    ++parts.get(key).count;
+  }
+  return [...parts.values()].map(({slot, count}, i) => el('span', {}, i > 0 ? ', ' : '', `${count} `, state(slot.state),
+    slot.job ? [' by ', jobLink(slot.job)] : ''));
+}
+
+function clusterPage() {
+  const head = el('p', {id: 'slots'});
+  const list = windowed(ROW, (node) => el('div', {class: 'row node', role: 'listitem'}, el('span', {}, link('/nodes/' + encodeURIComponent(node.id), node.id)),
+    el('span', {}, state(node.state), node.draining ? ' draining' : '', node.drain_reason ? ` (${node.drain_reason})` : ''), el('span', {}, slotsOf(node)),
+    el('span', {}, node.use ? `${node.use.busy_cores.toFixed(1)} of ${node.use.cores} cores busy` : ''),
+    el('span', {}, node.use ? `${bytes(node.use.used_memory_bytes)} of ${bytes(node.use.memory_bytes)}` : bytes(node.slots.reduce((sum, slot) => sum + Number(slot.memory_bytes), 0))),
+    el('span', {}, node.use?.devices.length ? `${node.use.devices.reduce((sum, device) => sum + device.busy, 0).toFixed(1)} of ${node.use.devices.length} GPUs busy` : ''),
+    el('span', {class: Number(node.recent_faults) > 0 ? 'bad' : 'dim'}, `${node.recent_faults} faults`), el('span', {class: 'dim'}, node.version)),
+  (node) => node.id, 'nodes', 'short');
+  view.replaceChildren(el('h1', {}, 'Cluster'), head, list.box);
   return live(async () => {
     const {nodes} = await get('nodes');
     const slots = nodes.flatMap((node) => node.slots);
-    view.replaceChildren(el('h1', {}, 'Cluster'),
-      el('p', {id: 'slots'}, `${nodes.length} nodes, ${slots.length} slots, ${slots.filter((s) => name(s.state) === 'free').length} free`),
-      table(['node', 'state', 'slots', 'busy cores', 'memory', 'busy GPUs', 'faults', 'version'], nodes.map((node) => [link('/nodes/' + encodeURIComponent(node.id), node.id),
-        [state(node.state), node.draining ? ' draining' : '', node.drain_reason ? ` (${node.drain_reason})` : ''].map((p) => p),
-        node.slots.map((slot) => el('span', {}, state(slot.state), ' ', slot.job ? jobLink(slot.job) : '', ' ')),
-        node.use ? `${node.use.busy_cores.toFixed(1)} of ${node.use.cores}` : '',
-        node.use ? `${bytes(node.use.used_memory_bytes)} of ${bytes(node.use.memory_bytes)}` : bytes(node.slots.reduce((sum, slot) => sum + Number(slot.memory_bytes), 0)),
-        node.use?.devices.length ? `${node.use.devices.reduce((sum, device) => sum + device.busy, 0).toFixed(1)} of ${node.use.devices.length}` : '',
-        String(node.recent_faults), node.version])));
+    head.textContent = `${nodes.length} nodes, ${slots.length} slots, ${slots.filter((s) => name(s.state) === 'free').length} free`;
+    list.show(nodes);
   });
 }
 
-async function allJobs(all) {
+// All jobs, page by page; the first page is short, so that there is something to see. `seen` gets all so far.
+async function allJobs(all, seen = () => {}) {
   const jobs = [];
   let page = '';
   do {
-    const reply = await get(`jobs?view=summary&all=${all ? 1 : 0}&page=${encodeURIComponent(page)}`);
-    jobs.push(...reply.jobs);
+    const limit = page ? 1000 : 100;
+    const reply = await get(`jobs?view=summary&all=${all ? 1 : 0}&limit=${limit}&page=${encodeURIComponent(page)}`);
+    jobs.push(...reply.jobs ?? []);
     page = reply.next_page;
+    if (page) seen(jobs);
   } while (page);
   return jobs;
 }
 
-async function queuePage() {
+function queuePage() {
+  const head = el('p', {id: 'count'});
+  const list = windowed(ROW, ({job}) => el('div', {class: 'row queued', role: 'listitem'}, el('span', {}, String(job.queue_position)),
+    el('span', {}, jobLink(job.id)), el('span', {}, job.owner), el('span', {}, `${job.spec.resources?.ranks ?? 1} ranks`),
+    el('span', {}, `priority ${job.spec.priority ?? 0}`), el('span', {class: 'dim'}, job.reason)), ({job}) => job.id, 'queue', 'short');
+  view.replaceChildren(el('h1', {}, 'Queue'), head, list.box);
   return live(async () => {
-    const queued = (await allJobs(false)).filter(({job}) => Number(job.queue_position) > 0);
-    view.replaceChildren(el('h1', {}, 'Queue'), queued.length === 0 ? el('p', {}, 'No job waits.') :
-      table(['place', 'job', 'user', 'ranks', 'priority', 'why it waits'], queued.map(({job}) => [String(job.queue_position), jobLink(job.id),
-        job.owner, String(job.spec.resources?.ranks ?? 1), String(job.spec.priority ?? 0), job.reason])));
+    const queued = (await allJobs(false)).filter(({job}) => Number(job.queue_position ?? 0) > 0);
+    head.textContent = queued.length === 0 ? 'No job waits.' : `${queued.length} jobs wait, in this order.`;
+    list.show(queued);
   });
 }
 
 function jobsPage() {
   const find = el('input', {type: 'search', placeholder: 'id, user, state or label', 'aria-label': 'filter'});
-  const count = el('span', {class: 'dim', id: 'count'});
+  const count = el('span', {class: 'dim', id: 'count', role: 'status'});
   const chosen = new Set();
   const choose = (id) => el('input', {type: 'checkbox', checked: chosen.has(id), 'aria-label': 'compare ' + id,
     onchange: (event) => { if (event.target.checked) chosen.add(id); else chosen.delete(id); showChosen(); }});
@@ -69,21 +103,28 @@ function jobsPage() {
     compare.href = '/compare?jobs=' + [...chosen].map(encodeURIComponent).join(',');
     compare.textContent = `compare ${chosen.size} jobs`;
   };
-  const list = windowed(28, ({job, last_metrics}) => el('div', {class: 'row', role: 'listitem'}, el('span', {}, choose(job.id), ' ', jobLink(job.id)),
+  const list = windowed(ROW, ({job, last_metrics}) => el('div', {class: 'row', role: 'listitem'}, el('span', {}, choose(job.id), ' ', jobLink(job.id)),
     state(job.state), el('span', {}, job.owner),
-    el('span', {}, `${Math.max(Number(job.progress_step), Number(last_metrics?.step ?? 0))}${job.spec.train ? '/' + job.spec.train.steps : ''}`),
-    el('span', {class: 'dim'}, last_metrics?.loss !== undefined ? `loss ${number(last_metrics.loss)} ` : '', (job.labels ?? []).join(' '), ' ', job.reason)));
-  let jobs = [];
+    el('span', {}, `${Math.max(Number(job.progress_step ?? 0), Number(last_metrics?.step ?? 0))}${job.spec.train ? '/' + (job.spec.train.steps ?? 0) : ''}`),
+    el('span', {class: 'dim'}, last_metrics?.loss !== undefined ? `loss ${number(last_metrics.loss)} ` : '', (job.labels ?? []).join(' '), ' ', job.reason)),
+  ({job}) => job.id, 'jobs');
+  let jobs = [], whole = false;
+  const fits = ({job}, text) => job.id.toLowerCase().includes(text) || (job.owner ?? '').toLowerCase().includes(text) || name(job.state) === text ||
+    (job.labels ?? []).some((label) => label.toLowerCase().startsWith(text));
   const show = () => {
     const text = find.value.toLowerCase();
-    const shown = jobs.filter(({job}) => !text || job.id.toLowerCase().includes(text) || job.owner.toLowerCase().includes(text) || name(job.state) === text ||
-      (job.labels ?? []).some((label) => label.toLowerCase().startsWith(text)));
-    count.textContent = `${shown.length} of ${jobs.length} jobs`;
+    const shown = text ? jobs.filter((job) => fits(job, text)) : jobs;
+    count.textContent = `${shown.length} of ${jobs.length} jobs${whole ? '' : ' so far'}`;
     list.show(shown);
   };
   find.addEventListener('input', show);
   view.replaceChildren(el('h1', {}, 'Jobs'), el('form', {onsubmit: (event) => event.preventDefault()}, find, count, compare), list.box);
-  return live(async () => { jobs = await allJobs(true); show(); });
+  return live(async () => {
+    const all = await allJobs(true, (some) => { if (!whole) { jobs = some; show(); } });
+    jobs = all;
+    whole = true;
+    show();
+  });
 }
 
 function signInPage(message) {

@@ -16,21 +16,39 @@ export function table(heads, rows) {
     el('tbody', {}, rows.map((row) => el('tr', {}, row.map((cell) => el('td', {}, cell)))))));
 }
 
-// A list of any length with only the rows in sight, and a screen more on either side, in the document.
-export function windowed(rowHeight, draw) {
+const FOCUSABLE = 'a, button, input';
+
+// A list of any length with only the rows in sight, and a screen more on either side, in the document. A row whose item
+// says the same as before stays the element that it was, and the focus stays where it is when a row is drawn anew.
+// `key`: of an item, unlike all others. `kind`: a further class of the box.
+export function windowed(rowHeight, draw, key, label, kind = '') {
   const space = el('div', {});
-  const box = el('div', {class: 'rows', tabindex: '0', role: 'list'}, space);
-  let items = [];
+  const box = el('div', {class: ('rows ' + kind).trim(), tabindex: '0', role: 'list', 'aria-label': label}, space);
+  let items = [], rows = new Map();  // by key: {text, element}
   const update = () => {
     space.style.height = items.length * rowHeight + 'px';
     const height = box.clientHeight || 600;
     const begin = Math.max(0, Math.floor((box.scrollTop - height) / rowHeight));
     const end = Math.min(items.length, Math.ceil((box.scrollTop + 2 * height) / rowHeight));
-    space.replaceChildren(...items.slice(begin, end).map((item, i) => {
-      const row = draw(item);
-      row.style.top = (begin + i) * rowHeight + 'px';
-      return row;
-    }));
+    const focused = box.contains(document.activeElement) ? document.activeElement : null;
+    const next = new Map();
+    let focus = focused;
+    for (let i = begin; i < end; ++i) {
+      const id = key(items[i]), text = JSON.stringify(items[i]), known = rows.get(id);
+      const element = known?.text === text ? known.element : draw(items[i]);
+      if (focused && known && element !== known.element && known.element.contains(focused)) {
+        focus = element.querySelectorAll(FOCUSABLE)[[...known.element.querySelectorAll(FOCUSABLE)].indexOf(focused)];
+      }
+      element.style.top = i * rowHeight + 'px';
+      next.set(id, {text, element});
+    }
+    for (const [id, {element}] of rows) if (next.get(id)?.element !== element) element.remove();
+    rows = next;
+    let at = space.firstChild;
+    for (const {element} of next.values()) {
+      if (element === at) at = at.nextSibling; else space.insertBefore(element, at);
+    }
+    if (focus && focus !== document.activeElement) focus.focus({preventScroll: true});
   };
   box.addEventListener('scroll', () => requestAnimationFrame(update));
   new ResizeObserver(update).observe(box);

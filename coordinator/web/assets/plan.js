@@ -1,5 +1,6 @@
-// Pictures of a plan: who owns what, and the time line of a step.
-import {el, bytes, number} from './dom.js';
+// Pictures of a plan and of what ranks really did: who owns what, and the time lines of a step.
+import {el, bytes, number, table} from './dom.js';
+import {call, get} from './http.js';
 
 // Hues far apart for neighbors.
 const hue = (i) => `hsl(${(i * 137.5) % 360} 60% 55%)`;
@@ -13,12 +14,15 @@ function stretches(unit, firstShard) {
   return unit.pieces.flatMap((piece) => piece.extents.map((e) => ({shard: e.shard, length: Number(e.length)})));
 }
 
-// A canvas of rows with boxes: rows is [{label, boxes: [{begin, end, color, title}]}], in units of `extent`.
+// A canvas of rows with boxes: rows is [{label, boxes: [{begin, end, color, title}]}], in units of `extent`; the boxes of
+// a row in their order. The mouse and the arrow keys choose a box, whose title is written below.
 function rowsPicture(id, label, rows, extent) {
   const ROW = 18, LEFT = 150;
-  const canvas = el('canvas', {id, role: 'img', 'aria-label': label, tabindex: '0'});
-  const says = el('p', {class: 'dim', role: 'status'}, ' ');
+  const canvas = el('canvas', {id, role: 'application', 'aria-label': `${label}; arrow keys tell what is where`, tabindex: '0', 'data-rows': rows.length,
+    'data-boxes': rows.reduce((sum, row) => sum + row.boxes.length, 0)});
+  const says = el('p', {class: 'dim says', role: 'status'}, ' ');
   const box = el('div', {class: 'scroll'}, canvas, says);
+  let chosen = null;  // {row, at}: indexes
   const draw = () => {
     const width = Math.max(320, Math.min(1200, box.clientWidth || 800)), height = rows.length * ROW, scale = devicePixelRatio || 1;
     canvas.width = width * scale;
@@ -28,25 +32,50 @@ function rowsPicture(id, label, rows, extent) {
     const to = canvas.getContext('2d');
     to.scale(scale, scale);
     to.font = '12px system-ui, sans-serif';
-    to.fillStyle = getComputedStyle(document.body).color;
+    const ink = getComputedStyle(document.body).color;
+    to.fillStyle = ink;
     rows.forEach((row, y) => to.fillText(row.label, 0, y * ROW + 13, LEFT - 8));
+    const sides = (b) => [LEFT + (width - LEFT) * b.begin / extent, LEFT + (width - LEFT) * b.end / extent];
     rows.forEach((row, y) => row.boxes.forEach((b) => {
-      const x = LEFT + (width - LEFT) * b.begin / extent, end = LEFT + (width - LEFT) * b.end / extent;
+      const [x, end] = sides(b);
       to.fillStyle = b.color;
       to.fillRect(x, y * ROW + 2, Math.max(0.5, end - x), ROW - 4);
     }));
+    const b = chosen && rows[chosen.row].boxes[chosen.at];
+    if (!b) return;
+    const [x, end] = sides(b);
+    to.strokeStyle = ink;
+    to.lineWidth = 2;
+    to.strokeRect(x, chosen.row * ROW + 1, Math.max(2, end - x), ROW - 2);
   };
+  const choose = (row, at) => {
+    chosen = {row, at};
+    says.textContent = `${rows[row].label}: ${rows[row].boxes[at]?.title ?? 'nothing'}`;
+    draw();
+  };
+  // The box of a row that is nearest to a moment.
+  const nearest = (row, when) => rows[row].boxes.reduce((best, b, i, all) =>
+    Math.abs((b.begin + b.end) / 2 - when) < Math.abs((all[best].begin + all[best].end) / 2 - when) ? i : best, 0);
   canvas.addEventListener('mousemove', (event) => {
     const area = canvas.getBoundingClientRect();
-    const row = rows[Math.floor((event.clientY - area.top) / ROW)], at = (event.clientX - area.left - LEFT) / (area.width - LEFT) * extent;
-    says.textContent = row?.boxes.find((b) => b.begin <= at && at < b.end)?.title ?? ' ';
+    const row = Math.floor((event.clientY - area.top) / ROW), at = (event.clientX - area.left - LEFT) / (area.width - LEFT) * extent;
+    const found = rows[row]?.boxes.findIndex((b) => b.begin <= at && at < b.end) ?? -1;
+    if (found >= 0) choose(row, found); else says.textContent = ' ';
+  });
+  canvas.addEventListener('keydown', (event) => {
+    const down = {ArrowDown: 1, ArrowUp: -1}[event.key] ?? 0, right = {ArrowRight: 1, ArrowLeft: -1}[event.key] ?? 0;
+    if ((!down && !right) || rows.length === 0) return;
+    event.preventDefault();
+    if (!chosen) return choose(0, 0);
+    const row = Math.min(rows.length - 1, Math.max(0, chosen.row + down)), b = rows[chosen.row].boxes[chosen.at];
+    choose(row, down ? nearest(row, b ? (b.begin + b.end) / 2 : 0) : Math.min(rows[row].boxes.length - 1, Math.max(0, chosen.at + right)));
   });
   new ResizeObserver(draw).observe(box);
   return box;
 }
 
 // Each unit is a row as long as its elements, in the colors of the shards that own them.
-export function ownership(table) {
+function ownership(table) {
   const stages = table.stages || 1, each = table.shards / stages;
   let longest = 1;
   const rows = table.units.map((unit) => {
@@ -62,23 +91,96 @@ export function ownership(table) {
   return rowsPicture('ownership', `which of ${table.shards} shards owns what of ${rows.length} units`, rows, longest);
 }
 
+// The same color for all ops of a kind, in plans and in traces.
+function colorOf(op) {
+  const [kind] = op.split(' ');
+  let code = 0;
+  for (const c of kind) code = (code * 31 + c.charCodeAt(0)) % 997;
+  return hue(code);
+}
+
 // A step of each stage and stream, as planned.
-export function timeline(ops) {
+function timeline(ops) {
   const rows = new Map();
   let last = 1e-9;
   for (const op of ops) {
     const label = `stage ${op.stage} ${op.stream}`;
     if (!rows.has(label)) rows.set(label, {label, boxes: []});
-    const [kind] = op.op.split(' ');
-    let code = 0;
-    for (const c of kind) code = (code * 31 + c.charCodeAt(0)) % 997;
-    rows.get(label).boxes.push({begin: op.begin_seconds, end: op.end_seconds, color: hue(code),
+    rows.get(label).boxes.push({begin: op.begin_seconds, end: op.end_seconds, color: colorOf(op.op),
       title: `${op.op}: ${number(1000 * op.begin_seconds)} to ${number(1000 * op.end_seconds)} ms`});
     last = Math.max(last, op.end_seconds);
   }
   return rowsPicture('timeline', `a planned step of ${number(1000 * last)} ms`, [...rows.values()], last);
 }
 
-export const rankRows = (ranks) => ranks.map((rank) => [rank.rank, rank.node, rank.stage, rank.shard, rank.replica, rank.tensor,
+// A time as protobuf writes it, "2026-01-31T12:00:00.123456789Z": whole seconds since 1970, and nanoseconds.
+function momentOf(text) {
+  const [, whole, fraction] = /^([^.Z]*)(?:\.(\d+))?Z$/.exec(text) ?? [null, text, ''];
+  return {seconds: Date.parse(whole + 'Z') / 1000, nanoseconds: Number((fraction ?? '').padEnd(9, '0'))};
+}
+
+// What each rank did in the steps of a trace (proto/trace.proto): a row for each of its lanes.
+function traced(ranks) {
+  const steps = ranks.flatMap(({steps: of}) => of.map((step) => momentOf(step.begin)));
+  const zero = steps.reduce((least, at) => Math.min(least, at.seconds), Infinity);
+  const since = (begin) => { const at = momentOf(begin); return 1000 * (at.seconds - zero) + at.nanoseconds / 1e6; };
+  const first = ranks.flatMap(({steps: of}) => of.map((step) => since(step.begin))).reduce((a, b) => Math.min(a, b), Infinity);
+  const rows = [];
+  let last = 1e-9;
+  for (const rank of ranks) {
+    const lanes = new Map();
+    for (const step of rank.steps) {
+      const begin = since(step.begin) - first;
+      for (const span of step.spans) {
+        const lane = span.lane.replace('LANE_', '').toLowerCase().replaceAll('_', ' ');
+        if (!lanes.has(lane)) lanes.set(lane, {label: `rank ${rank.rank} ${lane}`, boxes: []});
+        const from = begin + Number(span.begin) / 1e6, to = from + Number(span.nanoseconds) / 1e6, op = step.names[span.name] ?? '';
+        lanes.get(lane).boxes.push({begin: from, end: to, color: colorOf(op), title: `step ${step.step}, ${op}: ${number(to - from)} ms from ${number(from)} ms on`});
+        last = Math.max(last, to);
+      }
+    }
+    rows.push(...lanes.values());
+  }
+  return rowsPicture('traced', `${ranks.length} ranks, ${number(last)} ms`, rows, last);
+}
+
+// What is planned for a job, and a trace of its ranks, each made when it is asked for.
+export function plannedParts(id) {
+  const plan = el('details', {id: 'plan'}, el('summary', {}, 'Plan: who owns what, and a step'));
+  plan.addEventListener('toggle', async () => {
+    if (!plan.open || plan.childElementCount > 1) return;
+    const wait = el('p', {class: 'dim'}, 'planning');
+    plan.append(wait);
+    try {
+      const reply = await get(`jobs/${id}/plan`);
+      wait.replaceWith(...reply.table ? [el('h3', {}, 'Who owns what'), ownership(reply.table), ...reply.placement.map((line) => el('p', {class: 'dim'}, line))] :
+        [el('p', {class: 'dim'}, 'The table is too large to show; muster plan draws it.')],
+      ...reply.ops.length > 0 ? [el('h3', {}, 'A step, as planned'), timeline(reply.ops)] : [], table(RANK_HEADS, rankRows(reply.ranks.slice(0, 1000))));
+    } catch (error) {
+      wait.textContent = error.message;
+    }
+  });
+  const steps = el('input', {type: 'number', min: '1', max: '20', value: '1', id: 'trace-steps'});
+  const ranks = el('input', {placeholder: 'the first eight', id: 'trace-ranks', pattern: '[0-9, ]*'});
+  const record = el('button', {}, 'Record'), says = el('p', {class: 'dim', id: 'trace-says', role: 'status'}), picture = el('div', {});
+  const form = el('form', {onsubmit: async (event) => {
+    event.preventDefault();
+    record.disabled = true;
+    says.textContent = 'waiting for the next steps';
+    try {
+      const reply = await call('POST', `jobs/${id}/trace`, {steps: Number(steps.value), ranks: (ranks.value.match(/\d+/g) ?? []).map(Number), wait: '60s'});
+      picture.replaceChildren(reply.ranks.length > 0 ? traced(reply.ranks) : '');
+      says.textContent = `generation ${reply.generation}` + (reply.missing.length > 0 ? `; nothing from ranks ${reply.missing.join(', ')} yet: record again` : '') +
+        '. Each rank by its own node\'s clock. muster trace --save FILE writes one for Perfetto.';
+    } catch (error) {
+      says.textContent = error.message;
+    }
+    record.disabled = false;
+  }}, el('label', {}, 'steps ', steps), el('label', {}, 'ranks ', ranks), record);
+  const trace = el('details', {id: 'trace'}, el('summary', {}, 'Trace: what the ranks do in a step'), form, says, picture);
+  return [plan, trace];
+}
+
+const rankRows = (ranks) => ranks.map((rank) => [rank.rank, rank.node, rank.stage, rank.shard, rank.replica, rank.tensor,
   bytes(rank.parameter_bytes), bytes(rank.optimizer_bytes), bytes(rank.activation_bytes), bytes(rank.peak_bytes)].map(String));
-export const RANK_HEADS = ['rank', 'node', 'stage', 'shard', 'replica', 'tensor', 'parameters', 'optimizer', 'activations', 'peak'];
+const RANK_HEADS = ['rank', 'node', 'stage', 'shard', 'replica', 'tensor', 'parameters', 'optimizer', 'activations', 'peak'];
