@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", seed, "run only this seed");
   app.add_flag("--verbose", verbose, "with --seed: print every event");
   app.add_option("--max-failures", most_failures, "stop after this many failures")->capture_default_str();
-  app.add_option("--threads", threads, "seeds to run in parallel")->check(Between(1, 1024));
+  app.add_option("--threads", threads, "seeds to run in parallel")->check(muster::Between(1, 1024));
   CLI11_PARSE(app, argc, argv);
   if (seed.has_value() && verbose) return muster::simulate::ShowOne(*seed);
   if (seed.has_value()) return muster::simulate::RunMany(*seed, 1, 1, 1);
