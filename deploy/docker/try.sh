@@ -213,7 +213,7 @@ if command -v prometheus >/dev/null; then
   mkdir "$folder/prometheus"
   cp "$(command -v prometheus)" "$(command -v promtool)" "$folder/prometheus"
   # As the image that compose.yaml names has it.
-  printf '%s\n' 'FROM localhost/debian' 'COPY prometheus promtool /bin/' 'RUN install -d -o nobody /prometheus' 'USER nobody' \
+  printf '%s\n' 'FROM localhost/debian' 'COPY prometheus promtool /bin/' 'RUN install -d -o 65534 /prometheus' 'USER 65534' \
     'ENTRYPOINT ["/bin/prometheus"]' >"$folder/prometheus/Dockerfile"
   quiet podman build --network none -t localhost/prometheus "$folder/prometheus"
   quiet compose --profile monitoring up -d --no-deps prometheus
