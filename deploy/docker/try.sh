@@ -84,7 +84,7 @@ fi
 compose() { timeout 180 docker-compose "${files[@]}" "$@"; }
 quiet() { "$@" >"$folder/log" 2>&1 || { cat "$folder/log" >&2; return 1; }; }
 container() { echo "muster_$1_1"; }   # of docker-compose 1
-in_() { local service=$1; shift; podman exec "$(container "$service")" "$@"; }
+in_() { local service=$1; shift; timeout 180 podman exec "$(container "$service")" "$@"; }
 muster() { in_ coordinator muster "$@"; }
 value() { podman inspect --format "$2" "$(container "$1")"; }
 found() { grep "$@" >/dev/null; }   # reads all: grep -q would end what writes
@@ -213,7 +213,7 @@ if command -v prometheus >/dev/null; then
   mkdir "$folder/prometheus"
   cp "$(command -v prometheus)" "$(command -v promtool)" "$folder/prometheus"
   # As the image that compose.yaml names has it.
-  printf '%s\n' 'FROM localhost/debian' 'COPY prometheus promtool /bin/' 'RUN install -d -o nobody /prometheus' 'USER nobody' \
+  printf '%s\n' 'FROM localhost/debian' 'COPY prometheus promtool /bin/' 'RUN install -d -o 65534 /prometheus' 'USER 65534' \
     'ENTRYPOINT ["/bin/prometheus"]' >"$folder/prometheus/Dockerfile"
   quiet podman build --network none -t localhost/prometheus "$folder/prometheus"
   quiet compose --profile monitoring up -d --no-deps prometheus

@@ -252,7 +252,8 @@ TEST_F(ComposeTest, EveryServiceHasLimitsRotatedLogsAndAHealthCheckOfItsOwn) {
     EXPECT_EQ(service["logging"]["options"]["max-file"].as<std::string>(), "5") << name;
     // docker-compose 1 ignores deploy.resources.limits.
     EXPECT_TRUE(std::regex_match(Filled(service["mem_limit"].as<std::string>()), std::regex("[0-9]+[mg]"))) << name;
-    EXPECT_FALSE(service["deploy"]["resources"]["limits"].IsDefined()) << name;
+    const YAML::Node deploy = service["deploy"];
+    EXPECT_FALSE(deploy.IsDefined() && deploy["resources"]["limits"].IsDefined()) << name;
     EXPECT_GT(service["pids_limit"].as<int>(), 0) << name;
     EXPECT_EQ(List(service["cap_drop"]), Strings{"ALL"}) << name;
     EXPECT_EQ(List(service["security_opt"]), Strings{"no-new-privileges:true"}) << name;
