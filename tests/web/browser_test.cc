@@ -204,7 +204,7 @@ TEST_F(WebPage, TracesTheRanksOfAJob) {
   const std::string url = SignIn(browser);
   browser.Open(url + "/jobs/" + id);
   ASSERT_TRUE(browser.Await("document.querySelector('#trace')"));
-  // By the keyboard: opened, recorded, and told box by box.
+  // By the keyboard: opened, recorded, and named box by box.
   browser.Eval("document.querySelector('#trace summary').focus()");
   browser.Press(kEnter);
   ASSERT_TRUE(browser.Await("document.querySelector('#trace').open"));
