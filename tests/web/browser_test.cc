@@ -60,6 +60,11 @@ constexpr char kReporting[] =
     R"(for i in $(seq 1 100000); do echo "{\"step\": $i, \"loss\": 0.$i, \"eval/Reward\": 7}" >> "$MUSTER_REPORT_FILE"; )"
     R"(echo "line $i"; sleep 0.02; done)";
 
+// The same ten times more slowly, for a test of many pages: what a page draws of a long series is thinned.
+constexpr char kReportingSlowly[] =
+    R"(for i in $(seq 1 100000); do echo "{\"step\": $i, \"eval/Reward\": 7}" >> "$MUSTER_REPORT_FILE"; )"
+    R"(echo "line $i"; sleep 0.2; done)";
+
 TEST_F(WebPage, SaysWhatTheCommandLineSays) {
   Start();
   const std::string id = cluster_.Submit({.name = "small", .steps = 40});
@@ -83,7 +88,7 @@ TEST_F(WebPage, SaysWhatTheCommandLineSays) {
   EXPECT_EQ(browser.Eval("document.querySelectorAll('#held tbody tr').length"), 2);
 
   browser.Open(url + "/jobs/" + id);
-  ASSERT_TRUE(browser.Await("document.querySelector('#events li')"));
+  ASSERT_TRUE(browser.Await("document.querySelector('#spec')"));
   EXPECT_EQ(browser.Text("#job"), id);
   EXPECT_EQ(browser.Text("#step"), "40");
   const std::vector<double> losses = cluster_.Losses(id);
@@ -156,7 +161,7 @@ TEST_F(WebPage, MoreTabsThanABrowserHasConnectionsFollowTheirJob) {
       "window.streams = 0; window.EventSource = class extends EventSource { constructor(...of) { super(...of); "
       "++window.streams; } };";
   Start();
-  const std::string id = Run(kReporting);
+  const std::string id = Run(kReportingSlowly);
   ASSERT_TRUE(cluster_.WaitForStep(id, 10));
   Browser browser;
   const std::string url = SignIn(browser);
@@ -199,7 +204,7 @@ TEST_F(WebPage, TracesTheRanksOfAJob) {
   const std::string url = SignIn(browser);
   browser.Open(url + "/jobs/" + id);
   ASSERT_TRUE(browser.Await("document.querySelector('#trace')"));
-  // By the keyboard: opened, recorded, and told box by box.
+  // By the keyboard: opened, recorded, and named box by box.
   browser.Eval("document.querySelector('#trace summary').focus()");
   browser.Press(kEnter);
   ASSERT_TRUE(browser.Await("document.querySelector('#trace').open"));

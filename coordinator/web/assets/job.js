@@ -147,9 +147,18 @@ export async function jobPage(view, id) {
   const box = el('div', {class: 'log', id: 'log', tabindex: '0', 'aria-label': 'log lines'});
   const search = el('input', {type: 'search', placeholder: 'lines that contain', 'aria-label': 'search'});
   const rank = el('input', {type: 'number', min: '0', placeholder: 'all ranks', 'aria-label': 'rank'});
+  // Lines are drawn together, ten times a second at most: each time the browser lays out the whole box.
+  let unshown = [], drawing;
   const showLines = (lines) => {
+    unshown = [...unshown, ...lines].slice(-LINES);
+    drawing ??= setTimeout(drawLines, 100);
+  };
+  const drawLines = () => {
+    clearTimeout(drawing);
+    drawing = undefined;
     const bottom = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
-    box.append(...lines.slice(-LINES).map((line) => el('div', {}, line)));
+    box.append(...unshown.map((line) => el('div', {}, line)));
+    unshown = [];
     while (box.childElementCount > LINES) box.firstChild.remove();
     if (bottom) box.scrollTop = box.scrollHeight;
   };
@@ -161,7 +170,8 @@ export async function jobPage(view, id) {
     if (filter.rank) query.set('rank', filter.rank);
     const {lines, cursor} = await get(`jobs/${id}/logs?${query}`);
     box.replaceChildren();
-    showLines(lines.map((line) => `[${line.rank}] ${line.text}`));
+    unshown = lines.map((line) => `[${line.rank}] ${line.text}`);
+    drawLines();
     return cursor;
   }
   const addLog = ({log}) => showLines(log.text.replace(/\n$/, '').split('\n').filter((text) => text.includes(filter.text)).map((text) => `[${log.rank}] ${text}`));
