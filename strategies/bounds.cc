@@ -133,29 +133,29 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
                                 : static_cast<double>(inventory_.units(u - 1).output_bytes());
     const bool goes_back = u >= first_trained;
     const bool again = recompute && u > 0 && goes_back && static_cast<double>(unit.saved_bytes()) > input;
-    const auto pass = [&](double of_samples, double forwards, double flops) {
-      const OpCost cost = PassCost(rates, unit, elements, of_samples, forwards, flops);
+    const auto pass = [&](double of_samples, const PassWork& work) {
+      const OpCost cost = PassCost(rates, unit, elements, of_samples, work);
       return cost.latency + cost.work;
     };
     const auto exchange = [&](Pass kind, double of_samples) {
       if (!unit.has_tensor_exchange()) return 0.0;
       const double times = kind == Pass::kBackward ? 2 : 1;
-      const double computing = PassCost(rates, unit, elements, of_samples, times, times * unit.forward_flops()).work;
+      const double computing = PassCost(rates, unit, elements, of_samples, Forwards(unit, times)).work;
       const OpCost cost =
           TensorExchangeCost(inventory_, unit, kind, of_samples, computing, Topology(mesh, kTensorGroup), hardware_);
       return cost.latency + cost.work;
     };
-    const double flops = unit.forward_flops(),
-                 later = splits && SplitsBackward(unit) ? unit.weight_gradient_flops() : 0;
+    const bool in_halves = splits && SplitsBackward(unit);
+    const PassWork backward = in_halves ? BackwardInputsWork(unit) : Forwards(unit, 2);
     const double out = exchange(Pass::kForward, rows), last_out = exchange(Pass::kForward, last_rows),
                  in = goes_back ? exchange(Pass::kBackward, rows) : 0,
                  last_in = goes_back ? exchange(Pass::kBackward, last_rows) : 0;
-    const double forward = pass(rows, 1, flops) + out;
-    const double back = goes_back ? pass(rows, later > 0 ? 1 : 2, 2 * flops - later) + in + (again ? forward : 0) : 0;
-    const double last_back = goes_back ? pass(last_rows, later > 0 ? 1 : 2, 2 * flops - later) + last_in : 0;
-    const double weights = goes_back && later > 0 ? pass(rows, 1, later) : 0;
+    const double forward = pass(rows, Forwards(unit, 1)) + out;
+    const double back = goes_back ? pass(rows, backward) + in + (again ? forward : 0) : 0;
+    const double last_back = goes_back ? pass(last_rows, backward) + last_in : 0;
+    const double weights = goes_back && in_halves ? pass(rows, BackwardWeightsWork(unit)) : 0;
     const double forwards = goes_back ? again ? 4 : 3 : 1;
-    const OpCost all = PassCost(rates, unit, microbatches * elements, samples, forwards, forwards * flops);
+    const OpCost all = PassCost(rates, unit, microbatches * elements, samples, Forwards(unit, forwards));
     const double outs = again ? 2 : 1;
     const double exchanges = (microbatches - 1) * (outs * out + in) + outs * last_out + last_in;
     of.compute += units * (microbatches * all.latency + all.work + exchanges), of.exchanged += units * exchanges;
@@ -174,7 +174,7 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
                                    : static_cast<double>(unit.saved_bytes()) - (begins ? input : 0);
     of.kept += units * std::max(0.0, kept), chunk_kept[stage] += units * std::max(0.0, kept);
     const bool ends = after == inventory_.units_size() || begins_chunk(after);
-    const double deferred = later > 0 && goes_back ? static_cast<double>(unit.deferred_bytes()) : 0;
+    const double deferred = in_halves && goes_back ? static_cast<double>(unit.deferred_bytes()) : 0;
     of.deferred += units * deferred, chunk_deferred[stage] += units * deferred;
     if (ends) {
       const bool first = chunks[stage] == 1;

@@ -53,11 +53,22 @@ Rates RatesOf(const Train& train, Device device, absl::Span<const RankPlace> ran
   return rates;
 }
 
-OpCost PassCost(const Rates& rates, const Unit& unit, double elements, double samples, double forwards, double flops) {
+PassWork Forwards(const Unit& unit, double forwards) {
+  return {.launches = forwards, .moves = forwards, .flops = forwards * unit.forward_flops()};
+}
+
+PassWork BackwardInputsWork(const Unit& unit) {
+  return {.launches = 1, .moves = 2, .flops = 2 * unit.forward_flops() - unit.weight_gradient_flops()};
+}
+
+PassWork BackwardWeightsWork(const Unit& unit) { return {.launches = 1, .flops = unit.weight_gradient_flops()}; }
+
+OpCost PassCost(const Rates& rates, const Unit& unit, double elements, double samples, const PassWork& work) {
   const double activations = static_cast<double>(unit.saved_bytes() + unit.output_bytes()) * rates.width / 4;
   const double bytes = elements * rates.width + samples * activations;
-  return {.latency = forwards * rates.op_seconds,
-          .work = rates.slowdown * (flops * samples / rates.flops + forwards * bytes / rates.memory_bytes_per_second)};
+  return {.latency = work.launches * rates.op_seconds,
+          .work = rates.slowdown *
+                  (work.flops * samples / rates.flops + work.moves * bytes / rates.memory_bytes_per_second)};
 }
 
 GroupTopology TopologyOf(const GroupSpec& group, const Mesh& mesh, uint32_t stage, absl::Span<const RankPlace> ranks) {
@@ -315,15 +326,10 @@ class CostModel {
     const Unit& unit = inventory_.units(op.unit);
     const double sequences = Sequences(op);
     if (sequences == 0) return {};
-    return PassCost(rates_, unit, static_cast<double>(parameters_.elements[op.unit]), sequences, forwards,
-                    Flops(unit, traits));
-  }
-
-  // Per sample. The two halves of a backward are what its gradients of parameters take, and the rest.
-  static double Flops(const Unit& unit, const OpTraits& traits) {
-    if (traits.pass == Pass::kBackwardWeights) return unit.weight_gradient_flops();
-    if (traits.pass == Pass::kBackwardInputs) return 2 * unit.forward_flops() - unit.weight_gradient_flops();
-    return traits.forwards * unit.forward_flops();
+    const PassWork work = traits.pass == Pass::kBackwardInputs    ? BackwardInputsWork(unit)
+                          : traits.pass == Pass::kBackwardWeights ? BackwardWeightsWork(unit)
+                                                                  : Forwards(unit, forwards);
+    return PassCost(rates_, unit, static_cast<double>(parameters_.elements[op.unit]), sequences, work);
   }
 
   OpCost Moved(int32_t group, double bytes, double incoming) const {

@@ -1,7 +1,8 @@
 // How long each op of a schedule takes on assumed hardware, and from that the step. Pure.
 //
 // Compute takes its FLOPs over the rate of GEMMs, plus the bytes between GEMMs over the memory's rate; a backward takes
-// twice a forward, and of one that is split, the gradients of weights take what the inventory says. A collective moves
+// twice a forward. Of one that is split, the second half is GEMMs alone, whose FLOPs the inventory states, and all that
+// lies between GEMMs is in the first. A collective moves
 // data as rings do: into each rank, over the links of a node, all bytes but its own share; into each node, over all its
 // ports together, as many; the slower of the two counts. Its latency is that of a ring, so it grows with the ranks;
 // where the table is uneven, each share adds its own. A sum over ranks takes twice the bytes, and goes up and down a
@@ -30,8 +31,17 @@ struct Rates {
   double width = 4;  // bytes of an element that it computes with
 };
 Rates RatesOf(const Train& train, Device device, absl::Span<const RankPlace> ranks, const Hardware& hardware);
-// As many passes as `forwards` through a unit of so many elements of parameters, of so many samples in all.
-OpCost PassCost(const Rates& rates, const Unit& unit, double elements, double samples, double forwards, double flops);
+// What passes through a unit take: how often the least time of a forward, how often the bytes of one between GEMMs, and
+// the FLOPs of a sample.
+struct PassWork {
+  double launches = 0, moves = 0, flops = 0;
+};
+PassWork Forwards(const Unit& unit, double forwards);
+// Of a backward that is split.
+PassWork BackwardInputsWork(const Unit& unit);
+PassWork BackwardWeightsWork(const Unit& unit);
+// Of a unit of so many elements of parameters, and of so many samples in all.
+OpCost PassCost(const Rates& rates, const Unit& unit, double elements, double samples, const PassWork& work);
 
 // The groups of one kind, as the cost model sees them: the most ranks and the most nodes of any group.
 struct GroupTopology {

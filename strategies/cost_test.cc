@@ -101,6 +101,32 @@ TEST(PredictStep, StagesSendActivationsInTheirTypes) {
   EXPECT_NEAR(sent(DTYPE_BF16), sent(DTYPE_FP32) / 2, 1e-12);
 }
 
+// A block's four matrices have 12 width^2 elements, and each of their gradients is a GEMM over the tokens. What a split
+// backward does beside that it does before, so both halves take as long as the whole.
+TEST(PredictStep, TheSecondHalfOfABackwardIsGemmsAlone) {
+  Train train = TinyToCost();
+  train.mutable_parallel()->set_pipeline(2);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const Gpt2 model = models::Resolve(train.model())->gpt2();
+  const std::vector<RankPlace> ranks = FullNodes(2, 4, 0);
+  const auto seconds = [&](PipelineSchedule schedule, OpKind kind) {
+    train.mutable_pipeline()->set_schedule(schedule), train.mutable_pipeline()->set_chunks(1);
+    const Layout layout = *MakeLayout(train, inventory, ranks);
+    const std::vector<RankProgram> programs = *Outline(train, inventory, layout);
+    const Predicted first = PredictStep(train, inventory, layout, programs, ranks, Round())[0];
+    for (size_t i = 0; i < first.costs.size(); ++i) {
+      const Op& op = programs[0].schedule.ops[i];
+      if (op.kind == kind && op.unit == 1) return first.costs[i].work;
+    }
+    ADD_FAILURE() << Traits(kind).name << " is missing";
+    return 0.0;
+  };
+  const double inputs = seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, OpKind::kBackwardInputs),
+               weights = seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE, OpKind::kBackwardWeights);
+  EXPECT_NEAR(weights, 2.0 * model.context() * 12 * model.width() * model.width() * 1e-9, 1e-12);
+  EXPECT_NEAR(inputs + weights, seconds(PIPELINE_SCHEDULE_1F1B, OpKind::kBackward), 1e-12);
+}
+
 TEST(PredictStep, WhatUnitsExchangeTakesTheTimeOfCompute) {
   Train train = TinyToCost();
   train.mutable_batch()->set_microbatch(4);
