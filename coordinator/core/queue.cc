@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/node/node_selector.h"
 #include "common/node/not_ready.h"
 #include "coordinator/core/links.h"
+#include "coordinator/core/topology.h"
 
 namespace muster::core {
 namespace {
@@ -362,14 +362,6 @@ Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const sche
   return PlanState::kRefused;
 }
 
-void Select(const Resources& resources, const Records& records, scheduler::Demand& demand) {
-  if (resources.node_selector().empty()) return;
-  for (const auto& [id, node] : records.nodes) {
-    if (!Selects(resources.node_selector(), node.record())) demand.avoid.insert(id);
-  }
-  absl::StrAppend(&demand.where, ", only on nodes with ", absl::StrJoin(resources.node_selector(), " and "));
-}
-
 std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, const scheduler::Claim& claim) const {
   const Job& record = job.record();
   if (!record.refused_by().empty() || plans_->Find(job.id(), Plans::Purpose::kStart) != nullptr) return std::nullopt;
@@ -383,7 +375,8 @@ std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, const scheduler::C
               TensorRanksOf(record.spec()),
               job.slot_bytes,
               claim.ends_in,
-              {resources.node_selector().begin(), resources.node_selector().end()}};
+              {resources.node_selector().begin(), resources.node_selector().end()},
+              absl::StrCat(resources.placement(), " ", resources.topology().SerializeAsString())};
 }
 
 // Nodes that have refused the job are tried again only if no others are left.

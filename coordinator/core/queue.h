@@ -20,9 +20,6 @@
 
 namespace muster::core {
 
-// Makes a demand avoid the nodes that the job's node_selector does not select.
-void Select(const Resources& resources, const Records& records, scheduler::Demand& demand);
-
 class Queue {
  public:
   // All outlive it.
@@ -68,7 +65,7 @@ class Queue {
   scheduler::Demand DemandOf(const JobEntry& job) const;
   // Jobs of one kind ask for the same slots.
   using Kind = std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, absl::Duration,
-                          std::vector<std::string>>;
+                          std::vector<std::string>, std::string>;
   // None: the job is unlike others, since nodes have refused it or its plan is being made.
   std::optional<Kind> KindOf(const JobEntry& job, const scheduler::Claim& claim) const;
   std::vector<scheduler::NodeView> NodeViews() const { return NodeViews(Claims()); }
