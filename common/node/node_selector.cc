@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -55,6 +56,14 @@ bool HasLabel(const google::protobuf::RepeatedPtrField<std::string>& labels, abs
   return std::any_of(labels.begin(), labels.end(), [&](absl::string_view label) {
     return absl::ConsumePrefix(&label, key) && absl::ConsumePrefix(&label, "=") && label == value;
   });
+}
+
+// Null: there is none.
+const std::string* Labelled(const google::protobuf::RepeatedPtrField<std::string>& labels, absl::string_view key) {
+  const auto found = std::find_if(labels.begin(), labels.end(), [&](absl::string_view label) {
+    return absl::ConsumePrefix(&label, key) && absl::StartsWith(label, "=");
+  });
+  return found == labels.end() ? nullptr : &*found;
 }
 
 bool Has(const Node& node, absl::string_view key, absl::string_view value) {
@@ -111,6 +120,20 @@ bool LabelSelector::Selects(const google::protobuf::RepeatedPtrField<std::string
   return std::all_of(requirements_.begin(), requirements_.end(), [&](const Requirement& requirement) {
     return (std::find(labels.begin(), labels.end(), requirement.label) != labels.end()) != requirement.unequal;
   });
+}
+
+absl::Status CheckNodeLabelKey(const std::string& key) {
+  if (IsKey(key)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected the key of a label, as rack, got \"", key, "\": ", kRule, kLongestKey));
+}
+
+std::optional<std::string> NodeLabel(const Node& node, const std::string& key) {
+  if (key == "node") return node.id();
+  if (key == "hostname") return node.hostname();
+  if (key == "device_model") return node.slots_size() > 0 ? std::optional(node.slots(0).model()) : std::nullopt;
+  const std::string* const label = Labelled(node.labels(), key);
+  return label == nullptr ? std::nullopt : std::optional(label->substr(key.size() + 1));
 }
 
 bool Selects(const google::protobuf::RepeatedPtrField<std::string>& selector, const Node& node) {

@@ -7,6 +7,7 @@
 
 #include <google/protobuf/repeated_field.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,12 @@ class LabelSelector {
   };
   std::vector<Requirement> requirements_;
 };
+
+// INVALID_ARGUMENT says what the key of a node's label may be.
+absl::Status CheckNodeLabelKey(const std::string& key);
+// The value of the node's label, or of what each node has: `node`, `hostname`, `device_model`. None: it has no such
+// label.
+std::optional<std::string> NodeLabel(const Node& node, const std::string& key);
 
 // REQUIRES: checked requirements.
 bool Selects(const google::protobuf::RepeatedPtrField<std::string>& selector, const Node& node);

@@ -38,6 +38,26 @@ TEST(NodeSelector, AsksForLabelsThatANodeHasOrHasNot) {
   }
 }
 
+TEST(NodeSelector, FindsTheValueOfALabel) {
+  Node node;
+  node.set_id("gpu-7");
+  node.set_hostname("host7");
+  node.add_labels("rack2=x");
+  node.add_labels("rack=a=b");
+  EXPECT_EQ(NodeLabel(node, "rack"), "a=b");
+  EXPECT_EQ(NodeLabel(node, "rack2"), "x");
+  EXPECT_EQ(NodeLabel(node, "rac"), std::nullopt);
+  EXPECT_EQ(NodeLabel(node, "node"), "gpu-7");
+  EXPECT_EQ(NodeLabel(node, "hostname"), "host7");
+  EXPECT_EQ(NodeLabel(node, "device_model"), std::nullopt) << "it has no slots";
+  node.add_slots()->set_model("NVIDIA H200");
+  EXPECT_EQ(NodeLabel(node, "device_model"), "NVIDIA H200");
+  EXPECT_TRUE(CheckNodeLabelKey("example.com/rack").ok());
+  for (const std::string bad : {"", "rack=a", "-rack", "ra ck"}) {
+    EXPECT_EQ(CheckNodeLabelKey(bad).code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
 TEST(NodeSelector, SaysWhatIsNone) {
   for (const char* good : {"rack=a", "rack!=a", "example.com/zone=eu 1", "node=x", "a=b=c"}) {
     EXPECT_TRUE(CheckNodeRequirement(good).ok()) << good;

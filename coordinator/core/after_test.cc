@@ -51,6 +51,29 @@ TEST(After, AJobBeforeItMayBeDeletedOnceItHasCompleted) {
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
 }
 
+// Also where it is deleted before the next pass through the queue, or while the job after it is paused.
+TEST(After, AJobBeforeItMayBeDeletedAtOnce) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  const JobId first = w.Submit(Gang("first", 1));
+  const JobId id = w.Submit(After("job", {first})), paused = w.Submit(After("paused", {first}));
+  ASSERT_TRUE(w.Do(PauseJob{paused}).status.ok());
+  NodeObserved report{NodeId("a"), Incarnation("i1"), {}};
+  ObservedRank& rank = *report.observed.add_ranks();
+  rank.mutable_key()->set_job(first.value());
+  rank.mutable_key()->set_generation(1);
+  rank.set_state(RANK_STATE_EXITED);
+  rank.mutable_exit()->set_cause(RankExit::COMPLETED);
+  w.Alone(report);
+  ASSERT_EQ(w.State(first), JOB_STATE_COMPLETED);
+  ASSERT_EQ(w.State(id), JOB_STATE_QUEUED) << "no pass has come yet";
+  EXPECT_TRUE(w.Do(DeleteJob{first}).status.ok());
+  EXPECT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+  w.FinishRank(id, 0);
+  w.Do(ResumeJob{paused});
+  EXPECT_EQ(w.State(paused), JOB_STATE_STARTING) << w.Get(paused).reason();
+}
+
 TEST(After, AJobFailsWithThoseBeforeIt) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("a", 1)});

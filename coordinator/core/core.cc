@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,6 +14,7 @@
 #include "coordinator/core/links.h"
 #include "coordinator/core/replicas.h"
 #include "coordinator/core/state.h"
+#include "coordinator/core/topology.h"
 
 namespace muster::core {
 
@@ -330,8 +332,13 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
     }
     later = scheduler::Cluster(nodes).Place(demand);
   }
-  Placing placing{.nodes = {}, .slots = state_->queue.SlotsFor(later), .reason = now.reason};
-  for (const scheduler::RankSlot& rank : now.ranks) placing.nodes.push_back(rank.node);
+  Placing placing{.nodes = {}, .slots = state_->queue.SlotsFor(later), .reason = now.reason, .domains = {}};
+  std::set<std::string> nodes_of_ranks;
+  for (const scheduler::RankSlot& rank : now.ranks) {
+    placing.nodes.push_back(rank.node);
+    nodes_of_ranks.insert(rank.node.value());
+  }
+  if (!now.ranks.empty()) placing.domains = DomainsOf(resolved.resources(), state_->records, nodes_of_ranks);
   return placing;
 }
 

@@ -326,6 +326,7 @@ class Core {
     std::vector<NodeId> nodes;
     Slots slots;
     std::string reason;
+    std::string domains;  // "rack r1": where `nodes` are, of a job whose spec names a topology
   };
   Placing WouldPlace(const JobSpec& resolved, uint64_t slot_bytes = 0, bool whole = false) const;
   // Why SubmitJob would refuse such a job now: its checkpoint.path belongs to another job. Empty: it would not.

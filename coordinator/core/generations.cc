@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -11,6 +13,7 @@
 #include "common/proto_time.h"
 #include "coordinator/core/exits.h"
 #include "coordinator/core/links.h"
+#include "coordinator/core/topology.h"
 #include "coordinator/core/wanted_plans.h"
 
 namespace muster::core {
@@ -170,9 +173,13 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
   running.plan = std::move(placement.plan);
   running.start_deadline = transaction.now.steady + TimeoutsOf(job.record()).start;
   const int ranks = generation.record().ranks_size();
-  const std::string what = absl::StrCat(
-      "generation ", number, ": ", ranks, ranks == 1 ? " rank on " : " ranks on ", Where(generation.record()),
-      generation.record().has_resume_from() ? absl::StrCat(", from step ", generation.record().resume_from().step())
+  std::set<std::string> nodes;
+  for (const RankPlacement& rank : generation.record().ranks()) nodes.insert(rank.node());
+  const std::string domains = DomainsOf(job.record().spec().resources(), *records_, nodes);
+  const std::string what = absl::StrCat("generation ", number, ": ", ranks, ranks == 1 ? " rank on " : " ranks on ",
+                                        Where(generation.record()), domains.empty() ? "" : ", " + domains,
+                                        generation.record().has_resume_from()
+                                            ? absl::StrCat(", from step ", generation.record().resume_from().step())
                                             : "");
   job.machine.fields().set_reason(absl::StrCat("starting ", what));
   transaction.Touch(id);

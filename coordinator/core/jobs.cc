@@ -1,6 +1,9 @@
 #include "coordinator/core/jobs.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -184,18 +187,23 @@ void Jobs::ForgiveNodes(const JobEntry& job, Transaction& transaction) {
 bool Jobs::OthersCouldHold(const JobEntry& job) const {
   const uint32_t together = TensorRanksOf(job.record().spec());
   const Device device = job.newest()->record().device();
-  uint64_t slots = 0;
+  const Resources& resources = job.record().spec().resources();
+  std::map<std::string, uint64_t> slots;  // by topology domain
   for (const auto& [id, node] : records_->nodes) {
     if (node.machine.state() == NODE_STATE_LOST || job.Avoids(id)) continue;
-    if (!Selects(job.record().spec().resources().node_selector(), node.record())) continue;
+    if (!Selects(resources.node_selector(), node.record())) continue;
+    const std::string& key = resources.topology().required();
+    const std::optional<std::string> domain = key.empty() ? "" : NodeLabel(node.record(), key);
+    if (!domain.has_value()) continue;
     const auto suits = [&](const Slot& slot) {
       return slot.device() == device && (slot.memory_bytes() == 0 || slot.memory_bytes() >= job.slot_bytes);
     };
     const auto here =
         static_cast<uint64_t>(std::count_if(node.record().slots().begin(), node.record().slots().end(), suits));
-    slots += here - here % together;
+    slots[*domain] += here - here % together;
   }
-  return slots >= job.least_ranks();
+  return std::any_of(slots.begin(), slots.end(),
+                     [&](const auto& of_domain) { return of_domain.second >= job.least_ranks(); });
 }
 
 absl::Duration Jobs::Backoff(const Job& job) const {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/topology.h"
 
 namespace muster::core {
 
@@ -20,6 +21,7 @@ scheduler::Victim Preemption::VictimOf(const JobEntry& job, const scheduler::Cla
     victim.fewer.slot_bytes = job.slot_bytes;
     victim.fewer.multiple = job.least_group();
     victim.fewer.together = TensorRanksOf(record.spec());
+    Select(record.spec().resources(), *records_, victim.fewer);
   }
   return victim;
 }

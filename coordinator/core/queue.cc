@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/node/node_selector.h"
 #include "common/node/not_ready.h"
 #include "coordinator/core/links.h"
+#include "coordinator/core/topology.h"
 
 namespace muster::core {
 namespace {
@@ -362,6 +362,7 @@ Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const sche
   return PlanState::kRefused;
 }
 
+<<<<<<< HEAD
 void Select(const Resources& resources, const Records& records, scheduler::Demand& demand) {
   if (resources.node_selector().empty()) return;
   for (const auto& [id, node] : records.nodes) {
@@ -371,6 +372,9 @@ void Select(const Resources& resources, const Records& records, scheduler::Deman
 }
 
 std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, bool before_head) const {
+=======
+std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, const scheduler::Claim& claim) const {
+>>>>>>> where
   const Job& record = job.record();
   if (!record.refused_by().empty() || plans_->Find(job.id(), Plans::Purpose::kStart) != nullptr) return std::nullopt;
   const Resources& resources = record.spec().resources();
@@ -382,8 +386,14 @@ std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, bool before_head) 
               job.least_group(),
               TensorRanksOf(record.spec()),
               job.slot_bytes,
+<<<<<<< HEAD
               before_head,
               {resources.node_selector().begin(), resources.node_selector().end()}};
+=======
+              claim.ends_in,
+              {resources.node_selector().begin(), resources.node_selector().end()},
+              absl::StrCat(resources.placement(), " ", resources.topology().SerializeAsString())};
+>>>>>>> where
 }
 
 // Nodes that have refused the job are tried again only if no others are left.

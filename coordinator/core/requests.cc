@@ -22,12 +22,16 @@ constexpr size_t kMostLabels = 64;
 constexpr size_t kNoteBytes = 1024;
 constexpr size_t kSpecBytes = 64 * 1024;  // every assignment repeats it
 
-// Each selector in the queue costs a scheduling pass a look at all nodes.
+constexpr size_t kMostWaitingForDeleted = 32;  // they are stored with one commit
+
+// Each selector or topology in the queue costs a scheduling pass a look at all nodes.
 constexpr size_t kNodeSelectorsOfUser = 256;
 
 void NoteSelector(const JobSpec& spec, std::set<std::vector<std::string>>& selectors) {
-  const auto& selector = spec.resources().node_selector();
-  if (!selector.empty()) selectors.emplace(selector.begin(), selector.end());
+  const Resources& resources = spec.resources();
+  std::vector<std::string> key(resources.node_selector().begin(), resources.node_selector().end());
+  if (resources.has_topology()) key.push_back(resources.topology().SerializeAsString());
+  if (!key.empty()) selectors.insert(std::move(key));
 }
 
 std::string StateName(JobState state) {
@@ -143,6 +147,16 @@ absl::Status Requests::CheckAfter(const JobSpec& spec) const {
   return absl::OkStatus();
 }
 
+std::vector<JobEntry*> Requests::StillWaitingFor(const JobEntry& job) const {
+  std::vector<JobEntry*> waiting;
+  if (job.machine.state() != JOB_STATE_COMPLETED) return waiting;
+  for (JobEntry* other : records_->Live()) {
+    const auto& before = other->record().waits_for();
+    if (std::find(before.begin(), before.end(), job.record().id()) != before.end()) waiting.push_back(other);
+  }
+  return waiting;
+}
+
 absl::Status Requests::CheckUser(const SubmitJob& event, Queued own, SteadyTime now) {
   const int32_t priority = event.spec.priority();
   if (priority < options_->lowest_priority || priority > options_->highest_priority) {
@@ -196,6 +210,7 @@ void Requests::PruneEnded(Transaction& transaction) {
     const bool old = transaction.now.steady - first->first >= options_->keep_ended_for;
     if ((!old && records_->ended_jobs() <= options_->max_ended_jobs) || transaction.Full()) return;
     const JobId id = first->second;
+    if (!StillWaitingFor(records_->jobs.at(id)).empty()) return;
     transaction.jobs.erase(id);
     transaction.Do(ForgetJob{id});
     records_->Delete(id, transaction);
@@ -295,6 +310,18 @@ void Requests::On(const DeleteJob& event, Transaction& transaction) {
     transaction.status = absl::FailedPreconditionError(
         absl::StrCat(event.job.value(), " has not ended: cancel it first (muster cancel ", event.job.value(), ")"));
     return;
+  }
+  const std::vector<JobEntry*> waiting = StillWaitingFor(*job);
+  if (waiting.size() > kMostWaitingForDeleted) {
+    transaction.status =
+        absl::FailedPreconditionError(absl::StrCat(waiting.size(), " jobs come after ", event.job.value(),
+                                                   ", and have not noted that it has completed: try again later"));
+    return;
+  }
+  for (JobEntry* other : waiting) {
+    auto& before = *other->machine.fields().mutable_waits_for();
+    before.erase(std::remove(before.begin(), before.end(), event.job.value()), before.end());
+    transaction.Touch(other->id());
   }
   transaction.Do(ForgetJob{event.job});
   transaction.reason = absl::StrCat(event.job.value(), " was deleted");

@@ -40,6 +40,8 @@ class Requests {
 
  private:
   absl::Status CheckAfter(const JobSpec& spec) const;
+  // Jobs that come after this one, which has completed, and are still to note that.
+  std::vector<JobEntry*> StillWaitingFor(const JobEntry& job) const;
   // What a user has in the queue.
   struct Queued {
     uint64_t jobs = 0;

@@ -93,6 +93,7 @@ PlanReply PlanOnNodes(const PlanCall::Found& found, const JobSpec& resolved) {
     plan.add_notes(
         absl::StrCat("on ", found.on.slots.ranks.size(), " of ", all, " ranks, until there are slots for more"));
   }
+  if (!placing.domains.empty()) plan.add_notes(absl::StrCat("topology: ", placing.domains));
   if (!found.folder_conflict.empty()) plan.add_notes(absl::StrCat("submit would be refused: ", found.folder_conflict));
   if (placing.nodes.empty() && placing.reason != plan.unfit()) {
     plan.add_notes(absl::StrCat("the job would wait: ", placing.reason));

@@ -46,6 +46,7 @@ Decision Pass::Consider(const Claim& claim, const Demand& demand, const Decision
   if (decision.ranks.empty() && decision.fits_when_idle) {
     Head waits{claim.job, demand};
     waits.demand.device = device;
+    waits.demand = cluster_->InOneDomain(claim, waits.demand);
     waits.overtakers = cluster_->SlotsHeldAfter(claim, waits.demand);
     waits.starts_in = cluster_->StartsIn(waits.demand);
     waits.spare = SpareBeside(waits);

@@ -26,6 +26,9 @@
 // A job that may run on fewer ranks than it requests gets as many as there are free slots for. If it is the head, only
 // its least number of ranks is reserved.
 //
+// If all ranks of the head must be in one topology domain, they are reserved in one (Cluster::InOneDomain); it starts
+// in any of them.
+//
 // If the head needs slots with more memory than some slots have, or avoids nodes, only slots that suit it count; later
 // jobs may use the others.
 //
@@ -72,7 +75,7 @@ class Pass {
  private:
   struct Head {
     JobId job;
-    Demand demand;                            // with a resolved device
+    Demand demand;                            // with a resolved device, in one domain
     std::map<NodeId, uint64_t> overtakers{};  // suitable slots held by jobs after it in queue order
     absl::Duration starts_in = absl::InfiniteDuration();
     Spare spare{};  // what later jobs may still take

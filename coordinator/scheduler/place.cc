@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/bytes.h"
+#include "coordinator/scheduler/share_out.h"
 
 namespace muster::scheduler {
 namespace {
@@ -98,31 +99,36 @@ bool Cluster::Suits(const NodeId& node, uint64_t memory_bytes, const Demand& dem
 Cluster::Counts Cluster::Count(const Demand& demand) const {
   const Supply& supply = Of(Resolve(demand.device));
   Counts sum;
-  if (demand.together > 1) {
+  const auto add = [](const Counts& counts, Counts& to) {
+    to.total += counts.total, to.hoped += counts.hoped, to.free += counts.free;
+  };
+  const bool by_node = demand.together > 1 || !demand.avoid.empty() || !demand.or_on.empty();
+  if (by_node || demand.required.has_value()) {
+    std::map<std::string, Counts> domains;
     for (const auto& [node, by_memory] : supply.by_node) {
+      Counts* to = &sum;
+      if (demand.required.has_value()) {
+        const auto domain = demand.required->domains.find(node);
+        if (domain == demand.required->domains.end()) continue;
+        to = &domains[domain->second];
+      }
       Counts of;
       for (const auto& [memory, counts] : by_memory) {
-        if (!Suits(node, memory, demand)) continue;
-        of.total += counts.total, of.hoped += counts.hoped, of.free += counts.free;
+        if (Suits(node, memory, demand)) add(counts, of);
       }
       const auto grouped = [&](uint64_t slots) { return slots - slots % demand.together; };
-      sum.total += grouped(of.total), sum.hoped += grouped(of.hoped), sum.free += grouped(of.free);
+      add({grouped(of.total), grouped(of.hoped), grouped(of.free)}, *to);
     }
-    return sum;
-  }
-  if (!demand.avoid.empty() || !demand.or_on.empty()) {
-    for (const auto& [node, by_memory] : supply.by_node) {
-      for (const auto& [memory, counts] : by_memory) {
-        if (!Suits(node, memory, demand)) continue;
-        sum.total += counts.total, sum.hoped += counts.hoped, sum.free += counts.free;
-      }
+    for (const auto& [name, counts] : domains) {
+      sum.total = std::max(sum.total, counts.total);
+      sum.hoped = std::max(sum.hoped, counts.hoped);
+      sum.free = std::max(sum.free, counts.free);
     }
     return sum;
   }
   if (demand.slot_bytes == 0 && demand.below_bytes == 0) return supply.all;
   for (const auto& [memory, counts] : supply.by_memory) {
-    if (!Suits(NodeId(), memory, demand)) continue;
-    sum.total += counts.total, sum.hoped += counts.hoped, sum.free += counts.free;
+    if (Suits(NodeId(), memory, demand)) add(counts, sum);
   }
   return sum;
 }
@@ -143,12 +149,16 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   const uint32_t needed = demand.needed();
   const std::string needs = absl::StrCat(
       "needs ", needed < demand.ranks ? absl::StrCat(needed, " to ") : "", Counted(demand.ranks), OfMemory(demand),
-      demand.together > 1 ? absl::StrCat(", each ", demand.together, " on one node (parallel.tensor)") : "");
+      demand.together > 1 ? absl::StrCat(", each ", demand.together, " on one node (parallel.tensor)") : "",
+      demand.required.has_value() ? absl::StrCat(", all on nodes with the same ", demand.required->key) : "");
   std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
   others += demand.where;
   if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node accepts ranks now", others);
   if (supply.hoped < needed) {
     constexpr char kNever[] = "can never start on these nodes: ";
+    if (demand.required.has_value()) {
+      return absl::StrCat(kNever, needs, ", the largest ", demand.required->key, " has ", supply.hoped, others);
+    }
     if (demand.together == 1 && Of(device).all.hoped >= needed) {  // the slots exist, but have too little memory
       return absl::StrCat(kNever, needs, ", the nodes have ", supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped),
                           ", the largest has ", FormatBytes(Largest(device)), others);
@@ -162,6 +172,9 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
     return absl::StrCat(kNever, needs, " on ", Name(device), ", the nodes have ", have, "; at most ", supply.hoped,
                         supply.hoped == 1 ? " rank" : " ranks", " would fit", instead, others);
   }
+  if (demand.required.has_value()) {
+    return absl::StrCat(needs, ", at most ", supply.free, " free on one", InUse(Of(device).users), others);
+  }
   return absl::StrCat(needs, ", ", supply.free, " of ", supply.total, " free", InUse(Of(device).users), others);
 }
 
@@ -171,6 +184,15 @@ bool Cluster::StillFree(const Decision& kept, const Demand& demand) const {
   if (kept.device != Resolve(demand.device)) return false;
   if (kept.ranks.size() < demand.needed() || kept.ranks.size() > demand.ranks) return false;
   if (kept.ranks.size() % demand.multiple != 0) return false;
+  if (demand.required.has_value()) {
+    std::set<std::string> domains;
+    for (const RankSlot& rank : kept.ranks) {
+      const auto domain = demand.required->domains.find(rank.node);
+      if (domain == demand.required->domains.end()) return false;
+      domains.insert(domain->second);
+    }
+    if (domains.size() > 1) return false;
+  }
   const auto& free_slots = Of(kept.device).free_slots;
   return std::all_of(kept.ranks.begin(), kept.ranks.end(), [&](const RankSlot& rank) {
     const auto node = free_slots.find(rank.node);
@@ -205,10 +227,9 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare*
     decision.ranks = kept->ranks;
     return decision;
   }
-  // Nodes by their number of suitable free slots, then by id.
-  using ByFree = std::map<size_t, std::set<NodeId>>;
   std::map<NodeId, std::vector<FreeSlot>> suitable;
-  ByFree first_choice, last_choice;
+  std::map<NodeId, uint64_t> counts;
+  std::map<std::string, uint64_t> of_domains;
   uint64_t free = 0;
   for (const auto& [node, slots] : Of(decision.device).free_slots) {
     uint64_t left = std::numeric_limits<uint64_t>::max();  // of those that suit the other job
@@ -227,26 +248,29 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare*
     }
     good.resize(good.size() - good.size() % demand.together);
     if (good.empty()) continue;
+    if (demand.required.has_value()) {
+      const auto domain = demand.required->domains.find(node);
+      if (domain == demand.required->domains.end()) continue;
+      of_domains[domain->second] += good.size();
+    }
     free += good.size();
-    (demand.last_choice.contains(node) ? last_choice : first_choice)[good.size()].insert(node);
+    counts[node] = good.size();
     suitable[node] = std::move(good);
+  }
+  if (demand.required.has_value()) {
+    const std::string* const domain = BestDomain(of_domains, demand.needed(), demand.ranks);
+    if (domain == nullptr) return decision;
+    free = of_domains.at(*domain);
+    std::erase_if(counts, [&](const auto& node) { return demand.required->domains.at(node.first) != *domain; });
   }
   uint64_t most = std::min<uint64_t>(demand.ranks, free);
   if (spare != nullptr) most = std::min(most, spare->slots);
   if (most < demand.needed()) return decision;
-  const uint64_t ranks = most - most % demand.multiple;
-  while (decision.ranks.size() < ranks) {
-    const size_t left = ranks - decision.ranks.size();
-    ByFree& by_free = first_choice.empty() ? last_choice : first_choice;
-    auto chosen = by_free.lower_bound(left);
-    if (chosen == by_free.end()) --chosen;  // no node holds the rest: take the emptiest
-    const NodeId node = *chosen->second.begin();
-    const std::vector<FreeSlot>& slots = suitable.at(node);
-    for (size_t i = 0; i < std::min(left, slots.size()); ++i) {
-      decision.ranks.push_back({node, slots[i].index, slots[i].memory_bytes});
+  for (const NodeShare& share : ShareOut(counts, most - most % demand.multiple, demand)) {
+    const std::vector<FreeSlot>& slots = suitable.at(share.node);
+    for (size_t i = 0; i < share.ranks; ++i) {
+      decision.ranks.push_back({share.node, slots[i].index, slots[i].memory_bytes});
     }
-    chosen->second.erase(node);
-    if (chosen->second.empty()) by_free.erase(chosen);
   }
   return decision;
 }
@@ -286,11 +310,12 @@ std::map<NodeId, uint64_t> Cluster::SlotsHeldBeyond(absl::Duration time, const D
   return SlotsHeldBy(demand, [&](const Claim& other) { return other.ends_in > time; });
 }
 
-bool Cluster::FitsBeside(const Demand& demand, const std::map<NodeId, uint64_t>& held) const {
+uint64_t Cluster::RoomBeside(const Demand& demand, const std::map<NodeId, uint64_t>& held) const {
   if (demand.together == 1) {
-    uint64_t kept = demand.needed();
+    uint64_t kept = 0;
     for (const auto& [node, slots] : held) kept += slots;
-    return kept <= Count(demand).total;
+    const uint64_t total = Count(demand).total;
+    return total - std::min(total, kept);
   }
   uint64_t groups = 0;
   for (const auto& [id, by_memory] : Of(Resolve(demand.device)).by_node) {
@@ -299,7 +324,29 @@ bool Cluster::FitsBeside(const Demand& demand, const std::map<NodeId, uint64_t>&
     const auto its = held.find(id);
     groups += (total - (its == held.end() ? 0 : std::min(total, its->second))) / demand.together;
   }
-  return groups * demand.together >= demand.needed();
+  return groups * demand.together;
+}
+
+Demand Cluster::InOneDomain(const Claim& claim, const Demand& demand) const {
+  if (!demand.required.has_value()) return demand;
+  std::set<std::string> names;
+  for (const auto& [node, domain] : demand.required->domains) names.insert(domain);
+  Demand best;
+  std::optional<std::pair<absl::Duration, uint64_t>> of_best;  // when it starts, and the ranks that later jobs prevent
+  for (const std::string& name : names) {
+    Demand part = demand;
+    part.required.reset();
+    for (const auto& [node, domain] : demand.required->domains) {
+      if (domain != name) part.avoid.insert(node);
+    }
+    if (!FitsWhenIdle(part)) continue;
+    const uint64_t needed = part.needed();
+    const std::pair its(StartsIn(part), needed - std::min(needed, RoomBeside(part, SlotsHeldAfter(claim, part))));
+    if (of_best.has_value() && *of_best <= its) continue;
+    of_best = its;
+    best = std::move(part);
+  }
+  return best;
 }
 
 absl::Duration Cluster::StartsIn(const Demand& demand) const {
@@ -310,7 +357,7 @@ absl::Duration Cluster::StartsIn(const Demand& demand) const {
   // The later, the more slots are free.
   const std::vector<absl::Duration> ascending(ends.begin(), ends.end());
   const auto first = std::partition_point(ascending.begin(), ascending.end(), [&](absl::Duration end) {
-    return !FitsBeside(demand, SlotsHeldBeyond(end, demand));
+    return RoomBeside(demand, SlotsHeldBeyond(end, demand)) < demand.needed();
   });
   return first == ascending.end() ? absl::InfiniteDuration() : *first;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,6 +37,12 @@ struct NodeView {
   Availability availability = Availability::kTakesRanks;
 };
 
+// Kueue's words: the nodes of a topology domain are near each other; those of one level have the same label.
+struct TopologyLevel {
+  std::string key;                        // of the label: "rack"
+  std::map<NodeId, std::string> domains;  // its values; a node without the label is in no domain
+};
+
 struct Demand {
   uint32_t ranks = 1;
   Device device = DEVICE_AUTO;
@@ -50,6 +57,11 @@ struct Demand {
   std::set<NodeId> last_choice{};  // nodes that it gets when there are not enough slots elsewhere
   // If not empty, only slots of these nodes, and those that `below_bytes` allows.
   std::set<NodeId> or_on{};
+  bool spread = false;  // over as many nodes as possible, instead of as few
+  // All ranks in one domain. Nodes outside of all domains are to be avoided, too.
+  std::optional<TopologyLevel> required{};
+  // In one domain, if one has enough free slots, else in few. Narrowest level first.
+  std::vector<TopologyLevel> preferred{};
 
   uint32_t needed() const { return least == 0 ? ranks : std::min(least, ranks); }
 };
@@ -86,18 +98,24 @@ class Cluster {
   Device Resolve(Device requested) const;
 
   // Places all ranks; if that is impossible, as many as there are slots for, but at least demand.needed(), and a
-  // multiple of demand.multiple; else none. Each node gets a multiple of demand.together. Uses as few nodes as
-  // possible: the emptiest nodes first, until one node can hold all remaining ranks; of such nodes the fullest; those
-  // of demand.last_choice after all others. Ties are broken by node id. The ranks on a node are consecutive, on
-  // ascending slots. `kept`: a former decision, which is made again if all of its slots are still free and suit the
-  // demand. `spare`: no other slots that suit its job; if that is why there are too few, the decision has no reason.
+  // multiple of demand.multiple; else none. Each node gets a multiple of demand.together. Which nodes: share_out.h; of
+  // the domains of demand.required with room for all ranks the fullest, else the emptiest. The ranks on a node are
+  // consecutive, on ascending slots. `kept`: a former decision, which is made again if all of its slots are still free
+  // and suit the demand. `spare`: no other slots that suit its job; if that is why there are too few, the decision has
+  // no reason.
   Decision Place(const Demand& demand, const Decision* kept = nullptr, const Spare* spare = nullptr) const;
   bool FitsWhenIdle(const Demand& demand) const;
+  // Of a job that has to wait for slots: its demand in the one domain, of those that could hold it, where it starts
+  // soonest; where that is not known, where most slots are left that no later job holds. While later jobs respect what
+  // is reserved there, either figure only gets better, so it does not matter that another domain may be chosen in the
+  // next pass. Without demand.required: the demand. REQUIRES: FitsWhenIdle.
+  Demand InOneDomain(const Claim& claim, const Demand& demand) const;
 
   // Marks the slots of a decision as used.
   void Take(const Decision& decision, const Claim& holder);
 
-  // Free slots that suit a demand with a resolved device, on nodes that take ranks.
+  // Free slots that suit a demand with a resolved device, on nodes that take ranks; with demand.required those of the
+  // emptiest domain. The functions below take only demands without that.
   uint64_t FreeSlots(const Demand& demand) const { return Count(demand).free; }
   // Those of nodes that take ranks and are held by jobs that come after `claim` in queue order.
   std::map<NodeId, uint64_t> SlotsHeldAfter(const Claim& claim, const Demand& demand) const;
@@ -138,12 +156,13 @@ class Cluster {
   const Supply& Of(Device device) const;
   template <typename Matches>  // of a Claim
   std::map<NodeId, uint64_t> SlotsHeldBy(const Demand& demand, const Matches& matches) const;
-  // Whether the demand can be placed when all slots but the held ones are free.
-  bool FitsBeside(const Demand& demand, const std::map<NodeId, uint64_t>& held) const;
+  // How many ranks of the demand could be placed if all slots but the held ones were free.
+  uint64_t RoomBeside(const Demand& demand, const std::map<NodeId, uint64_t>& held) const;
   bool StillFree(const Decision& kept, const Demand& demand) const;
   static bool IsWithin(const Spare& spare, const std::vector<RankSlot>& ranks);
   // If memory matters, the cost grows with the number of different slot sizes; if ranks must be together, or nodes
-  // are avoided, with that of nodes. Of a node only as many slots count as groups of ranks can have.
+  // are avoided, with that of nodes. Of a node only as many slots count as groups of ranks can have. Where all ranks
+  // must be in one domain, each figure is that of the domain where it is largest.
   Counts Count(const Demand& demand) const;
   uint64_t Largest(Device device) const;
   std::string WhyNot(const Demand& demand, Device device) const;

@@ -115,6 +115,8 @@ class Stream {
     return claim.job;
   }
 
+  void Require(const JobId& id, const TopologyLevel& level) { jobs_.at(id).demand.required = level; }
+
   // Ends jobs that are due and runs a scheduling pass.
   void Round() {
     for (auto& [id, job] : jobs_) {
@@ -236,6 +238,45 @@ TEST(PassProperties, AStreamOfSmallJobsDoesNotStarveALargeOne) {
   }));
   EXPECT_GT(overtakers, 0u) << "no job ever used slots that the head does not need";
   EXPECT_GT(overtakers_of_groups, 0u);
+}
+
+// A job whose ranks must all be in one rack, and small jobs that may run anywhere: they leave it a rack.
+TEST(PassProperties, SmallJobsDoNotStarveOneThatNeedsARack) {
+  std::mt19937 random(7);
+  const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
+  uint64_t overtakers = 0;
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<uint32_t> sizes(2 + below(5));
+    TopologyLevel racks{"rack", {}};
+    std::map<std::string, uint32_t> slots;
+    for (size_t n = 0; n < sizes.size(); ++n) {
+      sizes[n] = 1 + below(6);
+      const std::string rack = absl::StrCat("r", n % 3);
+      racks.domains[NodeId(absl::StrCat("n", n))] = rack;
+      slots[rack] += sizes[n];
+    }
+    uint32_t largest = 0;
+    for (const auto& [rack, its] : slots) largest = std::max(largest, its);
+    Stream stream(sizes);
+    const auto small = [&] {
+      const uint32_t rounds = 1 + below(8);
+      stream.Submit(1 + below(3), rounds, 0, 0, 1, below(3) == 0 ? rounds + below(3) : 0);
+    };
+    for (uint32_t jobs = 3 + below(8); jobs > 0; --jobs) small();
+    stream.Round();
+    const JobId large = stream.Submit(1 + below(largest), 3, 0);
+    stream.Require(large, racks);
+    uint32_t waited = 0;
+    while (!stream.Started(large)) {
+      for (uint32_t jobs = 1 + below(3); jobs > 0; --jobs) small();
+      if (stream.First() == large) {
+        ASSERT_LE(++waited, 3 * 8u) << i;  // as many rounds as a job runs, in each rack
+      }
+      stream.Round();
+    }
+    overtakers += stream.overtaken(large);
+  }
+  EXPECT_GT(overtakers, 1000u);
 }
 
 // Whatever overtakes a head whose start is predicted, with a time limit or without, it starts by then.

@@ -178,6 +178,9 @@ class Resolver {
       Error("after", "expected ids of jobs");
     }
     Labels();
+    if (!r.has_placement()) r.set_placement(NODE_PLACEMENT_PACK);
+    Known("resources.placement", NodePlacement_IsValid(r.placement()) && r.placement() != NODE_PLACEMENT_UNSPECIFIED);
+    Topology_(r);
     if (r.node_selector_size() > 32) {
       Error("resources.node_selector", absl::StrCat("at most 32 are possible, got ", r.node_selector_size()));
     }
@@ -187,6 +190,25 @@ class Resolver {
         break;
       }
     }
+  }
+
+  void Topology_(const Resources& r) {
+    constexpr int kMostLevels = 4;
+    const Topology& topology = r.topology();
+    std::set<std::string> keys;
+    const auto check = [&](const std::string& key, const char* path) {
+      if (const absl::Status status = CheckNodeLabelKey(key); !status.ok()) {
+        Error(path, std::string(status.message()));
+      } else if (!keys.insert(key).second) {
+        Error(path, absl::StrCat("the key ", key, " is there twice"));
+      }
+    };
+    if (!topology.required().empty()) check(topology.required(), "resources.topology.required");
+    if (topology.preferred_size() > kMostLevels) {
+      Error("resources.topology.preferred",
+            absl::StrCat("at most ", kMostLevels, " are possible, got ", topology.preferred_size()));
+    }
+    for (const std::string& key : topology.preferred()) check(key, "resources.topology.preferred");
   }
 
   void Labels() {

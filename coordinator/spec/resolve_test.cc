@@ -572,6 +572,19 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [](JobSpec& s) {
          for (int i = 0; i < 33; ++i) s.mutable_resources()->add_node_selector("rack=a");
        }},
+      {"resources.placement", "not a value that this build knows",
+       [](JobSpec& s) { s.mutable_resources()->set_placement(static_cast<NodePlacement>(9)); }},
+      {"resources.topology.required", "expected the key of a label, as rack, got \"rack=a\"",
+       [](JobSpec& s) { s.mutable_resources()->mutable_topology()->set_required("rack=a"); }},
+      {"resources.topology.preferred", "the key rack is there twice",
+       [](JobSpec& s) {
+         s.mutable_resources()->mutable_topology()->set_required("rack");
+         s.mutable_resources()->mutable_topology()->add_preferred("rack");
+       }},
+      {"resources.topology.preferred", "at most 4 are possible, got 5",
+       [](JobSpec& s) {
+         for (int i = 0; i < 5; ++i) s.mutable_resources()->mutable_topology()->add_preferred(absl::StrCat("k", i));
+       }},
       {"resources.min_ranks", "got 0", [](JobSpec& s) { s.mutable_resources()->set_min_ranks(0); }},
       {"resources.min_ranks", "needs checkpoint.path",
        [](JobSpec& s) {

@@ -141,7 +141,9 @@ TEST_P(DockerfileTest, TheImageSaysWhatItIsAndRunsAsItsOwnUser) {
   std::string labels, user, version, copied;
   for (const Instruction& instruction : last.instructions) {
     // A new revision makes no layer again.
-    if (instruction.word == "RUN" || instruction.word == "COPY") EXPECT_EQ(labels + version, "") << instruction.rest;
+    if (instruction.word == "RUN" || instruction.word == "COPY") {
+      EXPECT_EQ(labels + version, "") << instruction.rest;
+    }
     if (instruction.word == "LABEL") labels += instruction.rest;
     if (instruction.word == "USER") user = instruction.rest;
     if (instruction.word == "COPY") absl::StrAppend(&copied, instruction.rest, "\n");
