@@ -362,19 +362,7 @@ Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const sche
   return PlanState::kRefused;
 }
 
-<<<<<<< HEAD
-void Select(const Resources& resources, const Records& records, scheduler::Demand& demand) {
-  if (resources.node_selector().empty()) return;
-  for (const auto& [id, node] : records.nodes) {
-    if (!Selects(resources.node_selector(), node.record())) demand.avoid.insert(id);
-  }
-  absl::StrAppend(&demand.where, ", only on nodes with ", absl::StrJoin(resources.node_selector(), " and "));
-}
-
 std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, bool before_head) const {
-=======
-std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, const scheduler::Claim& claim) const {
->>>>>>> where
   const Job& record = job.record();
   if (!record.refused_by().empty() || plans_->Find(job.id(), Plans::Purpose::kStart) != nullptr) return std::nullopt;
   const Resources& resources = record.spec().resources();
@@ -386,14 +374,9 @@ std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, const scheduler::C
               job.least_group(),
               TensorRanksOf(record.spec()),
               job.slot_bytes,
-<<<<<<< HEAD
               before_head,
-              {resources.node_selector().begin(), resources.node_selector().end()}};
-=======
-              claim.ends_in,
               {resources.node_selector().begin(), resources.node_selector().end()},
               absl::StrCat(resources.placement(), " ", resources.topology().SerializeAsString())};
->>>>>>> where
 }
 
 // Nodes that have refused the job are tried again only if no others are left.

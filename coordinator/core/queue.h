@@ -64,19 +64,12 @@ class Queue {
   // ---- For those who look for slots for a job ----
   scheduler::Demand DemandOf(const JobEntry& job) const;
   // Jobs of one kind ask for the same slots.
-<<<<<<< HEAD
-  using Kind =
-      std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, bool, std::vector<std::string>>;
+  using Kind = std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, bool,
+                          std::vector<std::string>, std::string>;
   // `before_head`: Pass::EndsBeforeHead, the only thing about its end that matters here: with the end itself, jobs of
   // many time limits would be as many kinds. None: the job is unlike others, since nodes have refused it or its plan is
   // being made.
   std::optional<Kind> KindOf(const JobEntry& job, bool before_head) const;
-=======
-  using Kind = std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, absl::Duration,
-                          std::vector<std::string>, std::string>;
-  // None: the job is unlike others, since nodes have refused it or its plan is being made.
-  std::optional<Kind> KindOf(const JobEntry& job, const scheduler::Claim& claim) const;
->>>>>>> where
   std::vector<scheduler::NodeView> NodeViews() const { return NodeViews(Claims()); }
   // Whose holders have only their job's id: enough to see what is free.
   std::vector<scheduler::NodeView> NodeViewsWithoutClaims() const { return NodeViewsOf(nullptr); }
