@@ -58,6 +58,9 @@ TEST(After, AJobBeforeItMayBeDeletedAtOnce) {
   const JobId first = w.Submit(Gang("first", 1));
   const JobId id = w.Submit(After("job", {first})), paused = w.Submit(After("paused", {first}));
   ASSERT_TRUE(w.Do(PauseJob{paused}).status.ok());
+  RankRecord finished{{first, 1, 0}, {}};
+  finished.record.mutable_finished()->set_step(100);
+  ASSERT_TRUE(w.Do(finished).status.ok());
   NodeObserved report{NodeId("a"), Incarnation("i1"), {}};
   ObservedRank& rank = *report.observed.add_ranks();
   rank.mutable_key()->set_job(first.value());

@@ -31,12 +31,12 @@ class TopologyWorld : public ::testing::Test {
     Topology& topology = *spec.mutable_resources()->mutable_topology();
     topology.set_required(required);
     for (const std::string& key : preferred) topology.add_preferred(key);
-    EXPECT_TRUE(spec::Resolve({}, spec).empty());
     return spec;
   }
   std::vector<std::string> NodesOf(const JobId& id) {
     std::vector<std::string> nodes;
-    for (const RankPlacement& rank : w_.Newest(id).ranks()) nodes.push_back(rank.node());
+    const Generation newest = w_.Newest(id);
+    for (const RankPlacement& rank : newest.ranks()) nodes.push_back(rank.node());
     return nodes;
   }
   World w_;
