@@ -88,7 +88,7 @@ muster submit -f job.yaml
 export ENDED=$(muster ps -a -o name)
 muster export @last gpt2-hf
 export RUNNING=$(muster submit -d job.yaml --set steps=1000000 --set checkpoint.every_steps=1000000 -o name)
-until muster metrics @last -o json | grep -q loss; do read -rt 0.1 <> <(:) || true; done
+until muster metrics @last -o json | grep loss >/dev/null; do read -rt 0.1 <> <(:) || true; done
 )"),
         {{"runs/gpt2-x7f2", "runs/$RUNNING"}, {"runs/gpt2", "runs/$ENDED"}, {"gpt2-x7f2", "$RUNNING"}}}},
       {"docs/configuration.md",
