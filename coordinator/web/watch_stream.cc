@@ -135,7 +135,7 @@ absl::StatusOr<std::vector<Channel>> ChannelsOf(const HttpRequest& from, const s
 }
 
 void StreamWatches(Jobs::Stub& jobs, const std::string& token, const std::vector<Channel>& channels,
-                   const std::shared_ptr<Exchange>& exchange, std::function<void()> closed) {
+                   const std::shared_ptr<Exchange>& exchange, const std::function<void()>& closed) {
   const auto stream = std::make_shared<Stream>(channels, exchange);
   const auto end = [stream, closed] {
     closed();

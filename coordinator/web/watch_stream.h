@@ -38,6 +38,6 @@ absl::StatusOr<std::vector<Channel>> ChannelsOf(const HttpRequest& request, cons
 // called once, on the server's thread, when the stream has ended; also if it could not begin.
 // On the server's thread.
 void StreamWatches(Jobs::Stub& jobs, const std::string& token, const std::vector<Channel>& channels,
-                   const std::shared_ptr<Exchange>& exchange, std::function<void()> closed);
+                   const std::shared_ptr<Exchange>& exchange, const std::function<void()>& closed);
 
 }  // namespace muster::web
