@@ -87,7 +87,16 @@ TEST_F(Limits, NodeSelectorsOfAUserInTheQueue) {
   EXPECT_TRUE(on_rack("bob", 999).status.ok());
   const absl::Status more = on_rack("ann", 256).status;
   EXPECT_TRUE(absl::IsResourceExhausted(more));
-  EXPECT_THAT(std::string(more.message()), HasSubstr("ann has jobs with 256 different node selectors in the queue"));
+  EXPECT_THAT(
+      std::string(more.message()),
+      HasSubstr("ann has jobs in the queue with 256 different node selectors, topologies and numbers of ranks"));
+  JobSpec larger = Gang("a", 2);
+  larger.mutable_resources()->add_node_selector("rack=5");
+  EXPECT_TRUE(absl::IsResourceExhausted(SubmitAs("ann", larger).status)) << "other ranks are another look at all nodes";
+  JobSpec together = Gang("a", 2);
+  together.mutable_resources()->mutable_topology()->set_required("rack");
+  EXPECT_TRUE(absl::IsResourceExhausted(SubmitAs("ann", together).status)) << "as is a topology";
+  EXPECT_TRUE(SubmitAs("ann", Gang("a", 2)).status.ok()) << "without one";
   w_.Do(CancelJob{first});
   EXPECT_TRUE(on_rack("ann", 256).status.ok());
 }

@@ -11,6 +11,7 @@
 #include "common/proto_time.h"
 #include "common/utf8.h"
 #include "coordinator/core/job_paths.h"
+#include "coordinator/core/job_plan.h"
 #include "coordinator/core/replicas.h"
 
 namespace muster::core {
@@ -24,14 +25,15 @@ constexpr size_t kSpecBytes = 64 * 1024;  // every assignment repeats it
 
 constexpr size_t kMostWaitingForDeleted = 32;  // they are stored with one commit
 
-// Each selector or topology in the queue costs a scheduling pass a look at all nodes.
-constexpr size_t kNodeSelectorsOfUser = 256;
+// Each demand with a node_selector or a topology in the queue costs a scheduling pass a look at all nodes.
+constexpr size_t kSelectiveDemandsOfUser = 256;
 
-void NoteSelector(const JobSpec& spec, std::set<std::vector<std::string>>& selectors) {
+// What makes jobs with a selector or a topology different kinds of the queue.
+void NoteDemand(const JobSpec& spec, std::set<std::string>& demands) {
   const Resources& resources = spec.resources();
-  std::vector<std::string> key(resources.node_selector().begin(), resources.node_selector().end());
-  if (resources.has_topology()) key.push_back(resources.topology().SerializeAsString());
-  if (!key.empty()) selectors.insert(std::move(key));
+  if (resources.node_selector().empty() && !resources.has_topology()) return;
+  demands.insert(
+      absl::StrCat(resources.SerializeAsString(), "/", StagesOf(spec), "/", TensorRanksOf(spec), "/", spec.project()));
 }
 
 std::string StateName(JobState state) {
@@ -85,7 +87,7 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
     ++waiting;
     if (job->record().owner() != event.owner) continue;
     ++own.jobs;
-    NoteSelector(job->record().spec(), own.node_selectors);
+    NoteDemand(job->record().spec(), own.selective_demands);
   }
   if (waiting + ReplicasOf(event.spec) > options_->max_queued_jobs) {
     transaction.status = absl::ResourceExhaustedError(
@@ -175,11 +177,12 @@ absl::Status Requests::CheckUser(const SubmitJob& event, Queued own, SteadyTime 
                                                        ": cancel some, or try again later"));
     }
   }
-  NoteSelector(event.spec, own.node_selectors);
-  if (own.node_selectors.size() > kNodeSelectorsOfUser) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(event.owner, " has jobs with ", kNodeSelectorsOfUser,
-                     " different node selectors in the queue, which is the limit: cancel some, or try again later"));
+  NoteDemand(event.spec, own.selective_demands);
+  if (own.selective_demands.size() > kSelectiveDemandsOfUser) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        event.owner, " has jobs in the queue with ", kSelectiveDemandsOfUser,
+        " different node selectors, topologies and numbers of ranks, which is the limit: cancel some, or try again "
+        "later"));
   }
   if (Count(event.owner, now, submits_)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(event.owner, " has submitted ", options_->max_submits_of_user,

@@ -45,7 +45,7 @@ class Requests {
   // What a user has in the queue.
   struct Queued {
     uint64_t jobs = 0;
-    std::set<std::vector<std::string>> node_selectors;
+    std::set<std::string> selective_demands;  // different ones with a node_selector
   };
   absl::Status CheckUser(const SubmitJob& event, Queued own, SteadyTime now);
   // False: the user has had as many within the last minute as are allowed. Counts this one if not.
