@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sqlite3.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -119,6 +120,29 @@ TEST_F(StateTest, TheReserveIsTakenGivenBackAndTakenAgain) {
   Reserve none(directory_ + "/huge", uint64_t{1} << 60);
   EXPECT_FALSE(none.Release()) << "the disk has no room for it";
   EXPECT_FALSE(std::filesystem::exists(directory_ + "/huge"));
+}
+
+// Commits go on when the disk is full, and the space for the next time is taken again as soon as there is some.
+TEST_F(StateTest, TheReserveIsForAFullDisk) {
+  const std::string disk = directory_ + "/disk", filler = disk + "/filler";
+  std::filesystem::create_directory(disk);
+  ASSERT_EQ(mount("none", disk.c_str(), "tmpfs", 0, "size=64m"), 0);
+  {
+    auto store = OpenSqliteState(disk);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const std::string reserve = disk + "/state.db-reserve";
+    EXPECT_TRUE(std::filesystem::exists(reserve));
+    std::ofstream(filler) << std::string(size_t{64} << 20, 'x');
+    for (int i = 0; i < 8; ++i) {
+      const absl::Status stored = (*store)->Commit(1, {{{absl::StrCat("job/", i), std::string(100'000, 'x')}}});
+      ASSERT_TRUE(stored.ok()) << i << ": " << stored;
+    }
+    EXPECT_FALSE(std::filesystem::exists(reserve));
+    std::filesystem::remove(filler);
+    EXPECT_TRUE((*store)->Commit(1, {{{"job/8", "x"}}}).ok());
+    EXPECT_TRUE(std::filesystem::exists(reserve));
+  }
+  umount(disk.c_str());
 }
 
 TEST_F(StateTest, SecondOpenerIsRefused) {
