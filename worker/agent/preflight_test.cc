@@ -137,6 +137,16 @@ TEST_F(PreflightTest, AFullOrMissingFolderIsAProblem) {
   EXPECT_THAT(Problem(found, "data root"), HasSubstr("unmounted: No such file or directory"));
 }
 
+// As a disk that the kernel has set to read-only after an error.
+TEST_F(PreflightTest, AFolderThatCannotBeWrittenIsAProblem) {
+  Trainer("pass\\tcpu\\tfine\\t1e11\\n");
+  ASSERT_EQ(mount("none", options_.run_dir.c_str(), "tmpfs", MS_RDONLY, "size=128m"), 0);
+  const Preflight found = CheckMachine(options_, {Cpu()});
+  umount(options_.run_dir.c_str());
+  EXPECT_THAT(Problem(found, "state folder"), IsEmpty());
+  EXPECT_THAT(Problem(found, "run folder"), HasSubstr("cannot write: "));
+}
+
 TEST_F(PreflightTest, EndsEarlyWithItsOwner) {
   Trainer("begin\\tcpu\\n", "sleep 1000");
   static const RealClock clock;

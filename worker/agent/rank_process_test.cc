@@ -74,6 +74,31 @@ TEST_F(RankProcessTest, WhatMadeItselfASessionIsKnownByItsEnvironment) {
   EXPECT_TRUE(Eventually([&] { return Pids() == std::vector<pid_t>{own.pid}; }));
 }
 
+// Also without that variable, of which a program may rid its children.
+TEST_F(RankProcessTest, TheTrainersGroupIsTheRanks) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t shim = fork();
+  if (shim == 0) {
+    setsid();
+    if (fork() == 0) {
+      setpgid(0, 0);
+      pid_t pids[2] = {getpid(), fork()};
+      if (pids[1] != 0 && write(ends[1], pids, sizeof pids) < 0) _exit(1);
+    }
+    while (true) pause();
+  }
+  const rundir::ProcessId id = Child(shim);
+  pid_t pids[2];
+  ASSERT_EQ(read(ends[0], pids, sizeof pids), static_cast<ssize_t>(sizeof pids));
+  close(ends[0]), close(ends[1]);
+  ASSERT_TRUE(dir_.WriteProcesses({StartedEarlier(id), rundir::Identify(pids[0]).value()}).ok());
+  kill(pids[0], SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Pids() == std::vector<pid_t>{pids[1]}; }));
+  kill(pids[1], SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Pids().empty(); }));
+}
+
 TEST_F(RankProcessTest, AProcessHasEndedWhenItsLastThreadHas) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
