@@ -405,6 +405,12 @@ TEST(Daemon, ServesAgainAfterItWasOutOfDescriptors) {
   }
   ASSERT_TRUE(Eventually([&] { return absl::StrContains(daemon.Errors(), "out of file descriptors"); }));
   EXPECT_EQ(early.StateOf(job), JOB_STATE_QUEUED) << "who is in stays in";
+  EXPECT_TRUE(Eventually([&] {
+    return std::any_of(flood.begin(), flood.end(), [](int fd) {
+      char bytes[64];
+      return recv(fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_PEEK) == 0;
+    });
+  })) << "who is refused learns it, and does not wait for descriptors";
   for (const int fd : flood) close(fd);
   Client late("unix:" + path);
   GetJobReply reply;

@@ -47,6 +47,12 @@ class Silent {
   ~Silent() { close(fd_); }
   Silent(const Silent&) = delete;
   void Send(const std::string& bytes) const { send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT); }
+  // What has come so far.
+  std::string Received() const {
+    char bytes[256];
+    const ssize_t n = recv(fd_, bytes, sizeof bytes, MSG_DONTWAIT | MSG_PEEK);
+    return {bytes, static_cast<size_t>(std::max<ssize_t>(0, n))};
+  }
   // gRPC greets those that it has; the others see the end.
   bool IsOpen() const {
     char bytes[256];
@@ -107,6 +113,36 @@ TEST_F(FrontDoorTest, StrangersOfOneAddressAreFew) {
   Client late(tcp(), kToken);
   EXPECT_TRUE(Eventually([&] { return Ask(late).ok(); }));
   EXPECT_LT(absl::Now() - began, absl::Seconds(15));
+}
+
+// Whoever does not even begin to speak HTTP/2 (or TLS) is closed before strangers are.
+TEST_F(FrontDoorTest, AHandshakeHasADeadline) {
+  options_.connections = {.unknown_for = absl::Minutes(10)};
+  Start();
+  const Silent silent(PortOf(tcp()));
+  EXPECT_TRUE(Eventually([&] { return !silent.IsOpen(); }));
+}
+
+// As the server says it: a setting of its first HTTP/2 frame (RFC 9113, 6.5).
+TEST_F(FrontDoorTest, StreamsOfAConnectionAreBounded) {
+  Start();
+  const Silent one(PortOf(tcp()));
+  one.Send(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33));
+  constexpr size_t kHeader = 9, kSetting = 6;
+  const auto byte = [](const std::string& frame, size_t at) { return static_cast<unsigned char>(frame[at]); };
+  std::string frame;
+  ASSERT_TRUE(Eventually([&] {
+    frame = one.Received();
+    return frame.size() >= kHeader && frame.size() >= kHeader + byte(frame, 2);
+  }));
+  ASSERT_EQ(frame[3], 4) << "its first frame is SETTINGS";
+  uint64_t streams = uint64_t{1} << 32;  // without that setting there is no limit
+  for (size_t at = kHeader; at + kSetting <= kHeader + byte(frame, 2); at += kSetting) {
+    if (byte(frame, at) != 0 || byte(frame, at + 1) != 3) continue;  // SETTINGS_MAX_CONCURRENT_STREAMS
+    streams = 0;
+    for (size_t i = 2; i < kSetting; ++i) streams = streams << 8 | byte(frame, at + i);
+  }
+  EXPECT_LE(streams, 1000u);
 }
 
 TEST_F(FrontDoorTest, OneAddressCannotTakeAllConnections) {

@@ -170,6 +170,25 @@ TEST_F(AgentTest, ALibraryOutsideOfTheRootsIsRefused) {
   EXPECT_EQ(coordinator_.ExitOf(Id("good")).cause(), RankExit::COMPLETED) << "the trainer, a fake, ran";
 }
 
+TEST_F(AgentTest, APathOutsideOfTheRootsIsRefused) {
+  const std::string root = folder_.path() + "/checkpoints";
+  mkdir(root.c_str(), 0755);
+  coordinator_.Serve();
+  StartWorker({"--checkpoint-roots", root});
+  const auto with_path = [&](const char* job, const std::string& path) {
+    DesiredRank desired = Run(Id(job), "count", 5);
+    desired.mutable_run()->mutable_spec()->mutable_train()->mutable_checkpoint()->set_path(path);
+    return desired;
+  };
+  Want({with_path("good", root + "/good"), with_path("elsewhere", folder_.path() + "/elsewhere")});
+  ASSERT_TRUE(Eventually([&] { return Exited(Id("elsewhere")) && Exited(Id("good")); }));
+  const RankExit refused = coordinator_.ExitOf(Id("elsewhere"));
+  EXPECT_EQ(refused.cause(), RankExit::REFUSED);
+  EXPECT_TRUE(refused.of_node()) << "another node may have other roots";
+  EXPECT_TRUE(absl::StrContains(refused.message(), "checkpoint.path: ")) << refused.message();
+  EXPECT_EQ(coordinator_.ExitOf(Id("good")).cause(), RankExit::COMPLETED);
+}
+
 TEST_F(AgentTest, ForeignProcessIsRefused) {
   const RankId rank = StartRank("count", 0, /*until_step=*/1);
   const auto stub = Trainer::NewStub(rpc::Dial("unix:" + run_ + "/trainer.sock"));
