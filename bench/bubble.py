@@ -1,23 +1,26 @@
 #!/usr/bin/env python3
 """How long the stages of a pipeline idle: measured, beside the simulator's prediction, for every schedule.
 
-    bazel build //bench:ranks_side //bench:calibrate_side //bench:scaling && sudo python3 bench/bubble.py [--json FILE]
+    bazel build //bench:ranks_side //bench:calibrate_side //bench:scaling && python3 bench/bubble.py [--json FILE]
 
-Ranks of this machine, one thread each, train a GPT-2 as a pipeline with one rank a stage. More stages than cores would take turns
-on them, and what one stage idles another would use; so each rank is held to --share of a core by the kernel's CPU
-controller (cgroups, which need root). With no more stages than cores, --share 1 needs neither.
+Ranks of this machine, one thread each, train a GPT-2 as a pipeline with one rank a stage. More stages than cores take turns on
+them, and what one stage idles another would use. So an op that computes takes its processor time over --share of a core, and
+its rank sleeps for what is left of that (bench/paced_ops.h); a rank is pinned to a core and always gets at least that share.
+With no more stages than cores nothing sleeps.
 
-Groups of processes, one for each schedule, take turns, a step each, for several rounds. A step takes as long as its slowest
-rank. The bubble is the share of the step in which the stage that computes longest does not: ops are timed by the engine's
-recorder. The prediction is that of //bench:scaling, at rates that calibrate_side measures in the same rounds.
-Steps are medians, and so are ratios to 1f1b, which are taken within a round.
+Groups of processes, one for each schedule, take turns, a step each, for several rounds. A step lasts from the begin of its first
+op to the end of the last one on any stage. The bubble is the share of the step in which the stage that computes longest computes
+nothing. Two predictions stand beside it, both of //bench:scaling: "predicted" at rates that calibrate_side measures in the same
+rounds, and "of ops" with the measured times of the step's own ops that compute, which leaves order, messages and waits to the
+simulator. Steps and bubbles are medians, and so are ratios to 1f1b, which are taken within a round; "ratio" is the measured bubble
+over the predicted one, of the round with the smallest and of the median one.
 """
 import argparse
-import contextlib
 import json
 import os
 import statistics
 import subprocess
+import tempfile
 
 from aligned import aligned
 from machine import machine
@@ -28,96 +31,105 @@ SHAPE = {"layers": 8, "heads": 6, "width": 384, "vocabulary": 256, "context": 25
 SCHEDULES = {"gpipe": ("gpipe", 1, "gpipe"), "1f1b": ("1f1b", 1, "1f1b"),
              "interleaved": ("interleaved", 2, "interleaved, 2 chunks"),
              "zb-h1": ("zero_bubble", 1, "zero bubble, ZB-H1"), "zb-v": ("zero_bubble", 2, "zero bubble, ZB-V")}
-PERIOD_MICROSECONDS = 5000
-CONTROLLER = "/sys/fs/cgroup"
-
-
-@contextlib.contextmanager
-def shares_of_cores(ranks, share):
-    """Yields the words that hold a rank's command to a share of a core."""
-    if share >= 1:
-        yield lambda rank: []
-        return
-    first = os.path.exists(os.path.join(CONTROLLER, "cgroup.controllers"))  # else the first version of cgroups
-    root = CONTROLLER if first else os.path.join(CONTROLLER, "cpu")
-    folders = [os.path.join(root, "muster-bubble-%d-%d" % (os.getpid(), rank)) for rank in range(ranks)]
-    quota = int(share * PERIOD_MICROSECONDS)
-    try:
-        for folder in folders:
-            os.mkdir(folder)
-            limits = {"cpu.max": "%d %d" % (quota, PERIOD_MICROSECONDS)} if first else {
-                "cpu.cfs_period_us": PERIOD_MICROSECONDS, "cpu.cfs_quota_us": quota}
-            for name, value in limits.items():
-                with open(os.path.join(folder, name), "w", encoding="ascii") as f:
-                    f.write(str(value))
-        yield lambda rank: ["sh", "-c", 'echo $$ > %s/cgroup.procs && exec "$@"' % folders[rank], "sh"]
-    finally:
-        for folder in folders:
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
 
 
 def words(values):
     return [word for key, value in values.items() for word in ("--" + key, str(value))]
 
 
-def predicted(stages, microbatches, found, args):
+def predicted(stages, microbatches, found, args, traces=None):
+    """By schedule; with traces, by schedule and rank, with their times of ops that compute."""
+    found = dict(found)
+    file = tempfile.NamedTemporaryFile("w", suffix=".json")
+    if traces is not None:
+        json.dump({SCHEDULES[name][2]: [[1e-3 * (end - begin) for _, begin, end in ops] for ops in ranks]
+                   for name, ranks in traces.items()}, file)
+        file.flush()
+        found["computing"] = file.name
     rows = json.loads(subprocess.run(
-        [args.predictor, "--hardware", "cpu", "--model", "tiny", "--compute", "fp32", "--json", "--stages", str(stages),
+        [args.predictor, "--hardware", "cpu", "--model", "tiny", "--compute", "fp32", "--json", "--ops", "--stages", str(stages),
          "--sequences", str(microbatches // stages), "--ranks_per_node", str(stages)] + words(SHAPE) +
         words({key: value for key, value in found.items() if value}), check=True, capture_output=True, text=True).stdout)["rows"]
     return {row["schedule"]: row for row in rows}
 
 
+def messages(answers):
+    """Their latency and rate, of a stage that waits for one."""
+    word = min(a["word_seconds"] for a in answers if "word_seconds" in a)
+    activation = min(a["activation_seconds"] for a in answers if "word_seconds" in a)
+    return {"link_seconds": word, "link_rate": answers[0]["activation_bytes"] / max(1e-9, activation - word)}
+
+
+def step_of(answers):
+    """Milliseconds of a step, and by rank of its computing."""
+    begin = min(op[1] for a in answers for op in a["ops"])
+    end = max(op[2] for a in answers for op in a["ops"])
+    return end - begin, [sum(op[2] - op[1] for op in a["ops"]) for a in answers]
+
+
 def measure(stages, microbatches, share, args):
     environment = {"OMP_NUM_THREADS": "1", **OURS}
-    common = words({**SHAPE, "threads": 1, "ranks": stages})
-    with shares_of_cores(stages, share) as wrap:
-        calibration = Group([args.calibration] + common + ["--sequences", "1"], environment, stages, wrap=wrap)
-        groups = {}
-        for name in args.schedules.split(","):
-            kind, chunks, _ = SCHEDULES[name]
-            groups[name] = Group(
-                [args.side, "--stages", str(stages), "--schedule", kind, "--chunks", str(chunks), "--sequences",
-                 str(microbatches), "--microbatch", "1", "--busy"] + common, environment, stages, wrap=wrap)
-        for group in groups.values():
-            group.ask(2)
-        found = rates(calibration.ask(1), stages)
-        steps = {name: [] for name in groups}
-        bubbles = {name: [] for name in groups}
-        for _ in range(args.rounds):
-            for name, group in groups.items():
-                answers = group.ask(1)
-                step = max(a["milliseconds"][0] for a in answers)
-                steps[name].append(step)
-                bubbles[name].append(1 - max(a["computing_milliseconds"] for a in answers) / step)
-            found = best(found, rates(calibration.ask(1), stages))
-        for group in [calibration, *groups.values()]:
-            group.end()
+    common = words({**SHAPE, "threads": 1, "ranks": stages, "share": share})
+    cores = sorted(os.sched_getaffinity(0))
+
+    def wrap(rank):
+        return ["taskset", "-c", str(cores[rank % len(cores)])]
+
+    calibration = Group([args.calibration] + common + ["--sequences", "1"], environment, stages, wrap=wrap)
+    groups = {}
+    for name in args.schedules.split(","):
+        kind, chunks, _ = SCHEDULES[name]
+        groups[name] = Group(
+            [args.side, "--stages", str(stages), "--schedule", kind, "--chunks", str(chunks), "--sequences",
+             str(microbatches), "--microbatch", "1"] + common, environment, stages, wrap=wrap)
+    for group in groups.values():
+        group.ask(2)
+    found = None
+    steps = {name: [] for name in groups}
+    bubbles = {name: [] for name in groups}
+    traces = {name: [] for name in groups}
+    for _ in range(args.rounds):
+        answers = calibration.ask(1)
+        now = {**rates(answers, stages), **messages(answers)}
+        found = best(found or now, now)
+        for name, group in groups.items():
+            answers = group.ask(1)
+            step, computing = step_of(answers)
+            steps[name].append(step)
+            bubbles[name].append(1 - max(computing) / step)
+            traces[name].append([a["ops"] for a in answers])
+    for group in [calibration, *groups.values()]:
+        group.end()
     table = predicted(stages, microbatches, found, args)
-    baseline = table[SCHEDULES["1f1b"][2]]["step_seconds"]
+    replayed = [predicted(stages, microbatches, found, args, {name: traces[name][i] for name in groups})
+                for i in range(args.rounds)]
     results = []
     for name in groups:
+        of_ops = [r[SCHEDULES[name][2]] for r in replayed]
         row = table[SCHEDULES[name][2]]
         ratios = [a / b for a, b in zip(steps[name], steps["1f1b"])]
         results.append({
             "stages": stages, "microbatches": microbatches, "share": share, "schedule": name, "rounds": args.rounds,
             "step_ms": statistics.median(steps[name]), "predicted_ms": 1e3 * row["step_seconds"],
             "over_1f1b": statistics.median(ratios), "over_1f1b_range": [min(ratios), max(ratios)],
-            "predicted_over_1f1b": row["step_seconds"] / baseline,
+            "predicted_over_1f1b": row["step_seconds"] / table[SCHEDULES["1f1b"][2]]["step_seconds"],
             "bubble": statistics.median(bubbles[name]), "bubble_range": [min(bubbles[name]), max(bubbles[name])],
-            "predicted_bubble": row["bubble"], **found})
+            "replayed_bubbles": [r["bubble"] for r in of_ops], "bubbles": bubbles[name],
+            "predicted_bubble": row["bubble"], "ops": row["ops"], "traces": traces[name], **found})
     return results
 
 
 def table_of(results):
-    head = ["stages", "microbatches", "core", "schedule", "step ms", "predicted", "x 1f1b", "predicted", "bubble", "predicted"]
+    head = ["stages", "microbatches", "core", "schedule", "step ms", "predicted", "x 1f1b", "predicted", "bubble", "predicted",
+            "ratio", "of ops"]
     return aligned([head] + [
         [str(r["stages"]), str(r["microbatches"]), "%.2f" % r["share"], r["schedule"], "%.0f" % r["step_ms"],
          "%.0f" % r["predicted_ms"], "%.3f (%.3f-%.3f)" % (r["over_1f1b"], *r["over_1f1b_range"]),
          "%.3f" % r["predicted_over_1f1b"],
          "%.1f%% (%.1f-%.1f)" % (100 * r["bubble"], *(100 * b for b in r["bubble_range"])),
-         "%.1f%%" % (100 * r["predicted_bubble"])] for r in results])
+         "%.1f%%" % (100 * r["predicted_bubble"]),
+         "%.2f, %.2f" % tuple(b / r["predicted_bubble"] for b in (r["bubble_range"][0], r["bubble"])),
+         "%.1f%%" % (100 * statistics.median(r["replayed_bubbles"]))] for r in results])
 
 
 def main():

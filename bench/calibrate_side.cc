@@ -1,5 +1,7 @@
 // One rank of bench/scaling.py: reads lines "N" from standard input, measures the inputs of the simulator's cost model
 // N times, at the same time as the other ranks, and answers with one JSON line of the best values.
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -39,6 +41,19 @@ double SecondsOf(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+// Of this thread's processor time over a share of a core, as PacedOps has it.
+double SecondsAt(double share, const std::function<void()>& work) {
+  if (share >= 1) return SecondsOf(work);
+  const auto used = [] {
+    timespec now = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  const double before = used();
+  work();
+  return (used() - before) / share;
+}
+
 void Check(const absl::Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
@@ -73,9 +88,24 @@ void MoveBuckets(collectives::Group& group, std::vector<at::Tensor>& buckets) {
   }
 }
 
+// One way, there and back again, between ranks that wait for it.
+double MessageSeconds(collectives::Group& pair, at::Tensor& values) {
+  constexpr int kThereAndBack = 20;
+  const int other = 1 - pair.rank();
+  return SecondsOf([&] {
+           for (int i = 0; i < kThereAndBack; ++i) {
+             if (pair.rank() == 0) Check(pair.Send(values, other)->Wait());
+             Check(pair.Recv(values, other)->Wait());
+             if (pair.rank() == 1) Check(pair.Send(values, other)->Wait());
+           }
+         }) /
+         (2 * kThereAndBack);
+}
+
 struct Best {
   double gemms = std::numeric_limits<double>::infinity(), memory = gemms, buckets = gemms;
   double pieces = gemms, pieces_and_messages = gemms;
+  double word = gemms, activation = gemms;
 };
 
 }  // namespace
@@ -86,6 +116,8 @@ int main(int argc, char** argv) {
   CLI::App app("One rank of bench/scaling.py that measures the machine");
   bench::AddShape(app, shape);
   app.add_option("--folder", folder, "where the ranks meet")->required();
+  double core = 1;
+  app.add_option("--share", core, "of a core, on which ranks compute");
   CLI11_PARSE(app, argc, argv);
 
   bench::FileKeyValue rendezvous(folder);
@@ -95,6 +127,15 @@ int main(int argc, char** argv) {
                                       .host = "127.0.0.1"},
                                      rendezvous);
   Check(group.status());
+  // Of the first two ranks, as a stage and the next one.
+  std::unique_ptr<collectives::Group> pair;
+  if (shape.ranks > 1 && shape.rank < 2) {
+    auto joined = collectives::MakeGloo(
+        {.rank = static_cast<int>(shape.rank), .size = 2, .name = "pair", .host = "127.0.0.1"}, rendezvous);
+    Check(joined.status());
+    pair = *std::move(joined);
+  }
+  at::Tensor word = at::ones({1}), activation = at::ones({shape.context, shape.width});
   const std::unique_ptr<bench::Gemms> gemms = bench::MakeGemms(shape);
   const at::Tensor a = at::ones({kArrayElements}), b = at::ones({kArrayElements});
   at::Tensor c = at::ones({kArrayElements}), scalar = at::ones({1});
@@ -117,21 +158,33 @@ int main(int argc, char** argv) {
       Check((*group)->Barrier());
       least = std::min(least, SecondsOf(work));
     };
+    const auto keep_computed = [&](double& least, const std::function<void()>& work) {
+      Check((*group)->Barrier());
+      least = std::min(least, SecondsAt(core, work));
+    };
     for (int i = 0; i < rounds; ++i) {
-      keep(best.gemms, [&] { gemms->Step(); });
-      keep(best.memory, [&] { at::add_out(c, a, b); });
+      keep_computed(best.gemms, [&] { gemms->Step(); });
+      keep_computed(best.memory, [&] { at::add_out(c, a, b); });
       keep(best.buckets, [&] { MoveBuckets(**group, buckets); });
       keep(best.pieces, [&] { pieces(false); });
       keep(best.pieces_and_messages, [&] { pieces(true); });
+      if (pair != nullptr) {
+        best.word = std::min(best.word, MessageSeconds(*pair, word));
+        best.activation = std::min(best.activation, MessageSeconds(*pair, activation));
+      }
       for (at::Tensor& bucket : buckets) bucket.fill_(1);
     }
     // An all-reduce moves all but the own share into a rank twice, a gather and a reduction once each.
     const double share = static_cast<double>(shape.ranks - 1) / shape.ranks;
-    const nlohmann::json answer = {
-        {"flops", FlopsOf(shape) / best.gemms},
-        {"memory_bytes_per_second", 3.0 * 4 * kArrayElements / best.memory},
-        {"link_bytes_per_second", 4 * share * 4 * kBucketElements * kBuckets / best.buckets},
-        {"message_seconds", std::max(0.0, best.pieces_and_messages - best.pieces) / kPieces}};
+    nlohmann::json answer = {{"flops", FlopsOf(shape) / best.gemms},
+                             {"memory_bytes_per_second", 3.0 * 4 * kArrayElements / best.memory},
+                             {"link_bytes_per_second", 4 * share * 4 * kBucketElements * kBuckets / best.buckets},
+                             {"message_seconds", std::max(0.0, best.pieces_and_messages - best.pieces) / kPieces}};
+    if (pair != nullptr) {
+      answer["word_seconds"] = best.word;
+      answer["activation_seconds"] = best.activation;
+      answer["activation_bytes"] = activation.nbytes();
+    }
     std::cout << answer << std::endl;
   }
 }

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +22,7 @@
 #include "bench/file_key_value.h"
 #include "bench/local_steps.h"
 #include "bench/model.h"
+#include "bench/paced_ops.h"
 #include "bench/shape_options.h"
 #include "bench/status.h"
 #include "strategies/partition/flat.h"
@@ -40,6 +41,8 @@ using namespace muster;
 struct Rank {
   std::unique_ptr<bench::FileKeyValue> rendezvous;
   engine::MeshGroups groups;
+  std::optional<bench::PacedOps> paced;
+  std::vector<std::string> op_names;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<bench::Replica> replica;  // null: the ranks are one job
   std::vector<uint32_t> tokens;
@@ -91,18 +94,18 @@ absl::Status ReduceOnly(collectives::Group& group, const std::vector<at::Tensor>
 
 struct Options {
   std::string folder, reduce = "full", write, graphs, host = "127.0.0.1";
-  bool sockets = false, cuda = false, busy = false;
+  bool sockets = false, cuda = false;
+  double share = 0;  // of a core; 0: ops are not timed
   uint32_t replicas = 1, replica = 0, every = 50;
 };
 
-// In which a compute op ran, without what it waited for.
-double ComputeMilliseconds(const std::vector<engine::OpSpan>& spans) {
-  std::chrono::duration<double, std::milli> busy{};
-  for (const engine::OpSpan& span : spans) {
-    const bool computes = span.name != "Prepare" && span.name != "Wait" && span.name != "Issue";
-    if (span.stream == Stream::kCompute && computes) busy += span.end - span.begin;
+// Name, begin and end of each op that computed, in milliseconds.
+nlohmann::json OpsOf(const std::vector<bench::PacedOps::Span>& spans, const std::vector<std::string>& names) {
+  nlohmann::json ops = nlohmann::json::array();
+  for (const bench::PacedOps::Span& span : spans) {
+    ops.push_back({names[static_cast<size_t>(span.op)], 1e3 * span.begin.count(), 1e3 * span.end.count()});
   }
-  return busy.count();
+  return ops;
 }
 
 absl::StatusOr<std::unique_ptr<collectives::Group>> Join(const GroupSpec& group, const Membership& own,
@@ -147,6 +150,10 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
   if (options.reduce == "none") WithoutReductions(config.schedule);
   config.recorded = options.graphs == "on";
   config.streams = !options.graphs.empty() && !options.cuda;
+  if (options.share > 0) {
+    config.progress = &rank.paced.emplace(options.share);
+    for (const Op& op : config.schedule.ops) rank.op_names.push_back(Print(op, config.inventory));
+  }
   auto made = engine::Engine::Create(config);
   if (!made.ok()) return made.status();
   rank.engine = *std::move(made);
@@ -189,7 +196,7 @@ int main(int argc, char** argv) {
   app.add_option("--host", options.host, "this rank's address")->envname("MUSTER_BENCH_HOST");
   app.add_flag("--sockets", options.sockets, "also where ranks could read each other's memory");
   app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"full", "loss", "none", "only"}));
-  app.add_flag("--busy", options.busy, "time each op, and say for how long a step computes and each op takes");
+  app.add_option("--share", options.share, "of a core: say when each op computed, which took as long as on so much");
   app.add_option("--replicas", options.replicas, "jobs that exchange how far they came");
   app.add_option("--every", options.every, "steps between two exchanges of replicas");
   app.add_option("--graphs", options.graphs)->check(CLI::IsMember({"on", "off"}));
@@ -213,7 +220,6 @@ int main(int argc, char** argv) {
   for (int steps = 0; std::cin >> steps;) {
     nlohmann::json answer;
     std::vector<double> times;
-    if (options.busy) rank.engine->Record();
     const auto begin = std::chrono::steady_clock::now();
     const auto since = [](std::chrono::steady_clock::time_point start) {
       return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -229,15 +235,7 @@ int main(int argc, char** argv) {
     // Where the host runs ahead, only the whole round has a time.
     if (rank.engine != nullptr && rank.engine->most_in_flight() > 1) times.assign(times.size(), since(begin) / steps);
     answer["milliseconds"] = times;
-    if (options.busy) {
-      const std::vector<engine::OpSpan> spans = rank.engine->TakeRecord();
-      answer["computing_milliseconds"] = ComputeMilliseconds(spans) / steps;
-      std::map<std::string, double> of_op;
-      for (const engine::OpSpan& span : spans) {
-        of_op[span.name] += std::chrono::duration<double, std::milli>(span.end - span.begin).count() / steps;
-      }
-      answer["op_milliseconds"] = of_op;
-    }
+    if (rank.paced.has_value()) answer["ops"] = OpsOf(rank.paced->Take(), rank.op_names);
     answer["losses"] = std::exchange(rank.losses, {});
     answer["peak_bytes"] = bench::StatusBytes("VmHWM");
     answer["memory_bytes"] = bench::StatusBytes("VmHWM") - before;

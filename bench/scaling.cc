@@ -11,7 +11,9 @@
 // Measures nothing. A row states the part of the step that does not overlap with compute, the tokens per second, and
 // those per rank relative to one rank that holds everything; "-" does not fit into a slot.
 #include <cstdio>
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -42,6 +44,8 @@ struct Options {
   std::vector<uint32_t> stages;  // of pipelines
   bool recompute = false;
   bool json = false;
+  bool ops = false;       // of pipelines, with json: when each op begins and ends
+  std::string computing;  // of pipelines: a file with seconds of the ops that compute
 };
 
 std::vector<Strategy> Strategies(const Options& options) {
@@ -119,7 +123,48 @@ constexpr PipelineRow kPipelines[] = {{"gpipe", PIPELINE_SCHEDULE_GPIPE, 1},
                                       {"zero bubble, ZB-H1", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1},
                                       {"zero bubble, ZB-V", PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}};
 
+// By stage: each op's name, stream, begin and end in seconds.
+nlohmann::ordered_json OpsOf(const Inventory& inventory, const strategies::Layout& layout,
+                             absl::Span<const strategies::RankProgram> programs,
+                             absl::Span<const strategies::Predicted> predicted) {
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (uint32_t stage = 0; stage < programs.size(); ++stage) {
+    const strategies::StageModel model(inventory, layout, stage);
+    nlohmann::ordered_json ops = nlohmann::ordered_json::array();
+    for (size_t i = 0; i < programs[stage].schedule.ops.size(); ++i) {
+      const Op& op = programs[stage].schedule.ops[i];
+      const OpTime& time = predicted[stage].timeline.ops[i];
+      ops.push_back({Print(op, model.inventory()), Name(op.stream), time.begin, time.end});
+    }
+    stages.push_back(std::move(ops));
+  }
+  return stages;
+}
+
+// With the file's seconds in place of the model's: by schedule and stage, of the ops that compute, in their order.
+absl::Status Replace(const nlohmann::json& seconds, const strategies::Hardware& hardware,
+                     absl::Span<const strategies::RankProgram> programs,
+                     std::vector<strategies::Predicted>& predicted) {
+  std::vector<StageCosts> stages;
+  for (size_t stage = 0; stage < programs.size(); ++stage) {
+    const Schedule& schedule = programs[stage].schedule;
+    size_t next = 0;
+    for (size_t i = 0; i < schedule.ops.size(); ++i) {
+      if (schedule.ops[i].stream != Stream::kCompute) continue;
+      if (next == seconds[stage].size()) return absl::InvalidArgumentError("--computing: too few ops");
+      predicted[stage].costs[i] = {.latency = seconds[stage][next++].get<double>()};
+    }
+    if (next != seconds[stage].size()) return absl::InvalidArgumentError("--computing: too many ops");
+    stages.push_back({&schedule, &predicted[stage].costs});
+  }
+  std::vector<Timeline> timelines = SimulateStages(stages, hardware.sharing);
+  for (size_t stage = 0; stage < programs.size(); ++stage) predicted[stage].timeline = std::move(timelines[stage]);
+  return absl::OkStatus();
+}
+
 absl::Status RunPipelines(const Options& options, const strategies::Hardware& hardware) {
+  nlohmann::json measured;
+  if (!options.computing.empty()) std::ifstream(options.computing) >> measured;
   nlohmann::ordered_json tree = {{"hardware", hardware.name}, {"assumptions", hardware.assumptions}};
   if (!options.json) {
     std::printf("GPT-2 %s, %u microbatches of a sequence for each stage, compute %s%s\n%s\n\n", options.model.c_str(),
@@ -142,8 +187,11 @@ absl::Status RunPipelines(const Options& options, const strategies::Hardware& ha
           strategies::FullNodes(stages, hardware.ranks_per_node, options.memory_bytes);
       const auto plan = strategies::PlanMemory(*train, *inventory, places);
       if (!plan.ok()) return plan.status();
-      const std::vector<strategies::Predicted> predicted =
+      std::vector<strategies::Predicted> predicted =
           strategies::PredictStep(*train, *inventory, plan->layout, plan->programs, places, hardware);
+      if (measured.contains(row.name)) {
+        if (absl::Status s = Replace(measured[row.name], hardware, plan->programs, predicted); !s.ok()) return s;
+      }
       const Timeline& slowest = predicted[strategies::SlowestStage(predicted)].timeline;
       const double computing = slowest.busy[static_cast<size_t>(Stream::kCompute)];
       tree["rows"].push_back({{"stages", stages},
@@ -151,6 +199,9 @@ absl::Status RunPipelines(const Options& options, const strategies::Hardware& ha
                               {"step_seconds", slowest.seconds},
                               {"bubble", 1 - computing / slowest.seconds},
                               {"peak_bytes", plan->peak()}});
+      if (options.ops) {
+        tree["rows"].back()["ops"] = OpsOf(*inventory, plan->layout, plan->programs, predicted);
+      }
       if (options.json) continue;
       std::printf("%6u  %-22s %10.1f %7.1f%% %12.2f\n", stages, row.name, 1e3 * slowest.seconds,
                   100 * (1 - computing / slowest.seconds), static_cast<double>(plan->peak()) / (1 << 30));
@@ -238,6 +289,10 @@ int main(int argc, char** argv) {
   app.add_option("--stages", options.stages, "of pipelines, whose schedules are compared")->delimiter(',');
   app.add_flag("--recompute", options.recompute, "of pipelines: activation checkpointing");
   app.add_flag("--json", options.json);
+  app.add_option("--computing", options.computing,
+                 "of pipelines: a file of measured seconds of ops, JSON by schedule and stage")
+      ->check(CLI::ExistingFile);
+  app.add_flag("--ops", options.ops, "of pipelines, with --json: when each op begins and ends");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = Run(options);
   if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
