@@ -5,8 +5,8 @@
 
 Ranks of this machine, one thread each, train a GPT-2 as a pipeline with one rank a stage. More stages than cores take turns on
 them, and what one stage idles another would use. So an op that computes takes its processor time over --share of a core, and
-its rank sleeps for what is left of that (bench/paced_ops.h); a rank is pinned to a core and always gets at least that share.
-With no more stages than cores nothing sleeps.
+its rank sleeps for what is left of that (bench/paced_ops.h); a rank is pinned to a core and always gets at least that share. By
+default ranks have 0.6 of the cores together, so that one that the machine holds up for a moment is back in time.
 
 Groups of processes, one for each schedule, take turns, a step each, for several rounds. A step lasts from the begin of its first
 op to the end of the last one on any stage. The bubble is the share of the step in which the stage that computes longest computes
@@ -141,14 +141,14 @@ def main():
     parser.add_argument("--stages", type=lambda text: [int(n) for n in text.split(",")], default=[2, 4], help="powers of two")
     parser.add_argument("--microbatches", type=lambda text: [int(n) for n in text.split(",")], default=[8],
                         help="multiples of the stages")
-    parser.add_argument("--share", type=float, help="of a core for a rank; default: 0.9 of what there is, at most 1")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--share", type=float, help="of a core for a rank, 1: nothing sleeps; default: 0.6 of what there is")
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()
     results = []
     for stages in args.stages:
         cores = len(os.sched_getaffinity(0))
-        share = args.share or (1 if stages <= cores else 0.9 * cores / stages)
+        share = args.share or 0.6 * min(1, cores / stages)
         for microbatches in args.microbatches:
             results += measure(stages, microbatches, share, args)
     print(table_of(results))
