@@ -97,6 +97,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
     }
     account.max_restarts = job.spec().max_restarts();
     account.project = job.project();
+    for (const std::string& before : job.spec().after()) account.after.emplace_back(before);
     absl::ParseDuration(job.spec().time_limit(), &account.time_limit);
     account.resources = job.spec().resources();
     account.together = std::max(1u, job.spec().train().parallel().tensor());
@@ -115,9 +116,10 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   account.restarts = job.restarts();
   account.progress_step = job.progress_step();
   CheckTimeLimit(id, job, account);
+  CheckFailsWith(id, job, account);
   account.refused |= job.failure().exit().cause() == RankExit::REFUSED;
   if (job.state() == JOB_STATE_FAILED && job.restarts_without_progress() < account.max_restarts && !account.refused &&
-      !account.timed_out) {
+      !account.timed_out && !account.failed_with_one_before) {
     return Fail("restarts", absl::StrCat(id.value(), " failed after ", job.restarts_without_progress(), " restarts"));
   }
   if (job.state() == JOB_STATE_FAILED && job.failure().exit().of_node() && job.refused_by_size() < 2 &&
@@ -252,6 +254,7 @@ void Judge::GenerationChanged(Generation generation) {
       if (generation.ranks_size() % together == 0 && generation.ranks(rank).node() == first) continue;
       return Fail("tensor ranks are on one node", absl::StrCat("rank ", rank, " of ", name));
     }
+    CheckTopology(name, generation, asked);
     for (const RankPlacement& rank : generation.ranks()) {
       for (const std::string& unwanted : asked.node_selector()) {  // here all are such
         if (unwanted == absl::StrCat("node!=", rank.node())) {
@@ -266,6 +269,7 @@ void Judge::GenerationChanged(Generation generation) {
       }
     }
     CheckQuota(name, account);
+    CheckStartsAfter(name, account);
   } else {
     const Generation& before = known->second;
     if (Order(generation.state()) < Order(before.state())) return Fail("generations", absl::StrCat(name, " went back"));

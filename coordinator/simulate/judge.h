@@ -57,6 +57,8 @@ struct JobAccount {
   std::string project, reason;
   absl::Duration time_limit = absl::InfiniteDuration();
   bool timed_out = false;                     // it failed by its time limit
+  std::vector<JobId> after;                   // jobs that it comes after
+  bool failed_with_one_before = false;        // it failed since one of these did
   std::map<uint64_t, SteadyTime> runs_since;  // of generations: when that was committed
   std::map<JobId, uint64_t> preempted_by;
   TimeBreakdown time_breakdown;
@@ -137,6 +139,8 @@ class Judge {
   void KilledAsStale(const Ran& ran);
 
   const std::map<JobId, JobAccount>& jobs() const { return books_.jobs; }
+  // Whether other jobs may wait for the job: it has completed, or still may.
+  bool CanComplete(const JobId& job) const;
   // The name of a generation, or 0 if it is not on disk.
   uint64_t NameOf(const JobId& job, uint64_t generation) const;
   // Whether any job has, or had, that checkpoint.path.
@@ -162,6 +166,11 @@ class Judge {
   void CheckQuota(const std::string& name, const JobAccount& account);
   void CheckPreemption(const JobId& id, const Generation& generation, JobAccount& account);
   void CheckTimeLimit(const JobId& id, const Job& job, JobAccount& account);
+  // All ranks are in one domain of the required topology.
+  void CheckTopology(const std::string& name, const Generation& generation, const Resources& asked);
+  // What jobs that come after others are promised: one starts when those have completed, and fails only with them.
+  void CheckStartsAfter(const std::string& name, const JobAccount& account);
+  void CheckFailsWith(const JobId& id, const Job& job, JobAccount& account);
   void EventAdded(const std::string& key, const std::optional<std::string>& value);
 
   std::string failure_;

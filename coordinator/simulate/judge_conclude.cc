@@ -10,7 +10,7 @@ namespace muster::simulate {
 
 void Judge::ConcludeUndisturbed() {
   for (const auto& [id, account] : books_.jobs) {
-    if (account.refused || account.timed_out) continue;
+    if (account.refused || account.timed_out || account.failed_with_one_before) continue;
     if (account.state == JOB_STATE_FAILED)
       Fail("a coordinator outage is harmless", absl::StrCat(id.value(), " failed"));
     uint64_t faults = 0;

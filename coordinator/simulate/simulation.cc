@@ -13,6 +13,7 @@
 #include "coordinator/simulate/coordinator.h"
 #include "coordinator/simulate/faults.h"
 #include "coordinator/simulate/gang.h"
+#include "coordinator/simulate/racks.h"
 #include "coordinator/simulate/users.h"
 #include "coordinator/simulate/worker_node.h"
 #include "coordinator/simulate/world.h"
@@ -113,6 +114,12 @@ void DrawSharing(Random random, Settings& settings) {
   settings.core.fair_share_half_life = random.Between(absl::Minutes(1), absl::Hours(1));
 }
 
+// Likewise.
+void DrawOrderAndPlaces(Random random, Settings& settings) {
+  settings.chained = random.Percent(25);
+  settings.placed = random.Percent(20);
+}
+
 void DrawSettings(World& world) {
   Random& random = world.random;
   core::Options& core = world.settings.core;
@@ -135,10 +142,15 @@ void DrawSettings(World& world) {
 class Run {
  public:
   Run(uint64_t seed, const std::function<void(const std::string&)>& trace)
-      : world_(seed), jumps_(seed ^ 0x5bd1e995), sharing_(seed ^ 0x9e3779b9) {
+      : world_(seed),
+        jumps_(seed ^ 0x5bd1e995),
+        sharing_(seed ^ 0x9e3779b9),
+        chains_(seed ^ 0x85ebca6b),
+        places_(seed ^ 0xc2b2ae35) {
     DrawSettings(world_);
     DrawRareFaults(Random(~seed), world_.settings);
     DrawSharing(Random(seed * 3 + 1), world_.settings);
+    DrawOrderAndPlaces(Random(seed * 5 + 2), world_.settings);
     world_.judge.Expect(world_.settings.core.preemption_min_run, world_.settings.core.preempt_lower_priority);
     if (trace == nullptr) return;
     world_.trace = [this, trace](const std::string& line) {
@@ -187,9 +199,11 @@ class Run {
     world_.coordinator->Start();
     const int64_t nodes = random.Between(20, 26);
     int64_t slots = 0;
+    std::vector<int64_t> slots_of;
     for (int64_t i = 0; i < nodes; ++i) {
       const auto here = static_cast<uint32_t>(random.Between(1, 4));
       slots += here;
+      slots_of.push_back(here);
       world_.nodes.push_back(std::make_unique<WorkerNode>(&world_, absl::StrFormat("node-%02d", i), here));
       world_.agenda.After(random.Between(absl::ZeroDuration(), absl::Seconds(5)),
                           [node = world_.nodes.back().get()] { node->StartDaemon(); });
@@ -214,7 +228,9 @@ class Run {
         }
         most[owner] = std::max(most[owner], int64_t{spec.resources().ranks()});
       }
+      if (world_.settings.placed) Place(spec, slots_of);
       users_.push_back(std::make_unique<User>(&world_, absl::StrCat("request", i), std::move(spec), owner));
+      if (world_.settings.chained && i > 0 && chains_.Percent(60)) users_.back()->ComeAfter(JobsBefore());
       world_.agenda.After(random.Between(absl::ZeroDuration(), absl::Seconds(i < 3 ? 20 : 300)),
                           [user = users_.back().get()] { user->Submit(); });
     }
@@ -225,6 +241,32 @@ class Run {
     }
     faults_ = std::make_unique<Faults>(&world_, &users_, &readers_);
     faults_->Plan(kCalm);
+  }
+
+  // One or two of the users before the last one.
+  std::vector<const User*> JobsBefore() {
+    std::vector<const User*> before;
+    for (const auto& user : users_) before.push_back(user.get());
+    before.pop_back();
+    const size_t first = chains_.Below(before.size()), second = chains_.Below(before.size());
+    if (first == second || chains_.Percent(50)) return {before[first]};
+    return {before[first], before[second]};
+  }
+
+  // A rack is required only by a job that fits into either, whichever nodes never return.
+  void Place(JobSpec& spec, const std::vector<int64_t>& slots_of) {
+    constexpr int64_t kGone = 16;  // slots of at most three nodes, and of one that the job avoids
+    Resources& resources = *spec.mutable_resources();
+    const int64_t together = std::max(1u, spec.train().parallel().tensor());
+    std::array<int64_t, kRacks> racks = {};
+    for (size_t i = 0; i < slots_of.size(); ++i) racks[i % kRacks] += slots_of[i] - slots_of[i] % together;
+    const int64_t most = *std::min_element(racks.begin(), racks.end()) - kGone;
+    if (places_.Percent(30)) resources.set_placement(NODE_PLACEMENT_SPREAD);
+    if (places_.Percent(60) && int64_t{resources.ranks()} <= most) {
+      resources.mutable_topology()->set_required("rack");
+    } else if (places_.Percent(50)) {
+      resources.mutable_topology()->add_preferred("rack");
+    }
   }
 
   // A larger job that runs for longer, so that jobs are in each other's way.
@@ -309,7 +351,7 @@ class Run {
   }
 
   World world_;
-  Random jumps_, sharing_;
+  Random jumps_, sharing_, chains_, places_;
   std::vector<std::unique_ptr<User>> users_;
   std::vector<Project> projects_;
   std::vector<std::unique_ptr<Reader>> readers_;

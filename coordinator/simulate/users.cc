@@ -1,7 +1,9 @@
 #include "coordinator/simulate/users.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/simulate/worker_node.h"
 
@@ -12,7 +14,16 @@ constexpr absl::Duration kUserRetry = absl::Seconds(1), kDiskRetry = absl::Secon
 
 }  // namespace
 
+bool User::NameJobsBefore() {
+  spec_.clear_after();
+  return std::all_of(after_.begin(), after_.end(), [this](const User* before) {
+    spec_.add_after(before->job().value());
+    return !before->job().empty() && !world_->judge.IsLost(before->job());
+  });
+}
+
 void User::Submit() {
+  if (!NameJobsBefore()) return world_->agenda.After(kUserRetry, [this] { Submit(); });
   World* const world = world_;
   const auto accepted = std::make_shared<JobId>();
   // Each attempt has a new random suffix, as in coordinator/rpc.
@@ -34,6 +45,17 @@ void User::Submit() {
         if (absl::IsUnavailable(status)) return world->agenda.After(kUserRetry, [this] { Submit(); });
         if (absl::IsResourceExhausted(status)) return world->agenda.After(kDiskRetry, [this] { Submit(); });
         if (absl::IsFailedPrecondition(status) && request != request_) return;  // a later attempt replaced it
+        if (absl::IsNotFound(status) && request != request_) return;
+        if (absl::StartsWith(status.message(), "after: ")) {
+          if (std::all_of(after_.begin(), after_.end(),
+                          [&](const User* before) { return world->judge.CanComplete(before->job()); })) {
+            return world->judge.Fail("a valid job is accepted", status.ToString());
+          }
+          world->Count("job after one that cannot complete refused");
+          after_.clear();
+          request_ += "-alone";
+          return Submit();
+        }
         const std::string path = spec_.train().checkpoint().path();
         if (absl::IsFailedPrecondition(status) && world->judge.WasTaken(path)) {
           world->Count("checkpoint.path of another job refused");

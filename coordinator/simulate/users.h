@@ -17,8 +17,11 @@ class User {
   User(World* world, std::string request, JobSpec spec, std::string name = "somebody")
       : world_(world), request_(std::move(request)), spec_(std::move(spec)), name_(std::move(name)) {}
 
-  // With another checkpoint.path if that one is another job's.
+  // With another checkpoint.path if that one is another job's. Waits until the jobs that it comes after are accepted,
+  // and does without them if one can no longer complete.
   void Submit();
+  // Before Submit: its job comes after theirs, which outlive it.
+  void ComeAfter(const std::vector<const User*>& users) { after_ = users; }
   // Requests about the job, once each; they do nothing before it is accepted.
   void Pause();
   void Resume();
@@ -32,6 +35,8 @@ class User {
   const JobId& job() const { return job_; }
 
  private:
+  // False: one of the jobs that it comes after has no id yet.
+  bool NameJobsBefore();
   template <typename Event>
   void Change(const char* what, std::function<void()> accepted = nullptr);
 
@@ -39,6 +44,7 @@ class User {
   std::string request_;
   JobSpec spec_;
   const std::string name_;
+  std::vector<const User*> after_;
   JobId job_;  // once it is accepted
   uint64_t tries_ = 0;
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
 #include "coordinator/simulate/coordinator.h"
+#include "coordinator/simulate/racks.h"
 
 namespace muster::simulate {
 namespace {
@@ -204,6 +205,7 @@ void WorkerNode::Call() {
   Node& node = *message.mutable_hello()->mutable_node();
   node.set_id(id_);
   node.set_hostname(absl::StrCat(id_, ".host"));
+  node.add_labels("rack=" + RackOf(id_));
   node.set_incarnation(daemon_->incarnation);
   node.set_boot_id(absl::StrCat(id_, "-boot-", boot_));
   for (uint32_t slot = 0; slot < slots_; ++slot) {

@@ -38,6 +38,8 @@ struct Settings {
   bool long_outages = false;  // longer than ranks go on without contact
   bool state_disk_fills = false;
   bool real_plans = false;
+  bool chained = false;                 // some jobs come after others
+  bool placed = false;                  // some jobs say how their ranks lie on nodes
   bool shared = false;                  // two projects with quotas, time limits, and preemption
   bool wall_clock_never_jumps = false;  // it never jumps, whatever the faults are
 };
