@@ -17,7 +17,7 @@ Growth::Room Growth::Find(JobEntry& job) {
   for (const scheduler::Claim& waiting : queue_->InOrder()) {
     const JobEntry& other = records_->jobs.at(waiting.job);
     if (!other.record().waits_for().empty()) continue;  // for this one, maybe
-    const std::optional<Queue::Kind> kind = queue_->KindOf(other, /*before_head=*/false);
+    const std::optional<Queue::Kind> kind = queue_->KindOf(other, {});
     if (kind.has_value() && hopeless.contains(*kind)) continue;
     // A queued job that could run in an idle cluster takes precedence, whatever its priority: a job is not stopped for
     // slots that it may not get.

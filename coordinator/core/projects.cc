@@ -162,6 +162,7 @@ std::map<std::pair<std::string, std::string>, double> Projects::UseNow(SteadyTim
 void Projects::SetLoads(std::map<JobId, scheduler::Claim>& claims, Device automatic, SteadyTime now) const {
   const auto use = UseNow(now);
   std::map<std::string, double> of_project;
+  std::map<std::string, uint32_t> numbers;
   for (const auto& [key, used] : use) of_project[key.first] += used;
   std::vector<scheduler::Claim> running, waiting;
   for (auto& [id, claim] : claims) {
@@ -171,9 +172,10 @@ void Projects::SetLoads(std::map<JobId, scheduler::Claim>& claims, Device automa
     claim.project_load =
         scheduler::LoadOf(of_project[project], WeightOf(entry == records_->projects.end() ? nullptr : &entry->second));
     const auto user = use.find({project, job.record().owner()});
+    claim.project = numbers.emplace(project, static_cast<uint32_t>(numbers.size() + 1)).first->second;
     claim.user_load = user == use.end() ? 0 : user->second;
     if (job.machine.state() == JOB_STATE_QUEUED) {
-      waiting.push_back(claim);
+      if (job.record().waits_for().empty()) waiting.push_back(claim);
     } else if (job.running.has_value()) {
       scheduler::Claim& started = running.emplace_back(claim);
       started.project_load = started.user_load = 0;  // that others ran since is no reason to lose its place
@@ -181,6 +183,9 @@ void Projects::SetLoads(std::map<JobId, scheduler::Claim>& claims, Device automa
   }
   scheduler::Quotas own = EmptyQuotas();
   if (own.empty()) return;
+  // Of projects of which a job waits for the rest of the quota: later ones of the project may only borrow, or they
+  // would come before it as soon as they fit.
+  std::set<std::pair<std::string, Device>> kept;
   const auto take = [&](std::vector<scheduler::Claim>& queue) {
     scheduler::SortQueue(queue);
     for (const scheduler::Claim& next : queue) {
@@ -194,9 +199,12 @@ void Projects::SetLoads(std::map<JobId, scheduler::Claim>& claims, Device automa
       const uint64_t slots =
           job.running.has_value() ? static_cast<uint64_t>(job.newest()->record().ranks_size()) : job.least_ranks();
       own.Hold(project, device, slots);
-      if (!own.Borrows(project, device)) continue;
+      if (!own.Borrows(project, device) && !kept.contains({project, device})) continue;
       claims.at(next.job).borrows = true;
       own.Release(project, device, slots);
+      const scheduler::Quota* quota = own.Find(project, device);
+      const bool waits = !job.running.has_value();
+      if (waits && quota != nullptr && slots <= quota->nominal) kept.emplace(project, device);
     }
   };
   take(running);

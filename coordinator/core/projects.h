@@ -40,9 +40,11 @@ class Projects {
 
   // With the slots that generations hold.
   scheduler::Quotas QuotasNow() const;
+  scheduler::Quotas EmptyQuotas() const;  // in which nothing is held
   // Of all jobs that have not ended, by their use up to `now`. What is within a project's nominal quota is taken by
-  // running jobs first, those of high priority before others, then by waiting ones in their order. `automatic`: the
-  // device of waiting jobs that leave the choice, as Cluster::Resolve. REQUIRES: there are projects.
+  // running jobs first, those of high priority before others, then by waiting ones in their order; what is too little
+  // for one of those, but part of its project's quota, is left for it. `automatic`: the device of waiting jobs that
+  // leave the choice, as Cluster::Resolve. REQUIRES: there are projects.
   void SetLoads(std::map<JobId, scheduler::Claim>& claims, Device automatic, SteadyTime now) const;
 
   // The project's generations used so many slot-seconds; the row is to be written.
@@ -52,7 +54,6 @@ class Projects {
   std::vector<Project> List(SteadyTime now) const;
 
  private:
-  scheduler::Quotas EmptyQuotas() const;  // in which nothing is held
   // By project and user, with what running jobs have used since it was last written.
   std::map<std::pair<std::string, std::string>, double> UseNow(SteadyTime now) const;
 

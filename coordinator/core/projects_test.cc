@@ -135,6 +135,35 @@ TEST_F(ProjectWorld, OwnQuotaComesBeforePriorityOnLentSlots) {
   EXPECT_FALSE(Started(first));
 }
 
+TEST_F(ProjectWorld, SmallJobsOfAProjectDoNotStarveALargerOne) {
+  w_.Return(Hello("n", 4));
+  for (const char* cohort : {"", "all"}) {
+    SCOPED_TRACE(cohort);
+    Set("a", {"ann"}, 3, 1, std::nullopt, cohort);
+    Set("b", {"bob"}, 1, 1, std::nullopt, cohort);
+    const JobId first = Submit("ann", Spec("first")), second = Submit("ann", Spec("second"));
+    const JobId wide = Submit("ann", Gang("wide", 3)), small = Submit("ann", Spec("small"));
+    EXPECT_EQ(w_.Get(wide).queue_position(), 1u);
+    const bool lent = *cohort != 0;  // the fourth slot, of which the larger job needs none
+    EXPECT_EQ(Started(small), lent);
+    if (!lent) {
+      EXPECT_EQ(w_.Get(small).queue_position(), 2u);
+      EXPECT_THAT(w_.Get(small).reason(), HasSubstr(absl::StrCat("waiting behind ", wide.value(),
+                                                                 ", for which 3 slots of project a's quota are kept")));
+    }
+    const JobId another = Submit("ann", Spec("another"));
+    Cancel(first);
+    EXPECT_FALSE(Started(another));
+    EXPECT_FALSE(Started(wide));
+    Cancel(second);
+    EXPECT_TRUE(Started(wide));
+    for (const JobId& id : {wide, small, another}) w_.Do(CancelJob{id});
+    for (const JobId& id : {wide, small}) {
+      if (w_.State(id) == JOB_STATE_STOPPING) StopAll(id);
+    }
+  }
+}
+
 TEST_F(ProjectWorld, AnElasticJobTakesWhatItsQuotaLeaves) {
   w_.Return(Hello("n", 4));
   Set("a", {"ann"}, 3, 1, 0);

@@ -112,10 +112,22 @@ std::string Queue::OverItsUsersLimit(const JobEntry& job) const {
   return "";
 }
 
-bool Queue::HasRoom(const JobEntry& job, const scheduler::Cluster& cluster, const scheduler::Quotas& quotas,
-                    scheduler::Demand& demand) {
-  if (quotas.empty()) return true;
-  const uint64_t room = quotas.Room(ProjectOf(job.record()), cluster.Resolve(demand.device));
+scheduler::QuotaPass Queue::QuotasOf(const ClaimsOfJobs& claims) const {
+  scheduler::QuotaPass quotas(projects_->EmptyQuotas());
+  if (quotas.quotas().empty()) return quotas;
+  for (const auto& [id, claim] : claims) {
+    const JobEntry& job = records_->jobs.at(id);
+    const uint64_t slots = Records::SlotsHeldBy(job);
+    if (slots > 0) quotas.Run(ProjectOf(job.record()), job.newest()->record().device(), claim, slots);
+  }
+  return quotas;
+}
+
+bool Queue::HasRoom(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Cluster& cluster,
+                    scheduler::QuotaPass& quotas, scheduler::Demand& demand) {
+  if (quotas.quotas().empty()) return true;
+  const uint64_t room = quotas.Consider(ProjectOf(job.record()), cluster.Resolve(demand.device), claim, demand.needed(),
+                                        cluster.FitsWhenIdle(demand));
   if (room < demand.needed()) return false;
   if (room < demand.ranks) demand.ranks = static_cast<uint32_t>(room - room % demand.multiple);
   return true;
@@ -239,7 +251,7 @@ void Queue::Schedule(Transaction& transaction) {
     return;
   }
   scheduler::Cluster cluster(NodeViews(claims));
-  scheduler::Quotas quotas = projects_->QuotasNow();
+  scheduler::QuotaPass quotas = QuotasOf(claims);
   ReportHopeless(cluster, transaction);
   scheduler::Pass pass(&cluster);
   // What a job that is preempted leaves must not go to another one: jobs before the claimant whose plan is being made
@@ -260,14 +272,13 @@ void Queue::Schedule(Transaction& transaction) {
       continue;
     }
     if (!OverItsUsersLimit(job).empty()) continue;
-    const Device asked = job.record().spec().resources().device();
-    const std::optional<Kind> kind = KindOf(job, pass.EndsBeforeHead(claim, asked));
+    const std::optional<Kind> kind = KindOf(job, EndOf(job, claim, cluster, pass, quotas));
     if (const auto refused = kind.has_value() ? refusals.find(*kind) : refusals.end(); refused != refusals.end()) {
       if (refused->second.has_value()) NoteHope(job.id(), *refused->second, transaction.now.steady);
       continue;
     }
     scheduler::Demand demand = DemandOf(job);
-    if (!HasRoom(job, cluster, quotas, demand)) {
+    if (!HasRoom(job, claim, cluster, quotas, demand)) {
       plans_->Drop(job.id(), Plans::Purpose::kStart);
       if (kind.has_value()) refusals.emplace(*kind, std::nullopt);
       continue;
@@ -280,7 +291,7 @@ void Queue::Schedule(Transaction& transaction) {
       std::vector<scheduler::NodeView> nodes = NodeViews(claims);
       for (const auto& [holder, decision] : reserved) Reserve(holder, decision, nodes);
       const std::optional<SteadyTime> later =
-          preemption_->For(job, std::move(demand), std::move(nodes), claims, quotas, transaction);
+          preemption_->For(job, std::move(demand), std::move(nodes), claims, quotas.quotas(), transaction);
       if (later.has_value() && *later < schedule_at_.value_or(*later + absl::Seconds(1))) schedule_at_ = later;
     } else if (const Plans::Wanted* wanted = plans_->Find(job.id(), Plans::Purpose::kStart);
                preemption_->IsOn() && wanted != nullptr && !wanted->answer.has_value()) {
@@ -297,7 +308,7 @@ void Queue::Schedule(Transaction& transaction) {
 // queue may still take them. If the slots are too small, the job waits for larger ones; a job that may run on fewer
 // ranks tries fewer.
 std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim& claim, const std::optional<Kind>& kind,
-                                          scheduler::Demand demand, scheduler::Pass& pass, scheduler::Quotas& quotas,
+                                          scheduler::Demand demand, scheduler::Pass& pass, scheduler::QuotaPass& quotas,
                                           Refusals& refusals, Transaction& transaction) {
   using Purpose = Plans::Purpose;
   const JobId id = job.id();
@@ -314,7 +325,7 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim&
     const PlanState state = PlanOn(job, Purpose::kStart, decision);
     if (state == PlanState::kPending) {
       pass.Start(claim, decision);
-      quotas.Hold(ProjectOf(job.record()), decision.device, decision.ranks.size());
+      quotas.Run(ProjectOf(job.record()), decision.device, claim, decision.ranks.size());
       return std::nullopt;
     }
     if (state == PlanState::kFailed) {
@@ -323,7 +334,7 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim&
       return std::nullopt;
     }
     if (state == PlanState::kReady) {
-      quotas.Hold(ProjectOf(job.record()), decision.device, decision.ranks.size());
+      quotas.Run(ProjectOf(job.record()), decision.device, claim, decision.ranks.size());
       wanted = plans_->Find(id, Purpose::kStart);
       return Placement{std::move(decision), wanted->slots, **wanted->answer};
     }
@@ -362,7 +373,13 @@ Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const sche
   return PlanState::kRefused;
 }
 
-std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, bool before_head) const {
+Queue::EndsBefore Queue::EndOf(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Cluster& cluster,
+                               const scheduler::Pass& pass, const scheduler::QuotaPass& quotas) const {
+  const Device device = cluster.Resolve(job.record().spec().resources().device());
+  return {pass.EndsBeforeHead(claim, device), quotas.EndsBeforeHead(ProjectOf(job.record()), device, claim)};
+}
+
+std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, EndsBefore before) const {
   const Job& record = job.record();
   if (!record.refused_by().empty() || plans_->Find(job.id(), Plans::Purpose::kStart) != nullptr) return std::nullopt;
   const Resources& resources = record.spec().resources();
@@ -374,7 +391,7 @@ std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, bool before_head) 
               job.least_group(),
               TensorRanksOf(record.spec()),
               job.slot_bytes,
-              before_head,
+              before,
               {resources.node_selector().begin(), resources.node_selector().end()},
               absl::StrCat(resources.placement(), " ", resources.topology().SerializeAsString())};
 }
@@ -422,7 +439,7 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
   std::vector<Waiting> all;
   const ClaimsOfJobs claims = Claims();
   scheduler::Cluster cluster(NodeViews(claims));
-  scheduler::Quotas quotas = projects_->QuotasNow();
+  scheduler::QuotaPass quotas = QuotasOf(claims);
   scheduler::Pass pass(&cluster);
   struct Reason {
     std::string text;  // empty: nothing has asked
@@ -432,13 +449,16 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
   std::map<Kind, Reason> reasons;  // until one more job would start
   const auto start = [&](const scheduler::Claim& claim, const JobEntry& job, const scheduler::Decision& decision) {
     pass.Start(claim, decision);
-    quotas.Hold(ProjectOf(job.record()), decision.device, decision.ranks.size());
+    quotas.Run(ProjectOf(job.record()), decision.device, claim, decision.ranks.size());
     reasons.clear();
   };
   const auto consider = [&](const JobEntry& job, const scheduler::Claim& claim, bool asked) -> Reason {
     scheduler::Demand demand = DemandOf(job);
-    if (!HasRoom(job, cluster, quotas, demand)) {
-      return {quotas.Why(ProjectOf(job.record()), cluster.Resolve(demand.device), demand.needed()), true, true};
+    if (!HasRoom(job, claim, cluster, quotas, demand)) {
+      const std::string project = ProjectOf(job.record());
+      const Device device = cluster.Resolve(demand.device);
+      return {quotas.Why(project, device, claim.job, demand.needed()), true,
+              !quotas.IsHead(project, device, claim.job)};
     }
     const Plans::Wanted* wanted = plans_->Find(claim.job, Plans::Purpose::kStart);
     const scheduler::Decision decision = pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
@@ -468,8 +488,7 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
     } else if (const std::string over = OverItsUsersLimit(job); !over.empty()) {
       why = over;
     } else {
-      const Device on = job.record().spec().resources().device();
-      const std::optional<Kind> kind = KindOf(job, pass.EndsBeforeHead(claim, on));
+      const std::optional<Kind> kind = KindOf(job, EndOf(job, claim, cluster, pass, quotas));
       const auto known = kind.has_value() ? reasons.find(*kind) : reasons.end();
       Reason reason;
       if (known != reasons.end() && (!asked || !known->second.text.empty())) {

@@ -16,7 +16,7 @@
 #include "coordinator/core/time_limits.h"
 #include "coordinator/core/wanted_plans.h"
 #include "coordinator/scheduler/pass.h"
-#include "coordinator/scheduler/quota.h"
+#include "coordinator/scheduler/quota_pass.h"
 
 namespace muster::core {
 
@@ -63,13 +63,17 @@ class Queue {
 
   // ---- For those who look for slots for a job ----
   scheduler::Demand DemandOf(const JobEntry& job) const;
+  // Pass::EndsBeforeHead and QuotaPass::EndsBeforeHead: all that matters about when a job ends.
+  struct EndsBefore {
+    bool head = false, head_of_project = false;
+    auto operator<=>(const EndsBefore&) const = default;
+  };
   // Jobs of one kind ask for the same slots.
-  using Kind = std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, bool,
+  using Kind = std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, EndsBefore,
                           std::vector<std::string>, std::string>;
-  // `before_head`: Pass::EndsBeforeHead, the only thing about its end that matters here: with the end itself, jobs of
-  // many time limits would be as many kinds. None: the job is unlike others, since nodes have refused it or its plan is
-  // being made.
-  std::optional<Kind> KindOf(const JobEntry& job, bool before_head) const;
+  // With its end itself instead of `before`, jobs of many time limits would be as many kinds. None: the job is unlike
+  // others, since nodes have refused it or its plan is being made.
+  std::optional<Kind> KindOf(const JobEntry& job, EndsBefore before) const;
   std::vector<scheduler::NodeView> NodeViews() const { return NodeViews(Claims()); }
   // Whose holders have only their job's id: enough to see what is free.
   std::vector<scheduler::NodeView> NodeViewsWithoutClaims() const { return NodeViewsOf(nullptr); }
@@ -89,11 +93,14 @@ class Queue {
   // project's quota has no room.
   using Refusals = std::map<Kind, std::optional<bool>>;
 
+  EndsBefore EndOf(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Cluster& cluster,
+                   const scheduler::Pass& pass, const scheduler::QuotaPass& quotas) const;
+
   // Of a waiting job: forgets those of the jobs before it that have completed, and fails it if one cannot any more.
   void LookAtJobsBefore(JobEntry& job, Transaction& transaction);
   // nullopt: it waits, or has failed because it cannot be laid out.
   std::optional<Placement> FindStart(JobEntry& job, const scheduler::Claim& claim, const std::optional<Kind>& kind,
-                                     scheduler::Demand demand, scheduler::Pass& pass, scheduler::Quotas& quotas,
+                                     scheduler::Demand demand, scheduler::Pass& pass, scheduler::QuotaPass& quotas,
                                      Refusals& refusals, Transaction& transaction);
 
   // The places in the queue's order of all jobs that have not ended.
@@ -102,9 +109,11 @@ class Queue {
   std::vector<scheduler::Claim> InOrder(const ClaimsOfJobs& claims) const;
   std::vector<scheduler::NodeView> NodeViews(const ClaimsOfJobs& claims) const { return NodeViewsOf(&claims); }
   std::vector<scheduler::NodeView> NodeViewsOf(const ClaimsOfJobs* claims) const;  // null: without claims
+  // What projects hold now.
+  scheduler::QuotaPass QuotasOf(const ClaimsOfJobs& claims) const;
   // Whether its project's quota has room for it; with room for some of its ranks, the demand is for those.
-  static bool HasRoom(const JobEntry& job, const scheduler::Cluster& cluster, const scheduler::Quotas& quotas,
-                      scheduler::Demand& demand);
+  static bool HasRoom(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Cluster& cluster,
+                      scheduler::QuotaPass& quotas, scheduler::Demand& demand);
   // As Cluster::Resolve, which needs the claims of those who hold slots.
   Device AutoDevice() const;
 

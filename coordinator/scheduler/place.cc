@@ -303,7 +303,7 @@ std::map<NodeId, uint64_t> Cluster::SlotsHeldBy(const Demand& demand, const Matc
 }
 
 std::map<NodeId, uint64_t> Cluster::SlotsHeldAfter(const Claim& claim, const Demand& demand) const {
-  return SlotsHeldBy(demand, [&](const Claim& other) { return Before(claim, other); });
+  return SlotsHeldBy(demand, [&](const Claim& other) { return ComesAfter(other, claim); });
 }
 
 std::map<NodeId, uint64_t> Cluster::SlotsHeldBeyond(absl::Duration time, const Demand& demand) const {

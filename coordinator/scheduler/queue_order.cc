@@ -10,6 +10,13 @@ bool Before(const Claim& a, const Claim& b) {
          std::tuple(b.borrows, -int64_t{b.priority}, b.project_load, b.user_load, b.sequence);
 }
 
+bool ComesAfter(const Claim& holder, const Claim& waiting) {
+  if (holder.project == 0 || holder.project != waiting.project) return Before(waiting, holder);
+  Claim same = holder;
+  same.borrows = waiting.borrows;
+  return Before(waiting, same);
+}
+
 void SortQueue(std::vector<Claim>& queue) { std::sort(queue.begin(), queue.end(), Before); }
 
 }  // namespace muster::scheduler

@@ -20,11 +20,15 @@ struct Claim {
   // project and its user there have used (fair_share.h).
   bool borrows = false;
   double project_load = 0, user_load = 0;
+  uint32_t project = 0;  // a number for it; 0: there are no projects
 };
 
 // Jobs on their project's own slots first, then higher priority, then the project and the user who have used less, then
 // first in, first out.
 bool Before(const Claim& a, const Claim& b);
+// Of `holder`, which has slots, and `waiting`: whether the queue order is the other way round. Jobs of one project are
+// compared regardless of which of them borrows: that follows from who started first.
+bool ComesAfter(const Claim& holder, const Claim& waiting);
 void SortQueue(std::vector<Claim>& queue);
 
 }  // namespace muster::scheduler
