@@ -246,13 +246,14 @@ void FakeWorker::SendObserved(const RankKey& key, RankState state, RankExit::Cau
   Send(std::move(message));
 }
 
-void FakeWorker::SendStep(uint64_t step) {
+void FakeWorker::SendStep(uint64_t step, uint64_t op) {
   WorkerMessage message;
   absl::MutexLock lock(&mutex_);
   if (ended_ || running_.empty()) return;
   for (const auto& [name, key] : running_) {
     ObservedRank& rank = *message.mutable_observed()->add_ranks() = Seen(key, RANK_STATE_RUNNING);
     rank.set_step(step);
+    rank.set_op(op);
   }
   stream_->Send(std::move(message));
 }

@@ -74,8 +74,8 @@ class FakeWorker {
   bool WaitForEnd(grpc::Status* status);
 
   void SendObserved(const RankKey& key, RankState state, RankExit::Cause cause = RankExit::CAUSE_UNSPECIFIED);
-  // Reports `step` for each rank that runs; sends nothing if there is none.
-  void SendStep(uint64_t step);
+  // Reports `step` for each rank that runs, and which op it is at (ObservedRank.op); sends nothing if there is none.
+  void SendStep(uint64_t step, uint64_t op = 0);
   void SendRecords(const RankKey& key, const std::vector<Record>& records);
   void SendLog(const RankKey& key, uint64_t offset, const std::string& text);
   void SendHeartbeat(uint64_t number);

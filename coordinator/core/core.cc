@@ -265,13 +265,18 @@ std::vector<JobId> Core::EndedJobs() const {
   return ended;
 }
 
-std::vector<Generation> Core::ListGenerations(const JobId& job) const {
+std::vector<Generation> Core::ListGenerations(const JobId& job, size_t most) const {
   std::vector<Generation> all;
   if (const JobEntry* entry = state_->records.FindJob(job)) {
-    for (auto it = entry->generations.rbegin(); it != entry->generations.rend(); ++it)
+    for (auto it = entry->generations.rbegin(); it != entry->generations.rend() && all.size() < most; ++it)
       all.push_back(it->second.record());
   }
   return all;
+}
+
+std::vector<RankProgress> Core::ListProgress(const JobId& job) const {
+  const JobEntry* entry = state_->records.FindJob(job);
+  return entry == nullptr ? std::vector<RankProgress>() : state_->views.ProgressOf(*entry);
 }
 
 std::vector<Project> Core::ListProjects() const { return state_->projects.List(state_->queue.now().steady); }

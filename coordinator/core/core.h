@@ -307,8 +307,11 @@ class Core {
                                    std::optional<SteadyTime> at = std::nullopt,
                                    const std::function<bool(const Job&)>& selected = nullptr) const;
   std::map<JobState, uint64_t> CountJobs() const;
-  std::vector<JobId> EndedJobs() const;                             // in the order of their submission
-  std::vector<Generation> ListGenerations(const JobId& job) const;  // newest first
+  std::vector<JobId> EndedJobs() const;  // in the order of their submission
+  // Newest first, at most so many of the newest.
+  std::vector<Generation> ListGenerations(const JobId& job, size_t most = SIZE_MAX) const;
+  // Where the ranks of the newest generation were at their last reports, by rank; none if it has ended.
+  std::vector<RankProgress> ListProgress(const JobId& job) const;
   std::vector<Project> ListProjects() const;                // by name, with held slots and use up to the last event
   std::vector<Node> ListNodes() const;                      // by id, slot states computed
   std::vector<NodeLink> ListLinks(const JobId& job) const;  // measured, between the nodes of its newest generation

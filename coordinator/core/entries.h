@@ -45,7 +45,8 @@ struct RunningGeneration {
     // Its process gets no CPU time. It may have issued an op that its peers now wait for, while they have not issued as
     // many.
     bool frozen = false;
-    // Index of the current op.
+    uint64_t shown_op = 0;  // ObservedRank.op
+    // Index of the current op of a rank that stalls.
     uint64_t op() const { return !frozen ? completed : issued == 0 ? 0 : issued - 1; }
   };
   std::map<uint32_t, RankProgress> progress;  // by rank, from the last report

@@ -25,8 +25,12 @@ void Hangs::Note(JobEntry& job, const NodeEntry& node, const ObservedRank& seen,
   // For a rank that was just connected it is unknown whether its process was frozen until now.
   if (inserted || !node.reported || (progress.frozen && !seen.frozen())) job.running->peers_unblocked_at = now;
   // A restarted daemon may not know yet which step its rank had reached.
-  progress = {std::max(progress.step, seen.step()), seen.op_issued(), seen.op_completed(),
-              absl::Seconds(std::max(0.0, seen.stalled_seconds())), seen.frozen()};
+  progress = {std::max(progress.step, seen.step()),
+              seen.op_issued(),
+              seen.op_completed(),
+              absl::Seconds(std::max(0.0, seen.stalled_seconds())),
+              seen.frozen(),
+              seen.op()};
 }
 
 // How long the slowest rank may stall.

@@ -255,5 +255,32 @@ TEST_F(Hangs, ARestartedCoordinatorWaitsForAllReports) {
   EXPECT_EQ(w_.Get(id_).failure().rank(), 3u);
 }
 
+// What the page of a job shows: the op of each rank by its name, without a stall, too.
+TEST_F(Hangs, WhereEachRankIsCanBeListedWhileItRuns) {
+  w_.RankProgress(id_, 0, 10, 0, 0, 0, false, /*op=*/13);
+  w_.RankProgress(id_, 1, 11, 0, 0, 0);
+  w_.RankProgress(id_, 2, 10, 20, 19, 7.5, true, 20);
+  std::vector<RankProgress> seen = w_.core->ListProgress(id_);
+  ASSERT_EQ(seen.size(), kRanks);
+  for (uint32_t rank = 0; rank < kRanks; ++rank) EXPECT_EQ(seen[rank].rank(), rank);
+  EXPECT_EQ(seen[0].step(), 10u);
+  EXPECT_EQ(seen[0].op(), "Release u12");
+  EXPECT_EQ(seen[0].stalled_seconds(), 0);
+  EXPECT_EQ(seen[1].step(), 11u);
+  EXPECT_EQ(seen[1].op(), "") << "between two steps";
+  EXPECT_EQ(seen[2].op(), "Release u19");
+  EXPECT_EQ(seen[2].stalled_seconds(), 7.5);
+  EXPECT_TRUE(seen[2].frozen());
+  EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
+  w_.RankProgress(id_, 3, 10, 0, 0, 0, false, /*op=*/21);
+  EXPECT_EQ(w_.core->ListProgress(id_)[3].op(), "") << "the schedule has 20 ops";
+  w_.Do(CancelJob{id_});
+  for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_TRUE(w_.core->ListProgress(id_).empty());
+  EXPECT_TRUE(w_.core->ListProgress(JobId("none")).empty());
+  EXPECT_EQ(w_.core->ListGenerations(id_, 0).size(), 0u);
+  EXPECT_EQ(w_.core->ListGenerations(id_, 5).size(), 1u);
+}
+
 }  // namespace
 }  // namespace muster::core

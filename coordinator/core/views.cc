@@ -64,6 +64,24 @@ Node Views::Of(const NodeEntry& node, const Records::Holders& holders) const {
   return view;
 }
 
+std::vector<RankProgress> Views::ProgressOf(const JobEntry& job) const {
+  std::vector<RankProgress> all;
+  if (!job.running.has_value()) return all;
+  for (const RankPlacement& rank : job.newest()->record().ranks()) {
+    const auto found = job.running->progress.find(rank.rank());
+    if (found == job.running->progress.end() || rank.state() == RANK_STATE_EXITED) continue;
+    const RunningGeneration::RankProgress& seen = found->second;
+    RankProgress& shown = all.emplace_back();
+    shown.set_rank(rank.rank());
+    shown.set_step(seen.step);
+    shown.set_stalled_seconds(absl::ToDoubleSeconds(seen.stalled));
+    shown.set_frozen(seen.frozen);
+    if (job.running->plan == nullptr || seen.shown_op == 0) continue;
+    shown.set_op(job.running->plan->op_names.at(rank.role().stage()).NameOf(seen.shown_op - 1));
+  }
+  return all;
+}
+
 muster::Stop Views::MakeStop(EndReason reason, const Job& job) const {
   muster::Stop stop;
   stop.set_reason(reason);

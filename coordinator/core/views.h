@@ -14,6 +14,7 @@ class Views {
 
   Job Of(const JobEntry& job) const;
   Node Of(const NodeEntry& node, const Records::Holders& holders) const;  // with computed slot states
+  std::vector<RankProgress> ProgressOf(const JobEntry& job) const;        // of the generation that runs, by rank
   Desired DesiredFor(const NodeId& node) const;
 
  private:

@@ -31,7 +31,7 @@ using server::Turn;
 
 constexpr size_t kMaxSpecBytes = 64 * 1024;  // a job's row is at most 512 KiB, and holds more than its spec
 constexpr size_t kDetailBytes = 200, kMostDetails = 128;  // of an audit entry
-constexpr int kShownGenerations = 100;
+constexpr uint32_t kShownGenerations = 100;
 constexpr uint32_t kDefaultListLimit = 1000, kMostListed = 10'000;
 constexpr size_t kListBytes = size_t{3} << 20;  // of jobs; their metrics and nodes come on top
 
@@ -262,10 +262,11 @@ grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context,
         return reactor->Finish(ToGrpc(status));
       }
       *reply->mutable_job() = *job;
-      for (Generation& generation : core.ListGenerations(*id)) {
-        if (reply->generations_size() == kShownGenerations) break;
+      const uint32_t most = request->generations() == 0 ? kShownGenerations : request->generations();
+      for (Generation& generation : core.ListGenerations(*id, std::min(most, kShownGenerations))) {
         *reply->add_generations() = std::move(generation);
       }
+      for (RankProgress& progress : core.ListProgress(*id)) *reply->add_progress() = std::move(progress);
       for (NodeLink& link : core.ListLinks(*id)) *reply->add_links() = std::move(link);
       *reply->mutable_last_metrics() = ledger.LastMetrics(*id);
       if (!options_.tensorboard_dir.empty()) {

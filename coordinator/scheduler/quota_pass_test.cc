@@ -72,7 +72,7 @@ TEST_F(QuotaPassTest, OneThatEndsBeforeTheHeadStartsMayOvertakeIt) {
   EXPECT_EQ(RoomFor(Of(7, absl::Hours(3)), 1), 0u);
 }
 
-TEST_F(QuotaPassTest, OneThatCanNeverStartHoldsBackNobody) {
+TEST_F(QuotaPassTest, OneThatCanNeverStartHoldsBackNoOther) {
   Runs(Of(1), 5);
   EXPECT_EQ(RoomFor(Of(2), 9), 3u) << "more than the project may hold";
   EXPECT_EQ(RoomFor(Of(3), 6, "a", /*fits=*/false), 3u) << "more than an idle cluster holds";

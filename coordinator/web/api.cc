@@ -266,7 +266,7 @@ const std::vector<Api::Handler>& Api::Handlers() {
       {{"GET", "/api/v1/jobs"}, &Api::ListJobs},
       {{"POST", "/api/v1/jobs"}, &Api::Submit},
       {{"POST", "/api/v1/plan"}, &Api::Plan},
-      {{"GET", "/api/v1/jobs/{job}"}, of_path(&Api::jobs_, &JobsCalls::Get)},
+      {{"GET", "/api/v1/jobs/{job}"}, &Api::GetJob},
       {{"GET", "/api/v1/jobs/{job}/plan"}, &Api::PlanOfJob},
       {{"GET", "/api/v1/jobs/{job}/metrics"}, &Api::Metrics},
       {{"GET", "/api/v1/jobs/{job}/logs"}, &Api::Logs},
@@ -365,6 +365,15 @@ void Api::Note(const Call& call) const {
   if (absl::Status parsed = FromJson(call.request().body, request); !parsed.ok()) return call.Fail(parsed);
   request.set_job(call.of);
   Mirror<NoteReply>(call, std::move(request), MUSTER_START(jobs_, Note));
+}
+
+void Api::GetJob(const Call& call) const {
+  const absl::StatusOr<uint32_t> generations = NumberOf(call.request(), "generations", 0);
+  if (!generations.ok()) return call.Fail(generations.status());
+  GetJobRequest request;
+  request.set_job(call.of);
+  request.set_generations(*generations);
+  Mirror<GetJobReply>(call, std::move(request), MUSTER_START(jobs_, Get));
 }
 
 void Api::ListJobs(const Call& call) const {

@@ -52,6 +52,7 @@ class Api {
   void Audit(const Call& call) const;
   void Label(const Call& call) const;
   void Note(const Call& call) const;
+  void GetJob(const Call& call) const;
   void ListJobs(const Call& call) const;
   void PlanOfJob(const Call& call) const;
   void Plan(const Call& call) const;

@@ -30,6 +30,7 @@ std::string WithoutProgress(ObservedRank rank) {
   rank.clear_op_completed();
   rank.clear_stalled_seconds();
   rank.clear_frozen();
+  rank.clear_op();
   return rank.SerializeAsString();
 }
 

@@ -34,6 +34,7 @@ void StallDetector::Look(SteadyTime now) {
   last_ = seen;
   last_heartbeat_ = heartbeat;
   stall_.reset();
+  op_ = seen[1] == 0 ? 0 : std::min(seen[2] + 1, seen[1]);  // all that were issued may be done, too
   if (stalled_ >= kStallThreshold) stall_ = {seen[0], seen[1], seen[2], stalled_, silent_ >= kFrozen};
 }
 

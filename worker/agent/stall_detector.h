@@ -32,6 +32,8 @@ class StallDetector {
   };
 
   void Look(SteadyTime now);
+  // Index, plus 1, of the op that the rank ran or waited for at the last look; 0: between two steps, or no page yet.
+  uint64_t op() const { return op_; }
   // A stall of at least a second. None: the rank makes progress, or has no progress page yet.
   const std::optional<Stall>& stall() const { return stall_; }
 
@@ -42,6 +44,7 @@ class StallDetector {
   SteadyTime looked_at_;
   std::array<uint64_t, 4> last_{};  // counters whose change is progress
   uint64_t last_heartbeat_ = 0;
+  uint64_t op_ = 0;
   absl::Duration stalled_, silent_;
   std::optional<Stall> stall_;
 };

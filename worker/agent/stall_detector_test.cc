@@ -89,5 +89,19 @@ TEST_F(StallDetectorTest, TimeInWhichTheDaemonDidNotRunHardlyCounts) {
   EXPECT_LE(stall_detector_.stall()->duration, Seconds(3));
 }
 
+TEST_F(StallDetectorTest, TheOpIsTheOneThatRunsOrIsWaitedFor) {
+  const struct {
+    uint64_t issued, completed, op;
+  } kCases[] = {{0, 0, 0}, {1, 0, 1}, {9, 8, 9}, {20, 5, 6}, {20, 20, 20}};
+  EXPECT_EQ(stall_detector_.op(), 0u) << "no page";
+  Create();
+  for (const auto& test : kCases) {
+    page().op_issued = test.issued;
+    page().op_completed = test.completed;
+    Pass(Milliseconds(200));
+    EXPECT_EQ(stall_detector_.op(), test.op) << test.issued << " " << test.completed;
+  }
+}
+
 }  // namespace
 }  // namespace muster::agent

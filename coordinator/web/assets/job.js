@@ -61,9 +61,9 @@ export async function jobPage(view, id) {
   actions.append(act('pause'), act('resume'), act('cancel'));
 
   async function refresh() {
-    const reply = await get(`jobs/${id}`);
+    const reply = await get(`jobs/${id}?generations=${GENERATIONS}`);
     if (ended) return;
-    const {job} = reply, generations = reply.generations.slice(0, GENERATIONS);
+    const {job, generations} = reply;
     const newest = generations[0];
     const failure = job.failure;
     running = newest !== undefined && !newest.ended;
@@ -77,7 +77,7 @@ export async function jobPage(view, id) {
       failure ? el('div', {class: 'bad', id: 'failure'}, el('h2', {}, 'First fault'), el('p', {}, failure.exit?.message ?? ''), el('p', {}, failure.hint),
         el('pre', {}, (failure.exit?.last_lines ?? []).join('\n'))) : '');
     times.replaceChildren(el('h2', {}, 'Time'), ...ledger(job.time_breakdown));
-    if (newest) ranks.show(newest);
+    if (newest) ranks.show(newest, reply.progress);
     past.replaceChildren(el('h2', {}, 'Generations'), generationBar(job, generations),
       table(['generation', 'state', 'reason', 'ranks', 'created', 'ended', 'resumed from step'], generations.map((g) => [String(g.number), state(g.state),
         name(g.reason).replace('unspecified', ''), String(g.ranks.length), time(g.created), time(g.ended), String(g.resumed_step)])),

@@ -1,29 +1,43 @@
-// The ranks of a generation as a grid: where each runs, its part of the model, and its state.
+// The ranks of a generation as a grid: where each runs, its state, its step and the op it is at.
 import {el, name, number, stateClass, windowed} from './dom.js';
 
 const CELL = 190, HEIGHT = 44;  // pixels; the height is the style sheet's
+const STALLED = 5;  // seconds without progress, from which a rank is marked
 
 const place = (role) => role ? ['stage', 'shard', 'replica', 'tensor'].filter((axis) => role[axis] > 0)
   .map((axis) => `${axis} ${role[axis]}`).join(', ') : '';
+const stall = ({stalled_seconds: seconds, frozen}) =>
+  seconds >= 1 ? `, no progress for ${Math.round(seconds)} s${frozen ? ' (frozen)' : ''}` : '';
 
-// "1000 ranks: 998 running, 2 exited"
+// "step 12, ReduceScatter h.3, no progress for 4 s"
+function where({rank, progress}) {
+  if (!progress) return rank.exit?.message ?? '';
+  return `step ${progress.step}${progress.op ? ', ' + progress.op : ''}${stall(progress)}`;
+}
+
+// One line about all: how far they are apart, and which one is the furthest behind.
 function outline(ranks) {
-  const counts = new Map();
-  for (const rank of ranks) counts.set(name(rank.state), (counts.get(name(rank.state)) ?? 0) + 1);
-  return `${ranks.length} ranks: ` + [...counts].map(([standing, count]) => `${count} ${standing}`).join(', ');
+  const known = ranks.filter(({progress}) => progress);
+  if (known.length === 0) return `${ranks.length} ranks`;
+  const steps = known.map(({progress}) => Number(progress.step));
+  const least = steps.reduce((a, b) => Math.min(a, b)), most = steps.reduce((a, b) => Math.max(a, b));
+  const behind = known.filter(({progress}) => Number(progress.step) === least);
+  const longest = behind.reduce((a, b) => b.progress.stalled_seconds > a.progress.stalled_seconds ? b : a);
+  const apart = least < most || longest.progress.stalled_seconds >= 1;
+  return `${ranks.length} ranks, ${least === most ? `all at step ${least}` : `at steps ${least} to ${most}`}` +
+    (apart ? `; rank ${longest.rank.rank} on ${longest.rank.node}: ${where(longest)}` : '');
 }
 
-function cell(rank) {
-  const standing = name(rank.state), about = rank.exit?.message || place(rank.role);
-  const title = [`rank ${rank.rank} on ${rank.node}`, place(rank.role), standing, rank.exit?.message].filter((text) => text).join(': ');
-  return el('span', {class: `rank ${stateClass(standing)}`, role: 'listitem', title},
-    el('span', {}, `${rank.rank} ${rank.node} ${standing}`), el('span', {class: 'dim'}, about));
-}
-
-// Returns {box, show(generation)}.
+// Returns {box, show(generation, progress)}.
 export function rankGrid() {
-  const head = el('h2', {}), about = el('p', {id: 'ranks-outline'});
+  const head = el('h2', {}), about = el('p', {id: 'ranks-outline', role: 'status'});
   let columns = 1, ranks = [];
+  const cell = ({rank, progress}) => {
+    const standing = name(rank.state), at = where({rank, progress});
+    const title = [`rank ${rank.rank} on ${rank.node}`, place(rank.role), standing, at].filter((text) => text).join(': ');
+    return el('span', {class: `rank ${progress?.stalled_seconds >= STALLED ? 'bad' : stateClass(standing)}`, role: 'listitem', title},
+      el('span', {}, `${rank.rank} ${rank.node} `, standing === 'running' ? '' : standing), el('span', {class: 'dim'}, at));
+  };
   const list = windowed(HEIGHT, ({cells}) => {
     const row = el('div', {class: 'row ranks', role: 'presentation'}, cells.map(cell));
     row.style.setProperty('--columns', columns);
@@ -40,8 +54,9 @@ export function rankGrid() {
     if (Math.max(1, Math.floor(list.box.clientWidth / CELL)) !== columns) arrange();
   })).observe(list.box);
   const box = el('section', {hidden: true}, head, about, list.box);
-  return {box, show(generation) {
-    ranks = generation.ranks;
+  return {box, show(generation, progress) {
+    const of = new Map(progress.map((seen) => [seen.rank, seen]));
+    ranks = generation.ranks.map((rank) => ({rank, progress: of.get(rank.rank)}));
     head.textContent = `Ranks of generation ${number(generation.number)}`;
     about.textContent = outline(ranks);
     box.hidden = false;
