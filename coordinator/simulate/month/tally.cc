@@ -1,6 +1,7 @@
 #include "coordinator/simulate/month/tally.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +20,7 @@ constexpr std::array<Class, 5> kClasses = {
 
 std::string Hours(absl::Duration time) {
   const double hours = absl::ToDoubleHours(time);
-  return absl::StrFormat(hours >= 100 ? "%.0f" : hours >= 10 ? "%.1f" : "%.2f", hours);
+  return absl::StrFormat("%.*f", hours >= 100 ? 0 : hours >= 10 ? 1 : 2, hours);
 }
 
 std::string Text(const Waits& waits) {
@@ -95,7 +96,7 @@ Waits Tally::WaitsOf(const std::string& of, std::vector<absl::Duration> waits) c
   if (waits.empty()) return found;
   std::sort(waits.begin(), waits.end());
   const auto at = [&](double share) {  // the nearest rank
-    return waits[static_cast<size_t>(share * static_cast<double>(waits.size() - 1) + 0.5)];
+    return waits[static_cast<size_t>(std::lround(share * static_cast<double>(waits.size() - 1)))];
   };
   found.p50 = at(0.5), found.p95 = at(0.95), found.max = waits.back();
   return found;
