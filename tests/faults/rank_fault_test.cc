@@ -19,9 +19,9 @@ using cluster::Cluster;
 constexpr absl::Duration kDetection = absl::Seconds(2);
 // docs/internals/reliability.md promises detection of an exit in a second and of a hang in three times the detection,
 // on an idle machine; bench/faults measures it. Here six ranks and the coordinator share two cores with other
-// processes.
-constexpr absl::Duration kSlack = absl::Seconds(4);
-constexpr absl::Duration kRecovery = absl::Seconds(15);
+// processes, so these bounds only tell that the fault was found and recovered from at all.
+constexpr absl::Duration kSlack = absl::Seconds(15);
+constexpr absl::Duration kRecovery = absl::Seconds(60);
 
 // Four trials at a time: a frozen rank takes no CPU, and its job waits.
 const std::vector<std::vector<RankFault>> kGroups = {
