@@ -1,4 +1,4 @@
-// The ranks of a generation as a grid: where each runs, its state, its step and the op it is at.
+// The ranks of a generation as a grid: where each runs, its state, and the op it is at.
 import {el, name, number, stateClass, windowed} from './dom.js';
 
 const CELL = 190, HEIGHT = 44;  // pixels; the height is the style sheet's
@@ -12,19 +12,20 @@ const stall = ({stalled_seconds: seconds, frozen}) =>
 // "step 12, ReduceScatter h.3, no progress for 4 s"
 function where({rank, progress}) {
   if (!progress) return rank.exit?.message ?? '';
-  return `step ${progress.step}${progress.op ? ', ' + progress.op : ''}${stall(progress)}`;
+  // Not every rank reports its step: all finish one together.
+  return [Number(progress.step) > 0 ? `step ${progress.step}` : '', progress.op].filter((text) => text).join(', ') + stall(progress);
 }
 
 // One line about all: how far they are apart, and which one is the furthest behind.
 function outline(ranks) {
-  const known = ranks.filter(({progress}) => progress);
+  const known = ranks.filter(({progress}) => progress && Number(progress.step) > 0);
   if (known.length === 0) return `${ranks.length} ranks`;
   const steps = known.map(({progress}) => Number(progress.step));
   const least = steps.reduce((a, b) => Math.min(a, b)), most = steps.reduce((a, b) => Math.max(a, b));
   const behind = known.filter(({progress}) => Number(progress.step) === least);
   const longest = behind.reduce((a, b) => b.progress.stalled_seconds > a.progress.stalled_seconds ? b : a);
   const apart = least < most || longest.progress.stalled_seconds >= 1;
-  return `${ranks.length} ranks, ${least === most ? `all at step ${least}` : `at steps ${least} to ${most}`}` +
+  return `${ranks.length} ranks, ${least === most ? `at step ${least}` : `at steps ${least} to ${most}`}` +
     (apart ? `; rank ${longest.rank.rank} on ${longest.rank.node}: ${where(longest)}` : '');
 }
 
