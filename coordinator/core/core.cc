@@ -429,15 +429,15 @@ void Core::State::On(const PlanReady& event, Transaction& transaction) {
 }
 
 // All in one transaction, however many: once, and before any worker is connected.
-void Core::State::On(const StoreRestored& event, Transaction& transaction) {
+void Core::State::On(const StoreRestored&, Transaction& transaction) {
   for (JobEntry* job : records.Live()) {
-    records.SawGeneration(*job, NewestNumber(job->record()) + event.skip, transaction);
+    records.SkipNumbers(*job, NewestNumber(job->record()) + options.numbers_skipped, transaction);
   }
   transaction.AddEvent(
       nullptr, 0, "", "store.restored",
       absl::StrCat("this store was restored from a backup: what came later is not known to it; the next "
                    "generations of its jobs skip ",
-                   event.skip + kGenerationsUnknown, " numbers"));
+                   options.numbers_skipped, " numbers"));
 }
 
 void Core::State::On(const Tick&, Transaction& transaction) {

@@ -149,7 +149,7 @@ void Nodes::NoteSeenGeneration(const JobId& id, uint64_t seen, const NodeId& nod
   JobEntry* job = records_->FindJob(id);
   if (job == nullptr || job->machine.ended()) return;
   if (seen <= NewestNumber(job->record()) || transaction.Full()) return;
-  records_->SawGeneration(*job, seen, transaction);
+  records_->SkipNumbers(*job, seen + options_->numbers_skipped, transaction);
   transaction.AddEvent(job, job->record().generation(), node.value(), "job.outdated",
                        absl::StrCat("node ", node.value(), " had ranks of generation ", seen, " of ", id.value(),
                                     ", and this store knows ", job->record().generation(),

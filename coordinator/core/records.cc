@@ -356,15 +356,12 @@ Records::Holders Records::SlotHolders() const {
   return holders;
 }
 
-uint64_t NewestNumber(const Job& job) { return std::max(job.generation(), job.seen_generation()); }
+uint64_t NewestNumber(const Job& job) { return std::max(job.generation(), job.skipped_to()); }
 
-uint64_t NextNumber(const Job& job) {
-  if (job.seen_generation() <= job.generation()) return job.generation() + 1;
-  return job.seen_generation() + kGenerationsUnknown + 1;
-}
+uint64_t NextNumber(const Job& job) { return NewestNumber(job) + 1; }
 
-void Records::SawGeneration(JobEntry& job, uint64_t number, Transaction& transaction) {
-  job.machine.fields().set_seen_generation(number);
+void Records::SkipNumbers(JobEntry& job, uint64_t to, Transaction& transaction) {
+  job.machine.fields().set_skipped_to(to);
   transaction.Touch(job.id());
 }
 

@@ -26,9 +26,8 @@ std::string UsageKey(const std::string& project);
 
 // ---- The numbers of a job's generations ----
 // A number is given once, whatever this store does not know. It was restored from a backup if a later generation was
-// seen; then nodes that are not back may have had still later ones, so that many more are skipped.
-inline constexpr uint64_t kGenerationsUnknown = 1000;  // more than a job has between a backup and its restore
-uint64_t NewestNumber(const Job& job);                 // given by this store, or seen
+// seen; then nodes that are not back may have had still later ones, so more are skipped (Options.numbers_skipped).
+uint64_t NewestNumber(const Job& job);  // given by this store, or skipped
 uint64_t NextNumber(const Job& job);
 
 class Records {
@@ -46,8 +45,8 @@ class Records {
   // As well; the transaction then fails with NotFound.
   JobEntry* NeedJob(const JobId& id, Transaction& transaction);
   NodeEntry* NeedNode(const NodeId& id, Transaction& transaction);
-  // A worker has had, or may have had, that generation, which is later than all that the store knows.
-  void SawGeneration(JobEntry& job, uint64_t number, Transaction& transaction);
+  // The job's next generation comes after that number. REQUIRES: it is higher than NewestNumber.
+  void SkipNumbers(JobEntry& job, uint64_t to, Transaction& transaction);
   const JobEntry* FindRequest(const std::string& request_id) const;
 
   // Gives it the next sequence number.

@@ -204,18 +204,42 @@ TEST(Recovery, AnOlderCopyDoesNotUseANumberAgain) {
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
 }
 
+// The worker has the same old records each time, and a generation of the first restore may still be known elsewhere.
+TEST(Recovery, ABackupThatIsRestoredTwiceGivesOtherNumbers) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  const JobId id = w.Submit(Spec("j"));
+  w.Report(id, RANK_STATE_RUNNING);
+  const auto backup = w.rows;
+  std::set<uint64_t> numbers;
+  for (const uint64_t skipped : {2000, 3000}) {
+    w.rows = backup;
+    w.options.numbers_skipped = skipped;
+    w.Restart();
+    w.Do(StoreRestored{});
+    const std::string incarnation = absl::StrCat("i", skipped);
+    w.Do(NodeConnected{.node = Hello("a", 1, incarnation), .generations = {{id, 500'000}}});
+    w.Return(Hello("a", 1, incarnation));
+    w.PassBackoff();
+    numbers.insert(w.Newest(id).number());
+  }
+  EXPECT_EQ(numbers, (std::set<uint64_t>{502'001, 503'001}));
+}
+
 // Before any node is back: one without ranks may be the first, and take a job whose later generations others have.
 TEST(Recovery, ARestoredBackupSkipsNumbers) {
   World w(AnyWorld());
+  w.options.numbers_skipped = 5000;
+  w.Restart();
   w.Do(NodeConnected{Hello("a", 1)});
   const JobId running = w.Submit(Spec("runs")), waiting = w.Submit(Spec("waits"));
   w.Report(running, RANK_STATE_RUNNING);
   w.Restart();  // from the backup
-  w.Do(StoreRestored{5000});
+  w.Do(StoreRestored{});
   EXPECT_EQ(w.events.back(), "store.restored");
   w.Restart();
   w.Do(NodeConnected{Hello("b", 1)});
-  EXPECT_GT(w.Newest(waiting).number(), 5000u) << "though no worker has reported a generation";
+  EXPECT_EQ(w.Newest(waiting).number(), 5001u) << "though no worker has reported a generation";
   EXPECT_EQ(w.Newest(running).number(), 1u) << "what runs goes on";
 }
 

@@ -43,7 +43,7 @@ struct Core::State {
     }
   }
   void On(const PlanReady& event, Transaction& transaction);
-  void On(const StoreRestored& event, Transaction& transaction);
+  void On(const StoreRestored&, Transaction& transaction);
   void On(const Tick& event, Transaction& transaction);
 
   const Options options;

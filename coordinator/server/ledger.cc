@@ -50,8 +50,7 @@ absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const std::string& director
                         absl::StrCat(history.status().message(),
                                      " (this file holds only metrics and logs; without it no job is lost)"));
   }
-  absl::StatusOr<std::unique_ptr<Ledger>> ledger =
-      Over(*std::move(state), *std::move(history), std::nullopt, audit_kept);
+  absl::StatusOr<std::unique_ptr<Ledger>> ledger = Over(*std::move(state), *std::move(history), audit_kept);
   if (!ledger.ok()) return ledger;
   if (absl::Status status = (*ledger)->LoadStoreId(); !status.ok()) return status;
   return ledger;
@@ -70,25 +69,18 @@ absl::Status Ledger::LoadStoreId() {
   return state_->Commit(term_, {{{kStoreIdKey, store_id_}}});
 }
 
-absl::Status Ledger::LoadCopyMark(std::optional<uint64_t> skip) {
+absl::Status Ledger::LoadCopyMark() {
   const auto mark = state_->Get(store::kCopyKey);
-  if (!mark.ok() || !mark->has_value()) return mark.status();
-  if (!skip.has_value()) {
-    const absl::StatusOr<std::string> digits = RandomText(6, "0123456789");
-    if (!digits.ok()) return digits.status();
-    skip.emplace();
-    if (!absl::SimpleAtoi(*digits, &*skip)) return absl::InternalError("random digits are no number");
-    ++*skip;
-  }
-  restored_copy_ = skip;
+  if (!mark.ok()) return mark.status();
+  restored_copy_ = mark->has_value();
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Over(std::unique_ptr<store::StateStore> state,
                                                      std::unique_ptr<store::HistoryStore> history,
-                                                     std::optional<uint64_t> skip, uint64_t audit_kept) {
+                                                     uint64_t audit_kept) {
   std::unique_ptr<Ledger> ledger(new Ledger(std::move(state), std::move(history), audit_kept));
-  if (absl::Status status = ledger->LoadCopyMark(skip); !status.ok()) return status;
+  if (absl::Status status = ledger->LoadCopyMark(); !status.ok()) return status;
   if (absl::Status status = ledger->LoadEvents(); !status.ok()) return status;
   if (absl::Status status = ledger->LoadAudit(); !status.ok()) return status;
   return ledger;
@@ -224,12 +216,12 @@ absl::Status Ledger::Commit(const std::vector<Transaction>& transactions) {
     }
     AddGroups(std::move(changes), groups);
   }
-  if (restored_copy_.has_value()) groups.push_back({{store::kCopyKey, std::nullopt}});
+  if (restored_copy_) groups.push_back({{store::kCopyKey, std::nullopt}});
   if (groups.empty()) return absl::OkStatus();
   // The events may be deleted with their job, but the position must not go back.
   if (!events.empty()) groups.push_back({{kSequenceKey, absl::StrCat(last_sequence_)}});
   if (absl::Status status = state_->Commit(term_, groups); !status.ok()) return status;
-  restored_copy_.reset();
+  restored_copy_ = false;
   audit_last_ = audit_last;
   for (const auto& [sequence, job] : events) {
     events_.push_back(sequence);

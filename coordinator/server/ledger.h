@@ -77,19 +77,16 @@ class Ledger {
   // `audit_kept`: so many entries of the audit log; beyond, the oldest are deleted.
   static absl::StatusOr<std::unique_ptr<Ledger>> Open(const std::string& directory, const store::HistoryLimits& limits,
                                                       uint64_t audit_kept = kAuditEntriesKept);
-  // Uses stores that are open. DataLoss: a row of the stream does not parse. `skip`: see restored_copy; none: random.
+  // Uses stores that are open. DataLoss: a row of the stream does not parse.
   static absl::StatusOr<std::unique_ptr<Ledger>> Over(std::unique_ptr<store::StateStore> state,
                                                       std::unique_ptr<store::HistoryStore> history,
-                                                      std::optional<uint64_t> skip = std::nullopt,
                                                       uint64_t audit_kept = kAuditEntriesKept);
 
   // Random, made with the files; empty over stores that others made.
   const std::string& store_id() const { return store_id_; }
 
-  // The store is a backup's, and this is its first coordinator. So much is added to what the core skips anyway of
-  // each job's numbers (core::StoreRestored): at least 1, and random, since a backup may be restored more than once.
-  // Known until the next Commit.
-  const std::optional<uint64_t>& restored_copy() const { return restored_copy_; }
+  // The store is a backup's, and this is its first coordinator. Known until the next Commit.
+  bool restored_copy() const { return restored_copy_; }
 
   // Higher than any that has written to the store before this Ledger. Messages of a lower one are stale.
   uint64_t term() const { return term_; }
@@ -146,7 +143,7 @@ class Ledger {
   // Deletes the oldest events of nodes beyond those that are kept, a thousand at a time.
   absl::Status PruneNodeEvents();
   absl::Status LoadStoreId();
-  absl::Status LoadCopyMark(std::optional<uint64_t> skip);
+  absl::Status LoadCopyMark();
   const std::vector<uint64_t>& EventsOf(const JobId& job) const;
   absl::Status ReadEvents(const StreamFilter& filter, uint64_t after, StreamPage& page);
   absl::Status ReadHistory(const StreamFilter& filter, uint64_t after, uint64_t& horizon, StreamPage& page);
@@ -156,7 +153,7 @@ class Ledger {
   std::unique_ptr<store::HistoryStore> history_;
   uint64_t term_;
   std::string store_id_;
-  std::optional<uint64_t> restored_copy_;
+  bool restored_copy_ = false;
   uint64_t last_sequence_ = 0;
   std::vector<uint64_t> events_;                          // sequences of all events, ascending
   std::map<JobId, std::vector<uint64_t>> events_of_job_;  // the same for each job

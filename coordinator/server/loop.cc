@@ -7,6 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "common/random_text.h"
+
 namespace muster::server {
 namespace {
 
@@ -54,7 +57,12 @@ class Loop::PooledPlans final : public CorePlans {
 Loop::Loop(const LoopOptions& options, const Clock* clock)
     : clock_(clock), plans_(options.plans), core_plans_(std::make_unique<PooledPlans>(this)) {}
 
-absl::StatusOr<std::unique_ptr<Loop>> Loop::Start(const LoopOptions& options, const Clock* clock) {
+absl::StatusOr<std::unique_ptr<Loop>> Loop::Start(LoopOptions options, const Clock* clock) {
+  const absl::StatusOr<std::string> digits = RandomText(6, "0123456789");
+  if (!digits.ok()) return digits.status();
+  uint64_t random = 0;
+  if (!absl::SimpleAtoi(*digits, &random)) return absl::InternalError("random digits are no number");
+  options.core.numbers_skipped += random;
   absl::StatusOr<std::unique_ptr<Ledger>> ledger = Ledger::Open(options.state_dir, options.history, options.audit_kept);
   if (!ledger.ok()) return ledger.status();
   std::unique_ptr<Loop> loop(new Loop(options, clock));

@@ -29,7 +29,7 @@ class Loop {
  public:
   // Opens the stores, recovers the core and starts the thread. `clock` outlives the loop. Errors as OpenSqliteState and
   // Core::Recover.
-  static absl::StatusOr<std::unique_ptr<Loop>> Start(const LoopOptions& options, const Clock* clock);
+  static absl::StatusOr<std::unique_ptr<Loop>> Start(LoopOptions options, const Clock* clock);
   // Calls Stop.
   ~Loop();
 

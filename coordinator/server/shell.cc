@@ -115,7 +115,7 @@ SteadyTime Shell::NextDeadline() const {
 
 void Shell::DoTurn(const std::deque<std::function<void(Turn&)>>& work) {
   Turn turn(this, clock_->Read());
-  if (const auto skip = ledger_->restored_copy(); skip.has_value()) turn.Handle(core::StoreRestored{*skip});
+  if (ledger_->restored_copy()) turn.Handle(core::StoreRestored{});
   for (const std::function<void(Turn&)>& piece : work) piece(turn);
   const std::optional<SteadyTime> tick = core_->NextTick();
   if (tick.has_value() && *tick <= turn.now().steady) turn.Handle(core::Tick{});

@@ -27,12 +27,12 @@ void Coordinator::Start() {
   server::LoopOptions options;
   options.state_dir = "state";
   options.core = world_->settings.core;
+  options.core.numbers_skipped += world_->random.Between(1, 1'000'000);
   options.workers.detection = world_->settings.detection;
   options.workers.orphan_grace = world_->settings.orphan_grace;
   shell_.reset();
   plans_ = std::make_unique<SlowPlans>(world_);
-  const auto skip = static_cast<uint64_t>(world_->random.Between(1, 1'000'000));
-  auto ledger = server::Ledger::Over(world_->disk.OpenState(life_), world_->disk.OpenHistory(life_), skip);
+  auto ledger = server::Ledger::Over(world_->disk.OpenState(life_), world_->disk.OpenHistory(life_));
   absl::Status status = ledger.status();
   if (ledger.ok()) {
     auto shell = server::Shell::Start(options, world_->agenda.clock(), plans_.get(), *std::move(ledger));
