@@ -292,9 +292,10 @@ absl::Status LocalSteps::Arrive() {
       flight_.reset();
       std::vector<uint32_t> replicas;
       for (const auto& [replica, bytes] : result->contributions) replicas.push_back(replica);
+      const std::string listed = absl::StrJoin(replicas, ",");
       const std::vector<LogField> fields = {{"exchange", result->exchange},
                                             {"fragment", fragment},
-                                            {"replicas", absl::StrJoin(replicas, ",")},
+                                            {"replicas", listed},
                                             {"waited", absl::Trunc(waited, absl::Milliseconds(1))}};
       if (result->kind == Kind::kApply) LogInfo("exchanged with other replicas", fields);
       if (result->kind == Kind::kCatchUp) LogInfo("caught up with other replicas", fields);
