@@ -125,6 +125,12 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
 }
 
 void AddCheckpoints(const v1::Job& job, const Screen& screen, absl::Time now, std::string& out) {
+  if (job.has_script_checkpoint()) {
+    const v1::PublishedCheckpoint& newest = job.script_checkpoint();
+    absl::StrAppend(&out, "\nNewest checkpoint of its script: step ", newest.step(), ", ",
+                    AgeOf(newest.published(), newest.has_published(), now), " old: ", OneLine(newest.directory()),
+                    "\n");
+  }
   if (job.checkpoints().empty()) return;
   Table table(
       {{"STEP", true}, {"GENERATION", true}, {"SAMPLES", true, /*optional=*/true}, {"AGE", true}, {"DIRECTORY"}});

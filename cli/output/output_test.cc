@@ -776,6 +776,15 @@ TEST(DescribeJob, ShowsAllPartsOfAJob) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 
+  v1::PublishedCheckpoint& of_script = *reply.mutable_job()->mutable_script_checkpoint();
+  of_script.set_step(70);
+  of_script.set_directory("runs/70\n.pt");
+  of_script.mutable_published()->set_seconds(absl::ToUnixSeconds(kNow) - 180);
+  EXPECT_NE(
+      DescribeJob(reply, {}, kPipe, kNow).find("Newest checkpoint of its script: step 70, 3m old: runs/70 .pt\n"),
+      std::string::npos)
+      << DescribeJob(reply, {}, kPipe, kNow);
+
   generation.clear_resume_from();
   reply.mutable_job()->mutable_spec()->mutable_train()->mutable_checkpoint()->set_resume_from("/runs/other");
   EXPECT_NE(DescribeJob(reply, {}, kPipe, kNow).find("  step 100 of /runs/other\n"), std::string::npos);

@@ -95,6 +95,8 @@ TEST(ExecJobs, ACheckpointOfAScriptIsAnEventAndProgress) {
   EXPECT_EQ(out.events[0].kind(), "checkpoint.reported");
   EXPECT_THAT(out.events[0].message(), HasSubstr("/scratch/runs/step-7.pt"));
   EXPECT_EQ(w.Get(id).progress_step(), 7u);
+  EXPECT_EQ(w.Get(id).script_checkpoint().step(), 7u);
+  EXPECT_EQ(w.Get(id).script_checkpoint().directory(), "/scratch/runs/step-7.pt");
   EXPECT_TRUE(w.Get(id).checkpoints().empty()) << "nothing of Muster's to resume from, keep or remove";
   event.record.mutable_checkpoint()->set_directory(std::string(2000, 'a'));
   EXPECT_FALSE(w.Do(event).status.ok());

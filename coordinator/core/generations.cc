@@ -69,6 +69,16 @@ std::vector<uint32_t> MissingRanks(const JobEntry& job) {
   });
 }
 
+PublishedCheckpoint CheckpointOf(const Job& job, const CheckpointWritten& written, absl::Time now) {
+  PublishedCheckpoint checkpoint;
+  checkpoint.set_step(written.step());
+  checkpoint.set_generation(job.generation());
+  checkpoint.set_directory(written.directory());
+  checkpoint.set_samples_consumed(written.samples_consumed());
+  *checkpoint.mutable_published() = ToProto(now);
+  return checkpoint;
+}
+
 }  // namespace
 
 void Generations::Recover(JobEntry& job, Now now) {
@@ -420,12 +430,7 @@ void Generations::Publish(JobEntry& job, const CheckpointWritten& written, Trans
   }
   const uint64_t last = record.checkpoints().empty() ? 0 : record.checkpoints().rbegin()->step();
   if (!record.checkpoints().empty() && written.step() <= last) return;
-  PublishedCheckpoint& published = *record.add_checkpoints();
-  published.set_step(written.step());
-  published.set_generation(record.generation());
-  published.set_directory(written.directory());
-  published.set_samples_consumed(written.samples_consumed());
-  *published.mutable_published() = ToProto(transaction.now.wall);
+  *record.add_checkpoints() = CheckpointOf(record, written, transaction.now.wall);
   const size_t keep = std::max(2u, record.spec().train().checkpoint().keep());
   while (static_cast<size_t>(record.checkpoints_size()) > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
   AdvanceProgress(record, written.step());
@@ -442,8 +447,11 @@ void Generations::NoteCheckpoint(JobEntry& job, const CheckpointWritten& written
         "a checkpoint of ", job.record().id(), " must have a name of 1 to ", kReportedPathBytes, " bytes"));
     return;
   }
-  if (AdvanceProgress(job.machine.fields(), written.step())) transaction.Touch(job.id());
-  transaction.AddEvent(&job, job.record().generation(), "", "checkpoint.reported",
+  Job& record = job.machine.fields();
+  AdvanceProgress(record, written.step());
+  *record.mutable_script_checkpoint() = CheckpointOf(record, written, transaction.now.wall);
+  transaction.Touch(job.id());
+  transaction.AddEvent(&job, record.generation(), "", "checkpoint.reported",
                        absl::StrCat("checkpoint of step ", written.step(), ", by its script: ", written.directory()));
 }
 

@@ -83,7 +83,7 @@ export async function jobPage(view, id) {
         name(g.reason).replace('unspecified', ''), String(g.ranks.length), time(g.created), time(g.ended), String(g.resumed_step)])),
       generations.length > 0 && Number(generations.at(-1).number) > 1 ? el('p', {class: 'dim'}, `and ${Number(generations.at(-1).number) - 1} earlier ones: muster describe`) : '',
       el('h2', {}, 'Checkpoints'), el('div', {id: 'checkpoints'},
-        table(['step', 'directory', 'published'], (job.checkpoints ?? []).map((c) => [String(c.step), c.directory, time(c.published)]))));
+        table(['step', 'directory', 'published'], [...(job.checkpoints ?? []), ...(job.script_checkpoint ? [job.script_checkpoint] : [])].map((c) => [String(c.step), c.directory, time(c.published)]))));
     return job;
   }
   const standing = paced(() => refresh().catch(() => {}));
