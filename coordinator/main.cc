@@ -115,6 +115,9 @@ int main(int argc, char** argv) {
   app.add_option("--notify", options.notify_file,
                  "file that says which state events are posted to a webhook or given to a command (docs/notices.md)")
       ->type_name("FILE");
+  app.add_option("--tracking", options.tracking_file,
+                 "file that says which jobs are copied to which tracking server, as MLflow (docs/tracking.md)")
+      ->type_name("FILE");
   app.add_option("--max-audit-entries", options.audit_kept,
                  "keep so many entries of the audit log; beyond, the oldest go")
       ->check(CLI::Range(1000, 100'000'000))

@@ -43,4 +43,5 @@ fi
 if [ "${1:-}" = test ]; then
   "$here/fetch_torch.sh" peer
   "$here/fetch_gpt2_vocabulary.sh"
+  "$here/fetch_trackers.sh"
 fi

@@ -20,6 +20,7 @@
 #include "coordinator/daemon/tensorboard_writer.h"
 #include "coordinator/metrics/measures.h"
 #include "coordinator/server/loop.h"
+#include "coordinator/tracking/tracker.h"
 
 namespace muster::server {
 
@@ -30,6 +31,8 @@ class Instruments final : public LoopObserver {
   absl::Status WriteTensorBoard(const std::string& folder, Loop* loop);
   // Its counts are part of the page. Outlives this object's endpoint.
   void WatchConnections(const FrontDoor* door) { door_ = door; }
+  // Likewise.
+  void WatchTracker(const tracking::Tracker* tracker) { tracker_ = tracker; }
   // Serves GET /metrics, which asks no one who he is; `of_jobs`: also with what single jobs do. Errors as
   // MetricsEndpoint::Start.
   absl::Status Serve(const std::string& address, MetricsEndpoint::Reach reach, bool of_jobs, Loop* loop);
@@ -51,6 +54,7 @@ class Instruments final : public LoopObserver {
  private:
   metrics::Measures measures_;
   std::atomic<const FrontDoor*> door_ = nullptr;
+  std::atomic<const tracking::Tracker*> tracker_ = nullptr;
   std::unique_ptr<TensorBoardWriter> writer_;
   std::unique_ptr<MetricsEndpoint> endpoint_;
 };

@@ -44,6 +44,7 @@
 #include "coordinator/rpc/trust.h"
 #include "coordinator/rpc/workers.h"
 #include "coordinator/server/fatal.h"
+#include "coordinator/tracking/tracker.h"
 #include "coordinator/web/web.h"
 
 namespace muster::server {
@@ -205,7 +206,8 @@ class CertificateUpkeep {
 struct Server::Parts {
   std::optional<FileLock> state_lock;
   std::vector<FileLock> socket_locks;
-  std::unique_ptr<FrontDoor> door;  // its acceptors outlive the server
+  std::unique_ptr<FrontDoor> door;             // its acceptors outlive the server
+  std::unique_ptr<tracking::Tracker> tracker;  // null: there are no tracking servers. The instruments read its counts
   Instruments instruments;
   std::unique_ptr<Loop> loop;
   std::unique_ptr<rpc::Authority> authority;  // null: there is none
@@ -218,6 +220,7 @@ struct Server::Parts {
   std::unique_ptr<rpc::TrustService> trust;
   std::unique_ptr<grpc::Server> server;
   std::vector<notify::Destination> destinations;
+  std::vector<tracking::Destination> tracking_servers;
   std::unique_ptr<notify::Notifier> notifier;  // null: there are none
   std::unique_ptr<CertificateUpkeep> upkeep;   // null: no authority
   std::vector<std::string> addresses;
@@ -229,6 +232,8 @@ struct Server::Parts {
   absl::Status StartInstruments(const ServerOptions& options);
   absl::Status ListenForBrowsers(const ServerOptions& options, const std::string& local_token, const Clock* clock);
   absl::Status Listen(const std::vector<Address>& addresses, const ServerOptions& options);
+  // What follows the stream for others: notices and tracking servers.
+  absl::Status StartReaders(const ServerOptions& options);
 };
 
 // All checks that are possible before anything is opened.
@@ -245,6 +250,11 @@ absl::Status Server::Parts::Prepare(const ServerOptions& options, std::vector<Ad
     absl::StatusOr<std::vector<notify::Destination>> loaded = notify::LoadConfig(options.notify_file);
     if (!loaded.ok()) return loaded.status();
     destinations = *std::move(loaded);
+  }
+  if (!options.tracking_file.empty()) {
+    absl::StatusOr<std::vector<tracking::Destination>> loaded = tracking::LoadConfig(options.tracking_file);
+    if (!loaded.ok()) return loaded.status();
+    tracking_servers = *std::move(loaded);
   }
   for (const std::string& text : options.listen) {
     absl::StatusOr<Address> address = ParseAddress(text);
@@ -343,6 +353,23 @@ absl::Status Server::Parts::Listen(const std::vector<Address>& requested, const 
   return absl::OkStatus();
 }
 
+absl::Status Server::Parts::StartReaders(const ServerOptions& options) {
+  if (!destinations.empty()) {
+    absl::StatusOr<std::unique_ptr<notify::Notifier>> started =
+        notify::Notifier::Start({.folder = options.state_dir + "/notify", .destinations = destinations}, loop.get());
+    if (!started.ok()) return started.status();
+    notifier = *std::move(started);
+  }
+  if (!tracking_servers.empty()) {
+    absl::StatusOr<std::unique_ptr<tracking::Tracker>> started = tracking::Tracker::Start(
+        {.folder = options.state_dir + "/tracking", .destinations = tracking_servers}, loop.get());
+    if (!started.ok()) return started.status();
+    tracker = *std::move(started);
+    instruments.WatchTracker(tracker.get());
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, const Clock* clock) {
   RaiseDescriptorLimit();
   auto parts = std::make_unique<Parts>();
@@ -391,12 +418,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     parts->upkeep = std::make_unique<CertificateUpkeep>(options.state_dir, options.certificate_check, clock);
   }
   absl::Status listening = parts->Listen(addresses, options);
-  if (listening.ok() && !parts->destinations.empty()) {
-    absl::StatusOr<std::unique_ptr<notify::Notifier>> notifier = notify::Notifier::Start(
-        {.folder = options.state_dir + "/notify", .destinations = parts->destinations}, parts->loop.get());
-    listening = notifier.status();
-    if (notifier.ok()) parts->notifier = *std::move(notifier);
-  }
+  if (listening.ok()) listening = parts->StartReaders(options);
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   if (!listening.ok()) return listening;
   return server;
@@ -414,6 +436,7 @@ std::string Server::web_url() const { return parts_->web == nullptr ? "" : parts
 
 void Server::Shutdown() {
   if (parts_->notifier != nullptr) parts_->notifier->Stop();
+  if (parts_->tracker != nullptr) parts_->tracker->Stop();
   if (parts_->web != nullptr) parts_->web->Stop();
   if (parts_->server != nullptr) {
     parts_->server->GetHealthCheckService()->Shutdown();

@@ -32,6 +32,7 @@ struct ServerOptions {
   bool allow_remote_metrics = false;  // metrics_address need not be loopback
   std::string web_address;            // of the web page: 127.0.0.1:PORT; empty: not served
   std::string notify_file;            // destinations of notices (coordinator/notify/config.h); empty: none
+  std::string tracking_file;          // tracking servers (coordinator/tracking/config.h); empty: none
   bool private_jobs = false;          // only its owner and admins read a job; /metrics has no figures of single jobs
   core::Options core;
   WorkerSessions::Options workers;

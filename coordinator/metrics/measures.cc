@@ -142,6 +142,23 @@ void WriteUses(const std::vector<Node>& nodes, Exposition& page) {
              [](const DeviceUse& device) { return device.used_memory_bytes(); });
 }
 
+void WriteTracking(const std::vector<TrackingServer>& servers, Exposition& page) {
+  const auto each = [&](const char* name, Kind kind, const char* help, auto value) {
+    page.Begin(name, kind, help);
+    for (const TrackingServer& server : servers)
+      page.Add({{"server", server.name}}, static_cast<double>(value(server)));
+  };
+  each("muster_tracking_up", Kind::kGauge, "1: the tracking server answered the last request; 0: it is tried again.",
+       [](const TrackingServer& server) { return server.up ? 1 : 0; });
+  each("muster_tracking_values_total", Kind::kCounter, "Values of metrics that the tracking server took.",
+       [](const TrackingServer& server) { return server.values; });
+  each("muster_tracking_refused_total", Kind::kCounter,
+       "Values, and sets of parameters or tags, that the tracking server refused for good.",
+       [](const TrackingServer& server) { return server.refused; });
+  each("muster_tracking_failures_total", Kind::kCounter, "Requests to the tracking server that were to be repeated.",
+       [](const TrackingServer& server) { return server.failures; });
+}
+
 }  // namespace
 
 Measures::Measures() : turn_(TurnBounds()), commit_(CommitBounds()), queue_wait_(WaitBounds()) {}
@@ -228,6 +245,7 @@ std::string CoordinatorPage(const Snapshot& snapshot, const Measures& measures) 
   page.Counter("muster_connections_refused_total",
                "Connections that were refused or closed: over a limit, out of descriptors, or unknown for too long.",
                static_cast<double>(snapshot.refused_connections));
+  WriteTracking(snapshot.tracking, page);
   WriteJobs(snapshot, page);
   measures.WriteTo(page);
   return page.Take();

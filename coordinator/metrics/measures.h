@@ -51,6 +51,13 @@ class Measures {
   std::map<std::string, absl::Time> queued_ ABSL_GUARDED_BY(mutex_);  // queued jobs, and since when
 };
 
+// A tracking server, and what was sent to it since the coordinator started.
+struct TrackingServer {
+  std::string name;
+  bool up = true;
+  uint64_t values = 0, refused = 0, failures = 0;
+};
+
 // The coordinator's state at one instant.
 struct Snapshot {
   std::vector<Job> jobs;  // all that have not ended
@@ -60,6 +67,7 @@ struct Snapshot {
   size_t watch_streams = 0;
   std::map<std::string, size_t> connections;  // by whether a call of theirs was admitted
   uint64_t refused_connections = 0;           // so far
+  std::vector<TrackingServer> tracking;
 };
 
 // The /metrics page. A job has series only while it runs.

@@ -92,6 +92,7 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   snapshot.job_states = {{JOB_STATE_RUNNING, 1}, {JOB_STATE_COMPLETED, 4}, {JOB_STATE_QUEUED, 1}};
   snapshot.connections = {{"known", 12}, {"unknown", 3}};
   snapshot.refused_connections = 7;
+  snapshot.tracking = {{.name = "mlflow", .up = false, .values = 120, .refused = 3, .failures = 5}};
   snapshot.last["a-1"].set_step(7);
   snapshot.last["a-1"].set_loss(2.5);
   snapshot.last["a-1"].set_skipped_steps(3);
@@ -115,6 +116,10 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   for (const char* line : {"muster_jobs{state=\"completed\"} 4\n",
                            "muster_connections{kind=\"unknown\"} 3\n",
                            "muster_connections_refused_total 7\n",
+                           "muster_tracking_up{server=\"mlflow\"} 0\n",
+                           "muster_tracking_values_total{server=\"mlflow\"} 120\n",
+                           "muster_tracking_refused_total{server=\"mlflow\"} 3\n",
+                           "muster_tracking_failures_total{server=\"mlflow\"} 5\n",
                            "muster_history_dropped_total 5\n",
                            "muster_jobs{state=\"running\"} 1\n",
                            "muster_jobs{state=\"queued\"} 1\n",

@@ -1,6 +1,5 @@
 #include "coordinator/notify/config.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
@@ -11,67 +10,29 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/file/read_file.h"
-#include "common/file/trusted_file.h"
 #include "common/file_error.h"
-#include "common/name.h"
 #include "coordinator/core/event_kinds.h"
+#include "coordinator/outbound/config_file.h"
+#include "coordinator/server/cursor.h"
 
 namespace muster::notify {
 namespace {
 
-constexpr size_t kMostBytes = 64 << 10, kMostCaBytes = 4 << 20;
+using outbound::CheckKeys;
+using outbound::CheckTrusted;
+using outbound::IsOneOf;
+using outbound::ParseList;
+using outbound::ReadName;
+using outbound::ReadText;
+using outbound::ReadTexts;
+using outbound::ReadTime;
+using outbound::WrongEntry;
+
+constexpr size_t kMostCaBytes = 4 << 20;
 constexpr size_t kMostDestinations = 32;
-constexpr size_t kMostOf = 256;  // events, users or projects of a destination
-
-absl::Status WrongEntry(const std::string& where, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
-}
-
-absl::Status CheckKeys(const YAML::Node& map, const std::string& where, const std::set<std::string>& keys) {
-  if (!map.IsMap()) return WrongEntry(where, "expected a map");
-  std::set<std::string> seen;
-  for (const auto& entry : map) {
-    const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
-    if (!keys.contains(key)) return WrongEntry(where, absl::StrCat("unknown key \"", key, "\""));
-    if (!seen.insert(key).second) return WrongEntry(where, absl::StrCat("the key ", key, " is there twice"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadText(const YAML::Node& map, const std::string& where, const char* key, std::string& into) {
-  const YAML::Node value = map[key];
-  if (!value) return absl::OkStatus();
-  if (!value.IsScalar() || value.Scalar().empty()) return WrongEntry(where, absl::StrCat(key, ": expected text"));
-  into = value.Scalar();
-  return absl::OkStatus();
-}
-
-absl::Status ReadTexts(const YAML::Node& map, const std::string& where, const char* key,
-                       std::vector<std::string>& into) {
-  const YAML::Node value = map[key];
-  if (!value) return absl::OkStatus();
-  if (!value.IsSequence() || value.size() == 0 || value.size() > kMostOf) {
-    return WrongEntry(where, absl::StrCat(key, ": expected a list of 1 to ", kMostOf));
-  }
-  for (const YAML::Node& item : value) {
-    if (!item.IsScalar() || item.Scalar().empty()) return WrongEntry(where, absl::StrCat(key, ": expected texts"));
-    into.push_back(item.Scalar());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadTime(const YAML::Node& map, const std::string& where, const char* key, absl::Duration least,
-                      absl::Duration most, absl::Duration& into) {
-  std::string text;
-  if (absl::Status status = ReadText(map, where, key, text); !status.ok() || text.empty()) return status;
-  if (absl::ParseDuration(text, &into) && into >= least && into <= most) return absl::OkStatus();
-  return WrongEntry(where, absl::StrCat(key, ": expected ", absl::FormatDuration(least), " to ",
-                                        absl::FormatDuration(most), ", got \"", text, "\""));
-}
 
 absl::Status ReadWebhook(const YAML::Node& map, const std::string& where, Webhook& webhook) {
   absl::Status status = CheckKeys(map, where, {"url", "secret_file", "ca_file"});
@@ -91,12 +52,8 @@ absl::StatusOr<Destination> ReadDestination(const YAML::Node& map, std::string w
   absl::Status status =
       CheckKeys(map, where, {"name", "webhook", "command", "timeout", "give_up_after", "events", "users", "projects"});
   Destination to;
-  if (status.ok()) status = ReadText(map, where, "name", to.name);
+  if (status.ok()) status = ReadName(map, where, to.name);
   if (!status.ok()) return status;
-  if (!IsName(to.name)) {
-    return WrongEntry(
-        where, "name: expected 1 to 40 characters of a-z, 0-9 and -; it must start and end with a letter or digit");
-  }
   where = absl::StrCat("notify: ", to.name);
   if (map["webhook"]) status = ReadWebhook(map["webhook"], where + ": webhook", to.webhook.emplace());
   if (status.ok()) status = ReadTexts(map, where, "command", to.command);
@@ -119,14 +76,6 @@ absl::StatusOr<Destination> ReadDestination(const YAML::Node& map, std::string w
     return WrongEntry(where, "events: is missing: kinds of `muster events`, as [job.failed, node], or [all]");
   }
   return to;
-}
-
-// Who may write to the file decides what the coordinator runs, and where notices go.
-absl::Status CheckTrusted(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) return FileError(errno, absl::StrCat("cannot look at ", path));
-  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
-  return JudgeTrusted(path, info, geteuid());
 }
 
 absl::Status CheckSecret(const std::string& path) {
@@ -156,47 +105,25 @@ absl::Status CheckFiles(const Destination& destination) {
   return status;
 }
 
-bool IsOneOf(const std::vector<std::string>& list, const std::string& text) {
-  return list.empty() || std::find(list.begin(), list.end(), text) != list.end();
-}
-
 }  // namespace
 
-absl::StatusOr<Url> ParseUrl(const std::string& text) {
-  absl::string_view rest = text;
-  Url url;
-  url.encrypted = absl::ConsumePrefix(&rest, "https://");
-  if (!url.encrypted && !absl::ConsumePrefix(&rest, "http://")) {
-    return absl::InvalidArgumentError("expected http://HOST[:PORT][/PATH], or https");
+std::vector<Notice> NoticesOf(const server::Feed::Page& page) {
+  std::vector<Notice> notices;
+  for (const WatchItem& item : page.items) {
+    if (!item.has_event()) continue;
+    const absl::StatusOr<uint64_t> sequence = server::ParseCursor(item.cursor());
+    Notice& notice = notices.emplace_back();
+    notice.id = absl::StrCat(page.store_id, "-", sequence.value_or(0));
+    notice.cursor = item.cursor();
+    notice.event = item.event();
+    const auto found = page.jobs.find(item.job());
+    if (found == page.jobs.end()) continue;
+    const Job& job = found->second;
+    notice.user = job.owner();
+    notice.project = job.project().empty() ? "default" : job.project();
+    notice.labels.assign(job.labels().begin(), job.labels().end());
   }
-  const bool plain = std::all_of(rest.begin(), rest.end(), [](unsigned char c) { return c > ' ' && c < 0x7f; });
-  if (!plain || absl::StrContains(rest, "#")) {
-    return absl::InvalidArgumentError("the URL has a fragment, a space or a non-ASCII character");
-  }
-  const size_t end = std::min(rest.find_first_of("/?"), rest.size());
-  absl::string_view place = rest.substr(0, end);
-  url.target = std::string(rest.substr(end));
-  if (url.target.empty() || url.target[0] == '?') url.target.insert(0, "/");
-  if (absl::StrContains(place, "@")) {
-    return absl::InvalidArgumentError("a user or a password in a URL is shown in too many places: use secret_file");
-  }
-  size_t colon = place.rfind(':');
-  if (absl::StartsWith(place, "[")) {
-    const size_t close = place.find(']');
-    if (close == absl::string_view::npos) return absl::InvalidArgumentError("the host has no ]");
-    url.host = std::string(place.substr(1, close - 1));
-    colon = close + 1 < place.size() ? close + 1 : absl::string_view::npos;
-    if (colon != absl::string_view::npos && place[colon] != ':')
-      return absl::InvalidArgumentError("expected [HOST]:PORT");
-  } else {
-    url.host = std::string(place.substr(0, colon));
-  }
-  url.port = colon == absl::string_view::npos ? (url.encrypted ? "443" : "80") : std::string(place.substr(colon + 1));
-  uint32_t port = 0;
-  if (url.host.empty() || !absl::SimpleAtoi(url.port, &port) || port == 0 || port > 65535) {
-    return absl::InvalidArgumentError("expected http://HOST[:PORT][/PATH], or https");
-  }
-  return url;
+  return notices;
 }
 
 bool Wants(const Destination& destination, const Notice& notice) {
@@ -209,21 +136,12 @@ bool Wants(const Destination& destination, const Notice& notice) {
 }
 
 absl::StatusOr<std::vector<Destination>> ParseConfig(const std::string& text) {
-  YAML::Node root;
-  try {
-    root = YAML::Load(text);
-  } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("line ", error.mark.line + 1, ": ", error.msg));
-  }
-  if (absl::Status status = CheckKeys(root, "the file", {"notify"}); !status.ok()) return status;
-  const YAML::Node list = root["notify"];
-  if (!list || !list.IsSequence() || list.size() > kMostDestinations) {
-    return absl::InvalidArgumentError(absl::StrCat("notify: expected a list of at most ", kMostDestinations));
-  }
+  const absl::StatusOr<YAML::Node> list = ParseList(text, "notify", kMostDestinations);
+  if (!list.ok()) return list.status();
   std::vector<Destination> destinations;
   std::set<std::string> names;
-  for (size_t i = 0; i < list.size(); ++i) {
-    absl::StatusOr<Destination> destination = ReadDestination(list[i], absl::StrCat("notify[", i, "]"));
+  for (size_t i = 0; i < list->size(); ++i) {
+    absl::StatusOr<Destination> destination = ReadDestination((*list)[i], absl::StrCat("notify[", i, "]"));
     if (!destination.ok()) return destination.status();
     if (!names.insert(destination->name).second) {
       return absl::InvalidArgumentError(absl::StrCat("notify: the name ", destination->name, " is there twice"));
@@ -234,8 +152,7 @@ absl::StatusOr<std::vector<Destination>> ParseConfig(const std::string& text) {
 }
 
 absl::StatusOr<std::vector<Destination>> LoadConfig(const std::string& path) {
-  if (absl::Status status = CheckTrusted(path); !status.ok()) return status;
-  const absl::StatusOr<std::string> text = ReadWhole(path, kMostBytes);
+  const absl::StatusOr<std::string> text = outbound::ReadTrusted(path);
   if (!text.ok()) return text.status();
   absl::StatusOr<std::vector<Destination>> destinations = ParseConfig(*text);
   if (!destinations.ok()) {

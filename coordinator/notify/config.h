@@ -19,19 +19,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/outbound/http.h"
+#include "coordinator/server/feed.h"
 #include "proto/job.pb.h"
 
 namespace muster::notify {
 
-struct Url {
-  bool encrypted = false;
-  std::string host;    // of an IPv6 address without brackets
-  std::string port;    // "443"
-  std::string target;  // "/muster?x=1"
-};
-
-// "http://host[:port][/path][?query]", or https. InvalidArgument: it is none, or has a user, a password or a fragment.
-absl::StatusOr<Url> ParseUrl(const std::string& text);
+using outbound::ParseUrl;
+using outbound::Url;
 
 struct Webhook {
   Url url;
@@ -58,6 +53,9 @@ struct Notice {
   std::string user, project;  // of its job
   std::vector<std::string> labels;
 };
+
+// The events of a page, in order.
+std::vector<Notice> NoticesOf(const server::Feed::Page& page);
 
 bool Wants(const Destination& destination, const Notice& notice);
 

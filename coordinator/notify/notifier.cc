@@ -13,8 +13,8 @@
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
 #include "common/log/log.h"
-#include "coordinator/notify/feed.h"
 #include "coordinator/notify/send.h"
+#include "coordinator/server/feed.h"
 
 namespace muster::notify {
 namespace {
@@ -37,7 +37,7 @@ class Notifier::Courier {
         destination_(std::move(destination)),
         path_(PlaceOf(options, destination_)),
         stored_(std::move(stored)),
-        feed_(std::make_shared<Feed>(loop, stored_)),
+        feed_(std::make_shared<server::Feed>(loop, stored_, server::Feed::Options{.reader = "notices"})),
         thread_([this] { Run(); }) {}
 
   // Once, before Join.
@@ -51,9 +51,9 @@ class Notifier::Courier {
   void Run() {
     std::optional<SteadyTime> saved;
     std::string cursor = stored_;
-    while (std::optional<Feed::Page> page = feed_->Next()) {
+    while (std::optional<server::Feed::Page> page = feed_->Next()) {
       const bool first = stored_.empty();
-      for (const Notice& notice : page->notices) {
+      for (const Notice& notice : NoticesOf(*page)) {
         const bool wanted = Wants(destination_, notice);
         if (wanted && !Deliver(notice)) return Save(cursor);
         cursor = notice.cursor;
@@ -104,11 +104,11 @@ class Notifier::Courier {
         return true;
       }
       if (clock_.Read().steady >= give_up) {
-        fields.emplace_back("after", absl::FormatDuration(destination_.give_up_after));
+        fields.emplace_back("after", destination_.give_up_after);
         LogError("gave up on a notice; it will not be sent again", fields);
         return true;
       }
-      fields.emplace_back("retry_in", absl::FormatDuration(pause));
+      fields.emplace_back("retry_in", pause);
       LogWarn("notice not delivered; retrying", fields);
       if (stop_.WaitForNotificationWithTimeout(pause)) return false;
     }
@@ -119,7 +119,7 @@ class Notifier::Courier {
   const Destination destination_;
   const std::string path_;
   std::string stored_;  // the place on disk
-  const std::shared_ptr<Feed> feed_;
+  const std::shared_ptr<server::Feed> feed_;
   absl::Notification stop_;
   std::thread thread_;
 };

@@ -13,7 +13,7 @@ import tempfile
 import zipfile
 
 TIME = (2020, 1, 1, 0, 0, 0)
-SOURCES = ["sdk/python/muster/__init__.py", "sdk/python/muster/client.py"]
+SOURCES = ["sdk/python/muster/__init__.py", "sdk/python/muster/client.py", "sdk/python/muster/wandb.py"]
 VERSION_H = "common/version.h"
 # The messages and services of a user's calls, with what they import.
 PROTOS = ["job", "jobs", "jobs_service", "options", "partition", "spec", "trace", "units"]
@@ -51,6 +51,7 @@ def main(out):
         "Summary: What a training script tells Muster, and a client of its coordinator\nRequires-Python: >=3.10\n"
         "Provides-Extra: client\nRequires-Dist: grpcio>=1.51; extra == \"client\"\n"
         "Requires-Dist: protobuf>=4.21; extra == \"client\"\n"
+        "Provides-Extra: wandb\nRequires-Dist: wandb; extra == \"wandb\"\n"
         "Provides-Extra: pandas\nRequires-Dist: pandas; extra == \"pandas\"\n"
     ).encode()
     contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: muster\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

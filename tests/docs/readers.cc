@@ -130,6 +130,9 @@ muster export @last llama
        {"mkdir -p -m 700 etc/muster\n(umask 077; echo secret > etc/muster/ops.secret)\n"
         "printf '#!/bin/sh\\n' > etc/muster/mail\nchmod 700 etc/muster/mail\n",
         {{"/etc/muster", "$HOME/etc/muster"}}}},
+      {"docs/tracking.md",
+       {"mkdir -p -m 700 etc/muster\n(umask 077; echo token > etc/muster/mlflow.token)\n",
+        {{"/etc/muster", "$HOME/etc/muster"}}}},
       {"docs/operations.md",
        {absl::StrCat(kCoordinator, R"(
 mkdir backups muster-0.1.0-linux-x86_64

@@ -13,13 +13,14 @@
 Outside of Muster every call does nothing, so a script needs no `if`. There are no dependencies.
 
 `muster.Client` talks to the coordinator, from anywhere; it needs grpcio and protobuf: pip install muster[client].
+`muster.track_wandb` copies a job to Weights & Biases (muster/wandb.py).
 """
 
 import json
 import math
 import os
 
-__all__ = ["Client", "Error", "checkpoint_done", "data_cursor", "report", "should_stop"]
+__all__ = ["Client", "Error", "checkpoint_done", "data_cursor", "report", "should_stop", "track_wandb"]
 __version__ = "0.1.0"
 
 
@@ -90,7 +91,10 @@ def data_cursor(step, samples_per_step, rank=None, world=None):
 
 
 def __getattr__(name):
-    """Client and Error are imported when they are used: scripts that only report have no gRPC."""
+    """These are imported when they are used: scripts that only report have no gRPC."""
+    if name == "track_wandb":
+        from muster.wandb import track_wandb
+        return track_wandb
     if name not in ("Client", "Error"):
         raise AttributeError(f"module 'muster' has no attribute '{name}'")
     from muster import client
