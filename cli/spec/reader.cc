@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/spec/field.h"
+#include "cli/spec/merge.h"
 #include "cli/spec/message_fields.h"
 #include "cli/spec/set.h"
 #include "cli/spec/suggest.h"
@@ -89,8 +92,9 @@ std::string FirstThatBegins(const Descriptor& type, const std::string& beginning
 
 class MessageReader {
  public:
-  MessageReader(const Descriptor& root, SourceMap& sources, std::vector<Problem>& problems)
-      : root_(root), sources_(sources), problems_(problems) {}
+  // `whole`: false: a part of a spec, in which a oneof without its key may have the fields of any of its members.
+  MessageReader(const Descriptor& root, bool whole, SourceMap& sources, std::vector<Problem>& problems)
+      : root_(root), whole_(whole), sources_(sources), problems_(problems) {}
 
   // `where`: the key of the map.
   void ReadMap(const Node& node, const std::string& path, const Location& where, Message& message) {
@@ -122,6 +126,7 @@ class MessageReader {
     for (const Entry& entry : node.entries) {
       const auto slot = slots.find(entry.key);
       if (slot == slots.end()) {
+        if (!whole_ && ReadOfAnyMember(entry, path, where, *message.GetDescriptor(), chosen)) continue;
         NoteUnknown(entry, path, *message.GetDescriptor(), slots, chosen);
       } else if (slot->second.field != nullptr) {
         ReadField(entry.value, Join(path, entry.key), entry.where, *slot->second.owner, *slot->second.field);
@@ -159,6 +164,7 @@ class MessageReader {
     const std::string own_path = Join(path, oneof.name());
     const std::vector<std::string> names = MemberNames(oneof);
     if (entry == node.entries.end()) {
+      if (!whole_) return nullptr;
       const FieldDescriptor* member = DefaultMember(oneof);
       if (member == nullptr) Note(where, own_path, absl::StrCat("is required: ", ListWords(names)));
       return member;
@@ -184,6 +190,31 @@ class MessageReader {
            Nearest(value.text, names));
     }
     return member;
+  }
+
+  // A key of a oneof whose member is open: its value has to fit one member that has it. False: none has.
+  bool ReadOfAnyMember(const Entry& entry, const std::string& path, const Location& where, const Descriptor& type,
+                       const std::map<std::string, std::string>& chosen) {
+    const Node map{.kind = Node::Kind::kMap, .where = where, .entries = {entry}};
+    std::optional<std::vector<Problem>> problems;  // with the first that has it
+    for (int i = 0; i < type.real_oneof_decl_count(); ++i) {
+      const OneofDescriptor& oneof = *type.oneof_decl(i);
+      if (!chosen.at(oneof.name()).empty()) continue;
+      for (int m = 0; m < oneof.field_count(); ++m) {
+        const Descriptor& member = *oneof.field(m)->message_type();
+        const std::vector<std::string> keys = AllKeys(member);
+        if (std::find(keys.begin(), keys.end(), entry.key) == keys.end()) continue;
+        const std::unique_ptr<Message> read(
+            google::protobuf::MessageFactory::generated_factory()->GetPrototype(&member)->New());
+        std::vector<Problem> found;
+        MessageReader(root_, whole_, sources_, found).ReadMap(map, path, where, *read);
+        if (found.empty()) return true;
+        if (!problems.has_value()) problems = std::move(found);
+      }
+    }
+    if (!problems.has_value()) return false;
+    problems_.insert(problems_.end(), problems->begin(), problems->end());
+    return true;
   }
 
   void ReadField(const Node& node, const std::string& path, const Location& key, Message& owner,
@@ -291,16 +322,18 @@ class MessageReader {
   }
 
   const Descriptor& root_;
+  const bool whole_;
   SourceMap& sources_;
   std::vector<Problem>& problems_;
 };
 
-// Checks `kind` and `apiVersion`, which every file states so that a later version can recognize old files.
-void CheckHeader(const Node& root, Reading& reading) {
+// Checks `kind` and `apiVersion`, which every whole file states so that a later version can recognize old files.
+void CheckHeader(const Node& root, bool whole, Reading& reading) {
   const auto check = [&](const std::string& key, const std::string& value, const std::string& expected) {
     const auto entry =
         std::find_if(root.entries.begin(), root.entries.end(), [&](const Entry& e) { return e.key == key; });
     if (entry == root.entries.end()) {
+      if (!whole) return;
       reading.problems.push_back(
           Problem{root.where, key, absl::StrCat("is required: add `", key, ": ", expected, "`"), ""});
     } else if (!value.empty() && value != expected) {
@@ -314,7 +347,7 @@ void CheckHeader(const Node& root, Reading& reading) {
   check("kind", reading.spec.kind(), kJobKind);
 }
 
-Reading ReadTree(ParsedYaml parsed, const std::vector<Assignment>& assignments) {
+Reading ReadTree(ParsedYaml parsed, const std::vector<Assignment>& assignments, bool whole = true) {
   Reading reading;
   reading.sources.SetRoot(parsed.root.where);
   const bool broken = !parsed.problems.empty() && parsed.root.kind != Node::Kind::kMap;
@@ -325,30 +358,17 @@ Reading ReadTree(ParsedYaml parsed, const std::vector<Assignment>& assignments) 
     return reading;
   }
   for (const Assignment& assignment : assignments) Assign(assignment, parsed.root, reading.problems);
-  ReadMessage(parsed.root, reading.spec, reading.sources, reading.problems);
-  if (parsed.root.kind == Node::Kind::kMap) CheckHeader(parsed.root, reading);
+  MessageReader(*reading.spec.GetDescriptor(), whole, reading.sources, reading.problems)
+      .ReadMap(parsed.root, "", parsed.root.where, reading.spec);
+  if (parsed.root.kind == Node::Kind::kMap) CheckHeader(parsed.root, whole, reading);
   SortProblems(reading.problems);
   return reading;
-}
-
-void Merge(Node from, Node& into) {
-  for (Entry& entry : from.entries) {
-    const auto same =
-        std::find_if(into.entries.begin(), into.entries.end(), [&](const Entry& e) { return e.key == entry.key; });
-    if (same == into.entries.end()) {
-      into.entries.push_back(std::move(entry));
-    } else if (same->value.kind == Node::Kind::kMap && entry.value.kind == Node::Kind::kMap) {
-      Merge(std::move(entry.value), same->value);
-    } else {
-      *same = std::move(entry);
-    }
-  }
 }
 
 }  // namespace
 
 void ReadMessage(const Node& root, Message& message, SourceMap& sources, std::vector<Problem>& problems) {
-  MessageReader(*message.GetDescriptor(), sources, problems).ReadMap(root, "", root.where, message);
+  MessageReader(*message.GetDescriptor(), /*whole=*/true, sources, problems).ReadMap(root, "", root.where, message);
 }
 
 Reading ReadSpec(absl::string_view text, const std::string& name, const std::vector<Assignment>& assignments) {
@@ -365,18 +385,37 @@ Reading ReadSpecs(const std::vector<SpecText>& files, const std::vector<Assignme
       return ReadTree(std::move(merged.root.kind == Node::Kind::kMap ? next : merged), {});
     }
     merged.problems.insert(merged.problems.end(), next.problems.begin(), next.problems.end());
-    if (fits) Merge(std::move(next.root), merged.root);
+    if (fits) Merge(v1::JobSpec::descriptor(), std::move(next.root), merged.root);
   }
   return ReadTree(std::move(merged), assignments);
 }
 
-Reading ReadFlags(const std::vector<Assignment>& assignments) {
+Reading ReadFlags(const std::vector<Assignment>& flags, const std::vector<Assignment>& sets,
+                  const std::optional<SpecText>& below) {
   ParsedYaml parsed;
   parsed.root.kind = Node::Kind::kMap;
   parsed.root.where.source = std::make_shared<const std::string>("flags");
   std::vector<Assignment> all = {{"--set apiVersion", "apiVersion", kApiVersion}, {"--set kind", "kind", kJobKind}};
-  all.insert(all.end(), assignments.begin(), assignments.end());
-  return ReadTree(std::move(parsed), all);
+  all.insert(all.end(), flags.begin(), flags.end());
+  for (const Assignment& flag : all) Assign(flag, parsed.root, parsed.problems);
+  if (below.has_value()) {
+    ParsedYaml merged = ParseYaml(below->text, below->name);
+    if (merged.root.kind != Node::Kind::kMap) return ReadTree(std::move(merged), {});
+    merged.problems.insert(merged.problems.end(), parsed.problems.begin(), parsed.problems.end());
+    Merge(v1::JobSpec::descriptor(), std::move(parsed.root), merged.root);
+    parsed = std::move(merged);
+  }
+  return ReadTree(std::move(parsed), sets);
+}
+
+std::vector<Problem> TemplateProblems(const SpecText& text) {
+  Reading reading = ReadTree(ParseYaml(text.text, text.name), {}, /*whole=*/false);
+  if (!reading.spec.template_().empty()) {
+    reading.problems.push_back(
+        Problem{reading.sources.Find("template"), "template", "a template is not merged over another one", ""});
+    SortProblems(reading.problems);
+  }
+  return std::move(reading.problems);
 }
 
 std::vector<Problem> Locate(const v1::SpecErrors& errors, const SourceMap& sources) {

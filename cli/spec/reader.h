@@ -7,6 +7,7 @@
 // which Locate maps to lines. Reports all problems at once. Pure; safe from any thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,11 +43,17 @@ struct SpecText {
 // Applies `assignments` to the file's tree, in order, then reads the result: both follow the same rules.
 Reading ReadSpec(absl::string_view text, const std::string& name, const std::vector<Assignment>& assignments);
 
-// The same for several files, at least one: maps are merged key by key; for everything else the last file wins.
+// The same for several files, at least one, each merged over those before it (merge.h).
 Reading ReadSpecs(const std::vector<SpecText>& files, const std::vector<Assignment>& assignments);
 
-// A spec from flags alone; fills in apiVersion and kind.
-Reading ReadFlags(const std::vector<Assignment>& assignments);
+// A spec from flags alone: as a file that says the same would be, merged over `below` if there is that; then `sets`.
+// Fills in apiVersion and kind.
+Reading ReadFlags(const std::vector<Assignment>& flags, const std::vector<Assignment>& sets = {},
+                  const std::optional<SpecText>& below = std::nullopt);
+
+// What is wrong with a part of a job file, whatever a file that is merged over it says: unknown fields, wrong types.
+// What is missing may be in that file.
+std::vector<Problem> TemplateProblems(const SpecText& text);
 
 // The generic part: reads `root` into any message.
 void ReadMessage(const Node& root, google::protobuf::Message& message, SourceMap& sources,

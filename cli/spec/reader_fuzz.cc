@@ -102,6 +102,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   if (!reading.problems.empty()) return 0;
+  const SpecText file{std::string(text), "job.yaml"};
+  if (!google::protobuf::util::MessageDifferencer::Equals(ReadSpecs({file, file}, {}).spec, reading.spec)) {
+    Fail("a file that is merged over itself becomes another", file.text);
+  }
+  const std::vector<Problem> of_template = TemplateProblems(file);
+  if (!of_template.empty() && of_template[0].path != "template") {
+    Fail("a whole file is no template", of_template[0].ToString());
+  }
+  reading.spec.clear_template_();
   const std::string yaml = WriteSpec(reading.spec);
   const Reading again = ReadSpec(yaml, "written.yaml", {});
   if (!again.problems.empty()) Fail("what was written does not read", yaml + again.problems[0].ToString());

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "cli/spec/paths.h"
 #include "cli/spec/set.h"
+#include "cli/spec/writer.h"
 
 namespace muster::cli {
 namespace {
@@ -285,6 +286,128 @@ TEST(Merge, ErrorsNameTheFileThatIsWrong) {
   EXPECT_EQ(merged("- a\n"), "a.yaml:1:1: expected a map, got a list\n");
   EXPECT_EQ(merged(""), "a.yaml:1:1: is empty: expected a job spec\n");
   EXPECT_EQ(merged("steps: 1\nsteps: 2\n").find("a.yaml:2:1: steps: "), 0u);
+}
+
+// What a job gets that is merged over a template.
+TEST(Merge, OfATemplateAndAJob) {
+  const std::string head = "apiVersion: muster/v1\nkind: Job\nname: a\n";
+  const auto merged = [&](const std::string& of_template, const std::string& of_job) {
+    const Reading reading = ReadSpecs({{of_template, "template base"}, {head + of_job, "job.yaml"}}, {});
+    if (!reading.problems.empty()) return Text(reading.problems);
+    std::string yaml = WriteSpec(reading.spec);
+    for (const char* line : {"apiVersion: muster/v1\n", "kind: Job\n", "name: a\n"}) {
+      yaml.erase(yaml.find(line), std::string(line).size());
+    }
+    return yaml;
+  };
+  const struct {
+    const char *of_template, *of_job, *expected;
+  } cases[] = {
+      // Maps deeply, scalars and lists as a whole.
+      {"model: {family: gpt2, size: tiny}\nsteps: 10\n", "steps: 20\nseed: 3\n",
+       "model:\n  family: gpt2\n  size: tiny\nsteps: 20\nseed: 3\n"},
+      {"optimizer: {lr: 1, lr_schedule: {kind: cosine, min_lr: 2, warmup_steps: 3}}\n",
+       "optimizer: {lr_schedule: {min_lr: 4}}\n",
+       "optimizer:\n  kind: adamw\n  lr: 1\n  lr_schedule:\n    kind: cosine\n    min_lr: 4\n    warmup_steps: 3\n"},
+      {"resources: {ranks: 2, node_selector: [a=b, c=d]}\n", "resources: {node_selector: [e=f]}\n",
+       "resources:\n  ranks: 2\n  node_selector:\n    - \"e=f\"\nworkload: train\n"},
+      {"resources: {node_selector: [a=b]}\n", "resources: {node_selector: []}\n", "resources: {}\nworkload: train\n"},
+      {"labels: {team: nlp, stage: test}\n", "labels: {stage: prod}\n",
+       "labels:\n  - \"team=nlp\"\n  - \"stage=prod\"\nworkload: train\n"},
+      {"labels: {team: nlp}\n", "labels: [stage=prod]\n", "labels:\n  - \"stage=prod\"\nworkload: train\n"},
+      {"env: [{name: A, value: a}]\n", "env: [{name: B, value: b}]\n",
+       "env:\n  - name: B\n    value: b\nworkload: train\n"},
+      // Another kind drops the fields of the old one, also those of the same name; what every kind has stays.
+      {"optimizer: {kind: sgd, lr: 1, momentum: 0.5}\n", "optimizer: {kind: muon}\n",
+       "optimizer:\n  kind: muon\n  lr: 1\n"},
+      {"model: {family: gpt2, size: tiny, from: /w}\n", "model: {family: llama, layers: 2}\n",
+       "model:\n  family: llama\n  layers: 2\n  from: /w\n"},
+      {"optimizer: {kind: sgd, momentum: 0.5}\n", "optimizer: {kind: sgd, nesterov: true}\n",
+       "optimizer:\n  kind: sgd\n  momentum: 0.5\n  nesterov: true\n"},
+      {"steps: 5\noptimizer: {lr: 1}\npriority: 1\n", "workload: exec\ncommand: [ls]\n",
+       "priority: 1\nworkload: exec\ncommand:\n  - ls\n"},
+      // A template that says no kind serves all that have its fields.
+      {"strategy: {reshard: hybrid, stage: 2}\n", "strategy: {kind: fsdp}\n",
+       "strategy:\n  kind: fsdp\n  reshard: hybrid\n"},
+      {"strategy: {reshard: hybrid, stage: 2}\n", "strategy: zero\n", "strategy:\n  kind: zero\n  stage: 2\n"},
+      // A kind alone is a map with that kind.
+      {"strategy: {kind: fsdp, reshard: hybrid}\n", "strategy: fsdp\n", "strategy:\n  kind: fsdp\n  reshard: hybrid\n"},
+      {"strategy: {kind: fsdp, reshard: hybrid}\n", "strategy: ddp\n", "strategy:\n  kind: ddp\n"},
+      {"strategy: zero\n", "strategy: {stage: 2}\n", "strategy:\n  kind: zero\n  stage: 2\n"},
+      {"parallel: {pipeline: 2}\n", "parallel: auto\n", "parallel: auto\n"},
+      {"parallel: auto\n", "parallel: {pipeline: 2}\n", "parallel:\n  pipeline: 2\n"},
+      // An error is in the line that it is in.
+      {"steps: 1\noptimizer: {lrr: 1}\n", "seed: x\n",
+       "template base:2:13: optimizer.lrr: unknown field, did you mean optimizer.lr?\n"
+       "job.yaml:4:7: seed: expected an integer, got the string \"x\"\n"},
+      {"strategy: {kind: fsdp, reshard: hybrid}\n", "strategy: {kind: fsdpp}\n",
+       "job.yaml:4:18: strategy.kind: expected single, ddp, zero, fsdp or auto, got the string \"fsdpp\", did you mean "
+       "fsdp?\n"},
+      {"strategy: {reshard: hybrid}\n", "",
+       "template base:1:12: strategy.reshard: belongs to kind: fsdp, but kind is single\n"},
+      {"workload: exec\n", "steps: 1\n", "job.yaml:4:1: steps: belongs to workload: train, but workload is exec\n"},
+      {"model: {size: tiny}\n", "model: {layers: 1}\n",
+       "job.yaml:4:1: model.family: is required: gpt2, llama, resnet or custom\n"},
+  };
+  for (const auto& c : cases) EXPECT_EQ(merged(c.of_template, c.of_job), c.expected) << c.of_template << c.of_job;
+}
+
+TEST(Merge, WhatIsMissingIsMissingInTheJob) {
+  EXPECT_EQ(Text(ReadSpecs({{"steps: 1\n", "template base"}, {"name: a\n", "job.yaml"}}, {}).problems),
+            "job.yaml:1:1: apiVersion: is required: add `apiVersion: muster/v1`\n"
+            "job.yaml:1:1: kind: is required: add `kind: Job`\n");
+  const Reading reading = ReadSpecs({{"model: {size: tiny}\n", "template base"}, {"model: {family: gpt2}\n", "j"}}, {});
+  EXPECT_EQ(reading.sources.Find("model.layers").ToString(), "j:1:1");
+  EXPECT_EQ(reading.sources.Find("model.size").ToString(), "template base:1:15");
+  EXPECT_EQ(Text(ReadSpecs({{"- a\n", "template base"}, {"name: a\n", "job.yaml"}}, {}).problems),
+            "template base:1:1: expected a map, got a list\n");
+  EXPECT_EQ(
+      Text(ReadSpecs({{"a: [\n", "template base"}, {"name: a\n", "job.yaml"}}, {}).problems).find("template base:"),
+      0u);
+}
+
+TEST(Merge, FlagsAreMergedAsAFileAndSetsAreSet) {
+  const SpecText base{"optimizer: {kind: sgd, momentum: 0.5, lr: 1}\nsteps: 5\n", "template base"};
+  const Reading reading = ReadFlags({{"--optimizer", "optimizer.kind", "muon"}}, {{"--set steps", "steps", "7"}}, base);
+  EXPECT_EQ(Text(reading.problems), "");
+  EXPECT_EQ(reading.spec.train().optimizer().lr(), 1);
+  EXPECT_TRUE(reading.spec.train().optimizer().has_muon());
+  EXPECT_EQ(reading.spec.train().steps(), 7u);
+  EXPECT_EQ(reading.spec.kind(), "Job");
+  // One --set sets one field.
+  EXPECT_EQ(Text(ReadFlags({}, {{"--set optimizer.kind", "optimizer.kind", "adamw"}}, base).problems),
+            "template base:1:24: optimizer.momentum: belongs to kind: sgd or kind: muon, but kind is adamw\n");
+  EXPECT_EQ(Text(ReadFlags({}, {}, SpecText{"a", "template base"}).problems),
+            "template base:1:1: expected a map, got the string \"a\"\n");
+}
+
+TEST(Template, IsCheckedAsAPartOfAJobFile) {
+  const auto problems = [](const std::string& text) { return Text(TemplateProblems({text, "base.yaml"})); };
+  for (const char* good :
+       {"steps: 5\n", "apiVersion: muster/v1\nkind: Job\nsteps: 5\n", "model: {size: tiny}\n", "model: {size: 8b}\n",
+        "command: [ls]\n", "strategy: {reshard: hybrid, stage: 2}\n", "strategy: fsdp\n", "parallel: auto\n",
+        "optimizer: {lr: 1, momentum: 0.5, lr_schedule: {min_lr: 1}}\n", "labels: {a: b}\n", "{}\n"}) {
+    EXPECT_EQ(problems(good), "") << good;
+  }
+  const std::pair<const char*, const char*> bad[] = {
+      {"stepz: 5\n", "base.yaml:1:1: stepz: unknown field, did you mean steps?\n"},
+      {"steps: x\nseed: y\n",
+       "base.yaml:1:8: steps: expected an integer, got the string \"x\"\n"
+       "base.yaml:2:7: seed: expected an integer, got the string \"y\"\n"},
+      {"optimizer: {lrr: 1}\n", "base.yaml:1:13: optimizer.lrr: unknown field, did you mean optimizer.lr?\n"},
+      {"optimizer: {momentum: x}\n", "base.yaml:1:23: optimizer.momentum: expected a number, got the string \"x\"\n"},
+      {"optimizer: {kind: adamw, momentum: 1}\n",
+       "base.yaml:1:26: optimizer.momentum: belongs to kind: sgd or kind: muon, but kind is adamw\n"},
+      {"optimizer:\n", "base.yaml:1:1: optimizer: is empty: give it a value or leave the key out\n"},
+      {"apiVersion: muster/v2\n",
+       "base.yaml:1:13: apiVersion: unsupported the string \"muster/v2\": this muster reads muster/v1, did you mean "
+       "muster/v1?\n"},
+      {"template: other\n", "base.yaml:1:11: template: a template is not merged over another one\n"},
+      {"- a\n", "base.yaml:1:1: expected a map, got a list\n"},
+      {"# nothing\n", "base.yaml:1:1: is empty: expected a job spec\n"},
+      {"steps: 1\nsteps: 2\n", "base.yaml:2:1: steps: duplicate key, the first is in line 1\n"},
+  };
+  for (const auto& [text, expected] : bad) EXPECT_EQ(problems(text), expected) << text;
 }
 
 TEST(Paths, OfSeveralFilesAreRelativeToTheirOwn) {

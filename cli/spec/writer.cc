@@ -249,6 +249,9 @@ std::string ToYaml(const ordered_json& tree) {
   return out;
 }
 
-std::string WriteSpec(const v1::JobSpec& spec) { return ToYaml(SpecTree(spec)); }
+std::string WriteSpec(v1::JobSpec spec) {
+  spec.clear_template_();
+  return ToYaml(SpecTree(spec));
+}
 
 }  // namespace muster::cli

@@ -22,7 +22,7 @@ nlohmann::ordered_json MessageTree(const google::protobuf::Message& message);
 // Block style, two spaces, ends with a newline. Quotes a string that would read as something else if it were plain.
 std::string ToYaml(const nlohmann::ordered_json& tree);
 
-// SpecTree as YAML.
-std::string WriteSpec(const v1::JobSpec& spec);
+// A whole spec as YAML: its SpecTree without `template`, since what that says is in it.
+std::string WriteSpec(v1::JobSpec spec);
 
 }  // namespace muster::cli

@@ -178,6 +178,7 @@ class Resolver {
       Error("after", "expected ids of jobs");
     }
     Labels();
+    if (!spec_.template_().empty() && !IsName(spec_.template_())) Error("template", "expected the name of a template");
     if (!r.has_placement()) r.set_placement(NODE_PLACEMENT_PACK);
     Known("resources.placement", NodePlacement_IsValid(r.placement()) && r.placement() != NODE_PLACEMENT_UNSPECIFIED);
     Topology_(r);

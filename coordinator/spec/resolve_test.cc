@@ -564,6 +564,7 @@ TEST(Resolve, EveryMistakeHasItsPath) {
          for (int i = 0; i < 65; ++i) s.add_labels(absl::StrCat("k", i, "=v"));
        }},
       {"after", "expected ids of jobs", [](JobSpec& s) { s.add_after(""); }},
+      {"template", "expected the name of a template", [](JobSpec& s) { s.set_template_("No Name"); }},
       {"after", "at most 32 jobs are possible, got 33",
        [](JobSpec& s) {
          for (int i = 0; i < 33; ++i) s.add_after("job-1");
