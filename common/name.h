@@ -1,4 +1,4 @@
-// Names that users give: of jobs, projects and cohorts.
+// Names that users give: of jobs, templates, projects and cohorts.
 #pragma once
 
 #include <algorithm>

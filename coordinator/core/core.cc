@@ -281,6 +281,22 @@ std::vector<RankProgress> Core::ListProgress(const JobId& job) const {
 
 std::vector<Project> Core::ListProjects() const { return state_->projects.List(state_->queue.now().steady); }
 
+std::vector<Template> Core::ListTemplates() const {
+  std::vector<Template> all;
+  for (const auto& [name, record] : state_->records.templates) {
+    Template& shown = all.emplace_back();
+    shown.set_name(name);
+    shown.set_owner(record.owner());
+    *shown.mutable_changed() = record.changed();
+  }
+  return all;
+}
+
+const Template* Core::FindTemplate(const std::string& name) const {
+  const auto found = state_->records.templates.find(name);
+  return found == state_->records.templates.end() ? nullptr : &found->second;
+}
+
 std::vector<Node> Core::ListNodes() const {
   std::vector<Node> all;
   const Records::Holders holders = state_->records.SlotHolders();

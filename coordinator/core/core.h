@@ -122,6 +122,19 @@ struct DeleteProject {
   static constexpr absl::string_view kName = "delete project";
   std::string name;
 };
+// Replaces the text of the template of that name, or adds it as one of `user`, who must be allowed to. InvalidArgument:
+// the name or the text. ResourceExhausted: there are too many, in all or of the user; or as LabelJob.
+struct SetTemplate {
+  static constexpr absl::string_view kName = "set template";
+  std::string name;
+  std::string text;
+  std::string user;
+};
+// No such template: OK.
+struct DeleteTemplate {
+  static constexpr absl::string_view kName = "delete template";
+  std::string name;
+};
 // A worker opened its stream with Hello. AlreadyExists: another live daemon (with a different boot or host) holds the
 // node id or one of its devices.
 struct NodeConnected {
@@ -169,10 +182,10 @@ struct Tick {
   static constexpr absl::string_view kName = "tick";
 };
 
-using Event =
-    std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, LabelJob, NoteJob, TraceJob, CheckpointJob,
-                 DrainNode, UndrainNode, ForgetNode, SetProject, DeleteProject, NodeConnected, NodeDisconnected,
-                 NodeObserved, RankRecord, RankArrived, SyncRank, PlanReady, StoreRestored, Tick>;
+using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, LabelJob, NoteJob, TraceJob,
+                           CheckpointJob, DrainNode, UndrainNode, ForgetNode, SetProject, DeleteProject, SetTemplate,
+                           DeleteTemplate, NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived,
+                           SyncRank, PlanReady, StoreRestored, Tick>;
 inline absl::string_view NameOf(const Event& event) {
   return std::visit([](const auto& e) { return e.kName; }, event);
 }
@@ -196,7 +209,8 @@ struct ForgetJob {
 using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob, CancelPlan, RequestPlan>;
 
 struct RowChange {
-  // "job/<id>", "generation/<job>/<10 digits>", "node/<id>", "run/<id>", "project/<name>", "usage/<project>"
+  // "job/<id>", "generation/<job>/<10 digits>", "node/<id>", "run/<id>", "project/<name>", "usage/<project>",
+  // "template/<name>"
   std::string key;
   std::optional<std::string> value;  // none: delete
 };
@@ -219,7 +233,7 @@ struct Options {
   // Of one user; 0: no limit. A job beyond the running ranks waits without holding back others.
   uint32_t max_queued_jobs_of_user = 5'000;
   uint32_t max_running_ranks_of_user = 0;
-  uint32_t max_submits_of_user = 1'200;  // within a minute; as many changes of labels and notes
+  uint32_t max_submits_of_user = 1'200;  // within a minute; as many changes of labels, notes and templates
   int32_t lowest_priority = std::numeric_limits<int32_t>::min();
   int32_t highest_priority = std::numeric_limits<int32_t>::max();
   // After that time half of what a project or user has used counts for the order of the queue.
@@ -315,9 +329,11 @@ class Core {
   std::vector<Generation> ListGenerations(const JobId& job, size_t most = SIZE_MAX) const;
   // Where the ranks of the newest generation were at their last reports, by rank; none if it has ended.
   std::vector<RankProgress> ListProgress(const JobId& job) const;
-  std::vector<Project> ListProjects() const;                // by name, with held slots and use up to the last event
-  std::vector<Node> ListNodes() const;                      // by id, slot states computed
-  std::vector<NodeLink> ListLinks(const JobId& job) const;  // measured, between the nodes of its newest generation
+  std::vector<Project> ListProjects() const;                    // by name, with held slots and use up to the last event
+  std::vector<Template> ListTemplates() const;                  // by name, without their texts
+  const Template* FindTemplate(const std::string& name) const;  // null: there is none
+  std::vector<Node> ListNodes() const;                          // by id, slot states computed
+  std::vector<NodeLink> ListLinks(const JobId& job) const;      // measured, between the nodes of its newest generation
   absl::StatusOr<Node> GetNode(const NodeId& node) const;
   std::optional<Cpu> CpuOf(const NodeId& node) const;  // none: no such node
   // The full desired state of a node, with its revision. A new rank may be desired on a slot where a rank of a lost

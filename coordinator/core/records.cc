@@ -83,6 +83,8 @@ std::string ProjectKey(const std::string& project) { return absl::StrCat("projec
 
 std::string UsageKey(const std::string& project) { return absl::StrCat("usage/", project); }
 
+std::string TemplateKey(const std::string& name) { return absl::StrCat("template/", name); }
+
 absl::Status Records::LoadRow(const Row& row, SteadyTime now) {
   if (absl::StartsWith(row.key, "job/")) {
     Job job;
@@ -118,6 +120,11 @@ absl::Status Records::LoadRow(const Row& row, SteadyTime now) {
     if (!stored.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
     if (row.key != UsageKey(stored.project())) return Damaged(row.key, "its key is another's");
     for (const UserUsage& user : stored.users()) usage[stored.project()][user.user()] = {user.slot_seconds(), now};
+  } else if (absl::StartsWith(row.key, "template/")) {
+    Template stored;
+    if (!stored.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
+    if (row.key != TemplateKey(stored.name())) return Damaged(row.key, "its key is another's");
+    templates[stored.name()] = std::move(stored);
   }
   return absl::OkStatus();
 }
@@ -233,6 +240,9 @@ void Records::Write(const Transaction& transaction, Outcome& outcome) const {
       row.set_slot_seconds(used.slot_seconds);
     }
     outcome.rows.push_back({UsageKey(name), Serialise(stored)});
+  }
+  for (const std::string& name : transaction.templates) {
+    outcome.rows.push_back({TemplateKey(name), Serialise(templates.at(name))});
   }
 }
 

@@ -23,6 +23,7 @@ std::string NodeKey(const NodeId& node);
 std::string RunKey(const std::string& run);
 std::string ProjectKey(const std::string& project);
 std::string UsageKey(const std::string& project);
+std::string TemplateKey(const std::string& name);
 
 // ---- The numbers of a job's generations ----
 // A number is given once, whatever this store does not know. It was restored from a backup if a later generation was
@@ -91,6 +92,7 @@ class Records {
     SteadyTime as_of;
   };
   std::map<std::string, std::map<std::string, Usage>> usage;  // by project and user
+  std::map<std::string, Template> templates;
 
  private:
   absl::Status LoadRow(const Row& row, SteadyTime now);

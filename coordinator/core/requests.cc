@@ -7,6 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/name.h"
 #include "common/node/node_selector.h"
 #include "common/proto_time.h"
 #include "common/utf8.h"
@@ -22,6 +26,9 @@ constexpr size_t kRequestIdBytes = 64;
 constexpr size_t kMostLabels = 64;
 constexpr size_t kNoteBytes = 1024;
 constexpr size_t kSpecBytes = 64 * 1024;  // every assignment repeats it
+
+constexpr size_t kTemplateBytes = 64 * 1024;
+constexpr size_t kMostTemplates = 1000, kMostTemplatesOfUser = 100;
 
 constexpr size_t kMostWaitingForDeleted = 32;  // they are stored with one commit
 
@@ -47,6 +54,26 @@ std::string StateName(JobState state) {
     default:
       return "has not ended";
   }
+}
+
+absl::Status CheckTemplate(const SetTemplate& event) {
+  if (!IsName(event.name)) {
+    return absl::InvalidArgumentError(
+        "the name of a template may have 1 to 40 characters of a-z, 0-9 and -, and begins and ends with none of -");
+  }
+  if (event.text.empty() || event.text.size() > kTemplateBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a template has 1 to ", kTemplateBytes, " bytes, this one has ", event.text.size()));
+  }
+  // Others show it on their terminals.
+  for (absl::string_view line : absl::StrSplit(event.text, '\n')) {
+    absl::ConsumeSuffix(&line, "\r");
+    const std::string visible = absl::StrReplaceAll(line, {{"\t", " "}});
+    if (CleanText(visible, visible.size()) != visible) {
+      return absl::InvalidArgumentError("a template is text: it has a character that is not printable");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AlreadyEnded(const JobEntry& job) {
@@ -203,7 +230,7 @@ bool Requests::Count(const std::string& user, SteadyTime now, Calls& calls) cons
 
 absl::Status Requests::CheckChanges(const std::string& user, SteadyTime now) {
   if (user.empty() || Count(user, now, changes_)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(user, " has changed labels and notes ",
+  return absl::ResourceExhaustedError(absl::StrCat(user, " has changed labels, notes and templates ",
                                                    options_->max_submits_of_user,
                                                    " times within a minute, which is the limit: try again later"));
 }
@@ -385,6 +412,39 @@ void Requests::On(const CheckpointJob& event, Transaction& transaction) {
   }
   job->running->checkpoint_request = event.request_number;
   transaction.ChangeDesired(*job->newest());
+}
+
+void Requests::On(const SetTemplate& event, Transaction& transaction) {
+  std::map<std::string, Template>& templates = records_->templates;
+  const auto known = templates.find(event.name);
+  if (known != templates.end() && known->second.text() == event.text) return;
+  transaction.status = CheckTemplate(event);
+  if (!transaction.status.ok()) return;
+  if (known == templates.end()) {
+    const auto own = std::count_if(templates.begin(), templates.end(),
+                                   [&](const auto& entry) { return entry.second.owner() == event.user; });
+    if (templates.size() >= kMostTemplates || own >= static_cast<ptrdiff_t>(kMostTemplatesOfUser)) {
+      transaction.status = absl::ResourceExhaustedError(
+          templates.size() >= kMostTemplates
+              ? absl::StrCat("there are ", kMostTemplates, " templates already: delete some")
+              : absl::StrCat(event.user, " has ", kMostTemplatesOfUser, " templates already: delete some"));
+      return;
+    }
+  }
+  transaction.status = CheckChanges(event.user, transaction.now.steady);
+  if (!transaction.status.ok()) return;
+  Template& record = templates[event.name];
+  if (known == templates.end()) {
+    record.set_name(event.name);
+    record.set_owner(event.user);
+  }
+  record.set_text(event.text);
+  *record.mutable_changed() = ToProto(transaction.now.wall);
+  transaction.templates.insert(event.name);
+}
+
+void Requests::On(const DeleteTemplate& event, Transaction& transaction) {
+  if (records_->templates.erase(event.name) > 0) transaction.deleted_keys.push_back(TemplateKey(event.name));
 }
 
 }  // namespace muster::core

@@ -1,4 +1,4 @@
-// What users ask for: submit, cancel, pause, resume, delete, trace, checkpoint. Private to coordinator/core.
+// What users ask for: submit, cancel, pause, resume, delete, trace, checkpoint, templates. Private to coordinator/core.
 #pragma once
 
 #include <deque>
@@ -34,6 +34,8 @@ class Requests {
   void On(const NoteJob& event, Transaction& transaction);
   void On(const TraceJob& event, Transaction& transaction);
   void On(const CheckpointJob& event, Transaction& transaction);
+  void On(const SetTemplate& event, Transaction& transaction);
+  void On(const DeleteTemplate& event, Transaction& transaction);
 
   // Called after every event: deletes jobs that ended too long ago, or beyond the number that is kept.
   void PruneEnded(Transaction& transaction);
@@ -51,7 +53,7 @@ class Requests {
   // False: the user has had as many within the last minute as are allowed. Counts this one if not.
   using Calls = std::map<std::string, std::deque<SteadyTime>>;  // by user, within the last minute
   bool Count(const std::string& user, SteadyTime now, Calls& calls) const;
-  // Of labels and notes: each has an entry in the audit log, and pushes an older one out of it.
+  // Of labels, notes and templates: each has an entry in the audit log, and pushes an older one out of it.
   absl::Status CheckChanges(const std::string& user, SteadyTime now);
   void Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,
            const std::string& project, Transaction& transaction);

@@ -112,6 +112,82 @@ TEST(Requests, ANoteIsOneLine) {
   EXPECT_EQ(w.core->Stored(id)->note(), "");
 }
 
+std::vector<std::string> TemplatesOf(const World& w) {
+  std::vector<std::string> all;
+  for (const Template& found : w.core->ListTemplates()) {
+    all.push_back(absl::StrCat(found.name(), " of ", found.owner()));
+    EXPECT_EQ(found.text(), "") << "lists have no texts";
+  }
+  return all;
+}
+
+TEST(Templates, AreKeptWithTheirFirstOwner) {
+  World w(AnyWorld());
+  EXPECT_TRUE(w.Do(SetTemplate{"base", "steps: 1\n", "ann"}).status.ok());
+  const Outcome again = w.Do(SetTemplate{"base", "steps: 1\n", "ann"});
+  EXPECT_TRUE(again.status.ok());
+  EXPECT_TRUE(again.rows.empty()) << "nothing is changed";
+  w.clock.Advance(absl::Seconds(90));
+  const Outcome changed = w.Do(SetTemplate{"base", "steps: 2\n", "root"});
+  ASSERT_EQ(changed.rows.size(), 1u);
+  EXPECT_EQ(changed.rows[0].key, "template/base");
+  EXPECT_TRUE(changed.events.empty());
+  w.Do(SetTemplate{"wide", "resources: {ranks: 8}\n", "bob"});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(TemplatesOf(w), (std::vector<std::string>{"base of ann", "wide of bob"}));
+    ASSERT_NE(w.core->FindTemplate("base"), nullptr);
+    EXPECT_EQ(w.core->FindTemplate("base")->text(), "steps: 2\n");
+    EXPECT_EQ(w.core->FindTemplate("base")->owner(), "ann");
+    EXPECT_EQ(w.core->FindTemplate("other"), nullptr);
+    w.Restart();
+  }
+  const Outcome deleted = w.Do(DeleteTemplate{"base"});
+  ASSERT_EQ(deleted.rows.size(), 1u);
+  EXPECT_FALSE(deleted.rows[0].value.has_value());
+  const Outcome once_more = w.Do(DeleteTemplate{"base"});
+  EXPECT_TRUE(once_more.status.ok()) << "it may be a retry";
+  EXPECT_TRUE(once_more.rows.empty());
+  w.Restart();
+  EXPECT_EQ(TemplatesOf(w), (std::vector<std::string>{"wide of bob"}));
+}
+
+TEST(Templates, AreBounded) {
+  WorldOptions options = AnyWorld();
+  options.max_submits_of_user = 0;
+  World w(options);
+  const auto set = [&](const std::string& name, const std::string& text, const std::string& user = "ann") {
+    return w.Do(SetTemplate{name, text, user}).status;
+  };
+  for (const char* name : {"", "Base", "-a", "a b", "a/b"}) {
+    EXPECT_EQ(set(name, "a: 1").code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_TRUE(set("a", std::string(64 << 10, 'x')).ok());
+  EXPECT_TRUE(set("a", "# gr\xc3\xbc\xc3\x9f\r\n\tb: 1\n").ok());
+  for (const std::string& text :
+       {std::string((64 << 10) + 1, 'x'), std::string(), std::string("a: \x1b[31m"), std::string("a\rb")}) {
+    EXPECT_EQ(set("a", text).code(), absl::StatusCode::kInvalidArgument) << text.size();
+  }
+  for (int i = 1; i < 100; ++i) ASSERT_TRUE(set(absl::StrCat("a", i), "a: 1").ok());
+  EXPECT_EQ(set("a100", "a: 1").message(), "ann has 100 templates already: delete some");
+  EXPECT_TRUE(set("a", "a: 2").ok()) << "it is there already";
+  for (int i = 0; i < 900; ++i) ASSERT_TRUE(set(absl::StrCat("b", i), "a: 1", absl::StrCat("user-", i % 10)).ok());
+  EXPECT_EQ(set("c", "a: 1", "eve").code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(set("c", "a: 1", "eve").message(), "there are 1000 templates already: delete some");
+}
+
+TEST(Templates, ChangesOfAUserAreCounted) {
+  WorldOptions options = AnyWorld();
+  options.max_submits_of_user = 2;
+  World w(options);
+  EXPECT_TRUE(w.Do(SetTemplate{"a", "a: 1", "ann"}).status.ok());
+  EXPECT_TRUE(w.Do(SetTemplate{"a", "a: 1", "ann"}).status.ok()) << "changes nothing, so it is not counted";
+  EXPECT_TRUE(w.Do(SetTemplate{"a", "a: 2", "ann"}).status.ok());
+  EXPECT_EQ(w.Do(SetTemplate{"a", "a: 3", "ann"}).status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(w.Do(SetTemplate{"b", "a: 3", "bob"}).status.ok());
+  w.clock.Advance(absl::Seconds(61));
+  EXPECT_TRUE(w.Do(SetTemplate{"a", "a: 3", "ann"}).status.ok());
+}
+
 TEST(Requests, AListOfSelectedJobsIsReadInPages) {
   World w(AnyWorld());
   std::vector<std::string> wanted;

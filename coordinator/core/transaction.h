@@ -23,7 +23,7 @@ class Transaction {
     constexpr size_t kLimit = 100, kLargestStep = 10;
     // A changed job's use is a row of its project.
     const size_t used = jobs.size() + std::min(jobs.size(), projects_in_use) + generations.size() + nodes.size() +
-                        runs.size() + projects.size() + deleted_keys.size() + events.size();
+                        runs.size() + projects.size() + templates.size() + deleted_keys.size() + events.size();
     work_left |= used + kLargestStep > kLimit;
     return work_left;
   }
@@ -31,7 +31,8 @@ class Transaction {
   // Nothing to store, report or do.
   bool Empty() const {
     return jobs.empty() && generations.empty() && nodes.empty() && runs.empty() && projects.empty() &&
-           desired.empty() && deleted_keys.empty() && events.empty() && actions.empty() && !work_left;
+           templates.empty() && desired.empty() && deleted_keys.empty() && events.empty() && actions.empty() &&
+           !work_left;
   }
 
   void Touch(const JobId& job) { jobs.insert(job); }
@@ -61,6 +62,7 @@ class Transaction {
   std::set<std::string> projects;
   std::set<std::string> usages;  // of these projects
   size_t projects_in_use = 0;    // that may have a row of use
+  std::set<std::string> templates;
   std::set<NodeId> desired;
   std::vector<std::string> deleted_keys;
   std::vector<StateEvent> events;

@@ -43,6 +43,10 @@ const std::map<std::string, std::string>& Allowed() {
       {"/muster.v1.Jobs/Note", "sa"},
       {"/muster.v1.Jobs/Trace", "sa"},
       {"/muster.v1.Jobs/Checkpoint", "sa"},
+      {"/muster.v1.Jobs/SetTemplate", "sa"},
+      {"/muster.v1.Jobs/GetTemplate", "vsa"},
+      {"/muster.v1.Jobs/ListTemplates", "vsa"},
+      {"/muster.v1.Jobs/DeleteTemplate", "sa"},
       {"/muster.v1.Nodes/List", "vsa"},
       {"/muster.v1.Nodes/Use", "vsa"},
       {"/muster.v1.Nodes/Drain", "a"},
@@ -214,6 +218,38 @@ TEST_F(AccessTest, ChangesToAJobAreForItsOwnerAndAdmins) {
     }
   }
   EXPECT_EQ(checked, 10);
+}
+
+// Whoever may submit may make templates; everyone reads them.
+TEST_F(AccessTest, ChangesToATemplateAreForItsOwnerAndAdmins) {
+  SetTemplateRequest set;
+  set.set_name("base");
+  DeleteTemplateRequest name_only;
+  name_only.set_name("base");
+  const auto call = [&](const std::string& token, const std::string& method, const std::string& request) {
+    const MethodDescriptor& found =
+        *google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(absl::StrCat("muster.v1.Jobs.", method));
+    return Call(server_->addresses()[0], token, found, {}, request).error_code();
+  };
+  const auto put = [&](const std::string& token, const std::string& text) {
+    set.set_text(text);
+    return call(token, "SetTemplate", set.SerializeAsString());
+  };
+  EXPECT_EQ(put("viewer-token-1234", "steps: 1"), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(put("submit-token-1234", "steps: 1"), grpc::StatusCode::OK);
+  EXPECT_EQ(put("submit-token-5678", "steps: 2"), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(put("viewer-token-5678", "steps: 2"), grpc::StatusCode::PERMISSION_DENIED) << "sam's, but only to read";
+  EXPECT_EQ(put("admin-token-12345", "steps: 3"), grpc::StatusCode::OK);
+  EXPECT_EQ(put("submit-token-1234", "steps: 4"), grpc::StatusCode::OK) << "the admin's change left it sam's";
+  const std::string request = name_only.SerializeAsString();
+  for (const char* token : {"viewer-token-1234", "submit-token-5678", "admin-token-12345"}) {
+    EXPECT_EQ(call(token, "GetTemplate", request), grpc::StatusCode::OK) << token;
+    EXPECT_EQ(call(token, "ListTemplates", ""), grpc::StatusCode::OK) << token;
+  }
+  EXPECT_EQ(call("submit-token-5678", "DeleteTemplate", request), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(call("submit-token-1234", "DeleteTemplate", request), grpc::StatusCode::OK);
+  EXPECT_EQ(call("submit-token-1234", "GetTemplate", request), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(call("submit-token-5678", "DeleteTemplate", request), grpc::StatusCode::OK) << "there is none any more";
 }
 
 // With --private-jobs.

@@ -54,6 +54,8 @@ const std::set<std::string>& WithoutEntries() {
                                                           "Jobs/Get",
                                                           "Jobs/List",
                                                           "Jobs/Watch",
+                                                          "Jobs/GetTemplate",
+                                                          "Jobs/ListTemplates",
                                                           "Nodes/List",
                                                           "Nodes/Use",
                                                           "Admin/Version",

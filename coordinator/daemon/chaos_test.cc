@@ -226,6 +226,32 @@ void ChaosTest::AddScenariosOfJobs() {
 }
 
 void ChaosTest::AddScenariosOfTheRest() {
+  scenarios_["Jobs/SetTemplate"] = [this](const std::string& n) {
+    SetTemplateRequest request;
+    request.set_name("base");
+    request.set_text("seed: " + n + "\n");
+    SetTemplateReply reply;
+    MustInsist(lossy_->jobs(), &Jobs::Stub::SetTemplate, request, &reply);
+  };
+  scenarios_["Jobs/GetTemplate"] = [this](const std::string&) {
+    scenarios_["Jobs/SetTemplate"]("0");
+    GetTemplateRequest request;
+    request.set_name("base");
+    GetTemplateReply reply;
+    MustInsist(lossy_->jobs(), &Jobs::Stub::GetTemplate, request, &reply);
+    EXPECT_EQ(reply.template_().text(), "seed: 0\n");
+  };
+  scenarios_["Jobs/ListTemplates"] = [this](const std::string&) {
+    ListTemplatesReply reply;
+    MustInsist(lossy_->jobs(), &Jobs::Stub::ListTemplates, ListTemplatesRequest(), &reply);
+  };
+  // One that is not known counts as deleted.
+  scenarios_["Jobs/DeleteTemplate"] = [this](const std::string& n) {
+    DeleteTemplateRequest request;
+    request.set_name("no-template-" + n);
+    DeleteTemplateReply reply;
+    MustInsist(lossy_->jobs(), &Jobs::Stub::DeleteTemplate, request, &reply);
+  };
   scenarios_["Nodes/List"] = [this](const std::string&) {
     ListNodesReply reply;
     MustInsist(lossy_->nodes(), &Nodes::Stub::List, ListNodesRequest(), &reply);

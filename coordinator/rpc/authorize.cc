@@ -10,8 +10,8 @@
 namespace muster::rpc {
 namespace {
 
-// kReadJob: as kRead, unless the job is private to someone else.
-enum class Needs { kRead, kReadJob, kSubmit, kOwnJob, kAdmin, kWorker, kJoin };
+// kReadJob: as kRead, unless the job is private to someone else. kOwn: to submit, and to own the job or template.
+enum class Needs { kRead, kReadJob, kSubmit, kOwn, kAdmin, kWorker, kJoin };
 
 struct Rule {
   std::string_view method;
@@ -23,15 +23,19 @@ constexpr Rule kRules[] = {
     {"/muster.v1.Jobs/Plan", Needs::kRead},
     {"/muster.v1.Jobs/Get", Needs::kReadJob},
     {"/muster.v1.Jobs/List", Needs::kRead},
-    {"/muster.v1.Jobs/Cancel", Needs::kOwnJob},
-    {"/muster.v1.Jobs/Pause", Needs::kOwnJob},
-    {"/muster.v1.Jobs/Resume", Needs::kOwnJob},
-    {"/muster.v1.Jobs/Delete", Needs::kOwnJob},
-    {"/muster.v1.Jobs/Label", Needs::kOwnJob},
-    {"/muster.v1.Jobs/Note", Needs::kOwnJob},
-    {"/muster.v1.Jobs/Trace", Needs::kOwnJob},
-    {"/muster.v1.Jobs/Checkpoint", Needs::kOwnJob},
+    {"/muster.v1.Jobs/Cancel", Needs::kOwn},
+    {"/muster.v1.Jobs/Pause", Needs::kOwn},
+    {"/muster.v1.Jobs/Resume", Needs::kOwn},
+    {"/muster.v1.Jobs/Delete", Needs::kOwn},
+    {"/muster.v1.Jobs/Label", Needs::kOwn},
+    {"/muster.v1.Jobs/Note", Needs::kOwn},
+    {"/muster.v1.Jobs/Trace", Needs::kOwn},
+    {"/muster.v1.Jobs/Checkpoint", Needs::kOwn},
     {"/muster.v1.Jobs/Watch", Needs::kReadJob},
+    {"/muster.v1.Jobs/SetTemplate", Needs::kOwn},
+    {"/muster.v1.Jobs/GetTemplate", Needs::kRead},
+    {"/muster.v1.Jobs/ListTemplates", Needs::kRead},
+    {"/muster.v1.Jobs/DeleteTemplate", Needs::kOwn},
     {"/muster.v1.Nodes/List", Needs::kRead},
     {"/muster.v1.Nodes/Use", Needs::kRead},
     {"/muster.v1.Nodes/Drain", Needs::kAdmin},
@@ -99,7 +103,7 @@ std::optional<std::string> Lacks(const Principal& principal, Needs needs, const 
   }
   if (needs == Needs::kAdmin) return "the role admin";
   if (role != Role::kSubmitter) return "the role submitter or admin";
-  if (needs == Needs::kOwnJob && resource.owner.has_value() && *resource.owner != principal.name) {
+  if (needs == Needs::kOwn && resource.owner.has_value() && *resource.owner != principal.name) {
     return absl::StrCat("the role admin, or to be its owner, ", *resource.owner);
   }
   return std::nullopt;

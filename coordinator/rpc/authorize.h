@@ -38,12 +38,12 @@ struct Principal {
 
 // The object of a call.
 struct Resource {
-  std::optional<std::string> owner;  // owner of the job; none: no job, or not looked up yet
+  std::optional<std::string> owner;  // of the job or template; none: there is none, or it is not looked up yet
   bool is_private = false;           // jobs are read by their owners and admins only (--private-jobs)
 };
 
 // `method`: "/muster.v1.Jobs/Submit". PermissionDenied: the message names a role that is allowed. Methods that concern
-// a job pass while the owner is unknown, and call again once it is known.
+// a job or a template pass while the owner is unknown, and call again once it is known.
 absl::Status Authorize(const Principal& principal, std::string_view method, const Resource& resource);
 
 // Whether the principal may read everything of a job: its spec, logs, metrics and failures.

@@ -54,6 +54,12 @@ TEST(Authorize, Table) {
       {"/muster.v1.Jobs/Label", "ann", "-sa--l"},
       {"/muster.v1.Jobs/Label", "bob", "--a--l"},
       {"/muster.v1.Jobs/Note", "bob", "--a--l"},
+      {"/muster.v1.Jobs/SetTemplate", {}, "-sa--l"},
+      {"/muster.v1.Jobs/SetTemplate", "ann", "-sa--l"},
+      {"/muster.v1.Jobs/SetTemplate", "bob", "--a--l"},
+      {"/muster.v1.Jobs/GetTemplate", "bob", "vsa--l"},
+      {"/muster.v1.Jobs/ListTemplates", {}, "vsa--l"},
+      {"/muster.v1.Jobs/DeleteTemplate", "bob", "--a--l"},
   };
   for (const auto& c : cases) {
     for (int i = 0; i < 6; ++i) {

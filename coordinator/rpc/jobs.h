@@ -55,6 +55,15 @@ class JobsService final : public Jobs::CallbackService {
                                        CheckpointReply* reply) override;
   grpc::ServerWriteReactor<WatchItem>* Watch(grpc::CallbackServerContext* context,
                                              const WatchRequest* request) override;
+  // In templates.cc.
+  grpc::ServerUnaryReactor* SetTemplate(grpc::CallbackServerContext* context, const SetTemplateRequest* request,
+                                        SetTemplateReply* reply) override;
+  grpc::ServerUnaryReactor* GetTemplate(grpc::CallbackServerContext* context, const GetTemplateRequest* request,
+                                        GetTemplateReply* reply) override;
+  grpc::ServerUnaryReactor* ListTemplates(grpc::CallbackServerContext* context, const ListTemplatesRequest* request,
+                                          ListTemplatesReply* reply) override;
+  grpc::ServerUnaryReactor* DeleteTemplate(grpc::CallbackServerContext* context, const DeleteTemplateRequest* request,
+                                           DeleteTemplateReply* reply) override;
 
  private:
   absl::Status CheckNotOwnFolder(const std::string& path) const;
@@ -63,6 +72,10 @@ class JobsService final : public Jobs::CallbackService {
   grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method,
                                    const std::string& job, Reply* reply, core::Core::Among among, EventFor event_for,
                                    const std::vector<std::string>& details = {});
+  // `event_for`: the event for the caller, who may change the template.
+  template <typename EventFor>
+  grpc::ServerUnaryReactor* ChangeTemplate(grpc::CallbackServerContext* context, std::string_view method,
+                                           const std::string& name, EventFor event_for);
 
   const Options options_;
   const Gate* const gate_;
