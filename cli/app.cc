@@ -23,8 +23,7 @@ namespace {
 constexpr char kRun[] = "run";
 constexpr char kDescription[] = "Muster trains neural networks as a service.";
 constexpr char kFooter[] =
-    "Examples:\n"
-    "  muster local up; muster train --model gpt2:tiny --data train.bin --steps 1000; muster watch @last\n"
+    "Example: muster local up; muster train --model gpt2:tiny --data train.bin --steps 1000; muster watch @last\n"
     "More about a command: muster help COMMAND. Exit codes: 0 ok, 1 job failed, 2 usage or invalid spec,\n"
     "3 no connection, 4 not allowed, 5 timed out, 6 job cancelled, 130 Ctrl-C.";
 
@@ -105,7 +104,11 @@ std::vector<Candidate> LiveNames(Invocation& invocation, const std::vector<std::
   std::vector<Candidate> names;
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   if (!client.ok()) return names;
-  if (what == Named::kJobs) {
+  if (what == Named::kTemplates) {
+    const absl::StatusOr<v1::ListTemplatesReply> templates = (*client)->ListTemplates();
+    if (!templates.ok()) return names;
+    for (const v1::Template& found : templates->templates()) names.push_back({found.name(), found.owner()});
+  } else if (what == Named::kJobs) {
     const absl::StatusOr<v1::ListJobsReply> jobs = (*client)->ListJobs(/*all=*/true);
     if (!jobs.ok()) return names;
     for (const v1::JobSummary& summary : jobs->jobs()) {
@@ -200,6 +203,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterPlan(*app, invocation);
   RegisterValidate(*app, invocation);
   RegisterSchema(*app, invocation);
+  RegisterTemplates(*app, invocation);
   RegisterPs(*app, invocation);
   RegisterTop(*app, invocation);
   RegisterUi(*app, invocation);

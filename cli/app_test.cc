@@ -65,7 +65,7 @@ TEST(App, HelpIsGroupedAndShort) {
   Invocation invocation;
   const std::string help = BuildApp(invocation)->help();
   size_t last = 0;
-  for (const char* group : {"Run:", "Look:", "Steer:", "Data and models:", "Service:", "Everywhere:", "Examples:"}) {
+  for (const char* group : {"Run:", "Look:", "Steer:", "Data and models:", "Service:", "Everywhere:", "Example:"}) {
     const size_t at = help.find(group);
     ASSERT_NE(at, std::string::npos) << group << "\n" << help;
     EXPECT_GT(at, last) << group;

@@ -300,6 +300,35 @@ absl::Status Client::DeleteProject(const std::string& name) {
       .status();
 }
 
+absl::Status Client::SetTemplate(const std::string& name, const std::string& text) {
+  v1::SetTemplateRequest request;
+  request.set_name(name);
+  request.set_text(text);
+  return Call<v1::SetTemplateRequest, v1::SetTemplateReply>(stubs_->jobs, &v1::Jobs::Stub::SetTemplate, request)
+      .status();
+}
+
+absl::StatusOr<v1::Template> Client::GetTemplate(const std::string& name) {
+  v1::GetTemplateRequest request;
+  request.set_name(name);
+  absl::StatusOr<v1::GetTemplateReply> reply =
+      Call<v1::GetTemplateRequest, v1::GetTemplateReply>(stubs_->jobs, &v1::Jobs::Stub::GetTemplate, request);
+  if (!reply.ok()) return reply.status();
+  return std::move(*reply->mutable_template_());
+}
+
+absl::StatusOr<v1::ListTemplatesReply> Client::ListTemplates() {
+  return Call<v1::ListTemplatesRequest, v1::ListTemplatesReply>(stubs_->jobs, &v1::Jobs::Stub::ListTemplates, {});
+}
+
+absl::Status Client::DeleteTemplate(const std::string& name) {
+  v1::DeleteTemplateRequest request;
+  request.set_name(name);
+  return Call<v1::DeleteTemplateRequest, v1::DeleteTemplateReply>(stubs_->jobs, &v1::Jobs::Stub::DeleteTemplate,
+                                                                  request)
+      .status();
+}
+
 absl::StatusOr<v1::SignInReply> Client::SignIn() {
   return Call<v1::SignInRequest, v1::SignInReply>(stubs_->admin, &v1::Admin::Stub::SignIn, {});
 }

@@ -61,6 +61,10 @@ class Client {
   absl::StatusOr<v1::ListProjectsReply> ListProjects();
   absl::Status SetProject(const v1::Project& project);
   absl::Status DeleteProject(const std::string& name);
+  absl::Status SetTemplate(const std::string& name, const std::string& text);
+  absl::StatusOr<v1::Template> GetTemplate(const std::string& name);
+  absl::StatusOr<v1::ListTemplatesReply> ListTemplates();
+  absl::Status DeleteTemplate(const std::string& name);
   absl::StatusOr<v1::ListAuditReply> ListAudit(const v1::ListAuditRequest& request);
   absl::Status Forget(const std::string& node);
   absl::StatusOr<v1::VersionReply> Version();

@@ -100,6 +100,8 @@ class Collector {
       result_.files |= kind == "FROM";
     } else if (kind == "NODE") {
       for (const Candidate& name : names_(Named::kNodes)) Add(name.text, name.description);
+    } else if (kind == "TEMPLATE") {
+      for (const Candidate& name : names_(Named::kTemplates)) Add(name.text, name.description);
     } else if (kind == "FORMAT" || kind == "SHELL" || kind == "ROLE") {
       for (const std::string& word : std::vector<std::string>(absl::StrSplit(option.get_description(), '|'))) {
         Add(word, "");

@@ -18,6 +18,7 @@ std::string CompleteWords(const std::vector<std::string>& words) {
   const auto app = BuildApp(invocation);
   const Completion completion = Complete(*app, words, [](Named what) -> std::vector<Candidate> {
     if (what == Named::kNodes) return {{"node-a", "live"}};
+    if (what == Named::kTemplates) return {{"base", "ann"}};
     return {{"tiny-aaaa", "running"}, {"tiny-bbbb", "failed"}, {"wide-cccc", "queued"}};
   });
   std::string text = absl::StrJoin(completion.candidates, " ",
@@ -56,6 +57,10 @@ TEST(Complete, CommandsOptionsAndNames) {
       {{"submit", "--set", "precision.compute", "=", "b"}, "bf16"},
       {{"submit", "--set", "optimizer.lr", "=", ""}, ""},
       {{"plan", "a.yaml", "--sch"}, "--schedule"},
+      {{"submit", "--template", "b"}, "base"},
+      {{"templates", "s"}, "set show"},
+      {{"templates", "show", ""}, "base"},
+      {{"templates", "set", "base", ""}, " FILES"},
   };
   for (const auto& [words, expected] : cases) EXPECT_EQ(CompleteWords(words), expected) << absl::StrJoin(words, " ");
   EXPECT_TRUE(absl::StrContains(CompleteWords({""}), "submit"));

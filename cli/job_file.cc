@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -26,13 +29,16 @@ absl::StatusOr<std::string> WorkingFolder() {
   return std::string(folder);
 }
 
-absl::Status AddSets(const std::vector<std::string>& sets, std::vector<Assignment>& assignments) {
-  for (const std::string& text : sets) {
+// --template first, so that --set comes last.
+absl::StatusOr<std::vector<Assignment>> AssignmentsOf(const SetFlags& set) {
+  std::vector<Assignment> assignments;
+  if (!set.template_name.empty()) assignments.push_back({"--template", "template", set.template_name});
+  for (const std::string& text : set.sets) {
     absl::StatusOr<Assignment> assignment = ParseAssignment(text);
     if (!assignment.ok()) return assignment.status();
     assignments.push_back(*std::move(assignment));
   }
-  return absl::OkStatus();
+  return assignments;
 }
 
 constexpr char kStandardInput[] = "stdin";
@@ -101,10 +107,30 @@ void ReadInventory(Reading& reading) {
   custom = std::move(inspected);
 }
 
+// How errors call a template, and the key under which its paths are found.
+std::string NameOfTemplate(const std::string& name) { return absl::StrCat("template ", name); }
+
+// `read`: the spec, over a template if one is given.
+using ReadOver = std::function<Reading(const std::optional<SpecText>& below)>;
+absl::StatusOr<Reading> ReadOverItsTemplate(const ReadOver& read, const TemplateText& templates) {
+  Reading alone = read(std::nullopt);
+  const std::string& name = alone.spec.template_();
+  if (name.empty()) return alone;
+  absl::StatusOr<std::string> text = templates(name);
+  if (absl::IsNotFound(text.status())) {
+    const Location& where = alone.sources.Find("template");
+    return ToStatus({{where, where.line > 0 ? "template" : "", std::string(text.status().message()), ""}});
+  }
+  if (!text.ok()) return text.status();
+  return read(SpecText{*std::move(text), NameOfTemplate(name)});
+}
+
 // Relative paths in a file start from the file's folder; the default for checkpoints from that of `first_file`, which
-// is empty if there are only flags.
+// is empty if there are only flags. Those in a template start where they would if they stood in that file.
 absl::StatusOr<Reading> Finish(Reading reading, const std::string& first_file, const std::string& working_folder) {
-  const auto folder_of = [&](const std::string& file) {
+  const std::string of_template = NameOfTemplate(reading.spec.template_());
+  const auto folder_of = [&](const std::string& named) {
+    const std::string& file = named == of_template ? first_file : named;
     if (file == kStandardInput || file.empty()) return working_folder;
     const std::string absolute = AbsolutePath(file, working_folder);
     return absolute.substr(0, std::max<size_t>(absolute.rfind('/'), 1));
@@ -121,10 +147,39 @@ absl::StatusOr<Reading> Finish(Reading reading, const std::string& first_file, c
 
 }  // namespace
 
-absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, const std::vector<std::string>& sets,
-                                     const std::vector<Assignment>& flags) {
+TemplateText TemplatesOf(const Invocation& invocation) {
+  return [&invocation, texts = std::map<std::string, std::string>()](
+             const std::string& name) mutable -> absl::StatusOr<std::string> {
+    if (const auto known = texts.find(name); known != texts.end()) return known->second;
+    const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+    if (!client.ok()) return client.status();
+    const absl::StatusOr<v1::Template> found = (*client)->GetTemplate(name);
+    if (!found.ok()) return found.status();
+    return texts[name] = found->text();
+  };
+}
+
+void AddSetFlags(CLI::App* command, SetFlags& flags) {
+  command->add_option("--template", flags.template_name, "template that the job is merged over (muster templates)")
+      ->type_name("TEMPLATE");
+  command->add_option("--set", flags.sets, "PATH=VALUE: set a field of the spec; may be repeated")
+      ->type_name("PATH=VALUE")
+      ->allow_extra_args(false);
+}
+
+absl::StatusOr<SpecText> ReadJobFile(const std::string& file) {
+  // One byte more than the reader accepts, so that the reader refuses an oversized file.
+  absl::StatusOr<std::string> text = ReadWhole(file == "-" ? "/dev/stdin" : file, kMaxYamlBytes + 1);
+  if (!text.ok()) return text.status();
+  return SpecText{*std::move(text), file == "-" ? kStandardInput : file};
+}
+
+absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, const SetFlags& set,
+                                     const std::vector<Assignment>& flags, const TemplateText& templates) {
+  const absl::StatusOr<std::vector<Assignment>> sets = AssignmentsOf(set);
+  if (!sets.ok()) return sets.status();
   std::vector<Assignment> assignments = flags;
-  if (absl::Status added = AddSets(sets, assignments); !added.ok()) return added;
+  assignments.insert(assignments.end(), sets->begin(), sets->end());
   const absl::StatusOr<std::string> working_folder = WorkingFolder();
   if (!working_folder.ok()) return working_folder.status();
   if (std::count(files.begin(), files.end(), "-") > 1) {
@@ -132,20 +187,31 @@ absl::StatusOr<Reading> LoadJobFiles(const std::vector<std::string>& files, cons
   }
   std::vector<SpecText> texts;
   for (const std::string& file : files) {
-    // One byte more than the reader accepts, so that the reader refuses an oversized file.
-    absl::StatusOr<std::string> text = ReadWhole(file == "-" ? "/dev/stdin" : file, kMaxYamlBytes + 1);
+    absl::StatusOr<SpecText> text = ReadJobFile(file);
     if (!text.ok()) return text.status();
-    texts.push_back({*std::move(text), file == "-" ? kStandardInput : file});
+    texts.push_back(*std::move(text));
   }
-  return Finish(ReadSpecs(texts, assignments), texts.front().name, *working_folder);
+  absl::StatusOr<Reading> reading = ReadOverItsTemplate(
+      [&](const std::optional<SpecText>& below) {
+        std::vector<SpecText> all = texts;
+        if (below.has_value()) all.insert(all.begin(), *below);
+        return ReadSpecs(all, assignments);
+      },
+      templates);
+  if (!reading.ok()) return reading;
+  return Finish(*std::move(reading), texts.front().name, *working_folder);
 }
 
-absl::StatusOr<Reading> LoadFlags(const std::vector<Assignment>& flags, const std::vector<std::string>& sets) {
-  std::vector<Assignment> assignments = flags;
-  if (absl::Status added = AddSets(sets, assignments); !added.ok()) return added;
+absl::StatusOr<Reading> LoadFlags(const std::vector<Assignment>& flags, const SetFlags& set,
+                                  const TemplateText& templates) {
+  const absl::StatusOr<std::vector<Assignment>> sets = AssignmentsOf(set);
+  if (!sets.ok()) return sets.status();
   const absl::StatusOr<std::string> working_folder = WorkingFolder();
   if (!working_folder.ok()) return working_folder.status();
-  return Finish(ReadFlags(assignments), "", *working_folder);
+  absl::StatusOr<Reading> reading = ReadOverItsTemplate(
+      [&](const std::optional<SpecText>& below) { return ReadFlags(flags, *sets, below); }, templates);
+  if (!reading.ok()) return reading;
+  return Finish(*std::move(reading), "", *working_folder);
 }
 
 absl::Status WithPlaces(const absl::Status& status, const SourceMap& sources) {

@@ -495,6 +495,120 @@ TEST_F(MusterTest, QuotasAreListedAndChanged) {
   EXPECT_TRUE(Called("DeleteProject vision"));
 }
 
+TEST_F(MusterTest, TemplatesAreListedShownAndChanged) {
+  Serve();
+  EXPECT_EQ(Run({"templates"}).err, "no templates; make one with: muster templates set NAME FILE\n");
+  v1::Template& base = *store_.templates.add_templates();
+  base.set_name("base");
+  base.set_owner("ann");
+  base.mutable_changed()->set_seconds(absl::ToUnixSeconds(absl::Now() - absl::Hours(3)));
+  EXPECT_EQ(Run({"templates"}).out, "TEMPLATE  OWNER  CHANGED\nbase      ann     3h ago\n");
+  EXPECT_EQ(Run({"templates", "-o", "name"}).out, "base\n");
+  const json listed = json::parse(Run({"templates", "-o", "json"}).out);
+  EXPECT_EQ(listed[0]["owner"], "ann");
+  EXPECT_FALSE(listed[0].contains("text"));
+  base.set_text("# ours\nsteps: 5\n");
+  EXPECT_EQ(Run({"templates", "show", "base"}).out, "# ours\nsteps: 5\n");
+  const Ended none = Run({"templates", "show", "other"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_EQ(none.err, "muster: there is no template other\n");
+  const Ended set = Run({"templates", "set", "new", folder_.Write("new.yaml", "model: {size: tiny}\n")});
+  EXPECT_EQ(set.err, "template new: set\n");
+  EXPECT_TRUE(Called("SetTemplate new model: {size: tiny}\n"));
+  EXPECT_EQ(Run({"templates", "set", "new", "-"}, "seed: 2\n").code, 0);
+  EXPECT_TRUE(Called("SetTemplate new seed: 2\n"));
+  // It is checked before it is sent.
+  const Ended wrong = Run({"templates", "set", "new", folder_.Write("wrong.yaml", "stepz: 1\nseed: x\n")});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_EQ(wrong.err,
+            absl::StrCat(folder_.path(), "/wrong.yaml:1:1: stepz: unknown field, did you mean steps?\n", folder_.path(),
+                         "/wrong.yaml:2:7: seed: expected an integer, got the string \"x\"\n"));
+  EXPECT_EQ(Run({"templates", "delete", "base"}).err, "template base: deleted\n");
+  EXPECT_TRUE(Called("DeleteTemplate base"));
+}
+
+TEST_F(MusterTest, AJobIsMergedOverItsTemplate) {
+  Serve();
+  v1::Template& base = *store_.templates.add_templates();
+  base.set_name("base");
+  base.set_text(
+      "model: {family: gpt2, size: tiny}\noptimizer: {kind: sgd, lr: 1, momentum: 0.5}\nsteps: 10\n"
+      "data: {tokens: train.bin}\nlabels: {team: nlp}\n");
+  v1::Template& broken = *store_.templates.add_templates();
+  broken.set_name("broken");
+  broken.set_text("optimizer: {lrr: 1}\n");
+  v1::Template& programs = *store_.templates.add_templates();
+  programs.set_name("programs");
+  programs.set_text(
+      "command: [other]\nworkdir: /shared\nenv: [{name: A, value: a}, {name: B, value: b}]\npriority: 7\n");
+  const std::string head = "apiVersion: muster/v1\nkind: Job\nname: a\n";
+  const std::string job = folder_.Write("job.yaml", head + "optimizer: {kind: adamw}\nseed: 2\n");
+  const std::string itself = folder_.Write("itself.yaml", head + "template: base\nsteps: 20\n");
+
+  EXPECT_EQ(Run({"submit", "-d", job, "--template", "base", "--set", "steps=30"}).code, 0);
+  const v1::JobSpec& sent = store_.submitted;
+  EXPECT_EQ(sent.template_(), "base");
+  EXPECT_EQ(sent.name(), "a");
+  EXPECT_EQ(sent.train().model().gpt2().size(), v1::GPT2_SIZE_TINY);
+  EXPECT_TRUE(sent.train().optimizer().has_adamw());
+  EXPECT_EQ(sent.train().optimizer().lr(), 1);
+  EXPECT_EQ(sent.train().steps(), 30u);
+  EXPECT_EQ(sent.train().seed(), 2u);
+  EXPECT_EQ(sent.labels(0), "team=nlp");
+  EXPECT_EQ(sent.train().data().tokens(), folder_.path() + "/train.bin") << "as if it stood in the job's file";
+  // The file says which, too; a flag says another.
+  EXPECT_EQ(Run({"submit", "-d", itself}).code, 0);
+  EXPECT_EQ(sent.train().steps(), 20u);
+  EXPECT_EQ(sent.train().optimizer().sgd().momentum(), 0.5);
+  EXPECT_EQ(Run({"validate", itself}).code, 0);
+  EXPECT_EQ(Run({"plan", itself}).code, 0);
+  const Ended resolved = Run({"validate", "--resolved", itself});
+  EXPECT_TRUE(absl::StrContains(resolved.out, "momentum: 0.5\n")) << resolved.out;
+  EXPECT_FALSE(absl::StrContains(resolved.out, "template")) << "it is whole without: " << resolved.out;
+  EXPECT_TRUE(absl::StrContains(Run({"describe", "new-0001"}).out, "Template"));
+
+  // Errors name the template and its line, or the file and its.
+  const Ended wrong = Run({"submit", "-d", itself, "--template", "broken", "--set", "seed=x"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_EQ(wrong.err,
+            "template broken:1:13: optimizer.lrr: unknown field, did you mean optimizer.lr?\n"
+            "muster: --set seed: expected an integer, got the string \"x\"\n");
+  EXPECT_EQ(Run({"submit", "-d", folder_.Write("none.yaml", head + "template: other\n")}).err,
+            absl::StrCat(folder_.path(), "/none.yaml:4:11: template: there is no template other\n"));
+  const Ended flag = Run({"submit", "-d", job, "--template", "other"});
+  EXPECT_EQ(flag.code, 2);
+  EXPECT_EQ(flag.err, "muster: --template: there is no template other\n");
+  const Ended offline = Run({"validate", "--offline", itself});
+  EXPECT_EQ(offline.code, 2);
+  EXPECT_EQ(offline.err, "muster: template base: the coordinator has it, which --offline does not ask\n");
+
+  // An array asks for it once.
+  const auto asked = [&] {
+    const auto calls = store_.Calls();
+    return std::count(calls.begin(), calls.end(), "GetTemplate base");
+  };
+  const auto before = asked();
+  EXPECT_EQ(Run({"submit", job, "--template", "base", "--array", "seed=1,2,3"}).code, 0);
+  EXPECT_EQ(asked(), before + 1);
+
+  // Without a file.
+  EXPECT_EQ(Run({"train", "-d", "--model", "llama:tiny", "--template", "base", "--optimizer", "muon"}).code, 0);
+  EXPECT_EQ(sent.train().model().llama().size(), v1::LLAMA_SIZE_TINY);
+  EXPECT_TRUE(sent.train().optimizer().has_muon());
+  EXPECT_FALSE(sent.train().optimizer().muon().has_momentum()) << "it was sgd's";
+  EXPECT_EQ(sent.train().steps(), 10u);
+  EXPECT_EQ(Run({"run", "-d", "--template", "programs", "--env", "A=c", "--", "/bin/echo", "x"}).code, 0);
+  EXPECT_EQ(sent.priority(), 7);
+  ASSERT_EQ(sent.exec().command_size(), 2);
+  EXPECT_EQ(sent.exec().command(0), "/bin/echo");
+  EXPECT_EQ(sent.exec().workdir(), "/shared");
+  ASSERT_EQ(sent.env_size(), 2);
+  EXPECT_EQ(sent.env(0).value(), "c");
+  EXPECT_EQ(sent.env(1).value(), "b");
+  EXPECT_EQ(Run({"run", "-d", "--template", "base", "--", "/bin/echo"}).code, 0) << "its training is dropped";
+  EXPECT_EQ(sent.labels(0), "team=nlp");
+}
+
 TEST_F(MusterTest, UsageAddsUpTheSlotHours) {
   Serve();
   const auto put = [&](const std::string& id, const std::string& owner, double held, double slots, double training) {

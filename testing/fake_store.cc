@@ -168,6 +168,32 @@ class FakeJobs final : public v1::Jobs::Service {
     return ForJob("Delete", request->job(), &job);
   }
 
+  grpc::Status SetTemplate(grpc::ServerContext*, const v1::SetTemplateRequest* request,
+                           v1::SetTemplateReply*) override {
+    store_.Record(absl::StrCat("SetTemplate ", request->name(), " ", request->text()));
+    return rpc::ToGrpc(store_.TakeFailure("SetTemplate"));
+  }
+  grpc::Status GetTemplate(grpc::ServerContext*, const v1::GetTemplateRequest* request,
+                           v1::GetTemplateReply* reply) override {
+    store_.Record(absl::StrCat("GetTemplate ", request->name()));
+    for (const v1::Template& found : store_.templates.templates()) {
+      if (found.name() != request->name()) continue;
+      *reply->mutable_template_() = found;
+      return grpc::Status::OK;
+    }
+    return rpc::ToGrpc(absl::NotFoundError(absl::StrCat("there is no template ", request->name())));
+  }
+  grpc::Status ListTemplates(grpc::ServerContext*, const v1::ListTemplatesRequest*,
+                             v1::ListTemplatesReply* reply) override {
+    *reply = store_.templates;
+    return grpc::Status::OK;
+  }
+  grpc::Status DeleteTemplate(grpc::ServerContext*, const v1::DeleteTemplateRequest* request,
+                              v1::DeleteTemplateReply*) override {
+    store_.Record(absl::StrCat("DeleteTemplate ", request->name()));
+    return grpc::Status::OK;
+  }
+
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchItem>* writer) override {
     store_.Record(absl::StrCat("Watch ", request->job(), " from ", request->cursor()));

@@ -34,7 +34,7 @@ constexpr size_t kLongestName = 40;
 
 struct BenchFlags {
   std::vector<std::string> files;
-  std::vector<std::string> sets;
+  SetFlags set;
   std::vector<uint32_t> ranks;                 // empty: 1, 2 and 4; with --communication the job's
   std::vector<std::string> strategies = {""};  // "": the job's own
   uint64_t steps = 25;
@@ -300,7 +300,7 @@ absl::StatusOr<Scaling> PredictOne(Client& client, const Reading& reading, const
 }
 
 absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& flags) {
-  const absl::StatusOr<Reading> reading = LoadJobFiles(flags.files, flags.sets, {});
+  const absl::StatusOr<Reading> reading = LoadJobFiles(flags.files, flags.set, {}, TemplatesOf(invocation));
   if (!reading.ok()) return reading.status();
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   if (!reading->problems.empty()) return CheckJob(*reading, client);
@@ -407,9 +407,7 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
                  "muster bench job.yaml --communication --ranks 2 --collectives all_reduce --max-bytes 64KiB");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();
-  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
-      ->type_name("PATH=VALUE")
-      ->allow_extra_args(false);
+  AddSetFlags(command, flags->set);
   command->add_option("--ranks", flags->ranks, "numbers of ranks, one job after the other")
       ->delimiter(',')
       ->check(Between(1, 4096))

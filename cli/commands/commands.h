@@ -46,6 +46,7 @@ void RegisterExport(CLI::App& app, Invocation& invocation);
 void RegisterRun(CLI::App& app, Invocation& invocation);
 void RegisterSubmit(CLI::App& app, Invocation& invocation);
 void RegisterSweep(CLI::App& app, Invocation& invocation);
+void RegisterTemplates(CLI::App& app, Invocation& invocation);
 void RegisterTop(CLI::App& app, Invocation& invocation);
 void RegisterTrace(CLI::App& app, Invocation& invocation);
 void RegisterTrain(CLI::App& app, Invocation& invocation);

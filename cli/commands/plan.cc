@@ -17,7 +17,7 @@ namespace muster::cli {
 void RegisterPlan(CLI::App& app, Invocation& invocation) {
   struct Flags {
     std::vector<std::string> files;
-    std::vector<std::string> sets;
+    SetFlags set;
     PlanSections parts;
     std::string hardware, timeline;
     uint64_t memory_bytes = 0;
@@ -29,9 +29,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
                  "muster plan job.yaml --schedule");
   command->add_option("FILE", flags->files, "job files, - for standard input; later files override earlier ones")
       ->required();
-  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
-      ->type_name("PATH=VALUE")
-      ->allow_extra_args(false);
+  AddSetFlags(command, flags->set);
   command->add_flag("--schedule", flags->parts.schedule, "also show the ops of a step, with their times and memory");
   command->add_option("--stage", flags->parts.stage, "with --schedule: only the ops of this stage of a pipeline")
       ->type_name("N");
@@ -50,7 +48,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
       ->type_name("SIZE");
   AddFormat(command, flags->format, {"table", "json", "yaml", "svg"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
-    const absl::StatusOr<Reading> reading = LoadJobFiles(flags->files, flags->sets, {});
+    const absl::StatusOr<Reading> reading = LoadJobFiles(flags->files, flags->set, {}, TemplatesOf(invocation));
     if (!reading.ok()) return reading.status();
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     // A plan needs no data, so that its files may come later.

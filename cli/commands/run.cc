@@ -25,7 +25,8 @@ namespace {
 struct RunFlags {
   std::vector<std::string> command;
   std::string ranks, min_ranks, device, name, workdir, priority, max_restarts, stop_grace;
-  std::vector<std::string> variables, launchers, node_selector, sets;
+  std::vector<std::string> variables, launchers, node_selector;
+  SetFlags set;
   bool print = false;
   SubmitOptions options;
 };
@@ -67,11 +68,14 @@ std::string NameOf(const std::vector<std::string>& command) {
   return valid.empty() ? "run" : valid;
 }
 
-// NAME=VALUE, or NAME with the value that it has here.
+// NAME=VALUE, or NAME with the value that it has here. Takes the place of the template's.
 absl::Status AddVariable(const std::string& text, v1::JobSpec& spec) {
   const size_t equals = text.find('=');
-  v1::EnvVar& variable = *spec.add_env();
-  variable.set_name(text.substr(0, equals));
+  const std::string name = text.substr(0, equals);
+  const auto known = std::find_if(spec.mutable_env()->begin(), spec.mutable_env()->end(),
+                                  [&](const v1::EnvVar& other) { return other.name() == name; });
+  v1::EnvVar& variable = known == spec.mutable_env()->end() ? *spec.add_env() : *known;
+  variable.set_name(name);
   if (equals != std::string::npos) {
     variable.set_value(text.substr(equals + 1));
     return absl::OkStatus();
@@ -85,7 +89,7 @@ absl::Status AddVariable(const std::string& text, v1::JobSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Reading> ReadingOf(const RunFlags& flags) {
+absl::StatusOr<Reading> ReadingOf(const RunFlags& flags, const TemplateText& templates) {
   std::vector<Assignment> assignments = {{"run", "workload", "exec"}};
   const auto add = [&](const char* flag, const char* path, const std::string& value) {
     if (!value.empty()) assignments.push_back({flag, path, value});
@@ -100,12 +104,13 @@ absl::StatusOr<Reading> ReadingOf(const RunFlags& flags) {
   add("--priority", "priority", flags.priority);
   add("--max-restarts", "max_restarts", flags.max_restarts);
   add("--stop-grace", "stop_grace_seconds", flags.stop_grace);
-  add("--workdir", "workdir", flags.workdir.empty() ? "." : flags.workdir);
+  add("--workdir", "workdir", flags.workdir);
   if (!flags.launchers.empty())
     add("--launchers", "launchers", absl::StrCat("[", absl::StrJoin(flags.launchers, ","), "]"));
-  absl::StatusOr<Reading> reading = LoadFlags(assignments, flags.sets);
+  absl::StatusOr<Reading> reading = LoadFlags(assignments, flags.set, templates);
   if (!reading.ok()) return reading;
   v1::Exec& exec = *reading->spec.mutable_exec();
+  exec.clear_command();
   exec.add_command(Located(flags.command[0]));
   for (size_t i = 1; i < flags.command.size(); ++i) exec.add_command(flags.command[i]);
   for (const std::string& text : flags.variables) {
@@ -144,13 +149,11 @@ void RegisterRun(CLI::App& app, Invocation& invocation) {
   command->add_option("--max-restarts", flags->max_restarts, "restarts without progress before the job fails")
       ->type_name("N");
   command->add_option("--stop-grace", flags->stop_grace, "seconds from should_stop() to SIGTERM")->type_name("S");
-  command->add_option("--set", flags->sets, "PATH=VALUE: any other field of the spec")
-      ->type_name("PATH=VALUE")
-      ->allow_extra_args(false);
+  AddSetFlags(command, flags->set);
   command->add_flag("--print", flags->print, "print the spec and exit");
   AddSubmitFlags(command, flags->options);
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
-    const absl::StatusOr<Reading> reading = ReadingOf(*flags);
+    const absl::StatusOr<Reading> reading = ReadingOf(*flags, TemplatesOf(invocation));
     if (!reading.ok()) return reading.status();
     if (flags->print) {
       if (!reading->problems.empty()) return ToStatus(reading->problems);

@@ -33,7 +33,8 @@ constexpr char kSweepLabel[] = "sweep", kTrialLabel[] = "sweep-trial";
 
 struct SweepFlags {
   std::string name;
-  std::vector<std::string> files, sets, arrays, ranges;
+  std::vector<std::string> files, arrays, ranges;
+  SetFlags set;
   uint32_t trials = 0, parallel = 0;
   uint64_t seed = 1;
   std::string metric = "loss";
@@ -85,17 +86,17 @@ absl::Status CheckSweep(const SweepFlags& flags) {
 std::string RequestPrefix(const SweepFlags& flags) { return absl::StrCat("sweep-", flags.name, "-"); }
 
 // Every trial's spec, with the labels by which the sweep finds its jobs again.
-absl::StatusOr<SweepJobs> Enter(const SweepFlags& flags) {
+absl::StatusOr<SweepJobs> Enter(const SweepFlags& flags, const TemplateText& templates) {
   const absl::StatusOr<std::vector<Trial>> trials = TrialsOf(flags);
   if (!trials.ok()) return trials.status();
   SweepJobs sweep;
   std::vector<Entered>& all = sweep.trials;
   for (const Trial& trial : *trials) {
-    std::vector<std::string> sets = flags.sets;
-    sets.insert(sets.end(), trial.begin(), trial.end());
+    SetFlags set = flags.set;
+    set.sets.insert(set.sets.end(), trial.begin(), trial.end());
     const std::string number = absl::StrCat(all.size() + 1);
     absl::StatusOr<Reading> reading =
-        LoadJobFiles(flags.files, sets, {{"NAME", "name", absl::StrCat(flags.name, "-", number)}});
+        LoadJobFiles(flags.files, set, {{"NAME", "name", absl::StrCat(flags.name, "-", number)}}, templates);
     if (!reading.ok()) return reading.status();
     if (reading->spec.train().has_sync()) {
       return absl::InvalidArgumentError(
@@ -293,7 +294,7 @@ absl::Status ShowSweep(Client& client, const SweepFlags& flags, std::vector<Ente
 
 absl::StatusOr<ExitCode> Sweep(const Invocation& invocation, const SweepFlags& flags) {
   if (absl::Status status = CheckSweep(flags); !status.ok()) return status;
-  absl::StatusOr<SweepJobs> sweep = Enter(flags);
+  absl::StatusOr<SweepJobs> sweep = Enter(flags, TemplatesOf(invocation));
   if (!sweep.ok()) return sweep.status();
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   for (const Entered& trial : sweep->trials) {
@@ -330,9 +331,7 @@ void RegisterSweep(CLI::App& app, Invocation& invocation) {
                  "muster sweep wide job.yaml --random optimizer.lr=log:1e-5..1e-2 --trials 16 --rungs 100,200,400");
   command->add_option("NAME", flags->name, "name of the sweep: with the same one it goes on")->required();
   command->add_option("FILE", flags->files, "job files; later files override earlier ones")->required();
-  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
-      ->type_name("PATH=VALUE")
-      ->allow_extra_args(false);
+  AddSetFlags(command, flags->set);
   command
       ->add_option("--array", flags->arrays,
                    "PATH=VALUE,VALUE,...: a trial for each combination; with --trials one of the values")

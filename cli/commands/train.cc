@@ -86,7 +86,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
   struct Flags {
     std::string model, strategy;
     std::map<std::string, std::string> values;  // by path
-    std::vector<std::string> sets;
+    SetFlags set;
     bool print = false;
     SubmitOptions options;
   };
@@ -100,9 +100,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
   for (const PathFlag& flag : kPathFlags) {
     command->add_option(flag.flag, flags->values[flag.path], flag.help)->type_name(flag.type);
   }
-  command->add_option("--set", flags->sets, "PATH=VALUE: any other field of the spec")
-      ->type_name("PATH=VALUE")
-      ->allow_extra_args(false);
+  AddSetFlags(command, flags->set);
   command->add_flag("--print", flags->print, "print the spec and exit");
   AddSubmitFlags(command, flags->options);
   OnRun(command, invocation, [&invocation, flags, command]() -> absl::StatusOr<ExitCode> {
@@ -114,7 +112,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
       if (command->count(flag.flag) > 0) assignments.push_back({flag.flag, flag.path, flags->values[flag.path]});
     }
     AddName(assignments);
-    const absl::StatusOr<Reading> reading = LoadFlags(assignments, flags->sets);
+    const absl::StatusOr<Reading> reading = LoadFlags(assignments, flags->set, TemplatesOf(invocation));
     if (!reading.ok()) return reading.status();
     if (flags->print) {
       if (!reading->problems.empty()) return ToStatus(reading->problems);

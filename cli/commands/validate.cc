@@ -12,7 +12,7 @@ namespace muster::cli {
 void RegisterValidate(CLI::App& app, Invocation& invocation) {
   struct Flags {
     std::vector<std::string> files;
-    std::vector<std::string> sets;
+    SetFlags set;
     bool offline = false;
     bool resolved = false;
   };
@@ -20,9 +20,7 @@ void RegisterValidate(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, "validate", kGroupRun, "Check job files and report all errors at once",
                                  "muster validate job.yaml\nmuster validate --offline jobs/*.yaml");
   command->add_option("FILE", flags->files, "job files; - for standard input")->required();
-  command->add_option("--set", flags->sets, "PATH=VALUE: override a field; may be repeated")
-      ->type_name("PATH=VALUE")
-      ->allow_extra_args(false);
+  AddSetFlags(command, flags->set);
   command->add_flag("--offline", flags->offline, "check only names and types, without a coordinator");
   command->add_flag("--resolved", flags->resolved, "print the spec with every default filled in");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
@@ -31,9 +29,16 @@ void RegisterValidate(CLI::App& app, Invocation& invocation) {
       connected = invocation.Connect();
       if (!connected.ok()) return connected.status();
     }
+    TemplateText templates = TemplatesOf(invocation);
+    if (flags->offline) {
+      templates = [](const std::string& name) -> absl::StatusOr<std::string> {
+        return absl::FailedPreconditionError(
+            absl::StrCat("template ", name, ": the coordinator has it, which --offline does not ask"));
+      };
+    }
     ExitCode worst = kOk;
     for (const std::string& file : flags->files) {
-      const absl::StatusOr<Reading> reading = LoadJobFiles({file}, flags->sets, {});
+      const absl::StatusOr<Reading> reading = LoadJobFiles({file}, flags->set, {}, templates);
       absl::Status status = reading.status();
       if (status.ok()) status = CheckJob(*reading, connected);
       if (status.ok() && !flags->offline) {

@@ -377,6 +377,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("State", Paint(screen, ColourOf(job.state()), StateName(job.state())));
   line("Reason", OneLine(job.reason()));
   line("Owner", OneLine(job.owner()));
+  line("Template", OneLine(job.spec().template_()));
   line("Labels", OneLine(absl::StrJoin(job.labels(), ", ")));
   line("Note", OneLine(job.note()));
   line("Project", OneLine(job.project()));
