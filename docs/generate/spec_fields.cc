@@ -243,6 +243,7 @@ const std::map<std::string, std::string>& Examples() {
       {"env.value", "INFO"},
       {"resources.ranks", "4"},
       {"after", "[prepare-x7k2]"},
+      {"template", "base"},
       {"resources.min_ranks", "2"},
       {"resources.node_selector", "[rack=a, node!=gpu-7]"},
       {"resources.placement", "spread"},
