@@ -139,8 +139,13 @@ TEST(Configuration, HasEveryKeyOfTheContextFile) {
 TEST(Security, HasEveryCallWithItsRight) {
   const std::string page = ReadPage("docs/security.md");
   const std::map<std::string, std::string> rows = {
-      {"kRead", "read the cluster"}, {"kReadJob", "read a job"}, {"kSubmit", "submit"}, {"kOwnJob", "steer a job"},
-      {"kAdmin", "administer"},      {"kWorker", "be a node"},   {"kJoin", "join"},
+      {"kRead", "read the cluster"},
+      {"kReadJob", "read a job"},
+      {"kSubmit", "submit"},
+      {"kOwn", "steer a job or template"},
+      {"kAdmin", "administer"},
+      {"kWorker", "be a node"},
+      {"kJoin", "join"},
   };
   const std::regex rule(R"re(\{"/muster\.v1\.(\w+)/(\w+)", Needs::(\w+)\})re");
   const std::string rules = ReadPage("coordinator/rpc/authorize.cc");

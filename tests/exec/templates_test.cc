@@ -61,12 +61,12 @@ TEST(TemplatesTest, OneSurvivesItsCoordinatorAndJobsAreMergedOverIt) {
   EXPECT_EQ(cluster.State(id), "queued") << "a job does not need its template any more";
 
   const json audit = cluster.MusterJson({"audit", "--object", "template/"});
-  ASSERT_EQ(audit.size(), 3u) << audit;  // newest first
-  EXPECT_EQ(audit[0]["method"], "Jobs/DeleteTemplate");
+  ASSERT_EQ(audit.size(), 3u) << audit;  // oldest first
+  EXPECT_EQ(audit[0]["method"], "Jobs/SetTemplate");
+  EXPECT_EQ(audit[0]["object"], "template/base");
+  EXPECT_EQ(audit[0]["code"], "OK");
   EXPECT_EQ(audit[1]["object"], "template/wrong");
-  EXPECT_EQ(audit[2]["method"], "Jobs/SetTemplate");
-  EXPECT_EQ(audit[2]["object"], "template/base");
-  EXPECT_EQ(audit[2]["code"], "OK");
+  EXPECT_EQ(audit[2]["method"], "Jobs/DeleteTemplate");
 }
 
 }  // namespace
