@@ -165,6 +165,9 @@ class ExamplesTest : public ::testing::Test {
     if (absl::StrContains(line, "checkpoint import")) {
       EXPECT_EQ(cluster_.Shell("muster export runs/gpt2-tiny gpt2-hf", folder).exit_code, 0);
     }
+    if (absl::StrContains(line, "--template base")) {
+      EXPECT_EQ(cluster_.Shell("echo 'labels: {team: nlp}' | muster templates set base -", folder).exit_code, 0);
+    }
     if (absl::StrContains(line, "checkpoint adopt")) {
       fs::create_directories(folder + "/restored");
       fs::copy(cluster_.CheckpointPath("gpt2-tiny"), folder + "/restored/gpt2", fs::copy_options::recursive);

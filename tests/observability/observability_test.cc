@@ -82,7 +82,11 @@ void CollectExpressions(const json& tree, std::string& all) {
 class ObservabilityTest : public ::testing::Test {
  protected:
   ObservabilityTest() {
-    cluster_.coordinator_flags = {"--metrics-address", "127.0.0.1:0", "--measure-links-every", "1ms"};
+    const std::string tracking = cluster_.folder() + "/tracking.yaml";  // of a server that is not there
+    std::ofstream(tracking) << "tracking:\n- name: mlflow\n  mlflow: {url: \"http://127.0.0.1:9\"}\n";
+    std::filesystem::permissions(tracking, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    cluster_.coordinator_flags = {"--metrics-address", "127.0.0.1:0", "--measure-links-every", "1ms",
+                                  "--tracking",        tracking};
     cluster_.worker_flags = {"--metrics-address", "127.0.0.1:0"};
     cluster_.StartCoordinator();
     cluster_.StartWorker(0, 1);
