@@ -780,9 +780,8 @@ TEST(DescribeJob, ShowsAllPartsOfAJob) {
   of_script.set_step(70);
   of_script.set_directory("runs/70\n.pt");
   of_script.mutable_published()->set_seconds(absl::ToUnixSeconds(kNow) - 180);
-  EXPECT_NE(
-      DescribeJob(reply, {}, kPipe, kNow).find("Newest checkpoint of its script: step 70, 3m old: runs/70 .pt\n"),
-      std::string::npos)
+  EXPECT_NE(DescribeJob(reply, {}, kPipe, kNow).find("Newest checkpoint of its script: step 70, 3m old: runs/70 .pt\n"),
+            std::string::npos)
       << DescribeJob(reply, {}, kPipe, kNow);
 
   generation.clear_resume_from();
