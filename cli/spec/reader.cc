@@ -358,7 +358,7 @@ Reading ReadTree(ParsedYaml parsed, const std::vector<Assignment>& assignments, 
     return reading;
   }
   for (const Assignment& assignment : assignments) Assign(assignment, parsed.root, reading.problems);
-  MessageReader(*reading.spec.GetDescriptor(), whole, reading.sources, reading.problems)
+  MessageReader(*v1::JobSpec::descriptor(), whole, reading.sources, reading.problems)
       .ReadMap(parsed.root, "", parsed.root.where, reading.spec);
   if (parsed.root.kind == Node::Kind::kMap) CheckHeader(parsed.root, whole, reading);
   SortProblems(reading.problems);
