@@ -44,6 +44,11 @@ absl::Status CheckSecure(const std::string& address, const Security& security);
 // closes the connection), and sends its own, so that it detects a vanished peer machine.
 void AllowKeepalive(grpc::ServerBuilder& builder);
 
+// Before the first call of `stub.async()`: keeps the threads of its callbacks for the life of the process. Otherwise
+// the last channel or server ends them, and if a callback holds that last one (its ClientContext does), a thread joins
+// itself and goes on with a freed queue (gRPC 1.51, CompletionQueue::ReleaseCallbackAlternativeCQ).
+void KeepCallbackThreads();
+
 // Client side: sends our version, and the token if there is one.
 void AddCallMetadata(const std::string& token, grpc::ClientContext& context);
 

@@ -2,8 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
+
 #include "absl/strings/cord.h"
+#include "absl/synchronization/notification.h"
 #include "common/version.h"
+#include "testing/temporary_folder.h"
 
 namespace muster::rpc {
 namespace {
@@ -24,6 +33,35 @@ TEST(Version, ForeignProtocolNamesBoth) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("9.9.9"), absl::string_view::npos);
   EXPECT_NE(status.message().find(kVersion), absl::string_view::npos);
+}
+
+// What a callback owns holds the channel by its context, and the last one when the caller has let go.
+TEST(KeepCallbackThreads, ACallbackMayHoldTheLastChannel) {
+  KeepCallbackThreads();
+  struct Call {
+    explicit Call(absl::Notification* destroyed) : destroyed(destroyed) {}
+    ~Call() { context.reset(), destroyed->Notify(); }
+    absl::Notification* const destroyed;
+    std::unique_ptr<grpc::ClientContext> context = std::make_unique<grpc::ClientContext>();
+    grpc::Slice nothing;
+    grpc::ByteBuffer request = grpc::ByteBuffer(&nothing, 1), reply;
+  };
+  const TemporaryFolder folder;
+  for (int i = 0; i < 20; ++i) {
+    absl::Notification let_go, destroyed;
+    absl::Status found;
+    {
+      auto call = std::make_shared<Call>(&destroyed);
+      grpc::GenericStub stub(Dial("unix:" + folder.path() + "/none.sock"));
+      stub.UnaryCall(call->context.get(), "/", {}, &call->request, &call->reply, [&, call](const grpc::Status& status) {
+        let_go.WaitForNotification();
+        found = FromGrpc(status);
+      });
+    }
+    let_go.Notify();
+    destroyed.WaitForNotification();
+    EXPECT_EQ(found.code(), absl::StatusCode::kUnavailable) << found;
+  }
 }
 
 }  // namespace

@@ -40,11 +40,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // On the server's thread.
   void Start(Jobs::Stub& jobs, const std::string& token, const std::vector<Channel>& channels) {
     for (const Channel& channel : channels) {
-      const bool first = calls_.empty();
       calls_.push_back(StartWatch(
           jobs, token, channel.request, absl::InfiniteDuration(),
-          [self = shared_from_this(), name = channel.name, first](const WatchItem& item, NextItem next) {
-            self->Send(name, first, item, std::move(next));
+          [self = shared_from_this(), name = channel.name](const WatchItem& item, NextItem next) {
+            self->Send(name, item, std::move(next));
           },
           [self = shared_from_this()](const absl::Status& status) { self->Ended(status); }));
     }
@@ -54,11 +53,17 @@ class Stream : public std::enable_shared_from_this<Stream> {
   }
 
  private:
-  void Send(const std::string& channel, bool first, const WatchItem& item, NextItem next) {
-    // Each watch begins with the job as it is.
-    if (item.has_snapshot() && !first) return next(true);
+  void Send(const std::string& channel, const WatchItem& item, NextItem next) {
     const std::string body = absl::StrCat("event: ", KindOf(item), "\ndata: ", JsonOf(item), "\n\n");
+    if (!Write(channel, item, body, next)) next(true);
+  }
+
+  // Whether it is written, and `next` taken. Each watch begins with the job as it is: the first of these that comes is
+  // written, and so before all else that any watch has.
+  bool Write(const std::string& channel, const WatchItem& item, const std::string& body, NextItem& next) {
+    // Until it is written, so that what an id says was sent before it.
     const MutexLock lock(mutex_);
+    if (item.has_snapshot() && std::exchange(has_snapshot_, true)) return false;
     if (!std::exchange(known_, true)) exchange_->SetKnown();
     std::string id;
     if (!item.cursor().empty()) {
@@ -68,8 +73,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
       }
       id += "\n";
     }
-    // Under the lock, so that what an id says was sent before it.
     exchange_->Write(id + body, std::move(next));
+    return true;
   }
 
   void Ended(const absl::Status& status) {
@@ -91,7 +96,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Mutex mutex_;
   std::map<std::string, std::string> positions_ ABSL_GUARDED_BY(mutex_);  // by channel
   size_t open_ ABSL_GUARDED_BY(mutex_);                                   // channels that have not ended
-  bool known_ ABSL_GUARDED_BY(mutex_) = false, ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool known_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_snapshot_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

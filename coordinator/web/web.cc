@@ -13,6 +13,7 @@
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
 #include "common/log/log.h"
+#include "common/rpc/rpc.h"
 #include "common/sha256.h"
 #include "common/tls/endpoint.h"
 #include "coordinator/web/assets.h"
@@ -90,6 +91,7 @@ Web::Web(Options options, std::unique_ptr<HttpServer> server, std::unique_ptr<Se
 Web::~Web() { Stop(); }
 
 void Web::Serve(const std::shared_ptr<grpc::Channel>& channel) {
+  rpc::KeepCallbackThreads();
   api_ = std::make_unique<Api>(channel, options_.local_token);
   server_->Serve([this](const std::shared_ptr<Exchange>& exchange) { Answer(exchange); });
 }

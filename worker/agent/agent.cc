@@ -64,6 +64,7 @@ absl::Status Agent::Start() {
   absl::StatusOr<std::unique_ptr<rundir::Lease>> lease = rundir::Lease::Open(options_.run_dir, true);
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
+  rpc::KeepCallbackThreads();
   const std::shared_ptr<grpc::Channel> channel = rpc::Dial(options_.coordinator, options_.security);
   tables_ = std::make_unique<Tables>(loop_, channel, options_.token, options_.state_dir + "/tables", [this] {
     AssignAll();
