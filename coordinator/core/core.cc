@@ -45,6 +45,7 @@ Outcome Core::Handle(const Event& event, Now now) {
   state_->nodes.ReadInbox(transaction);
   state_->nodes.JudgeFaults(transaction);
   state_->nodes.Empty(transaction);
+  state_->reservations.Advance(transaction);
   state_->queue.ScheduleAfter(event, transaction);
   state_->requests.PruneEnded(transaction);
   state_->jobs.KeepTimes(transaction);
@@ -83,6 +84,7 @@ std::optional<SteadyTime> Core::NextTick() const {
     if (job.machine.state() == JOB_STATE_STARTING) consider(job.running->start_deadline);
     if (job.machine.state() == JOB_STATE_STOPPING) consider(job.running->stop_overdue);
   }
+  consider(state_->reservations.due(state_->queue.now()));
   if (const auto* first = state_->records.FirstEnded();
       first != nullptr && state_->options.keep_ended_for < absl::InfiniteDuration()) {
     consider(first->first + state_->options.keep_ended_for);
@@ -281,6 +283,8 @@ std::vector<RankProgress> Core::ListProgress(const JobId& job) const {
 
 std::vector<Project> Core::ListProjects() const { return state_->projects.List(state_->queue.now().steady); }
 
+std::vector<Reservation> Core::ListReservations() const { return state_->reservations.List(state_->queue.now()); }
+
 std::vector<Template> Core::ListTemplates() const {
   std::vector<Template> all;
   for (const auto& [name, record] : state_->records.templates) {
@@ -344,9 +348,14 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
   demand.together = TensorRanksOf(resolved);
   if (!whole) demand.least = resolved.resources().min_ranks();
   Select(resolved.resources(), state_->records, demand);
+  const absl::Duration stop =
+      core::TimeoutsOf(state_->options.timeouts, resolved).stop + absl::Seconds(resolved.exec().stop_grace_seconds());
+  KeepOffReserved(resolved.resources().reservation(), TimeLimitOf(resolved) + stop, state_->queue.now().wall,
+                  state_->records, demand);
   const scheduler::Decision now = scheduler::Cluster(nodes).Place(demand);
   scheduler::Decision later = now;
   if (now.ranks.empty()) {
+    demand.closed.clear();
     for (scheduler::NodeView& node : nodes) {  // as if all were idle
       if (node.availability == scheduler::Availability::kAway) node.availability = scheduler::Availability::kTakesRanks;
       for (scheduler::SlotView& slot : node.slots) slot.holder = {}, slot.stuck = false;

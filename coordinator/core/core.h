@@ -33,8 +33,8 @@ namespace muster::core {
 
 // ---- Events. A user's request carries everything that is random or was checked elsewhere. ----
 // FailedPrecondition: checkpoint.path belongs to another job; an ended job keeps it until it is deleted.
-// InvalidArgument, PermissionDenied: its project (Projects::For). With `sync` in the spec a job for each replica; a
-// checkpoint.path without {job} gets a folder for each.
+// InvalidArgument, PermissionDenied: its project (Projects::For), or reservation (CheckReservation). With `sync` in the
+// spec a job for each replica; a checkpoint.path without {job} gets a folder for each.
 struct SubmitJob {
   static constexpr absl::string_view kName = "submit";
   std::string request_id;
@@ -135,6 +135,18 @@ struct DeleteTemplate {
   static constexpr absl::string_view kName = "delete template";
   std::string name;
 };
+// Replaces the reservation of that name, or adds it. No job that runs is stopped. InvalidArgument: a field is wrong,
+// the message says which. NotFound: one of its nodes. FailedPrecondition: one of its nodes is in another reservation at
+// that time. ResourceExhausted: there are too many.
+struct SetReservation {
+  static constexpr absl::string_view kName = "set reservation";
+  Reservation reservation;
+};
+// FailedPrecondition: jobs run in it. No such reservation: OK.
+struct DeleteReservation {
+  static constexpr absl::string_view kName = "delete reservation";
+  std::string name;
+};
 // A worker opened its stream with Hello. AlreadyExists: another live daemon (with a different boot or host) holds the
 // node id or one of its devices.
 struct NodeConnected {
@@ -183,9 +195,9 @@ struct Tick {
 };
 
 using Event = std::variant<SubmitJob, CancelJob, PauseJob, ResumeJob, DeleteJob, LabelJob, NoteJob, TraceJob,
-                           CheckpointJob, DrainNode, UndrainNode, ForgetNode, SetProject, DeleteProject, SetTemplate,
-                           DeleteTemplate, NodeConnected, NodeDisconnected, NodeObserved, RankRecord, RankArrived,
-                           SyncRank, PlanReady, StoreRestored, Tick>;
+                           CheckpointJob, DrainNode, UndrainNode, ForgetNode, SetProject, DeleteProject, SetReservation,
+                           DeleteReservation, SetTemplate, DeleteTemplate, NodeConnected, NodeDisconnected,
+                           NodeObserved, RankRecord, RankArrived, SyncRank, PlanReady, StoreRestored, Tick>;
 inline absl::string_view NameOf(const Event& event) {
   return std::visit([](const auto& e) { return e.kName; }, event);
 }
@@ -210,7 +222,7 @@ using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob, 
 
 struct RowChange {
   // "job/<id>", "generation/<job>/<10 digits>", "node/<id>", "run/<id>", "project/<name>", "usage/<project>",
-  // "template/<name>"
+  // "reservation/<name>", "template/<name>"
   std::string key;
   std::optional<std::string> value;  // none: delete
 };
@@ -330,6 +342,7 @@ class Core {
   // Where the ranks of the newest generation were at their last reports, by rank; none if it has ended.
   std::vector<RankProgress> ListProgress(const JobId& job) const;
   std::vector<Project> ListProjects() const;                    // by name, with held slots and use up to the last event
+  std::vector<Reservation> ListReservations() const;            // by start, as of the last event
   std::vector<Template> ListTemplates() const;                  // by name, without their texts
   const Template* FindTemplate(const std::string& name) const;  // null: there is none
   std::vector<Node> ListNodes() const;                          // by id, slot states computed

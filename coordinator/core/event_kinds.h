@@ -23,8 +23,9 @@ inline constexpr absl::string_view kEventKinds[] = {
     "node.returned",        "node.spared",         "node.undrained",
     "node.unready",         "project.deleted",     "project.set",
     "rank.exited",          "rank.hung",           "rank.idle",
-    "slot.freed",           "slot.stuck",          "store.restored",
-    "sync.left_out",        "sync.rolled_back",
+    "reservation.began",    "reservation.deleted", "reservation.ended",
+    "reservation.set",      "slot.freed",          "slot.stuck",
+    "store.restored",       "sync.left_out",       "sync.rolled_back",
 };
 
 // "job.failed", or a family of them: "job".

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/reservations.h"
 
 namespace muster::core {
 
@@ -17,11 +18,12 @@ Growth::Room Growth::Find(JobEntry& job) {
   for (const scheduler::Claim& waiting : queue_->InOrder()) {
     const JobEntry& other = records_->jobs.at(waiting.job);
     if (!other.record().waits_for().empty()) continue;  // for this one, maybe
+    if (WaitsForReservation(other.record(), *records_)) continue;
     const std::optional<Queue::Kind> kind = queue_->KindOf(other, {});
     if (kind.has_value() && hopeless.contains(*kind)) continue;
     // A queued job that could run in an idle cluster takes precedence, whatever its priority: a job is not stopped for
-    // slots that it may not get.
-    if (cluster.FitsWhenIdle(queue_->DemandOf(other))) return Room::kNone;
+    // slots that it may not get. One that waits until nodes are no longer reserved does not need these yet.
+    if (cluster.IdleFrom(queue_->DemandOf(other)) == absl::ZeroDuration()) return Room::kNone;
     if (kind.has_value()) hopeless.insert(*kind);
   }
   for (scheduler::NodeView& node : views) {

@@ -14,6 +14,7 @@
 #include "coordinator/core/exits.h"
 #include "coordinator/core/node_health.h"
 #include "coordinator/core/records.h"
+#include "coordinator/core/reservations.h"
 #include "coordinator/core/wanted_plans.h"
 
 namespace muster::core {
@@ -114,17 +115,17 @@ void Jobs::AfterGeneration(JobEntry& job, Transaction& transaction) {
   if (reason == END_REASON_COMPLETED) return Complete(job, transaction);
   const StopIntent intent = job.record().stop_intent();
   if (intent == STOP_INTENT_CANCEL) return Cancel(job, "", transaction);
-  if (intent == STOP_INTENT_PAUSE) return Pause(job, transaction);
+  if (intent == STOP_INTENT_PAUSE) return Pause(job, std::string(job.record().reason()), transaction);
   if (intent == STOP_INTENT_TIMEOUT) return FailByTimeLimit(job, transaction);
   if (IsFault(reason)) return SpendRestart(job, ProgressOf(job, ended), transaction);
   Requeue(job, absl::StrCat("requeued: its last generation was ", Name(reason)), absl::ZeroDuration(), transaction);
 }
 
-void Jobs::Pause(JobEntry& job, Transaction& transaction) {
+void Jobs::Pause(JobEntry& job, const std::string& why, Transaction& transaction) {
   plans_->DropAll(job.id());
   job.machine.Pause();
   job.time.Enter(TimeTracker::Phase::kPaused, transaction.now.steady);
-  job.machine.fields().set_reason(absl::StrCat("paused by its user; to continue: muster resume ", job.record().id()));
+  job.machine.fields().set_reason(absl::StrCat(why, "; to continue: muster resume ", job.record().id()));
   job.not_before.reset();
   transaction.Touch(job.id());
   transaction.AddEvent(&job, 0, "", "job.paused", absl::StrCat(job.record().id(), " was paused"));
@@ -188,9 +189,11 @@ bool Jobs::OthersCouldHold(const JobEntry& job) const {
   const uint32_t together = TensorRanksOf(job.record().spec());
   const Device device = job.newest()->record().device();
   const Resources& resources = job.record().spec().resources();
+  const Reservation* const reservation = ReservationOf(job.record(), *records_);
   std::map<std::string, uint64_t> slots;  // by topology domain
   for (const auto& [id, node] : records_->nodes) {
     if (node.machine.state() == NODE_STATE_LOST || job.Avoids(id)) continue;
+    if (reservation != nullptr && !HasNode(*reservation, id.value())) continue;
     if (!Selects(resources.node_selector(), node.record())) continue;
     const std::string& key = resources.topology().required();
     const std::optional<std::string> domain = key.empty() ? "" : NodeLabel(node.record(), key);

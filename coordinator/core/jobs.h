@@ -28,7 +28,8 @@ class Jobs {
   void AfterGeneration(JobEntry& job, Transaction& transaction);
   // Into the queue, from which it does not start before `delay` is over.
   void Requeue(JobEntry& job, const std::string& why, absl::Duration delay, Transaction& transaction);
-  void Pause(JobEntry& job, Transaction& transaction);
+  // `why`: "paused by its user".
+  void Pause(JobEntry& job, const std::string& why, Transaction& transaction);
   void Complete(JobEntry& job, Transaction& transaction);
   // `reason`: the cause.
   void Fail(JobEntry& job, const std::string& reason, Transaction& transaction);

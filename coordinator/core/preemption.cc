@@ -4,16 +4,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/reservations.h"
 #include "coordinator/core/topology.h"
 
 namespace muster::core {
 
-scheduler::Victim Preemption::VictimOf(const JobEntry& job, const scheduler::Claim& claim, SteadyTime now) const {
+scheduler::Victim Preemption::VictimOf(const JobEntry& job, const scheduler::Claim& claim, Now now) const {
   const Job& record = job.record();
   scheduler::Victim victim{.claim = claim, .project = ProjectOf(record), .slots = Records::SlotsHeldBy(job)};
   victim.preemptible = record.spec().preemptible();
   const bool saves = !record.spec().train().checkpoint().path().empty();
-  const double since = absl::ToDoubleSeconds(now - job.running->saved_at);
+  const double since = absl::ToDoubleSeconds(now.steady - job.running->saved_at);
   victim.lost_slot_seconds = static_cast<double>(victim.slots) * (saves ? since : since + record.held_seconds());
   if (job.least_ranks() < victim.slots) {
     victim.fewer.ranks = job.least_ranks();
@@ -22,6 +23,7 @@ scheduler::Victim Preemption::VictimOf(const JobEntry& job, const scheduler::Cla
     victim.fewer.multiple = job.least_group();
     victim.fewer.together = TensorRanksOf(record.spec());
     Select(record.spec().resources(), *records_, victim.fewer);
+    KeepOffReserved(record.reservation(), claim.ends_in, now.wall, *records_, victim.fewer);
   }
   return victim;
 }
@@ -50,7 +52,7 @@ std::optional<SteadyTime> Preemption::For(const JobEntry& job, scheduler::Demand
   for (const JobEntry* other : std::as_const(*records_).Live()) {
     if (other->machine.state() != JOB_STATE_RUNNING) continue;
     if (other->newest()->record().device() != claimant.demand.device) continue;
-    scheduler::Victim victim = VictimOf(*other, claims.at(other->id()), now);
+    scheduler::Victim victim = VictimOf(*other, claims.at(other->id()), transaction.now);
     if (!scheduler::MayPreempt(claimant, victim, quotas)) continue;
     const SteadyTime until = other->running->started + options_->preemption_min_run;
     if (now < until) {

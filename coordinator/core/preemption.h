@@ -31,7 +31,7 @@ class Preemption {
  private:
   // Whether a job that is stopping will take its slots again before the claimant can.
   static bool Returns(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Claimant& claimant);
-  scheduler::Victim VictimOf(const JobEntry& job, const scheduler::Claim& claim, SteadyTime now) const;
+  scheduler::Victim VictimOf(const JobEntry& job, const scheduler::Claim& claim, Now now) const;
 
   const Options* const options_;
   Records* const records_;

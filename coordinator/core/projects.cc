@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/name.h"
+#include "coordinator/core/reservations.h"
 #include "coordinator/scheduler/fair_share.h"
 
 namespace muster::core {
@@ -175,7 +176,7 @@ void Projects::SetLoads(std::map<JobId, scheduler::Claim>& claims, Device automa
     claim.project = numbers.emplace(project, static_cast<uint32_t>(numbers.size() + 1)).first->second;
     claim.user_load = user == use.end() ? 0 : user->second;
     if (job.machine.state() == JOB_STATE_QUEUED) {
-      if (job.record().waits_for().empty()) waiting.push_back(claim);
+      if (job.record().waits_for().empty() && !WaitsForReservation(job.record(), *records_)) waiting.push_back(claim);
     } else if (job.running.has_value()) {
       scheduler::Claim& started = running.emplace_back(claim);
       started.project_load = started.user_load = 0;  // that others ran since is no reason to lose its place

@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/node/not_ready.h"
+#include "common/proto_time.h"
 #include "coordinator/core/links.h"
+#include "coordinator/core/reservations.h"
 #include "coordinator/core/topology.h"
 
 namespace muster::core {
@@ -60,12 +62,20 @@ Queue::ClaimsOfJobs Queue::Claims() const {
   for (const JobEntry* job : std::as_const(*records_).Live()) {
     const Job& record = job->record();
     JobId id = job->id();
-    claims.try_emplace(claims.end(), id,
-                       scheduler::Claim{id, record.spec().priority(), record.sequence(),
-                                        limits_->EndsIn(*job, now_.steady)});  // in the order of ids
+    claims.try_emplace(
+        claims.end(), id,
+        scheduler::Claim{id, record.spec().priority(), record.sequence(), EndsIn(*job)});  // in the order of ids
   }
   if (projects_->any()) projects_->SetLoads(claims, AutoDevice(), now_.steady);
   return claims;
+}
+
+absl::Duration Queue::EndsIn(const JobEntry& job) const {
+  const absl::Duration limit = limits_->EndsIn(job, now_.steady);
+  const Reservation* reservation = ReservationOf(job.record(), *records_);
+  if (reservation == nullptr) return limit;
+  const absl::Duration left = FromProto(reservation->end()) - now_.wall;
+  return std::min(limit, left + generations_->StopDeadline(job.record(), END_REASON_PAUSED));
 }
 
 Device Queue::AutoDevice() const {
@@ -127,7 +137,7 @@ bool Queue::HasRoom(const JobEntry& job, const scheduler::Claim& claim, const sc
                     scheduler::QuotaPass& quotas, scheduler::Demand& demand) {
   if (quotas.quotas().empty()) return true;
   const uint64_t room = quotas.Consider(ProjectOf(job.record()), cluster.Resolve(demand.device), claim, demand.needed(),
-                                        cluster.FitsWhenIdle(demand));
+                                        cluster.IdleFrom(demand));
   if (room < demand.needed()) return false;
   if (room < demand.ranks) demand.ranks = static_cast<uint32_t>(room - room % demand.multiple);
   return true;
@@ -238,14 +248,26 @@ void Queue::LookAtJobsBefore(JobEntry& job, Transaction& transaction) {
   }
 }
 
-// Follows the rule of scheduler/pass.h. Jobs in backoff, and those that come after others, do not hold back others.
+void Queue::LookAtReservation(JobEntry& job, Transaction& transaction) {
+  if (job.machine.state() != JOB_STATE_QUEUED) return;
+  const std::string why = LostReservation(job.record(), *records_);
+  if (why.empty() || transaction.Full()) return;
+  job.machine.fields().clear_reservation();
+  jobs_->Pause(job, why, transaction);
+}
+
+// Follows the rule of scheduler/pass.h. Jobs in backoff, those that come after others, and those that wait for their
+// reservation to begin do not hold back others.
 void Queue::Schedule(Transaction& transaction) {
   settled_ = true;
   schedule_at_.reset();
   const ClaimsOfJobs claims = Claims();
   const std::vector<scheduler::Claim> queue = InOrder(claims);
   if (queue.empty()) return hopeless_.clear();
-  for (const scheduler::Claim& claim : queue) LookAtJobsBefore(records_->jobs.at(claim.job), transaction);
+  for (const scheduler::Claim& claim : queue) {
+    LookAtJobsBefore(records_->jobs.at(claim.job), transaction);
+    LookAtReservation(records_->jobs.at(claim.job), transaction);
+  }
   if (transaction.work_left) {
     schedule_at_ = transaction.now.steady;
     return;
@@ -262,6 +284,7 @@ void Queue::Schedule(Transaction& transaction) {
   for (const scheduler::Claim& claim : queue) {
     JobEntry& job = records_->jobs.at(claim.job);
     if (job.machine.state() != JOB_STATE_QUEUED || !job.record().waits_for().empty()) continue;
+    if (WaitsForReservation(job.record(), *records_)) continue;
     if (job.not_before.has_value() && transaction.now.steady < *job.not_before) {
       any_in_backoff = true;
       continue;
@@ -298,7 +321,7 @@ void Queue::Schedule(Transaction& transaction) {
       reserved.emplace_back(claim, wanted->decision);
     }
     if (transaction.work_left) schedule_at_ = transaction.now.steady;  // the rest of the queue
-    if (transaction.work_left || pass.Over()) return;
+    if (transaction.work_left || (records_->reservations.empty() && pass.Over())) return;
   }
 }
 
@@ -376,7 +399,9 @@ Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const sche
 Queue::EndsBefore Queue::EndOf(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Cluster& cluster,
                                const scheduler::Pass& pass, const scheduler::QuotaPass& quotas) const {
   const Device device = cluster.Resolve(job.record().spec().resources().device());
-  return {pass.EndsBeforeHead(claim, device), quotas.EndsBeforeHead(ProjectOf(job.record()), device, claim)};
+  return {pass.EndsBefore(claim, device, job.record().reservation()),
+          quotas.EndsBeforeHead(ProjectOf(job.record()), device, claim),
+          WindowsWithin(claim.ends_in, now_.wall, *records_)};
 }
 
 std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, EndsBefore before) const {
@@ -384,16 +409,17 @@ std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, EndsBefore before)
   if (!record.refused_by().empty() || plans_->Find(job.id(), Plans::Purpose::kStart) != nullptr) return std::nullopt;
   const Resources& resources = record.spec().resources();
   const uint32_t least = job.whole_until.has_value() ? resources.ranks() : job.least_ranks();
-  return Kind{ProjectOf(record),
-              resources.device(),
-              resources.ranks(),
-              least,
-              job.least_group(),
-              TensorRanksOf(record.spec()),
-              job.slot_bytes,
-              before,
-              {resources.node_selector().begin(), resources.node_selector().end()},
-              absl::StrCat(resources.placement(), " ", resources.topology().SerializeAsString())};
+  return Kind{
+      ProjectOf(record),
+      resources.device(),
+      resources.ranks(),
+      least,
+      job.least_group(),
+      TensorRanksOf(record.spec()),
+      job.slot_bytes,
+      before,
+      {resources.node_selector().begin(), resources.node_selector().end()},
+      absl::StrCat(resources.placement(), " ", record.reservation(), " ", resources.topology().SerializeAsString())};
 }
 
 // Nodes that have refused the job are tried again only if no others are left.
@@ -404,6 +430,7 @@ scheduler::Demand Queue::DemandOf(const JobEntry& job) const {
   demand.together = TensorRanksOf(job.record().spec());
   if (!job.whole_until.has_value()) demand.least = job.least_ranks();
   Select(resources, *records_, demand);
+  KeepOffReserved(job.record().reservation(), EndsIn(job), now_.wall, *records_, demand);
   if (!job.record().refused_by().empty()) {
     const bool others = jobs_->OthersCouldHold(job);
     std::set<NodeId>& refusing = others ? demand.avoid : demand.last_choice;
@@ -485,6 +512,10 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
       why = "waiting for its restart backoff to end";
     } else if (!job.record().waits_for().empty()) {
       why = absl::StrCat("waiting for ", absl::StrJoin(job.record().waits_for(), ", "), " to complete");
+    } else if (WaitsForReservation(job.record(), *records_)) {
+      const Reservation& reservation = *ReservationOf(job.record(), *records_);
+      why = absl::StrCat("waiting for reservation ", reservation.name(), ", which begins in ",
+                         scheduler::InMinutes(FromProto(reservation.start()) - now_.wall));
     } else if (const std::string over = OverItsUsersLimit(job); !over.empty()) {
       why = over;
     } else {

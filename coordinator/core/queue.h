@@ -63,9 +63,11 @@ class Queue {
 
   // ---- For those who look for slots for a job ----
   scheduler::Demand DemandOf(const JobEntry& job) const;
-  // Pass::EndsBeforeHead and QuotaPass::EndsBeforeHead: all that matters about when a job ends.
+  // All that matters about when a job ends: before which heads, and in how many windows of reservations it could run.
   struct EndsBefore {
-    bool head = false, head_of_project = false;
+    scheduler::Pass::Before head = {};
+    bool head_of_project = false;
+    size_t windows = 0;
     auto operator<=>(const EndsBefore&) const = default;
   };
   // Jobs of one kind ask for the same slots.
@@ -74,6 +76,8 @@ class Queue {
   // With its end itself instead of `before`, jobs of many time limits would be as many kinds. None: the job is unlike
   // others, since nodes have refused it or its plan is being made.
   std::optional<Kind> KindOf(const JobEntry& job, EndsBefore before) const;
+  // How long it holds its slots at most, by its time limit or the end of its reservation: from now, or from its start.
+  absl::Duration EndsIn(const JobEntry& job) const;
   std::vector<scheduler::NodeView> NodeViews() const { return NodeViews(Claims()); }
   // Whose holders have only their job's id: enough to see what is free.
   std::vector<scheduler::NodeView> NodeViewsWithoutClaims() const { return NodeViewsOf(nullptr); }
@@ -96,6 +100,8 @@ class Queue {
   EndsBefore EndOf(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Cluster& cluster,
                    const scheduler::Pass& pass, const scheduler::QuotaPass& quotas) const;
 
+  // Pauses a waiting job whose reservation has ended or was deleted, and takes that from it.
+  void LookAtReservation(JobEntry& job, Transaction& transaction);
   // Of a waiting job: forgets those of the jobs before it that have completed, and fails it if one cannot any more.
   void LookAtJobsBefore(JobEntry& job, Transaction& transaction);
   // nullopt: it waits, or has failed because it cannot be laid out.

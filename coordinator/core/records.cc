@@ -81,6 +81,8 @@ std::string RunKey(const std::string& run) { return absl::StrCat("run/", run); }
 
 std::string ProjectKey(const std::string& project) { return absl::StrCat("project/", project); }
 
+std::string ReservationKey(const std::string& reservation) { return absl::StrCat("reservation/", reservation); }
+
 std::string UsageKey(const std::string& project) { return absl::StrCat("usage/", project); }
 
 std::string TemplateKey(const std::string& name) { return absl::StrCat("template/", name); }
@@ -115,6 +117,14 @@ absl::Status Records::LoadRow(const Row& row, SteadyTime now) {
     if (!project.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
     if (row.key != ProjectKey(project.name())) return Damaged(row.key, "its key is another's");
     projects[project.name()] = std::move(project);
+  } else if (absl::StartsWith(row.key, "reservation/")) {
+    Reservation reservation;
+    if (!reservation.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
+    if (row.key != ReservationKey(reservation.name())) return Damaged(row.key, "its key is another's");
+    if (!ReservationState_IsValid(reservation.state()) || reservation.state() == RESERVATION_STATE_UNSPECIFIED) {
+      return Damaged(row.key, "it has no state");
+    }
+    reservations[reservation.name()] = std::move(reservation);
   } else if (absl::StartsWith(row.key, "usage/")) {
     ProjectUsage stored;
     if (!stored.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
@@ -228,6 +238,11 @@ void Records::Write(const Transaction& transaction, Outcome& outcome) const {
   for (const std::string& name : transaction.projects) {
     const auto project = projects.find(name);
     if (project != projects.end()) outcome.rows.push_back({ProjectKey(name), Serialise(project->second)});
+  }
+  for (const std::string& name : transaction.reservations) {
+    const auto reservation = reservations.find(name);
+    if (reservation != reservations.end())
+      outcome.rows.push_back({ReservationKey(name), Serialise(reservation->second)});
   }
   for (const std::string& name : transaction.usages) {
     const auto of = usage.find(name);

@@ -22,6 +22,7 @@ std::string GenerationKey(const JobId& job, uint64_t generation);
 std::string NodeKey(const NodeId& node);
 std::string RunKey(const std::string& run);
 std::string ProjectKey(const std::string& project);
+std::string ReservationKey(const std::string& reservation);
 std::string UsageKey(const std::string& project);
 std::string TemplateKey(const std::string& name);
 
@@ -87,6 +88,7 @@ class Records {
   std::map<NodeId, NodeEntry> nodes;
   std::map<std::string, RunEntry> runs;
   std::map<std::string, Project> projects;
+  std::map<std::string, Reservation> reservations;
   struct Usage {
     double slot_seconds = 0;  // decayed to that time
     SteadyTime as_of;

@@ -17,6 +17,7 @@
 #include "coordinator/core/job_paths.h"
 #include "coordinator/core/job_plan.h"
 #include "coordinator/core/replicas.h"
+#include "coordinator/core/reservations.h"
 
 namespace muster::core {
 namespace {
@@ -38,7 +39,7 @@ constexpr size_t kSelectiveDemandsOfUser = 256;
 // What makes jobs with a selector or a topology different kinds of the queue.
 void NoteDemand(const JobSpec& spec, std::set<std::string>& demands) {
   const Resources& resources = spec.resources();
-  if (resources.node_selector().empty() && !resources.has_topology()) return;
+  if (resources.node_selector().empty() && !resources.has_topology() && resources.reservation().empty()) return;
   demands.insert(
       absl::StrCat(resources.SerializeAsString(), "/", StagesOf(spec), "/", TensorRanksOf(spec), "/", spec.project()));
 }
@@ -130,6 +131,8 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
     transaction.status = project.status();
     return;
   }
+  transaction.status = CheckReservation(event.spec, event.owner, *project, *records_);
+  if (!transaction.status.ok()) return;
   if (event.plan.has_value()) plans_->Offer(*event.plan);
   const uint32_t replicas = ReplicasOf(event.spec);
   std::string id = absl::StrCat(event.spec.name(), "-", event.suffix);
@@ -256,6 +259,7 @@ void Requests::Add(const SubmitJob& event, const JobId& id, const std::string& r
   record.set_request_id(request_id);
   *record.mutable_spec() = std::move(spec);
   *record.mutable_waits_for() = record.spec().after();
+  record.set_reservation(record.spec().resources().reservation());
   *record.mutable_labels() = record.spec().labels();
   record.set_state(JOB_STATE_QUEUED);
   *record.mutable_submitted() = ToProto(transaction.now.wall);
@@ -294,7 +298,7 @@ void Requests::On(const PauseJob& event, Transaction& transaction) {
     }
     generations_->Stop(*job, END_REASON_PAUSED, STOP_INTENT_PAUSE, "paused by its user", transaction);
   } else {
-    jobs_->Pause(*job, transaction);
+    jobs_->Pause(*job, "paused by its user", transaction);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "coordinator/core/queue.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/requests.h"
+#include "coordinator/core/reservations.h"
 #include "coordinator/core/time_limits.h"
 #include "coordinator/core/views.h"
 #include "coordinator/core/wanted_plans.h"
@@ -36,6 +37,8 @@ struct Core::State {
       nodes.On(event, transaction);
     } else if constexpr (requires { projects.On(event, transaction); }) {
       projects.On(event, transaction);
+    } else if constexpr (requires { reservations.On(event, transaction); }) {
+      reservations.On(event, transaction);
     } else if constexpr (requires { exchanges.On(event, transaction); }) {
       exchanges.On(event, transaction);
     } else {
@@ -53,6 +56,7 @@ struct Core::State {
   Jobs jobs{&options, &records, &plans, &projects};
   Generations generations{&options, &records, &plans, &jobs};
   TimeLimits time_limits{&jobs, &generations};
+  Reservations reservations{&records, &generations, &time_limits};
   Hangs hangs{&options, &records, &generations};
   Nodes nodes{&options, &records, &generations, &hangs};
   Preemption preemption{&options, &records, &projects, &generations};

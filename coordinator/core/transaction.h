@@ -23,7 +23,8 @@ class Transaction {
     constexpr size_t kLimit = 100, kLargestStep = 10;
     // A changed job's use is a row of its project.
     const size_t used = jobs.size() + std::min(jobs.size(), projects_in_use) + generations.size() + nodes.size() +
-                        runs.size() + projects.size() + templates.size() + deleted_keys.size() + events.size();
+                        runs.size() + projects.size() + reservations.size() + templates.size() + deleted_keys.size() +
+                        events.size();
     work_left |= used + kLargestStep > kLimit;
     return work_left;
   }
@@ -31,13 +32,14 @@ class Transaction {
   // Nothing to store, report or do.
   bool Empty() const {
     return jobs.empty() && generations.empty() && nodes.empty() && runs.empty() && projects.empty() &&
-           templates.empty() && desired.empty() && deleted_keys.empty() && events.empty() && actions.empty() &&
-           !work_left;
+           reservations.empty() && templates.empty() && desired.empty() && deleted_keys.empty() && events.empty() &&
+           actions.empty() && !work_left;
   }
 
   void Touch(const JobId& job) { jobs.insert(job); }
   void Touch(const JobId& job, uint64_t generation) { generations.insert({job, generation}); }
   void Touch(const NodeId& node) { nodes.insert(node); }
+  void TouchReservation(const std::string& name) { reservations.insert(name); }
   void TouchRun(const std::string& run) { runs.insert(run); }
   void AddEvent(const JobEntry* job, uint64_t generation, const std::string& node, const std::string& kind,
                 const std::string& message);
@@ -60,6 +62,7 @@ class Transaction {
   std::set<NodeId> nodes;
   std::set<std::string> runs;
   std::set<std::string> projects;
+  std::set<std::string> reservations;
   std::set<std::string> usages;  // of these projects
   size_t projects_in_use = 0;    // that may have a row of use
   std::set<std::string> templates;

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "common/proto_time.h"
 #include "coordinator/core/exits.h"
+#include "coordinator/core/reservations.h"
 
 namespace muster::core {
 namespace {
@@ -61,6 +62,11 @@ Node Views::Of(const NodeEntry& node, const Records::Holders& holders) const {
   view.clear_slots();
   view.set_recent_faults(static_cast<uint32_t>(view.faults_size()));
   for (const Slot& slot : SlotsOf(node, holders)) *view.add_slots() = slot;
+  if (const Reservation* next = NextReservation(view.id(), *records_); next != nullptr) {
+    view.mutable_reservation()->set_name(next->name());
+    *view.mutable_reservation()->mutable_start() = next->start();
+    *view.mutable_reservation()->mutable_end() = next->end();
+  }
   return view;
 }
 

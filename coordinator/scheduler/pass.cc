@@ -1,6 +1,7 @@
 #include "coordinator/scheduler/pass.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,11 +13,21 @@ std::string InMinutes(absl::Duration time) { return absl::FormatDuration(absl::C
 Demand Pass::Beside(const Demand& demand, const Head& head) {
   Demand beside = demand;
   beside.below_bytes = head.demand.slot_bytes;
-  beside.or_on = head.demand.avoid;
+  beside.or_on = head.demand.Avoided();
   return beside;
 }
 
-bool Pass::LeavesSlots(const Head& head) { return head.demand.slot_bytes > 0 || !head.demand.avoid.empty(); }
+bool Pass::LeavesSlots(const Head& head) { return head.demand.slot_bytes > 0 || !head.demand.Avoided().empty(); }
+
+const Pass::Head* Pass::FindHead(Device device, const std::string& reservation) const {
+  const auto head = heads_.find({device, reservation});
+  return head == heads_.end() ? nullptr : &head->second;
+}
+
+const Pass::Head* Pass::FindLateHead(Device device, const std::string& reservation) const {
+  const auto head = late_heads_.find(device);
+  return head == late_heads_.end() || !reservation.empty() ? nullptr : &head->second;
+}
 
 // The job must wait for the head.
 Decision Pass::Held(const Demand& demand) const {
@@ -26,54 +37,88 @@ Decision Pass::Held(const Demand& demand) const {
   return decision;
 }
 
+Decision Pass::BesideHead(const Claim& claim, const Demand& demand, const Decision* kept,
+                          std::vector<const Spare*> spares) const {
+  const Head* const head = FindHead(cluster_->Resolve(demand.device), demand.reservation);
+  if (head == nullptr) return cluster_->Place(demand, kept, spares);
+  if (claim.ends_in <= head->free_until && demand.needed() <= cluster_->FreeSlots(demand)) {
+    Decision decision = cluster_->Place(demand, kept, spares);
+    if (!decision.ranks.empty()) return decision;
+  }
+  if (demand.needed() <= head->spare.slots) {
+    spares.push_back(&head->spare);
+    Decision decision = cluster_->Place(demand, kept, spares);
+    if (!decision.ranks.empty()) return decision;
+    spares.pop_back();
+  }
+  if (!LeavesSlots(*head)) return Held(demand);
+  Decision beside = cluster_->Place(Beside(demand, *head), kept, spares);
+  return beside.ranks.empty() ? Held(demand) : beside;
+}
+
 Decision Pass::Consider(const Claim& claim, const Demand& demand, const Decision* kept) {
   const Device device = cluster_->Resolve(demand.device);
-  const auto head = heads_.find(device);
-  if (head != heads_.end()) {
-    if (EndsBeforeHead(claim, device) && demand.needed() <= cluster_->FreeSlots(demand)) {
-      Decision decision = cluster_->Place(demand, kept);
-      if (!decision.ranks.empty()) return decision;
-    }
-    if (demand.needed() <= head->second.spare.slots) {
-      Decision decision = cluster_->Place(demand, kept, &head->second.spare);
-      if (!decision.ranks.empty()) return decision;
-    }
-    if (!LeavesSlots(head->second)) return Held(demand);
-    Decision beside = cluster_->Place(Beside(demand, head->second), kept);
-    return beside.ranks.empty() ? Held(demand) : beside;
+  if (const Head* late = FindLateHead(device, demand.reservation);
+      late != nullptr && claim.ends_in > late->free_until) {
+    Decision decision = BesideHead(claim, demand, kept, {&late->spare});
+    if (decision.ranks.empty()) decision = BesideHead(claim, cluster_->Apart(demand, late->demand), kept, {});
+    return decision.ranks.empty() ? Held(demand) : decision;
   }
-  Decision decision = cluster_->Place(demand, kept);
-  if (decision.ranks.empty() && decision.fits_when_idle) {
-    Head waits{claim.job, demand};
-    waits.demand.device = device;
-    waits.demand = cluster_->InOneDomain(claim, waits.demand);
-    waits.overtakers = cluster_->SlotsHeldAfter(claim, waits.demand);
-    waits.starts_in = cluster_->StartsIn(waits.demand);
-    waits.spare = SpareBeside(waits);
-    heads_[device] = std::move(waits);
+  Decision decision = BesideHead(claim, demand, kept, {});
+  if (!decision.ranks.empty() || !decision.fits_when_idle) return decision;
+  if (FindHead(device, demand.reservation) != nullptr) return decision;
+  if (cluster_->IdleFrom(demand) > absl::ZeroDuration()) {
+    if (!late_heads_.contains(device)) late_heads_[device] = MakeHead(claim, demand, device);
+  } else {
+    heads_[{device, demand.reservation}] = MakeHead(claim, demand, device);
   }
   return decision;
+}
+
+Pass::Head Pass::MakeHead(const Claim& claim, const Demand& demand, Device device) const {
+  Head head{claim.job, demand};
+  head.demand.device = device;
+  head.demand = cluster_->InOneDomain(claim, head.demand);
+  head.starts_in = cluster_->StartsIn(head.demand);
+  const Head* const late = FindLateHead(device, demand.reservation);
+  if (late != nullptr && head.starts_in + claim.ends_in > late->free_until) {
+    head.starts_in = absl::InfiniteDuration();  // by then it would not end before that
+  }
+  head.free_until = head.starts_in < absl::InfiniteDuration() ? head.starts_in : cluster_->IdleFrom(head.demand);
+  head.demand = head.demand.In(head.free_until);
+  head.overtakers = cluster_->SlotsHeldAfter(claim, head.free_until, head.demand);
+  head.spare = SpareBeside(head);
+  return head;
 }
 
 std::string Pass::Why(const Decision& decision, const Demand& demand) const {
   if (!decision.reason.empty()) return decision.reason;
   if (demand.needed() > cluster_->FreeSlots(demand)) return cluster_->Place(demand).reason;
-  const Head& head = heads_.at(decision.device);
-  return absl::StrCat("waiting behind ", head.job.value(), ", for which ", head.demand.needed(), " slots are reserved",
-                      head.starts_in == absl::InfiniteDuration()
-                          ? ""
-                          : absl::StrCat(" in at most ", InMinutes(head.starts_in),
-                                         ": with a time_limit that ends before, it could start now"));
+  const Head* const first = FindHead(decision.device, demand.reservation);
+  const Head& head = first != nullptr ? *first : *FindLateHead(decision.device, demand.reservation);
+  const std::string waiting =
+      absl::StrCat("waiting behind ", head.job.value(), ", for which ", head.demand.needed(), " slots are reserved");
+  if (head.free_until == absl::ZeroDuration()) return waiting;
+  return absl::StrCat(waiting, head.starts_in < absl::InfiniteDuration() ? " in at most " : " in not less than ",
+                      InMinutes(head.free_until), ": with a time_limit that ends before, it could start now");
 }
 
 void Pass::Start(const Claim& claim, const Decision& decision) {
   cluster_->Take(decision, claim);
-  const auto head = heads_.find(decision.device);
-  if (head == heads_.end()) return;
-  for (const RankSlot& rank : decision.ranks) {
-    head->second.overtakers[rank.node] += Cluster::Suits(rank.node, rank.memory_bytes, head->second.demand);
+  for (auto& [pool, head] : heads_) {
+    if (pool.first == decision.device) Overtake(claim, decision, head);
   }
-  head->second.spare = SpareBeside(head->second);
+  if (const auto late = late_heads_.find(decision.device); late != late_heads_.end()) {
+    Overtake(claim, decision, late->second);
+  }
+}
+
+void Pass::Overtake(const Claim& claim, const Decision& decision, Head& head) const {
+  for (const RankSlot& rank : decision.ranks) {
+    const bool stays = claim.ends_in > head.free_until && Cluster::Suits(rank.node, rank.memory_bytes, head.demand);
+    head.overtakers[rank.node] += stays ? 1 : 0;
+  }
+  head.spare = SpareBeside(head);
 }
 
 Spare Pass::SpareBeside(const Head& head) const {
@@ -81,10 +126,10 @@ Spare Pass::SpareBeside(const Head& head) const {
   return cluster_->SpareOf(head.demand, cluster_->SlotsHeldBeyond(head.starts_in, head.demand));
 }
 
-bool Pass::EndsBeforeHead(const Claim& claim, Device device) const {
-  const auto head = heads_.find(cluster_->Resolve(device));
-  if (head == heads_.end() || head->second.starts_in == absl::InfiniteDuration()) return false;
-  return claim.ends_in <= head->second.starts_in;
+Pass::Before Pass::EndsBefore(const Claim& claim, Device device, const std::string& reservation) const {
+  const auto ends_before = [&](const Head* head) { return head != nullptr && claim.ends_in <= head->free_until; };
+  const Device resolved = cluster_->Resolve(device);
+  return {ends_before(FindHead(resolved, reservation)), ends_before(FindLateHead(resolved, reservation))};
 }
 
 bool Pass::IsHead(const JobId& job) const {
@@ -92,18 +137,24 @@ bool Pass::IsHead(const JobId& job) const {
 }
 
 absl::Duration Pass::StartsIn(const JobId& job) const {
-  for (const auto& [device, head] : heads_) {
+  for (const auto& [pool, head] : heads_) {
+    if (head.job == job) return head.starts_in;
+  }
+  for (const auto& [device, head] : late_heads_) {
     if (head.job == job) return head.starts_in;
   }
   return absl::InfiniteDuration();
 }
 
 bool Pass::Over() const {
-  if (heads_.size() < 2) return false;  // cpu and cuda
-  return std::all_of(heads_.begin(), heads_.end(), [this](const auto& entry) {
-    const Head& head = entry.second;
+  const Head* const cpu = FindHead(DEVICE_CPU, "");
+  const Head* const cuda = FindHead(DEVICE_CUDA, "");
+  if (cpu == nullptr || cuda == nullptr) return false;
+  const std::array both = {cpu, cuda};
+  return std::all_of(both.begin(), both.end(), [this](const Head* of_device) {
+    const Head& head = *of_device;
     if (head.spare.slots > 0) return false;
-    if (head.starts_in < absl::InfiniteDuration() && cluster_->FreeSlots({1, head.demand.device}) > 0) return false;
+    if (head.free_until > absl::ZeroDuration() && cluster_->FreeSlots({1, head.demand.device}) > 0) return false;
     return !LeavesSlots(head) || cluster_->FreeSlots(Beside({1, head.demand.device}, head)) == 0;
   });
 }

@@ -33,11 +33,19 @@
 // jobs may use the others.
 //
 // A job that these nodes could never hold reserves nothing, since later jobs cannot delay it. The head of one device
-// does not hold back jobs on the other device. Only the first waiting job has a reservation.
+// does not hold back jobs on the other device. Only the first waiting job has slots reserved.
+//
+// Nodes may be reserved for others in windows of time (Closed): jobs that would still run then are not placed there.
+// The head's start takes that into account. A job that even an idle cluster could not hold before such a window is over
+// does not take the head's place, which may be a week off: it is the *late head*, and the first job that could start
+// before is the head. Jobs that do not end before the late head can start leave it the slots that it needs. Jobs that
+// run in a reservation have a head of their own: no others run on its nodes meanwhile.
 #pragma once
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "coordinator/scheduler/place.h"
 #include "coordinator/scheduler/queue_order.h"
@@ -60,35 +68,51 @@ class Pass {
   // The job starts: the slots of the decision are no longer free.
   void Start(const Claim& claim, const Decision& decision);
 
-  // Whether it ends, by its time limit, before the head of that device needs the slots, so that it may start on any of
-  // them. False: there is no head, or it is not known when it starts.
-  bool EndsBeforeHead(const Claim& claim, Device device) const;
+  // Whether it ends, by its time limit, before the heads of that device need the slots, so that it may start on any of
+  // them: all that matters about when a job ends. False: there is no head, or it is not known when it starts.
+  struct Before {
+    bool head = false, late_head = false;
+    auto operator<=>(const Before&) const = default;
+  };
+  Before EndsBefore(const Claim& claim, Device device, const std::string& reservation) const;
 
-  // It is the first job that waits for slots of its device.
+  // It is the first job that waits for slots of its device, and not the late head.
   bool IsHead(const JobId& job) const;
   // When the job starts at the latest; infinite: not known, or it is no head.
   absl::Duration StartsIn(const JobId& job) const;
 
-  // No further job in the queue can start.
+  // No further job in the queue can start outside of reservations.
   bool Over() const;
 
  private:
   struct Head {
     JobId job;
-    Demand demand;                            // with a resolved device, in one domain
-    std::map<NodeId, uint64_t> overtakers{};  // suitable slots held by jobs after it in queue order
-    absl::Duration starts_in = absl::InfiniteDuration();
-    Spare spare{};  // what later jobs may still take
+    Demand demand;                                        // with a resolved device, in one domain, at `free_until`
+    absl::Duration starts_in = absl::InfiniteDuration();  // at the latest
+    absl::Duration
+        free_until{};  // jobs that end by then cannot delay it: starts_in, else when an idle cluster holds it
+    std::map<NodeId, uint64_t> overtakers{};  // suitable slots held beyond that by jobs after it in queue order
+    Spare spare{};                            // what later jobs may still take
   };
+  using Pool = std::pair<Device, std::string>;  // a device, and a reservation or none
+  Head MakeHead(const Claim& claim, const Demand& demand, Device device) const;
+  const Head* FindHead(Device device, const std::string& reservation) const;
+  const Head* FindLateHead(Device device, const std::string& reservation) const;
   // Whether there are slots that do not suit the head: of too little memory, or on nodes that it avoids.
   static bool LeavesSlots(const Head& head);
   // How many ranks a later job may have if it needs more than those: it may also use slots that do not suit the head.
   static Demand Beside(const Demand& demand, const Head& head);
+  // Where it would start if only its head, and these, keep slots.
+  Decision BesideHead(const Claim& claim, const Demand& demand, const Decision* kept,
+                      std::vector<const Spare*> spares) const;
   Decision Held(const Demand& demand) const;
   Spare SpareBeside(const Head& head) const;
+  // The job, which starts, holds these slots that the head may need.
+  void Overtake(const Claim& claim, const Decision& decision, Head& head) const;
 
   Cluster* const cluster_;
-  std::map<Device, Head> heads_;
+  std::map<Pool, Head> heads_;
+  std::map<Device, Head> late_heads_;
 };
 
 }  // namespace muster::scheduler

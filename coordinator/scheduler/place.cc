@@ -57,6 +57,26 @@ std::string InUse(const Users& users) {
 
 }  // namespace
 
+bool Demand::Avoids(const NodeId& node) const {
+  if (avoid.contains(node)) return true;
+  return std::any_of(closed.begin(), closed.end(),
+                     [&](const Closed& window) { return window.Now() && window.nodes.contains(node); });
+}
+
+std::set<NodeId> Demand::Avoided() const {
+  std::set<NodeId> nodes = avoid;
+  for (const Closed& window : closed) {
+    if (window.Now()) nodes.insert(window.nodes.begin(), window.nodes.end());
+  }
+  return nodes;
+}
+
+Demand Demand::In(absl::Duration time) const {
+  Demand then = *this;
+  for (Closed& window : then.closed) window.from -= time, window.until -= time;
+  return then;
+}
+
 Cluster::Cluster(const std::vector<NodeView>& nodes) : any_node_(!nodes.empty()), unavailable_(Unavailable(nodes)) {
   for (const NodeView& node : nodes) {
     const bool takes_ranks = node.availability == Availability::kTakesRanks;
@@ -89,7 +109,7 @@ Cluster::Cluster(const std::vector<NodeView>& nodes) : any_node_(!nodes.empty())
 const Cluster::Supply& Cluster::Of(Device device) const { return device == DEVICE_CUDA ? cuda_ : cpu_; }
 
 bool Cluster::Suits(const NodeId& node, uint64_t memory_bytes, const Demand& demand) {
-  if (demand.avoid.contains(node)) return false;
+  if (demand.Avoids(node)) return false;
   const bool limited = demand.below_bytes > 0 || !demand.or_on.empty();
   const bool below = memory_bytes > 0 && memory_bytes < demand.below_bytes;
   if (limited && !below && !demand.or_on.contains(node)) return false;
@@ -102,7 +122,7 @@ Cluster::Counts Cluster::Count(const Demand& demand) const {
   const auto add = [](const Counts& counts, Counts& to) {
     to.total += counts.total, to.hoped += counts.hoped, to.free += counts.free;
   };
-  const bool by_node = demand.together > 1 || !demand.avoid.empty() || !demand.or_on.empty();
+  const bool by_node = demand.together > 1 || !demand.avoid.empty() || !demand.closed.empty() || !demand.or_on.empty();
   if (by_node || demand.required.has_value()) {
     std::map<std::string, Counts> domains;
     for (const auto& [node, by_memory] : supply.by_node) {
@@ -154,7 +174,7 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
   others += demand.where;
   if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node accepts ranks now", others);
-  if (supply.hoped < needed) {
+  if (supply.hoped < needed && !FitsWhenIdle(demand)) {
     constexpr char kNever[] = "can never start on these nodes: ";
     if (demand.required.has_value()) {
       return absl::StrCat(kNever, needs, ", the largest ", demand.required->key, " has ", supply.hoped, others);
@@ -178,7 +198,26 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   return absl::StrCat(needs, ", ", supply.free, " of ", supply.total, " free", InUse(Of(device).users), others);
 }
 
-bool Cluster::FitsWhenIdle(const Demand& demand) const { return Count(demand).hoped >= demand.needed(); }
+absl::Duration Cluster::IdleFrom(const Demand& demand) const {
+  if (Count(demand).hoped >= demand.needed()) return absl::ZeroDuration();
+  std::set<absl::Duration> openings;
+  for (const Closed& window : demand.closed) {
+    if (window.until > absl::ZeroDuration()) openings.insert(window.until);
+  }
+  const auto first = std::find_if(openings.begin(), openings.end(),
+                                  [&](absl::Duration time) { return Count(demand.In(time)).hoped >= demand.needed(); });
+  return first == openings.end() ? absl::InfiniteDuration() : *first;
+}
+
+Demand Cluster::Apart(const Demand& demand, const Demand& other) const {
+  Demand apart = demand;
+  for (const auto& [node, by_memory] : Of(Resolve(demand.device)).by_node) {
+    const bool suits = std::any_of(by_memory.begin(), by_memory.end(),
+                                   [&, &id = node](const auto& slots) { return Suits(id, slots.first, other); });
+    if (suits) apart.avoid.insert(node);
+  }
+  return apart;
+}
 
 bool Cluster::StillFree(const Decision& kept, const Demand& demand) const {
   if (kept.device != Resolve(demand.device)) return false;
@@ -215,7 +254,7 @@ bool Cluster::IsWithin(const Spare& spare, const std::vector<RankSlot>& ranks) {
   return all <= spare.slots;
 }
 
-Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare* spare) const {
+Decision Cluster::Place(const Demand& demand, const Decision* kept, const std::vector<const Spare*>& spares) const {
   Decision decision;
   decision.device = Resolve(demand.device);
   decision.fits_when_idle = FitsWhenIdle(demand);
@@ -223,7 +262,8 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare*
     decision.reason = WhyNot(demand, decision.device);
     return decision;
   }
-  if (kept != nullptr && StillFree(*kept, demand) && (spare == nullptr || IsWithin(*spare, kept->ranks))) {
+  const auto is_within = [&](const Spare* spare) { return IsWithin(*spare, kept->ranks); };
+  if (kept != nullptr && StillFree(*kept, demand) && std::all_of(spares.begin(), spares.end(), is_within)) {
     decision.ranks = kept->ranks;
     return decision;
   }
@@ -232,18 +272,22 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare*
   std::map<std::string, uint64_t> of_domains;
   uint64_t free = 0;
   for (const auto& [node, slots] : Of(decision.device).free_slots) {
-    uint64_t left = std::numeric_limits<uint64_t>::max();  // of those that suit the other job
-    if (spare != nullptr && spare->of.together > 1) {
+    std::vector<uint64_t> left;  // for each of `spares`: of those that suit its job
+    for (const Spare* spare : spares) {
       const auto own = spare->on_node.find(node);
-      left = own == spare->on_node.end() ? 0 : own->second;
+      left.push_back(spare->of.together == 1       ? std::numeric_limits<uint64_t>::max()
+                     : own == spare->on_node.end() ? 0
+                                                   : own->second);
     }
     std::vector<FreeSlot> good;
     for (const FreeSlot& slot : slots) {
       if (!Suits(node, slot.memory_bytes, demand)) continue;
-      if (spare != nullptr && Suits(node, slot.memory_bytes, spare->of)) {
-        if (left == 0) continue;
-        --left;
+      bool kept_for_other = false;
+      for (size_t i = 0; i < spares.size(); ++i) {
+        if (Suits(node, slot.memory_bytes, spares[i]->of)) kept_for_other |= left[i] == 0;
       }
+      if (kept_for_other) continue;
+      for (size_t i = 0; i < spares.size(); ++i) left[i] -= Suits(node, slot.memory_bytes, spares[i]->of) ? 1 : 0;
       good.push_back(slot);
     }
     good.resize(good.size() - good.size() % demand.together);
@@ -264,7 +308,7 @@ Decision Cluster::Place(const Demand& demand, const Decision* kept, const Spare*
     std::erase_if(counts, [&](const auto& node) { return demand.required->domains.at(node.first) != *domain; });
   }
   uint64_t most = std::min<uint64_t>(demand.ranks, free);
-  if (spare != nullptr) most = std::min(most, spare->slots);
+  for (const Spare* spare : spares) most = std::min(most, spare->slots);
   if (most < demand.needed()) return decision;
   for (const NodeShare& share : ShareOut(counts, most - most % demand.multiple, demand)) {
     const std::vector<FreeSlot>& slots = suitable.at(share.node);
@@ -302,8 +346,9 @@ std::map<NodeId, uint64_t> Cluster::SlotsHeldBy(const Demand& demand, const Matc
   return held;
 }
 
-std::map<NodeId, uint64_t> Cluster::SlotsHeldAfter(const Claim& claim, const Demand& demand) const {
-  return SlotsHeldBy(demand, [&](const Claim& other) { return ComesAfter(other, claim); });
+std::map<NodeId, uint64_t> Cluster::SlotsHeldAfter(const Claim& claim, absl::Duration time,
+                                                   const Demand& demand) const {
+  return SlotsHeldBy(demand, [&](const Claim& other) { return ComesAfter(other, claim) && other.ends_in > time; });
 }
 
 std::map<NodeId, uint64_t> Cluster::SlotsHeldBeyond(absl::Duration time, const Demand& demand) const {
@@ -339,9 +384,11 @@ Demand Cluster::InOneDomain(const Claim& claim, const Demand& demand) const {
     for (const auto& [node, domain] : demand.required->domains) {
       if (domain != name) part.avoid.insert(node);
     }
-    if (!FitsWhenIdle(part)) continue;
-    const uint64_t needed = part.needed();
-    const std::pair its(StartsIn(part), needed - std::min(needed, RoomBeside(part, SlotsHeldAfter(claim, part))));
+    const absl::Duration idle_from = IdleFrom(part);
+    if (idle_from == absl::InfiniteDuration()) continue;
+    const Demand then = part.In(idle_from);
+    const uint64_t needed = part.needed(), room = RoomBeside(then, SlotsHeldAfter(claim, idle_from, then));
+    const std::pair its(StartsIn(part), needed - std::min(needed, room));
     if (of_best.has_value() && *of_best <= its) continue;
     of_best = its;
     best = std::move(part);
@@ -350,16 +397,29 @@ Demand Cluster::InOneDomain(const Claim& claim, const Demand& demand) const {
 }
 
 absl::Duration Cluster::StartsIn(const Demand& demand) const {
-  std::set<absl::Duration> ends;
+  std::set<absl::Duration> times;
   for (const auto& [job, user] : Of(Resolve(demand.device)).users) {
-    if (user.claim.ends_in < absl::InfiniteDuration()) ends.insert(user.claim.ends_in);
+    if (user.claim.ends_in < absl::InfiniteDuration()) times.insert(user.claim.ends_in);
   }
-  // The later, the more slots are free.
-  const std::vector<absl::Duration> ascending(ends.begin(), ends.end());
-  const auto first = std::partition_point(ascending.begin(), ascending.end(), [&](absl::Duration end) {
-    return RoomBeside(demand, SlotsHeldBeyond(end, demand)) < demand.needed();
-  });
-  return first == ascending.end() ? absl::InfiniteDuration() : *first;
+  for (const Closed& window : demand.closed) {
+    if (window.until > absl::ZeroDuration()) times.insert(window.until);
+  }
+  const std::vector<absl::Duration> ascending(times.begin(), times.end());
+  for (auto from = ascending.begin(); from != ascending.end();) {
+    // While the same nodes are closed: the later, the more slots are free.
+    const Demand then = demand.In(*from);
+    const auto same = [&](absl::Duration time) {
+      const Demand later = demand.In(time);
+      return std::equal(later.closed.begin(), later.closed.end(), then.closed.begin(),
+                        [](const Closed& a, const Closed& b) { return a.Now() == b.Now(); });
+    };
+    const auto to = demand.closed.empty() ? ascending.end() : std::find_if_not(from, ascending.end(), same);
+    const auto first = std::partition_point(
+        from, to, [&](absl::Duration time) { return RoomBeside(then, SlotsHeldBeyond(time, then)) < then.needed(); });
+    if (first != to) return *first;
+    from = to;
+  }
+  return absl::InfiniteDuration();
 }
 
 Spare Cluster::SpareOf(const Demand& demand, const std::map<NodeId, uint64_t>& held) const {

@@ -43,6 +43,15 @@ struct TopologyLevel {
   std::map<NodeId, std::string> domains;  // its values; a node without the label is in no domain
 };
 
+// Nodes that are reserved for others: a job that starts later than `from` and earlier than `until`, both from now,
+// could run on them while they are.
+struct Closed {
+  absl::Duration from, until;
+  std::set<NodeId> nodes;
+
+  bool Now() const { return from < absl::ZeroDuration() && until > absl::ZeroDuration(); }
+};
+
 struct Demand {
   uint32_t ranks = 1;
   Device device = DEVICE_AUTO;
@@ -53,6 +62,8 @@ struct Demand {
   uint32_t multiple = 1;
   uint32_t together = 1;           // consecutive ranks that must be on one node: those that compute each unit together
   std::set<NodeId> avoid{};        // nodes that it never gets
+  std::vector<Closed> closed{};    // nodes that it does not get at times
+  std::string reservation{};       // the one that it runs in; `avoid` has all nodes outside of it
   std::string where{};             // why it avoids them, for users: ", only on nodes with rack=a"
   std::set<NodeId> last_choice{};  // nodes that it gets when there are not enough slots elsewhere
   // If not empty, only slots of these nodes, and those that `below_bytes` allows.
@@ -64,6 +75,11 @@ struct Demand {
   std::vector<TopologyLevel> preferred{};
 
   uint32_t needed() const { return least == 0 ? ranks : std::min(least, ranks); }
+  // Whether it does not get the node now.
+  bool Avoids(const NodeId& node) const;
+  std::set<NodeId> Avoided() const;
+  // The demand of the same job at that time from now.
+  Demand In(absl::Duration time) const;
 };
 
 // The slots that one job leaves to others: of those that suit it, so many.
@@ -84,7 +100,7 @@ struct Decision {
   std::vector<RankSlot> ranks;         // by rank; empty: it cannot start now
   Device device = DEVICE_UNSPECIFIED;  // resolved, never auto
   std::string reason;                  // why it cannot start, for users; empty if it can
-  // It would fit if all running jobs had ended and away nodes were back.
+  // It would fit if all running jobs had ended, away nodes were back, and no node was reserved for others.
   bool fits_when_idle = false;
 };
 
@@ -101,10 +117,14 @@ class Cluster {
   // multiple of demand.multiple; else none. Each node gets a multiple of demand.together. Which nodes: share_out.h; of
   // the domains of demand.required with room for all ranks the fullest, else the emptiest. The ranks on a node are
   // consecutive, on ascending slots. `kept`: a former decision, which is made again if all of its slots are still free
-  // and suit the demand. `spare`: no other slots that suit its job; if that is why there are too few, the decision has
-  // no reason.
-  Decision Place(const Demand& demand, const Decision* kept = nullptr, const Spare* spare = nullptr) const;
-  bool FitsWhenIdle(const Demand& demand) const;
+  // and suit the demand. `spares`: no other slots that suit the job of each; if that is why there are too few, the
+  // decision has no reason.
+  Decision Place(const Demand& demand, const Decision* kept = nullptr,
+                 const std::vector<const Spare*>& spares = {}) const;
+  // How soon it would fit if all running jobs had ended and away nodes were back: as soon as enough of the nodes that
+  // are reserved for others are free of that. Infinite: never.
+  absl::Duration IdleFrom(const Demand& demand) const;
+  bool FitsWhenIdle(const Demand& demand) const { return IdleFrom(demand) < absl::InfiniteDuration(); }
   // Of a job that has to wait for slots: its demand in the one domain, of those that could hold it, where it starts
   // soonest; where that is not known, where most slots are left that no later job holds. While later jobs respect what
   // is reserved there, either figure only gets better, so it does not matter that another domain may be chosen in the
@@ -117,8 +137,9 @@ class Cluster {
   // Free slots that suit a demand with a resolved device, on nodes that take ranks; with demand.required those of the
   // emptiest domain. The functions below take only demands without that.
   uint64_t FreeSlots(const Demand& demand) const { return Count(demand).free; }
-  // Those of nodes that take ranks and are held by jobs that come after `claim` in queue order.
-  std::map<NodeId, uint64_t> SlotsHeldAfter(const Claim& claim, const Demand& demand) const;
+  // Those of nodes that take ranks and are held by jobs that come after `claim` in queue order, and may still hold them
+  // after that time.
+  std::map<NodeId, uint64_t> SlotsHeldAfter(const Claim& claim, absl::Duration time, const Demand& demand) const;
   // Those that are held by jobs, of any precedence, that may still hold them after that time.
   std::map<NodeId, uint64_t> SlotsHeldBeyond(absl::Duration time, const Demand& demand) const;
   // When the demand, with a resolved device, can be placed at the latest if every job with a known end ends then and no
@@ -129,7 +150,10 @@ class Cluster {
   // so others get what makes no whole group, and then groups of which they can use most.
   Spare SpareOf(const Demand& demand, const std::map<NodeId, uint64_t>& held) const;
 
-  // Whether a slot of this node with this much memory suits the demand.
+  // The demand, only on nodes without a slot that suits `other`.
+  Demand Apart(const Demand& demand, const Demand& other) const;
+
+  // Whether a slot of this node with this much memory suits the demand now.
   static bool Suits(const NodeId& node, uint64_t memory_bytes, const Demand& demand);
 
  private:

@@ -20,15 +20,18 @@ uint64_t QuotaPass::Capacity(const Key& key) const {
   return quotas_.Room(key.first, key.second) + quotas_.Held(key.first, key.second);
 }
 
-uint64_t QuotaPass::Consider(const std::string& project, Device device, const Claim& claim, uint64_t least, bool fits) {
+uint64_t QuotaPass::Consider(const std::string& project, Device device, const Claim& claim, uint64_t least,
+                             absl::Duration idle_from) {
   const uint64_t room = quotas_.Room(project, device);
   if (room == Quotas::kUnlimited) return room;
   const Key key{project, device};
   if (const Head* head = HeadOf(key); head != nullptr) {
     return EndsBeforeHead(project, device, claim) ? room : std::min(room, Spare(key, *head));
   }
-  if (fits && room < least && least <= Capacity(key)) {
-    heads_.emplace(key, Head{claim, least, StartsIn(key, least - room)});
+  if (idle_from < absl::InfiniteDuration() && room < least && least <= Capacity(key)) {
+    const absl::Duration starts_in = StartsIn(key, least - room);
+    const bool known = starts_in < absl::InfiniteDuration();
+    heads_.emplace(key, Head{claim, least, known, known ? std::max(starts_in, idle_from) : idle_from});
   }
   return room;
 }
@@ -47,12 +50,11 @@ absl::Duration QuotaPass::StartsIn(const Key& key, uint64_t missing) const {
 }
 
 uint64_t QuotaPass::Spare(const Key& key, const Head& head) const {
-  const bool known = head.starts_in < absl::InfiniteDuration();
   uint64_t kept = head.slots;
   if (const auto running = running_.find(key); running != running_.end()) {
     for (const Running& job : running->second) {
-      const bool stays = known ? job.claim.ends_in > head.starts_in : ComesAfter(job.claim, head.claim);
-      if (stays) kept += job.slots;
+      const bool counts = head.known || ComesAfter(job.claim, head.claim);
+      if (counts && job.claim.ends_in > head.free_until) kept += job.slots;
     }
   }
   const uint64_t capacity = Capacity(key);
@@ -61,7 +63,7 @@ uint64_t QuotaPass::Spare(const Key& key, const Head& head) const {
 
 bool QuotaPass::EndsBeforeHead(const std::string& project, Device device, const Claim& claim) const {
   const Head* head = HeadOf({project, device});
-  return head != nullptr && head->starts_in < absl::InfiniteDuration() && claim.ends_in <= head->starts_in;
+  return head != nullptr && claim.ends_in <= head->free_until;
 }
 
 bool QuotaPass::IsHead(const std::string& project, Device device, const JobId& job) const {

@@ -36,9 +36,10 @@ class QuotaPass {
   // The job holds slots, or starts.
   void Run(const std::string& project, Device device, const Claim& claim, uint64_t slots);
 
-  // How many more slots the project may take for the job; fewer than `least`: it waits for quota. `fits`: an idle
-  // cluster could hold it; others hold back no later jobs. REQUIRES: calls in queue order.
-  uint64_t Consider(const std::string& project, Device device, const Claim& claim, uint64_t least, bool fits);
+  // How many more slots the project may take for the job; fewer than `least`: it waits for quota. `idle_from`: when an
+  // idle cluster could hold it; where that is never, it holds back no later jobs. REQUIRES: calls in queue order.
+  uint64_t Consider(const std::string& project, Device device, const Claim& claim, uint64_t least,
+                    absl::Duration idle_from);
   // Whether it ends, by its time limit, before its project's head starts. False: there is no head, or it is not known
   // when it starts.
   bool EndsBeforeHead(const std::string& project, Device device, const Claim& claim) const;
@@ -58,7 +59,8 @@ class QuotaPass {
   struct Head {
     Claim claim;
     uint64_t slots;
-    absl::Duration starts_in;  // at the latest, as far as it depends on quota; infinite: not known
+    bool known;                 // `free_until` is when it starts at the latest, as far as that depends on quota
+    absl::Duration free_until;  // jobs that end by then cannot delay it
   };
   const Head* HeadOf(const Key& key) const;
   // What the project may hold now.

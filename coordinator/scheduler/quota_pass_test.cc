@@ -31,8 +31,9 @@ class QuotaPassTest : public ::testing::Test {
   void Runs(const Claim& claim, uint64_t slots, const std::string& project = "a") {
     pass_->Run(project, DEVICE_CPU, claim, slots);
   }
-  uint64_t RoomFor(const Claim& claim, uint64_t least, const std::string& project = "a", bool fits = true) {
-    return pass_->Consider(project, DEVICE_CPU, claim, least, fits);
+  uint64_t RoomFor(const Claim& claim, uint64_t least, const std::string& project = "a",
+                   absl::Duration idle_from = absl::ZeroDuration()) {
+    return pass_->Consider(project, DEVICE_CPU, claim, least, idle_from);
   }
 
   std::unique_ptr<QuotaPass> pass_;
@@ -75,7 +76,7 @@ TEST_F(QuotaPassTest, OneThatEndsBeforeTheHeadStartsMayOvertakeIt) {
 TEST_F(QuotaPassTest, OneThatCanNeverStartHoldsBackNoOther) {
   Runs(Of(1), 5);
   EXPECT_EQ(RoomFor(Of(2), 9), 3u) << "more than the project may hold";
-  EXPECT_EQ(RoomFor(Of(3), 6, "a", /*fits=*/false), 3u) << "more than an idle cluster holds";
+  EXPECT_EQ(RoomFor(Of(3), 6, "a", absl::InfiniteDuration()), 3u) << "more than an idle cluster holds";
   EXPECT_EQ(RoomFor(Of(4), 1), 3u);
 }
 
@@ -83,7 +84,7 @@ TEST_F(QuotaPassTest, OtherProjectsAndDevicesAreNotHeldBack) {
   Runs(Of(1), 5);
   RoomFor(Of(2), 6);
   EXPECT_EQ(RoomFor(Of(3), 1, "b"), 4u);
-  EXPECT_EQ(pass_->Consider("a", DEVICE_CUDA, Of(4), 1, true), Quotas::kUnlimited);
+  EXPECT_EQ(pass_->Consider("a", DEVICE_CUDA, Of(4), 1, absl::ZeroDuration()), Quotas::kUnlimited);
 }
 
 class InACohort : public QuotaPassTest {

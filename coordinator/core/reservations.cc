@@ -1,0 +1,350 @@
+#include "coordinator/core/reservations.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/name.h"
+#include "common/proto_time.h"
+#include "common/utf8.h"
+#include "coordinator/core/projects.h"
+#include "coordinator/scheduler/pass.h"
+
+namespace muster::core {
+namespace {
+
+constexpr size_t kMostReservations = 256;
+constexpr int kMostReservedNodes = 5000, kMostReservingUsers = 1000;
+constexpr size_t kMostNameBytes = 128, kReservationNoteBytes = 1024;
+constexpr absl::Duration kLongestWindow = absl::Hours(24 * 366);
+constexpr absl::Duration kClockChecked = absl::Minutes(1);
+constexpr absl::Duration kKeepEndedReservations = absl::Hours(24 * 7);
+
+absl::Time StartOf(const Reservation& reservation) { return FromProto(reservation.start()); }
+absl::Time EndOf(const Reservation& reservation) { return FromProto(reservation.end()); }
+
+bool HasEnded(const Reservation& reservation) { return reservation.state() == RESERVATION_STATE_ENDED; }
+
+bool IsFor(const Reservation& reservation, const std::string& owner, const std::string& project) {
+  const auto has = [](const auto& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return has(reservation.users(), owner) || has(reservation.projects(), project.empty() ? kDefaultProject : project);
+}
+
+std::string UtcTime(absl::Time time) { return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone()); }
+
+// "ann, project nlp"; "maintenance"
+std::string ForWhom(const Reservation& reservation) {
+  std::vector<std::string> whom(reservation.users().begin(), reservation.users().end());
+  for (const std::string& project : reservation.projects()) whom.push_back(absl::StrCat("project ", project));
+  constexpr size_t kNamed = 3;
+  if (whom.empty()) return "maintenance";
+  if (whom.size() <= kNamed) return absl::StrJoin(whom, ", ");
+  return absl::StrCat(absl::StrJoin(whom.begin(), whom.begin() + kNamed, ", "), " and ", whom.size() - kNamed, " more");
+}
+
+// "a, b and 3 more"
+std::string SomeOf(const std::set<NodeId>& nodes) {
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> named;
+  for (const NodeId& node : nodes) {
+    if (named.size() < kNamed) named.push_back(node.value());
+  }
+  if (nodes.size() <= kNamed) return absl::StrJoin(named, ", ");
+  return absl::StrCat(absl::StrJoin(named, ", "), " and ", nodes.size() - kNamed, " more");
+}
+
+absl::Status CheckNames(const google::protobuf::RepeatedPtrField<std::string>& names, const char* whose) {
+  if (names.size() > kMostReservingUsers) {
+    return absl::InvalidArgumentError(absl::StrCat("a reservation is for at most ", kMostReservingUsers, " ", whose));
+  }
+  for (const std::string& name : names) {
+    if (name.empty() || name.size() > kMostNameBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the names of ", whose, " have 1 to ", kMostNameBytes, " characters"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// All but its nodes.
+absl::Status CheckFields(const Reservation& reservation, const Records& records, absl::Time now) {
+  if (!IsName(reservation.name())) {
+    return absl::InvalidArgumentError(
+        "the name of a reservation may have 1 to 40 characters of a-z, 0-9 and -, and begins and ends with none of -");
+  }
+  const absl::Time start = StartOf(reservation), end = EndOf(reservation);
+  if (!reservation.has_start() || !reservation.has_end() || start >= end) {
+    return absl::InvalidArgumentError("a reservation begins before it ends");
+  }
+  if (end <= now) return absl::InvalidArgumentError(absl::StrCat("its end, ", UtcTime(end), ", has passed"));
+  if (end - start > kLongestWindow) return absl::InvalidArgumentError("a reservation lasts at most 366 days");
+  if (absl::Status s = CheckNames(reservation.users(), "users"); !s.ok()) return s;
+  if (absl::Status s = CheckNames(reservation.projects(), "projects"); !s.ok()) return s;
+  for (const std::string& project : reservation.projects()) {
+    if (project == kDefaultProject || records.projects.contains(project)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("there is no project ", project, "; muster quota lists them"));
+  }
+  const std::string& note = reservation.note();
+  if (note.size() > kReservationNoteBytes || CleanText(note, kReservationNoteBytes) != note) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a note is one line of text, of at most ", kReservationNoteBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNodes(const Reservation& reservation, const Records& records) {
+  if (reservation.nodes().empty() || reservation.nodes_size() > kMostReservedNodes) {
+    return absl::InvalidArgumentError(absl::StrCat("a reservation has 1 to ", kMostReservedNodes, " nodes"));
+  }
+  for (const std::string& node : reservation.nodes()) {
+    if (records.FindNode(NodeId(node)) == nullptr) {
+      return absl::NotFoundError(absl::StrCat("no node ", node, "; muster nodes lists them"));
+    }
+  }
+  for (const auto& [name, other] : records.reservations) {
+    if (name == reservation.name() || HasEnded(other)) continue;
+    if (StartOf(other) >= EndOf(reservation) || EndOf(other) <= StartOf(reservation)) continue;
+    for (const std::string& node : reservation.nodes()) {
+      if (!HasNode(other, node)) continue;
+      return absl::FailedPreconditionError(absl::StrCat("node ", node, " is in reservation ", name, " from ",
+                                                        UtcTime(StartOf(other)), " to ", UtcTime(EndOf(other))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+ReservationState StateAt(const Reservation& reservation, absl::Time now) {
+  return now < StartOf(reservation) ? RESERVATION_STATE_INACTIVE
+         : now < EndOf(reservation) ? RESERVATION_STATE_ACTIVE
+                                    : RESERVATION_STATE_ENDED;
+}
+
+template <typename Names>
+void SortNames(Names& names) {
+  const std::set<std::string> sorted(names.begin(), names.end());
+  names.Assign(sorted.begin(), sorted.end());
+}
+
+// Jobs that are not stopping.
+bool RunsIn(const JobEntry& job, const std::string& reservation) {
+  const JobState state = job.machine.state();
+  return job.record().reservation() == reservation && (state == JOB_STATE_STARTING || state == JOB_STATE_RUNNING);
+}
+
+}  // namespace
+
+const Reservation* ReservationOf(const Job& job, const Records& records) {
+  const auto found = records.reservations.find(job.reservation());
+  return found == records.reservations.end() ? nullptr : &found->second;
+}
+
+bool HasNode(const Reservation& reservation, const std::string& node) {
+  return std::binary_search(reservation.nodes().begin(), reservation.nodes().end(), node);
+}
+
+const Reservation* NextReservation(const std::string& node, const Records& records) {
+  const Reservation* next = nullptr;
+  for (const auto& [name, reservation] : records.reservations) {
+    if (HasEnded(reservation) || !HasNode(reservation, node)) continue;
+    if (next == nullptr || StartOf(reservation) < StartOf(*next)) next = &reservation;
+  }
+  return next;
+}
+
+bool WaitsForReservation(const Job& job, const Records& records) {
+  const Reservation* reservation = ReservationOf(job, records);
+  return reservation != nullptr && reservation->state() == RESERVATION_STATE_INACTIVE;
+}
+
+std::string LostReservation(const Job& job, const Records& records) {
+  if (job.reservation().empty()) return "";
+  const Reservation* reservation = ReservationOf(job, records);
+  const std::string its = absl::StrCat("its reservation ", job.reservation());
+  if (reservation == nullptr) return its + " was deleted";
+  if (HasEnded(*reservation)) return its + " has ended";
+  return IsFor(*reservation, job.owner(), job.project()) ? "" : its + " is no longer for its user or project";
+}
+
+absl::Status CheckReservation(const JobSpec& spec, const std::string& owner, const std::string& project,
+                              const Records& records) {
+  const std::string& name = spec.resources().reservation();
+  if (name.empty()) return absl::OkStatus();
+  const auto found = records.reservations.find(name);
+  if (found == records.reservations.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("resources.reservation: there is no reservation ", name, "; muster reservations lists them"));
+  }
+  if (!IsFor(found->second, owner, project)) {
+    return absl::PermissionDeniedError(absl::StrCat("resources.reservation: ", name, " is for ", ForWhom(found->second),
+                                                    ", not for ", owner,
+                                                    project.empty() ? "" : absl::StrCat(" or project ", project)));
+  }
+  if (HasEnded(found->second)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("resources.reservation: ", name, " ended at ", UtcTime(EndOf(found->second))));
+  }
+  return absl::OkStatus();
+}
+
+size_t WindowsWithin(absl::Duration ends_in, absl::Time now, const Records& records) {
+  return static_cast<size_t>(std::count_if(
+      records.reservations.begin(), records.reservations.end(),
+      [&](const auto& entry) { return !HasEnded(entry.second) && StartOf(entry.second) - now < ends_in; }));
+}
+
+void KeepOffReserved(const std::string& reservation, absl::Duration ends_in, absl::Time now, const Records& records,
+                     scheduler::Demand& demand) {
+  demand.reservation = reservation;
+  if (!reservation.empty()) {
+    const auto own = records.reservations.find(reservation);
+    for (const auto& [id, node] : records.nodes) {
+      if (own == records.reservations.end() || !HasNode(own->second, id.value())) demand.avoid.insert(id);
+    }
+    absl::StrAppend(&demand.where, ", in reservation ", reservation);
+    return;
+  }
+  for (const auto& [name, other] : records.reservations) {
+    if (HasEnded(other)) continue;
+    const bool active = other.state() == RESERVATION_STATE_ACTIVE;
+    const absl::Duration begins_in = active ? -absl::InfiniteDuration() : StartOf(other) - now;
+    scheduler::Closed& window = demand.closed.emplace_back();
+    window.from = begins_in - ends_in;
+    window.until = EndOf(other) - now;
+    for (const std::string& node : other.nodes()) window.nodes.insert(NodeId(node));
+    if (!window.Now()) continue;
+    absl::StrAppend(&demand.where, ", without ", SomeOf(window.nodes), ": reservation ", name,
+                    active ? absl::StrCat(" ends in ", scheduler::InMinutes(window.until))
+                           : absl::StrCat(" begins in ", scheduler::InMinutes(begins_in),
+                                          ", a time_limit that ends before would do"));
+  }
+}
+
+void Reservations::On(const SetReservation& event, Transaction& transaction) {
+  Reservation reservation = event.reservation;
+  const std::string& name = reservation.name();
+  SortNames(*reservation.mutable_nodes());
+  SortNames(*reservation.mutable_users());
+  SortNames(*reservation.mutable_projects());
+  reservation.clear_overlapping_jobs();
+  transaction.status = CheckFields(reservation, *records_, transaction.now.wall);
+  if (transaction.status.ok()) transaction.status = CheckNodes(reservation, *records_);
+  if (!transaction.status.ok()) return;
+  const auto known = records_->reservations.find(name);
+  if (known == records_->reservations.end() && records_->reservations.size() >= kMostReservations) {
+    transaction.status = absl::ResourceExhaustedError(
+        absl::StrCat("there are ", kMostReservations, " reservations, which is the limit"));
+    return;
+  }
+  reservation.set_state(StateAt(reservation, transaction.now.wall));
+  if (known != records_->reservations.end() && known->second.SerializeAsString() == reservation.SerializeAsString()) {
+    return;  // a retry
+  }
+  transaction.AddEvent(
+      nullptr, 0, "", "reservation.set",
+      absl::StrCat("reservation ", name, " was set: ", reservation.nodes_size(),
+                   reservation.nodes_size() == 1 ? " node" : " nodes", " from ", UtcTime(StartOf(reservation)), " to ",
+                   UtcTime(EndOf(reservation)), " for ", ForWhom(reservation)));
+  transaction.TouchReservation(name);
+  records_->reservations[name] = std::move(reservation);
+}
+
+void Reservations::On(const DeleteReservation& event, Transaction& transaction) {
+  if (!records_->reservations.contains(event.name)) return;  // a retry
+  for (const JobEntry* job : std::as_const(*records_).Live()) {
+    if (!RunsIn(*job, event.name)) continue;
+    transaction.status =
+        absl::FailedPreconditionError(absl::StrCat("job ", job->record().id(), " runs in reservation ", event.name,
+                                                   ": pause or cancel such jobs first, or set an earlier end"));
+    return;
+  }
+  Erase(event.name, transaction);
+}
+
+void Reservations::Erase(const std::string& name, Transaction& transaction) {
+  records_->reservations.erase(name);
+  transaction.deleted_keys.push_back(ReservationKey(name));
+  transaction.AddEvent(nullptr, 0, "", "reservation.deleted", absl::StrCat("reservation ", name, " was deleted"));
+}
+
+void Reservations::Advance(Transaction& transaction) {
+  const absl::Time now = transaction.now.wall;
+  std::vector<std::string> old;
+  for (auto& [name, reservation] : records_->reservations) {
+    if (HasEnded(reservation)) {
+      if (now >= EndOf(reservation) + kKeepEndedReservations) old.push_back(name);
+      continue;
+    }
+    // A window that has begun does not go back when the clock is set back.
+    const ReservationState state = std::max(reservation.state(), StateAt(reservation, now));
+    if (state == reservation.state()) continue;
+    if (transaction.Full()) return;
+    reservation.set_state(state);
+    transaction.TouchReservation(name);
+    if (state == RESERVATION_STATE_ENDED) {
+      jobs_to_stop_ = true;
+      transaction.AddEvent(nullptr, 0, "", "reservation.ended", absl::StrCat("reservation ", name, " has ended"));
+    } else {
+      transaction.AddEvent(nullptr, 0, "", "reservation.began",
+                           absl::StrCat("reservation ", name, " has begun: for ", ForWhom(reservation), " until ",
+                                        UtcTime(EndOf(reservation))));
+    }
+  }
+  StopJobs(transaction);
+  for (const std::string& name : old) {
+    if (jobs_to_stop_ || transaction.Full()) return;
+    Erase(name, transaction);
+  }
+}
+
+void Reservations::StopJobs(Transaction& transaction) {
+  if (!jobs_to_stop_) return;
+  for (JobEntry* job : records_->Live()) {
+    const Reservation* reservation = ReservationOf(job->record(), *records_);
+    if (reservation == nullptr || !HasEnded(*reservation) || !RunsIn(*job, reservation->name())) continue;
+    if (transaction.Full()) return;
+    job->machine.fields().clear_reservation();
+    generations_->Stop(*job, END_REASON_PAUSED, STOP_INTENT_PAUSE,
+                       absl::StrCat("its reservation ", reservation->name(), " has ended"), transaction);
+  }
+  jobs_to_stop_ = false;
+}
+
+std::optional<SteadyTime> Reservations::due(Now now) const {
+  if (records_->reservations.empty()) return std::nullopt;
+  absl::Duration next = kClockChecked;
+  for (const auto& [name, reservation] : records_->reservations) {
+    const absl::Time change = reservation.state() == RESERVATION_STATE_INACTIVE ? StartOf(reservation)
+                              : HasEnded(reservation) ? EndOf(reservation) + kKeepEndedReservations
+                                                      : EndOf(reservation);
+    next = std::min(next, std::max(change - now.wall, absl::ZeroDuration()));
+  }
+  return now.steady + next;
+}
+
+std::vector<Reservation> Reservations::List(Now now) const {
+  std::vector<Reservation> all;
+  for (const auto& [name, reservation] : records_->reservations) {
+    Reservation& shown = all.emplace_back(reservation);
+    if (HasEnded(reservation)) continue;
+    for (const JobEntry* job : std::as_const(*records_).Live()) {
+      if (Records::SlotsHeldBy(*job) == 0 || job->record().reservation() == name) continue;
+      if (limits_->EndsIn(*job, now.steady) <= StartOf(reservation) - now.wall) continue;
+      const auto& ranks = job->newest()->record().ranks();
+      const bool here = std::any_of(ranks.begin(), ranks.end(), [&, &of = reservation](const RankPlacement& rank) {
+        return HasNode(of, rank.node());
+      });
+      if (here) shown.add_overlapping_jobs(job->record().id());
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Reservation& a, const Reservation& b) {
+    return std::tuple(StartOf(a), a.name()) < std::tuple(StartOf(b), b.name());
+  });
+  return all;
+}
+
+}  // namespace muster::core
