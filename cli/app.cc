@@ -226,6 +226,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   RegisterDrain(*app, invocation);
   RegisterUndrain(*app, invocation);
   RegisterQuota(*app, invocation);
+  RegisterReservations(*app, invocation);
   RegisterData(*app, invocation);
   RegisterModel(*app, invocation);
   RegisterSample(*app, invocation);

@@ -168,6 +168,19 @@ TEST(ParseSince, TakesAgesAndTimesAsTheCliPrintsThem) {
   for (const char* bad : {"yesterday", "-1h", "0", "2001-13-01"}) EXPECT_FALSE(ParseSince(bad, now).ok()) << bad;
 }
 
+TEST(ParseWhen, TakesTimesAndHowLongFromNow) {
+  const absl::Time now = absl::FromUnixSeconds(1'000'000'000);
+  EXPECT_EQ(*ParseWhen("--start", "now", now), now);
+  EXPECT_EQ(*ParseWhen("--start", "2h", now), now + absl::Hours(2));
+  EXPECT_EQ(*ParseWhen("--start", "2001-09-10T01:46:40Z", now), now + absl::Hours(24));
+  const absl::Time local = absl::FromCivil(absl::CivilSecond(2026, 12, 1, 8, 0, 0), absl::LocalTimeZone());
+  for (const char* text : {"2026-12-01T08:00", "2026-12-01 08:00", "2026-12-01T08:00:00", "2026-12-01 08:00:00"}) {
+    EXPECT_EQ(*ParseWhen("--start", text, now), local) << text;
+  }
+  EXPECT_EQ(ParseWhen("--end", "tomorrow", now).status().message(),
+            "--end tomorrow: write a time (2026-01-31T12:00), how long from now (2h, 7d), or now");
+}
+
 TEST(ParseTimeout, TakesDurationsAndSeconds) {
   EXPECT_EQ(*ParseTimeout("1.5"), absl::Milliseconds(1500));
   EXPECT_EQ(*ParseTimeout("1h30m"), absl::Minutes(90));

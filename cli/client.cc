@@ -329,6 +329,26 @@ absl::Status Client::DeleteTemplate(const std::string& name) {
       .status();
 }
 
+absl::StatusOr<v1::ListReservationsReply> Client::ListReservations() {
+  return Call<v1::ListReservationsRequest, v1::ListReservationsReply>(stubs_->admin, &v1::Admin::Stub::ListReservations,
+                                                                      {});
+}
+
+absl::StatusOr<v1::SetReservationReply> Client::SetReservation(const v1::Reservation& reservation) {
+  v1::SetReservationRequest request;
+  *request.mutable_reservation() = reservation;
+  return Call<v1::SetReservationRequest, v1::SetReservationReply>(stubs_->admin, &v1::Admin::Stub::SetReservation,
+                                                                  request);
+}
+
+absl::Status Client::DeleteReservation(const std::string& name) {
+  v1::DeleteReservationRequest request;
+  request.set_name(name);
+  return Call<v1::DeleteReservationRequest, v1::DeleteReservationReply>(stubs_->admin,
+                                                                        &v1::Admin::Stub::DeleteReservation, request)
+      .status();
+}
+
 absl::StatusOr<v1::SignInReply> Client::SignIn() {
   return Call<v1::SignInRequest, v1::SignInReply>(stubs_->admin, &v1::Admin::Stub::SignIn, {});
 }

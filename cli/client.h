@@ -65,6 +65,9 @@ class Client {
   absl::StatusOr<v1::Template> GetTemplate(const std::string& name);
   absl::StatusOr<v1::ListTemplatesReply> ListTemplates();
   absl::Status DeleteTemplate(const std::string& name);
+  absl::StatusOr<v1::ListReservationsReply> ListReservations();
+  absl::StatusOr<v1::SetReservationReply> SetReservation(const v1::Reservation& reservation);
+  absl::Status DeleteReservation(const std::string& name);
   absl::StatusOr<v1::ListAuditReply> ListAudit(const v1::ListAuditRequest& request);
   absl::Status Forget(const std::string& node);
   absl::StatusOr<v1::VersionReply> Version();

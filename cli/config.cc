@@ -156,13 +156,27 @@ absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text) {
   return duration;
 }
 
-absl::StatusOr<absl::Time> ParseSince(absl::string_view text, absl::Time now) {
-  if (text.empty()) return absl::InfinitePast();
+std::optional<absl::Time> ParseDateAndTime(absl::string_view text) {
   absl::Time time;
   std::string error;
-  for (const char* format : {absl::RFC3339_full, "%Y-%m-%d %H:%M:%S", "%Y-%m-%d"}) {
+  for (const char* format :
+       {absl::RFC3339_full, "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d"}) {
     if (absl::ParseTime(format, text, absl::LocalTimeZone(), &time, &error)) return time;
   }
+  return std::nullopt;
+}
+
+absl::StatusOr<absl::Time> ParseWhen(absl::string_view flag, absl::string_view text, absl::Time now) {
+  if (text == "now") return now;
+  if (const std::optional<absl::Time> time = ParseDateAndTime(text); time.has_value()) return *time;
+  if (const absl::StatusOr<absl::Duration> later = ParseTimeout(text); later.ok()) return now + *later;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " ", text, ": write a time (2026-01-31T12:00), how long from now (2h, 7d), or now"));
+}
+
+absl::StatusOr<absl::Time> ParseSince(absl::string_view text, absl::Time now) {
+  if (text.empty()) return absl::InfinitePast();
+  if (const std::optional<absl::Time> time = ParseDateAndTime(text); time.has_value()) return *time;
   if (const absl::StatusOr<absl::Duration> ago = ParseTimeout(text); ago.ok()) return now - *ago;
   return absl::InvalidArgumentError(absl::StrCat(
       "--since ", text, ": write how long ago (10m, 2h, 7d) or a time (2026-01-31, 2026-01-31T12:00:00Z)"));

@@ -49,9 +49,14 @@ absl::Status CheckRuntimeFolder(const std::string& folder);
 
 // "30s", "1h30m", "7d", "1d12h"; a bare number is seconds. InvalidArgument.
 absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text);
+// A time as the CLI prints it, in the local zone unless it names one: "2026-01-31T12:00:00Z", "2026-01-31 12:00:00",
+// "2026-01-31T12:00", "2026-01-31". Absent: it is none.
+std::optional<absl::Time> ParseDateAndTime(absl::string_view text);
 // What --since takes: how long before `now` ("10m", "7d"), or a time as the CLI prints it ("2026-01-31T12:00:00Z",
 // local "2026-01-31 12:00:00", "2026-01-31"). Empty: absl::InfinitePast(). InvalidArgument.
 absl::StatusOr<absl::Time> ParseSince(absl::string_view text, absl::Time now);
+// A time to come, for this flag: "now", how long after `now` ("2h", "7d"), or as ParseDateAndTime. InvalidArgument.
+absl::StatusOr<absl::Time> ParseWhen(absl::string_view flag, absl::string_view text, absl::Time now);
 
 // WriteDurably (common/file/durable_file.h) that creates the folder (0700).
 absl::Status WriteFile(const std::string& path, const std::string& text);

@@ -466,6 +466,43 @@ TEST_F(MusterTest, SteeringCommandsReachTheCoordinator) {
   }
 }
 
+TEST_F(MusterTest, ReservationsAreListedAndChanged) {
+  Serve();
+  EXPECT_TRUE(absl::StrContains(Run({"reservations"}).err, "no reservations"));
+  v1::Reservation& maint = *store_.reservations.add_reservations();
+  maint.set_name("maint");
+  maint.set_state(v1::RESERVATION_STATE_INACTIVE);
+  for (const char* node : {"a", "b"}) maint.add_nodes(node);
+  maint.mutable_start()->set_seconds(1'000'000'000);
+  maint.mutable_end()->set_seconds(1'000'003'600);
+  maint.add_overlapping_jobs("train-x4k2");
+  EXPECT_EQ(Run({"reservations"}).out,
+            "RESERVATION  STATE     START                 END                   NODES  FOR          OVERLAPS    NOTE\n"
+            "maint        inactive  2001-09-09T01:46:40Z  2001-09-09T02:46:40Z  a,b    maintenance  train-x4k2\n");
+  EXPECT_EQ(json::parse(Run({"reservations", "-o", "json"}).out)[0]["nodes"][1], "b");
+  // What no flag names stays; with another start it lasts as long.
+  const Ended set = Run({"reservations", "set", "maint", "--start", "2001-09-09T02:46:40Z", "--user", "ann"});
+  EXPECT_EQ(set.err,
+            "reservation maint: set, from 2001-09-09T02:46:40Z to 2001-09-09T03:46:40Z\n"
+            "a job runs there now and may not end before; nothing stops it: train-x4k2\n");
+  EXPECT_TRUE(
+      Called("SetReservation name: \"maint\" nodes: \"a\" nodes: \"b\" start { seconds: 1000003600 } "
+             "end { seconds: 1000007200 } users: \"ann\" state: RESERVATION_STATE_INACTIVE "
+             "overlapping_jobs: \"train-x4k2\""));
+  EXPECT_EQ(Run({"reservations", "set", "lab", "--nodes", "c,d", "--start", "2001-09-09T01:46:40Z", "--for", "2h",
+                 "--project", "nlp", "--note", "workshop"})
+                .code,
+            0);
+  EXPECT_TRUE(
+      Called("SetReservation name: \"lab\" nodes: \"c\" nodes: \"d\" start { seconds: 1000000000 } "
+             "end { seconds: 1000007200 } projects: \"nlp\" note: \"workshop\""));
+  EXPECT_EQ(Run({"reservations", "set", "lab", "--nodes", "c"}).code, 2) << "for how long?";
+  EXPECT_EQ(Run({"reservations", "set", "lab", "--for", "1h"}).code, 2) << "which nodes?";
+  EXPECT_EQ(Run({"reservations", "set", "lab", "--nodes", "c", "--for", "1h", "--end", "2h"}).code, 2);
+  EXPECT_EQ(Run({"reservations", "delete", "maint"}).err, "reservation maint: deleted\n");
+  EXPECT_TRUE(Called("DeleteReservation maint"));
+}
+
 TEST_F(MusterTest, QuotasAreListedAndChanged) {
   Serve();
   EXPECT_TRUE(absl::StrContains(Run({"quota"}).err, "no projects"));

@@ -321,6 +321,22 @@ class FakeAdmin final : public v1::Admin::Service {
     store_.Record(absl::StrCat("DeleteProject ", request->name()));
     return grpc::Status::OK;
   }
+  grpc::Status ListReservations(grpc::ServerContext*, const v1::ListReservationsRequest*,
+                                v1::ListReservationsReply* reply) override {
+    *reply = store_.reservations;
+    return grpc::Status::OK;
+  }
+  grpc::Status SetReservation(grpc::ServerContext*, const v1::SetReservationRequest* request,
+                              v1::SetReservationReply* reply) override {
+    store_.Record(absl::StrCat("SetReservation ", request->reservation().ShortDebugString()));
+    *reply->mutable_reservation() = request->reservation();
+    return grpc::Status::OK;
+  }
+  grpc::Status DeleteReservation(grpc::ServerContext*, const v1::DeleteReservationRequest* request,
+                                 v1::DeleteReservationReply*) override {
+    store_.Record(absl::StrCat("DeleteReservation ", request->name()));
+    return grpc::Status::OK;
+  }
   grpc::Status SignIn(grpc::ServerContext*, const v1::SignInRequest*, v1::SignInReply* reply) override {
     store_.Record("SignIn");
     if (absl::Status failure = store_.TakeFailure("SignIn"); !failure.ok()) return rpc::ToGrpc(failure);

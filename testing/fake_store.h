@@ -50,6 +50,7 @@ class FakeStore {
   std::vector<v1::Node> nodes;
   v1::ListProjectsReply projects;
   v1::ListTemplatesReply templates;  // with their texts
+  v1::ListReservationsReply reservations;
   v1::ListAuditReply audit;
   std::function<std::vector<v1::Node>()> list_nodes;  // instead of `nodes`
   v1::PlanReply plan;

@@ -38,6 +38,7 @@ void RegisterPause(CLI::App& app, Invocation& invocation);
 void RegisterPlan(CLI::App& app, Invocation& invocation);
 void RegisterPs(CLI::App& app, Invocation& invocation);
 void RegisterQuota(CLI::App& app, Invocation& invocation);
+void RegisterReservations(CLI::App& app, Invocation& invocation);
 void RegisterResume(CLI::App& app, Invocation& invocation);
 void RegisterSample(CLI::App& app, Invocation& invocation);
 void RegisterSchema(CLI::App& app, Invocation& invocation);

@@ -24,7 +24,7 @@ namespace {
 
 struct RunFlags {
   std::vector<std::string> command;
-  std::string ranks, min_ranks, device, name, workdir, priority, max_restarts, stop_grace;
+  std::string ranks, min_ranks, device, reservation, name, workdir, priority, max_restarts, stop_grace;
   std::vector<std::string> variables, launchers, node_selector;
   SetFlags set;
   bool print = false;
@@ -100,6 +100,7 @@ absl::StatusOr<Reading> ReadingOf(const RunFlags& flags, const TemplateText& tem
   if (!flags.node_selector.empty()) {
     add("--node-selector", "resources.node_selector", nlohmann::json(flags.node_selector).dump());
   }
+  add("--reservation", "resources.reservation", flags.reservation);
   add("--name", "name", flags.name.empty() ? NameOf(flags.command) : flags.name);
   add("--priority", "priority", flags.priority);
   add("--max-restarts", "max_restarts", flags.max_restarts);
@@ -136,6 +137,7 @@ void RegisterRun(CLI::App& app, Invocation& invocation) {
                    "only nodes that satisfy it, as rack=a or node!=gpu-7; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
+  command->add_option("--reservation", flags->reservation, "run on its nodes, while it lasts")->type_name("NAME");
   command->add_option("--name", flags->name, "name of the job; default: the script's")->type_name("NAME");
   command->add_option("--workdir", flags->workdir, "folder on the workers to run in; default: this one")
       ->type_name("FOLDER");

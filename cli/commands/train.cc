@@ -45,6 +45,7 @@ constexpr PathFlag kPathFlags[] = {
     {"--seed", "seed", "N", "seed of initialization and data order"},
     {"--priority", "priority", "N", "higher runs first"},
     {"--project", "project", "NAME", "whose quota its slots count against"},
+    {"--reservation", "resources.reservation", "NAME", "run on its nodes, while it lasts"},
     {"--time-limit", "time_limit", "TIME", "how long the job may run: 90m, 48h"},
     {"--max-restarts", "max_restarts", "N", "restarts without progress before the job fails"},
     {"--name", "name", "NAME", "name of the job"},

@@ -225,10 +225,19 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, 
   return table;
 }
 
+// "maint in 3d", "maint for 2h": it begins then, or still lasts so long.
+std::string ReservedFor(const v1::NodeReservation& reservation, absl::Time now) {
+  if (reservation.name().empty()) return "";
+  const absl::Duration begins_in = FromProto(reservation.start()) - now;
+  if (begins_in > absl::ZeroDuration()) return absl::StrCat(reservation.name(), " in ", Span(begins_in));
+  return absl::StrCat(reservation.name(), " for ", Span(FromProto(reservation.end()) - now));
+}
+
 Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
   std::vector<Column> columns = {{"NODE"}, {"STATE"}, {"SLOTS", true}, {"FREE", true}, {"DEVICE"}, {"AGE", true}};
   if (wide) {
-    for (const char* title : {"HOSTNAME", "VERSION", "MEMORY", "MODEL", "CPU", "BUSY CORES", "USED MEMORY", "LABELS"})
+    for (const char* title :
+         {"HOSTNAME", "VERSION", "MEMORY", "MODEL", "CPU", "BUSY CORES", "USED MEMORY", "LABELS", "RESERVATION"})
       columns.push_back({title});
   }
   columns.push_back({"JOBS"});
@@ -263,7 +272,8 @@ Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
       row.insert(row.end(),
                  {node.hostname(), node.version(), FormatBytes(memory), first.model(),
                   absl::StrCat(named ? "" : absl::StrCat(node.cpu().model(), ", "), node.cpu().instruction_set()),
-                  BusyCores(node.use()), UsedMemory(node.use()), absl::StrJoin(node.labels(), ",")});
+                  BusyCores(node.use()), UsedMemory(node.use()), absl::StrJoin(node.labels(), ","),
+                  ReservedFor(node.reservation(), now)});
     }
     row.emplace_back(absl::StrJoin(jobs, ","));
     table.Add(std::move(row));
@@ -381,6 +391,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
   line("Labels", OneLine(absl::StrJoin(job.labels(), ", ")));
   line("Note", OneLine(job.note()));
   line("Project", OneLine(job.project()));
+  line("Reservation", OneLine(job.reservation()));
   line(job.spec().has_exec() ? "Command" : "Model", ModelName(job.spec()));
   line("Strategy",
        absl::StrCat(StrategyName(job.spec()), ParallelName(job.spec()), ", ", RanksOf(job.spec().resources())));

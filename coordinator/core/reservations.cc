@@ -16,7 +16,7 @@
 namespace muster::core {
 namespace {
 
-constexpr size_t kMostReservations = 256;
+constexpr size_t kMostReservations = 64;
 constexpr int kMostReservedNodes = 5000, kMostReservingUsers = 1000;
 constexpr size_t kMostNameBytes = 128, kReservationNoteBytes = 1024;
 constexpr absl::Duration kLongestWindow = absl::Hours(24 * 366);

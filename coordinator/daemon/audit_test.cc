@@ -60,6 +60,7 @@ const std::set<std::string>& WithoutEntries() {
                                                           "Nodes/Use",
                                                           "Admin/Version",
                                                           "Admin/ListProjects",
+                                                          "Admin/ListReservations",
                                                           "Admin/ListAudit",
                                                           "Trust/Renew",
                                                           "Trust/ListTokens",

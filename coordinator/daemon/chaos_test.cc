@@ -301,6 +301,28 @@ void ChaosTest::AddScenariosOfTheRest() {
     DeleteProjectReply reply;
     MustInsist(lossy_->admin(), &Admin::Stub::DeleteProject, request, &reply);
   };
+  scenarios_["Admin/SetReservation"] = [this](const std::string& n) {
+    SetReservationRequest request;
+    Reservation& reservation = *request.mutable_reservation();
+    reservation.set_name("maint");
+    reservation.add_nodes("n1");
+    reservation.mutable_start()->set_seconds(4'000'000'000);
+    reservation.mutable_end()->set_seconds(4'000'003'600);
+    reservation.set_note("of " + n);
+    SetReservationReply reply;
+    MustInsist(lossy_->admin(), &Admin::Stub::SetReservation, request, &reply);
+    EXPECT_EQ(reply.reservation().note(), "of " + n);
+  };
+  scenarios_["Admin/ListReservations"] = [this](const std::string&) {
+    ListReservationsReply reply;
+    MustInsist(lossy_->admin(), &Admin::Stub::ListReservations, ListReservationsRequest(), &reply);
+  };
+  scenarios_["Admin/DeleteReservation"] = [this](const std::string&) {
+    DeleteReservationRequest request;
+    request.set_name("maint");
+    DeleteReservationReply reply;
+    MustInsist(lossy_->admin(), &Admin::Stub::DeleteReservation, request, &reply);
+  };
   scenarios_["Admin/ListAudit"] = [this](const std::string&) {
     ListAuditReply reply;
     MustInsist(lossy_->admin(), &Admin::Stub::ListAudit, ListAuditRequest(), &reply);

@@ -125,28 +125,66 @@ grpc::ServerUnaryReactor* AdminService::ListProjects(grpc::CallbackServerContext
 
 template <typename Event>
 grpc::ServerUnaryReactor* AdminService::Change(grpc::CallbackServerContext* context, std::string_view method,
-                                               const std::string& project, Event event) {
-  const absl::StatusOr<AuditedCall> call = AdmitChange(*gate_, *context, method, ObjectOf("project", project), loop_);
+                                               const std::string& object, Event event,
+                                               std::function<void(const core::Core& core)> answer) {
+  const absl::StatusOr<AuditedCall> call = AdmitChange(*gate_, *context, method, object, loop_);
   if (!call.ok()) return EndWith(call.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([reactor, event = std::move(event), entry = call->entry](Turn& turn) {
+  loop_->Post([reactor, event = std::move(event), answer = std::move(answer), entry = call->entry](Turn& turn) {
     const core::Outcome& outcome = turn.Handle(event);
     const absl::Status status = outcome.status;
     turn.Audit(entry, status, Turn::Changes(outcome));
-    turn.AfterCommit([=] { reactor->Finish(ToGrpc(status)); });
+    turn.AfterCommit([=, &core = turn.core()] {
+      if (status.ok() && answer != nullptr) answer(core);
+      reactor->Finish(ToGrpc(status));
+    });
   });
   return reactor;
 }
 
 grpc::ServerUnaryReactor* AdminService::SetProject(grpc::CallbackServerContext* context,
                                                    const SetProjectRequest* request, SetProjectReply*) {
-  return Change(context, "/muster.v1.Admin/SetProject", request->project().name(),
+  return Change(context, "/muster.v1.Admin/SetProject", ObjectOf("project", request->project().name()),
                 core::SetProject{request->project()});
 }
 
 grpc::ServerUnaryReactor* AdminService::DeleteProject(grpc::CallbackServerContext* context,
                                                       const DeleteProjectRequest* request, DeleteProjectReply*) {
-  return Change(context, "/muster.v1.Admin/DeleteProject", request->name(), core::DeleteProject{request->name()});
+  return Change(context, "/muster.v1.Admin/DeleteProject", ObjectOf("project", request->name()),
+                core::DeleteProject{request->name()});
+}
+
+grpc::ServerUnaryReactor* AdminService::SetReservation(grpc::CallbackServerContext* context,
+                                                       const SetReservationRequest* request,
+                                                       SetReservationReply* reply) {
+  const std::string& name = request->reservation().name();
+  return Change(context, "/muster.v1.Admin/SetReservation", ObjectOf("reservation", name),
+                core::SetReservation{request->reservation()}, [name, reply](const core::Core& core) {
+                  for (Reservation& reservation : core.ListReservations()) {
+                    if (reservation.name() == name) *reply->mutable_reservation() = std::move(reservation);
+                  }
+                });
+}
+
+grpc::ServerUnaryReactor* AdminService::DeleteReservation(grpc::CallbackServerContext* context,
+                                                          const DeleteReservationRequest* request,
+                                                          DeleteReservationReply*) {
+  return Change(context, "/muster.v1.Admin/DeleteReservation", ObjectOf("reservation", request->name()),
+                core::DeleteReservation{request->name()});
+}
+
+grpc::ServerUnaryReactor* AdminService::ListReservations(grpc::CallbackServerContext* context,
+                                                         const ListReservationsRequest*, ListReservationsReply* reply) {
+  const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Admin/ListReservations");
+  if (!caller.ok()) return EndWith(caller.status(), *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=](Turn& turn) {
+    turn.AfterCommit([=, &core = turn.core()] {
+      for (Reservation& reservation : core.ListReservations()) *reply->add_reservations() = std::move(reservation);
+      reactor->Finish(grpc::Status::OK);
+    });
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* AdminService::ListAudit(grpc::CallbackServerContext* context, const ListAuditRequest* request,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,15 +34,25 @@ class AdminService final : public Admin::CallbackService {
                                        SetProjectReply* reply) override;
   grpc::ServerUnaryReactor* DeleteProject(grpc::CallbackServerContext* context, const DeleteProjectRequest* request,
                                           DeleteProjectReply* reply) override;
+  grpc::ServerUnaryReactor* SetReservation(grpc::CallbackServerContext* context, const SetReservationRequest* request,
+                                           SetReservationReply* reply) override;
+  grpc::ServerUnaryReactor* DeleteReservation(grpc::CallbackServerContext* context,
+                                              const DeleteReservationRequest* request,
+                                              DeleteReservationReply* reply) override;
+  grpc::ServerUnaryReactor* ListReservations(grpc::CallbackServerContext* context,
+                                             const ListReservationsRequest* request,
+                                             ListReservationsReply* reply) override;
   grpc::ServerUnaryReactor* ListAudit(grpc::CallbackServerContext* context, const ListAuditRequest* request,
                                       ListAuditReply* reply) override;
   grpc::ServerUnaryReactor* SignIn(grpc::CallbackServerContext* context, const SignInRequest* request,
                                    SignInReply* reply) override;
 
  private:
+  // `object`: "project/nlp". `answer`: called once the event is stored, before the reply leaves.
   template <typename Event>
   grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method,
-                                   const std::string& project, Event event);
+                                   const std::string& object, Event event,
+                                   std::function<void(const core::Core& core)> answer = nullptr);
 
   absl::Status MakeCode(const grpc::CallbackServerContext& context, const Principal& caller, SignInReply& reply) const;
 

@@ -17,7 +17,7 @@ Demand Pass::Beside(const Demand& demand, const Head& head) {
   return beside;
 }
 
-bool Pass::LeavesSlots(const Head& head) { return head.demand.slot_bytes > 0 || !head.demand.Avoided().empty(); }
+bool Pass::LeavesSlots(const Head& head) { return head.demand.slot_bytes > 0 || head.demand.AvoidsAny(); }
 
 const Pass::Head* Pass::FindHead(Device device, const std::string& reservation) const {
   const auto head = heads_.find({device, reservation});

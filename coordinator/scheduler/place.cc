@@ -63,6 +63,10 @@ bool Demand::Avoids(const NodeId& node) const {
                      [&](const Closed& window) { return window.Now() && window.nodes.contains(node); });
 }
 
+bool Demand::AvoidsAny() const {
+  return !avoid.empty() || std::any_of(closed.begin(), closed.end(), [](const Closed& window) { return window.Now(); });
+}
+
 std::set<NodeId> Demand::Avoided() const {
   std::set<NodeId> nodes = avoid;
   for (const Closed& window : closed) {
@@ -409,11 +413,10 @@ absl::Duration Cluster::StartsIn(const Demand& demand) const {
     // While the same nodes are closed: the later, the more slots are free.
     const Demand then = demand.In(*from);
     const auto same = [&](absl::Duration time) {
-      const Demand later = demand.In(time);
-      return std::equal(later.closed.begin(), later.closed.end(), then.closed.begin(),
-                        [](const Closed& a, const Closed& b) { return a.Now() == b.Now(); });
+      return std::all_of(demand.closed.begin(), demand.closed.end(),
+                         [&](const Closed& window) { return window.At(time) == window.At(*from); });
     };
-    const auto to = demand.closed.empty() ? ascending.end() : std::find_if_not(from, ascending.end(), same);
+    const auto to = std::find_if_not(from, ascending.end(), same);
     const auto first = std::partition_point(
         from, to, [&](absl::Duration time) { return RoomBeside(then, SlotsHeldBeyond(time, then)) < then.needed(); });
     if (first != to) return *first;

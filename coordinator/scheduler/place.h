@@ -49,7 +49,8 @@ struct Closed {
   absl::Duration from, until;
   std::set<NodeId> nodes;
 
-  bool Now() const { return from < absl::ZeroDuration() && until > absl::ZeroDuration(); }
+  bool At(absl::Duration time) const { return from < time && time < until; }
+  bool Now() const { return At(absl::ZeroDuration()); }
 };
 
 struct Demand {
@@ -77,6 +78,7 @@ struct Demand {
   uint32_t needed() const { return least == 0 ? ranks : std::min(least, ranks); }
   // Whether it does not get the node now.
   bool Avoids(const NodeId& node) const;
+  bool AvoidsAny() const;
   std::set<NodeId> Avoided() const;
   // The demand of the same job at that time from now.
   Demand In(absl::Duration time) const;

@@ -53,6 +53,9 @@ void Judge::Changed(const store::Change& change) {
   if (absl::StartsWith(change.key, "project/")) {
     books_.projects[change.key.substr(8)].ParseFromString(*change.value);
   }
+  if (absl::StartsWith(change.key, "reservation/")) {
+    books_.reservations[change.key.substr(12)].ParseFromString(*change.value);
+  }
   if (absl::StartsWith(change.key, "job/")) return JobChanged(JobId(change.key.substr(4)), *change.value);
 }
 
@@ -96,6 +99,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
                   absl::StrCat(account.folder, " of ", id.value(), " is ", other.value(), "'s"));
     }
     account.max_restarts = job.spec().max_restarts();
+    account.owner = job.owner();
     account.project = job.project();
     for (const std::string& before : job.spec().after()) account.after.emplace_back(before);
     absl::ParseDuration(job.spec().time_limit(), &account.time_limit);
@@ -113,6 +117,8 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   if (job.restarts() < account.restarts || job.progress_step() < account.progress_step) {
     return Fail("nothing goes back", absl::StrCat(id.value(), "'s restarts or progress"));
   }
+  account.reservation = job.reservation();
+  account.held_seconds = job.held_seconds();
   account.restarts = job.restarts();
   account.progress_step = job.progress_step();
   CheckTimeLimit(id, job, account);
@@ -269,6 +275,7 @@ void Judge::GenerationChanged(Generation generation) {
       }
     }
     CheckQuota(name, account);
+    CheckReservations(name, generation, account);
     CheckStartsAfter(name, account);
   } else {
     const Generation& before = known->second;
@@ -314,6 +321,8 @@ void Judge::RowDeleted(const std::string& key) {
       return Fail("no accepted job lost", absl::StrCat(id.value(), " was removed, but not by a request"));
     }
     account.deleted = true;
+  } else if (absl::StartsWith(key, "reservation/")) {
+    books_.reservations.erase(key.substr(12));
   } else if (absl::StartsWith(key, "node/")) {
     Fail("rows", absl::StrCat(key, " was removed"));
   }

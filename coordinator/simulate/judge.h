@@ -54,7 +54,9 @@ struct JobAccount {
   Resources resources;
   uint32_t together = 1;  // ranks that must be on one node
   bool deleted = false;
-  std::string project, reason;
+  std::string owner, project, reason;
+  std::string reservation;  // that it runs in
+  double held_seconds = 0;  // by its generations that have ended
   absl::Duration time_limit = absl::InfiniteDuration();
   bool timed_out = false;                     // it failed by its time limit
   std::vector<JobId> after;                   // jobs that it comes after
@@ -74,6 +76,7 @@ struct Books {
   std::map<std::pair<std::string, uint32_t>, std::pair<JobId, uint64_t>> slots;  // the generation that holds each slot
   std::set<JobId> cancelled;
   std::map<std::string, Project> projects;
+  std::map<std::string, Reservation> reservations;
   struct StreamEvent {
     uint64_t sequence;
     JobId job;
@@ -166,6 +169,8 @@ class Judge {
   void CheckQuota(const std::string& name, const JobAccount& account);
   void CheckPreemption(const JobId& id, const Generation& generation, JobAccount& account);
   void CheckTimeLimit(const JobId& id, const Job& job, JobAccount& account);
+  // A generation has started: on no node that is reserved for others while it may run, or where its reservation says.
+  void CheckReservations(const std::string& name, const Generation& generation, const JobAccount& account);
   // All ranks are in one domain of the required topology.
   void CheckTopology(const std::string& name, const Generation& generation, const Resources& asked);
   // What jobs that come after others are promised: one starts when those have completed, and fails only with them.

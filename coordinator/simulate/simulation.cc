@@ -120,6 +120,12 @@ void DrawOrderAndPlaces(Random random, Settings& settings) {
   settings.placed = random.Percent(20);
 }
 
+// Likewise. Windows last minutes, so the wall clock jumps by less.
+void DrawReservations(Random random, Settings& settings) {
+  settings.reserved = random.Percent(12);
+  if (settings.reserved) settings.longest_wall_jump = absl::Seconds(20);
+}
+
 void DrawSettings(World& world) {
   Random& random = world.random;
   core::Options& core = world.settings.core;
@@ -146,17 +152,22 @@ class Run {
         jumps_(seed ^ 0x5bd1e995),
         sharing_(seed ^ 0x9e3779b9),
         chains_(seed ^ 0x85ebca6b),
-        places_(seed ^ 0xc2b2ae35) {
+        places_(seed ^ 0xc2b2ae35),
+        reservations_(seed ^ 0x27d4eb2f) {
     DrawSettings(world_);
     DrawRareFaults(Random(~seed), world_.settings);
     DrawSharing(Random(seed * 3 + 1), world_.settings);
     DrawOrderAndPlaces(Random(seed * 5 + 2), world_.settings);
+    DrawReservations(Random(seed * 7 + 3), world_.settings);
     world_.judge.Expect(world_.settings.core.preemption_min_run, world_.settings.core.preempt_lower_priority);
     if (trace == nullptr) return;
     world_.trace = [this, trace](const std::string& line) {
       trace(absl::StrFormat("%10.3f %s", absl::ToDoubleSeconds(world_.agenda.since_start()), line));
     };
   }
+
+  // Whether what it decides depends on the wall clock.
+  bool reads_wall_clock() const { return world_.settings.reserved; }
 
   // `jumps`: the wall clock jumps now and then. That takes none of the seed's random numbers, so it changes nothing
   // else.
@@ -217,7 +228,8 @@ class Run {
         const std::vector<SpecError> errors = spec::Resolve({}, spec);
         if (!errors.empty()) world_.judge.Fail("a valid job is accepted", errors[0].ShortDebugString());
       }
-      const std::string owner = world_.settings.shared ? kOwners[static_cast<size_t>(i) % kOwners.size()] : "somebody";
+      const bool owners = world_.settings.shared || world_.settings.reserved;
+      const std::string owner = owners ? kOwners[static_cast<size_t>(i) % kOwners.size()] : "somebody";
       if (world_.settings.shared) {
         Crowd(spec, slots);
         if (sharing_.Percent(30)) spec.set_time_limit(absl::StrCat(sharing_.Between(60, 600), "s"));
@@ -229,12 +241,14 @@ class Run {
         most[owner] = std::max(most[owner], int64_t{spec.resources().ranks()});
       }
       if (world_.settings.placed) Place(spec, slots_of);
+      if (world_.settings.reserved) UseReservation(owner, spec);
       users_.push_back(std::make_unique<User>(&world_, absl::StrCat("request", i), std::move(spec), owner));
       if (world_.settings.chained && i > 0 && chains_.Percent(60)) users_.back()->ComeAfter(JobsBefore());
       world_.agenda.After(random.Between(absl::ZeroDuration(), absl::Seconds(i < 3 ? 20 : 300)),
                           [user = users_.back().get()] { user->Submit(); });
     }
     if (world_.settings.shared) SetProjects(slots, most);
+    if (world_.settings.reserved) Reserve(nodes);
     for (int i = 0; i < 2; ++i) {
       readers_.push_back(std::make_unique<Reader>(&world_));
       readers_.back()->Start();
@@ -307,6 +321,45 @@ class Run {
     }
   }
 
+  // One for maintenance, and one for each of the first two owners.
+  static std::string ReservationOf(size_t owner) { return absl::StrCat("of-", kOwners[owner]); }
+  void UseReservation(const std::string& owner, JobSpec& spec) {
+    if (reservations_.Percent(40)) spec.set_time_limit(absl::StrCat(reservations_.Between(60, 300), "s"));
+    for (size_t i = 0; i < 2; ++i) {
+      if (owner != kOwners[i] || !reservations_.Percent(50)) continue;
+      Resources& resources = *spec.mutable_resources();
+      resources.set_reservation(ReservationOf(i));
+      resources.clear_topology();
+      if (world_.settings.real_plans || spec.train().parallel().tensor() > 1) continue;
+      resources.set_ranks(std::min(resources.ranks(), 4u));
+      if (resources.has_min_ranks()) resources.set_min_ranks(1);
+    }
+  }
+  void Reserve(int64_t nodes) {
+    std::vector<Reservation> all(3);
+    all[0].set_name("maintenance");
+    for (size_t i = 0; i < 2; ++i) {
+      all[i + 1].set_name(ReservationOf(i));
+      all[i + 1].add_users(kOwners[i]);
+    }
+    for (const Reservation& of : all) {
+      const int64_t times = reservations_.Between(1, 3);  // the later ones replace it
+      for (int64_t i = 0; i < times; ++i) {
+        Reservation reservation = of;
+        for (int64_t node = reservations_.Below(4); node < nodes; node += reservations_.Between(1, 8)) {
+          reservation.add_nodes(absl::StrFormat("node-%02d", node));
+        }
+        const absl::Duration begins_in = reservations_.Between(absl::Seconds(-5), absl::Minutes(2));
+        const absl::Duration lasts = reservations_.Between(absl::Seconds(10), absl::Minutes(3));
+        world_.agenda.After(reservations_.Between(absl::Seconds(5), absl::Minutes(5)),
+                            [=, this] { SetReservation(&world_, reservation, begins_in, lasts); });
+      }
+      if (!reservations_.Percent(30)) continue;
+      world_.agenda.After(reservations_.Between(absl::Minutes(1), absl::Minutes(6)),
+                          [=, this] { DeleteReservation(&world_, of.name()); });
+    }
+  }
+
   void Calm() {
     if (world_.judge.failed()) return;
     world_.Trace([] { return "faults are over"; });
@@ -351,7 +404,7 @@ class Run {
   }
 
   World world_;
-  Random jumps_, sharing_, chains_, places_;
+  Random jumps_, sharing_, chains_, places_, reservations_;
   std::vector<std::unique_ptr<User>> users_;
   std::vector<Project> projects_;
   std::vector<std::unique_ptr<Reader>> readers_;
@@ -362,8 +415,9 @@ class Run {
 
 Outcome Simulate(uint64_t seed, const std::function<void(const std::string&)>& trace) {
   const bool twice = seed % kRunTwice == 0;
-  Outcome outcome = Run(seed, trace).Go(/*jumps=*/true, /*count_decisions=*/twice);
-  if (!twice || !outcome.failure.empty()) return outcome;
+  Run run(seed, trace);
+  Outcome outcome = run.Go(/*jumps=*/true, /*count_decisions=*/twice);
+  if (!twice || !outcome.failure.empty() || run.reads_wall_clock()) return outcome;
   const Outcome steady = Run(seed, nullptr).Go(/*jumps=*/false, /*count_decisions=*/true);
   ++outcome.counts["run again without jumps of the wall clock"];
   if (steady.decisions != outcome.decisions) {

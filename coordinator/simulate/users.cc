@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "coordinator/simulate/worker_node.h"
 
 namespace muster::simulate {
@@ -46,6 +47,7 @@ void User::Submit() {
         if (absl::IsResourceExhausted(status)) return world->agenda.After(kDiskRetry, [this] { Submit(); });
         if (absl::IsFailedPrecondition(status) && request != request_) return;  // a later attempt replaced it
         if (absl::IsNotFound(status) && request != request_) return;
+        if (absl::StartsWith(status.message(), "resources.reservation: ")) return SubmitLaterOrOutside();
         if (absl::StartsWith(status.message(), "after: ")) {
           if (std::all_of(after_.begin(), after_.end(),
                           [&](const User* before) { return world->judge.CanComplete(before->job()); })) {
@@ -69,6 +71,15 @@ void User::Submit() {
         world->judge.Accepted(request, job_);
         SubmitIfLost();  // the reply came from a coordinator whose disk is gone
       });
+}
+
+void User::SubmitLaterOrOutside() {
+  constexpr uint64_t kTries = 60;
+  world_->Count("job refused in a reservation");
+  if (tries_ % kTries != 0) return world_->agenda.After(kUserRetry, [this] { Submit(); });
+  request_ += "-outside";
+  spec_.mutable_resources()->clear_reservation();
+  Submit();
 }
 
 template <typename Event>
@@ -146,6 +157,37 @@ void SetProject(World* world, const Project& project) {
         if (absl::IsUnavailable(status)) return world->agenda.After(kUserRetry, [=] { SetProject(world, project); });
         if (!status.ok()) world->judge.Fail("a valid project is accepted", status.ToString());
       });
+}
+
+namespace {
+
+void ChangeReservation(World* world, const char* what, const std::function<core::Event()>& event) {
+  world->coordinator->Call(
+      [=](server::Turn& turn, const Coordinator::Reply& reply) {
+        const absl::Status status = turn.Handle(event()).status;
+        turn.AfterCommit([status, reply] { reply(status); });
+      },
+      /*reachable=*/true,
+      [=](const absl::Status& status) {
+        if (absl::IsUnavailable(status)) {
+          return world->agenda.After(kUserRetry, [=] { ChangeReservation(world, what, event); });
+        }
+        world->Count(absl::StrCat(what, status.ok() ? "" : " refused"));
+        world->Trace([&] { return absl::StrCat(what, ": ", status.ToString()); });
+      });
+}
+
+}  // namespace
+
+void SetReservation(World* world, Reservation reservation, absl::Duration begins_in, absl::Duration lasts) {
+  const absl::Time start = world->agenda.clock()->Read().wall + begins_in;
+  *reservation.mutable_start() = ToProto(start);
+  *reservation.mutable_end() = ToProto(start + lasts);
+  ChangeReservation(world, "reservation set", [=]() -> core::Event { return core::SetReservation{reservation}; });
+}
+
+void DeleteReservation(World* world, const std::string& name) {
+  ChangeReservation(world, "reservation deleted", [=]() -> core::Event { return core::DeleteReservation{name}; });
 }
 
 void Reader::Start() {

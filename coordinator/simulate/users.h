@@ -35,6 +35,9 @@ class User {
   const JobId& job() const { return job_; }
 
  private:
+  // The job was refused, since it may not use the reservation that its spec names. It tries again for a while, since
+  // that may be set later, and then does without.
+  void SubmitLaterOrOutside();
   // False: one of the jobs that it comes after has no id yet.
   bool NameJobsBefore();
   template <typename Event>
@@ -54,6 +57,12 @@ void Drain(World* world, const std::string& node, bool drain);
 
 // Sets a project; retries until it gets a reply.
 void SetProject(World* world, const Project& project);
+
+// A reservation from so long after it is set, for so long; retries until it gets a reply. It is refused where a node
+// has not joined, or is in another one at that time.
+void SetReservation(World* world, Reservation reservation, absl::Duration begins_in, absl::Duration lasts);
+// Retries likewise. It is refused while jobs run in it.
+void DeleteReservation(World* world, const std::string& name);
 
 // Follows all events from the first one, across restarts of the coordinator and its own disconnects.
 class Reader {

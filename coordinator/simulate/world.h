@@ -1,6 +1,7 @@
 // State shared by the parts of one simulated cluster.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -41,7 +42,9 @@ struct Settings {
   bool chained = false;                 // some jobs come after others
   bool placed = false;                  // some jobs say how their ranks lie on nodes
   bool shared = false;                  // two projects with quotas, time limits, and preemption
+  bool reserved = false;                // nodes are reserved in windows of time
   bool wall_clock_never_jumps = false;  // it never jumps, whatever the faults are
+  absl::Duration longest_wall_jump = absl::InfiniteDuration();
 };
 
 struct World {
@@ -53,7 +56,8 @@ struct World {
   }
   void Count(const std::string& what) { ++counts[what]; }
   void JumpWall(absl::Duration by) {
-    if (!settings.wall_clock_never_jumps) agenda.JumpWall(by);
+    const absl::Duration longest = settings.longest_wall_jump;
+    if (!settings.wall_clock_never_jumps) agenda.JumpWall(std::clamp(by, -longest, longest));
   }
 
   Agenda agenda;

@@ -262,6 +262,7 @@ const std::vector<Api::Handler>& Api::Handlers() {
       {{"POST", "/api/v1/nodes/{node}/drain"}, of_path(&Api::nodes_, &NodesCalls::Drain)},
       {{"POST", "/api/v1/nodes/{node}/undrain"}, of_path(&Api::nodes_, &NodesCalls::Undrain)},
       {{"GET", "/api/v1/projects"}, of_path(&Api::admin_, &AdminCalls::ListProjects)},
+      {{"GET", "/api/v1/reservations"}, of_path(&Api::admin_, &AdminCalls::ListReservations)},
       {{"GET", "/api/v1/audit"}, &Api::Audit},
       {{"GET", "/api/v1/jobs"}, &Api::ListJobs},
       {{"POST", "/api/v1/jobs"}, &Api::Submit},

@@ -249,6 +249,7 @@ const std::map<std::string, std::string>& Examples() {
       {"resources.placement", "spread"},
       {"resources.topology.required", "rack"},
       {"resources.topology.preferred", "[switch, rack]"},
+      {"resources.reservation", "workshop"},
       {"steps", "1000"},
       {"freeze", "[\"h.0.*\"]"},
       {"label_smoothing", "0.1"},

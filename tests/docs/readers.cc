@@ -170,7 +170,10 @@ muster label $FIRST old=yes
         // As long as a reader's, a sweep takes minutes.
         {{"gpt2-x7f2", "$FIRST"},
          {"gpt2-k2m4", "$SECOND"},
-         {"--trials 16 --rungs 100,200,400", "--trials 4 --rungs 5,10"}}}},
+         {"--trials 16 --rungs 100,200,400", "--trials 4 --rungs 5,10"},
+         {"gpu-7,gpu-8", "all"},
+         {"--nodes gpu-7", "--nodes all"},
+         {"2026-12-01T08:00", "30d"}}}},
       {"docs/security.md",
        {R"(
 mkdir -p var/lib run etc data checkpoints scratch models
