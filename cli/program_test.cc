@@ -478,7 +478,7 @@ TEST_F(MusterTest, ReservationsAreListedAndChanged) {
   maint.add_overlapping_jobs("train-x4k2");
   EXPECT_EQ(Run({"reservations"}).out,
             "RESERVATION  STATE     START                 END                   NODES  FOR          OVERLAPS    NOTE\n"
-            "maint        inactive  2001-09-09T01:46:40Z  2001-09-09T02:46:40Z  a,b    maintenance  train-x4k2\n");
+            "maint        inactive  2001-09-09T01:46:40Z  2001-09-09T02:46:40Z  a,b    maintenance  train-x4k2  -\n");
   EXPECT_EQ(json::parse(Run({"reservations", "-o", "json"}).out)[0]["nodes"][1], "b");
   // What no flag names stays; with another start it lasts as long.
   const Ended set = Run({"reservations", "set", "maint", "--start", "2001-09-09T02:46:40Z", "--user", "ann"});

@@ -81,10 +81,13 @@ Pass::Head Pass::MakeHead(const Claim& claim, const Demand& demand, Device devic
   head.demand = cluster_->InOneDomain(claim, head.demand);
   head.starts_in = cluster_->StartsIn(head.demand);
   const Head* const late = FindLateHead(device, demand.reservation);
-  if (late != nullptr && head.starts_in + claim.ends_in > late->free_until) {
-    head.starts_in = absl::InfiniteDuration();  // by then it would not end before that
+  // Then it may wait for the late head, which comes before it: that could start earlier, or it would not end before
+  // that.
+  if (late != nullptr && (head.starts_in > late->idle_from || head.starts_in + claim.ends_in > late->free_until)) {
+    head.starts_in = absl::InfiniteDuration();
   }
-  head.free_until = head.starts_in < absl::InfiniteDuration() ? head.starts_in : cluster_->IdleFrom(head.demand);
+  head.idle_from = cluster_->IdleFrom(head.demand);
+  head.free_until = head.starts_in < absl::InfiniteDuration() ? head.starts_in : head.idle_from;
   head.demand = head.demand.In(head.free_until);
   head.overtakers = cluster_->SlotsHeldAfter(claim, head.free_until, head.demand);
   head.spare = SpareBeside(head);

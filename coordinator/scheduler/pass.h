@@ -88,9 +88,9 @@ class Pass {
   struct Head {
     JobId job;
     Demand demand;                                        // with a resolved device, in one domain, at `free_until`
+    absl::Duration idle_from{};                           // when an idle cluster could hold it
     absl::Duration starts_in = absl::InfiniteDuration();  // at the latest
-    absl::Duration
-        free_until{};  // jobs that end by then cannot delay it: starts_in, else when an idle cluster holds it
+    absl::Duration free_until{};  // jobs that end by then cannot delay it: starts_in, where known, else idle_from
     std::map<NodeId, uint64_t> overtakers{};  // suitable slots held beyond that by jobs after it in queue order
     Spare spare{};                            // what later jobs may still take
   };

@@ -64,7 +64,8 @@ bool Demand::Avoids(const NodeId& node) const {
 }
 
 bool Demand::AvoidsAny() const {
-  return !avoid.empty() || std::any_of(closed.begin(), closed.end(), [](const Closed& window) { return window.Now(); });
+  return !avoid.empty() || std::any_of(closed.begin(), closed.end(),
+                                       [](const Closed& window) { return window.Now() && !window.nodes.empty(); });
 }
 
 std::set<NodeId> Demand::Avoided() const {

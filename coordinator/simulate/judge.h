@@ -148,6 +148,9 @@ class Judge {
   uint64_t NameOf(const JobId& job, uint64_t generation) const;
   // Whether any job has, or had, that checkpoint.path.
   bool WasTaken(const std::string& folder) const;
+  // Generations that have started in a reservation, and on nodes that were reserved for others later.
+  uint64_t started_in_reservations() const { return started_in_reservations_; }
+  uint64_t started_before_reservations() const { return started_before_reservations_; }
   size_t events() const { return books_.stream.size(); }
   uint64_t fingerprint() const { return fingerprint_; }
   // Of all commits and when they were made, without what the wall clock showed then. Counted only once asked for.
@@ -202,7 +205,7 @@ class Judge {
     absl::Duration longest;  // longest earlier freeze
   };
   std::map<Ran, FrozenRank> frozen_;
-  uint64_t coordinator_starts_ = 0;
+  uint64_t coordinator_starts_ = 0, started_in_reservations_ = 0, started_before_reservations_ = 0;
   static constexpr uint64_t kFirstHash = 0xcbf29ce484222325;  // FNV-1a
   uint64_t fingerprint_ = kFirstHash;
   std::optional<uint64_t> decisions_;

@@ -26,7 +26,11 @@ void Judge::CheckReservations(const std::string& name, const Generation& generat
   };
   for (const auto& [reserved, reservation] : books_.reservations) {
     if (reserved == account.reservation || reservation.state() == RESERVATION_STATE_ENDED) continue;
-    if (FromProto(reservation.start()) >= until || FromProto(reservation.end()) <= now) continue;
+    if (FromProto(reservation.end()) <= now) continue;
+    if (FromProto(reservation.start()) >= until) {
+      started_before_reservations_ += is_on(reservation);
+      continue;
+    }
     if (!account.reservation.empty() && FromProto(reservation.start()) > now) continue;  // its own ends before
     if (!is_on(reservation)) continue;
     return Fail("no job starts where it could run into a reservation",
@@ -34,6 +38,7 @@ void Judge::CheckReservations(const std::string& name, const Generation& generat
                              absl::FormatDuration(FromProto(reservation.start()) - now), " later"));
   }
   if (account.reservation.empty()) return;
+  ++started_in_reservations_;
   const auto own = books_.reservations.find(account.reservation);
   if (own == books_.reservations.end() || own->second.state() != RESERVATION_STATE_ACTIVE) {
     return Fail("a job runs in its reservation while that lasts", absl::StrCat(name, " in ", account.reservation));

@@ -395,6 +395,10 @@ class Run {
     }
     for (const auto& reader : readers_) world_.judge.Conclude(reader->position());
     if (world_.settings.only_coordinator_fails) world_.judge.ConcludeUndisturbed();
+    if (world_.settings.reserved) {
+      world_.counts["generation in its reservation"] += world_.judge.started_in_reservations();
+      world_.counts["generation that ends before a reservation"] += world_.judge.started_before_reservations();
+    }
     for (const auto& [id, account] : world_.judge.jobs()) {
       for (const auto& [number, generation] : account.generations) {
         world_.Count(absl::StrCat("generation ended: ", EndReason_Name(generation.reason()).substr(11)));
