@@ -124,7 +124,7 @@ void RegisterReservationsSet(CLI::App& app, Invocation& invocation) {
   command->add_option("--start", flags->start, "a time, or how long from now; default now")->type_name("TIME");
   command->add_option("--end", flags->end, "likewise")->type_name("TIME");
   command->add_option("--for", flags->lasts, "how long it lasts: 30m, 4h, 2d")->type_name("DURATION");
-  command->add_option("--user", flags->users, "whose jobs may run in it; nobody's and no project's: maintenance")
+  command->add_option("--user", flags->users, "whose jobs may run in it; without users and projects: maintenance")
       ->type_name("NAME");
   command->add_option("--remove-user", flags->remove_users, "not this one's any more")->type_name("NAME");
   command->add_option("--project", flags->projects, "whose jobs may run in it")->type_name("NAME");
