@@ -419,17 +419,21 @@ TEST(NodeTable, WideNamesTheInstructionsOfTheCpu) {
       node.mutable_use()->set_used_memory_bytes(uint64_t{1} << 30),
           node.mutable_use()->set_memory_bytes(uint64_t{8} << 30);
     }
+    // One that has begun, and one that is to come.
+    node.mutable_reservation()->set_name(id == std::string("a") ? "maint" : "workshop");
+    SetTime(*node.mutable_reservation()->mutable_start(), id == std::string("a") ? absl::Hours(1) : -absl::Hours(3));
+    SetTime(*node.mutable_reservation()->mutable_end(), -absl::Hours(4));
     node.add_slots()->set_device(device);
     node.mutable_slots(0)->set_model(model);
     node.mutable_slots(0)->set_memory_bytes(uint64_t{1} << 30);
   }
   EXPECT_EQ(NodeTable(reply, true, kNow).Render(kPipe),
             "NODE  STATE  SLOTS  FREE  DEVICE  AGE  HOSTNAME  VERSION  MEMORY  MODEL          CPU                   "
-            "BUSY CORES  USED MEMORY  LABELS         JOBS\n"
+            "BUSY CORES  USED MEMORY  LABELS         RESERVATION     JOBS\n"
             "a     live       1     0  cpu      3h  -         -        1 GiB   AMD EPYC 7B13  AVX2                  "
-            "1.5/4       1 GiB/8 GiB  rack=a,zone=1  -\n"
+            "1.5/4       1 GiB/8 GiB  rack=a,zone=1  maint for 4h    -\n"
             "b     live       1     0  cuda     3h  -         -        1 GiB   NVIDIA H200    Xeon 8481C, AMX BF16  "
-            "-           -            -              -\n");
+            "-           -            -              workshop in 3h  -\n");
 }
 
 TEST(MetricsTable, LeavesOutWhatWasNotMeasured) {
