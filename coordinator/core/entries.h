@@ -45,7 +45,7 @@ struct RunningGeneration {
     // Its process gets no CPU time. It may have issued an op that its peers now wait for, while they have not issued as
     // many.
     bool frozen = false;
-    uint64_t shown_op = 0;  // ObservedRank.op
+    uint64_t shown_op = 0, shown_step = 0;  // ObservedRank.op, .op_step
     // Index of the current op of a rank that stalls.
     uint64_t op() const { return !frozen ? completed : issued == 0 ? 0 : issued - 1; }
   };

@@ -30,7 +30,8 @@ void Hangs::Note(JobEntry& job, const NodeEntry& node, const ObservedRank& seen,
               seen.op_completed(),
               absl::Seconds(std::max(0.0, seen.stalled_seconds())),
               seen.frozen(),
-              seen.op()};
+              seen.op(),
+              seen.op_step()};
 }
 
 // How long the slowest rank may stall.

@@ -1,5 +1,6 @@
 #include "coordinator/core/views.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -79,7 +80,7 @@ std::vector<RankProgress> Views::ProgressOf(const JobEntry& job) const {
     const RunningGeneration::RankProgress& seen = found->second;
     RankProgress& shown = all.emplace_back();
     shown.set_rank(rank.rank());
-    shown.set_step(seen.step);
+    shown.set_step(std::max(seen.step, seen.shown_step));
     shown.set_stalled_seconds(absl::ToDoubleSeconds(seen.stalled));
     shown.set_frozen(seen.frozen);
     if (job.running->plan == nullptr || seen.shown_op == 0) continue;

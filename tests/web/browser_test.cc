@@ -199,6 +199,9 @@ TEST_F(WebPage, TracesTheRanksOfAJob) {
   const std::string url = SignIn(browser);
   browser.Open(url + "/jobs/" + id);
   ASSERT_TRUE(browser.Await("document.querySelector('#trace')"));
+  EXPECT_TRUE(browser.Await(
+      "[...document.querySelectorAll('.rank .dim')].filter((at) => /^step \\d/.test(at.textContent)).length === 2"))
+      << "each rank at a step: " << browser.Text("#ranks");
   // By the keyboard: opened, recorded, and named box by box.
   browser.Eval("document.querySelector('#trace summary').focus()");
   browser.Press(kEnter);

@@ -25,6 +25,7 @@ using cluster::Cluster;
 using cluster::Number;
 using cluster::Ran;
 using nlohmann::json;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Minutes(4);  // the imports alone take seconds on a busy machine
@@ -70,7 +71,7 @@ TEST(HuggingFaceTrainer, LossCurveInTheBrowserOverAKill) {
   ASSERT_TRUE(cluster.WaitForState(id, "completed", kPatience)) << cluster.Muster({"logs", id}).out;
   ASSERT_TRUE(browser.Await("document.querySelector('main p')?.textContent.startsWith('completed')"));
   ASSERT_TRUE(browser.Await(absl::StrCat("Number(", loss, ".dataset.step) >= ", kSteps)));
-  EXPECT_EQ(cluster.Generation(id), 2u);
+  EXPECT_EQ(cluster.Generation(id), 2u) << cluster.Muster({"events", id}).out << cluster.Muster({"logs", id}).out;
   EXPECT_THAT(browser.Text("#events"), HasSubstr("killed by signal 9"));
 
   // Of a step that was repeated after the kill, the last.
@@ -84,8 +85,7 @@ TEST(HuggingFaceTrainer, LossCurveInTheBrowserOverAKill) {
   for (size_t i = 0; i < data[0].size(); ++i) {
     if (data[1][i].is_number()) shown[data[0][i].get<uint64_t>()] = data[1][i].get<double>();
   }
-  ASSERT_EQ(shown.size(), said.size());
-  for (const auto& [step, value] : said) EXPECT_DOUBLE_EQ(shown[step], value) << "step " << step;
+  EXPECT_THAT(shown, ElementsAreArray(said));
   EXPECT_LT(said.rbegin()->second, 0.8 * said.begin()->second) << "it learns";
   EXPECT_EQ(browser.Errors(), json::array());
 }

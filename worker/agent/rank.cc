@@ -285,7 +285,10 @@ ObservedRank Rank::Observe(bool stop_desired, bool forgotten, Now now) const {
     result.set_state(RANK_STATE_STOPPING);
   } else {
     result.set_state(facts.running ? RANK_STATE_RUNNING : RANK_STATE_STARTING);
-    if (!ended()) result.set_op(stall_detector_->op());
+    if (!ended()) {
+      result.set_op(stall_detector_->op());
+      result.set_op_step(stall_detector_->step());
+    }
     if (const auto& stall = stall_detector_->stall(); stall.has_value() && !ended()) {
       result.set_op_issued(stall->op_issued);
       result.set_op_completed(stall->op_completed);

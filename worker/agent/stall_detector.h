@@ -34,6 +34,8 @@ class StallDetector {
   void Look(SteadyTime now);
   // Index, plus 1, of the op that the rank ran or waited for at the last look; 0: between two steps, or no page yet.
   uint64_t op() const { return op_; }
+  // Its last finished step then.
+  uint64_t step() const { return last_[0]; }
   // A stall of at least a second. None: the rank makes progress, or has no progress page yet.
   const std::optional<Stall>& stall() const { return stall_; }
 

@@ -94,12 +94,15 @@ TEST_F(StallDetectorTest, TheOpIsTheOneThatRunsOrIsWaitedFor) {
     uint64_t issued, completed, op;
   } kCases[] = {{0, 0, 0}, {1, 0, 1}, {9, 8, 9}, {20, 5, 6}, {20, 20, 20}};
   EXPECT_EQ(stall_detector_.op(), 0u) << "no page";
+  EXPECT_EQ(stall_detector_.step(), 0u);
   Create();
   for (const auto& test : kCases) {
+    page().step = 100 + test.op;
     page().op_issued = test.issued;
     page().op_completed = test.completed;
     Pass(Milliseconds(200));
     EXPECT_EQ(stall_detector_.op(), test.op) << test.issued << " " << test.completed;
+    EXPECT_EQ(stall_detector_.step(), 100 + test.op);
   }
 }
 
