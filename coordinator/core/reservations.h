@@ -2,8 +2,8 @@
 // the rules are those of `scontrol create reservation`:
 //   - A job that does not name the reservation is not started on its nodes if it could still run there in the window;
 //     without a time_limit it always could. What runs already is not stopped.
-//   - A job that names it runs on its nodes only, from its start to its end. At the end it is paused, with a checkpoint,
-//     and the reservation is taken from it, as Slurm holds jobs whose reservation is over.
+//   - A job that names it runs on its nodes only, from its start to its end. At the end it is paused, with a
+//     checkpoint, and the reservation is taken from it, as Slurm holds jobs whose reservation is over.
 // Private to coordinator/core.
 //
 // Windows are times of the wall clock, since users mean those. Everything else decides by the state of a reservation,
