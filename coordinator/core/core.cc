@@ -352,7 +352,12 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
       core::TimeoutsOf(state_->options.timeouts, resolved).stop + absl::Seconds(resolved.exec().stop_grace_seconds());
   KeepOffReserved(resolved.resources().reservation(), TimeLimitOf(resolved) + stop, state_->queue.now().wall,
                   state_->records, demand);
-  const scheduler::Decision now = scheduler::Cluster(nodes).Place(demand);
+  scheduler::Decision now = scheduler::Cluster(nodes).Place(demand);
+  if (const std::string why = BeginsLater(resolved.resources().reservation(), state_->queue.now().wall, state_->records);
+      !why.empty()) {
+    now.ranks.clear();
+    now.reason = why;
+  }
   scheduler::Decision later = now;
   if (now.ranks.empty()) {
     demand.closed.clear();

@@ -19,7 +19,7 @@ Growth::Room Growth::Find(JobEntry& job) {
     const JobEntry& other = records_->jobs.at(waiting.job);
     if (!other.record().waits_for().empty()) continue;  // for this one, maybe
     if (WaitsForReservation(other.record(), *records_)) continue;
-    const std::optional<Queue::Kind> kind = queue_->KindOf(other, {});
+    const std::optional<Queue::Kind> kind = queue_->KindOf(other, {.windows = queue_->WindowsOf(other)});
     if (kind.has_value() && hopeless.contains(*kind)) continue;
     // A queued job that could run in an idle cluster takes precedence, whatever its priority: a job is not stopped for
     // slots that it may not get. One that waits until nodes are no longer reserved does not need these yet.

@@ -272,9 +272,9 @@ TEST_F(Hangs, WhereEachRankIsCanBeListedWhileItRuns) {
   EXPECT_EQ(seen[2].stalled_seconds(), 7.5);
   EXPECT_TRUE(seen[2].frozen());
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
-  w_.RankProgress(id_, 3, 0, 0, 0, 0, false, /*op=*/21, /*op_step=*/9);
+  w_.RankProgress(id_, 3, 10, 0, 0, 0, false, /*op=*/21, /*op_step=*/14);
   EXPECT_EQ(w_.core->ListProgress(id_)[3].op(), "") << "the schedule has 20 ops";
-  EXPECT_EQ(w_.core->ListProgress(id_)[3].step(), 9u) << "of a rank that reports no step of its own";
+  EXPECT_EQ(w_.core->ListProgress(id_)[3].step(), 14u) << "its own report is of an earlier step";
   w_.Do(CancelJob{id_});
   for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_TRUE(w_.core->ListProgress(id_).empty());

@@ -125,6 +125,7 @@ void Jobs::Pause(JobEntry& job, const std::string& why, Transaction& transaction
   plans_->DropAll(job.id());
   job.machine.Pause();
   job.time.Enter(TimeTracker::Phase::kPaused, transaction.now.steady);
+  if (!LostReservation(job.record(), *records_).empty()) job.machine.fields().clear_reservation();
   job.machine.fields().set_reason(absl::StrCat(why, "; to continue: muster resume ", job.record().id()));
   job.not_before.reset();
   transaction.Touch(job.id());

@@ -71,12 +71,10 @@ Queue::ClaimsOfJobs Queue::Claims() const {
 }
 
 absl::Duration Queue::EndsIn(const JobEntry& job) const {
-  const absl::Duration limit = limits_->EndsIn(job, now_.steady);
-  const Reservation* reservation = ReservationOf(job.record(), *records_);
-  if (reservation == nullptr) return limit;
-  const absl::Duration left = FromProto(reservation->end()) - now_.wall;
-  return std::min(limit, left + generations_->StopDeadline(job.record(), END_REASON_PAUSED));
+  return core::EndsIn(job, *limits_, *generations_, *records_, now_);
 }
+
+size_t Queue::WindowsOf(const JobEntry& job) const { return WindowsWithin(EndsIn(job), now_.wall, *records_); }
 
 Device Queue::AutoDevice() const {
   for (const auto& [id, node] : records_->nodes) {
@@ -248,11 +246,10 @@ void Queue::LookAtJobsBefore(JobEntry& job, Transaction& transaction) {
   }
 }
 
-void Queue::LookAtReservation(JobEntry& job, Transaction& transaction) {
+void Queue::PauseIfReservationLost(JobEntry& job, Transaction& transaction) {
   if (job.machine.state() != JOB_STATE_QUEUED) return;
   const std::string why = LostReservation(job.record(), *records_);
   if (why.empty() || transaction.Full()) return;
-  job.machine.fields().clear_reservation();
   jobs_->Pause(job, why, transaction);
 }
 
@@ -266,7 +263,7 @@ void Queue::Schedule(Transaction& transaction) {
   if (queue.empty()) return hopeless_.clear();
   for (const scheduler::Claim& claim : queue) {
     LookAtJobsBefore(records_->jobs.at(claim.job), transaction);
-    LookAtReservation(records_->jobs.at(claim.job), transaction);
+    PauseIfReservationLost(records_->jobs.at(claim.job), transaction);
   }
   if (transaction.work_left) {
     schedule_at_ = transaction.now.steady;

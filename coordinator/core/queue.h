@@ -76,6 +76,8 @@ class Queue {
   // With its end itself instead of `before`, jobs of many time limits would be as many kinds. None: the job is unlike
   // others, since nodes have refused it or its plan is being made.
   std::optional<Kind> KindOf(const JobEntry& job, EndsBefore before) const;
+  // In how many windows of reservations it could still run.
+  size_t WindowsOf(const JobEntry& job) const;
   // How long it holds its slots at most, by its time limit or the end of its reservation: from now, or from its start.
   absl::Duration EndsIn(const JobEntry& job) const;
   std::vector<scheduler::NodeView> NodeViews() const { return NodeViews(Claims()); }
@@ -101,7 +103,7 @@ class Queue {
                    const scheduler::Pass& pass, const scheduler::QuotaPass& quotas) const;
 
   // Pauses a waiting job whose reservation has ended or was deleted, and takes that from it.
-  void LookAtReservation(JobEntry& job, Transaction& transaction);
+  void PauseIfReservationLost(JobEntry& job, Transaction& transaction);
   // Of a waiting job: forgets those of the jobs before it that have completed, and fails it if one cannot any more.
   void LookAtJobsBefore(JobEntry& job, Transaction& transaction);
   // nullopt: it waits, or has failed because it cannot be laid out.

@@ -124,7 +124,7 @@ absl::Status Records::LoadRow(const Row& row, SteadyTime now) {
     if (!ReservationState_IsValid(reservation.state()) || reservation.state() == RESERVATION_STATE_UNSPECIFIED) {
       return Damaged(row.key, "it has no state");
     }
-    reservations[reservation.name()] = std::move(reservation);
+    KeepReservation(std::move(reservation));
   } else if (absl::StartsWith(row.key, "usage/")) {
     ProjectUsage stored;
     if (!stored.ParseFromString(row.value)) return Damaged(row.key, "it does not parse");
@@ -294,6 +294,22 @@ void Records::NoteEnd(const JobId& id, SteadyTime at) {
 const std::pair<SteadyTime, JobId>* Records::FirstEnded() {
   while (!ended_in_order_.empty() && !jobs.contains(ended_in_order_.front().second)) ended_in_order_.pop_front();
   return ended_in_order_.empty() ? nullptr : &ended_in_order_.front();
+}
+
+void Records::KeepReservation(Reservation reservation) {
+  const std::string name = reservation.name();
+  std::set<NodeId> nodes;
+  for (const std::string& node : reservation.nodes()) nodes.insert(NodeId(node));
+  const auto same = std::find_if(reserved_nodes.begin(), reserved_nodes.end(),
+                                 [&](const auto& entry) { return *entry.second == nodes; });
+  reserved_nodes[name] =
+      same != reserved_nodes.end() ? same->second : std::make_shared<const std::set<NodeId>>(std::move(nodes));
+  reservations[name] = std::move(reservation);
+}
+
+void Records::EraseReservation(const std::string& name) {
+  reservations.erase(name);
+  reserved_nodes.erase(name);
 }
 
 void Records::ForEnded(uint64_t below, const std::function<bool(const JobEntry& job)>& more) const {

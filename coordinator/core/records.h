@@ -81,6 +81,8 @@ class Records {
   size_t ended_jobs() const { return ended_by_sequence_.size(); }
   // The one that ended first, and when; null: there is none.
   const std::pair<SteadyTime, JobId>* FirstEnded();
+  void KeepReservation(Reservation reservation);
+  void EraseReservation(const std::string& name);
   // Newest first: of a sequence number lower than `below` (0: all).
   void ForEnded(uint64_t below, const std::function<bool(const JobEntry& job)>& more) const;
 
@@ -89,6 +91,7 @@ class Records {
   std::map<std::string, RunEntry> runs;
   std::map<std::string, Project> projects;
   std::map<std::string, Reservation> reservations;
+  std::map<std::string, std::shared_ptr<const std::set<NodeId>>> reserved_nodes;  // by reservation; equal ones are one
   struct Usage {
     double slot_seconds = 0;  // decayed to that time
     SteadyTime as_of;

@@ -30,7 +30,7 @@ bool HasEnded(const Reservation& reservation) { return reservation.state() == RE
 
 bool IsFor(const Reservation& reservation, const std::string& owner, const std::string& project) {
   const auto has = [](const auto& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
+    return std::binary_search(names.begin(), names.end(), name);
   };
   return has(reservation.users(), owner) || has(reservation.projects(), project.empty() ? kDefaultProject : project);
 }
@@ -97,12 +97,13 @@ absl::Status CheckFields(const Reservation& reservation, const Records& records,
   return absl::OkStatus();
 }
 
-absl::Status CheckNodes(const Reservation& reservation, const Records& records) {
+absl::Status CheckNodes(const Reservation& reservation, const Reservation* known, const Records& records) {
   if (reservation.nodes().empty() || reservation.nodes_size() > kMostReservedNodes) {
     return absl::InvalidArgumentError(absl::StrCat("a reservation has 1 to ", kMostReservedNodes, " nodes"));
   }
   for (const std::string& node : reservation.nodes()) {
-    if (records.FindNode(NodeId(node)) == nullptr) {
+    // One that was forgotten since may stay.
+    if (records.FindNode(NodeId(node)) == nullptr && !(known != nullptr && HasNode(*known, node))) {
       return absl::NotFoundError(absl::StrCat("no node ", node, "; muster nodes lists them"));
     }
   }
@@ -136,6 +137,24 @@ bool RunsIn(const JobEntry& job, const std::string& reservation) {
   return job.record().reservation() == reservation && (state == JOB_STATE_STARTING || state == JOB_STATE_RUNNING);
 }
 
+// Changes of an active reservation leave its running jobs in it.
+absl::Status CheckJobsStay(const Reservation& reservation, const Records& records) {
+  for (const JobEntry* job : records.Live()) {
+    if (!RunsIn(*job, reservation.name())) continue;
+    const std::string runs = absl::StrCat("job ", job->record().id(), " runs in reservation ", reservation.name());
+    if (reservation.state() != RESERVATION_STATE_ACTIVE) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(runs, ", which would begin later: pause or cancel such jobs first"));
+    }
+    for (const RankPlacement& rank : job->newest()->record().ranks()) {
+      if (HasNode(reservation, rank.node())) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(runs, " on ", rank.node(), ", which it would lose: pause or cancel such jobs first"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 const Reservation* ReservationOf(const Job& job, const Records& records) {
@@ -159,6 +178,12 @@ const Reservation* NextReservation(const std::string& node, const Records& recor
 bool WaitsForReservation(const Job& job, const Records& records) {
   const Reservation* reservation = ReservationOf(job, records);
   return reservation != nullptr && reservation->state() == RESERVATION_STATE_INACTIVE;
+}
+
+std::string BeginsLater(const std::string& name, absl::Time now, const Records& records) {
+  const auto found = records.reservations.find(name);
+  if (found == records.reservations.end() || found->second.state() != RESERVATION_STATE_INACTIVE) return "";
+  return absl::StrCat("reservation ", name, " begins in ", scheduler::InMinutes(StartOf(found->second) - now));
 }
 
 std::string LostReservation(const Job& job, const Records& records) {
@@ -208,20 +233,41 @@ void KeepOffReserved(const std::string& reservation, absl::Duration ends_in, abs
     absl::StrAppend(&demand.where, ", in reservation ", reservation);
     return;
   }
+  std::vector<const Reservation*> by_start;
   for (const auto& [name, other] : records.reservations) {
-    if (HasEnded(other)) continue;
-    const bool active = other.state() == RESERVATION_STATE_ACTIVE;
-    const absl::Duration begins_in = active ? -absl::InfiniteDuration() : StartOf(other) - now;
-    scheduler::Closed& window = demand.closed.emplace_back();
-    window.from = begins_in - ends_in;
-    window.until = EndOf(other) - now;
-    for (const std::string& node : other.nodes()) window.nodes.insert(NodeId(node));
+    if (!HasEnded(other)) by_start.push_back(&other);
+  }
+  std::stable_sort(by_start.begin(), by_start.end(), [](const Reservation* a, const Reservation* b) {
+    return std::tuple(a->state() != RESERVATION_STATE_ACTIVE, StartOf(*a)) <
+           std::tuple(b->state() != RESERVATION_STATE_ACTIVE, StartOf(*b));
+  });
+  for (const Reservation* other : by_start) {
+    const bool active = other->state() == RESERVATION_STATE_ACTIVE;
+    const absl::Duration begins_in = active ? -absl::InfiniteDuration() : StartOf(*other) - now;
+    const scheduler::Closed window{begins_in - ends_in, EndOf(*other) - now, records.reserved_nodes.at(other->name())};
+    // Between two windows of the same nodes that are too near for the job it cannot start: they are one to it.
+    const auto joined = std::find_if(demand.closed.begin(), demand.closed.end(), [&](const scheduler::Closed& earlier) {
+      return earlier.nodes == window.nodes && window.from < earlier.until;
+    });
+    if (joined != demand.closed.end()) {
+      joined->until = std::max(joined->until, window.until);
+      continue;
+    }
+    demand.closed.push_back(window);
     if (!window.Now()) continue;
-    absl::StrAppend(&demand.where, ", without ", SomeOf(window.nodes), ": reservation ", name,
+    absl::StrAppend(&demand.where, ", without ", SomeOf(*window.nodes), ": reservation ", other->name(),
                     active ? absl::StrCat(" ends in ", scheduler::InMinutes(window.until))
                            : absl::StrCat(" begins in ", scheduler::InMinutes(begins_in),
                                           ", a time_limit that ends before would do"));
   }
+}
+
+absl::Duration EndsIn(const JobEntry& job, const TimeLimits& limits, const Generations& generations,
+                      const Records& records, Now now) {
+  const absl::Duration limit = limits.EndsIn(job, now.steady);
+  const Reservation* reservation = ReservationOf(job.record(), records);
+  if (reservation == nullptr) return limit;
+  return std::min(limit, EndOf(*reservation) - now.wall + generations.StopDeadline(job.record(), END_REASON_PAUSED));
 }
 
 void Reservations::On(const SetReservation& event, Transaction& transaction) {
@@ -232,25 +278,30 @@ void Reservations::On(const SetReservation& event, Transaction& transaction) {
   SortNames(*reservation.mutable_projects());
   reservation.clear_overlapping_jobs();
   transaction.status = CheckFields(reservation, *records_, transaction.now.wall);
-  if (transaction.status.ok()) transaction.status = CheckNodes(reservation, *records_);
+  const auto found = records_->reservations.find(name);
+  const Reservation* const known = found == records_->reservations.end() ? nullptr : &found->second;
+  if (transaction.status.ok()) transaction.status = CheckNodes(reservation, known, *records_);
   if (!transaction.status.ok()) return;
-  const auto known = records_->reservations.find(name);
-  if (known == records_->reservations.end() && records_->reservations.size() >= kMostReservations) {
+  if (known == nullptr && records_->reservations.size() >= kMostReservations) {
     transaction.status = absl::ResourceExhaustedError(
         absl::StrCat("there are ", kMostReservations, " reservations, which is the limit"));
     return;
   }
   reservation.set_state(StateAt(reservation, transaction.now.wall));
-  if (known != records_->reservations.end() && known->second.SerializeAsString() == reservation.SerializeAsString()) {
-    return;  // a retry
+  // It has begun, wherever the clock was set since.
+  if (known != nullptr && known->state() == RESERVATION_STATE_ACTIVE && StartOf(*known) == StartOf(reservation)) {
+    reservation.set_state(RESERVATION_STATE_ACTIVE);
   }
+  if (known != nullptr && known->SerializeAsString() == reservation.SerializeAsString()) return;  // a retry
+  transaction.status = CheckJobsStay(reservation, *records_);
+  if (!transaction.status.ok()) return;
   transaction.AddEvent(
       nullptr, 0, "", "reservation.set",
       absl::StrCat("reservation ", name, " was set: ", reservation.nodes_size(),
                    reservation.nodes_size() == 1 ? " node" : " nodes", " from ", UtcTime(StartOf(reservation)), " to ",
                    UtcTime(EndOf(reservation)), " for ", ForWhom(reservation)));
   transaction.TouchReservation(name);
-  records_->reservations[name] = std::move(reservation);
+  records_->KeepReservation(std::move(reservation));
 }
 
 void Reservations::On(const DeleteReservation& event, Transaction& transaction) {
@@ -259,14 +310,14 @@ void Reservations::On(const DeleteReservation& event, Transaction& transaction) 
     if (!RunsIn(*job, event.name)) continue;
     transaction.status =
         absl::FailedPreconditionError(absl::StrCat("job ", job->record().id(), " runs in reservation ", event.name,
-                                                   ": pause or cancel such jobs first, or set an earlier end"));
+                                                   ": pause or cancel such jobs first"));
     return;
   }
   Erase(event.name, transaction);
 }
 
 void Reservations::Erase(const std::string& name, Transaction& transaction) {
-  records_->reservations.erase(name);
+  records_->EraseReservation(name);
   transaction.deleted_keys.push_back(ReservationKey(name));
   transaction.AddEvent(nullptr, 0, "", "reservation.deleted", absl::StrCat("reservation ", name, " was deleted"));
 }
@@ -275,12 +326,10 @@ void Reservations::Advance(Transaction& transaction) {
   const absl::Time now = transaction.now.wall;
   std::vector<std::string> old;
   for (auto& [name, reservation] : records_->reservations) {
-    if (HasEnded(reservation)) {
-      if (now >= EndOf(reservation) + kKeepEndedReservations) old.push_back(name);
-      continue;
-    }
-    // A window that has begun does not go back when the clock is set back.
-    const ReservationState state = std::max(reservation.state(), StateAt(reservation, now));
+    if (HasEnded(reservation) && now >= EndOf(reservation) + kKeepEndedReservations) old.push_back(name);
+    // When the clock is set back, a window that has begun does not go back, and one that had ended is to come again.
+    const ReservationState seen = StateAt(reservation, now);
+    const ReservationState state = HasEnded(reservation) ? seen : std::max(reservation.state(), seen);
     if (state == reservation.state()) continue;
     if (transaction.Full()) return;
     reservation.set_state(state);
@@ -288,6 +337,10 @@ void Reservations::Advance(Transaction& transaction) {
     if (state == RESERVATION_STATE_ENDED) {
       jobs_to_stop_ = true;
       transaction.AddEvent(nullptr, 0, "", "reservation.ended", absl::StrCat("reservation ", name, " has ended"));
+    } else if (state == RESERVATION_STATE_INACTIVE) {
+      transaction.AddEvent(
+          nullptr, 0, "", "reservation.set",
+          absl::StrCat("the clock was set back: reservation ", name, " begins at ", UtcTime(StartOf(reservation))));
     } else {
       transaction.AddEvent(nullptr, 0, "", "reservation.began",
                            absl::StrCat("reservation ", name, " has begun: for ", ForWhom(reservation), " until ",
@@ -307,7 +360,6 @@ void Reservations::StopJobs(Transaction& transaction) {
     const Reservation* reservation = ReservationOf(job->record(), *records_);
     if (reservation == nullptr || !HasEnded(*reservation) || !RunsIn(*job, reservation->name())) continue;
     if (transaction.Full()) return;
-    job->machine.fields().clear_reservation();
     generations_->Stop(*job, END_REASON_PAUSED, STOP_INTENT_PAUSE,
                        absl::StrCat("its reservation ", reservation->name(), " has ended"), transaction);
   }
@@ -327,19 +379,28 @@ std::optional<SteadyTime> Reservations::due(Now now) const {
 }
 
 std::vector<Reservation> Reservations::List(Now now) const {
+  std::map<std::string, std::set<const JobEntry*>> jobs_on;  // by node
+  if (!records_->reservations.empty()) {
+    for (const JobEntry* job : std::as_const(*records_).Live()) {
+      if (Records::SlotsHeldBy(*job) == 0) continue;
+      for (const RankPlacement& rank : job->newest()->record().ranks()) jobs_on[rank.node()].insert(job);
+    }
+  }
   std::vector<Reservation> all;
   for (const auto& [name, reservation] : records_->reservations) {
     Reservation& shown = all.emplace_back(reservation);
     if (HasEnded(reservation)) continue;
-    for (const JobEntry* job : std::as_const(*records_).Live()) {
-      if (Records::SlotsHeldBy(*job) == 0 || job->record().reservation() == name) continue;
-      if (limits_->EndsIn(*job, now.steady) <= StartOf(reservation) - now.wall) continue;
-      const auto& ranks = job->newest()->record().ranks();
-      const bool here = std::any_of(ranks.begin(), ranks.end(), [&, &of = reservation](const RankPlacement& rank) {
-        return HasNode(of, rank.node());
-      });
-      if (here) shown.add_overlapping_jobs(job->record().id());
+    std::set<std::string> overlapping;
+    for (const std::string& node : reservation.nodes()) {
+      const auto jobs = jobs_on.find(node);
+      if (jobs == jobs_on.end()) continue;
+      for (const JobEntry* job : jobs->second) {
+        if (job->record().reservation() == name || overlapping.contains(job->record().id())) continue;
+        const absl::Duration ends_in = EndsIn(*job, *limits_, *generations_, *records_, now);
+        if (ends_in > StartOf(reservation) - now.wall) overlapping.insert(job->record().id());
+      }
     }
+    shown.mutable_overlapping_jobs()->Assign(overlapping.begin(), overlapping.end());
   }
   std::sort(all.begin(), all.end(), [](const Reservation& a, const Reservation& b) {
     return std::tuple(StartOf(a), a.name()) < std::tuple(StartOf(b), b.name());

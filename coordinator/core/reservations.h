@@ -23,12 +23,14 @@
 
 namespace muster::core {
 
-// The job's; null: it names none, or that was deleted.
+// The one that the job names; null: none, or it was deleted.
 const Reservation* ReservationOf(const Job& job, const Records& records);
 // The job names one that has not begun.
 bool WaitsForReservation(const Job& job, const Records& records);
+// Why no job runs yet in the reservation of that name. Empty: they may, or there is none.
+std::string BeginsLater(const std::string& name, absl::Time now, const Records& records);
 bool HasNode(const Reservation& reservation, const std::string& node);
-// That the node is in now, else the next; null: none.
+// The one that the node is in now, or will be in next; null: none.
 const Reservation* NextReservation(const std::string& node, const Records& records);
 // Why a waiting job can no longer run in the reservation that it names. Empty: it can, or it names none.
 std::string LostReservation(const Job& job, const Records& records);
@@ -40,10 +42,14 @@ absl::Status CheckReservation(const JobSpec& spec, const std::string& owner, con
 // How many windows a job that names none and holds slots for so long, if it starts now, could still run in. They are
 // those that begin first, so jobs for which there are as many keep off the same nodes.
 size_t WindowsWithin(absl::Duration ends_in, absl::Time now, const Records& records);
-// Keeps the demand of a job that holds slots for so long off nodes that are reserved for others; that of one that names
-// a reservation (else empty) off all others.
+// `reservation`: that the job names, or empty. Its demand keeps off all nodes outside of it; without one, off nodes that
+// are reserved while it could still run, if it holds slots for so long.
 void KeepOffReserved(const std::string& reservation, absl::Duration ends_in, absl::Time now, const Records& records,
                      scheduler::Demand& demand);
+
+// How long the job holds its slots at most, by its time limit or the end of its reservation: from now, or from its start.
+absl::Duration EndsIn(const JobEntry& job, const TimeLimits& limits, const Generations& generations,
+                      const Records& records, Now now);
 
 class Reservations {
  public:

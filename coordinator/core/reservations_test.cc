@@ -223,7 +223,7 @@ TEST_F(ReservationWorld, ItIsDeletedWhenNoJobRunsInIt) {
   const JobId runs = w_.Submit(Within("lab", "runs")), waits = w_.Submit(Within("lab", "waits"));
   const JobId outside = w_.Submit(Gang("outside", 1));
   EXPECT_EQ(w_.Do(DeleteReservation{"lab"}).status.message(),
-            "job " + runs.value() + " runs in reservation lab: pause or cancel such jobs first, or set an earlier end");
+            "job " + runs.value() + " runs in reservation lab: pause or cancel such jobs first");
   Run(runs);
   w_.Do(CancelJob{runs});
   EXPECT_TRUE(w_.Do(DeleteReservation{"lab"}).status.ok());
@@ -354,14 +354,156 @@ TEST_F(ReservationWorld, AResizedJobKeepsOffReservedNodes) {
 }
 
 TEST_F(ReservationWorld, ManyJobsOfOneThatEndsArePausedInSeveralTicks) {
+  constexpr size_t kRun = 200;
+  w_.Return(Hello("a", kRun));
+  Set(Of("lab", {"a"}, absl::ZeroDuration(), absl::Hours(2), {"me"}));
+  std::vector<JobId> jobs;
+  for (size_t i = 0; i < kRun + 100; ++i) jobs.push_back(w_.Submit(Within("lab", "x")));
+  for (size_t i = 0; i < kRun; ++i) Run(jobs[i]);
+  w_.clock.Advance(absl::Hours(2));
+  w_.Do(Tick{});
+  const auto stopping = [&] {
+    return std::count_if(jobs.begin(), jobs.end(),
+                         [&](const JobId& id) { return w_.State(id) == JOB_STATE_STOPPING; });
+  };
+  EXPECT_LT(stopping(), kRun) << "a transaction has a bound";
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(stopping(), kRun);
+  for (size_t i = 0; i < kRun; ++i) EndAll(jobs[i]);
+  for (const JobId& id : jobs) EXPECT_EQ(w_.State(id), JOB_STATE_PAUSED);
+}
+
+TEST_F(ReservationWorld, OneThatWasPausedBeforeTheEndResumesWithoutIt) {
   w_.Return(Hello("a", 1));
   Set(Of("lab", {"a"}, absl::Hours(1), absl::Hours(1), {"me"}));
-  Set(Of("maint", {"a"}, absl::Hours(2), absl::Hours(1)));
-  std::vector<JobId> jobs;
-  for (int i = 0; i < 300; ++i) jobs.push_back(w_.Submit(Within("lab", "x")));
-  w_.clock.Advance(absl::Hours(2));
-  Pass(absl::Seconds(1));
-  for (const JobId& id : jobs) EXPECT_EQ(w_.State(id), JOB_STATE_PAUSED);
+  const JobId waits = w_.Submit(Within("lab", "waits"));
+  w_.Do(PauseJob{waits});
+  Pass(absl::Hours(2));
+  w_.Do(ResumeJob{waits});
+  EXPECT_EQ(w_.State(waits), JOB_STATE_STARTING) << w_.Get(waits).reason();
+  EXPECT_EQ(w_.Get(waits).reservation(), "");
+}
+
+// While its jobs stop, it is known when their slots are free.
+TEST_F(ReservationWorld, APredictionHoldsWhenTheReservationEnds) {
+  w_.Return(Hello("a", 1));
+  w_.Return(Hello("b", 1));
+  w_.Return(Hello("c", 1));
+  Set(Of("lab", {"a"}, absl::ZeroDuration(), absl::Hours(1), {"me"}));
+  const JobId inside = w_.Submit(Within("lab", "inside")), earlier = w_.Submit(Gang("earlier", 1));
+  Run(inside), Run(earlier);
+  const JobId head = w_.Submit(Gang("head", 2)), endless = w_.Submit(Gang("endless", 1));
+  const absl::Time predicted = FromProto(w_.Get(head).predicted_start());
+  EXPECT_EQ(predicted, Now() + absl::Hours(1) + w_.options.timeouts.stop);
+  Pass(absl::Hours(1));
+  ASSERT_EQ(w_.State(inside), JOB_STATE_STOPPING);
+  EXPECT_EQ(w_.State(endless), JOB_STATE_QUEUED) << "it would take a slot of the head";
+  EXPECT_EQ(FromProto(w_.Get(head).predicted_start()), predicted);
+  EndAll(inside);
+  EXPECT_EQ(w_.State(head), JOB_STATE_STARTING);
+}
+
+TEST_F(ReservationWorld, AChangeLeavesItsRunningJobsInIt) {
+  w_.Return(Hello("a", 1));
+  w_.Return(Hello("b", 1));
+  Reservation lab = Of("lab", {"a", "b"}, absl::ZeroDuration(), absl::Hours(2), {"me"});
+  Set(lab);
+  const JobId id = w_.Submit(Within("lab", "x"));
+  Run(id);
+  const std::string runs = "job " + id.value() + " runs in reservation lab";
+  Reservation later = lab;
+  *later.mutable_start() = ToProto(Now() + absl::Hours(1));
+  EXPECT_EQ(w_.Do(SetReservation{later}).status.message(),
+            runs + ", which would begin later: pause or cancel such jobs first");
+  Reservation smaller = lab;
+  smaller.clear_nodes();
+  smaller.add_nodes(NodeOf(id) == "a" ? "b" : "a");
+  EXPECT_EQ(w_.Do(SetReservation{smaller}).status.message(),
+            runs + " on " + NodeOf(id) + ", which it would lose: pause or cancel such jobs first");
+  Reservation own = lab;
+  own.clear_nodes();
+  own.add_nodes(NodeOf(id));
+  Set(own);
+  w_.clock.JumpWall(absl::Hours(-1));
+  own.set_note("the clock was wrong");
+  Set(own);
+  EXPECT_EQ(w_.core->ListReservations().at(0).state(), RESERVATION_STATE_ACTIVE) << "it has begun";
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
+}
+
+TEST_F(ReservationWorld, OneThatAWrongClockEndedIsToComeAgain) {
+  w_.Return(Hello("a", 1));
+  Set(Of("maint", {"a"}, absl::Hours(1), absl::Hours(1)));
+  w_.clock.JumpWall(absl::Hours(5));
+  Pass(absl::Minutes(1));
+  ASSERT_EQ(w_.core->ListReservations().at(0).state(), RESERVATION_STATE_ENDED);
+  w_.clock.JumpWall(absl::Hours(-5));
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(w_.core->ListReservations().at(0).state(), RESERVATION_STATE_INACTIVE);
+  EXPECT_EQ(w_.State(w_.Submit(Gang("endless", 1))), JOB_STATE_QUEUED);
+}
+
+TEST_F(ReservationWorld, ANodeThatWasForgottenMayStay) {
+  w_.Return(Hello("a", 1));
+  w_.Return(Hello("b", 1));
+  Set(Of("maint", {"a", "b"}, absl::Hours(1), absl::Hours(1)));
+  w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
+  Pass(absl::Minutes(30));
+  ASSERT_TRUE(w_.Do(ForgetNode{NodeId("b")}).status.ok());
+  Set(Of("maint", {"a", "b"}, absl::Hours(1), absl::Hours(6)));
+  EXPECT_EQ(w_.Do(SetReservation{Of("other", {"b"}, kDay, kDay)}).status.message(),
+            "no node b; muster nodes lists them");
+}
+
+TEST_F(ReservationWorld, OneThatEndsWithItsReservationDoesNotOverlapTheNext) {
+  w_.Return(Hello("a", 1));
+  Set(Of("lab", {"a"}, absl::ZeroDuration(), absl::Hours(1), {"me"}));
+  const JobId inside = w_.Submit(Within("lab", "inside"));
+  Set(Of("soon", {"a"}, absl::Hours(1), absl::Hours(1)));
+  Set(Of("later", {"a"}, absl::Hours(3), absl::Hours(1)));
+  const std::vector<Reservation> all = w_.core->ListReservations();
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0].overlapping_jobs_size(), 0);
+  EXPECT_THAT(all[1].overlapping_jobs(), ElementsAre(inside.value())) << "it may take time to stop";
+  EXPECT_EQ(all[2].overlapping_jobs_size(), 0);
+}
+
+TEST_F(ReservationWorld, AJobIsNotStoppedToGrowForSlotsThatAWaitingJobCouldHave) {
+  w_.Return(Hello("a", 1));
+  JobSpec spec = Gang("elastic", 2);
+  spec.mutable_resources()->set_min_ranks(1);
+  const JobId id = w_.Submit(spec);
+  Pass(w_.options.whole_wait);
+  Run(id);
+  Set(Of("maint", {"a"}, kDay, absl::Hours(1)));
+  w_.Submit(Gang("endless", 2));  // not before the maintenance is over
+  w_.Submit(Timed("timed", "30m", 2));
+  w_.Return(Hello("b", 1));
+  Pass(absl::Hours(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "timed could have both slots";
+}
+
+TEST_F(ReservationWorld, APlanSaysThatItBeginsLater) {
+  w_.Return(Hello("a", 1));
+  Set(Of("lab", {"a"}, absl::Hours(1), absl::Hours(1), {"me"}));
+  const Core::Placing placing = w_.core->WouldPlace(Within("lab", "x"), 0, true);
+  EXPECT_TRUE(placing.nodes.empty());
+  EXPECT_EQ(placing.reason, "reservation lab begins in 1h");
+  EXPECT_FALSE(placing.slots.ranks.empty()) << "a plan is made for them";
+}
+
+// Between them it could not end: to it they are one, of which the first is named.
+TEST_F(ReservationWorld, WindowsThatAreTooNearAreOne) {
+  w_.Return(Hello("a", 1));
+  for (int week = 1; week <= 52; ++week) {
+    Set(Of(absl::StrCat("week-", week), {"a"}, week * 7 * kDay, absl::Hours(4)));
+  }
+  const JobId endless = w_.Submit(Gang("endless", 1));
+  EXPECT_EQ(w_.State(w_.Submit(Timed("day", "24h"))), JOB_STATE_STARTING);
+  EXPECT_THAT(w_.Get(endless).reason(), HasSubstr("without a: reservation week-1 begins in 168h, a time_limit that "
+                                                  "ends before would do"));
+  EXPECT_THAT(w_.Get(endless).reason(), Not(HasSubstr("week-2")));
+  EXPECT_EQ(FromProto(w_.Get(endless).predicted_start()), Now() + 52 * 7 * kDay + absl::Hours(4));
 }
 
 }  // namespace

@@ -61,8 +61,20 @@ Decision Pass::Consider(const Claim& claim, const Demand& demand, const Decision
   if (const Head* late = FindLateHead(device, demand.reservation);
       late != nullptr && claim.ends_in > late->free_until) {
     Decision decision = BesideHead(claim, demand, kept, {&late->spare});
-    if (decision.ranks.empty()) decision = BesideHead(claim, cluster_->Apart(demand, late->demand), kept, {});
-    return decision.ranks.empty() ? Held(demand) : decision;
+    if (!decision.ranks.empty()) return decision;
+    const Demand apart = cluster_->Apart(demand, late->demand);
+    decision = BesideHead(claim, apart, kept, {});
+    if (!decision.ranks.empty()) return decision;
+    if (FindHead(device, demand.reservation) != nullptr) return Held(demand);
+    // It may still be the first that waits for slots which the late head leaves.
+    for (const Demand* its : {demand.needed() <= late->spare.slots ? &demand : nullptr, &apart}) {
+      if (its == nullptr || cluster_->IdleFrom(*its) > absl::ZeroDuration()) continue;
+      Decision waits = cluster_->Place(*its);
+      if (!waits.ranks.empty()) continue;
+      heads_[{device, demand.reservation}] = MakeHead(claim, *its, device);
+      return waits;
+    }
+    return Held(demand);
   }
   Decision decision = BesideHead(claim, demand, kept, {});
   if (!decision.ranks.empty() || !decision.fits_when_idle) return decision;

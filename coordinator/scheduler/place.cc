@@ -60,18 +60,18 @@ std::string InUse(const Users& users) {
 bool Demand::Avoids(const NodeId& node) const {
   if (avoid.contains(node)) return true;
   return std::any_of(closed.begin(), closed.end(),
-                     [&](const Closed& window) { return window.Now() && window.nodes.contains(node); });
+                     [&](const Closed& window) { return window.Now() && window.nodes->contains(node); });
 }
 
 bool Demand::AvoidsAny() const {
   return !avoid.empty() || std::any_of(closed.begin(), closed.end(),
-                                       [](const Closed& window) { return window.Now() && !window.nodes.empty(); });
+                                       [](const Closed& window) { return window.Now() && !window.nodes->empty(); });
 }
 
 std::set<NodeId> Demand::Avoided() const {
   std::set<NodeId> nodes = avoid;
   for (const Closed& window : closed) {
-    if (window.Now()) nodes.insert(window.nodes.begin(), window.nodes.end());
+    if (window.Now()) nodes.insert(window.nodes->begin(), window.nodes->end());
   }
   return nodes;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -47,7 +48,7 @@ struct TopologyLevel {
 // could run on them while they are.
 struct Closed {
   absl::Duration from, until;
-  std::set<NodeId> nodes;
+  std::shared_ptr<const std::set<NodeId>> nodes;  // shared by all demands: a cluster may have thousands
 
   bool At(absl::Duration time) const { return from < time && time < until; }
   bool Now() const { return At(absl::ZeroDuration()); }

@@ -207,7 +207,8 @@ class Stream {
     Demand demand = job.demand;
     for (const Window& window : windows_) {
       const absl::Duration begin = window.begin <= now_ ? -absl::InfiniteDuration() : Rounds(window.begin, now_);
-      demand.closed.push_back({begin - job.claim.ends_in, Rounds(window.end, now_), window.nodes});
+      demand.closed.push_back({begin - job.claim.ends_in, Rounds(window.end, now_),
+                               std::make_shared<const std::set<NodeId>>(window.nodes)});
     }
     return demand;
   }

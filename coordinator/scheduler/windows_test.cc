@@ -22,12 +22,17 @@ Claim Job(const std::string& id, uint64_t sequence, absl::Duration ends_in = abs
   return {.job = JobId(id), .sequence = sequence, .ends_in = ends_in};
 }
 
+std::shared_ptr<const std::set<NodeId>> Nodes(const std::vector<std::string>& names) {
+  std::set<NodeId> nodes;
+  for (const std::string& name : names) nodes.insert(NodeId(name));
+  return std::make_shared<const std::set<NodeId>>(std::move(nodes));
+}
+
 // Of a job that holds slots for `ends_in`: so many ranks, and a window in which these nodes are reserved.
 Demand Needs(uint32_t ranks, absl::Duration ends_in, absl::Duration begin, absl::Duration end,
-             std::vector<std::string> nodes) {
+             const std::vector<std::string>& nodes) {
   Demand demand{ranks, DEVICE_CPU};
-  Closed& window = demand.closed.emplace_back(Closed{begin - ends_in, end, {}});
-  for (const std::string& node : nodes) window.nodes.insert(NodeId(node));
+  demand.closed.push_back({begin - ends_in, end, Nodes(nodes)});
   return demand;
 }
 
@@ -62,8 +67,8 @@ TEST(Windows, AJobGetsNoNodeOnWhichItCouldRunInAWindow) {
 TEST(Windows, AnIdleClusterHoldsAJobWhenEnoughNodesAreNoLongerReserved) {
   const Cluster cluster({OneSlot("a"), OneSlot("b"), OneSlot("c")});
   Demand demand{2, DEVICE_CPU};
-  demand.closed = {{-absl::InfiniteDuration(), 3 * kHour, {NodeId("a")}},
-                   {-absl::InfiniteDuration(), 5 * kHour, {NodeId("b")}}};
+  demand.closed = {{-absl::InfiniteDuration(), 3 * kHour, Nodes({"a"})},
+                   {-absl::InfiniteDuration(), 5 * kHour, Nodes({"b"})}};
   EXPECT_EQ(cluster.IdleFrom(demand), 3 * kHour);
   demand.ranks = 3;
   EXPECT_EQ(cluster.IdleFrom(demand), 5 * kHour);
@@ -148,12 +153,45 @@ TEST(Windows, AnEndlessJobDoesNotTakeTheLateHeadsSlots) {
   EXPECT_EQ(NodesOf(pass.Consider(Job("day", 4, 11 * kHour), {1, DEVICE_CPU})), "b");
 }
 
+// The late head waits for a; the next job for slots that it does not need.
+TEST(Windows, AJobThatLeavesTheLateHeadItsSlotsIsTheHeadOfTheOthers) {
+  Cluster cluster({OneSlot("a"), OneSlot("b", Job("early", 1, kHour)), OneSlot("c")});
+  Pass pass(&cluster);
+  Demand on_a = Needs(1, absl::InfiniteDuration(), 30 * kHour, 31 * kHour, {"a"});
+  on_a.avoid = {NodeId("b"), NodeId("c")};
+  EXPECT_EQ(NodesOf(pass.Consider(Job("late", 2), on_a)), "");
+  EXPECT_FALSE(pass.IsHead(JobId("late")));
+  Demand others{2, DEVICE_CPU};
+  others.avoid = {NodeId("a")};
+  const Decision waits = pass.Consider(Job("head", 3), others);
+  EXPECT_EQ(NodesOf(waits), "");
+  EXPECT_TRUE(pass.IsHead(JobId("head")));
+  EXPECT_EQ(pass.Why(waits, others), "needs 2 slots, 1 of 2 free (in use: early)");
+  others.ranks = 1;
+  EXPECT_EQ(NodesOf(pass.Consider(Job("endless", 4), others)), "") << "c is reserved for the head";
+  EXPECT_EQ(NodesOf(pass.Consider(Job("day", 5, 30 * kHour), {1, DEVICE_CPU})), "a");
+}
+
+// After the window the late head needs two of the three, whichever.
+TEST(Windows, AJobThatTakesWhatTheLateHeadLeavesMayBeTheHead) {
+  Cluster cluster({OneSlot("a"), OneSlot("b", Job("early", 1, kHour)), OneSlot("c", Job("other", 1, kHour))});
+  Pass pass(&cluster);
+  const Demand late = Needs(2, absl::InfiniteDuration(), 30 * kHour, 31 * kHour, {"a", "b"});
+  EXPECT_EQ(NodesOf(pass.Consider(Job("late", 2), late)), "");
+  const Demand one = Needs(1, absl::InfiniteDuration(), 30 * kHour, 31 * kHour, {"a", "b"});
+  EXPECT_EQ(NodesOf(pass.Consider(Job("head", 3), one)), "") << "c is in use";
+  EXPECT_TRUE(pass.IsHead(JobId("head")));
+  Demand on_c{1, DEVICE_CPU};
+  on_c.avoid = {NodeId("a"), NodeId("b")};
+  EXPECT_EQ(NodesOf(pass.Consider(Job("short", 4, kHour), {1, DEVICE_CPU})), "a") << "on which the head is not";
+}
+
 TEST(Windows, JobsInAReservationHaveAHeadOfTheirOwn) {
   Cluster cluster({OneSlot("a", Job("inside", 1)), OneSlot("b", Job("early", 2)), OneSlot("c")});
   Pass pass(&cluster);
   Demand inside{1, DEVICE_CPU}, outside{2, DEVICE_CPU};
   inside.avoid = {NodeId("b"), NodeId("c")}, inside.reservation = "lab";
-  outside.closed = {{-absl::InfiniteDuration(), kHour, {NodeId("a")}}};
+  outside.closed = {{-absl::InfiniteDuration(), kHour, Nodes({"a"})}};
   EXPECT_EQ(NodesOf(pass.Consider(Job("first", 3), inside)), "");
   EXPECT_EQ(NodesOf(pass.Consider(Job("second", 4), outside)), "");
   EXPECT_TRUE(pass.IsHead(JobId("first")));

@@ -183,7 +183,13 @@ class ExamplesTest : public ::testing::Test {
     // Nor does its worker serve metrics.
     const bool unserved = absl::StartsWith(line, "muster worker health");
     EXPECT_EQ(ran.exit_code, IsEndless(line) ? 130 : unjoined ? 2 : unserved ? 3 : 0) << ran.err << ran.out;
-    // Remove what the example left running, since it blocks the next one.
+    // Remove what the example left reserved or running, since it blocks the next one.
+    if (absl::StartsWith(line, "muster reservations set")) {
+      for (const std::string& name : std::vector<std::string>(
+               absl::StrSplit(cluster_.Muster({"reservations", "-o", "name"}).out, '\n', absl::SkipEmpty()))) {
+        EXPECT_EQ(cluster_.Muster({"reservations", "delete", name}).exit_code, 0);
+      }
+    }
     if (steers || command == "train" || command == "submit" || command == "run") {
       for (const std::string& name : std::vector<std::string>(
                absl::StrSplit(cluster_.Muster({"ps", "-o", "name"}).out, '\n', absl::SkipEmpty()))) {
