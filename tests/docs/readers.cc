@@ -173,7 +173,7 @@ muster label $FIRST old=yes
          {"--trials 16 --rungs 100,200,400", "--trials 4 --rungs 5,10"},
          {"gpu-7,gpu-8", "all"},
          {"--nodes gpu-7", "--nodes all"},
-         {"2026-12-01T08:00", "30d"}}}},
+         {"2030-12-01T08:00", "30d"}}}},
       {"docs/security.md",
        {R"(
 mkdir -p var/lib run etc data checkpoints scratch models
