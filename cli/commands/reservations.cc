@@ -113,10 +113,9 @@ Table ReservationTable(const v1::ListReservationsReply& reply, const Screen& scr
 
 void RegisterReservationsSet(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<ReservationFlags>();
-  CLI::App* command =
-      AddCommand(app, "set", "Commands", "Reserve nodes, or change what the flags name",
-                 "muster reservations set maint --nodes node-a --start 2030-12-01T08:00 --for 4h\n"
-                 "muster reservations set workshop --nodes node-a --start 7d --for 8h --user ann");
+  CLI::App* command = AddCommand(app, "set", "Commands", "Reserve nodes, or change what the flags name",
+                                 "muster reservations set maint --nodes node-a --start 2030-12-01T08:00 --for 4h\n"
+                                 "muster reservations set workshop --nodes node-a --start 7d --for 8h --user ann");
   command->add_option("NAME", flags->name, "the reservation")->required();
   command->add_option("--nodes", flags->nodes, "instead of those that it has; all: those that there are now")
       ->delimiter(',')
@@ -172,9 +171,9 @@ void RegisterReservationsDelete(CLI::App& app, Invocation& invocation) {
 
 void RegisterReservations(CLI::App& app, Invocation& invocation) {
   const auto format = std::make_shared<Format>(Format::kTable);
-  CLI::App* command = AddCommand(
-      app, "reservations", kGroupSteer, "List reservations of nodes, or change them",
-      "muster reservations\nmuster reservations set maint --nodes node-a --start 2030-12-01T08:00 --for 4h");
+  CLI::App* command =
+      AddCommand(app, "reservations", kGroupSteer, "List reservations of nodes, or change them",
+                 "muster reservations\nmuster reservations set maint --nodes node-a --start 2030-12-01T08:00 --for 4h");
   AddFormat(command, *format, {"table", "json", "yaml", "name"});
   RegisterReservationsSet(*command, invocation);
   RegisterReservationsDelete(*command, invocation);

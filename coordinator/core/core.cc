@@ -353,7 +353,8 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
   KeepOffReserved(resolved.resources().reservation(), TimeLimitOf(resolved) + stop, state_->queue.now().wall,
                   state_->records, demand);
   scheduler::Decision now = scheduler::Cluster(nodes).Place(demand);
-  if (const std::string why = BeginsLater(resolved.resources().reservation(), state_->queue.now().wall, state_->records);
+  if (const std::string why =
+          BeginsLater(resolved.resources().reservation(), state_->queue.now().wall, state_->records);
       !why.empty()) {
     now.ranks.clear();
     now.reason = why;

@@ -308,9 +308,8 @@ void Reservations::On(const DeleteReservation& event, Transaction& transaction) 
   if (!records_->reservations.contains(event.name)) return;  // a retry
   for (const JobEntry* job : std::as_const(*records_).Live()) {
     if (!RunsIn(*job, event.name)) continue;
-    transaction.status =
-        absl::FailedPreconditionError(absl::StrCat("job ", job->record().id(), " runs in reservation ", event.name,
-                                                   ": pause or cancel such jobs first"));
+    transaction.status = absl::FailedPreconditionError(absl::StrCat("job ", job->record().id(), " runs in reservation ",
+                                                                    event.name, ": pause or cancel such jobs first"));
     return;
   }
   Erase(event.name, transaction);

@@ -42,12 +42,13 @@ absl::Status CheckReservation(const JobSpec& spec, const std::string& owner, con
 // How many windows a job that names none and holds slots for so long, if it starts now, could still run in. They are
 // those that begin first, so jobs for which there are as many keep off the same nodes.
 size_t WindowsWithin(absl::Duration ends_in, absl::Time now, const Records& records);
-// `reservation`: that the job names, or empty. Its demand keeps off all nodes outside of it; without one, off nodes that
-// are reserved while it could still run, if it holds slots for so long.
+// `reservation`: that the job names, or empty. Its demand keeps off all nodes outside of it; without one, off nodes
+// that are reserved while it could still run, if it holds slots for so long.
 void KeepOffReserved(const std::string& reservation, absl::Duration ends_in, absl::Time now, const Records& records,
                      scheduler::Demand& demand);
 
-// How long the job holds its slots at most, by its time limit or the end of its reservation: from now, or from its start.
+// How long the job holds its slots at most, by its time limit or the end of its reservation: from now, or from its
+// start.
 absl::Duration EndsIn(const JobEntry& job, const TimeLimits& limits, const Generations& generations,
                       const Records& records, Now now);
 

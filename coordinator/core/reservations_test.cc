@@ -363,8 +363,7 @@ TEST_F(ReservationWorld, ManyJobsOfOneThatEndsArePausedInSeveralTicks) {
   w_.clock.Advance(absl::Hours(2));
   w_.Do(Tick{});
   const auto stopping = [&] {
-    return std::count_if(jobs.begin(), jobs.end(),
-                         [&](const JobId& id) { return w_.State(id) == JOB_STATE_STOPPING; });
+    return std::count_if(jobs.begin(), jobs.end(), [&](const JobId& id) { return w_.State(id) == JOB_STATE_STOPPING; });
   };
   EXPECT_LT(stopping(), kRun) << "a transaction has a bound";
   Pass(absl::Seconds(1));
