@@ -12,6 +12,11 @@ namespace muster::core {
 
 Growth::Room Growth::Find(JobEntry& job) {
   const JobId id = job.id();
+  // It would not start again.
+  if (WaitsForReservation(job.record(), *records_) || !LostReservation(job.record(), *records_).empty()) {
+    return Room::kNone;
+  }
+  const absl::Duration ends_in = queue_->EndsIn(job);
   std::vector<scheduler::NodeView> views = queue_->NodeViews();
   const scheduler::Cluster cluster(views);
   std::set<Queue::Kind> hopeless;
@@ -22,8 +27,9 @@ Growth::Room Growth::Find(JobEntry& job) {
     const std::optional<Queue::Kind> kind = queue_->KindOf(other, {.windows = queue_->WindowsOf(other)});
     if (kind.has_value() && hopeless.contains(*kind)) continue;
     // A queued job that could run in an idle cluster takes precedence, whatever its priority: a job is not stopped for
-    // slots that it may not get. One that waits until nodes are no longer reserved does not need these yet.
-    if (cluster.IdleFrom(queue_->DemandOf(other)) == absl::ZeroDuration()) return Room::kNone;
+    // slots that it may not get. One that waits until nodes are no longer reserved needs none before.
+    const absl::Duration idle_from = cluster.IdleFrom(queue_->DemandOf(other));
+    if (idle_from == absl::ZeroDuration() || idle_from < ends_in) return Room::kNone;
     if (kind.has_value()) hopeless.insert(*kind);
   }
   for (scheduler::NodeView& node : views) {

@@ -115,7 +115,10 @@ void Jobs::AfterGeneration(JobEntry& job, Transaction& transaction) {
   if (reason == END_REASON_COMPLETED) return Complete(job, transaction);
   const StopIntent intent = job.record().stop_intent();
   if (intent == STOP_INTENT_CANCEL) return Cancel(job, "", transaction);
-  if (intent == STOP_INTENT_PAUSE) return Pause(job, std::string(job.record().reason()), transaction);
+  if (intent == STOP_INTENT_PAUSE) {
+    const std::string lost = LostReservation(job.record(), *records_);
+    return Pause(job, lost.empty() ? "paused by its user" : lost, transaction);
+  }
   if (intent == STOP_INTENT_TIMEOUT) return FailByTimeLimit(job, transaction);
   if (IsFault(reason)) return SpendRestart(job, ProgressOf(job, ended), transaction);
   Requeue(job, absl::StrCat("requeued: its last generation was ", Name(reason)), absl::ZeroDuration(), transaction);

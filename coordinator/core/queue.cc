@@ -318,7 +318,7 @@ void Queue::Schedule(Transaction& transaction) {
       reserved.emplace_back(claim, wanted->decision);
     }
     if (transaction.work_left) schedule_at_ = transaction.now.steady;  // the rest of the queue
-    if (transaction.work_left || (records_->reservations.empty() && pass.Over())) return;
+    if (transaction.work_left || (!AnyReservation(*records_) && pass.Over())) return;
   }
 }
 

@@ -28,11 +28,13 @@ absl::Time EndOf(const Reservation& reservation) { return FromProto(reservation.
 
 bool HasEnded(const Reservation& reservation) { return reservation.state() == RESERVATION_STATE_ENDED; }
 
+using NameList = google::protobuf::RepeatedPtrField<std::string>;
+bool Has(const NameList& sorted, const std::string& name) {
+  return std::binary_search(sorted.begin(), sorted.end(), name);
+}
+
 bool IsFor(const Reservation& reservation, const std::string& owner, const std::string& project) {
-  const auto has = [](const auto& names, const std::string& name) {
-    return std::binary_search(names.begin(), names.end(), name);
-  };
-  return has(reservation.users(), owner) || has(reservation.projects(), project.empty() ? kDefaultProject : project);
+  return Has(reservation.users(), owner) || Has(reservation.projects(), project.empty() ? kDefaultProject : project);
 }
 
 std::string UtcTime(absl::Time time) { return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone()); }
@@ -58,7 +60,7 @@ std::string SomeOf(const std::set<NodeId>& nodes) {
   return absl::StrCat(absl::StrJoin(named, ", "), " and ", nodes.size() - kNamed, " more");
 }
 
-absl::Status CheckNames(const google::protobuf::RepeatedPtrField<std::string>& names, const char* whose) {
+absl::Status CheckNames(const NameList& names, const char* whose) {
   if (names.size() > kMostReservingUsers) {
     return absl::InvalidArgumentError(absl::StrCat("a reservation is for at most ", kMostReservingUsers, " ", whose));
   }
@@ -72,7 +74,8 @@ absl::Status CheckNames(const google::protobuf::RepeatedPtrField<std::string>& n
 }
 
 // All but its nodes.
-absl::Status CheckFields(const Reservation& reservation, const Records& records, absl::Time now) {
+absl::Status CheckFields(const Reservation& reservation, const Reservation* known, const Records& records,
+                         absl::Time now) {
   if (!IsName(reservation.name())) {
     return absl::InvalidArgumentError(
         "the name of a reservation may have 1 to 40 characters of a-z, 0-9 and -, and begins and ends with none of -");
@@ -87,6 +90,7 @@ absl::Status CheckFields(const Reservation& reservation, const Records& records,
   if (absl::Status s = CheckNames(reservation.projects(), "projects"); !s.ok()) return s;
   for (const std::string& project : reservation.projects()) {
     if (project == kDefaultProject || records.projects.contains(project)) continue;
+    if (known != nullptr && Has(known->projects(), project)) continue;  // it was deleted since
     return absl::InvalidArgumentError(absl::StrCat("there is no project ", project, "; muster quota lists them"));
   }
   const std::string& note = reservation.note();
@@ -109,7 +113,9 @@ absl::Status CheckNodes(const Reservation& reservation, const Reservation* known
   }
   for (const auto& [name, other] : records.reservations) {
     if (name == reservation.name() || HasEnded(other)) continue;
-    if (StartOf(other) >= EndOf(reservation) || EndOf(other) <= StartOf(reservation)) continue;
+    // One that has begun lasts, wherever the clock was set since.
+    const bool active = other.state() == RESERVATION_STATE_ACTIVE;
+    if ((!active && StartOf(other) >= EndOf(reservation)) || EndOf(other) <= StartOf(reservation)) continue;
     for (const std::string& node : reservation.nodes()) {
       if (!HasNode(other, node)) continue;
       return absl::FailedPreconditionError(absl::StrCat("node ", node, " is in reservation ", name, " from ",
@@ -162,9 +168,7 @@ const Reservation* ReservationOf(const Job& job, const Records& records) {
   return found == records.reservations.end() ? nullptr : &found->second;
 }
 
-bool HasNode(const Reservation& reservation, const std::string& node) {
-  return std::binary_search(reservation.nodes().begin(), reservation.nodes().end(), node);
-}
+bool HasNode(const Reservation& reservation, const std::string& node) { return Has(reservation.nodes(), node); }
 
 const Reservation* NextReservation(const std::string& node, const Records& records) {
   const Reservation* next = nullptr;
@@ -214,6 +218,11 @@ absl::Status CheckReservation(const JobSpec& spec, const std::string& owner, con
         absl::StrCat("resources.reservation: ", name, " ended at ", UtcTime(EndOf(found->second))));
   }
   return absl::OkStatus();
+}
+
+bool AnyReservation(const Records& records) {
+  return std::any_of(records.reservations.begin(), records.reservations.end(),
+                     [](const auto& entry) { return !HasEnded(entry.second); });
 }
 
 size_t WindowsWithin(absl::Duration ends_in, absl::Time now, const Records& records) {
@@ -277,9 +286,9 @@ void Reservations::On(const SetReservation& event, Transaction& transaction) {
   SortNames(*reservation.mutable_users());
   SortNames(*reservation.mutable_projects());
   reservation.clear_overlapping_jobs();
-  transaction.status = CheckFields(reservation, *records_, transaction.now.wall);
   const auto found = records_->reservations.find(name);
   const Reservation* const known = found == records_->reservations.end() ? nullptr : &found->second;
+  transaction.status = CheckFields(reservation, known, *records_, transaction.now.wall);
   if (transaction.status.ok()) transaction.status = CheckNodes(reservation, known, *records_);
   if (!transaction.status.ok()) return;
   if (known == nullptr && records_->reservations.size() >= kMostReservations) {

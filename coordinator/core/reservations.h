@@ -39,6 +39,8 @@ std::string LostReservation(const Job& job, const Records& records);
 absl::Status CheckReservation(const JobSpec& spec, const std::string& owner, const std::string& project,
                               const Records& records);
 
+// That has begun, or is to come.
+bool AnyReservation(const Records& records);
 // How many windows a job that names none and holds slots for so long, if it starts now, could still run in. They are
 // those that begin first, so jobs for which there are as many keep off the same nodes.
 size_t WindowsWithin(absl::Duration ends_in, absl::Time now, const Records& records);

@@ -482,6 +482,74 @@ TEST_F(ReservationWorld, AJobIsNotStoppedToGrowForSlotsThatAWaitingJobCouldHave)
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "timed could have both slots";
 }
 
+// It would wait behind the other, which needs all slots when the maintenance is over.
+TEST_F(ReservationWorld, AJobIsNotStoppedToGrowBeforeOneThatWaitsForAWindowToEnd) {
+  for (const char* node : {"a", "b", "c"}) w_.Return(Hello(node, 1));
+  JobSpec spec = Gang("elastic", 2);
+  spec.mutable_resources()->set_min_ranks(1);
+  const JobId other = w_.Submit(Gang("other", 2));
+  const JobId id = w_.Submit(spec);
+  Run(other);
+  Pass(w_.options.whole_wait);
+  ASSERT_EQ(w_.Newest(id).ranks_size(), 1);
+  Run(id);
+  Set(Of("maint", {"a", "b"}, 7 * kDay, absl::Hours(1)));
+  JobSpec wide = Gang("wide", 3);
+  wide.set_priority(9);
+  w_.Submit(wide);
+  w_.Finish(other);
+  Pass(absl::Hours(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
+}
+
+TEST_F(ReservationWorld, OneWhoseUserMayNoLongerUseItIsNotStoppedToGrow) {
+  w_.Return(Hello("a", 1));
+  Set(Of("lab", {"a"}, absl::ZeroDuration(), 7 * kDay, {"me"}));
+  JobSpec spec = Within("lab", "elastic", 2);
+  spec.mutable_resources()->set_min_ranks(1);
+  const JobId id = w_.Submit(spec);
+  Pass(w_.options.whole_wait);
+  ASSERT_EQ(w_.Newest(id).ranks_size(), 1);
+  Run(id);
+  w_.Return(Hello("b", 1));
+  Set(Of("lab", {"a", "b"}, absl::ZeroDuration(), 7 * kDay, {"ann"}));
+  Pass(absl::Hours(1));
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
+}
+
+TEST_F(ReservationWorld, APauseThatIsOverdueKeepsItsReason) {
+  w_.Return(Hello("a", 1));
+  const JobId id = w_.Submit(Gang("x", 1));
+  Run(id);
+  w_.Do(PauseJob{id});
+  Pass(absl::Hours(1));
+  ASSERT_THAT(w_.Get(id).reason(), HasSubstr("overdue"));
+  EndAll(id);
+  EXPECT_EQ(w_.Get(id).reason(), "paused by its user; to continue: muster resume " + id.value());
+}
+
+TEST_F(ReservationWorld, ADeletedProjectMayStay) {
+  w_.Return(Hello("a", 1));
+  Project nlp;
+  nlp.set_name("nlp");
+  ASSERT_TRUE(w_.Do(SetProject{nlp}).status.ok());
+  Reservation lab = Of("lab", {"a"}, absl::Hours(1), absl::Hours(1));
+  lab.add_projects("nlp");
+  Set(lab);
+  ASSERT_TRUE(w_.Do(DeleteProject{"nlp"}).status.ok());
+  lab.set_note("for nlp");
+  Set(lab);
+}
+
+TEST_F(ReservationWorld, NoOtherIsSetBeforeOneThatHasBegunByAClockThatWasSetBack) {
+  w_.Return(Hello("a", 1));
+  Set(Of("lab", {"a"}, absl::ZeroDuration(), absl::Hours(1), {"me"}));
+  w_.clock.JumpWall(absl::Hours(-5));
+  EXPECT_THAT(
+      std::string(w_.Do(SetReservation{Of("now", {"a"}, absl::ZeroDuration(), absl::Hours(1))}).status.message()),
+      HasSubstr("node a is in reservation lab from "));
+}
+
 TEST_F(ReservationWorld, APlanSaysThatItBeginsLater) {
   w_.Return(Hello("a", 1));
   Set(Of("lab", {"a"}, absl::Hours(1), absl::Hours(1), {"me"}));
