@@ -6,9 +6,13 @@
 #include <iostream>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "cli/commands/commands.h"
 #include "cli/completion.h"
 #include "cli/help_page.h"
@@ -134,9 +138,43 @@ std::string FirstUnknown(const CLI::App& app, const std::vector<std::string>& ar
   return "";
 }
 
+// CLI11's texts about values, in the words of our own checks. Others as they are.
+std::string InOurWords(const CLI::ParseError& error) {
+  const std::string message = OneLine(error.what());
+  absl::string_view rest = message;
+  if (absl::ConsumePrefix(&rest, "Could not convert: ")) {
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(rest, absl::MaxSplits(" = ", 1));
+    double number = 0;
+    return absl::StrCat(parts.first, ": must be a ",
+                        absl::SimpleAtod(parts.second, &number) ? "whole number of at least 0" : "number", ", got ",
+                        parts.second);
+  }
+  const std::pair<std::string, absl::string_view> parts = absl::StrSplit(rest, absl::MaxSplits(": ", 1));
+  const std::vector<absl::string_view> words = absl::StrSplit(parts.second, ' ');
+  if (words.size() == 7 && absl::StartsWith(parts.second, "At least ")) {  // "At least 2 required but received 1"
+    return absl::StrCat(parts.first, ": at least ", words[2], " are needed, got ", words[6]);
+  }
+  const bool lacks = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr && absl::EndsWith(rest, " missing");
+  return lacks ? parts.first + " needs a value" : message;
+}
+
+// The first that neither the command nor the whole program has, when another error hides it. Empty: none.
+std::string UnknownOption(const CLI::App& app, const CLI::App& at, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (argument.size() < 2 || argument[0] != '-' || absl::ascii_isdigit(static_cast<unsigned char>(argument[1])))
+      continue;
+    const bool is_short = argument[1] != '-';
+    std::string name = is_short ? argument.substr(0, 2) : argument.substr(0, argument.find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (at.get_option_no_throw(name) == nullptr && app.get_option_no_throw(name) == nullptr) return argument;
+  }
+  return "";
+}
+
 int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
   const CLI::App* at = Reached(app);
-  std::string message = OneLine(error.what());
+  std::string message = InOurWords(error);
   std::string suggestion;
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> rest = app.remaining(true);
@@ -155,8 +193,13 @@ int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vec
     } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
       message = "a command is missing";
     }
-  } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && absl::StrContains(message, "subcommand")) {
-    message = "a command is missing";
+  } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    if (const std::string unknown = UnknownOption(app, *at, arguments); !unknown.empty()) {
+      message = absl::StrCat("unknown option ", OneLine(unknown));
+      suggestion = Nearest(unknown, OptionsOf(at));
+    } else if (absl::StrContains(message, "subcommand")) {
+      message = "a command is missing";
+    }
   }
   Say(absl::StrCat("muster: ", message, suggestion.empty() ? "" : absl::StrCat(", did you mean ", suggestion, "?")));
   std::string name;

@@ -122,8 +122,8 @@ absl::Status CheckJob(const Reading& reading, const absl::StatusOr<std::unique_p
   };
   if (client.ok() && IsAllHere(**client)) add(PathProblems(reading));
   if (problems.empty()) return absl::OkStatus();
-  // A text that is no map at all has no values.
-  if (client.ok() && reading.spec.ByteSizeLong() > 0) {
+  // Of a file with broken syntax values are missing that it may have.
+  if (client.ok() && reading.complete) {
     v1::PlanRequest request;
     *request.mutable_spec() = reading.spec;
     const absl::Status planned = (*client)->Plan(request).status();

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -19,6 +21,21 @@ constexpr size_t kMaxLastBytes = 4096;
 std::string LastFile(const Environment& environment) { return StateFolder(environment) + "/last"; }
 
 }  // namespace
+
+std::string TakeSize(std::string& text) {
+  std::string bytes = text;
+  bool known = false;
+  try {
+    known = CLI::AsSizeValue(/*kb_is_1000=*/true)(bytes).empty();
+  } catch (const CLI::ValidationError&) {  // an unknown unit, or too large a number
+  }
+  uint64_t number = 0;
+  if (!known || text.find('-') != std::string::npos || !absl::SimpleAtoi(bytes, &number) || number == 0) {
+    return absl::StrCat("must be a size above 0, such as 80GB or 74.5GiB, got ", text);
+  }
+  text = bytes;
+  return "";
+}
 
 Screen Invocation::Out() const { return ScreenOf(STDOUT_FILENO, no_colour); }
 Screen Invocation::Err() const { return ScreenOf(STDERR_FILENO, no_colour); }

@@ -58,6 +58,9 @@ CLI::App* AddCommand(CLI::App& parent, const std::string& name, const std::strin
 void OnRun(CLI::App* command, Invocation& invocation, Invocation::Run run);
 void AddJob(CLI::App* command, std::string& job);
 
+// Replaces a size, such as 80GB or 74.5GiB, by its bytes. Returns why it is none; empty: it is one. For CLI::Validator.
+std::string TakeSize(std::string& text);
+
 // Writes all of it to stdout at once; drops what a closed pipe no longer reads.
 void Print(const std::string& text);
 // To stderr, with a newline, in lines that fit a terminal.

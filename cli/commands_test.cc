@@ -321,7 +321,7 @@ TEST_F(DoctorTest, LooksAtFoldersAndNodes) {
   EXPECT_TRUE(absl::StrContains(Of("nodes"), "note: node-a is away"));
   EXPECT_TRUE(absl::StrContains(Of("nodes"), "problem: no worker is connected"));
   const Ended file = Run({"doctor", "--folder", folder_.Write("plain", "")});
-  EXPECT_TRUE(absl::StrContains(file.out, "free for the folder")) << file.out;
+  EXPECT_TRUE(absl::StrContains(file.out, "plain is a file, not a folder")) << file.out;
   chmod(folder_.path().c_str(), 0755);
   EXPECT_TRUE(absl::StrContains(Of("runtime folder"), "problem: ")) << Of("runtime folder");
   chmod(folder_.path().c_str(), 0700);

@@ -109,6 +109,15 @@ class Follower::Loop {
     if (item.has_event() && item.event().job_state() != v1::JOB_STATE_UNSPECIFIED) state_ = item.event().job_state();
   }
 
+  // A stream of logs or metrics alone does not say so.
+  bool JobHasEnded() {
+    if (request_.job().empty()) return false;
+    if (Ended(state_)) return true;
+    const absl::StatusOr<v1::GetJobReply> got = client_.GetJob(request_.job());
+    if (got.ok()) state_ = got->job().state();
+    return Ended(state_);
+  }
+
   bool Stopping() {
     absl::MutexLock lock(&mutex_);
     return stop_;
@@ -127,7 +136,7 @@ class Follower::Loop {
         pause = kFirstReconnectPause;
       }
       // A coordinator that shuts down may end its streams without an error.
-      const bool cut_short = status.ok() && request_.follow() && (request_.job().empty() || !Ended(state_));
+      const bool cut_short = status.ok() && request_.follow() && !JobHasEnded();
       if (!cut_short && (status.ok() || !Broken(status))) {
         Push({Followed::Kind::kEnded, {}, status});
         return;

@@ -73,7 +73,7 @@ std::vector<TimeoutRule> Rules(const Timeouts& t) {
       {"grace before surviving ranks are killed after a fault", t.kill, "detection / 5, 1 s to 10 s"},
       {"a silent worker is marked away", t.detection, "detection"},
       {"an away worker is marked lost, with its ranks", t.node_grace, "detection"},
-      {"the same if more than 3 in 10 nodes are away", t.mass_grace, "30 x detection"},
+      {"an away worker is marked lost, if more than 3 in 10 nodes are away", t.mass_grace, "30 x detection"},
       {"grace after a coordinator restart before nodes are marked lost", t.startup_grace,
        "1.5 x detection, at least 15 s"},
       {"a trainer that ignores SIGTERM is killed", t.kill_grace, "detection, 2 s to 30 s"},

@@ -92,7 +92,7 @@ absl::Status CheckTexts(const PrepareOptions& options) {
 absl::Status CheckOptions(const PrepareOptions& options) {
   if (options.format == TokenFormat::kMegatron) return absl::InvalidArgumentError("format: write nanogpt or llmc");
   if (options.end_of_text && (options.tokenizer == nullptr || !options.tokenizer->end_of_text().has_value())) {
-    return absl::InvalidArgumentError("end_of_text: the tokenizer has no token for the end of a text");
+    return absl::InvalidArgumentError("--end-of-text: the tokenizer has no token for the end of a text");
   }
   if (options.format == TokenFormat::kNanoGpt && options.tokenizer != nullptr &&
       options.tokenizer->vocabulary() > 65536) {
@@ -105,7 +105,7 @@ absl::Status CheckOptions(const PrepareOptions& options) {
   }
   if (!(options.validation_fraction > 0 && options.validation_fraction < 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("validation_fraction must lie between 0 and 1, not ", options.validation_fraction));
+        absl::StrCat("the fraction for validation must lie between 0 and 1, not ", options.validation_fraction));
   }
   return absl::OkStatus();
 }

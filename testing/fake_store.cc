@@ -215,8 +215,8 @@ class FakeJobs final : public v1::Jobs::Service {
         if (!request->job().empty() && item.job() != request->job()) continue;
         const bool wanted = all || (item.has_event() && request->events()) ||
                             (item.has_metrics() && request->metrics()) || (item.has_log() && request->logs());
-        if (!wanted || (item.has_log() && request->has_rank() && item.log().rank() != request->rank())) continue;
-        writer->Write(item);
+        const bool of_other_rank = item.has_log() && request->has_rank() && item.log().rank() != request->rank();
+        if (wanted && !of_other_rank) writer->Write(item);
         if (request->follow() && !request->job().empty() && Terminal(item.event().job_state())) return grpc::Status::OK;
       }
       if (!request->follow() && items.empty()) return grpc::Status::OK;

@@ -28,7 +28,10 @@ absl::Status Delete(Client& client, const std::string& name, bool ask, Format fo
   if (!got.ok() && !several) return got.status();
   const std::string what = several ? absl::StrCat(OneLine(name), " (all its replicas)")
                                    : absl::StrCat(OneLine(got->job().id()), " (", StateName(got->job().state()), ")");
-  if (ask && !Agrees(what)) return absl::AbortedError("not deleted");
+  if (ask && !Agrees(what)) {
+    Say("not deleted");
+    return absl::OkStatus();
+  }
   const absl::StatusOr<v1::DeleteReply> reply = client.Delete(several ? name : got->job().id());
   if (!reply.ok()) return reply.status();
   if (several) {

@@ -44,7 +44,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   command
       ->add_option("--memory", flags->memory_bytes,
                    "memory of every slot: 80GB, or 74.5GiB (default: that of the nodes)")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->transform(CLI::Validator(TakeSize, ""))
       ->type_name("SIZE");
   AddFormat(command, flags->format, {"table", "json", "yaml", "svg"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

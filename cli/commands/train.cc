@@ -97,7 +97,8 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
                                  "muster train --model gpt2 --size small --data train.bin --strategy zero3 --ranks 2 "
                                  "--steps 100 --print > job.yaml");
   command->add_option("--model", flags->model, "family, or family:size (gpt2:tiny)")->type_name("MODEL")->required();
-  command->add_option("--strategy", flags->strategy, "single, ddp, zero1, zero2, zero3 or fsdp")->type_name("STRATEGY");
+  command->add_option("--strategy", flags->strategy, "single, ddp, zero1, zero2, zero3, fsdp or auto")
+      ->type_name("STRATEGY");
   for (const PathFlag& flag : kPathFlags) {
     command->add_option(flag.flag, flags->values[flag.path], flag.help)->type_name(flag.type);
   }

@@ -37,6 +37,11 @@ Finding CheckDisk(const std::string& folder, const std::string& what) {
     return {"disk", Severity::kProblem, absl::StrCat(what, " ", folder, ": ", std::strerror(errno)),
             absl::StrCat("make ", existing, " readable for this user")};
   }
+  struct stat found {};
+  if (stat(existing.c_str(), &found) == 0 && !S_ISDIR(found.st_mode)) {
+    return {"disk", Severity::kProblem, absl::StrCat(what, " ", folder, ": ", existing, " is a file, not a folder"),
+            "name another folder"};
+  }
   const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
   const std::string text = absl::StrCat(FormatBytes(free), " free for ", what, " ", folder);
   if (access(existing.c_str(), W_OK | X_OK) != 0) {

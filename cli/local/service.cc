@@ -229,13 +229,16 @@ absl::Status LocalService::WaitUntilLive(int nodes, absl::Time deadline) {
     const absl::StatusOr<v1::ListNodesReply> reply = client.ListNodes();
     int live = 0;
     if (reply.ok()) {
-      for (const v1::Node& node : reply->nodes()) live += node.state() == v1::NODE_STATE_LIVE ? 1 : 0;
+      for (const v1::Node& node : reply->nodes()) {
+        const bool checks = node.has_preflight() && !node.preflight().has_time();
+        live += node.state() == v1::NODE_STATE_LIVE && !checks ? 1 : 0;
+      }
       if (live >= nodes) return absl::OkStatus();
     }
     if (absl::Status started = CheckStarted(); !started.ok()) return started;
     if (absl::Now() > deadline) {
       const std::string log = LogFile(WorkerName(0));
-      return absl::DeadlineExceededError(absl::StrCat(live, " of ", nodes, " nodes are live; the log ", log,
+      return absl::DeadlineExceededError(absl::StrCat(live, " of ", nodes, " nodes are ready; the log ", log,
                                                       " ends with:\n", LastLines(log, 0, kShownLines)));
     }
     absl::SleepFor(kStartPoll);
@@ -250,6 +253,7 @@ absl::Status LocalService::CheckSlots(int wanted) {
   const size_t cores = UsableCores().size();
   size_t slots = 0;
   for (const v1::Node& node : reply->nodes()) {
+    if (node.state() != v1::NODE_STATE_LIVE) continue;  // of an earlier service
     slots += static_cast<size_t>(node.slots_size());
     if (wanted == 0 || node.slots().empty() || node.slots_size() == wanted) continue;
     return absl::FailedPreconditionError(absl::StrCat(node.id(), " is running with ", node.slots_size(),

@@ -360,7 +360,7 @@ TEST(NodeTable, SaysWhichNodesAreNotReady) {
   v1::PreflightCheck& check = *node.mutable_preflight()->add_checks();
   check.set_name("device 1");
   EXPECT_TRUE(absl::StrContains(NodeTable(reply, false, kNow).Render(kPipe), "live,not ready"));
-  EXPECT_EQ(NodeNotes(reply), "node-a takes no new ranks: its worker checks the machine\n");
+  EXPECT_EQ(NodeNotes(reply), "node-a takes no new ranks: its worker is checking the machine\n");
   node.mutable_preflight()->mutable_time()->set_seconds(1);
   EXPECT_FALSE(absl::StrContains(NodeTable(reply, false, kNow).Render(kPipe), "not ready"));
   EXPECT_EQ(NodeNotes(reply), "");
@@ -429,11 +429,11 @@ TEST(NodeTable, WideNamesTheInstructionsOfTheCpu) {
   }
   EXPECT_EQ(NodeTable(reply, true, kNow).Render(kPipe),
             "NODE  STATE  SLOTS  FREE  DEVICE  AGE  HOSTNAME  VERSION  MEMORY  MODEL          CPU                   "
-            "BUSY CORES  USED MEMORY  LABELS         RESERVATION     JOBS\n"
+            "BUSY CORES  USED MEMORY  LABELS         RESERVATION         JOBS\n"
             "a     live       1     0  cpu      3h  -         -        1 GiB   AMD EPYC 7B13  AVX2                  "
-            "1.5/4       1 GiB/8 GiB  rack=a,zone=1  maint for 4h    -\n"
+            "1.5/4       1 GiB/8 GiB  rack=a,zone=1  maint for 4h 00m    -\n"
             "b     live       1     0  cuda     3h  -         -        1 GiB   NVIDIA H200    Xeon 8481C, AMX BF16  "
-            "-           -            -              workshop in 3h  -\n");
+            "-           -            -              workshop in 3h 00m  -\n");
 }
 
 TEST(MetricsTable, LeavesOutWhatWasNotMeasured) {

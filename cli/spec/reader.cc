@@ -337,10 +337,9 @@ void CheckHeader(const Node& root, bool whole, Reading& reading) {
       reading.problems.push_back(
           Problem{root.where, key, absl::StrCat("is required: add `", key, ": ", expected, "`"), ""});
     } else if (!value.empty() && value != expected) {
-      reading.problems.push_back(
-          Problem{entry->value.where, key,
-                  absl::StrCat("unsupported ", Describe(entry->value), ": this muster reads ", expected),
-                  Nearest(value, {expected})});
+      reading.problems.push_back(Problem{entry->value.where, key,
+                                         absl::StrCat("expected ", expected, ", got ", Describe(entry->value)),
+                                         Nearest(value, {expected})});
     }
   };
   check("apiVersion", reading.spec.api_version(), kApiVersion);
@@ -350,6 +349,9 @@ void CheckHeader(const Node& root, bool whole, Reading& reading) {
 Reading ReadTree(ParsedYaml parsed, const std::vector<Assignment>& assignments, bool whole = true) {
   Reading reading;
   reading.sources.SetRoot(parsed.root.where);
+  const bool has_values =
+      parsed.root.kind == Node::Kind::kMap || (parsed.root.kind == Node::Kind::kNull && !assignments.empty());
+  reading.complete = parsed.complete && has_values;
   const bool broken = !parsed.problems.empty() && parsed.root.kind != Node::Kind::kMap;
   reading.problems = std::move(parsed.problems);
   if (broken) return reading;
@@ -360,7 +362,7 @@ Reading ReadTree(ParsedYaml parsed, const std::vector<Assignment>& assignments, 
   for (const Assignment& assignment : assignments) Assign(assignment, parsed.root, reading.problems);
   MessageReader(*v1::JobSpec::descriptor(), whole, reading.sources, reading.problems)
       .ReadMap(parsed.root, "", parsed.root.where, reading.spec);
-  if (parsed.root.kind == Node::Kind::kMap) CheckHeader(parsed.root, whole, reading);
+  if (parsed.root.kind == Node::Kind::kMap && parsed.complete) CheckHeader(parsed.root, whole, reading);
   SortProblems(reading.problems);
   return reading;
 }
@@ -385,6 +387,7 @@ Reading ReadSpecs(const std::vector<SpecText>& files, const std::vector<Assignme
       return ReadTree(std::move(merged.root.kind == Node::Kind::kMap ? next : merged), {});
     }
     merged.problems.insert(merged.problems.end(), next.problems.begin(), next.problems.end());
+    merged.complete = merged.complete && next.complete;
     if (fits) Merge(v1::JobSpec::descriptor(), std::move(next.root), merged.root);
   }
   return ReadTree(std::move(merged), assignments);

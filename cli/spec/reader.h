@@ -26,6 +26,7 @@ struct Reading {
   v1::JobSpec spec;  // complete only if there are no problems
   SourceMap sources;
   std::vector<Problem> problems;  // in the file's order
+  bool complete = true;           // false: no map, or broken syntax; its values are not all here
 };
 
 // "--set optimizer.lr=3e-4", or a flag of its own that stands for a path: --lr.

@@ -144,9 +144,9 @@ TEST(ReadSpec, RequiresWhatEveryFileStates) {
             "f:1:1: apiVersion: is required: add `apiVersion: muster/v1`\n"
             "f:1:1: kind: is required: add `kind: Job`\n");
   EXPECT_EQ(Text(ReadSpec("apiVersion: muster/v2\nkind: job\n", "f", {}).problems),
-            "f:1:13: apiVersion: unsupported the string \"muster/v2\": this muster reads muster/v1, "
+            "f:1:13: apiVersion: expected muster/v1, got the string \"muster/v2\", "
             "did you mean muster/v1?\n"
-            "f:2:7: kind: unsupported the string \"job\": this muster reads Job, did you mean Job?\n");
+            "f:2:7: kind: expected Job, got the string \"job\", did you mean Job?\n");
   EXPECT_EQ(Problems("model: {size: tiny}\n"),
             "job.yaml:3:1: model.family: is required: gpt2, llama, resnet or custom\n");
 }
@@ -172,6 +172,9 @@ TEST(ReadSpec, ABrokenFileStillShowsItsOtherErrors) {
   EXPECT_EQ(Problems("stepps: 1\nname: @\n"),
             "job.yaml:3:1: stepps: unknown field, did you mean steps?\n"
             "job.yaml:4:7: bad syntax: unknown token\n");
+  EXPECT_FALSE(ReadSpec("name: @\n", "job.yaml", {}).complete) << "what is missing may come after the error";
+  EXPECT_TRUE(ReadSpec("nam: x\n", "job.yaml", {}).complete);
+  EXPECT_FALSE(ReadSpec("- x\n", "job.yaml", {}).complete);
 }
 
 TEST(Set, OverridesAndAddsTypedByTheSameReader) {
@@ -400,7 +403,7 @@ TEST(Template, IsCheckedAsAPartOfAJobFile) {
        "base.yaml:1:26: optimizer.momentum: belongs to kind: sgd or kind: muon, but kind is adamw\n"},
       {"optimizer:\n", "base.yaml:1:1: optimizer: is empty: give it a value or leave the key out\n"},
       {"apiVersion: muster/v2\n",
-       "base.yaml:1:13: apiVersion: unsupported the string \"muster/v2\": this muster reads muster/v1, did you mean "
+       "base.yaml:1:13: apiVersion: expected muster/v1, got the string \"muster/v2\", did you mean "
        "muster/v1?\n"},
       {"template: other\n", "base.yaml:1:11: template: a template is not merged over another one\n"},
       {"- a\n", "base.yaml:1:1: expected a map, got a list\n"},

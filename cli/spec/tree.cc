@@ -245,6 +245,7 @@ ParsedYaml ParseYaml(absl::string_view text, const std::string& name) {
   out.root.where = source.At(0);
   if (const auto problem = source.Check(kMaxYamlBytes)) {
     out.problems.push_back(*problem);
+    out.complete = false;
     return out;
   }
   TreeBuilder builder(source, out);
@@ -254,9 +255,12 @@ ParsedYaml ParseYaml(absl::string_view text, const std::string& name) {
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const Abandon&) {
+    out.complete = false;
   } catch (const YAML::Exception& error) {
+    out.complete = false;
     NoteSyntax(error, source, builder);
   } catch (const std::exception& error) {  // of the standard library, inside yaml-cpp
+    out.complete = false;
     builder.NoteText(YAML::Mark(), absl::StrCat("cannot be parsed: ", error.what()));
   }
   builder.CloseAll();

@@ -38,6 +38,7 @@ std::string Describe(const Node& node);
 struct ParsedYaml {
   Node root;
   std::vector<Problem> problems;
+  bool complete = true;  // false: the syntax is broken, and what comes after that point is missing
 };
 
 inline constexpr size_t kMaxYamlBytes = 256 << 10;

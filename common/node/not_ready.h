@@ -22,9 +22,9 @@ inline std::string ProblemsOf(const Preflight& preflight) {
 // placed, as on nodes of older workers, which report none.
 inline std::string NotReady(const Node& node) {
   if (!node.has_preflight()) return "";
-  if (!node.preflight().has_time()) return "its worker checks the machine";
+  if (!node.preflight().has_time()) return "its worker is checking the machine";
   if (std::string problems = ProblemsOf(node.preflight()); !problems.empty()) return problems;
-  if (node.wanted_preflight() > node.preflight().number()) return "its worker checks the machine after faults";
+  if (node.wanted_preflight() > node.preflight().number()) return "its worker is checking the machine after faults";
   return "";
 }
 

@@ -194,8 +194,10 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
                                                      : absl::StrCat(", or ", other.hoped, " with device ",
                                                                     device == DEVICE_CUDA ? "cpu" : "cuda");
     const std::string have = supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped, " in all, ", supply.free, " free");
-    return absl::StrCat(kNever, needs, " on ", Name(device), ", the nodes have ", have, "; at most ", supply.hoped,
-                        supply.hoped == 1 ? " rank" : " ranks", " would fit", instead, others);
+    const std::string fit = supply.hoped == 0 ? ""
+                                              : absl::StrCat("; at most ", supply.hoped,
+                                                             supply.hoped == 1 ? " rank" : " ranks", " would fit");
+    return absl::StrCat(kNever, needs, " on ", Name(device), ", the nodes have ", have, fit, instead, others);
   }
   if (demand.required.has_value()) {
     return absl::StrCat(needs, ", at most ", supply.free, " free on one", InUse(Of(device).users), others);

@@ -298,7 +298,7 @@ TEST_F(ExecTest, AKilledRankIsRestartedAndKnowsIt) {
 step=$(cat $here/saved-$RANK 2>/dev/null || echo 0)
 echo "attempt $TORCHELASTIC_RESTART_COUNT begins after step $step" >> $here/attempts-$RANK
 while [ $step -lt 20 ]; do
-  step=$((step + 1)); echo $step > $here/saved-$RANK
+  step=$((step + 1)); echo $step > $here/saving-$RANK; mv $here/saving-$RANK $here/saved-$RANK  # it may be killed
   [ $step = 10 -a $TORCHELASTIC_RESTART_COUNT = 0 ] && { [ $RANK = 1 ] && kill -9 $$; sleep 600; }
 done
 exit 0

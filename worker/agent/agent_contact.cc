@@ -82,7 +82,9 @@ void Agent::Ended(const absl::Status& why) {
   if (absl::IsAborted(why) && !was_welcomed) return MeetForeignStore(why);
   const std::string complaint = why.ToString();
   if (!was_welcomed && complaint != last_complaint_) {
-    LogWarn("the coordinator rejected this worker; retrying", {{"coordinator", options_.coordinator}, {"error", why}});
+    LogWarn(absl::IsUnavailable(why) ? "cannot reach the coordinator; retrying"
+                                     : "the coordinator rejected this worker; retrying",
+            {{"coordinator", options_.coordinator}, {"error", why}});
   }
   last_complaint_ = complaint;
   // A refusal needs an operator, so retry slowly; other errors may pass at any moment.
