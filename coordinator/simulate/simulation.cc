@@ -364,7 +364,7 @@ class Run {
     if (world_.judge.failed()) return;
     world_.Trace([] { return "faults are over"; });
     faults_->HealAll();
-    for (const auto& user : users_) user->ResumeInTheEnd();
+    ResumeInTheEnd(&world_);
     for (const Project& project : projects_) SetProject(&world_, project);  // a restored store may not know it
   }
 

@@ -123,10 +123,18 @@ void User::Delete() {
   Change<core::DeleteJob>("user deletes");
 }
 
-void User::ResumeInTheEnd() {
-  const auto account = world_->judge.jobs().find(job_);
-  if (account != world_->judge.jobs().end() && !account->second.deleted) Resume();
-  world_->agenda.After(absl::Seconds(30), [this] { ResumeInTheEnd(); });
+void ResumeInTheEnd(World* world) {
+  for (const auto& [id, account] : world->judge.jobs()) {
+    if (account.deleted) continue;
+    world->Count("user resumes");
+    world->coordinator->Call(
+        [job = id](server::Turn& turn, const Coordinator::Reply& reply) {
+          const absl::Status status = turn.Handle(core::ResumeJob{job}).status;
+          turn.AfterCommit([status, reply] { reply(status); });
+        },
+        /*reachable=*/true, [](const absl::Status&) {});
+  }
+  world->agenda.After(absl::Seconds(30), [world] { ResumeInTheEnd(world); });
 }
 
 void Drain(World* world, const std::string& node, bool drain) {

@@ -29,8 +29,6 @@ class User {
   void Delete();  // only if it has ended
   // After a restore: the store may not know the job.
   void SubmitIfLost();
-  // Resumes the job if it is paused, so that no job stays paused forever.
-  void ResumeInTheEnd();
 
   const JobId& job() const { return job_; }
 
@@ -51,6 +49,10 @@ class User {
   JobId job_;  // once it is accepted
   uint64_t tries_ = 0;
 };
+
+// Resumes all jobs, now and then, so that none stays paused for ever: also those that their users no longer follow,
+// since an older backup brought them back.
+void ResumeInTheEnd(World* world);
 
 // Drains or undrains; retries until it gets a reply.
 void Drain(World* world, const std::string& node, bool drain);

@@ -82,9 +82,12 @@ void Agent::Ended(const absl::Status& why) {
   if (absl::IsAborted(why) && !was_welcomed) return MeetForeignStore(why);
   const std::string complaint = why.ToString();
   if (!was_welcomed && complaint != last_complaint_) {
-    LogWarn(absl::IsUnavailable(why) ? "cannot reach the coordinator; retrying"
-                                     : "the coordinator rejected this worker; retrying",
-            {{"coordinator", options_.coordinator}, {"error", why}});
+    if (absl::IsUnavailable(why)) {
+      LogWarn("cannot reach the coordinator; retrying", {{"coordinator", options_.coordinator}, {"error", why}});
+    } else {
+      LogWarn("the coordinator rejected this worker; retrying",
+              {{"coordinator", options_.coordinator}, {"error", why}});
+    }
   }
   last_complaint_ = complaint;
   // A refusal needs an operator, so retry slowly; other errors may pass at any moment.
