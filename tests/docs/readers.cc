@@ -171,7 +171,7 @@ muster label $FIRST old=yes
         {{"gpt2-x7f2", "$FIRST"},
          {"gpt2-k2m4", "$SECOND"},
          {"--trials 16 --rungs 100,200,400", "--trials 4 --rungs 5,10"},
-         {"gpu-7,gpu-8", "all"},
+         {"--nodes gpu-7,gpu-8", "--nodes all"},
          {"--nodes gpu-7", "--nodes all"},
          {"2030-12-01T08:00", "30d"}}}},
       {"docs/security.md",
