@@ -164,9 +164,9 @@ TEST_F(LocalTest, ANodeThatDoesNotComeIsATimeOutWithTheLogsEnd) {
   for (const char* timeout : {"700ms", "5s", "30s"}) {
     up = Run({"up", "--timeout", timeout});
     EXPECT_EQ(up.code, 5);
-    if (absl::StrContains(up.err, "nodes are live")) break;
+    if (absl::StrContains(up.err, "nodes are ready")) break;
   }
-  EXPECT_TRUE(absl::StrContains(up.err, "0 of 1 nodes are live")) << up.err;
+  EXPECT_TRUE(absl::StrContains(up.err, "0 of 1 nodes are ready")) << up.err;
   EXPECT_TRUE(absl::StrContains(up.err, "cannot connect")) << up.err;
   EXPECT_EQ(Run({"down"}).code, 0);
 }
