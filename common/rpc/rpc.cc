@@ -109,7 +109,8 @@ void KeepCallbackThreads() {
   [[maybe_unused]] static const bool kept = [] {
     Call& call = *new (storage) Call;
     call.context.TryCancel();
-    grpc::GenericStub(call.channel).UnaryCall(&call.context, "/", {}, &call.request, &call.reply, [](grpc::Status) {});
+    grpc::GenericStub(call.channel)
+        .UnaryCall(&call.context, "/", {}, &call.request, &call.reply, [](const grpc::Status&) {});
     return true;
   }();
 }

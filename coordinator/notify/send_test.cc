@@ -18,8 +18,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/mutex.h"
 #include "coordinator/web/http_server.h"
 #include "testing/temporary_folder.h"
 #include "testing/wait.h"
@@ -51,7 +51,7 @@ class Receiver {
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     server_->Serve([this](std::shared_ptr<web::Exchange> exchange) {
-      const absl::MutexLock lock(&mutex_);
+      const MutexLock lock(mutex_);
       const int status = statuses_[std::min(requests_.size(), statuses_.size() - 1)];
       requests_.push_back(exchange->request());
       if (status != 0) return exchange->Reply({status, {}, status == 204 ? "" : "answer\n"});
@@ -65,13 +65,13 @@ class Receiver {
         .url = ParseUrl(absl::StrCat("http://", server_->address(), target)).value(), .secret_file = "", .ca_file = ""};
   }
   std::vector<web::HttpRequest> requests() {
-    const absl::MutexLock lock(&mutex_);
+    const MutexLock lock(mutex_);
     return requests_;
   }
 
  private:
   const std::vector<int> statuses_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<web::HttpRequest> requests_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<web::Exchange>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<web::HttpServer> server_;
