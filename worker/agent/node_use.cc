@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <fstream>
 #include <thread>
 #include <utility>
@@ -106,11 +108,14 @@ NodeUseWatch::NodeUseWatch(const Machine& machine, const std::vector<Slot>& slot
     absl::Duration pause = kFirst;
     while (true) {
       {
-        absl::MutexLock lock(&state->mutex);
-        if (state->mutex.AwaitWithTimeout(absl::Condition(&state->ending), pause)) return;
+        const MutexLock lock(state->mutex);
+        const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(pause);
+        while (!state->ending && state->ends.wait_until(state->mutex, until) != std::cv_status::timeout) {
+        }
+        if (state->ending) return;
       }
       NodeUse use = meter.Measure(RealClock().Read().steady);
-      absl::MutexLock lock(&state->mutex);
+      const MutexLock lock(state->mutex);
       state->newest = std::move(use);
       pause = kInterval;
     }
@@ -118,12 +123,13 @@ NodeUseWatch::NodeUseWatch(const Machine& machine, const std::vector<Slot>& slot
 }
 
 NodeUseWatch::~NodeUseWatch() {
-  absl::MutexLock lock(&state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->ending = true;
+  state_->ends.notify_one();
 }
 
 std::optional<NodeUse> NodeUseWatch::Take() {
-  absl::MutexLock lock(&state_->mutex);
+  const MutexLock lock(state_->mutex);
   return std::exchange(state_->newest, std::nullopt);
 }
 

@@ -1,6 +1,7 @@
 // How busy this machine is, whoever keeps it busy, within the limits of CPU affinity and control groups.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <optional>
@@ -8,9 +9,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/mutex.h"
 #include "proto/job.pb.h"
 #include "worker/agent/cgroup_limits.h"
 #include "worker/agent/node.h"
@@ -58,7 +59,8 @@ class NodeUseWatch {
 
  private:
   struct State {
-    absl::Mutex mutex;
+    Mutex mutex;
+    std::condition_variable_any ends;
     bool ending ABSL_GUARDED_BY(mutex) = false;
     std::optional<NodeUse> newest ABSL_GUARDED_BY(mutex);
   };
