@@ -370,6 +370,9 @@ class Run {
 
   bool AtRest() const {
     if (world_.judge.failed()) return true;
+    // A user whose job was refused in a reservation tries again for a while.
+    const auto has_job = [](const auto& user) { return !user->job().empty(); };
+    if (!std::all_of(users_.begin(), users_.end(), has_job)) return false;
     return std::all_of(world_.judge.jobs().begin(), world_.judge.jobs().end(), [](const auto& job) {
       const JobState state = job.second.state;
       return job.second.deleted || state == JOB_STATE_COMPLETED || state == JOB_STATE_FAILED ||
