@@ -28,13 +28,22 @@ link() {
   [ -L "$cache/peer" ] || rm -rf "$cache/peer"
   ln -sfn "peer-$pin" "$cache/peer"
 }
+# Without compiled modules an import of torch takes twice as long, and tests run where none can be written.
+compile_modules() {
+  local place done=$dest/.compiled
+  [ "$want" = peer ] && [ ! -e "$done" ] && [ -w "$dest" ] || return 0
+  for place in "$cache/torch-cpu/torch" "$dest"; do
+    [ ! -w "$place" ] || "$dest/bin/python" -m compileall -q -j 0 "$place" >/dev/null || true   # some are templates
+  done
+  touch "$done"
+}
 [ -n "$dest" ] || dest=$cache/peer-$pin
 stamp=$dest/.done
 whole=
 [ "$(cat "$stamp" 2>/dev/null)" = "$pin" ] || whole=1
 # Packages carry the licenses; wheels that were unpacked before tools/package.sh was there lack them.
 [ -n "$whole" ] || [ "$want" != cpu ] || [ -d "$dest/licenses" ] || [ ! -w "$dest" ] || whole=licenses
-[ -n "$whole" ] || { link; exit 0; }
+[ -n "$whole" ] || { compile_modules; link; exit 0; }
 
 # The licenses alone are missing: all works but tools/package.sh, which says so.
 give_up() {
@@ -65,6 +74,7 @@ if [ "$want" = peer ]; then
   mkdir "$site/torch-$version.dist-info"
   printf 'Metadata-Version: 2.1\nName: torch\nVersion: %s\n' "$version" >"$site/torch-$version.dist-info/METADATA"
   "$dest/bin/python" -c 'import torch' || die "the environment in $dest does not import torch"
+  compile_modules
   echo "$pin" >"$stamp"
   link
   exit 0

@@ -183,12 +183,12 @@ class FrameworksTest : public ::testing::Test {
 };
 
 TEST_F(FrameworksTest, TrainerOfHuggingFace) {
-  KilledResumedAndResized({"hf_trainer.py", "peft", "--output_dir", "--max_steps", "--save_total_limit 3", 400,
+  KilledResumedAndResized({"hf_trainer.py", "peft", "--output_dir", "--max_steps", "--save_total_limit 3", 160,
                            "train/loss", /*same_after_a_kill=*/true});
 }
 
 TEST_F(FrameworksTest, Lightning) {
-  KilledResumedAndResized({"lightning_fit.py", "scripts", "--folder", "--steps", "", 3000, "train_loss",
+  KilledResumedAndResized({"lightning_fit.py", "scripts", "--folder", "--steps", "", 600, "train_loss",
                            /*same_after_a_kill=*/false});
 }
 

@@ -132,7 +132,9 @@ RankFaultTrial::RankFaultTrial(Cluster& cluster, RankFault fault, const std::str
 
 void RankFaultTrial::Submit(const std::string& name) {
   name_ = name;
-  job_ = cluster_.Submit(JobOf(fault_.strategy, fault_.ranks, name_));
+  cluster::JobOptions options = JobOf(fault_.strategy, fault_.ranks, name_);
+  if (fault_.phase == "checkpoint") options.checkpoint_every = 10;  // it is short: many chances to see it
+  job_ = cluster_.Submit(options);
 }
 
 // Stops the rank, reads its state, and continues it if it is in another phase: so the phase is certain.
@@ -141,7 +143,8 @@ absl::Status RankFaultTrial::Freeze(const rundir::RankDir& dir, pid_t pid) {
   if (!opened.ok()) return opened.status();
   const rundir::Progress& page = *std::as_const(**opened).operator->();
   const std::set<uint64_t> stages = StagesOf(fault_.phase);
-  const auto there = [&] { return page.step >= fault_.step && stages.contains(page.stage); };
+  // Not after the last step: the time for the last checkpoint is the same as for the start, and that is minutes.
+  const auto there = [&] { return page.step >= fault_.step && page.step < kSteps && stages.contains(page.stage); };
   // To catch a short phase this process must run when the rank does. Without the right to raise its priority it tries
   // longer.
   setpriority(PRIO_PROCESS, 0, -10);
