@@ -7,8 +7,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/output/format.h"
-#include "cli/spec/message_fields.h"
 #include "common/flags/daemon_flags.h"
+#include "common/message/fields.h"
 #include "proto/spec.pb.h"
 
 namespace muster::cli {

@@ -10,7 +10,7 @@
 #include "cli/follower.h"
 #include "cli/interrupt.h"
 #include "cli/output/format.h"
-#include "cli/spec/writer.h"
+#include "common/message/tree.h"
 
 namespace muster::cli {
 namespace {

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/output/format.h"
 #include "cli/spec/writer.h"
+#include "common/message/tree.h"
 
 namespace muster::cli {
 namespace {

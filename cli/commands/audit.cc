@@ -11,7 +11,7 @@
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "cli/output_format.h"
-#include "cli/spec/writer.h"
+#include "common/message/tree.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {

@@ -11,9 +11,9 @@
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "cli/output_format.h"
-#include "cli/spec/writer.h"
 #include "common/file/durable_file.h"
 #include "common/flags/values.h"
+#include "common/message/tree.h"
 #include "common/proto_time.h"
 
 namespace muster::cli {

@@ -10,7 +10,7 @@
 #include "cli/follow_job.h"
 #include "cli/output/describe.h"
 #include "cli/output_format.h"
-#include "cli/spec/writer.h"
+#include "common/message/tree.h"
 
 namespace muster::cli {
 

@@ -12,7 +12,7 @@
 #include "cli/output/live.h"
 #include "cli/output/plot.h"
 #include "cli/output_format.h"
-#include "cli/spec/writer.h"
+#include "common/message/tree.h"
 
 namespace muster::cli {
 namespace {

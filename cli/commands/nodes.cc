@@ -8,7 +8,7 @@
 #include "cli/commands/verb.h"
 #include "cli/output/describe.h"
 #include "cli/output_format.h"
-#include "cli/spec/writer.h"
+#include "common/message/tree.h"
 
 namespace muster::cli {
 

@@ -11,9 +11,9 @@
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
-#include "cli/spec/message_fields.h"
-#include "cli/spec/writer.h"
 #include "common/flags/values.h"
+#include "common/message/fields.h"
+#include "common/message/tree.h"
 
 namespace muster::cli {
 namespace {

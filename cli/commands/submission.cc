@@ -10,7 +10,7 @@
 #include "cli/job_file.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
-#include "cli/spec/writer.h"
+#include "common/message/tree.h"
 
 namespace muster::cli {
 namespace {

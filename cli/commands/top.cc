@@ -8,8 +8,8 @@
 #include "cli/commands/repeat.h"
 #include "cli/output/top.h"
 #include "cli/output_format.h"
-#include "cli/spec/writer.h"
 #include "common/flags/values.h"
+#include "common/message/tree.h"
 
 namespace muster::cli {
 namespace {

@@ -14,7 +14,6 @@
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "cli/output_format.h"
-#include "cli/spec/writer.h"
 #include "common/flags/values.h"
 #include "common/proto_time.h"
 

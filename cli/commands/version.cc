@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
 #include "cli/output_format.h"
-#include "cli/spec/writer.h"
+#include "common/message/tree.h"
 #include "common/version.h"
 
 namespace muster::cli {

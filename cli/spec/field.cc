@@ -6,10 +6,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cli/spec/message_fields.h"
 #include "cli/spec/scalar.h"
 #include "cli/spec/source_text.h"
 #include "cli/spec/suggest.h"
+#include "common/message/fields.h"
 
 namespace muster::cli {
 namespace {

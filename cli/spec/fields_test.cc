@@ -10,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "cli/spec/message_fields.h"
 #include "cli/spec/reader.h"
+#include "common/message/fields.h"
 #include "proto/options.pb.h"
 
 namespace muster::cli {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/spec/message_fields.h"
+#include "common/message/fields.h"
 
 namespace muster::cli {
 namespace {

@@ -10,9 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "cli/spec/field.h"
 #include "cli/spec/merge.h"
-#include "cli/spec/message_fields.h"
 #include "cli/spec/set.h"
 #include "cli/spec/suggest.h"
+#include "common/message/fields.h"
 #include "proto/options.pb.h"
 
 namespace muster::cli {

@@ -24,7 +24,4 @@ absl::StatusOr<uint64_t> ParseUnsigned(absl::string_view text);
 // REQUIRES: kInteger or kFloat. OutOfRange if a double cannot hold it; InvalidArgument for infinities and NaN.
 absl::StatusOr<double> ParseDouble(absl::string_view text);
 
-// The shortest text that reads as the same double: "0.0003", "1e-8".
-std::string FormatDouble(double value);
-
 }  // namespace muster::cli

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "cli/spec/suggest.h"
+#include "common/format_double.h"
 
 namespace muster::cli {
 namespace {

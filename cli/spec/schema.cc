@@ -13,8 +13,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/spec/comments.h"
-#include "cli/spec/message_fields.h"
 #include "cli/spec/reader.h"
+#include "common/message/fields.h"
 #include "proto/spec.pb.h"
 
 namespace muster::cli {

@@ -1,4 +1,5 @@
 #include "cli/spec/writer.h"
+#include "common/message/tree.h"
 
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
@@ -6,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "cli/spec/message_fields.h"
 #include "cli/spec/reader.h"
+#include "common/message/fields.h"
 #include "proto/job.pb.h"
 
 namespace muster::cli {

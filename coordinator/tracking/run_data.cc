@@ -1,6 +1,5 @@
 #include "coordinator/tracking/run_data.h"
 
-#include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
 #include <algorithm>
@@ -13,18 +12,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/message/tree.h"
 #include "common/proto_time.h"
 #include "common/sha256.h"
 #include "common/utf8.h"
-#include "proto/options.pb.h"
 
 namespace muster::tracking {
 namespace {
 
-using google::protobuf::EnumValueDescriptor;
-using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
-using google::protobuf::Reflection;
 using nlohmann::ordered_json;
 
 constexpr size_t kMostKeyBytes = 250, kMostParamBytes = 6000, kMostTagBytes = 5000;
@@ -34,75 +29,6 @@ constexpr char kLabelTag[] = "muster.label.", kNoteTag[] = "mlflow.note.content"
 std::string Dump(const ordered_json& value) {
   return value.is_string() ? value.get<std::string>()
                            : value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
-// "full_shard" of RESHARD_FULL_SHARD, as in a job file.
-std::string TextOf(const EnumValueDescriptor& value) {
-  absl::string_view prefix = value.type()->FindValueByNumber(0)->name(), text = value.name();
-  absl::ConsumeSuffix(&prefix, "UNSPECIFIED");
-  absl::ConsumePrefix(&text, prefix);
-  return absl::AsciiStrToLower(text);
-}
-
-ordered_json TreeOf(const Message& message);
-
-// One value: of a singular field (index -1) or an item of a repeated one.
-ordered_json ValueOf(const Message& message, const FieldDescriptor& field, int index) {
-  const Reflection& r = *message.GetReflection();
-  const bool one = index < 0;
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32:
-      return one ? r.GetInt32(message, &field) : r.GetRepeatedInt32(message, &field, index);
-    case FieldDescriptor::CPPTYPE_INT64:
-      return one ? r.GetInt64(message, &field) : r.GetRepeatedInt64(message, &field, index);
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return one ? r.GetUInt32(message, &field) : r.GetRepeatedUInt32(message, &field, index);
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return one ? r.GetUInt64(message, &field) : r.GetRepeatedUInt64(message, &field, index);
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      return one ? r.GetDouble(message, &field) : r.GetRepeatedDouble(message, &field, index);
-    case FieldDescriptor::CPPTYPE_FLOAT:
-      return one ? r.GetFloat(message, &field) : r.GetRepeatedFloat(message, &field, index);
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return one ? r.GetBool(message, &field) : r.GetRepeatedBool(message, &field, index);
-    case FieldDescriptor::CPPTYPE_ENUM:
-      return TextOf(one ? *r.GetEnum(message, &field) : *r.GetRepeatedEnum(message, &field, index));
-    case FieldDescriptor::CPPTYPE_STRING:
-      return one ? r.GetString(message, &field) : r.GetRepeatedString(message, &field, index);
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      return TreeOf(one ? r.GetMessage(message, &field) : r.GetRepeatedMessage(message, &field, index));
-  }
-  return nullptr;
-}
-
-// As in a job file (proto/options.proto): a oneof is its own key beside its member's fields.
-ordered_json TreeOf(const Message& message) {
-  ordered_json tree = ordered_json::object();
-  std::vector<const FieldDescriptor*> fields;
-  message.GetReflection()->ListFields(message, &fields);
-  for (const FieldDescriptor* field : fields) {
-    const std::string key = field->has_json_name() ? field->json_name() : field->name();
-    if (field->is_repeated()) {
-      ordered_json& list = tree[key] = ordered_json::array();
-      for (int i = 0; i < message.GetReflection()->FieldSize(message, field); ++i) {
-        list.push_back(ValueOf(message, *field, i));
-      }
-      continue;
-    }
-    ordered_json value = ValueOf(message, *field, -1);
-    if (const auto* oneof = field->real_containing_oneof(); oneof != nullptr) {
-      // The spec's `workload: train` is left out, as its fields say it.
-      const bool implied = message.GetDescriptor() == JobSpec::descriptor() &&
-                           oneof->options().GetExtension(v1::default_member) == field->name() && !value.empty();
-      if (!implied) tree[oneof->name()] = key;
-      for (auto& [inner, inner_value] : value.items()) tree[inner] = inner_value;
-    } else if (value.is_object() && value.size() == 1 && value.value("auto", false)) {
-      tree[key] = "auto";
-    } else {
-      tree[key] = std::move(value);
-    }
-  }
-  return tree;
 }
 
 void Flatten(const ordered_json& tree, const std::string& prefix, Texts& into) {
@@ -156,13 +82,13 @@ std::vector<Metric> MetricsOf(const MetricPoint& point) {
     metric.key = KeyOf(name);
     metric.value = value;
   };
-  const auto add_fields = [&](const Message& message, const std::string& prefix) {
-    std::vector<const FieldDescriptor*> fields;
+  const auto add_fields = [&](const google::protobuf::Message& message, const std::string& prefix) {
+    const ordered_json tree = MessageTree(message);
+    std::vector<const google::protobuf::FieldDescriptor*> fields;
     message.GetReflection()->ListFields(message, &fields);
-    for (const FieldDescriptor* field : fields) {
-      if (field->is_repeated() || field->message_type() != nullptr || field->name() == "step") continue;
-      const ordered_json value = ValueOf(message, *field, -1);
-      if (value.is_number()) add(prefix + field->name(), value.get<double>());
+    for (const auto* field : fields) {
+      const ordered_json& value = tree.at(field->name());
+      if (value.is_number() && field->name() != "step") add(prefix + field->name(), value.get<double>());
     }
   };
   add_fields(point, "");
@@ -176,7 +102,7 @@ Texts ParamsOf(const JobSpec& spec) {
   JobSpec shown = spec;
   shown.clear_labels();
   shown.clear_env();
-  ordered_json tree = TreeOf(shown);
+  ordered_json tree = SpecTree(shown);
   if (spec.env_size() > 0) {
     ordered_json& names = tree["env"] = ordered_json::array();
     for (const EnvVar& variable : spec.env()) names.push_back(variable.name());

@@ -55,7 +55,7 @@ TEST(RunData, ParametersAreTheFieldsOfAJobFile) {
     api_version: "muster/v1" name: "gpt2" resources { ranks: 4 device: DEVICE_CPU }
     labels: "team=nlp" env { name: "NCCL_DEBUG" value: "secret" }
     train { model { gpt2 { layers: 2 } } optimizer { adamw {} lr: 0.001 } strategy { ddp {} }
-            freeze: "wte.weight" freeze: "h.0.*" parallel { auto: true } steps: 40 })"));
+            freeze: "wte.weight" freeze: "h.0.*" parallel { auto: true } steps: 40 data { mean: 0.219 } })"));
   const Texts expected = {{"apiVersion", "muster/v1"},
                           {"name", "gpt2"},
                           {"resources.ranks", "4"},
@@ -67,6 +67,7 @@ TEST(RunData, ParametersAreTheFieldsOfAJobFile) {
                           {"optimizer.lr", "0.001"},
                           {"strategy.kind", "ddp"},
                           {"freeze", R"(["wte.weight","h.0.*"])"},
+                          {"data.mean", "[0.219]"},  // not 0.21899999678134918, which that float is
                           {"parallel", "auto"},
                           {"steps", "40"}};
   EXPECT_EQ(params, expected);

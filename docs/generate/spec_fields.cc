@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/spec/field.h"
-#include "cli/spec/message_fields.h"
 #include "cli/spec/reader.h"
 #include "cli/spec/schema.h"
+#include "common/message/fields.h"
 #include "coordinator/spec/resolve.h"
 #include "proto/spec.pb.h"
 
@@ -131,7 +131,7 @@ std::string ValueText(const Message& owner, const FieldDescriptor& field, int at
     case FieldDescriptor::CPPTYPE_BOOL:
       return (list ? r->GetRepeatedBool(owner, &field, at) : r->GetBool(owner, &field)) ? "true" : "false";
     case FieldDescriptor::CPPTYPE_ENUM:
-      return cli::EnumText(list ? *r->GetRepeatedEnum(owner, &field, at) : *r->GetEnum(owner, &field));
+      return EnumText(list ? *r->GetRepeatedEnum(owner, &field, at) : *r->GetEnum(owner, &field));
     case FieldDescriptor::CPPTYPE_STRING:
       return list ? r->GetRepeatedString(owner, &field, at) : r->GetString(owner, &field);
     case FieldDescriptor::CPPTYPE_MESSAGE:
@@ -162,7 +162,7 @@ std::string FilledKind(JobSpec spec, const Way& way, const OneofDescriptor& oneo
   const Message* const owner = Find(spec, way);
   if (owner == nullptr) return "";
   const FieldDescriptor* const chosen = owner->GetReflection()->GetOneofFieldDescriptor(*owner, &oneof);
-  return chosen == nullptr ? "" : cli::KeyOf(*chosen);
+  return chosen == nullptr ? "" : KeyOf(*chosen);
 }
 
 // Whether the resolver calls the field missing, in every spec that it could be in.
@@ -320,7 +320,7 @@ std::string ExampleOf(const std::string& path, const FieldDescriptor& field, con
   std::string value;
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
     // The first that is not the default.
-    for (const std::string& text : cli::OfferedTexts(field)) {
+    for (const std::string& text : OfferedTexts(field)) {
       if (value.empty() && text != fallback) value = text;
     }
   } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
@@ -354,15 +354,15 @@ std::string TypeOf(const FieldDescriptor& field) {
       type = "true or false";
       break;
     case FieldDescriptor::CPPTYPE_ENUM:
-      type = cli::ListWords(cli::OfferedTexts(field));
+      type = cli::ListWords(OfferedTexts(field));
       break;
     case FieldDescriptor::CPPTYPE_STRING:
       type = "string";
       break;
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      type = cli::AutoField(*field.message_type()) != nullptr      ? "map, or the word auto"
-             : cli::NamedByAWord(*field.message_type()) != nullptr ? "map, or a kind alone"
-                                                                   : "map";
+      type = AutoField(*field.message_type()) != nullptr      ? "map, or the word auto"
+             : NamedByAWord(*field.message_type()) != nullptr ? "map, or a kind alone"
+                                                              : "map";
       break;
   }
   return field.is_repeated() ? absl::StrCat("list of: ", type) : type;
@@ -408,23 +408,23 @@ class Walk {
 
   // The root's fields of the default choice stand beside its own: a job is a training if it does not say otherwise.
   void Choice(const OneofDescriptor& oneof, const std::string& path, const Way& way, size_t at, Below& below) {
-    const FieldDescriptor* const by_default = cli::DefaultMember(oneof);
+    const FieldDescriptor* const by_default = DefaultMember(oneof);
     SpecField field;
     field.path = Join(path, oneof.name());
     field.key = oneof.name();
-    field.type = cli::ListWords(cli::MemberNames(oneof));
+    field.type = cli::ListWords(MemberNames(oneof));
     field.fallback = kRequired;
     if (by_default != nullptr) {
       field.fallback = FilledKind(Read(Bases().front(), {}), way, oneof);
-      if (field.fallback.empty()) field.fallback = cli::KeyOf(*by_default);
+      if (field.fallback.empty()) field.fallback = KeyOf(*by_default);
       const std::string then = FilledKind(Read(Bases().front(), {{"", "resources.ranks", "4"}}), way, oneof);
       if (!then.empty() && then != field.fallback) field.fallback = kDepends;
     }
-    field.example = cli::MemberNames(oneof).back();
+    field.example = MemberNames(oneof).back();
     field.meaning = "which of them; each has fields of its own";
     for (int m = 0; m < oneof.field_count(); ++m) {
       const FieldDescriptor& member = *oneof.field(m);
-      field.values.emplace_back(cli::KeyOf(member), cli::CommentOf(*member.message_type()));
+      field.values.emplace_back(KeyOf(member), cli::CommentOf(*member.message_type()));
     }
     sections_[at].fields.push_back(field);
     for (int m = 0; m < oneof.field_count(); ++m) {
@@ -438,7 +438,7 @@ class Walk {
       if (member.message_type()->field_count() == 0) continue;
       below.push_back([this, &member, path, inner, &oneof] {
         const size_t own = sections_.size();
-        sections_.push_back({path, absl::StrCat(oneof.name(), ": ", cli::KeyOf(member)), "", {}});
+        sections_.push_back({path, absl::StrCat(oneof.name(), ": ", KeyOf(member)), "", {}});
         Below after;
         Fields(*member.message_type(), path, inner, own, after);
         for (const auto& next : after) next();
@@ -448,7 +448,7 @@ class Walk {
 
   void Add(const FieldDescriptor& field, const std::string& path, const Way& way, size_t at, Below& below) {
     SpecField row;
-    row.key = cli::KeyOf(field);
+    row.key = KeyOf(field);
     row.path = Join(path, row.key);
     row.type = TypeOf(field);
     row.meaning = cli::CommentOf(field);
@@ -468,7 +468,7 @@ class Walk {
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
       for (int v = 1; v < field.enum_type()->value_count(); ++v) {
         const std::string comment = cli::CommentOf(*field.enum_type()->value(v));
-        if (!comment.empty()) row.values.emplace_back(cli::EnumText(*field.enum_type()->value(v)), comment);
+        if (!comment.empty()) row.values.emplace_back(EnumText(*field.enum_type()->value(v)), comment);
       }
     }
     sections_[at].fields.push_back(std::move(row));

@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace muster::cli {
+namespace muster {
 
 // The field's name, or its json_name if the .proto states one.
 std::string KeyOf(const google::protobuf::FieldDescriptor& field);
@@ -51,4 +51,4 @@ std::vector<PathAndWords> AllPaths(const google::protobuf::Descriptor& type);
 // Every path below a map of this type whose last part is `key` ("optimizer.lr" for "lr").
 std::vector<std::string> PathsEndingIn(const google::protobuf::Descriptor& type, absl::string_view key);
 
-}  // namespace muster::cli
+}  // namespace muster

@@ -1,8 +1,8 @@
-#include "cli/spec/message_fields.h"
-
-#include <vector>
+#include "common/message/fields.h"
 
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "proto/options.pb.h"
 
-namespace muster::cli {
+namespace muster {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -121,7 +121,7 @@ const EnumValueDescriptor* EnumValue(const EnumDescriptor& type, absl::string_vi
 }
 
 const FieldDescriptor* DefaultMember(const OneofDescriptor& oneof) {
-  const std::string& name = oneof.options().GetExtension(muster::v1::default_member);
+  const std::string& name = oneof.options().GetExtension(v1::default_member);
   return name.empty() ? nullptr : Member(oneof, name);
 }
 
@@ -166,4 +166,4 @@ std::vector<std::string> PathsEndingIn(const Descriptor& type, absl::string_view
   return paths;
 }
 
-}  // namespace muster::cli
+}  // namespace muster
