@@ -8,9 +8,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/proto_time.h"
+#include "common/some_of.h"
 #include "coordinator/core/exits.h"
 #include "coordinator/core/links.h"
 #include "coordinator/core/topology.h"
@@ -35,21 +35,15 @@ std::string Where(const Generation& generation) {
   for (const RankPlacement& rank : generation.ranks()) {
     if (std::find(nodes.rbegin(), nodes.rend(), rank.node()) == nodes.rend()) nodes.push_back(rank.node());
   }
-  const size_t named = std::min(nodes.size(), kNamed);
-  const std::string text = absl::StrJoin(nodes.begin(), nodes.begin() + static_cast<ptrdiff_t>(named), ", ");
-  return named == nodes.size() ? text : absl::StrCat(text, " and ", nodes.size() - named, " more");
+  return SomeOf(nodes, kNamed);
 }
 
 // "rank 0 on n, rank 3 on m and 5 more".
 std::string Names(const Generation& generation, const std::vector<uint32_t>& ranks) {
   constexpr size_t kNamed = 3;
-  std::vector<std::string> named;
-  for (const uint32_t rank : ranks) {
-    if (named.size() == kNamed) break;
-    named.push_back(absl::StrCat(RankName(generation, rank), " on ", generation.ranks(static_cast<int>(rank)).node()));
-  }
-  const size_t more = ranks.size() - named.size();
-  return absl::StrCat(absl::StrJoin(named, ", "), more == 0 ? "" : absl::StrCat(" and ", more, " more"));
+  return SomeOf(ranks, kNamed, ", ", [&](std::string* out, uint32_t rank) {
+    absl::StrAppend(out, RankName(generation, rank), " on ", generation.ranks(static_cast<int>(rank)).node());
+  });
 }
 
 template <typename Matches>

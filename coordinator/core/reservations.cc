@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/name.h"
 #include "common/proto_time.h"
+#include "common/some_of.h"
 #include "common/utf8.h"
 #include "coordinator/core/projects.h"
 #include "coordinator/scheduler/pass.h"
@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kMostReservations = 64;
 constexpr int kMostReservedNodes = 5000, kMostReservingUsers = 1000;
+constexpr size_t kReservedNamed = 3;  // of users, projects and nodes, in messages
 constexpr size_t kMostNameBytes = 128, kReservationNoteBytes = 1024;
 constexpr absl::Duration kLongestWindow = absl::Hours(24 * 366);
 constexpr absl::Duration kClockChecked = absl::Minutes(1);
@@ -43,21 +44,8 @@ std::string UtcTime(absl::Time time) { return absl::FormatTime("%Y-%m-%dT%H:%M:%
 std::string ForWhom(const Reservation& reservation) {
   std::vector<std::string> whom(reservation.users().begin(), reservation.users().end());
   for (const std::string& project : reservation.projects()) whom.push_back(absl::StrCat("project ", project));
-  constexpr size_t kNamed = 3;
   if (whom.empty()) return "maintenance";
-  if (whom.size() <= kNamed) return absl::StrJoin(whom, ", ");
-  return absl::StrCat(absl::StrJoin(whom.begin(), whom.begin() + kNamed, ", "), " and ", whom.size() - kNamed, " more");
-}
-
-// "a, b and 3 more"
-std::string SomeOf(const std::set<NodeId>& nodes) {
-  constexpr size_t kNamed = 3;
-  std::vector<std::string> named;
-  for (const NodeId& node : nodes) {
-    if (named.size() < kNamed) named.push_back(node.value());
-  }
-  if (nodes.size() <= kNamed) return absl::StrJoin(named, ", ");
-  return absl::StrCat(absl::StrJoin(named, ", "), " and ", nodes.size() - kNamed, " more");
+  return SomeOf(whom, kReservedNamed);
 }
 
 absl::Status CheckNames(const NameList& names, const char* whose) {
@@ -264,7 +252,9 @@ void KeepOffReserved(const std::string& reservation, absl::Duration ends_in, abs
     }
     demand.closed.push_back(window);
     if (!window.Now()) continue;
-    absl::StrAppend(&demand.where, ", without ", SomeOf(*window.nodes), ": reservation ", other->name(),
+    const std::string without = SomeOf(*window.nodes, kReservedNamed, ", ",
+                                       [](std::string* out, const NodeId& node) { out->append(node.value()); });
+    absl::StrAppend(&demand.where, ", without ", without, ": reservation ", other->name(),
                     active ? absl::StrCat(" ends in ", scheduler::InMinutes(window.until))
                            : absl::StrCat(" begins in ", scheduler::InMinutes(begins_in),
                                           ", a time_limit that ends before would do"));
