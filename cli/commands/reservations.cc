@@ -17,6 +17,7 @@
 #include "cli/output_format.h"
 #include "common/message/tree.h"
 #include "common/proto_time.h"
+#include "common/some_of.h"
 
 namespace muster::cli {
 namespace {
@@ -85,28 +86,21 @@ absl::Status ChangeReservation(const ReservationFlags& flags, Client& client, v1
   return absl::OkStatus();
 }
 
-// "a,b,c and 5 more"
-std::string SomeNames(const google::protobuf::RepeatedPtrField<std::string>& names) {
-  constexpr int kNamed = 4;
-  if (names.size() <= kNamed) return absl::StrJoin(names, ",");
-  return absl::StrCat(absl::StrJoin(names.begin(), names.begin() + kNamed, ","), " and ", names.size() - kNamed,
-                      " more");
-}
-
 std::string StateOf(const v1::Reservation& reservation) {
   constexpr size_t kPrefix = sizeof("RESERVATION_STATE_") - 1;
   return absl::AsciiStrToLower(v1::ReservationState_Name(reservation.state()).substr(kPrefix));
 }
 
 Table ReservationTable(const v1::ListReservationsReply& reply, const Screen& screen) {
+  constexpr size_t kNamed = 4;
   Table table({{"RESERVATION"}, {"STATE"}, {"START"}, {"END"}, {"NODES"}, {"FOR"}, {"OVERLAPS"}, {"NOTE"}});
   for (const v1::Reservation& reservation : reply.reservations()) {
     std::vector<std::string> whom(reservation.users().begin(), reservation.users().end());
     for (const std::string& project : reservation.projects()) whom.push_back("project " + project);
     table.Add({reservation.name(), StateOf(reservation), DateAndTime(screen, FromProto(reservation.start())),
-               DateAndTime(screen, FromProto(reservation.end())), SomeNames(reservation.nodes()),
-               whom.empty() ? "maintenance" : absl::StrJoin(whom, ","), SomeNames(reservation.overlapping_jobs()),
-               reservation.note()});
+               DateAndTime(screen, FromProto(reservation.end())), SomeOf(reservation.nodes(), kNamed, ","),
+               whom.empty() ? "maintenance" : absl::StrJoin(whom, ","),
+               SomeOf(reservation.overlapping_jobs(), kNamed, ","), reservation.note()});
   }
   return table;
 }

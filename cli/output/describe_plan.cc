@@ -14,6 +14,7 @@
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
 #include "common/bytes.h"
+#include "common/some_of.h"
 
 namespace muster::cli {
 namespace {
@@ -50,14 +51,6 @@ std::string Runs(const std::vector<uint32_t>& ranks) {
   constexpr size_t kShown = 4;
   if (runs.size() <= kShown) return absl::StrJoin(runs, ",");
   return absl::StrCat(absl::StrJoin(runs.begin(), runs.begin() + kShown, ","), ",... (", ranks.size(), ")");
-}
-
-// "node-a", "node-a, node-b and 6 more".
-std::string Names(const std::vector<std::string>& nodes) {
-  constexpr size_t kNamed = 2;
-  if (nodes.size() <= kNamed) return absl::StrJoin(nodes, ", ");
-  return absl::StrCat(absl::StrJoin(nodes.begin(), nodes.begin() + kNamed, ", "), " and ", nodes.size() - kNamed,
-                      " more");
 }
 
 // Ranks with the same bytes.
@@ -128,7 +121,7 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
     if (host) cells.emplace_back(FormatBytes(r.host_bytes()));
     cells.emplace_back(FormatBytes(r.peak_bytes()));
     cells.emplace_back(r.slot_bytes() > 0 ? FormatBytes(r.slot_bytes()) : "");
-    cells.emplace_back(Names(group.nodes));
+    cells.emplace_back(SomeOf(group.nodes, 2));
     table.Add(std::move(cells));
   }
   std::string text = table.Render(screen);

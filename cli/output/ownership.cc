@@ -7,11 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "cli/output/format.h"
 #include "cli/output/svg.h"
 #include "cli/output/timeline.h"
 #include "common/bytes.h"
+#include "common/some_of.h"
 
 namespace muster::cli {
 namespace {
@@ -114,8 +116,7 @@ std::vector<std::vector<uint32_t>> Holders(const v1::PlanReply& plan) {
 std::string RanksOf(const std::vector<uint32_t>& ranks) {
   if (ranks.empty()) return "no rank";
   if (ranks.size() == 1) return absl::StrCat("rank ", ranks[0]);
-  return absl::StrCat("ranks ", ranks[0], ranks.size() == 2 ? " and " : ", ", ranks[1],
-                      ranks.size() > 2 ? absl::StrCat(" and ", ranks.size() - 2, " more") : "");
+  return absl::StrCat("ranks ", ranks.size() == 2 ? absl::StrJoin(ranks, " and ") : SomeOf(ranks, 2));
 }
 
 std::string DrawRow(const Row& row, double top, double height) {

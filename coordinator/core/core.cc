@@ -348,10 +348,8 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
   demand.together = TensorRanksOf(resolved);
   if (!whole) demand.least = resolved.resources().min_ranks();
   Select(resolved.resources(), state_->records, demand);
-  const absl::Duration stop =
-      core::TimeoutsOf(state_->options.timeouts, resolved).stop + absl::Seconds(resolved.exec().stop_grace_seconds());
-  KeepOffReserved(resolved.resources().reservation(), TimeLimitOf(resolved) + stop, state_->queue.now().wall,
-                  state_->records, demand);
+  const absl::Duration ends_in = TimeLimitOf(resolved) + state_->generations.StopDeadline(resolved, END_REASON_TIMEOUT);
+  KeepOffReserved(resolved.resources().reservation(), ends_in, state_->queue.now().wall, state_->records, demand);
   scheduler::Decision now = scheduler::Cluster(nodes).Place(demand);
   if (const std::string why =
           BeginsLater(resolved.resources().reservation(), state_->queue.now().wall, state_->records);

@@ -137,7 +137,8 @@ struct DeleteTemplate {
 };
 // Replaces the reservation of that name, or adds it. No job that runs is stopped. InvalidArgument: a field is wrong,
 // the message says which. NotFound: one of its nodes. FailedPrecondition: one of its nodes is in another reservation at
-// that time. ResourceExhausted: there are too many.
+// that time, or a job runs in it on a node that it would lose, or while it would begin later. ResourceExhausted: there
+// are too many.
 struct SetReservation {
   static constexpr absl::string_view kName = "set reservation";
   Reservation reservation;

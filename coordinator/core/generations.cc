@@ -8,9 +8,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/proto_time.h"
+#include "common/some_of.h"
 #include "coordinator/core/exits.h"
 #include "coordinator/core/links.h"
 #include "coordinator/core/topology.h"
@@ -35,21 +35,15 @@ std::string Where(const Generation& generation) {
   for (const RankPlacement& rank : generation.ranks()) {
     if (std::find(nodes.rbegin(), nodes.rend(), rank.node()) == nodes.rend()) nodes.push_back(rank.node());
   }
-  const size_t named = std::min(nodes.size(), kNamed);
-  const std::string text = absl::StrJoin(nodes.begin(), nodes.begin() + static_cast<ptrdiff_t>(named), ", ");
-  return named == nodes.size() ? text : absl::StrCat(text, " and ", nodes.size() - named, " more");
+  return SomeOf(nodes, kNamed);
 }
 
 // "rank 0 on n, rank 3 on m and 5 more".
 std::string Names(const Generation& generation, const std::vector<uint32_t>& ranks) {
   constexpr size_t kNamed = 3;
-  std::vector<std::string> named;
-  for (const uint32_t rank : ranks) {
-    if (named.size() == kNamed) break;
-    named.push_back(absl::StrCat(RankName(generation, rank), " on ", generation.ranks(static_cast<int>(rank)).node()));
-  }
-  const size_t more = ranks.size() - named.size();
-  return absl::StrCat(absl::StrJoin(named, ", "), more == 0 ? "" : absl::StrCat(" and ", more, " more"));
+  return SomeOf(ranks, kNamed, ", ", [&](std::string* out, uint32_t rank) {
+    absl::StrAppend(out, RankName(generation, rank), " on ", generation.ranks(static_cast<int>(rank)).node());
+  });
 }
 
 template <typename Matches>
@@ -93,7 +87,7 @@ void Generations::Recover(JobEntry& job, Now now) {
       if (job.RunsOnFewer()) running.grow_at = now.steady + options_->grow_after;
       break;
     default:
-      running.stop_overdue = now.steady + 2 * StopDeadline(job.record(), generation.reason());
+      running.stop_overdue = now.steady + 2 * StopDeadline(job.record().spec(), generation.reason());
   }
   plans_->Ask(job.id(), Plans::Purpose::kGeneration, SpecOf(job.record(), generation), PlacedSlots(generation), {});
 }
@@ -225,7 +219,7 @@ void Generations::Stop(JobEntry& job, EndReason reason, StopIntent intent, const
     job.time.Enter(TimeTracker::Phase::kRecovering, transaction.now.steady);
   }
   job.running->start_deadline.reset();
-  job.running->stop_overdue = transaction.now.steady + 2 * StopDeadline(job.record(), reason);
+  job.running->stop_overdue = transaction.now.steady + 2 * StopDeadline(job.record().spec(), reason);
   transaction.Touch(id, number);
   transaction.ChangeDesired(generation);
   jobs_->ChangeIntent(job, intent, why, transaction);
@@ -520,7 +514,7 @@ void Generations::CheckStop(JobEntry& job, Transaction& transaction) {
             RanksThat(generation, [](const RankPlacement& rank) { return rank.state() != RANK_STATE_EXITED; })),
       "; the worker should have killed it: see the log of that worker, or restart it");
   RunningGeneration& running = *job.running;
-  const absl::Duration first = 2 * StopDeadline(job.record(), generation.reason());
+  const absl::Duration first = 2 * StopDeadline(job.record().spec(), generation.reason());
   running.stop_overdue = transaction.now.steady +
                          std::min(first * (int64_t{1} << std::min(++running.overdue_stops, 10u)), kLongestOverdue);
   transaction.ChangeDesired(*job.newest());
@@ -545,10 +539,10 @@ Timeouts TimeoutsOf(const Timeouts& service, const JobSpec& spec) {
 
 Timeouts Generations::TimeoutsOf(const Job& job) const { return core::TimeoutsOf(options_->timeouts, job.spec()); }
 
-absl::Duration Generations::StopDeadline(const Job& job, EndReason reason) const {
-  const Timeouts timeouts = TimeoutsOf(job);
+absl::Duration Generations::StopDeadline(const JobSpec& spec, EndReason reason) const {
+  const Timeouts timeouts = core::TimeoutsOf(options_->timeouts, spec);
   if (IsFault(reason)) return timeouts.kill;
-  return timeouts.stop + absl::Seconds(job.spec().exec().stop_grace_seconds());
+  return timeouts.stop + absl::Seconds(spec.exec().stop_grace_seconds());
 }
 
 JobSpec SpecOf(const Job& job, const Generation& generation) {

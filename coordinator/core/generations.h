@@ -55,7 +55,7 @@ class Generations {
 
   Timeouts TimeoutsOf(const Job& job) const;
   // Between the request to stop and the kill.
-  absl::Duration StopDeadline(const Job& job, EndReason reason) const;
+  absl::Duration StopDeadline(const JobSpec& spec, EndReason reason) const;
 
  private:
   void RunIfAllRanksRun(JobEntry& job, Transaction& transaction);

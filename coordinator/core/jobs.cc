@@ -116,7 +116,7 @@ void Jobs::AfterGeneration(JobEntry& job, Transaction& transaction) {
   const StopIntent intent = job.record().stop_intent();
   if (intent == STOP_INTENT_CANCEL) return Cancel(job, "", transaction);
   if (intent == STOP_INTENT_PAUSE) {
-    const std::string lost = LostReservation(job.record(), *records_);
+    const std::string lost = LeaveLostReservation(job, *records_);
     return Pause(job, lost.empty() ? "paused by its user" : lost, transaction);
   }
   if (intent == STOP_INTENT_TIMEOUT) return FailByTimeLimit(job, transaction);
@@ -128,7 +128,7 @@ void Jobs::Pause(JobEntry& job, const std::string& why, Transaction& transaction
   plans_->DropAll(job.id());
   job.machine.Pause();
   job.time.Enter(TimeTracker::Phase::kPaused, transaction.now.steady);
-  if (!LostReservation(job.record(), *records_).empty()) job.machine.fields().clear_reservation();
+  LeaveLostReservation(job, *records_);
   job.machine.fields().set_reason(absl::StrCat(why, "; to continue: muster resume ", job.record().id()));
   job.not_before.reset();
   transaction.Touch(job.id());

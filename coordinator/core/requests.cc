@@ -302,10 +302,6 @@ void Requests::On(const PauseJob& event, Transaction& transaction) {
   }
 }
 
-void Requests::LeaveLostReservation(JobEntry& job) const {
-  if (!LostReservation(job.record(), *records_).empty()) job.machine.fields().clear_reservation();
-}
-
 void Requests::On(const ResumeJob& event, Transaction& transaction) {
   JobEntry* job = records_->NeedJob(event.job, transaction);
   if (job == nullptr) return;
@@ -313,11 +309,11 @@ void Requests::On(const ResumeJob& event, Transaction& transaction) {
     transaction.status = AlreadyEnded(*job);
   } else if (job->machine.state() == JOB_STATE_PAUSED) {
     job->machine.fields().clear_refused_by();  // what nodes lacked may be there now
-    LeaveLostReservation(*job);
+    LeaveLostReservation(*job, *records_);
     jobs_->Requeue(*job, "resumed by its user", absl::ZeroDuration(), transaction);
   } else if (job->record().stop_intent() == STOP_INTENT_PAUSE) {
     // It is still on its way to the pause: it goes through the queue instead.
-    LeaveLostReservation(*job);
+    LeaveLostReservation(*job, *records_);
     jobs_->ChangeIntent(*job, STOP_INTENT_REQUEUE, "resumed by its user: it is requeued when it has stopped",
                         transaction);
   }

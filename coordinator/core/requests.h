@@ -53,8 +53,6 @@ class Requests {
   // False: the user has had as many within the last minute as are allowed. Counts this one if not.
   using Calls = std::map<std::string, std::deque<SteadyTime>>;  // by user, within the last minute
   bool Count(const std::string& user, SteadyTime now, Calls& calls) const;
-  // It is to run without the reservation that it named, if it can no longer run in that.
-  void LeaveLostReservation(JobEntry& job) const;
   // Of labels, notes and templates: each has an entry in the audit log, and pushes an older one out of it.
   absl::Status CheckChanges(const std::string& user, SteadyTime now);
   void Add(const SubmitJob& event, const JobId& id, const std::string& request_id, JobSpec spec,

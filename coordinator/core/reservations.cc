@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/name.h"
 #include "common/proto_time.h"
+#include "common/some_of.h"
 #include "common/utf8.h"
 #include "coordinator/core/projects.h"
 #include "coordinator/scheduler/pass.h"
@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kMostReservations = 64;
 constexpr int kMostReservedNodes = 5000, kMostReservingUsers = 1000;
+constexpr size_t kReservedNamed = 3;  // of users, projects and nodes, in messages
 constexpr size_t kMostNameBytes = 128, kReservationNoteBytes = 1024;
 constexpr absl::Duration kLongestWindow = absl::Hours(24 * 366);
 constexpr absl::Duration kClockChecked = absl::Minutes(1);
@@ -27,6 +28,16 @@ absl::Time StartOf(const Reservation& reservation) { return FromProto(reservatio
 absl::Time EndOf(const Reservation& reservation) { return FromProto(reservation.end()); }
 
 bool HasEnded(const Reservation& reservation) { return reservation.state() == RESERVATION_STATE_ENDED; }
+
+// Null: there is none.
+const Reservation* FindReservation(const std::string& name, const Records& records) {
+  const auto found = records.reservations.find(name);
+  return found == records.reservations.end() ? nullptr : &found->second;
+}
+
+bool IsToBegin(const Reservation* reservation) {
+  return reservation != nullptr && reservation->state() == RESERVATION_STATE_INACTIVE;
+}
 
 using NameList = google::protobuf::RepeatedPtrField<std::string>;
 bool Has(const NameList& sorted, const std::string& name) {
@@ -43,21 +54,8 @@ std::string UtcTime(absl::Time time) { return absl::FormatTime("%Y-%m-%dT%H:%M:%
 std::string ForWhom(const Reservation& reservation) {
   std::vector<std::string> whom(reservation.users().begin(), reservation.users().end());
   for (const std::string& project : reservation.projects()) whom.push_back(absl::StrCat("project ", project));
-  constexpr size_t kNamed = 3;
   if (whom.empty()) return "maintenance";
-  if (whom.size() <= kNamed) return absl::StrJoin(whom, ", ");
-  return absl::StrCat(absl::StrJoin(whom.begin(), whom.begin() + kNamed, ", "), " and ", whom.size() - kNamed, " more");
-}
-
-// "a, b and 3 more"
-std::string SomeOf(const std::set<NodeId>& nodes) {
-  constexpr size_t kNamed = 3;
-  std::vector<std::string> named;
-  for (const NodeId& node : nodes) {
-    if (named.size() < kNamed) named.push_back(node.value());
-  }
-  if (nodes.size() <= kNamed) return absl::StrJoin(named, ", ");
-  return absl::StrCat(absl::StrJoin(named, ", "), " and ", nodes.size() - kNamed, " more");
+  return SomeOf(whom, kReservedNamed);
 }
 
 absl::Status CheckNames(const NameList& names, const char* whose) {
@@ -164,8 +162,7 @@ absl::Status CheckJobsStay(const Reservation& reservation, const Records& record
 }  // namespace
 
 const Reservation* ReservationOf(const Job& job, const Records& records) {
-  const auto found = records.reservations.find(job.reservation());
-  return found == records.reservations.end() ? nullptr : &found->second;
+  return FindReservation(job.reservation(), records);
 }
 
 bool HasNode(const Reservation& reservation, const std::string& node) { return Has(reservation.nodes(), node); }
@@ -179,15 +176,12 @@ const Reservation* NextReservation(const std::string& node, const Records& recor
   return next;
 }
 
-bool WaitsForReservation(const Job& job, const Records& records) {
-  const Reservation* reservation = ReservationOf(job, records);
-  return reservation != nullptr && reservation->state() == RESERVATION_STATE_INACTIVE;
-}
+bool WaitsForReservation(const Job& job, const Records& records) { return IsToBegin(ReservationOf(job, records)); }
 
 std::string BeginsLater(const std::string& name, absl::Time now, const Records& records) {
-  const auto found = records.reservations.find(name);
-  if (found == records.reservations.end() || found->second.state() != RESERVATION_STATE_INACTIVE) return "";
-  return absl::StrCat("reservation ", name, " begins in ", scheduler::InMinutes(StartOf(found->second) - now));
+  const Reservation* reservation = FindReservation(name, records);
+  if (!IsToBegin(reservation)) return "";
+  return absl::StrCat("reservation ", name, " begins in ", scheduler::InMinutes(StartOf(*reservation) - now));
 }
 
 std::string LostReservation(const Job& job, const Records& records) {
@@ -199,23 +193,29 @@ std::string LostReservation(const Job& job, const Records& records) {
   return IsFor(*reservation, job.owner(), job.project()) ? "" : its + " is no longer for its user or project";
 }
 
+std::string LeaveLostReservation(JobEntry& job, const Records& records) {
+  std::string why = LostReservation(job.record(), records);
+  if (!why.empty()) job.machine.fields().clear_reservation();
+  return why;
+}
+
 absl::Status CheckReservation(const JobSpec& spec, const std::string& owner, const std::string& project,
                               const Records& records) {
   const std::string& name = spec.resources().reservation();
   if (name.empty()) return absl::OkStatus();
-  const auto found = records.reservations.find(name);
-  if (found == records.reservations.end()) {
+  const Reservation* reservation = FindReservation(name, records);
+  if (reservation == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("resources.reservation: there is no reservation ", name, "; muster reservations lists them"));
   }
-  if (!IsFor(found->second, owner, project)) {
-    return absl::PermissionDeniedError(absl::StrCat("resources.reservation: ", name, " is for ", ForWhom(found->second),
+  if (!IsFor(*reservation, owner, project)) {
+    return absl::PermissionDeniedError(absl::StrCat("resources.reservation: ", name, " is for ", ForWhom(*reservation),
                                                     ", not for ", owner,
                                                     project.empty() ? "" : absl::StrCat(" or project ", project)));
   }
-  if (HasEnded(found->second)) {
+  if (HasEnded(*reservation)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("resources.reservation: ", name, " ended at ", UtcTime(EndOf(found->second))));
+        absl::StrCat("resources.reservation: ", name, " ended at ", UtcTime(EndOf(*reservation))));
   }
   return absl::OkStatus();
 }
@@ -235,9 +235,9 @@ void KeepOffReserved(const std::string& reservation, absl::Duration ends_in, abs
                      scheduler::Demand& demand) {
   demand.reservation = reservation;
   if (!reservation.empty()) {
-    const auto own = records.reservations.find(reservation);
+    const Reservation* own = FindReservation(reservation, records);
     for (const auto& [id, node] : records.nodes) {
-      if (own == records.reservations.end() || !HasNode(own->second, id.value())) demand.avoid.insert(id);
+      if (own == nullptr || !HasNode(*own, id.value())) demand.avoid.insert(id);
     }
     absl::StrAppend(&demand.where, ", in reservation ", reservation);
     return;
@@ -264,7 +264,9 @@ void KeepOffReserved(const std::string& reservation, absl::Duration ends_in, abs
     }
     demand.closed.push_back(window);
     if (!window.Now()) continue;
-    absl::StrAppend(&demand.where, ", without ", SomeOf(*window.nodes), ": reservation ", other->name(),
+    const std::string without = SomeOf(*window.nodes, kReservedNamed, ", ",
+                                       [](std::string* out, const NodeId& node) { out->append(node.value()); });
+    absl::StrAppend(&demand.where, ", without ", without, ": reservation ", other->name(),
                     active ? absl::StrCat(" ends in ", scheduler::InMinutes(window.until))
                            : absl::StrCat(" begins in ", scheduler::InMinutes(begins_in),
                                           ", a time_limit that ends before would do"));
@@ -276,7 +278,8 @@ absl::Duration EndsIn(const JobEntry& job, const TimeLimits& limits, const Gener
   const absl::Duration limit = limits.EndsIn(job, now.steady);
   const Reservation* reservation = ReservationOf(job.record(), records);
   if (reservation == nullptr) return limit;
-  return std::min(limit, EndOf(*reservation) - now.wall + generations.StopDeadline(job.record(), END_REASON_PAUSED));
+  return std::min(limit,
+                  EndOf(*reservation) - now.wall + generations.StopDeadline(job.record().spec(), END_REASON_PAUSED));
 }
 
 void Reservations::On(const SetReservation& event, Transaction& transaction) {
@@ -286,8 +289,7 @@ void Reservations::On(const SetReservation& event, Transaction& transaction) {
   SortNames(*reservation.mutable_users());
   SortNames(*reservation.mutable_projects());
   reservation.clear_overlapping_jobs();
-  const auto found = records_->reservations.find(name);
-  const Reservation* const known = found == records_->reservations.end() ? nullptr : &found->second;
+  const Reservation* const known = FindReservation(name, *records_);
   transaction.status = CheckFields(reservation, known, *records_, transaction.now.wall);
   if (transaction.status.ok()) transaction.status = CheckNodes(reservation, known, *records_);
   if (!transaction.status.ok()) return;

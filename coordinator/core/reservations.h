@@ -34,6 +34,9 @@ bool HasNode(const Reservation& reservation, const std::string& node);
 const Reservation* NextReservation(const std::string& node, const Records& records);
 // Why a waiting job can no longer run in the reservation that it names. Empty: it can, or it names none.
 std::string LostReservation(const Job& job, const Records& records);
+// Takes a reservation that is lost from its job, which runs without it when it is resumed. Returns why it is lost, as
+// above.
+std::string LeaveLostReservation(JobEntry& job, const Records& records);
 // Whether a new job may name the reservation that its spec names. NotFound: there is none of that name.
 // PermissionDenied: it is for others. FailedPrecondition: it has ended.
 absl::Status CheckReservation(const JobSpec& spec, const std::string& owner, const std::string& project,

@@ -59,7 +59,7 @@ void TimeLimits::Check(JobEntry& job, Transaction& transaction) {
 absl::Duration TimeLimits::EndsIn(const JobEntry& job, SteadyTime now) const {
   const absl::Duration left = TimeLeft(job, now);
   if (left == absl::InfiniteDuration()) return left;
-  return std::max(left, absl::ZeroDuration()) + generations_->StopDeadline(job.record(), END_REASON_TIMEOUT);
+  return std::max(left, absl::ZeroDuration()) + generations_->StopDeadline(job.record().spec(), END_REASON_TIMEOUT);
 }
 
 }  // namespace muster::core

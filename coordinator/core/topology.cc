@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/node/node_selector.h"
+#include "common/some_of.h"
 
 namespace muster::core {
 namespace {
@@ -22,9 +23,7 @@ scheduler::TopologyLevel LevelOf(const std::string& key, const Records& records)
 // "s1, s2 and 3 more"
 std::string Some(const std::set<std::string>& values) {
   constexpr size_t kNamed = 3;
-  const std::vector<std::string> all(values.begin(), values.end());
-  if (all.size() <= kNamed) return absl::StrJoin(all, " and ");
-  return absl::StrCat(absl::StrJoin(all.begin(), all.begin() + kNamed, ", "), " and ", all.size() - kNamed, " more");
+  return values.size() <= kNamed ? absl::StrJoin(values, " and ") : SomeOf(values, kNamed);
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ muster::Stop Views::MakeStop(EndReason reason, const Job& job) const {
   stop.set_reason(reason);
   const bool may_write = job.spec().has_exec() || !job.spec().train().checkpoint().path().empty();
   stop.set_checkpoint_first(!IsFault(reason) && may_write);
-  *stop.mutable_deadline() = ToProto(generations_->StopDeadline(job, reason));
+  *stop.mutable_deadline() = ToProto(generations_->StopDeadline(job.spec(), reason));
   return stop;
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/bytes.h"
 #include "common/instruction_set.h"
+#include "common/some_of.h"
 #include "models/inventory.h"
 #include "strategies/compression.h"
 #include "strategies/cost.h"
@@ -520,9 +521,7 @@ std::vector<std::string> Bf16Notes(const std::map<std::string, Cpu>& cpus) {
   }
   const auto note = [&](absl::string_view how, const std::vector<std::string>& on) {
     if (on.empty()) return;
-    const auto end = on.begin() + static_cast<ptrdiff_t>(std::min(on.size(), kNamed));
-    notes.push_back(absl::StrCat("bf16 GEMMs ", how, " on ", absl::StrJoin(on.begin(), end, ", "),
-                                 on.size() > kNamed ? absl::StrCat(" and ", on.size() - kNamed, " more") : ""));
+    notes.push_back(absl::StrCat("bf16 GEMMs ", how, " on ", SomeOf(on, kNamed)));
   };
   note("are native", native);
   note("go through fp32 panels, at about the speed of fp32,", panels);

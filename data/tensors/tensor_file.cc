@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/some_of.h"
 #include "data/file_pattern.h"
 
 namespace muster::data {
@@ -14,6 +15,7 @@ namespace {
 using checkpoint::TensorEntry;
 
 constexpr uint64_t kScanElements = 1 << 17;
+constexpr size_t kItemsNamed = 8;  // of a list, in a message
 
 // What a safetensors file calls it.
 const char* DtypeName(const BatchTensor& tensor) { return tensor.type() == BatchTensor::INT64 ? "I64" : "F32"; }
@@ -22,16 +24,6 @@ const char* DtypeName(const BatchTensor& tensor) { return tensor.type() == Batch
 std::string Quoted(const std::string& name) {
   constexpr size_t kMostBytes = 64;
   return absl::StrCat("\"", absl::CHexEscape(name.substr(0, kMostBytes)), name.size() > kMostBytes ? "..." : "", "\"");
-}
-
-// What write(out, item) makes of the first items.
-template <typename Items, typename Write>
-std::string FirstOf(const Items& items, const Write& write) {
-  constexpr size_t kMost = 8;
-  const size_t shown = std::min(kMost, static_cast<size_t>(items.size()));
-  std::string text = absl::StrJoin(items.begin(), items.begin() + shown, ", ", write);
-  if (shown < static_cast<size_t>(items.size())) absl::StrAppend(&text, " and ", items.size() - shown, " more");
-  return text;
 }
 
 absl::Status CheckTensor(const std::string& path, const BatchTensor& expected, const TensorEntry& found) {
@@ -49,8 +41,8 @@ absl::Status CheckTensor(const std::string& path, const BatchTensor& expected, c
     for (const uint64_t n : expected.shape()) sizes.push_back(absl::StrCat(n));
     return sizes;
   }();
-  return wrong("has the shape [", FirstOf(found.shape, absl::AlphaNumFormatter()), "], the model reads [",
-               absl::StrJoin(shape, ", "), "]");
+  return wrong("has the shape [", SomeOf(found.shape, kItemsNamed), "], the model reads [", absl::StrJoin(shape, ", "),
+               "]");
 }
 
 }  // namespace
@@ -85,7 +77,7 @@ absl::Status TensorFile::Add(const std::string& path) {
       const auto name = [](std::string* out, const TensorEntry& e) { absl::StrAppend(out, Quoted(e.name)); };
       return absl::InvalidArgumentError(absl::StrCat(path, ": has no tensor ", Quoted(expected.name()),
                                                      ", which the model reads; it has ",
-                                                     found.empty() ? "none" : FirstOf(found, name)));
+                                                     found.empty() ? "none" : SomeOf(found, kItemsNamed, ", ", name)));
     }
     if (absl::Status status = CheckTensor(path, expected, *entry); !status.ok()) return status;
     if (!tensors.empty() && entry->shape[0] != tensors[0].shape[0]) {

@@ -9,9 +9,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/file/read_file.h"
 #include "common/process/spawn.h"
+#include "common/some_of.h"
 #include "worker/rundir/log.h"
 #include "worker/rundir/process_table.h"
 
@@ -140,14 +140,10 @@ std::vector<rundir::ProcessRow> Remaining(const rundir::RankDir& dir) {
 
 std::string Describe(const std::vector<rundir::ProcessRow>& processes) {
   constexpr size_t kNamed = 3;
-  std::vector<std::string> names;
-  for (const rundir::ProcessRow& row : processes) {
-    if (names.size() == kNamed) break;
-    names.push_back(absl::StrCat(row.pid, " (state ", std::string(1, row.state), ")"));
-  }
-  const size_t more = processes.size() - names.size();
-  return absl::StrCat(processes.size() == 1 ? "process " : "processes ", absl::StrJoin(names, ", "),
-                      more == 0 ? "" : absl::StrCat(" and ", more, " more"));
+  const auto name = [](std::string* out, const rundir::ProcessRow& row) {
+    absl::StrAppend(out, row.pid, " (state ", std::string(1, row.state), ")");
+  };
+  return absl::StrCat(processes.size() == 1 ? "process " : "processes ", SomeOf(processes, kNamed, ", ", name));
 }
 
 bool BelongsTo(pid_t pid, const rundir::RankDir& dir) {
