@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -24,7 +23,6 @@ namespace {
 using outbound::CheckKeys;
 using outbound::CheckTrusted;
 using outbound::IsOneOf;
-using outbound::ParseList;
 using outbound::ReadName;
 using outbound::ReadText;
 using outbound::ReadTexts;
@@ -136,34 +134,11 @@ bool Wants(const Destination& destination, const Notice& notice) {
 }
 
 absl::StatusOr<std::vector<Destination>> ParseConfig(const std::string& text) {
-  const absl::StatusOr<YAML::Node> list = ParseList(text, "notify", kMostDestinations);
-  if (!list.ok()) return list.status();
-  std::vector<Destination> destinations;
-  std::set<std::string> names;
-  for (size_t i = 0; i < list->size(); ++i) {
-    absl::StatusOr<Destination> destination = ReadDestination((*list)[i], absl::StrCat("notify[", i, "]"));
-    if (!destination.ok()) return destination.status();
-    if (!names.insert(destination->name).second) {
-      return absl::InvalidArgumentError(absl::StrCat("notify: the name ", destination->name, " is there twice"));
-    }
-    destinations.push_back(*std::move(destination));
-  }
-  return destinations;
+  return outbound::ParseDestinations<Destination>(text, "notify", kMostDestinations, ReadDestination);
 }
 
 absl::StatusOr<std::vector<Destination>> LoadConfig(const std::string& path) {
-  const absl::StatusOr<std::string> text = outbound::ReadTrusted(path);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<std::vector<Destination>> destinations = ParseConfig(*text);
-  if (!destinations.ok()) {
-    return absl::Status(destinations.status().code(), absl::StrCat(path, ": ", destinations.status().message()));
-  }
-  for (const Destination& destination : *destinations) {
-    if (const absl::Status status = CheckFiles(destination); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat(path, ": ", destination.name, ": ", status.message()));
-    }
-  }
-  return destinations;
+  return outbound::LoadDestinations<Destination>(path, ParseConfig, CheckFiles);
 }
 
 }  // namespace muster::notify

@@ -8,10 +8,12 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
 namespace muster::outbound {
@@ -40,5 +42,44 @@ bool IsOneOf(const std::vector<std::string>& list, const std::string& text);
 absl::Status CheckTrusted(const std::string& path);
 // The text of such a file, of at most 64 KiB. Errors as CheckTrusted and ReadWhole.
 absl::StatusOr<std::string> ReadTrusted(const std::string& path);
+
+// The entries of the list `key`, each as `read(map, where)` makes it; their names differ. The message of an error says
+// which one. Destination has a `name`.
+template <typename Destination, typename Read>
+absl::StatusOr<std::vector<Destination>> ParseDestinations(const std::string& text, const std::string& key, size_t most,
+                                                           const Read& read) {
+  const absl::StatusOr<YAML::Node> list = ParseList(text, key, most);
+  if (!list.ok()) return list.status();
+  std::vector<Destination> destinations;
+  std::set<std::string> names;
+  for (size_t i = 0; i < list->size(); ++i) {
+    absl::StatusOr<Destination> destination = read((*list)[i], absl::StrCat(key, "[", i, "]"));
+    if (!destination.ok()) return destination.status();
+    if (!names.insert(destination->name).second) {
+      return absl::InvalidArgumentError(absl::StrCat(key, ": the name ", destination->name, " is there twice"));
+    }
+    destinations.push_back(*std::move(destination));
+  }
+  return destinations;
+}
+
+// Of the file at `path`, which CheckTrusted takes, by `parse(text)`; `check(destination)` looks at the files that one
+// names.
+template <typename Destination, typename Parse, typename Check>
+absl::StatusOr<std::vector<Destination>> LoadDestinations(const std::string& path, const Parse& parse,
+                                                          const Check& check) {
+  const absl::StatusOr<std::string> text = ReadTrusted(path);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<std::vector<Destination>> destinations = parse(*text);
+  if (!destinations.ok()) {
+    return absl::Status(destinations.status().code(), absl::StrCat(path, ": ", destinations.status().message()));
+  }
+  for (const Destination& destination : *destinations) {
+    if (const absl::Status status = check(destination); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(path, ": ", destination.name, ": ", status.message()));
+    }
+  }
+  return destinations;
+}
 
 }  // namespace muster::outbound
