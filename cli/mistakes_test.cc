@@ -78,6 +78,20 @@ TEST_F(MistakesTest, WhatIsMissingOrUnknown) {
   Says({"cancel", "--all"}, "muster: unknown option --all");
 }
 
+TEST_F(MistakesTest, ATypeOfEventsThatThereIsNot) {
+  Says(
+      {"events", "--type", "nonsense"},
+      "muster: --type: \"nonsense\" is not one of checkpoint, generation, job, link, node, project, rank, reservation, "
+      "slot, store, sync");
+  Says({"events", "--type", "rank,jbo"},
+       "muster: --type: \"jbo\" is not one of checkpoint, generation, job, link, node, project, rank, reservation, "
+       "slot, "
+       "store, sync, did you mean job?");
+  Says(
+      {"events", "-f", "--type", "rank.exit"},
+      "muster: --type: \"rank.exit\" is not one of rank, rank.exited, rank.hung, rank.idle, did you mean rank.exited?");
+}
+
 TEST_F(MistakesTest, AVariableIsNamedWhereItIsWrong) {
   const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
       {"MUSTER_TIMEOUT", "abc", "invalid duration \"abc\": use 30s, 5m, 1h30m or 7d"},

@@ -440,7 +440,7 @@ TEST_F(MusterTest, EventsOfAllJobs) {
   store_.AppendEvent("a-0001", "every rank runs", v1::JOB_STATE_RUNNING);
   const Ended ended = Run({"events"});
   EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(ended.out, "1970-01-01T00:00:00Z  job.state               a-0001  every rank runs\n");
+  EXPECT_EQ(ended.out, "1970-01-01T00:00:00Z  job.running             a-0001  every rank runs\n");
   EXPECT_EQ(json::parse(Run({"events", "-o", "json", "a-0001"}).out)["message"], "every rank runs");
 }
 
