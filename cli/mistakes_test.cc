@@ -115,6 +115,14 @@ TEST_F(MistakesTest, AVariableIsNamedWhereItIsWrong) {
   }
 }
 
+TEST_F(MistakesTest, ATooLongSocketPath) {
+  const std::string path = "/" + std::string(141, 's');
+  Says({"--address", "unix:" + path, "ps"},
+       absl::StrCat("muster: the socket path ", path,
+                    " has 142 bytes, more than 107: set MUSTER_RUNTIME_DIR or the coordinator's address to a shorter "
+                    "one"));
+}
+
 TEST_F(MistakesTest, AnEmptyName) {
   Serve();
   for (const char* command : {"describe", "watch", "logs", "metrics", "pause", "events"}) {
