@@ -42,7 +42,8 @@ absl::Status ProbeSocket(const Connection& connection) {
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the socket path ", path, " is longer than ", sizeof(address.sun_path) - 1, " bytes"));
+        absl::StrCat("the socket path ", path, " has ", path.size(), " bytes, more than ", sizeof(address.sun_path) - 1,
+                     ": set MUSTER_RUNTIME_DIR or the coordinator's address to a shorter one"));
   }
   std::copy(path.begin(), path.end(), address.sun_path);
   const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

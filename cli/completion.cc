@@ -1,14 +1,18 @@
 #include "cli/completion.h"
 
 #include <CLI/Option.hpp>
+#include <algorithm>
+#include <array>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/output/format.h"
+#include "common/event_kinds.h"
 #include "common/flags/daemon_flags.h"
 #include "common/message/fields.h"
+#include "proto/job.pb.h"
 #include "proto/spec.pb.h"
 
 namespace muster::cli {
@@ -44,7 +48,7 @@ std::vector<const CLI::Option*> Positionals(const CLI::App& app) {
 // The command and option state after the finished words.
 struct Cursor {
   const CLI::App* command;
-  size_t positionals = 0;                // already given
+  std::vector<std::string> positionals;  // already given
   const CLI::Option* pending = nullptr;  // its value comes next
 };
 
@@ -58,11 +62,11 @@ Cursor Walk(const CLI::App& app, const std::vector<std::string>& words) {
     } else if (absl::StartsWith(word, "-") && word.size() > 1) {
       const CLI::Option* option = FindOption(cursor.command, word.substr(0, word.find('=')));
       if (option != nullptr && TakesValue(*option) && !absl::StrContains(word, '=')) cursor.pending = option;
-    } else if (const CLI::App* command = cursor.positionals == 0 ? FindCommand(*cursor.command, word) : nullptr;
+    } else if (const CLI::App* command = cursor.positionals.empty() ? FindCommand(*cursor.command, word) : nullptr;
                command != nullptr) {
       cursor.command = command;
     } else {
-      ++cursor.positionals;
+      cursor.positionals.push_back(word);
     }
   }
   return cursor;
@@ -81,6 +85,16 @@ std::vector<std::string> ModelNames() {
     for (const std::string& text : OfferedTexts(*size)) names.push_back(absl::StrCat(KeyOf(family), ":", text));
   }
   return names;
+}
+
+// Whether a value that has no names to offer is a path, from its placeholder: "FOLDER,...", or an argument's name.
+bool IsPath(const CLI::Option& option, const std::string& kind) {
+  static constexpr std::array kOfOptions = {"ADDRESS", "FILE", "FOLDER", "PATH"};  // ADDRESS: unix:/path
+  static constexpr std::array kOfArguments = {"DATA", "DIR", "FILE", "FILES", "FOLDER", "LIBRARY", "OUT", "PROGRAM"};
+  const std::string one = kind.substr(0, kind.find(','));
+  const auto is = [&](const char* name) { return one == name; };
+  return option.get_positional() ? std::any_of(kOfArguments.begin(), kOfArguments.end(), is)
+                                 : std::any_of(kOfOptions.begin(), kOfOptions.end(), is);
 }
 
 class Collector {
@@ -110,13 +124,30 @@ class Collector {
       for (const std::string& model : ModelNames()) Add(model, "");
     } else if (kind == "STRATEGY") {
       for (const char* name : {"single", "ddp", "zero1", "zero2", "zero3", "fsdp"}) Add(name, "");
+    } else if (kind == "STATE,...") {
+      for (const std::string& state : EnumTexts(*v1::JobState_descriptor())) AddItem(state);
+    } else if (kind == "TYPE,...") {
+      for (const std::string& type : EventKindsAndFamilies()) AddItem(type);
     } else if (kind == "PATH=VALUE") {
       AddAssignments();
     } else if (const std::string values = ValueOf(option); absl::StrContains(values, '|')) {
       for (const absl::string_view word : absl::StrSplit(values, '|')) Add(std::string(word), "");
     } else {
-      result_.files = true;
+      result_.files = IsPath(option, kind);
     }
+  }
+
+  void AddCommands(const CLI::App& app) {
+    for (const CLI::App* command : app.get_subcommands({})) Add(command->get_name(), command->get_description());
+  }
+
+  // Of `muster help data prepare`: the commands below those that `words` name.
+  void AddCommandsBelow(const CLI::App& app, const std::vector<std::string>& words) {
+    const CLI::App* at = &app;
+    for (const std::string& word : words) {
+      if (at = FindCommand(*at, word); at == nullptr) return;
+    }
+    AddCommands(*at);
   }
 
   // Of --set PATH=VALUE, where bash has made words of PATH and =.
@@ -138,6 +169,9 @@ class Collector {
   Completion Take() { return std::move(result_); }
 
  private:
+  // Of a list: what is before the last comma stays.
+  void AddItem(const std::string& item) { Add(begin_.substr(0, begin_.rfind(',') + 1) + item, ""); }
+
   void AddAssignments() {
     const bool complete_path = absl::StrContains(begin_, '=');
     for (const PathAndWords& field : AllPaths(*v1::JobSpec::descriptor())) {
@@ -174,12 +208,17 @@ Completion Complete(const CLI::App& app, const std::vector<std::string>& words, 
     collector.AddValues(*cursor.pending);
   } else if (absl::StartsWith(last, "-")) {
     collector.AddOptions(cursor.command);
-  } else if (const auto commands = cursor.command->get_subcommands({}); !commands.empty()) {
-    for (const CLI::App* command : commands) collector.Add(command->get_name(), command->get_description());
+  } else if (!cursor.command->get_subcommands({}).empty()) {
+    collector.AddCommands(*cursor.command);
   } else if (const auto positionals = Positionals(*cursor.command); !positionals.empty()) {
-    const CLI::Option* at = positionals[std::min(cursor.positionals, positionals.size() - 1)];
-    const bool full = cursor.positionals >= positionals.size() && at->get_items_expected_max() <= 1;
-    if (!full) collector.AddValues(*at);
+    const size_t given = cursor.positionals.size();
+    const CLI::Option* at = positionals[std::min(given, positionals.size() - 1)];
+    const bool full = given >= positionals.size() && at->get_items_expected_max() <= 1;
+    if (at->get_name() == "COMMAND") {
+      collector.AddCommandsBelow(app, cursor.positionals);
+    } else if (!full) {
+      collector.AddValues(*at);
+    }
   }
   return collector.Take();
 }

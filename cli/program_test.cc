@@ -217,10 +217,10 @@ TEST_F(MusterTest, TrainMakesASpecFromFlags) {
   const Ended bad = Run({"train", "--model", "gpt2:tinny", "--data", "x", "--lr", "fast", "--steps", "1e3"});
   EXPECT_EQ(bad.code, 2);
   EXPECT_EQ(bad.err,
-            "muster: --model: model.size: expected tiny, small, medium, large or xl, got the string \"tinny\", "
+            "muster: --model: expected tiny, small, medium, large or xl, got the string \"tinny\", "
             "did you mean tiny?\n"
-            "muster: --steps: steps: expected an integer, got the number 1e3, did you mean 1000?\n"
-            "muster: --lr: optimizer.lr: expected a number, got the string \"fast\"\n");
+            "muster: --steps: expected an integer, got the number 1e3, did you mean 1000?\n"
+            "muster: --lr: expected a number, got the string \"fast\"\n");
 }
 
 TEST_F(MusterTest, ASubmissionIsRetriedWithTheSameRequestId) {
@@ -440,7 +440,7 @@ TEST_F(MusterTest, EventsOfAllJobs) {
   store_.AppendEvent("a-0001", "every rank runs", v1::JOB_STATE_RUNNING);
   const Ended ended = Run({"events"});
   EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(ended.out, "1970-01-01T00:00:00Z  job.state               a-0001  every rank runs\n");
+  EXPECT_EQ(ended.out, "1970-01-01T00:00:00Z  job.running             a-0001  every rank runs\n");
   EXPECT_EQ(json::parse(Run({"events", "-o", "json", "a-0001"}).out)["message"], "every rank runs");
 }
 

@@ -59,11 +59,11 @@ TEST_F(SelectionTest, EventsOfAType) {
   Serve();
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
   for (int i = 1; i <= 3; ++i) store_.AppendEvent("a-0001", absl::StrCat("event ", i), v1::JOB_STATE_RUNNING);
-  // The fake coordinator's events are of the type job.state.
+  // The fake coordinator's events are of the type job.running.
   EXPECT_EQ(Run({"events", "--type", "rank"}).out, "");
   EXPECT_EQ(Run({"events", "--type", "rank"}).err, "no events of these types\n");
-  EXPECT_EQ(Run({"events", "--type", "jo"}).out, "") << "whole words";
-  for (const char* type : {"job", "job.state", "rank,job"}) {
+  EXPECT_EQ(Run({"events", "--type", "job.failed"}).err, "no events of these types\n") << "whole words";
+  for (const char* type : {"job", "job.running", "rank,job"}) {
     const std::string out = Run({"events", "--type", type, "--tail", "2"}).out;
     EXPECT_FALSE(absl::StrContains(out, "event 1")) << out;
     EXPECT_TRUE(absl::StrContains(out, "event 2") && absl::StrContains(out, "event 3")) << out;

@@ -54,7 +54,7 @@ void FakeStore::AppendEvent(const std::string& job, const std::string& message, 
   v1::WatchItem item;
   item.set_job(job);
   item.mutable_event()->set_job(job);
-  item.mutable_event()->set_kind("job.state");
+  item.mutable_event()->set_kind("job.running");
   item.mutable_event()->set_message(message);
   item.mutable_event()->set_job_state(state);
   Append(std::move(item));

@@ -6,11 +6,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/commands/commands.h"
 #include "cli/follow_job.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
+#include "cli/spec/suggest.h"
+#include "common/event_kinds.h"
 #include "common/message/tree.h"
 
 namespace muster::cli {
@@ -22,6 +25,22 @@ bool IsOfType(const std::string& kind, const std::vector<std::string>& types) {
   return types.empty() || std::any_of(types.begin(), types.end(), [&](const std::string& type) {
            return kind == type || absl::StartsWith(kind, type + ".");
          });
+}
+
+// Why there are no events of a type, with those of its family, or else all families. Empty: there are. For
+// CLI::Validator.
+std::string WhyNoType(std::string& type) {
+  if (IsEventKind(type)) return "";
+  const std::vector<std::string> all = EventKindsAndFamilies();
+  const std::string family = type.substr(0, type.find('.'));
+  std::vector<std::string> near;
+  for (const std::string& name : all) {
+    const bool fits = IsEventKind(family) ? IsOfType(name, {family}) : !absl::StrContains(name, '.');
+    if (fits) near.push_back(name);
+  }
+  const std::string nearest = Nearest(type, all);
+  return absl::StrCat("\"", type, "\" is not one of ", absl::StrJoin(near, ", "),
+                      nearest.empty() ? "" : absl::StrCat(", did you mean ", nearest, "?"));
 }
 
 }  // namespace
@@ -42,6 +61,7 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
   command->add_option("--tail", flags->tail, "only the newest N")->type_name("N");
   command->add_option("--type", flags->types, "only events of these types: job, rank.exited, checkpoint, ...")
       ->delimiter(',')
+      ->check(CLI::Validator(WhyNoType, ""))
       ->type_name("TYPE,...");
   AddFormat(command, flags->format, {"table", "json"});
   OnRun(command, invocation, [&invocation, flags, command]() -> absl::StatusOr<ExitCode> {

@@ -274,7 +274,7 @@ TEST_F(LocalTest, TooLongASocketPathIsRefused) {
   environment_["MUSTER_RUNTIME_DIR"] = folder_.path() + "/" + std::string(100, 'r');
   const Ended up = Run({"up"});
   EXPECT_EQ(up.code, 2);
-  EXPECT_TRUE(absl::StrContains(up.err, "more than 107")) << up.err;
+  EXPECT_TRUE(absl::StrContains(up.err, " bytes, more than 107: set MUSTER_RUNTIME_DIR")) << up.err;
   // The coordinator's socket path fits, the trainers' does not, in neither the run folder nor the state folder.
   environment_["MUSTER_RUNTIME_DIR"] = folder_.path() + "/" + std::string(86 - folder_.path().size(), 'r');
   environment_["XDG_STATE_HOME"] = folder_.path() + "/" + std::string(100, 's');

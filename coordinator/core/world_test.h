@@ -18,8 +18,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/event_kinds.h"
 #include "coordinator/core/core.h"
-#include "coordinator/core/event_kinds.h"
 #include "coordinator/spec/resolve.h"
 
 namespace muster::core {

@@ -18,9 +18,9 @@ absl::StatusOr<Address> ParseAddress(const std::string& text) {
           absl::StrCat("\"", text, "\": a socket needs an absolute path in a folder of its own: unix:/path/name"));
     }
     if (path.size() >= sizeof(sockaddr_un::sun_path)) {
-      return absl::InvalidArgumentError(absl::StrCat("the socket's path ", path, " has ", path.size(),
-                                                     " bytes, the system takes at most ",
-                                                     sizeof(sockaddr_un::sun_path) - 1));
+      return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " has ", path.size(),
+                                                     " bytes, more than ", sizeof(sockaddr_un::sun_path) - 1,
+                                                     ": listen at a shorter one"));
     }
     return Address{absl::StrCat("unix:", path), path, true};
   }

@@ -11,9 +11,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/event_kinds.h"
 #include "common/file/read_file.h"
 #include "common/file_error.h"
-#include "coordinator/core/event_kinds.h"
 #include "coordinator/outbound/config_file.h"
 #include "coordinator/server/cursor.h"
 
@@ -66,7 +66,7 @@ absl::StatusOr<Destination> ReadDestination(const YAML::Node& map, std::string w
   if (to.webhook.has_value() == !to.command.empty()) return WrongEntry(where, "needs one of webhook and command");
   if (!to.command.empty() && to.command[0][0] != '/') return WrongEntry(where, "command: expected an absolute path");
   for (const std::string& wanted : to.events) {
-    if (!core::IsEventKind(wanted) && wanted != "all") {
+    if (!IsEventKind(wanted) && wanted != "all") {
       return WrongEntry(where, absl::StrCat("events: there is no event \"", wanted, "\": docs/notices.md lists them"));
     }
   }

@@ -232,9 +232,9 @@ class Resolver {
   }
 
   void MinRanks(const Resources& r) {
-    if (!r.has_min_ranks()) return;
+    if (!r.has_min_ranks() || r.ranks() == 0) return;  // no ranks are an error of their own
     if (r.min_ranks() == 0 || r.min_ranks() > r.ranks()) {
-      Error("resources.min_ranks", absl::StrCat("must be 1 to resources.ranks, ", r.ranks(), ", got ", r.min_ranks()));
+      Error("resources.min_ranks", absl::StrCat("must be 1 to resources.ranks (", r.ranks(), "), got ", r.min_ranks()));
     } else if (r.min_ranks() < r.ranks() && !spec_.has_exec() && spec_.train().checkpoint().path().empty()) {
       Error("resources.min_ranks",
             "needs checkpoint.path: a job resumes from a checkpoint when its number of ranks changes");
@@ -308,10 +308,12 @@ class Resolver {
     const uint32_t ranks = r.ranks(), stages = train.parallel().pipeline();
     Tensor_(train);
     if (train.has_parallel() && (stages == 0 || stages > std::min(kMaxStages, std::max(1u, ranks)))) {
-      Error("parallel.pipeline",
-            absl::StrCat("must be 1 to ",
-                         ranks < kMaxStages ? absl::StrCat("resources.ranks, ", ranks) : absl::StrCat(kMaxStages),
-                         ", got ", stages));
+      if (ranks > 0) {  // no ranks are an error of their own
+        Error("parallel.pipeline", absl::StrCat("must be 1 to ",
+                                                ranks < kMaxStages ? absl::StrCat("resources.ranks (", ranks, ")")
+                                                                   : absl::StrCat(kMaxStages),
+                                                ", got ", stages));
+      }
       return train.mutable_parallel()->set_pipeline(1);
     }
     const uint32_t multiple = std::max(1u, stages) * TensorRanks();

@@ -549,7 +549,7 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"time_limit", "must be a duration such as 90m or 48h, got \"2\"", [](JobSpec& s) { s.set_time_limit("2"); }},
       {"time_limit", "must be 1m to 8784h, got 30s", [](JobSpec& s) { s.set_time_limit("30s"); }},
       {"detection_seconds", "got nan", [](JobSpec& s) { s.set_detection_seconds(std::nan("")); }},
-      {"resources.min_ranks", "must be 1 to resources.ranks, 1, got 2",
+      {"resources.min_ranks", "must be 1 to resources.ranks (1), got 2",
        [](JobSpec& s) { s.mutable_resources()->set_min_ranks(2); }},
       {"resources.node_selector", "expected KEY=VALUE or KEY!=VALUE, as rack=a or node!=gpu-7, got \"rack\"",
        [](JobSpec& s) { s.mutable_resources()->add_node_selector("rack"); }},
@@ -586,7 +586,8 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [](JobSpec& s) {
          for (int i = 0; i < 5; ++i) s.mutable_resources()->mutable_topology()->add_preferred(absl::StrCat("k", i));
        }},
-      {"resources.min_ranks", "got 0", [](JobSpec& s) { s.mutable_resources()->set_min_ranks(0); }},
+      {"resources.min_ranks", "must be 1 to resources.ranks (1), got 0",
+       [](JobSpec& s) { s.mutable_resources()->set_min_ranks(0); }},
       {"resources.min_ranks", "needs checkpoint.path",
        [](JobSpec& s) {
          s.mutable_resources()->set_ranks(4);
@@ -653,6 +654,12 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"name", "at most 40", [](JobSpec& s) { s.set_name(std::string(41, 'a')); }},
       {"name", "inner -", [](JobSpec& s) { s.set_name("-a"); }},
       {"resources.ranks", "at least 1", [](JobSpec& s) { s.mutable_resources()->set_ranks(0); }},
+      // One error, not one of each field that is compared with it.
+      {"resources.ranks", "must be at least 1, got 0",
+       [&](JobSpec& s) {
+         s.mutable_resources()->set_ranks(0), s.mutable_resources()->set_min_ranks(0);
+         train(s).mutable_parallel()->set_pipeline(2);
+       }},
       {"resources.ranks", "at most 4096", [](JobSpec& s) { s.mutable_resources()->set_ranks(5000); }},
       {"strategy.kind", "one rank",
        [&](JobSpec& s) {
@@ -661,8 +668,8 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        }},
       {"strategy.kind", "single runs on one rank of each stage, and there are 2",
        [&](JobSpec& s) { Staged(s, 4, 2), train(s).mutable_strategy()->mutable_single(); }},
-      {"parallel.pipeline", "must be 1 to resources.ranks, 4, got 0", [&](JobSpec& s) { Staged(s, 4, 0); }},
-      {"parallel.pipeline", "must be 1 to resources.ranks, 4, got 5", [&](JobSpec& s) { Staged(s, 4, 5); }},
+      {"parallel.pipeline", "must be 1 to resources.ranks (4), got 0", [&](JobSpec& s) { Staged(s, 4, 0); }},
+      {"parallel.pipeline", "must be 1 to resources.ranks (4), got 5", [&](JobSpec& s) { Staged(s, 4, 5); }},
       {"parallel.pipeline", "must be 1 to 256, got 257", [&](JobSpec& s) { Staged(s, 514, 257); }},
       {"parallel.pipeline", "3 stages do not divide resources.ranks 4", [&](JobSpec& s) { Staged(s, 4, 3); }},
       {"parallel.pipeline", "8 chunks of a model of 6 units", [&](JobSpec& s) { Staged(s, 8, 8); }},

@@ -45,10 +45,12 @@ const std::vector<Mistake>& Mistakes() {
       // Commands, flags and their values.
       {"muster -x", 2, "muster: unknown option -x\nsee: muster --help\n", ""},
       {"muster sumbit job.yaml", 2, "muster: unknown command sumbit, did you mean submit?", ""},
+      {"muster import --help", 2, "muster: unknown command import, did you mean export?\nsee: muster --help\n", ""},
       {"muster help sumbit", 2, "muster: unknown command sumbit, did you mean submit?", ""},
       {"muster watch", 2, "muster: JOB is required\nsee: muster watch --help\n", ""},
       {"muster undrain", 2, "muster: NODE is required", ""},
-      {"muster ps --timeout 0s", 2, "muster: invalid duration 0s: must be greater than 0", ""},
+      {"muster ps --timeout 0s", 2, "muster: --timeout: invalid duration 0s: must be greater than 0", ""},
+      {"MUSTER_TIMEOUT=abc muster ps", 2, "muster: MUSTER_TIMEOUT: invalid duration \"abc\": use 30s", ""},
       {"muster sample done --prompt a --tokens -5", 2, "muster: --tokens: must be a number from 1 to 1048576, got -5",
        ""},
       {"muster eval done train.bin --sequences 0", 2, "muster: --sequences: must be a number of at least 1, got 0", ""},

@@ -34,8 +34,8 @@ absl::StatusOr<int> Listen(const std::string& path, bool other_users) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() > kMaxSocketPathBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " has ", path.size(), " bytes, at most ",
-                                                   kMaxSocketPathBytes, " are possible; use a shorter --run-dir"));
+    return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " has ", path.size(), " bytes, more than ",
+                                                   kMaxSocketPathBytes, ": use a shorter --run-dir"));
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

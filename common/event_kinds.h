@@ -1,13 +1,16 @@
 // The kinds of state events (StateEvent.kind), as `muster events` shows them and destinations of notices name them.
+// Here because the coordinator and the CLI both check such names.
 #pragma once
 
 #include <algorithm>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 
-namespace muster::core {
+namespace muster {
 
 // Tests of the core fail at an event whose kind is missing here.
 inline constexpr absl::string_view kEventKinds[] = {
@@ -35,4 +38,16 @@ inline bool IsEventKind(absl::string_view text) {
   });
 }
 
-}  // namespace muster::core
+// What IsEventKind accepts, sorted: each family before its kinds.
+inline std::vector<std::string> EventKindsAndFamilies() {
+  std::vector<std::string> names;
+  for (const absl::string_view kind : kEventKinds) {
+    names.emplace_back(kind);
+    names.emplace_back(kind.substr(0, kind.find('.')));
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+}  // namespace muster
