@@ -46,6 +46,17 @@ Ended Vanished(const rundir::RankDir& dir, const std::string& why) {
   return ended;
 }
 
+// Why a shim that is gone has not written how its trainer ended.
+std::string WhyNoExit(const rundir::RankDir& dir, const rundir::ProcessId& shim) {
+  const absl::StatusOr<std::string> boot = rundir::ReadBootId();
+  if (boot.ok() && *boot != shim.boot_id) return "its node was rebooted";
+  // It gives its reserve up for the file, or never had one.
+  if (access(dir.ReservePath().c_str(), F_OK) != 0) {
+    return absl::StrCat("how it ended could not be written to ", dir.path(), ": see df, and the worker's --run-dir");
+  }
+  return "its parent muster-step was killed, and the trainer with it";
+}
+
 // Whether it was started by the rank's trainer, or is it: what a process inherits, whatever session it made for itself.
 bool HasEnvironmentOf(pid_t pid, const rundir::RankDir& dir) {
   const absl::StatusOr<std::string> environment = ReadWhole(absl::StrCat("/proc/", pid, "/environ"));
@@ -105,10 +116,7 @@ std::variant<Unspawned, Running, Ended> Examine(const rundir::RankDir& dir) {
     if (rundir::IsAlive(processes->shim)) return Running{processes->shim};
     exit = dir.ReadExit();  // the shim may have written it just before its end
     if (exit.ok()) return Ended{*std::move(exit)};
-    const absl::StatusOr<std::string> boot = rundir::ReadBootId();
-    return Vanished(dir, boot.ok() && *boot != processes->shim.boot_id
-                             ? "its node was rebooted"
-                             : "its parent muster-step was killed, and the trainer with it");
+    return Vanished(dir, WhyNoExit(dir, processes->shim));
   }
   if (!absl::IsNotFound(processes.status())) return Vanished(dir, std::string(processes.status().message()));
   const absl::StatusOr<rundir::ProcessId> shim = FindShim(dir);

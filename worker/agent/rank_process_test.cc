@@ -8,9 +8,12 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -64,6 +67,21 @@ TEST_F(RankProcessTest, ANamesakeIsNoneOfTheRanks) {
   EXPECT_EQ(Pids(), std::vector<pid_t>());
   EXPECT_TRUE(RankProcess::Adopt(shim).ok());
   EXPECT_TRUE(absl::IsNotFound(RankProcess::Adopt(StartedEarlier(shim)).status()));
+}
+
+TEST_F(RankProcessTest, ARankWithoutAnExitSaysWhatHappenedToItsParent) {
+  const auto why = [&] { return std::get<Ended>(Examine(dir_)).exit.message(); };
+  const rundir::ProcessId gone = StartedEarlier(Sleeper());
+  ASSERT_TRUE(dir_.WriteProcesses({gone, gone}).ok());
+  std::ofstream(dir_.ReservePath()) << "room";
+  EXPECT_EQ(why(), "rank 0 vanished: its parent muster-step was killed, and the trainer with it");
+  std::filesystem::remove(dir_.ReservePath());  // as on a full disk
+  EXPECT_EQ(why(), absl::StrCat("rank 0 vanished: how it ended could not be written to ", dir_.path(),
+                                ": see df, and the worker's --run-dir"));
+  rundir::ProcessId earlier = gone;
+  earlier.boot_id = "another";
+  ASSERT_TRUE(dir_.WriteProcesses({earlier, earlier}).ok());
+  EXPECT_EQ(why(), "rank 0 vanished: its node was rebooted");
 }
 
 TEST_F(RankProcessTest, WhatMadeItselfASessionIsKnownByItsEnvironment) {

@@ -200,6 +200,8 @@ absl::StatusOr<Processes> RankDir::ReadProcesses() const {
   return Processes{*shim, *trainer};
 }
 
+std::string RankDir::ReservePath() const { return path_ + "/reserve"; }
+
 absl::Status RankDir::WriteExit(const RankExit& exit) const {
   std::string text;
   google::protobuf::util::JsonPrintOptions options;

@@ -4,6 +4,7 @@
 //   start.json      worker: command line, limits, orphan grace; written before the shim is spawned
 //   processes.json  shim: pid and start time of shim and trainer, boot id
 //   exit.json       shim: the trainer's exit
+//   reserve         shim: room on the disk for exit.json, until that is written
 //   log.NNNNNN      shim: 1 MiB segments of stdout and stderr together; the first and the newest 64 are kept
 //   outbox.NNNNNN   trainer: records (outbox.h)
 //   progress        trainer: a page with its current op, which it has mapped
@@ -91,6 +92,7 @@ class RankDir {
   // REQUIRES: Create.
   std::string TrainerPath() const;
   std::string TrainerPath(const Start& start) const;
+  std::string ReservePath() const;
 
   // With a user of its own, other users may pass through the folders to the trainer's. AlreadyExists: the rank was
   // started before.

@@ -25,7 +25,7 @@ constexpr off_t kReserveBytes = 64 * 1024;
 // Reserves disk space for exit.json from the start, in case the trainer fills the disk.
 class Reserve {
  public:
-  explicit Reserve(const rundir::RankDir& dir) : path_(dir.path() + "/reserve") {
+  explicit Reserve(const rundir::RankDir& dir) : path_(dir.ReservePath()) {
     const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) return;
     // Without the reserve exit.json may fail on a full disk; that does not prevent training.
