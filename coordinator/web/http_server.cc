@@ -144,11 +144,12 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
 
   void Stop();
 
-  // Runs `work` on the thread; drops it after Stop, or it would keep what it holds for ever.
+  // Runs `work` on the thread. False: after Stop, it is dropped, or it would keep what it holds for ever.
   template <typename Work>
-  void Post(Work work) {
+  bool Post(Work work) {
     const MutexLock lock(mutex_);
     if (!stopped_) asio::post(context_, std::move(work));
+    return !stopped_;
   }
 
   bool encrypted() const { return !options_.certificate_file.empty(); }
@@ -250,9 +251,10 @@ class Connection final : public Exchange,
   }
 
   void Write(std::string text, std::function<void(bool)> done) override {
-    server_->Post([self = this->shared_from_this(), text = std::move(text), done = std::move(done)]() mutable {
+    const bool posted = server_->Post([self = this->shared_from_this(), text = std::move(text), done]() mutable {
       self->WriteText(std::move(text), std::move(done));
     });
+    if (!posted && done != nullptr) done(false);
   }
 
   void End() override {

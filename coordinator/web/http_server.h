@@ -61,8 +61,9 @@ class Exchange {
   // On the server's thread: begins a stream of text/event-stream. False: too many streams are open; 503 was replied.
   // `closed` is called once, on the server's thread, when the connection has ended for whatever reason.
   virtual bool Begin(std::function<void()> closed) = 0;
-  // `done(true)` when the text is sent and more may follow. Texts are sent in the order of their calls; whoever streams
-  // waits for `done` before the next one, or it would fill the memory. REQUIRES: Begin returned true.
+  // `done(true)` when the text is sent and more may follow; `done(false)` when it is dropped, at once after Stop,
+  // because whoever waits for it keeps what it holds until then. Texts are sent in the order of their calls; whoever
+  // streams waits for `done` before the next one, or it would fill the memory. REQUIRES: Begin returned true.
   virtual void Write(std::string text, std::function<void(bool ok)> done) = 0;
   // Ends the stream and the connection.
   virtual void End() = 0;

@@ -187,6 +187,23 @@ TEST_F(HttpServerTest, AStreamBeatsAndEndsWithItsReader) {
   EXPECT_TRUE(Eventually([&] { return failed == 1; }));
 }
 
+TEST_F(HttpServerTest, WhoWritesAfterTheStopIsToldSo) {
+  std::atomic<bool> begun = false;
+  std::shared_ptr<Exchange> stream;
+  Start([&](const std::shared_ptr<Exchange>& exchange) {
+    if (!exchange->Begin([] {})) return;
+    stream = exchange;
+    begun = true;
+  });
+  Wire wire(server_->address());
+  wire.Send("GET / HTTP/1.1\r\n\r\n");
+  ASSERT_TRUE(Eventually([&] { return begun.load(); }));
+  server_->Stop();
+  int told = 0;
+  stream->Write("too late", [&](bool ok) { told += ok ? 0 : 1; });
+  EXPECT_EQ(told, 1);
+}
+
 TEST_F(HttpServerTest, StopsWhileAnAnswerIsPending) {
   std::atomic<bool> arrived = false;
   std::shared_ptr<Exchange> pending;
