@@ -340,7 +340,12 @@ TEST_F(MusterTest, LabelsAndNotes) {
   EXPECT_TRUE(Called("Label team=nlp x=1=2 remove old"));
   EXPECT_EQ(Run({"label", "a-0001", "team"}).err,
             "muster: \"team\": expected KEY=VALUE to set a label, or KEY- to remove one\n");
-  EXPECT_EQ(Run({"note", "a-0001", "looks good"}).code, 0);
+  EXPECT_EQ(Run({"label", "a-0001", "x=1"}).err,
+            "a-0001: labels stage=test, team=nlp\n");  // of the coordinator's answer
+  const Ended noted = Run({"note", "a-0001", "looks good"});
+  EXPECT_EQ(noted.code, 0);
+  EXPECT_EQ(noted.err, "a-0001: note \"looks good\"\n");
+  EXPECT_EQ(Run({"note", "a-0001", "looks good", "-o", "name"}).out, "a-0001\n");
   EXPECT_TRUE(Called("Note text looks good"));
   EXPECT_EQ(Run({"note", "a-0001", ""}).code, 0);
   EXPECT_TRUE(Called("Note text "));

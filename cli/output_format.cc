@@ -59,6 +59,11 @@ void PrintJob(const v1::Job& job, Format format) {
   Say(absl::StrCat(OneLine(job.id()), ": ", said ? "" : state, said || reason.empty() ? "" : ", ", reason));
 }
 
+void PrintChange(const v1::Job& job, const std::string& what, Format format) {
+  if (format != Format::kTable) return PrintJob(job, format);
+  Say(absl::StrCat(OneLine(job.id()), ": ", OneLine(what)));
+}
+
 void PrintNode(const v1::Node& node, Format format) {
   if (format == Format::kName) return Print(node.id() + "\n");
   if (format != Format::kTable) return PrintMessage(node, format);

@@ -28,6 +28,8 @@ void PrintJobs(const Reply& reply, Format format) {
   PrintJob(reply.job(), format);
   for (const v1::Job& other : reply.others()) PrintJob(other, format);
 }
+// A job of which `what` was changed: that alone in a table.
+void PrintChange(const v1::Job& job, const std::string& what, Format format);
 void PrintNode(const v1::Node& node, Format format);
 // One item of a stream: a line of JSON.
 std::string LineOf(const nlohmann::ordered_json& tree);

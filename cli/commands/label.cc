@@ -3,6 +3,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "cli/commands/commands.h"
 #include "cli/output_format.h"
@@ -52,7 +53,9 @@ void RegisterLabel(CLI::App& app, Invocation& invocation) {
     request->set_job(*job);
     const absl::StatusOr<v1::LabelReply> reply = (*client)->Label(*request);
     if (!reply.ok()) return reply.status();
-    PrintJobs(*reply, flags->format);
+    const auto& labels = reply->job().labels();
+    PrintChange(reply->job(), labels.empty() ? "no labels" : absl::StrCat("labels ", absl::StrJoin(labels, ", ")),
+                flags->format);
     return kOk;
   });
 }
@@ -78,7 +81,8 @@ void RegisterNote(CLI::App& app, Invocation& invocation) {
     request.set_text(flags->text);
     const absl::StatusOr<v1::NoteReply> reply = (*client)->Note(request);
     if (!reply.ok()) return reply.status();
-    PrintJobs(*reply, flags->format);
+    const std::string& note = reply->job().note();
+    PrintChange(reply->job(), note.empty() ? "no note" : absl::StrCat("note \"", note, "\""), flags->format);
     return kOk;
   });
 }

@@ -1,5 +1,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,7 @@ struct MetricsFlags {
   bool follow = false;
   bool plot = false;
   std::string metric;
-  uint32_t tail = 0;
+  std::optional<uint32_t> tail;
   Format format = Format::kTable;
 };
 
@@ -91,7 +92,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& f
   request.set_job(got->job().id());
   request.set_metrics(true);
   request.set_follow(flags.follow);
-  if (flags.tail > 0) request.set_tail(flags.tail);
+  if (flags.tail) request.set_tail(*flags.tail);
   if (flags.follow) {
     Rows rows(flags.format);
     const auto take = [&](const v1::WatchItem& item) {
@@ -126,7 +127,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& f
     for (const v1::MetricPoint& point : points) list.push_back(MessageTree(point));
     PrintTree(list, flags.format);
   } else if (points.empty()) {
-    Say("no metrics yet");
+    if (flags.tail != 0u) Say("no metrics yet");
   } else {
     Print(MetricsTable(points).Render(invocation.Out()));
   }

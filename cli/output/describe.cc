@@ -422,7 +422,7 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     line("Progress", text);
   }
   if (const std::string left = TimeLeft(job, metrics); !left.empty()) {
-    const bool limited = *Remaining(job, metrics) == LimitLeft(job);
+    const bool limited = *Remaining(job, metrics) == LimitLeft(job, absl::Seconds(job.held_seconds()));
     line("Time left", absl::StrCat(left, ", until ", EndsAt(job, metrics, screen, now),
                                    limited ? ", when its time limit stops it before its last step" : ""));
   }

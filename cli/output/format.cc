@@ -161,17 +161,17 @@ std::string Grouped(uint64_t count) {
   return text;
 }
 
-absl::Duration LimitLeft(const v1::Job& job) {
+absl::Duration LimitLeft(const v1::Job& job, absl::Duration held) {
   const absl::StatusOr<absl::Duration> limit = ParseTimeLimit(job.spec().time_limit());
-  return limit.ok() ? std::max(*limit - absl::Seconds(job.held_seconds()), absl::ZeroDuration())
-                    : absl::InfiniteDuration();
+  return limit.ok() ? std::max(*limit - held, absl::ZeroDuration()) : absl::InfiniteDuration();
 }
 
 std::optional<absl::Duration> Remaining(const v1::Job& job, const v1::MetricPoint& metrics) {
   const uint64_t total = job.spec().train().steps();
   if (job.state() != v1::JOB_STATE_RUNNING || !metrics.has_step_seconds()) return std::nullopt;
   if (metrics.step() == 0 || metrics.step() > total) return std::nullopt;
-  return std::min(absl::Seconds(static_cast<double>(total - metrics.step()) * metrics.step_seconds()), LimitLeft(job));
+  return std::min(absl::Seconds(static_cast<double>(total - metrics.step()) * metrics.step_seconds()),
+                  LimitLeft(job, absl::Seconds(job.held_seconds())));
 }
 
 std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics) {

@@ -21,8 +21,8 @@ std::string DateAndTime(const Screen& screen, absl::Time time);  // "2026-01-31 
 std::string Count(double count);                                 // "950", "12.3k", "124M", "1.56B"
 std::string Significant(double value);  // four significant digits: "2.134", "0.0003", "1.2e-05"
 std::string Grouped(uint64_t count);    // "1,234,567"
-// What the time_limit leaves; infinite: there is none.
-absl::Duration LimitLeft(const v1::Job& job);
+// What the time_limit leaves of a job that has held slots for so long; infinite: there is none.
+absl::Duration LimitLeft(const v1::Job& job, absl::Duration held);
 // Until a running job ends, by its last step's time or by its time_limit; none: unknown.
 std::optional<absl::Duration> Remaining(const v1::Job& job, const v1::MetricPoint& metrics);
 std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics);  // empty: unknown

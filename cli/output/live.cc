@@ -70,9 +70,10 @@ std::vector<std::string> JobView::Apply(const v1::WatchItem& item, absl::Time no
   switch (item.body_case()) {
     case v1::WatchItem::kSnapshot:
       SetJob(item.snapshot());
+      held_as_of_ = now;
       return {};
     case v1::WatchItem::kEvent: {
-      if (item.event().job_state() != v1::JOB_STATE_UNSPECIFIED) job_.set_state(item.event().job_state());
+      ApplyState(item.event(), now);
       const std::string time = TimeOfDay(screen_, FromProto(item.event().time()));
       std::vector<std::string> lines = Tick(absl::InfiniteFuture());
       const std::string line = absl::StrCat(Paint(screen_, Colour::kDim, time), "  ", EventText(item.event()), "\n");
@@ -101,7 +102,24 @@ std::vector<std::string> JobView::Apply(const v1::WatchItem& item, absl::Time no
   }
   held_back_.reset();
   last_line_ = now;
-  return {MetricsLine(item.metrics())};
+  return {MetricsLine(item.metrics(), now)};
+}
+
+void JobView::ApplyState(const v1::StateEvent& event, absl::Time now) {
+  const v1::JobState state = event.job_state();
+  if (state == v1::JOB_STATE_UNSPECIFIED || state == job_.state()) return;
+  job_.set_held_seconds(absl::ToDoubleSeconds(Held(now)));
+  held_as_of_ = now;
+  job_.set_state(state);
+  const bool waits = state == v1::JOB_STATE_QUEUED || state == v1::JOB_STATE_PAUSED;
+  job_.set_reason(waits ? event.message() : "");  // the old one was that of the old state
+}
+
+absl::Duration JobView::Held(absl::Time now) const {
+  const bool holds = job_.state() == v1::JOB_STATE_STARTING || job_.state() == v1::JOB_STATE_RUNNING ||
+                     job_.state() == v1::JOB_STATE_STOPPING;
+  return absl::Seconds(job_.held_seconds()) +
+         (holds && held_as_of_.has_value() ? std::max(now - *held_as_of_, absl::ZeroDuration()) : absl::ZeroDuration());
 }
 
 // The events after a fault repeat its cause, which is printed once.
@@ -121,13 +139,13 @@ std::string JobView::EventText(const v1::StateEvent& event) {
 
 std::vector<std::string> JobView::Tick(absl::Time now) {
   if (!held_back_ || now - last_line_ < absl::Seconds(1)) return {};
-  const std::string line = MetricsLine(*held_back_);
+  const std::string line = MetricsLine(*held_back_, now == absl::InfiniteFuture() ? last_line_ : now);
   held_back_.reset();
   if (now != absl::InfiniteFuture()) last_line_ = now;
   return {line};
 }
 
-std::string JobView::MetricsLine(const v1::MetricPoint& point) const {
+std::string JobView::MetricsLine(const v1::MetricPoint& point, absl::Time now) const {
   std::vector<std::string> parts = {TotalSteps() == 0 ? absl::StrCat("step ", point.step())
                                                       : absl::StrCat("step ", point.step(), "/", TotalSteps())};
   if (point.has_loss()) parts.push_back(absl::StrCat("loss ", Significant(point.loss())));
@@ -135,16 +153,16 @@ std::string JobView::MetricsLine(const v1::MetricPoint& point) const {
     parts.push_back(absl::StrCat("validation loss ", Validation(point)));
   }
   if (const std::string rate = Rate(point); !rate.empty()) parts.push_back(rate);
-  if (const auto left = TimeLeft(); left && *left > absl::ZeroDuration()) {
+  if (const auto left = TimeLeft(now); left && *left > absl::ZeroDuration()) {
     parts.push_back(absl::StrCat(Span(*left), " left"));
   }
   return absl::StrJoin(parts, "  ");
 }
 
-std::optional<absl::Duration> JobView::TimeLeft() const {
+std::optional<absl::Duration> JobView::TimeLeft(absl::Time now) const {
   if (TotalSteps() == 0 || seconds_per_step_ <= 0) return std::nullopt;
   const uint64_t left = TotalSteps() - std::min(step_, TotalSteps());
-  return absl::Seconds(seconds_per_step_ * static_cast<double>(left));
+  return std::min(absl::Seconds(seconds_per_step_ * static_cast<double>(left)), LimitLeft(job_, Held(now)));
 }
 
 std::string JobView::Bar(double fraction, int columns) const {
@@ -182,7 +200,7 @@ std::string JobView::LiveLine(absl::Time now) const {
   if (loss_) parts.push_back(absl::StrCat("loss ", Significant(*loss_)));
   if (validation_loss_) parts.push_back(absl::StrCat("val ", Significant(*validation_loss_)));
   if (!rate_.empty()) parts.push_back(rate_);
-  if (const auto left = TimeLeft()) parts.push_back(absl::StrCat(Span(*left), " left"));
+  if (const auto left = TimeLeft(now)) parts.push_back(absl::StrCat(Span(*left), " left"));
   if (job_.state() != v1::JOB_STATE_RUNNING) head = absl::StrCat(head, "  ", state);
   const std::string tail = absl::StrJoin(parts, "  ");
   // The bar gets the columns that the text leaves, between 8 and 30.

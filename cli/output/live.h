@@ -40,14 +40,19 @@ class JobView {
 
  private:
   std::string EventText(const v1::StateEvent& event);
-  std::string MetricsLine(const v1::MetricPoint& point) const;
+  std::string MetricsLine(const v1::MetricPoint& point, absl::Time now) const;
   void ApplyMetrics(const v1::MetricPoint& point);
-  std::optional<absl::Duration> TimeLeft() const;
+  void ApplyState(const v1::StateEvent& event, absl::Time now);
+  // How long the job has held slots, which its time_limit bounds.
+  absl::Duration Held(absl::Time now) const;
+  // Until its last step or its time_limit.
+  std::optional<absl::Duration> TimeLeft(absl::Time now) const;
   std::string Bar(double fraction, int columns) const;
   uint64_t TotalSteps() const { return job_.spec().train().steps(); }
 
   Screen screen_;
   v1::Job job_;
+  std::optional<absl::Time> held_as_of_;  // the time of job_.held_seconds; none: of a job that is not followed
   uint64_t step_ = 0;
   double seconds_per_step_ = 0;  // smoothed
   std::string rate_;

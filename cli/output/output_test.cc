@@ -95,7 +95,7 @@ TEST(Format, AJobEndsByItsStepsOrItsTimeLimit) {
   metrics.set_step(100);
   metrics.set_step_seconds(2);
   EXPECT_EQ(TimeLeft(job, metrics), "30m 00s");
-  EXPECT_EQ(LimitLeft(job), absl::InfiniteDuration());
+  EXPECT_EQ(LimitLeft(job, absl::Hours(9)), absl::InfiniteDuration());
   job.mutable_spec()->set_time_limit("1h");
   EXPECT_EQ(TimeLeft(job, metrics), "30m 00s");
   job.set_held_seconds(50 * 60);
@@ -546,6 +546,38 @@ TEST(JobView, LiveLineOfAWaitingJobSaysWhy) {
   job.set_reason("2nd in the queue");
   view.SetJob(job);
   EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-x7f2  queued  2nd in the queue  3m 00s");
+}
+
+TEST(JobView, ATimeLimitThatComesBeforeTheLastStepIsWhatIsLeft) {
+  JobView view(kPipe);
+  v1::WatchItem snapshot;
+  *snapshot.mutable_snapshot() = MakeJob();
+  snapshot.mutable_snapshot()->mutable_spec()->set_time_limit("10m");
+  snapshot.mutable_snapshot()->set_held_seconds(9 * 60);
+  view.Apply(snapshot, kNow);
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(view.Apply(Metrics(1, 5.5), kNow), Lines({"step 1/1000  loss 5.5  12.3k tokens/s  1m 00s left"}));
+  EXPECT_EQ(view.Apply(Metrics(9, 5.5), kNow + absl::Seconds(20)),
+            Lines({"step 9/1000  loss 5.5  12.3k tokens/s  40s left"}));
+  // Without slots its time does not run.
+  view.Apply(Event("paused by ann", v1::JOB_STATE_PAUSED), kNow + absl::Seconds(30));
+  view.Apply(Event("starts", v1::JOB_STATE_STARTING), kNow + absl::Minutes(30));
+  EXPECT_EQ(view.Apply(Metrics(10, 5.5), kNow + absl::Minutes(30) + absl::Seconds(10)),
+            Lines({"step 10/1000  loss 5.5  12.3k tokens/s  20s left"}));
+}
+
+TEST(JobView, AReasonIsThatOfTheState) {
+  JobView view(kTerminal);
+  v1::Job job = MakeJob();
+  job.set_state(v1::JOB_STATE_QUEUED);
+  job.set_reason("2nd in the queue");
+  view.SetJob(job);
+  view.Apply(Event("submitted by ann", v1::JOB_STATE_QUEUED), kNow);
+  EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-x7f2  queued  2nd in the queue  3m 00s");
+  view.Apply(Event("starts on node-a", v1::JOB_STATE_STARTING), kNow);
+  EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-x7f2  starting  3m 00s");
+  view.Apply(Event("paused by bob", v1::JOB_STATE_PAUSED), kNow);
+  EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-x7f2  paused  paused by bob  3m 00s");
 }
 
 TEST(JobView, PlainLinesAreLimitedToOneASecond) {
