@@ -9,6 +9,8 @@
 namespace muster::cli {
 namespace {
 
+constexpr int kSignals[] = {SIGINT, SIGTERM};
+
 // A signal handler can reach only globals.
 volatile std::sig_atomic_t interrupts = 0;
 
@@ -23,10 +25,12 @@ InterruptScope::InterruptScope() {
   struct sigaction action {};
   action.sa_handler = OnInterrupt;
   action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
+  for (const int signal : kSignals) sigaction(signal, &action, nullptr);
 }
 
-InterruptScope::~InterruptScope() { std::signal(SIGINT, SIG_DFL); }
+InterruptScope::~InterruptScope() {
+  for (const int signal : kSignals) std::signal(signal, SIG_DFL);
+}
 
 bool Interrupted() { return interrupts > 0; }
 

@@ -1,9 +1,9 @@
-// Ctrl-C while following a job: it stops following, never the job.
+// Ctrl-C and SIGTERM while following a job: they stop following, never the job.
 #pragma once
 
 namespace muster::cli {
 
-// While one exists, the first SIGINT is only recorded; a second one exits with 130.
+// While one exists, the first SIGINT or SIGTERM is only recorded; a second one exits with 130.
 class InterruptScope {
  public:
   InterruptScope();

@@ -239,10 +239,6 @@ TEST_F(MistakesTest, FilesThatAreNotThere) {
 
 TEST_F(MistakesTest, InterruptedPreparationLeavesNoFile) {
   const std::string out = folder_.path() + "/train.bin";
-  Program program(
-      {"/bin/sh", "-c",
-       absl::StrCat("(echo text; exec sleep 60) | exec ", ProgramPath("cli/muster"), " data prepare - ", out)},
-      environment_);
   const auto files = [&] {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
@@ -250,12 +246,18 @@ TEST_F(MistakesTest, InterruptedPreparationLeavesNoFile) {
     }
     return names;
   };
-  ASSERT_TRUE(Eventually([&] { return files().size() == 1; })) << "it has begun";
-  // The pipeline's second process is the program: its parent is the shell.
-  const Ended found = RunToEnd({"/bin/sh", "-c", absl::StrCat("pgrep -P ", program.pid(), " muster")}, {});
-  ASSERT_EQ(found.code, 0);
-  ASSERT_EQ(kill(std::stoi(found.out), SIGINT), 0);
-  EXPECT_TRUE(Eventually([&] { return files().empty(); }));
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Program program(
+        {"/bin/sh", "-c",
+         absl::StrCat("(echo text; exec sleep 60) | exec ", ProgramPath("cli/muster"), " data prepare - ", out)},
+        environment_);
+    ASSERT_TRUE(Eventually([&] { return files().size() == 1; })) << "it has begun";
+    // The pipeline's second process is the program: its parent is the shell.
+    const Ended found = RunToEnd({"/bin/sh", "-c", absl::StrCat("pgrep -P ", program.pid(), " muster")}, {});
+    ASSERT_EQ(found.code, 0);
+    ASSERT_EQ(kill(std::stoi(found.out), signal), 0);
+    EXPECT_TRUE(Eventually([&] { return files().empty(); })) << "signal " << signal;
+  }
 }
 
 TEST_F(MistakesTest, AFileThatExistsHasARemedy) {

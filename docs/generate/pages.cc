@@ -133,7 +133,7 @@ has the flags of the daemons, the environment variables and the files.
 | 4 | not allowed |
 | 5 | timed out |
 | 6 | the job was cancelled |
-| 130 | Ctrl-C |
+| 130 | Ctrl-C or SIGTERM |
 
 )");
   std::string help = app->help();
