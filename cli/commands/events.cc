@@ -9,6 +9,7 @@
 #include "cli/commands/commands.h"
 #include "cli/follow_job.h"
 #include "cli/output/describe.h"
+#include "cli/output/format.h"
 #include "cli/output_format.h"
 #include "cli/spec/writer.h"
 
@@ -71,8 +72,8 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
     const auto take = [&](const v1::WatchItem& item) {
       if (!item.has_event() || !IsOfType(item.event().kind(), flags->types)) return true;
       any = true;
-      std::string line =
-          flags->format == Format::kJson ? LineOf(MessageTree(item.event())) : EventLine(item.event(), screen);
+      std::string line = flags->format == Format::kJson ? LineOf(MessageTree(item.event()))
+                                                        : Wrapped(EventLine(item.event(), screen), screen.width);
       if (!count_here || !flags->tail) {
         Print(line);
         return true;

@@ -337,11 +337,11 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
   }
   std::vector<Column> columns = {{"STEP", true},
                                  {"LOSS", true},
-                                 {"GRAD-NORM", true},
-                                 {"LR", true},
+                                 {"GRAD-NORM", true, /*optional=*/true},
+                                 {"LR", true, /*optional=*/true},
                                  {samples ? "SAMPLES/S" : "TOKENS/S", true},
-                                 {"STEP-TIME", true},
-                                 {"MEMORY", true},
+                                 {"STEP-TIME", true, /*optional=*/true},
+                                 {"MEMORY", true, /*optional=*/true},
                                  {"VAL-LOSS", true}};
   for (const std::string& name : named) {
     columns.push_back({absl::StrCat("VAL-", absl::AsciiStrToUpper(OneLine(name))), true});

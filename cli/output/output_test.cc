@@ -153,6 +153,21 @@ TEST(Table, LeavesOutOptionalColumnsAndCutsTheFirstOnANarrowTerminal) {
             "a-name-of-21~  10/100  because\n");
 }
 
+TEST(Table, LeavesOutOptionalColumnsBeforeAReasonIsUnreadable) {
+  Table table({{"JOB"}, {"LOSS", true, true}, {"AGE", true, true}, {"REASON"}});
+  table.Add({"a-0001", "3.25", "7s", "1st in the queue: 4 slots needed, 2 free"});
+  const auto at = [&](int width) { return table.Render({.terminal = true, .width = width}); };
+  EXPECT_EQ(at(43),
+            "JOB     LOSS  AGE  REASON\n"
+            "a-0001  3.25   7s  1st in the queue: 4 slo~\n");
+  EXPECT_EQ(at(42),
+            "JOB     LOSS  REASON\n"
+            "a-0001  3.25  1st in the queue: 4 slots n~\n");
+  EXPECT_EQ(at(20),
+            "JOB     REASON\n"
+            "a-0001  1st in the ~\n");
+}
+
 TEST(Wrapped, BreaksAtBlanksBelowTheValue) {
   EXPECT_EQ(Wrapped("Goodput:   40% of 2 s: training\n  2 of many words\n\nshort\n", 20),
             "Goodput:   40% of 2\n           s:\n           training\n  2 of many words\n\nshort\n");

@@ -12,6 +12,8 @@ namespace {
 constexpr int kColumnGap = 2;
 // The minimum width of a cut column: the first keeps the beginning of a name.
 constexpr int kLeast = 8;
+// Optional columns are left out before the last one, a reason, gets less than this.
+constexpr int kReadable = 24;
 
 }  // namespace
 
@@ -30,16 +32,16 @@ std::string Table::Render(const Screen& screen) const {
   }
   std::vector<size_t> shown(columns_.size());
   std::iota(shown.begin(), shown.end(), 0);
-  // How much wider than the terminal a row is whose last column has its minimum.
-  const auto excess = [&] {
-    int wide = std::min(kLeast, widths.back());
+  // How much wider than the terminal a row is whose last column has so many.
+  const auto excess = [&](int last) {
+    int wide = std::min(last, widths.back());
     for (size_t n = 0; n + 1 < shown.size(); ++n) wide += widths[shown[n]] + kColumnGap;
     return screen.width == 0 ? 0 : std::max(0, wide - screen.width);
   };
-  for (size_t i = columns_.size(); i-- > 0 && excess() > 0;) {
+  for (size_t i = columns_.size(); i-- > 0 && excess(kReadable) > 0;) {
     if (columns_[i].optional) shown.erase(std::find(shown.begin(), shown.end(), i));
   }
-  if (shown.size() > 1) widths[0] = std::min(widths[0], std::max(kLeast, widths[0] - excess()));
+  if (shown.size() > 1) widths[0] = std::min(widths[0], std::max(kLeast, widths[0] - excess(kLeast)));
   int before_last = 0;
   for (size_t n = 0; n + 1 < shown.size(); ++n) before_last += widths[shown[n]] + kColumnGap;
   const int last = screen.width == 0 ? 0 : std::max(kLeast, screen.width - before_last);
