@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/spec/paths.h"
 #include "data/file_pattern.h"
+#include "data/token_file.h"
 
 namespace muster::cli {
 namespace {
@@ -46,6 +47,12 @@ std::string WhyNoData(const std::string& pattern) {
     if (std::string why = WhyUnreadable(file); !why.empty()) return why;
   }
   return "";
+}
+
+// As the trainer opens it, but for what the model asks for: its context and vocabulary.
+std::string WhyNoTokens(const std::string& pattern) {
+  if (std::string why = WhyNoData(pattern); !why.empty()) return why;
+  return std::string(data::TokenFile::Open(pattern, /*context=*/0).status().message());
 }
 
 std::string WhyNoFolder(const std::string& path) {
@@ -89,10 +96,10 @@ std::vector<Problem> PathProblems(const Reading& reading) {
     }
   };
   check("workdir", reading.spec.exec().workdir(), WhyNoFolder);
-  check("data.tokens", train.data().tokens(), WhyNoData);
+  check("data.tokens", train.data().tokens(), WhyNoTokens);
   check("data.images", train.data().images(), WhyNoData);
   check("data.tensors", train.data().tensors(), WhyNoData);
-  check("data.validation", train.data().validation(), WhyNoData);
+  check("data.validation", train.data().validation(), train.data().tokens().empty() ? WhyNoData : WhyNoTokens);
   check("model.library", LibraryOf(reading.spec), WhyUnreadable);
   check("model.from", train.model().from(), WhyNoFolder);
   check("checkpoint.path", train.checkpoint().path(), WhyNotCreatable);

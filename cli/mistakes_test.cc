@@ -237,6 +237,25 @@ TEST_F(MistakesTest, FilesThatAreNotThere) {
             0);
 }
 
+TEST_F(MistakesTest, TokensThatAreNone) {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  AddNode("node-a");
+  store_.nodes[0].set_hostname(host);
+  Serve();
+  const std::string file = folder_.Write("job.yaml", kGoodJob);
+  const std::string tokens = folder_.Write("train.bin", std::string(100, 'a'));
+  for (const char* command : {"validate", "submit"}) {
+    const Ended ended = Run({command, file});
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_EQ(ended.err,
+              absl::StrCat(file, ":5:16: data.tokens: ", tokens,
+                           " is plain text (muster data prepare makes tokens of it); expected token ids: nanoGPT's "
+                           "headerless uint16, llm.c's with its header, or Megatron's .idx and .bin\n"));
+  }
+  EXPECT_FALSE(Called("Submit"));
+}
+
 TEST_F(MistakesTest, InterruptedPreparationLeavesNoFile) {
   const std::string out = folder_.path() + "/train.bin";
   const auto files = [&] {
