@@ -9,7 +9,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/spec/paths.h"
 #include "cli/spec/reader.h"
+#include "coordinator/spec/resolve.h"
 #include "docs/generate/pages.h"
 #include "docs/generate/spec_fields.h"
 
@@ -82,6 +84,135 @@ TEST(SpecFields, EveryExampleIsReadAsItsField) {
     }
   }
   EXPECT_GT(tried, 150);
+}
+
+// A job that resolves, in which examples are tried; that of `workload: exec`, too.
+constexpr char kTrain[] =
+    "apiVersion: muster/v1\nkind: Job\nname: a\nsteps: 1000\ndata: {tokens: /data/train.bin, validation: "
+    "/data/val.bin}\n"
+    "model: {family: gpt2, size: tiny}\n";
+constexpr char kExec[] = "apiVersion: muster/v1\nkind: Job\nname: a\nworkload: exec\ncommand: [python3, train.py]\n";
+
+// What must be set beside an example: the first entry that is its path, or with a dot at its end begins it.
+struct Beside {
+  std::string path;
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+const std::vector<Beside>& AllBeside() {
+  using Settings = std::vector<std::pair<std::string, std::string>>;
+  const Settings images = {{"model", "{family: resnet, depth: 20}"},
+                           {"data", "{images: /data/train.bin, validation: /data/val.bin}"}};
+  const auto scaled = [](const std::string& kind) {
+    return Settings{{"model", absl::StrCat("{family: llama, size: tiny, head_width: 4, rope_scaling: {", kind, "}}")}};
+  };
+  const std::string longer = ", factor: 8, original_context: 64";
+  static const auto& all = *new std::vector<Beside>{
+      {"label_smoothing", images},
+      {"data.images", {images[0], {"data", "{validation: /data/val.bin}"}}},
+      {"data.mean", images},
+      {"data.standard_deviation", images},
+      {"data.augmentation.", images},
+      {"resources.min_ranks", {{"resources.ranks", "4"}}},
+      {"model.family", {{"model", "{family: custom}"}}},
+      {"model.full_layers", {{"model", "{family: llama, size: 1b, window: 64}"}}},
+      {"model.rope_scaling.kind", scaled("kind: linear, factor: 8")},
+      {"model.rope_scaling.factor", scaled("kind: linear")},
+      {"model.rope_scaling.original_context", scaled("kind: llama3, factor: 8")},
+      {"model.rope_scaling.low_frequency_factor", scaled("kind: llama3" + longer)},
+      {"model.rope_scaling.high_frequency_factor", scaled("kind: llama3" + longer)},
+      {"model.rope_scaling.short_factors", scaled("kind: longrope, long_factors: [1, 2.5]" + longer)},
+      {"model.rope_scaling.long_factors", scaled("kind: longrope, short_factors: [1, 1.05]" + longer)},
+      {"model.rope_scaling.", scaled("kind: yarn" + longer)},
+      {"strategy.shares", {{"strategy.placement", "ragged"}}},
+      {"strategy.shard_ranks", {{"strategy.reshard", "hybrid"}, {"resources.ranks", "16"}}},
+      {"precision.params", {{"precision.compute", "bf16"}}},
+      {"precision.loss_scaling.", {{"precision.compute", "fp16"}}},
+      {"offload.activations", {{"activation_checkpointing", "true"}}},
+      {"offload.to", {{"offload.optimizer", "true"}}},
+      {"parallel.sequence_parallel", {{"resources.ranks", "4"}, {"parallel.tensor", "2"}}},
+      {"parallel.", {{"resources.ranks", "4"}}},
+      {"pipeline.chunks", {{"resources.ranks", "2"}, {"parallel.pipeline", "2"}, {"pipeline.schedule", "interleaved"}}},
+      {"pipeline.cut", {{"model.size", "small"}, {"resources.ranks", "3"}, {"parallel.pipeline", "3"}}},
+      {"pipeline.", {{"resources.ranks", "4"}, {"parallel.pipeline", "2"}}},
+      {"communication.compression.momentum_correction",
+       {{"resources.ranks", "2"}, {"strategy", "ddp"}, {"optimizer", "{kind: sgd, momentum: 0.9}"}}},
+      {"communication.compression.", {{"resources.ranks", "2"}, {"strategy", "ddp"}}},
+      {"bench.", {{"resources.ranks", "2"}, {"bench", "{collectives: [all_reduce], modes: [flat], bytes: [1024]}"}}},
+  };
+  return all;
+}
+
+// What refuses the example in a job that has what it needs, a line each. Errors about other fields do not count.
+std::string ErrorsAbout(const SpecSection& section, const SpecField& field) {
+  std::vector<cli::Assignment> assignments;
+  const auto set = [&](const std::string& path, const std::string& value) {
+    assignments.push_back({"--set " + path, path, value});
+  };
+  bool exec = field.path == "workload";
+  if (!section.choice.empty()) {
+    const size_t colon = section.choice.find(": ");
+    const std::string path =
+        absl::StrCat(section.path, section.path.empty() ? "" : ".", section.choice.substr(0, colon));
+    const std::string kind = section.choice.substr(colon + 2);
+    exec |= path == "workload" && kind == "exec";
+    if (path == "model.family") {
+      set("model", kind == "gpt2"     ? "{family: gpt2, size: tiny}"
+                   : kind == "llama"  ? "{family: llama, size: tiny}"
+                   : kind == "resnet" ? "{family: resnet, depth: 20}"
+                                      : absl::StrCat("{family: ", kind, "}"));
+      if (kind == "resnet") set("data", "{images: /data/train.bin, validation: /data/val.bin}");
+    } else {
+      set(path, kind);
+    }
+  }
+  for (const Beside& beside : AllBeside()) {
+    const bool within = beside.path.back() == '.' && absl::StartsWith(field.path, beside.path);
+    if (field.path != beside.path && !within) continue;
+    for (const auto& [path, value] : beside.settings) set(path, value);
+    break;
+  }
+  set(field.path, field.example);
+  cli::Reading reading = cli::ReadSpec(exec ? kExec : kTrain, "job.yaml", assignments);
+  cli::MakePathsAbsolute([](const std::string&) { return std::string("/jobs"); }, "/jobs", reading);
+  cli::AddDefaultPath("/jobs", reading);
+  std::string errors;
+  for (const cli::Problem& problem : reading.problems) absl::StrAppend(&errors, problem.ToString(), "\n");
+  for (const SpecError& error : spec::Resolve({}, reading.spec)) {
+    const bool about = error.path() == field.path || absl::StartsWith(error.path(), field.path + "[") ||
+                       absl::StartsWith(field.path, error.path() + ".");
+    if (about) absl::StrAppend(&errors, error.path(), ": ", error.message(), "\n");
+  }
+  return errors;
+}
+
+// What a reader copies from the page is not refused, where what it needs is there too.
+TEST(SpecFields, EveryExampleIsValid) {
+  int tried = 0;
+  for (const SpecSection& section : SpecSections()) {
+    for (const SpecField& field : section.fields) {
+      if (field.example.empty() || absl::StartsWith(field.path, "env.") ||
+          absl::StartsWith(field.path, "model.options.") || field.path == "data.tensors") {  // needs a custom model
+        continue;
+      }
+      EXPECT_EQ(ErrorsAbout(section, field), "") << field.path << ": " << field.example;
+      ++tried;
+    }
+  }
+  EXPECT_GT(tried, 150);
+}
+
+TEST(SpecFields, AWrongExampleWouldBeFound) {
+  SpecField field;
+  field.path = "time_limit";
+  field.example = "text";
+  EXPECT_EQ(ErrorsAbout({}, field), "time_limit: must be a duration such as 90m or 48h, got \"text\"\n");
+}
+
+TEST(SpecFields, WhatOnlyTheCoordinatorSetsHasNoExample) {
+  const auto fields = FieldsByPath();
+  EXPECT_EQ(fields.at("sync.run").example, "");
+  EXPECT_EQ(fields.at("sync.replica").example, "");
 }
 
 TEST(SpecFields, EveryFieldSaysWhatItMeans) {

@@ -241,6 +241,11 @@ const std::map<std::string, std::string>& Examples() {
       {"detection_seconds", "30"},
       {"env.name", "NCCL_DEBUG"},
       {"env.value", "INFO"},
+      {"time_limit", "48h"},
+      {"project", "default"},
+      {"labels", "[team=nlp]"},
+      {"command", "[python3, train.py]"},
+      {"workdir", "."},
       {"resources.ranks", "4"},
       {"after", "[prepare-x7k2]"},
       {"template", "base"},
@@ -277,6 +282,8 @@ const std::map<std::string, std::string>& Examples() {
       {"model.options.value", "64"},
       {"model.rope_scaling.factor", "8"},
       {"model.rope_scaling.original_context", "8192"},
+      {"model.rope_scaling.high_frequency_factor", "4"},
+      {"model.rope_scaling.beta_fast", "32"},
       {"model.rope_scaling.short_factors", "[1, 1.05]"},
       {"model.rope_scaling.long_factors", "[1, 2.5]"},
       {"data.tokens", "train.bin"},
@@ -299,6 +306,7 @@ const std::map<std::string, std::string>& Examples() {
       {"checkpoint.path", "\"runs/{job}\""},
       {"checkpoint.every_seconds", "600"},
       {"checkpoint.resume_from", "runs/gpt2-x7f2"},
+      {"pipeline.chunks", "2"},
       {"pipeline.cut", "[h.4, h.8]"},
       {"parallel.pipeline", "2"},
       {"parallel.tensor", "2"},
@@ -313,7 +321,11 @@ const std::map<std::string, std::string>& Examples() {
   return examples;
 }
 
+// Fields that job files may not set, so that no example of them is valid.
+bool IsSetByCoordinator(const std::string& path) { return path == "sync.run" || path == "sync.replica"; }
+
 std::string ExampleOf(const std::string& path, const FieldDescriptor& field, const std::string& fallback) {
+  if (IsSetByCoordinator(path)) return "";
   const auto found = Examples().find(path);
   if (found != Examples().end()) return found->second;
   const bool known = fallback != kRequired && fallback != kNone && fallback != kDepends && !fallback.empty();
