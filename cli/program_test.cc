@@ -217,10 +217,10 @@ TEST_F(MusterTest, TrainMakesASpecFromFlags) {
   const Ended bad = Run({"train", "--model", "gpt2:tinny", "--data", "x", "--lr", "fast", "--steps", "1e3"});
   EXPECT_EQ(bad.code, 2);
   EXPECT_EQ(bad.err,
-            "muster: --model: model.size: expected tiny, small, medium, large or xl, got the string \"tinny\", "
+            "muster: --model: expected tiny, small, medium, large or xl, got the string \"tinny\", "
             "did you mean tiny?\n"
-            "muster: --steps: steps: expected an integer, got the number 1e3, did you mean 1000?\n"
-            "muster: --lr: optimizer.lr: expected a number, got the string \"fast\"\n");
+            "muster: --steps: expected an integer, got the number 1e3, did you mean 1000?\n"
+            "muster: --lr: expected a number, got the string \"fast\"\n");
 }
 
 TEST_F(MusterTest, ASubmissionIsRetriedWithTheSameRequestId) {

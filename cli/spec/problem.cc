@@ -22,8 +22,8 @@ std::string Location::ToString() const {
 
 std::string Problem::ToString() const {
   std::string text = where.ToString();
-  // Avoids "--set optimizer.lr: optimizer.lr: ...".
-  if (!path.empty() && text != absl::StrCat("--set ", path)) absl::StrAppend(&text, ": ", path);
+  // A flag names its field: "--lr: ...", not "--lr: optimizer.lr: ...".
+  if (!path.empty() && path != where.sets) absl::StrAppend(&text, ": ", path);
   absl::StrAppend(&text, ": ", message);
   if (!suggestion.empty()) absl::StrAppend(&text, ", did you mean ", suggestion, "?");
   return text;

@@ -17,6 +17,7 @@ struct Location {
   std::shared_ptr<const std::string> source;
   int line = 0;
   int column = 0;
+  std::string sets = {};  // of a flag: the field that it sets, "optimizer.lr"
 
   std::string ToString() const;  // "job.yaml:12:9" or "--set optimizer.lr"
 };

@@ -22,7 +22,7 @@ absl::StatusOr<Assignment> ParseAssignment(absl::string_view text) {
 }
 
 void Assign(const Assignment& assignment, Node& root, std::vector<Problem>& problems) {
-  const Location where{std::make_shared<const std::string>(assignment.flag), 0, 0};
+  const Location where{std::make_shared<const std::string>(assignment.flag), 0, 0, assignment.path};
   ParsedYaml value = ParseFlagValue(assignment.value, where);
   for (Problem& problem : value.problems) {
     problem.path = assignment.path;
