@@ -152,6 +152,17 @@ TEST_F(ConfigTest, AWrongContextFileNamesLineAndColumn) {
   EXPECT_TRUE(Resolve({}).ok());
 }
 
+TEST_F(ConfigTest, AnErrorNamesWhatTheValueComesFrom) {
+  const auto says = [&](const ConnectionFlags& flags) { return std::string(Resolve(flags).status().message()); };
+  Context("timeout: soon\n");
+  EXPECT_EQ(says({}), folder_ + "/muster/context.yaml: timeout: invalid duration \"soon\": use 30s, 5m, 1h30m or 7d");
+  variables_["MUSTER_TIMEOUT"] = "0s";
+  EXPECT_EQ(says({}), "MUSTER_TIMEOUT: invalid duration 0s: must be greater than 0");
+  EXPECT_EQ(says({"", "", "-1s"}), "--timeout: invalid duration -1s: must be greater than 0");
+  variables_["MUSTER_COORDINATOR"] = "nowhere";
+  EXPECT_EQ(says({}), "MUSTER_COORDINATOR: invalid coordinator address nowhere: use unix:/path or host:port");
+}
+
 TEST_F(ConfigTest, ATokenFileThatIsNotThereIsAnError) {
   EXPECT_TRUE(absl::IsNotFound(Resolve({"", folder_ + "/missing", ""}).status()));
 }

@@ -32,11 +32,13 @@ std::string Or(const std::optional<std::string>& value, const std::string& other
 
 std::string Home(const Environment& environment) { return Or(environment("HOME"), "/"); }
 
+std::string ContextFile(const Environment& environment) {
+  return Or(environment("XDG_CONFIG_HOME"), Home(environment) + "/.config") + "/muster/context.yaml";
+}
+
 // The context file's keys and values; empty if there is no file.
-absl::StatusOr<std::map<std::string, std::string>> ReadContext(const Environment& environment) {
+absl::StatusOr<std::map<std::string, std::string>> ReadContext(const std::string& path) {
   std::map<std::string, std::string> values;
-  const std::string folder = Or(environment("XDG_CONFIG_HOME"), Home(environment) + "/.config");
-  const std::string path = folder + "/muster/context.yaml";
   const absl::StatusOr<std::string> text = ReadWhole(path, kMaxContextBytes);
   if (absl::IsNotFound(text.status())) return values;
   if (!text.ok()) return text.status();
@@ -60,6 +62,17 @@ absl::StatusOr<std::map<std::string, std::string>> ReadContext(const Environment
   return values;
 }
 
+// A value, and what it comes from: "--timeout", "MUSTER_TIMEOUT", or the context file and its key.
+struct Setting {
+  std::string value;
+  std::string from;
+};
+
+// An error names what the wrong value comes from: a variable or a file is not on the command line.
+absl::Status WrongSetting(const Setting& setting, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(setting.from, ": ", status.message()));
+}
+
 }  // namespace
 
 Environment ProcessEnvironment() {
@@ -70,50 +83,54 @@ Environment ProcessEnvironment() {
 }
 
 absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const Environment& environment) {
-  const absl::StatusOr<std::map<std::string, std::string>> context = ReadContext(environment);
+  const std::string context_file = ContextFile(environment);
+  const absl::StatusOr<std::map<std::string, std::string>> context = ReadContext(context_file);
   if (!context.ok()) return context.status();
-  const auto pick = [&](const std::string& flag, const char* variable, const char* key) {
-    if (!flag.empty()) return flag;
-    if (const std::string value = Or(environment(variable), ""); !value.empty()) return value;
+  const auto pick = [&](const char* name, const std::string& flag, const std::vector<const char*>& variables,
+                        const char* key) {
+    if (!flag.empty()) return Setting{flag, name};
+    for (const char* variable : variables) {
+      if (const std::string value = Or(environment(variable), ""); !value.empty()) return Setting{value, variable};
+    }
     const auto found = context->find(key);
-    return found == context->end() ? std::string() : found->second;
+    return found == context->end() ? Setting{} : Setting{found->second, absl::StrCat(context_file, ": ", key)};
   };
   Connection connection;
-  connection.address = pick(flags.address, "MUSTER_ADDRESS", "address");
-  if (const std::string other = Or(environment("MUSTER_COORDINATOR"), "");
-      flags.address.empty() && !other.empty() && Or(environment("MUSTER_ADDRESS"), "").empty()) {
-    connection.address = other;
-  }
+  const Setting address = pick("--address", flags.address, {"MUSTER_ADDRESS", "MUSTER_COORDINATOR"}, "address");
+  connection.address = address.value;
   if (connection.address.empty()) {
     connection.address = absl::StrCat("unix:", RuntimeFolder(environment), "/coordinator.sock");
     connection.default_address = true;
   }
   if (!absl::StrContains(connection.address, ":")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("invalid coordinator address ", connection.address, ": use unix:/path or host:port"));
+    return WrongSetting(address, absl::InvalidArgumentError(absl::StrCat("invalid coordinator address ", address.value,
+                                                                         ": use unix:/path or host:port")));
   }
-  if (const std::string timeout = pick(flags.timeout, "MUSTER_TIMEOUT", "timeout"); !timeout.empty()) {
-    const absl::StatusOr<absl::Duration> parsed = ParseTimeout(timeout);
+  if (const Setting timeout = pick("--timeout", flags.timeout, {"MUSTER_TIMEOUT"}, "timeout"); !timeout.value.empty()) {
+    const absl::StatusOr<absl::Duration> parsed = ParseTimeout(timeout.value, timeout.from);
     if (!parsed.ok()) return parsed.status();
     connection.timeout = *parsed;
   }
   // A flag that names a token file takes precedence over the variable that holds the token itself.
   const std::string variable = flags.token_file.empty() ? Or(environment("MUSTER_TOKEN"), "") : "";
-  const std::string file = variable.empty() ? pick(flags.token_file, "MUSTER_TOKEN_FILE", "token_file") : "";
+  const Setting file =
+      variable.empty() ? pick("--token-file", flags.token_file, {"MUSTER_TOKEN_FILE"}, "token_file") : Setting{};
   if (!variable.empty()) {
     connection.token = variable;
-  } else if (!file.empty()) {
-    const absl::StatusOr<std::string> token = ReadWhole(file, kMaxTokenBytes);
-    if (!token.ok()) return token.status();
+  } else if (!file.value.empty()) {
+    const absl::StatusOr<std::string> token = ReadWhole(file.value, kMaxTokenBytes);
+    if (!token.ok()) return WrongSetting(file, token.status());
     connection.token = std::string(absl::StripAsciiWhitespace(*token));
   } else if (const auto found = context->find("token"); found != context->end()) {
     connection.token = found->second;
   }
-  if (const std::string ca = pick(flags.ca, "MUSTER_CA", "ca"); !ca.empty()) {
-    const absl::StatusOr<std::string> authority = ReadWhole(ca, kMaxAuthorityBytes);
-    if (!authority.ok()) return authority.status();
+  if (const Setting ca = pick("--ca", flags.ca, {"MUSTER_CA"}, "ca"); !ca.value.empty()) {
+    const absl::StatusOr<std::string> authority = ReadWhole(ca.value, kMaxAuthorityBytes);
+    if (!authority.ok()) return WrongSetting(ca, authority.status());
     const auto read = tls::ReadCertificate(*authority);
-    if (!read.ok()) return absl::InvalidArgumentError(absl::StrCat("--ca ", ca, ": ", read.status().message()));
+    if (!read.ok()) {
+      return WrongSetting(ca, absl::InvalidArgumentError(absl::StrCat(ca.value, ": ", read.status().message())));
+    }
     connection.authority = *authority;
   }
   return connection;
@@ -137,7 +154,8 @@ absl::Status CheckRuntimeFolder(const std::string& folder) {
       absl::StrCat(status.message(), "; another user could listen there: set MUSTER_RUNTIME_DIR to another folder"));
 }
 
-absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text) {
+absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text, absl::string_view from) {
+  const absl::string_view colon = from.empty() ? "" : ": ";
   absl::Duration duration;
   double seconds = 0;
   const size_t d = text.find('d');
@@ -148,10 +166,11 @@ absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text) {
              (d + 1 == text.size() || absl::ParseDuration(text.substr(d + 1), &duration))) {
     duration += days * absl::Hours(24);
   } else if (!absl::ParseDuration(text, &duration)) {
-    return absl::InvalidArgumentError(absl::StrCat("invalid duration \"", text, "\": use 30s, 5m, 1h30m or 7d"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(from, colon, "invalid duration \"", text, "\": use 30s, 5m, 1h30m or 7d"));
   }
   if (duration <= absl::ZeroDuration() || duration == absl::InfiniteDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat("invalid duration ", text, ": must be greater than 0"));
+    return absl::InvalidArgumentError(absl::StrCat(from, colon, "invalid duration ", text, ": must be greater than 0"));
   }
   return duration;
 }

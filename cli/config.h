@@ -47,8 +47,9 @@ std::string StateFolder(const Environment& environment);
 // listen in it. Otherwise PermissionDenied.
 absl::Status CheckRuntimeFolder(const std::string& folder);
 
-// "30s", "1h30m", "7d", "1d12h"; a bare number is seconds. InvalidArgument.
-absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text);
+// "30s", "1h30m", "7d", "1d12h"; a bare number is seconds. InvalidArgument, with `from`, the flag or variable that the
+// text comes from.
+absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text, absl::string_view from = "");
 // A time as the CLI prints it, in the local zone unless it names one: "2026-01-31T12:00:00Z", "2026-01-31 12:00:00",
 // "2026-01-31T12:00", "2026-01-31". Absent: it is none.
 std::optional<absl::Time> ParseDateAndTime(absl::string_view text);

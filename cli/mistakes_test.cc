@@ -60,7 +60,7 @@ TEST_F(MistakesTest, NumbersThatCannotBeMeant) {
   Says({"eval", "x", "y", "--sequences", "-1"}, "muster: --sequences: must be a number of at least 1, got -1");
   Says({"sample", "x", "--prompt", "a", "--tokens", "many"},
        "muster: --tokens: must be a number from 1 to 1048576, got many");
-  Says({"ps", "--timeout", "0s"}, "muster: invalid duration 0s: must be greater than 0");
+  Says({"ps", "--timeout", "0s"}, "muster: --timeout: invalid duration 0s: must be greater than 0");
   for (const char* size : {"5furlongs", "0", "-5", "-1GB", "1e30GB", ""}) {
     Says({"export", "x", "y", "--max-shard-size", size},
          absl::StrCat("muster: --max-shard-size: must be a size above 0, such as 80GB or 74.5GiB, got ", size));
@@ -76,6 +76,25 @@ TEST_F(MistakesTest, WhatIsMissingOrUnknown) {
   Says({"sample", "x", "--tokens"}, "muster: --tokens needs a value");
   Says({"describe", "-x"}, "muster: unknown option -x");
   Says({"cancel", "--all"}, "muster: unknown option --all");
+}
+
+TEST_F(MistakesTest, AVariableIsNamedWhereItIsWrong) {
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
+      {"MUSTER_TIMEOUT", "abc", "invalid duration \"abc\": use 30s, 5m, 1h30m or 7d"},
+      {"MUSTER_ADDRESS", "nowhere", "invalid coordinator address nowhere: use unix:/path or host:port"},
+      {"MUSTER_COORDINATOR", "nowhere", "invalid coordinator address nowhere: use unix:/path or host:port"},
+      {"MUSTER_TOKEN_FILE", "/nofile", "cannot open /nofile: No such file or directory"},
+      {"MUSTER_CA", "/nofile", "cannot open /nofile: No such file or directory"},
+  };
+  const std::map<std::string, std::string> before = environment_;
+  for (const auto& [variable, value, says] : cases) {
+    environment_ = before;
+    if (variable == "MUSTER_COORDINATOR") environment_.erase("MUSTER_ADDRESS");
+    environment_[variable] = value;
+    const Ended ended = Run({"ps"});
+    EXPECT_EQ(ended.code, 2) << variable;
+    EXPECT_EQ(ended.err, absl::StrCat("muster: ", variable, ": ", says, "\n"));
+  }
 }
 
 TEST_F(MistakesTest, AnEmptyName) {

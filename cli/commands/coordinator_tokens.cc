@@ -37,10 +37,10 @@ std::string NameOf(v1::TokenRole role) {
 
 // Also accepts days, since tokens live long.
 absl::StatusOr<absl::Duration> ParseLife(const std::string& text) {
-  if (!absl::EndsWith(text, "d")) return ParseTimeout(text);
+  if (!absl::EndsWith(text, "d")) return ParseTimeout(text, "--ttl");
   const absl::StatusOr<absl::Duration> number = ParseTimeout(text.substr(0, text.size() - 1));
   if (!number.ok())
-    return absl::InvalidArgumentError(absl::StrCat("invalid duration \"", text, "\": use 30m, 8h or 90d"));
+    return absl::InvalidArgumentError(absl::StrCat("--ttl: invalid duration \"", text, "\": use 30m, 8h or 90d"));
   return *number / absl::Seconds(1) * kDay;
 }
 

@@ -23,7 +23,7 @@ LocalFolders FoldersOf(const Invocation& invocation, const std::string& bin_dir)
 
 absl::StatusOr<absl::Duration> TimeoutOr(const Invocation& invocation, absl::Duration otherwise) {
   if (invocation.flags.timeout.empty()) return otherwise;
-  return ParseTimeout(invocation.flags.timeout);
+  return ParseTimeout(invocation.flags.timeout, "--timeout");
 }
 
 // "/a/b,/c" of folders relative to the working folder.

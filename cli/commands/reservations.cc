@@ -53,8 +53,8 @@ absl::Status ChangeWindow(const ReservationFlags& flags, absl::Time now, v1::Res
     start = *parsed;
   }
   if (!flags.lasts.empty()) {
-    const absl::StatusOr<absl::Duration> parsed = ParseTimeout(flags.lasts);
-    if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat("--for: ", parsed.status().message()));
+    const absl::StatusOr<absl::Duration> parsed = ParseTimeout(flags.lasts, "--for");
+    if (!parsed.ok()) return parsed.status();
     lasts = *parsed;
   }
   if (!flags.end.empty()) {

@@ -86,7 +86,7 @@ void RegisterHealth(CLI::App& app, Invocation& invocation) {
   OnRun(command, invocation, [&invocation, address]() -> absl::StatusOr<ExitCode> {
     absl::Duration timeout = absl::Seconds(5);
     if (!invocation.flags.timeout.empty()) {
-      const absl::StatusOr<absl::Duration> given = ParseTimeout(invocation.flags.timeout);
+      const absl::StatusOr<absl::Duration> given = ParseTimeout(invocation.flags.timeout, "--timeout");
       if (!given.ok()) return given.status();
       timeout = *given;
     }
