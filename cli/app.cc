@@ -172,6 +172,27 @@ std::string UnknownOption(const CLI::App& app, const CLI::App& at, const std::ve
   return "";
 }
 
+// Prints what is wrong with the command line, and where its help is.
+int Refuse(const CLI::App& at, const std::string& message, const std::string& suggestion) {
+  Say(absl::StrCat("muster: ", message, suggestion.empty() ? "" : absl::StrCat(", did you mean ", suggestion, "?")));
+  std::string name;
+  for (const CLI::App* part = &at; part->get_parent() != nullptr; part = part->get_parent()) {
+    name = absl::StrCat(" ", part->get_name(), name);
+  }
+  Say(absl::StrCat("see: muster", name, " --help"));
+  return kUsage;
+}
+
+// The word that stands where a command below `at`, the command reached, should be. Empty: none.
+std::string UnknownCommand(const CLI::App& app, const CLI::App& at) {
+  const std::vector<std::string> rest = app.remaining(true);
+  return rest.empty() || absl::StartsWith(rest.front(), "-") || CommandsOf(&at).empty() ? "" : rest.front();
+}
+
+int RefuseCommand(const CLI::App& at, const std::string& unknown) {
+  return Refuse(at, absl::StrCat("unknown command ", OneLine(unknown)), Nearest(unknown, CommandsOf(&at)));
+}
+
 int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
   const CLI::App* at = Reached(app);
   std::string message = InOurWords(error);
@@ -198,16 +219,11 @@ int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vec
       message = absl::StrCat("unknown option ", OneLine(unknown));
       suggestion = Nearest(unknown, OptionsOf(at));
     } else if (absl::StrContains(message, "subcommand")) {
+      if (const std::string command = UnknownCommand(app, *at); !command.empty()) return RefuseCommand(*at, command);
       message = "a command is missing";
     }
   }
-  Say(absl::StrCat("muster: ", message, suggestion.empty() ? "" : absl::StrCat(", did you mean ", suggestion, "?")));
-  std::string name;
-  for (const CLI::App* part = at; part != nullptr && part->get_parent() != nullptr; part = part->get_parent()) {
-    name = absl::StrCat(" ", part->get_name(), name);
-  }
-  Say(absl::StrCat("see: muster", name, " --help"));
-  return kUsage;
+  return Refuse(*at, message, suggestion);
 }
 
 }  // namespace
@@ -306,6 +322,9 @@ int RunProgram(const std::vector<std::string>& arguments) {
   try {
     app->parse(reversed);
   } catch (const CLI::CallForHelp&) {
+    // The help of `muster improt --help` would be that of all commands.
+    const CLI::App* at = Reached(*app);
+    if (const std::string unknown = UnknownCommand(*app, *at); !unknown.empty()) return RefuseCommand(*at, unknown);
     Print(app->help());
     return kOk;
   } catch (const CLI::CallForVersion& version) {
