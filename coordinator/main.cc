@@ -28,14 +28,18 @@ int main(int argc, char** argv) {
   muster::server::ServerOptions options;
   std::string log_level = "info", preemption = "never";
   std::string tensorboard;
-  app.add_option("--state-dir", options.state_dir, "folder of the store; one coordinator at a time")->required();
+  app.add_option("--state-dir", options.state_dir, "folder of the store; one coordinator at a time")
+      ->type_name("FOLDER")
+      ->required();
   app.add_flag("--allow-network-filesystem", options.allow_network_filesystem,
                "the folder may be on NFS or the like, although accepted jobs may be lost there");
   app.add_option("--listen", options.listen,
                  "unix:/path, 127.0.0.1:PORT, or HOST:PORT after `muster coordinator init`; may be repeated")
+      ->type_name("ADDRESS")
       ->required();
   app.add_option("--token-file", options.token_file,
-                 "lines `token name role`; needed for TCP where `muster coordinator init` was not run");
+                 "lines `token name role`; needed for TCP where `muster coordinator init` was not run")
+      ->type_name("FILE");
   app.add_flag("--private-jobs", options.private_jobs,
                "specs, logs and metrics of a job are for its owner and admins; others see only that it is there");
   app.add_option("--min-free-bytes", options.min_free_bytes,
@@ -48,15 +52,18 @@ int main(int argc, char** argv) {
       ->check(muster::Between(1, 4096))
       ->capture_default_str();
   app.add_option("--tensorboard", tensorboard,
-                 "folder for TensorBoard's files (default: STATE_DIR/tensorboard; off: none)");
+                 "folder for TensorBoard's files (default: STATE_DIR/tensorboard; off: none)")
+      ->type_name("FOLDER|off");
   app.add_option("--metrics-address", options.metrics_address,
-                 "address that serves /metrics for Prometheus: 127.0.0.1:9464 (default: off)");
+                 "address that serves /metrics for Prometheus: 127.0.0.1:9464 (default: off)")
+      ->type_name("ADDRESS");
   app.add_flag("--allow-remote-metrics", options.allow_remote_metrics,
                "--metrics-address may be reached from other machines, in plain HTTP without a password");
   app.add_option(
-      "--web-address", options.web_address,
-      "address of the web page: 127.0.0.1:7080, with port 0 a free one that stays the same, or HOST:PORT after "
-      "`muster coordinator init` (default: off)");
+         "--web-address", options.web_address,
+         "address of the web page: 127.0.0.1:7080, with port 0 a free one that stays the same, or HOST:PORT after "
+         "`muster coordinator init` (default: off)")
+      ->type_name("ADDRESS");
   muster::AddDuration(app, "--node-certificate-life", options.node_certificate_life,
                       "lifetime of worker certificates; workers renew them when a third is left");
   muster::AddDuration(app, "--orphan-grace", options.workers.orphan_grace,

@@ -128,7 +128,7 @@ void RegisterReservationsSet(CLI::App& app, Invocation& invocation) {
   command->add_option("--remove-user", flags->remove_users, "not this one's any more")->type_name("NAME");
   command->add_option("--project", flags->projects, "whose jobs may run in it")->type_name("NAME");
   command->add_option("--remove-project", flags->remove_projects, "not this one's any more")->type_name("NAME");
-  command->add_option("--note", flags->note, "one line about it")->type_name("TEXT");
+  command->add_option("--note", flags->note, "one line about it")->type_name("NOTE");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     if (!client.ok()) return client.status();

@@ -23,7 +23,7 @@ void RegisterSample(CLI::App& app, Invocation& invocation) {
                                  "muster sample @last --prompt \"In the beginning\" --tokens 200\n"
                                  "muster sample runs/gpt2-tiny --prompt And --temperature 0");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
-  command->add_option("--prompt", flags->prompt, "text to continue")->type_name("TEXT")->required();
+  command->add_option("--prompt", flags->prompt, "text to continue")->type_name("PROMPT")->required();
   command->add_option("--tokens", flags->tokens, "tokens to write")->check(Between(1, 1 << 20))->type_name("N");
   command->add_option("--temperature", flags->temperature, "0: always take the likeliest token")
       ->check(Between(0.0, 1e6))

@@ -35,6 +35,16 @@ TEST(Generated, PagesAreCurrent) {
   }
 }
 
+TEST(Generated, EveryFlagSaysWhatItsValueIs) {
+  const auto pages = GeneratedPages(RunFromRunfiles, ReadRunfile);
+  ASSERT_TRUE(pages.ok()) << pages.status();
+  const std::regex unnamed("(^|\n) +(-[a-z], )?--[a-z-]+ VALUE( |\n)");  // of a flag without a type_name
+  for (const Page& page : *pages) {
+    std::smatch found;
+    EXPECT_FALSE(std::regex_search(page.text, found, unnamed)) << page.path << ": " << found.str();
+  }
+}
+
 TEST(Generated, AProgramThatFailsIsAnError) {
   const auto broken = [](const std::string&, const std::string&) -> absl::StatusOr<std::string> {
     return absl::InternalError("no such program");

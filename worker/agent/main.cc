@@ -72,17 +72,22 @@ struct Flags {
 
 void AddFlags(CLI::App& app, Flags& flags) {
   app.set_version_flag("--version", muster::kVersion);
-  app.add_option("--coordinator", flags.agent.coordinator, "unix:/path or HOST:PORT")->required();
+  app.add_option("--coordinator", flags.agent.coordinator, "unix:/path or HOST:PORT")->type_name("ADDRESS")->required();
   app.add_option("--state-dir", flags.agent.state_dir, "folder of this node's identity and state; one daemon at a time")
+      ->type_name("FOLDER")
       ->required();
-  app.add_option("--run-dir", flags.agent.run_dir, "folder of the ranks and of the trainers' socket")->required();
-  app.add_option("--label", flags.labels, "KEY=VALUE, for node_selector of jobs: --label rack=a --label zone=eu");
+  app.add_option("--run-dir", flags.agent.run_dir, "folder of the ranks and of the trainers' socket")
+      ->type_name("FOLDER")
+      ->required();
+  app.add_option("--label", flags.labels, "for node_selector of jobs: --label rack=a --label zone=eu")
+      ->type_name("KEY=VALUE");
   app.add_option("--slots", flags.slots, "shares of the cores, where there are no GPUs for this build")
       ->check(muster::Between(1, 1024))
       ->capture_default_str();
   app.add_option(
-      "--host", flags.host,
-      "name or address where ranks of other nodes reach this node's; default: its address towards the coordinator");
+         "--host", flags.host,
+         "name or address where ranks of other nodes reach this node's; default: its address towards the coordinator")
+      ->type_name("HOST");
   app.add_option("--env", flags.env,
                  "variable of every rank on this node, unless the job sets it: " + muster::AllowedRankVariables() +
                      "; may be repeated")
@@ -111,17 +116,22 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(muster::OneOf({"on", "off"}))
       ->type_name("on|off")
       ->capture_default_str();
-  app.add_option("--token-file", flags.token_file, "a token, or lines `token name role` with one of role worker");
+  app.add_option("--token-file", flags.token_file, "a token, or lines `token name role` with one of role worker")
+      ->type_name("FILE");
   app.add_option("--join-token", flags.join_token_file,
                  "file with a token of `muster coordinator token create --role worker`; needed once, beyond this "
-                 "machine (or MUSTER_JOIN_TOKEN)");
+                 "machine (or MUSTER_JOIN_TOKEN)")
+      ->type_name("FILE");
   app.add_option("--metrics-address", flags.metrics_address,
-                 "serve /metrics for Prometheus there: 127.0.0.1:9465 (default: nowhere)");
+                 "serve /metrics for Prometheus there: 127.0.0.1:9465 (default: nowhere)")
+      ->type_name("ADDRESS");
   app.add_flag("--allow-remote-metrics", flags.allow_remote_metrics,
                "--metrics-address may be reached from other machines, in plain HTTP without a password");
   app.add_option("--bin-dir", flags.bin_dir,
-                 "folder of muster-step, muster-trainer and muster-exec; default: this program's");
-  app.add_option("--trainer", flags.agent.trainer, "trainer to use instead of BIN_DIR/muster-trainer");
+                 "folder of muster-step, muster-trainer and muster-exec; default: this program's")
+      ->type_name("FOLDER");
+  app.add_option("--trainer", flags.agent.trainer, "trainer to use instead of BIN_DIR/muster-trainer")
+      ->type_name("FILE");
   app.add_flag("--handover", flags.agent.handover, "on SIGTERM leave the ranks running for the next daemon");
   muster::AddDuration(app, "--drain-deadline", flags.agent.drain_deadline,
                       "on SIGTERM: how long the ranks may take to stop");
@@ -136,6 +146,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
            flags.agent.outage_grace = grace;
          },
          "how long ranks run on while this daemon lives and the coordinator cannot be reached; inf: for ever")
+      ->type_name("TIME")
       ->default_str("the coordinator's --orphan-grace");
   app.add_option_function<std::string>(
          "--preflight",
