@@ -203,7 +203,7 @@ TEST_F(MusterTest, SizesComeFromTheImportedFolder) {
       << wrong.err;
   const Ended resumed = Run({"train", "--model", "gpt2", "--resume_from", folder_.path() + "/hf", "--data", "train.bin",
                              "--steps", "3", "--print"});
-  EXPECT_TRUE(absl::StrContains(resumed.err, absl::StrCat("checkpoint.resume_from: ", config))) << resumed.err;
+  EXPECT_TRUE(absl::StrContains(resumed.err, absl::StrCat("--resume-from: ", config))) << resumed.err;
   unlink(config.c_str());
   EXPECT_EQ(Run({"submit", "-d", file}).code, 0) << "only the workers may see it";
   EXPECT_FALSE(store_.submitted.train().model().gpt2().has_layers());
