@@ -187,7 +187,7 @@ TEST_F(HttpServerTest, AStreamBeatsAndEndsWithItsReader) {
   EXPECT_TRUE(Eventually([&] { return failed == 1; }));
 }
 
-TEST_F(HttpServerTest, WhoWritesAfterTheStopIsToldSo) {
+TEST_F(HttpServerTest, AWriteAfterTheStopIsRefused) {
   std::atomic<bool> begun = false;
   std::shared_ptr<Exchange> stream;
   Start([&](const std::shared_ptr<Exchange>& exchange) {
@@ -199,9 +199,9 @@ TEST_F(HttpServerTest, WhoWritesAfterTheStopIsToldSo) {
   wire.Send("GET / HTTP/1.1\r\n\r\n");
   ASSERT_TRUE(Eventually([&] { return begun.load(); }));
   server_->Stop();
-  int told = 0;
-  stream->Write("too late", [&](bool ok) { told += ok ? 0 : 1; });
-  EXPECT_EQ(told, 1);
+  int refused = 0;
+  stream->Write("too late", [&](bool ok) { refused += ok ? 0 : 1; });
+  EXPECT_EQ(refused, 1);
 }
 
 TEST_F(HttpServerTest, StopsWhileAnAnswerIsPending) {

@@ -96,9 +96,10 @@ const std::vector<Mistake>& Mistakes() {
       {"muster submit -d job.yaml --set steps=1000000 && muster cancel done", 0, "", "matches"},
       {"muster plan job.yaml --memory 80GB", 0, "74.5 GiB", "80 GiB"},
       // A cause that does not pass: no restart, and said once as an event, once as the reason.
-      {"printf x > cut.bin; muster submit -f job.yaml --set data.tokens=cut.bin > printed 2>&1 || "
-       "{ code=$?; echo causes: $(grep -c 'an odd number' printed); cat printed; exit $code; }",
+      {"printf xy > one.bin; muster submit -f job.yaml --set data.tokens=one.bin > printed 2>&1 || "
+       "{ code=$?; echo causes: $(grep -c 'one sample needs' printed); cat printed; exit $code; }",
        1, "causes: 2\n", "generation 2"},
+      {"printf x > cut.bin; muster submit job.yaml --set data.tokens=cut.bin", 2, "has 1 bytes, an odd number", ""},
       // Files.
       {"muster data prepare book.txt train.bin", 2, "train.bin exists already; name another file, or use --force", ""},
       {"muster export nowhere out", 2, "muster: no job nowhere", ""},
