@@ -142,7 +142,8 @@ TEST_F(AgentTest, KilledShimTakesItsTrainerAlongAndTheRankHasVanished) {
   kill(processes.shim.pid, SIGKILL);
   ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
   EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::VANISHED);
-  EXPECT_THAT(coordinator_.ExitOf(rank).message(), HasSubstr("its parent muster-step was killed"));
+  const std::string message = coordinator_.ExitOf(rank).message();
+  EXPECT_TRUE(absl::StrContains(message, "its parent muster-step was killed")) << message;
   EXPECT_TRUE(Eventually([&] { return !rundir::IsAlive(processes.trainer); }));
 }
 
