@@ -20,22 +20,7 @@ JobSpec Elastic(const std::string& name, uint32_t ranks, uint32_t least) {
 class Resize : public testing::Test {
  protected:
   void Join(const std::string& node, int slots) { w_.Do(NodeConnected{Hello(node, slots)}); }
-  void Pass(absl::Duration time) {
-    w_.clock.Advance(time);
-    w_.Do(Tick{});
-  }
   int Ranks(const JobId& id) { return w_.Newest(id).ranks_size(); }
-  void Run(const JobId& id) {
-    for (int rank = 0; rank < Ranks(id); ++rank) w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_RUNNING);
-    ASSERT_EQ(w_.State(id), JOB_STATE_RUNNING) << w_.Get(id).reason();
-  }
-  void EndAll(const JobId& id, RankExit::Cause cause = RankExit::STOPPED) {
-    const Generation all = w_.Newest(id);  // its end may start the next one
-    for (int rank = 0; rank < all.ranks_size(); ++rank) {
-      if (w_.Newest(id).number() != all.number() || w_.Newest(id).ranks(rank).state() == RANK_STATE_EXITED) continue;
-      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_EXITED, cause);
-    }
-  }
   World w_{AnyWorld()};
 };
 
@@ -43,7 +28,7 @@ TEST_F(Resize, AJobThatHasNeverRunWaitsBrieflyForAllItsRanks) {
   Join("a", 2);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
   EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
-  Pass(absl::Seconds(2));
+  w_.TickAfter(absl::Seconds(2));
   Join("b", 2);
   EXPECT_EQ(Ranks(id), 4) << "the slots are there now";
   const JobId next = w_.Submit(Elastic("f", 3, 1));
@@ -51,7 +36,7 @@ TEST_F(Resize, AJobThatHasNeverRunWaitsBrieflyForAllItsRanks) {
   Join("c", 1);
   EXPECT_EQ(w_.State(next), JOB_STATE_QUEUED);
   EXPECT_TRUE(w_.core->NextTick().has_value());
-  Pass(absl::Seconds(5));
+  w_.TickAfter(absl::Seconds(5));
   ASSERT_EQ(w_.State(next), JOB_STATE_STARTING);
   EXPECT_EQ(Ranks(next), 1);
 }
@@ -59,7 +44,7 @@ TEST_F(Resize, AJobThatHasNeverRunWaitsBrieflyForAllItsRanks) {
 TEST_F(Resize, FewerThanMinRanksDoNotStart) {
   Join("a", 1);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
-  Pass(absl::Minutes(1));
+  w_.TickAfter(absl::Minutes(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
   EXPECT_TRUE(absl::StrContains(w_.Get(id).reason(), "needs 2 to 4 slots on cpu, the nodes have 1 in all, 1 free"))
       << w_.Get(id).reason();
@@ -71,34 +56,34 @@ TEST_F(Resize, ALostNodeMakesTheNextGenerationSmallerAndAReturnedOneLarger) {
   Join("a", 2);
   Join("b", 2);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
-  Run(id);
+  w_.RunAll(id);
   w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
-  Pass(absl::Seconds(10));
-  EndAll(id);
+  w_.TickAfter(absl::Seconds(10));
+  w_.EndAll(id);
   EXPECT_EQ(w_.Newest(id).reason(), END_REASON_LOST);
-  Pass(absl::Seconds(1));
+  w_.TickAfter(absl::Seconds(1));
   ASSERT_EQ(w_.Newest(id).number(), 2u) << "it does not wait for the node";
   EXPECT_EQ(Ranks(id), 2);
-  Run(id);
+  w_.RunAll(id);
   EXPECT_TRUE(absl::StrContains(w_.Get(id).reason(), "with 2 of 4 ranks")) << w_.Get(id).reason();
   const uint64_t restarts = w_.Get(id).restarts();
 
   w_.Return(Hello("b", 2, "i2"));
-  Pass(absl::Minutes(4));
+  w_.TickAfter(absl::Minutes(4));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "not so soon";
-  Pass(absl::Minutes(1));
+  w_.TickAfter(absl::Minutes(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "not at the first check";
-  Pass(absl::Seconds(30));
+  w_.TickAfter(absl::Seconds(30));
   ASSERT_EQ(w_.State(id), JOB_STATE_STOPPING);
   EXPECT_EQ(w_.Newest(id).reason(), END_REASON_RESIZED);
   EXPECT_TRUE(w_.core->DesiredFor(NodeId("a")).ranks(0).stop().checkpoint_first());
   w_.Checkpoint(id, 50);
-  EndAll(id);
+  w_.EndAll(id);
   ASSERT_EQ(w_.Newest(id).number(), 3u);
   EXPECT_EQ(Ranks(id), 4);
   EXPECT_EQ(w_.Newest(id).resume_from().step(), 50u);
   EXPECT_EQ(w_.Get(id).restarts(), restarts) << "no fault";
-  Run(id);
+  w_.RunAll(id);
   EXPECT_FALSE(absl::StrContains(w_.Get(id).reason(), "of 4")) << w_.Get(id).reason();
   EXPECT_EQ(w_.core->NextTick(), std::nullopt) << "nothing left to check";
 }
@@ -106,35 +91,35 @@ TEST_F(Resize, ALostNodeMakesTheNextGenerationSmallerAndAReturnedOneLarger) {
 TEST_F(Resize, ANodeThatFlapsIsNotGrownOnto) {
   Join("a", 2);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
-  Pass(absl::Seconds(5));
-  Run(id);
+  w_.TickAfter(absl::Seconds(5));
+  w_.RunAll(id);
   Join("b", 2);
-  Pass(absl::Minutes(5));
+  w_.TickAfter(absl::Minutes(5));
   w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
-  Pass(absl::Seconds(30));
+  w_.TickAfter(absl::Seconds(30));
   w_.Return(Hello("b", 2));
-  Pass(absl::Seconds(30));
+  w_.TickAfter(absl::Seconds(30));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "it was not free for long enough";
-  Pass(absl::Seconds(30));
+  w_.TickAfter(absl::Seconds(30));
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
 }
 
 TEST_F(Resize, QueuedJobsComeFirst) {
   Join("a", 2);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
-  Pass(absl::Seconds(5));
-  Run(id);
+  w_.TickAfter(absl::Seconds(5));
+  w_.RunAll(id);
   JobSpec low = Gang("low", 3);
   low.set_priority(-1);
   const JobId waiting = w_.Submit(low);
   const JobId hopeless = w_.Submit(Gang("hopeless", 100));
   Join("b", 2);
-  Pass(absl::Minutes(6));
-  Pass(absl::Minutes(1));
+  w_.TickAfter(absl::Minutes(6));
+  w_.TickAfter(absl::Minutes(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "the two free slots are kept for the job that waits";
   w_.Do(CancelJob{waiting});
-  Pass(absl::Minutes(1));
-  Pass(absl::Minutes(1));
+  w_.TickAfter(absl::Minutes(1));
+  w_.TickAfter(absl::Minutes(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING) << "a job that can never run does not hold back others";
   EXPECT_EQ(w_.State(hopeless), JOB_STATE_QUEUED);
 }
@@ -143,14 +128,14 @@ TEST_F(Resize, QueuedJobsComeFirst) {
 TEST_F(Resize, AJobThatComesAfterAnotherHoldsBackNone) {
   Join("a", 2);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
-  Pass(absl::Seconds(5));
-  Run(id);
+  w_.TickAfter(absl::Seconds(5));
+  w_.RunAll(id);
   JobSpec next = Gang("next", 2);
   next.add_after(id.value());
   const JobId after = w_.Submit(next);
   Join("b", 2);
-  Pass(absl::Minutes(6));
-  Pass(absl::Minutes(1));
+  w_.TickAfter(absl::Minutes(6));
+  w_.TickAfter(absl::Minutes(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING) << w_.Get(id).reason();
   EXPECT_EQ(w_.State(after), JOB_STATE_QUEUED);
 }
@@ -158,8 +143,8 @@ TEST_F(Resize, AJobThatComesAfterAnotherHoldsBackNone) {
 TEST_F(Resize, GrowthIsCheckedAfterARestartOfTheCoordinatorToo) {
   Join("a", 2);
   const JobId id = w_.Submit(Elastic("e", 4, 2));
-  Pass(absl::Seconds(5));
-  Run(id);
+  w_.TickAfter(absl::Seconds(5));
+  w_.RunAll(id);
   w_.Restart();
   w_.Do(NodeConnected{Hello("a", 2)});
   NodeObserved full{NodeId("a"), Incarnation("i1"), {}};
@@ -173,8 +158,8 @@ TEST_F(Resize, GrowthIsCheckedAfterARestartOfTheCoordinatorToo) {
   }
   w_.Do(full);
   Join("b", 2);
-  Pass(absl::Minutes(5));
-  Pass(absl::Seconds(30));
+  w_.TickAfter(absl::Minutes(5));
+  w_.TickAfter(absl::Seconds(30));
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
 }
 
@@ -215,40 +200,40 @@ TEST_F(Resize, TheSevenEndReasons) {
   };
   const auto start = [&] {
     const JobId id = w_.Submit(Gang("g", 1));
-    Run(id);
+    w_.RunAll(id);
     return id;
   };
   JobId id = start();
   w_.Finish(id);
   ended(id, END_REASON_COMPLETED, 0);
   id = start();
-  EndAll(id, RankExit::FAILED);
+  w_.EndAll(id, RankExit::FAILED);
   ended(id, END_REASON_FAILED, 1);
   id = start();
   w_.Do(PauseJob{id});
-  EndAll(id);
+  w_.EndAll(id);
   ended(id, END_REASON_PAUSED, 0);
   id = start();
   w_.Do(CancelJob{id});
-  EndAll(id);
+  w_.EndAll(id);
   EXPECT_EQ(w_.Newest(id).reason(), END_REASON_CANCELLED);
   reached.insert(END_REASON_CANCELLED);
   id = start();
   w_.Do(DrainNode{NodeId("n")});
-  EndAll(id);
+  w_.EndAll(id);
   ended(id, END_REASON_DRAINED, 0);
   w_.Do(UndrainNode{NodeId("n")});
   id = start();
   w_.Do(NodeDisconnected{NodeId("n"), Incarnation("i1")});
-  Pass(absl::Seconds(11));
+  w_.TickAfter(absl::Seconds(11));
   ended(id, END_REASON_LOST, 1);
   w_.Return(Hello("n", 2, "i2"));
   id = w_.Submit(Elastic("e", 4, 2));
-  Pass(absl::Seconds(5));
-  Run(id);
+  w_.TickAfter(absl::Seconds(5));
+  w_.RunAll(id);
   Join("m", 2);
-  Pass(absl::Minutes(5));
-  Pass(absl::Seconds(30));
+  w_.TickAfter(absl::Minutes(5));
+  w_.TickAfter(absl::Seconds(30));
   EXPECT_EQ(w_.Newest(id).reason(), END_REASON_RESIZED);
   reached.insert(w_.Newest(id).reason());
   EXPECT_EQ(reached.size(), 7u);

@@ -36,8 +36,7 @@ class Hangs : public testing::Test {
   }
   // Longer than any limit.
   void Run(const JobId& id) {
-    const Generation generation = w_.Newest(id);
-    for (const RankPlacement& rank : generation.ranks()) w_.ReportRank(id, rank.rank(), RANK_STATE_RUNNING);
+    w_.RunAll(id);
     Seconds(1000);
   }
   void Seconds(int seconds) { w_.clock.Advance(absl::Seconds(seconds)); }

@@ -31,18 +31,6 @@ class SilentNodes : public testing::Test {
   void Silence(int nodes) {
     for (int node = 0; node < nodes; ++node) w_.Do(NodeDisconnected{NodeId(Name(node)), Incarnation("i1")});
   }
-  // Ticks whenever one is due, for this long.
-  void Pass(absl::Duration time) {
-    const SteadyTime end = w_.clock.Read().steady + time;
-    while (true) {
-      const auto next = w_.core->NextTick();
-      if (!next.has_value() || *next > end) break;
-      w_.clock.Advance(std::max(absl::ZeroDuration(), *next - w_.clock.Read().steady));
-      w_.Do(Tick{});
-      ++ticks_;
-    }
-    w_.clock.Advance(end - w_.clock.Read().steady);
-  }
   int64_t CountOf(const std::string& kind) const { return std::count(w_.events.begin(), w_.events.end(), kind); }
   int Lost() const {
     int lost = 0;
@@ -54,25 +42,24 @@ class SilentNodes : public testing::Test {
 
   World w_{AnyWorld()};
   JobId id_;
-  int ticks_ = 0;
 };
 
 TEST_F(SilentNodes, AFewAreLost) {
   Silence(3);
-  Pass(absl::Seconds(9));
+  w_.Pass(absl::Seconds(9));
   EXPECT_EQ(Lost(), 0);
-  Pass(absl::Seconds(2));
+  w_.Pass(absl::Seconds(2));
   EXPECT_EQ(Lost(), 3) << "three of ten are not more than 30%";
   EXPECT_EQ(CountOf("node.spared"), 0);
 }
 
 TEST_F(SilentNodes, ManyAtOnceAreSparedAndTheirRanksContinue) {
   Silence(7);
-  Pass(absl::Seconds(280));
+  w_.Pass(absl::Seconds(280));
   EXPECT_EQ(Lost(), 0);
   EXPECT_EQ(CountOf("node.spared"), 7) << "each once";
   for (int node = 0; node < 7; ++node) w_.Do(NodeConnected{Hello(Name(node), 1)});
-  Pass(absl::Minutes(1));
+  w_.Pass(absl::Minutes(1));
   EXPECT_EQ(CountOf("node.lost"), 0);
   EXPECT_EQ(w_.State(id_), JOB_STATE_RUNNING);
 }
@@ -83,27 +70,26 @@ TEST_F(SilentNodes, SparedNodesAreCheckedTogetherOnceASecond) {
     w_.Do(NodeDisconnected{NodeId(Name(node)), Incarnation("i1")});
     w_.clock.Advance(absl::Milliseconds(130));
   }
-  Pass(absl::Seconds(20));
-  ticks_ = 0;
-  Pass(absl::Seconds(60));
-  EXPECT_LE(ticks_, 61);
-  EXPECT_GE(ticks_, 59);
+  w_.Pass(absl::Seconds(20));
+  const int ticks = w_.Pass(absl::Seconds(60));
+  EXPECT_LE(ticks, 61);
+  EXPECT_GE(ticks, 59);
 }
 
 TEST_F(SilentNodes, SparedNodesAreLostInTheEnd) {
   Silence(7);
-  Pass(absl::Seconds(299));
+  w_.Pass(absl::Seconds(299));
   EXPECT_EQ(Lost(), 0);
-  Pass(absl::Seconds(2));
+  w_.Pass(absl::Seconds(2));
   EXPECT_EQ(Lost(), 7);
   EXPECT_EQ(CountOf("node.lost"), 7);
 }
 
 TEST_F(SilentNodes, WhenMostAreBackTheOthersAreLost) {
   Silence(7);
-  Pass(absl::Seconds(60));
+  w_.Pass(absl::Seconds(60));
   for (int node = 1; node < 7; ++node) w_.Do(NodeConnected{Hello(Name(node), 1)});
-  Pass(absl::Seconds(2));
+  w_.Pass(absl::Seconds(2));
   EXPECT_EQ(Lost(), 1) << "its grace period was over long ago";
 }
 

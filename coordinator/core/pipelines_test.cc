@@ -49,29 +49,20 @@ TEST(Pipelines, EachRankGetsTheDigestOfItsStage) {
 // By whole stages' worth of ranks: 5 slots are used by 4 ranks, and a seventh slot does not make a job of 6 ranks grow.
 TEST(Pipelines, ResizeByWholeRanksOfEveryStage) {
   World w(AnyWorld());
-  const auto pass = [&](absl::Duration time) {
-    w.clock.Advance(time);
-    w.Do(Tick{});
-  };
-  const auto run = [&](const JobId& id) {
-    for (int rank = 0; rank < w.Newest(id).ranks_size(); ++rank) {
-      w.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_RUNNING);
-    }
-  };
   w.Do(NodeConnected{Hello("a", 5)});
   const JobId id = w.Submit(Staged("p", 8, 2, 4));
-  pass(absl::Seconds(5));
+  w.TickAfter(absl::Seconds(5));
   ASSERT_EQ(w.State(id), JOB_STATE_STARTING);
   EXPECT_EQ(w.Newest(id).ranks_size(), 4);
-  run(id);
+  w.RunAll(id);
   w.Do(NodeConnected{Hello("b", 1)});
-  for (int check = 0; check < 2; ++check) pass(absl::Minutes(5));
+  for (int check = 0; check < 2; ++check) w.TickAfter(absl::Minutes(5));
   ASSERT_EQ(w.State(id), JOB_STATE_STOPPING);
   for (uint32_t rank = 0; rank < 4; ++rank) w.ReportRank(id, rank, RANK_STATE_EXITED, RankExit::STOPPED);
   ASSERT_EQ(w.Newest(id).ranks_size(), 6);
-  run(id);
+  w.RunAll(id);
   w.Do(NodeConnected{Hello("c", 1)});
-  for (int check = 0; check < 3; ++check) pass(absl::Minutes(5));
+  for (int check = 0; check < 3; ++check) w.TickAfter(absl::Minutes(5));
   EXPECT_EQ(w.State(id), JOB_STATE_RUNNING) << "a seventh rank alone is of no use";
 }
 

@@ -33,24 +33,8 @@ class PreemptionWorld : public ::testing::Test {
   }
   JobId Running(const std::string& user, const JobSpec& spec) {
     const JobId id = Submit(user, spec);
-    RunIt(id);
+    w_.RunAll(id);
     return id;
-  }
-  void RunIt(const JobId& id) {
-    for (int rank = 0; rank < w_.Newest(id).ranks_size(); ++rank) {
-      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_RUNNING);
-    }
-    ASSERT_EQ(w_.State(id), JOB_STATE_RUNNING);
-  }
-  void StopIt(const JobId& id) {
-    const int ranks = w_.Newest(id).ranks_size();
-    for (int rank = 0; rank < ranks; ++rank) {
-      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_EXITED, RankExit::STOPPED);
-    }
-  }
-  void Wait(absl::Duration time) {
-    w_.clock.Advance(time);
-    w_.Do(Tick{});
   }
   World w_;
   int requests_ = 0;
@@ -67,7 +51,7 @@ TEST_F(PreemptionWorld, AProjectReclaimsItsQuota) {
   Set("b", "bob", 2);
   const JobId own = Running("ann", Gang("own", 2)), lent = Running("ann", Gang("lent", 2));
   w_.Checkpoint(lent, 30);
-  Wait(absl::Minutes(11));
+  w_.TickAfter(absl::Minutes(11));
   const JobId claimant = Submit("bob", Gang("claimant", 2));
   EXPECT_EQ(w_.State(own), JOB_STATE_RUNNING);
   EXPECT_EQ(w_.State(lent), JOB_STATE_STOPPING);
@@ -82,17 +66,17 @@ TEST_F(PreemptionWorld, AProjectReclaimsItsQuota) {
   }
   EXPECT_EQ(stops, 2);
   w_.Checkpoint(lent, 44);
-  StopIt(lent);
+  w_.EndAll(lent);
   EXPECT_EQ(w_.State(claimant), JOB_STATE_STARTING);
   EXPECT_EQ(w_.State(lent), JOB_STATE_QUEUED);
   EXPECT_EQ(w_.Get(lent).restarts(), 0u);
   EXPECT_EQ(w_.Newest(lent).reason(), END_REASON_PREEMPTED);
   // It waits for its turn, takes nothing back, and then resumes.
-  RunIt(claimant);
-  Wait(absl::Hours(1));
+  w_.RunAll(claimant);
+  w_.TickAfter(absl::Hours(1));
   EXPECT_EQ(w_.State(claimant), JOB_STATE_RUNNING);
   w_.Do(CancelJob{claimant});
-  StopIt(claimant);
+  w_.EndAll(claimant);
   EXPECT_EQ(w_.State(lent), JOB_STATE_STARTING);
   EXPECT_EQ(w_.Newest(lent).resume_from().step(), 44u);
 }
@@ -107,7 +91,7 @@ TEST_F(PreemptionWorld, NotBeforeTheVictimHasRunForTheLeastTime) {
   const std::optional<SteadyTime> tick = w_.core->NextTick();
   ASSERT_TRUE(tick.has_value());
   EXPECT_EQ(*tick - w_.clock.Read().steady, absl::Minutes(10)) << "nothing else has to happen";
-  Wait(absl::Minutes(10));
+  w_.TickAfter(absl::Minutes(10));
   EXPECT_EQ(w_.State(lent), JOB_STATE_STOPPING);
   EXPECT_EQ(w_.State(claimant), JOB_STATE_QUEUED);
 }
@@ -117,7 +101,7 @@ TEST_F(PreemptionWorld, NothingStopsInVain) {
   Set("a", "ann", 2);
   Set("b", "bob", 2);
   const JobId own = Running("bob", Spec("own")), lent = Running("ann", Gang("lent", 3));
-  Wait(absl::Hours(1));
+  w_.TickAfter(absl::Hours(1));
   Submit("bob", Gang("claimant", 2));  // beyond bob's own two: it would borrow
   EXPECT_EQ(w_.State(lent), JOB_STATE_RUNNING);
   EXPECT_EQ(w_.State(own), JOB_STATE_RUNNING);
@@ -130,10 +114,10 @@ TEST_F(PreemptionWorld, AnElasticJobShrinks) {
   JobSpec spec = Gang("elastic", 4);
   spec.mutable_resources()->set_min_ranks(2);
   const JobId elastic = Running("ann", spec);
-  Wait(absl::Hours(1));
+  w_.TickAfter(absl::Hours(1));
   const JobId claimant = Submit("bob", Gang("claimant", 2));
   ASSERT_EQ(w_.State(elastic), JOB_STATE_STOPPING);
-  StopIt(elastic);
+  w_.EndAll(elastic);
   EXPECT_EQ(w_.State(claimant), JOB_STATE_STARTING);
   EXPECT_EQ(w_.State(elastic), JOB_STATE_STARTING);
   EXPECT_EQ(w_.Newest(elastic).ranks_size(), 2);
@@ -142,7 +126,7 @@ TEST_F(PreemptionWorld, AnElasticJobShrinks) {
 TEST_F(PreemptionWorld, PriorityDoesNotPreemptUnlessTheAdminSaysSo) {
   w_.Return(Hello("n", 1));
   const JobId low = Running("ann", Spec("low"));
-  Wait(absl::Hours(1));
+  w_.TickAfter(absl::Hours(1));
   Submit("bob", Spec("high", 9));
   EXPECT_EQ(w_.State(low), JOB_STATE_RUNNING);
 }
@@ -153,17 +137,17 @@ TEST_F(PriorityWorld, AHigherPriorityTakesTheCheapest) {
   spot.set_preemptible(true);
   const JobId cheap = Running("ann", spot), other = Running("ann", Spec("other")),
               same = Running("ann", Spec("same", 5));
-  Wait(absl::Hours(1));
+  w_.TickAfter(absl::Hours(1));
   w_.Checkpoint(other, 9);
   const JobId high = Submit("bob", Spec("high", 5));
   EXPECT_EQ(w_.State(cheap), JOB_STATE_STOPPING);
   EXPECT_EQ(w_.State(other), JOB_STATE_RUNNING);
-  StopIt(cheap);
+  w_.EndAll(cheap);
   EXPECT_EQ(w_.State(high), JOB_STATE_STARTING);
   EXPECT_THAT(w_.Get(cheap).reason(), HasSubstr("1st in the queue"));
-  RunIt(high);
+  w_.RunAll(high);
   // What has the same priority is safe, so nothing more is stopped; nor does the victim preempt anyone.
-  Wait(absl::Hours(1));
+  w_.TickAfter(absl::Hours(1));
   EXPECT_EQ(w_.State(same), JOB_STATE_RUNNING);
   EXPECT_EQ(w_.State(other), JOB_STATE_RUNNING);
   EXPECT_EQ(w_.State(high), JOB_STATE_RUNNING);
@@ -179,7 +163,7 @@ JobSpec GangOf(const std::string& name, uint32_t ranks, int priority) {
 TEST_F(PriorityWorld, NothingStopsForSlotsThatAJobTakesAgain) {
   w_.Return(Hello("n", 4));
   const JobId high = Running("eve", GangOf("high", 2, 5)), low = Running("ann", GangOf("low", 2, 0));
-  Wait(absl::Hours(1));
+  w_.TickAfter(absl::Hours(1));
   w_.ReportRank(high, 0, RANK_STATE_EXITED, RankExit::FAILED);
   ASSERT_EQ(w_.State(high), JOB_STATE_STOPPING);
   const JobId claimant = Submit("bob", GangOf("claimant", 4, 3));
@@ -196,7 +180,7 @@ TEST_F(PriorityWorld, NothingStopsForSlotsThatAJobTakesAgain) {
 TEST_F(PriorityWorld, NothingStopsForSlotsThatAreReservedForAJobBefore) {
   w_.Return(Hello("n", 3));
   const JobId low = Running("ann", GangOf("low", 1, 0));
-  Wait(absl::Hours(1));
+  w_.TickAfter(absl::Hours(1));
   w_.held = true;  // no plan is made
   const JobId planned = Submit("eve", GangOf("planned", 1, 5));
   const JobId all = Submit("bob", GangOf("all", 3, 4));
@@ -211,7 +195,7 @@ TEST_F(PriorityWorld, NothingStopsForSlotsThatAreReservedForAJobBefore) {
 TEST_F(PriorityWorld, AfterARestartOfTheCoordinatorAStopGoesOn) {
   w_.Return(Hello("n", 1));
   const JobId low = Running("ann", Spec("low"));
-  Wait(absl::Hours(1));
+  w_.TickAfter(absl::Hours(1));
   const JobId high = Submit("bob", Spec("high", 1));
   ASSERT_EQ(w_.State(low), JOB_STATE_STOPPING);
   w_.Restart();

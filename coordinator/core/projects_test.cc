@@ -38,26 +38,10 @@ class ProjectWorld : public ::testing::Test {
     EXPECT_TRUE(out.status.ok()) << out.status;
     return out.job;
   }
-  void RunAll(const JobId& id) {
-    for (int rank = 0; rank < w_.Newest(id).ranks_size(); ++rank) {
-      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_RUNNING);
-    }
-    ASSERT_EQ(w_.State(id), JOB_STATE_RUNNING);
-  }
-  void StopAll(const JobId& id) {
-    const int ranks = w_.Newest(id).ranks_size();
-    for (int rank = 0; rank < ranks; ++rank) {
-      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_EXITED, RankExit::STOPPED);
-    }
-  }
   void Cancel(const JobId& id) {
     w_.Do(CancelJob{id});
-    StopAll(id);
+    w_.EndAll(id);
     ASSERT_EQ(w_.State(id), JOB_STATE_CANCELLED);
-  }
-  void After(absl::Duration time) {
-    w_.clock.Advance(time);
-    w_.Do(Tick{});
   }
   bool Started(const JobId& id) { return w_.State(id) == JOB_STATE_STARTING || w_.State(id) == JOB_STATE_RUNNING; }
 
@@ -159,7 +143,7 @@ TEST_F(ProjectWorld, SmallJobsOfAProjectDoNotStarveALargerOne) {
     EXPECT_TRUE(Started(wide));
     for (const JobId& id : {wide, small, another}) w_.Do(CancelJob{id});
     for (const JobId& id : {wide, small}) {
-      if (w_.State(id) == JOB_STATE_STOPPING) StopAll(id);
+      if (w_.State(id) == JOB_STATE_STOPPING) w_.EndAll(id);
     }
   }
 }
@@ -171,12 +155,12 @@ TEST_F(ProjectWorld, AnElasticJobTakesWhatItsQuotaLeaves) {
   JobSpec spec = Gang("e", 4);
   spec.mutable_resources()->set_min_ranks(2);
   const JobId id = Submit("ann", spec);
-  After(w_.options.whole_wait);
+  w_.TickAfter(w_.options.whole_wait);
   ASSERT_TRUE(Started(id));
   EXPECT_EQ(w_.Newest(id).ranks_size(), 3);
-  RunAll(id);
-  After(absl::Minutes(5));
-  After(absl::Minutes(1));
+  w_.RunAll(id);
+  w_.TickAfter(absl::Minutes(5));
+  w_.TickAfter(absl::Minutes(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "a slot is free, but not for it";
 }
 
@@ -187,8 +171,8 @@ TEST_F(ProjectWorld, TheProjectThatUsedLessByWeightComesFirst) {
   // ann uses two hours, bob one: by weight ann has used less.
   for (const auto& [user, hours] : {std::pair("ann", 2), std::pair("bob", 1)}) {
     const JobId id = Submit(user, Spec(user));
-    RunAll(id);
-    After(absl::Hours(hours));
+    w_.RunAll(id);
+    w_.TickAfter(absl::Hours(hours));
     Cancel(id);
   }
   const JobId holder = Submit("eve", Spec("holder"));
@@ -211,8 +195,8 @@ TEST_F(ProjectWorld, WithinAProjectTheUserWhoUsedLessComesFirst) {
   w_.Return(Hello("n", 1));
   Set("a", {"ann", "bob"}, -1);
   const JobId one = Submit("ann", Spec("one"));
-  RunAll(one);
-  After(absl::Hours(1));
+  w_.RunAll(one);
+  w_.TickAfter(absl::Hours(1));
   const JobId two = Submit("ann", Spec("two")), three = Submit("bob", Spec("three"));
   Cancel(one);
   EXPECT_TRUE(Started(three));
@@ -222,8 +206,8 @@ TEST_F(ProjectWorld, WithinAProjectTheUserWhoUsedLessComesFirst) {
 TEST_F(ProjectWorld, WithoutProjectsTheOrderIsThatOfSubmission) {
   w_.Return(Hello("n", 1));
   const JobId one = Submit("ann", Spec("one"));
-  RunAll(one);
-  After(absl::Hours(1));
+  w_.RunAll(one);
+  w_.TickAfter(absl::Hours(1));
   const JobId two = Submit("ann", Spec("two")), three = Submit("bob", Spec("three"));
   Cancel(one);
   EXPECT_TRUE(Started(two));

@@ -16,12 +16,6 @@ using ::testing::Not;
 
 constexpr absl::Duration kDay = absl::Hours(24);
 
-JobSpec Timed(const std::string& name, const std::string& limit, uint32_t ranks = 1) {
-  JobSpec spec = Gang(name, ranks);
-  spec.set_time_limit(limit);
-  return spec;
-}
-
 JobSpec Within(const std::string& reservation, const std::string& name, uint32_t ranks = 1) {
   JobSpec spec = Gang(name, ranks);
   spec.mutable_resources()->set_reservation(reservation);
@@ -46,28 +40,14 @@ class ReservationWorld : public ::testing::Test {
     const Outcome set = w_.Do(SetReservation{reservation});
     ASSERT_TRUE(set.status.ok()) << set.status;
   }
-  void Run(const JobId& id) {
-    for (int rank = 0; rank < w_.Newest(id).ranks_size(); ++rank) {
-      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_RUNNING);
-    }
-    ASSERT_EQ(w_.State(id), JOB_STATE_RUNNING);
-  }
-  void EndAll(const JobId& id) {
-    for (int rank = 0; rank < w_.Newest(id).ranks_size(); ++rank) {
-      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_EXITED, RankExit::STOPPED);
-    }
-  }
-  // As the shell, which ticks whenever one is due.
-  void Pass(absl::Duration time) {
-    const SteadyTime end = w_.clock.Read().steady + time;
-    for (int ticks = 0;; ++ticks) {
-      ASSERT_LT(ticks, 100'000);
-      const std::optional<SteadyTime> next = w_.core->NextTick();
-      if (!next.has_value() || *next > end) break;
-      if (*next > w_.clock.Read().steady) w_.clock.Advance(*next - w_.clock.Read().steady);
-      w_.Do(Tick{});
-    }
-    w_.clock.Advance(end - w_.clock.Read().steady);
+  // It is elastic, and runs on one slot of those that it requests.
+  JobId RunOnOneSlot(JobSpec spec) {
+    spec.mutable_resources()->set_min_ranks(1);
+    const JobId id = w_.Submit(spec);
+    w_.Pass(w_.options.whole_wait);
+    EXPECT_EQ(w_.Newest(id).ranks_size(), 1);
+    w_.RunAll(id);
+    return id;
   }
   std::string NodeOf(const JobId& id) { return w_.Newest(id).ranks(0).node(); }
   absl::StatusCode SubmitAs(const std::string& owner, const JobSpec& spec, std::string* message = nullptr) {
@@ -84,8 +64,8 @@ TEST_F(ReservationWorld, OnlyAJobThatEndsBeforeTheWindowStarts) {
   w_.Return(Hello("n", 2));
   Set(Of("maint", {"n"}, absl::Hours(1), absl::Hours(1)));
   const JobId endless = w_.Submit(Gang("endless", 1));
-  const JobId longer = w_.Submit(Timed("longer", "60m"));  // and it may need time to stop
-  const JobId shorter = w_.Submit(Timed("shorter", "30m"));
+  const JobId longer = w_.Submit(Limited("longer", "60m"));  // and it may need time to stop
+  const JobId shorter = w_.Submit(Limited("shorter", "30m"));
   EXPECT_EQ(w_.State(endless), JOB_STATE_QUEUED);
   EXPECT_EQ(w_.State(longer), JOB_STATE_QUEUED);
   EXPECT_EQ(w_.State(shorter), JOB_STATE_STARTING);
@@ -93,16 +73,16 @@ TEST_F(ReservationWorld, OnlyAJobThatEndsBeforeTheWindowStarts) {
             "1st in the queue, starts in at most 2h: needs 1 slot, 0 of 0 free (in use: " + shorter.value() +
                 "), without n: reservation maint begins in 1h, a time_limit that ends before would do");
   EXPECT_EQ(FromProto(w_.Get(endless).predicted_start()), Now() + absl::Hours(2));
-  Run(shorter);
-  Pass(absl::Minutes(20));
+  w_.RunAll(shorter);
+  w_.Pass(absl::Minutes(20));
   w_.Finish(shorter);
   EXPECT_EQ(w_.State(longer), JOB_STATE_QUEUED);
-  Pass(absl::Minutes(41));
+  w_.Pass(absl::Minutes(41));
   EXPECT_THAT(w_.Get(endless).reason(), HasSubstr("without n: reservation maint ends in 59m"));
   EXPECT_THAT(w_.events, Contains("reservation.began"));
-  Pass(absl::Minutes(59) - absl::Seconds(1));
+  w_.Pass(absl::Minutes(59) - absl::Seconds(1));
   EXPECT_EQ(w_.State(endless), JOB_STATE_QUEUED);
-  Pass(absl::Seconds(1));  // no event but the timer
+  w_.Pass(absl::Seconds(1));  // no event but the timer
   EXPECT_EQ(w_.State(endless), JOB_STATE_STARTING);
   EXPECT_EQ(w_.State(longer), JOB_STATE_STARTING);
   EXPECT_THAT(w_.events, Contains("reservation.ended"));
@@ -114,13 +94,13 @@ TEST_F(ReservationWorld, AWaitingJobTakesTheOtherNodes) {
   Set(Of("maint", {"a"}, 7 * kDay, absl::Hours(1)));
   const JobId endless = w_.Submit(Gang("endless", 1));
   EXPECT_EQ(NodeOf(endless), "b");
-  EXPECT_EQ(NodeOf(w_.Submit(Timed("short", "1h"))), "a");
+  EXPECT_EQ(NodeOf(w_.Submit(Limited("short", "1h"))), "a");
 }
 
 TEST_F(ReservationWorld, NothingThatRunsIsStoppedButNamed) {
   w_.Return(Hello("a", 2));
   w_.Return(Hello("b", 1));
-  const JobId endless = w_.Submit(Gang("endless", 1)), timed = w_.Submit(Timed("timed", "30m"));
+  const JobId endless = w_.Submit(Gang("endless", 1)), timed = w_.Submit(Limited("timed", "30m"));
   ASSERT_EQ(NodeOf(endless), "b") << "the fullest node";
   ASSERT_EQ(NodeOf(timed), "a");
   const JobId other = w_.Submit(Gang("other", 1));
@@ -130,8 +110,8 @@ TEST_F(ReservationWorld, NothingThatRunsIsStoppedButNamed) {
   ASSERT_EQ(all.size(), 1u);
   EXPECT_THAT(all[0].overlapping_jobs(), ElementsAre(other.value())) << "timed ends before, endless is elsewhere";
   EXPECT_EQ(all[0].state(), RESERVATION_STATE_INACTIVE);
-  Run(other);
-  Pass(absl::Hours(1));
+  w_.RunAll(other);
+  w_.Pass(absl::Hours(1));
   EXPECT_EQ(w_.core->ListReservations()[0].state(), RESERVATION_STATE_ACTIVE);
   EXPECT_EQ(w_.State(other), JOB_STATE_RUNNING);
 }
@@ -143,23 +123,23 @@ TEST_F(ReservationWorld, AJobInItWaitsForTheStartAndIsPausedAtTheEnd) {
   const JobId first = w_.Submit(Within("lab", "first")), second = w_.Submit(Within("lab", "second"));
   const JobId outside = w_.Submit(Gang("outside", 1));
   EXPECT_EQ(NodeOf(outside), "a");
-  Run(outside);
+  w_.RunAll(outside);
   const JobId more = w_.Submit(Gang("more", 1));
   EXPECT_EQ(w_.Get(first).reason(), "1st in the queue: waiting for reservation lab, which begins in 1h");
-  Pass(absl::Hours(1) - absl::Seconds(1));
+  w_.Pass(absl::Hours(1) - absl::Seconds(1));
   EXPECT_EQ(w_.State(first), JOB_STATE_QUEUED);
-  Pass(absl::Seconds(1));
+  w_.Pass(absl::Seconds(1));
   ASSERT_EQ(w_.State(first), JOB_STATE_STARTING);
   EXPECT_EQ(NodeOf(first), "b");
   EXPECT_EQ(w_.State(more), JOB_STATE_QUEUED) << "its user may use the reservation, but it does not name it";
   EXPECT_THAT(w_.Get(second).reason(), HasSubstr("needs 1 slot, 0 of 1 free (in use: "));
   EXPECT_THAT(w_.Get(second).reason(), HasSubstr("in reservation lab"));
-  Run(first);
-  Pass(absl::Hours(2));
+  w_.RunAll(first);
+  w_.Pass(absl::Hours(2));
   EXPECT_EQ(w_.State(first), JOB_STATE_STOPPING);
   EXPECT_TRUE(w_.core->DesiredFor(NodeId("b")).ranks(0).stop().checkpoint_first());
   EXPECT_EQ(w_.State(second), JOB_STATE_PAUSED);
-  EndAll(first);
+  w_.EndAll(first);
   EXPECT_EQ(w_.State(first), JOB_STATE_PAUSED);
   for (const JobId& id : {first, second}) {
     EXPECT_EQ(w_.Get(id).reason(), "its reservation lab has ended; to continue: muster resume " + id.value());
@@ -176,7 +156,7 @@ TEST_F(ReservationWorld, AJobInItWaitsForTheStartAndIsPausedAtTheEnd) {
 TEST_F(ReservationWorld, OneInAReservationIsPredictedToEndWithIt) {
   w_.Return(Hello("a", 2));
   Set(Of("lab", {"a"}, absl::ZeroDuration(), absl::Hours(2), {"me"}));
-  Run(w_.Submit(Within("lab", "inside")));
+  w_.RunAll(w_.Submit(Within("lab", "inside")));
   const JobId outside = w_.Submit(Gang("outside", 2));
   const absl::Duration stop = w_.options.timeouts.stop;
   EXPECT_EQ(FromProto(w_.Get(outside).predicted_start()), Now() + absl::Hours(2) + stop);
@@ -203,7 +183,7 @@ TEST_F(ReservationWorld, WhoMayNotUseItIsRefused) {
   EXPECT_THAT(message, HasSubstr("maint is for maintenance"));
   EXPECT_EQ(SubmitAs("ann", Within("labs", "x"), &message), absl::StatusCode::kNotFound);
   EXPECT_EQ(message, "resources.reservation: there is no reservation labs; muster reservations lists them");
-  Pass(absl::Hours(3));
+  w_.Pass(absl::Hours(3));
   EXPECT_EQ(SubmitAs("ann", Within("lab", "x"), &message), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(message, HasSubstr("lab ended at "));
 }
@@ -224,12 +204,12 @@ TEST_F(ReservationWorld, ItIsDeletedWhenNoJobRunsInIt) {
   const JobId outside = w_.Submit(Gang("outside", 1));
   EXPECT_EQ(w_.Do(DeleteReservation{"lab"}).status.message(),
             "job " + runs.value() + " runs in reservation lab: pause or cancel such jobs first");
-  Run(runs);
+  w_.RunAll(runs);
   w_.Do(CancelJob{runs});
   EXPECT_TRUE(w_.Do(DeleteReservation{"lab"}).status.ok());
   EXPECT_EQ(w_.State(waits), JOB_STATE_PAUSED);
   EXPECT_THAT(w_.Get(waits).reason(), HasSubstr("its reservation lab was deleted"));
-  EndAll(runs);
+  w_.EndAll(runs);
   EXPECT_EQ(w_.State(outside), JOB_STATE_STARTING);
   EXPECT_TRUE(w_.Do(DeleteReservation{"lab"}).status.ok()) << "a retry";
   EXPECT_EQ(w_.rows.count("reservation/lab"), 0u);
@@ -253,7 +233,7 @@ TEST_F(ReservationWorld, ItSurvivesARestartAndIsDeletedAWeekAfterItsEnd) {
   w_.Restart();
   w_.Return(Hello("a", 1));
   ASSERT_EQ(w_.State(id), JOB_STATE_STARTING);
-  Run(id);
+  w_.RunAll(id);
   w_.clock.Advance(absl::Hours(1));  // and when it ended
   w_.Restart();
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
@@ -261,7 +241,7 @@ TEST_F(ReservationWorld, ItSurvivesARestartAndIsDeletedAWeekAfterItsEnd) {
   EXPECT_EQ(w_.State(id), JOB_STATE_PAUSED);
   EXPECT_EQ(w_.core->ListReservations().at(0).state(), RESERVATION_STATE_ENDED);
   w_.clock.Advance(7 * kDay);
-  Pass(absl::Minutes(1));
+  w_.Pass(absl::Minutes(1));
   EXPECT_TRUE(w_.core->ListReservations().empty());
   EXPECT_EQ(w_.rows.count("reservation/lab"), 0u);
 }
@@ -272,10 +252,10 @@ TEST_F(ReservationWorld, AClockThatIsSetIsNoticedWithinAMinute) {
   Set(Of("lab", {"a"}, absl::Hours(5), absl::Hours(1), {"me"}));
   const JobId id = w_.Submit(Within("lab", "x"));
   w_.clock.JumpWall(absl::Hours(5));
-  Pass(absl::Minutes(1));
+  w_.Pass(absl::Minutes(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_STARTING);
   w_.clock.JumpWall(absl::Hours(-5));
-  Pass(absl::Minutes(1));
+  w_.Pass(absl::Minutes(1));
   EXPECT_EQ(w_.core->ListReservations().at(0).state(), RESERVATION_STATE_ACTIVE) << "it has begun";
 }
 
@@ -310,7 +290,7 @@ TEST_F(ReservationWorld, ANodeShowsItsCurrentOrNextReservation) {
   Set(Of("next", {"a"}, absl::Hours(1), absl::Hours(1)));
   EXPECT_EQ(w_.core->GetNode(NodeId("a"))->reservation().name(), "next");
   EXPECT_FALSE(w_.core->GetNode(NodeId("b"))->has_reservation());
-  Pass(absl::Hours(2));
+  w_.Pass(absl::Hours(2));
   EXPECT_EQ(w_.core->GetNode(NodeId("a"))->reservation().name(), "later");
 }
 
@@ -338,18 +318,13 @@ TEST_F(ReservationWorld, NoJobIsPreemptedForOneThatWouldRunIntoAWindow) {
 
 TEST_F(ReservationWorld, AResizedJobKeepsOffReservedNodes) {
   w_.Return(Hello("a", 1));
-  JobSpec spec = Gang("elastic", 2);
-  spec.mutable_resources()->set_min_ranks(1);
-  const JobId id = w_.Submit(spec);
-  Pass(w_.options.whole_wait);
-  ASSERT_EQ(w_.Newest(id).ranks_size(), 1);
-  Run(id);
+  const JobId id = RunOnOneSlot(Gang("elastic", 2));
   w_.Return(Hello("b", 1));
   Set(Of("maint", {"b"}, kDay, absl::Hours(1)));
-  Pass(absl::Hours(1));
+  w_.Pass(absl::Hours(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
   w_.Do(DeleteReservation{"maint"});
-  Pass(absl::Hours(1));
+  w_.Pass(absl::Hours(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING) << "to grow";
 }
 
@@ -359,16 +334,16 @@ TEST_F(ReservationWorld, ManyJobsOfOneThatEndsArePausedInSeveralTicks) {
   Set(Of("lab", {"a"}, absl::ZeroDuration(), absl::Hours(2), {"me"}));
   std::vector<JobId> jobs;
   for (size_t i = 0; i < kRun + 100; ++i) jobs.push_back(w_.Submit(Within("lab", "x")));
-  for (size_t i = 0; i < kRun; ++i) Run(jobs[i]);
+  for (size_t i = 0; i < kRun; ++i) w_.RunAll(jobs[i]);
   w_.clock.Advance(absl::Hours(2));
   w_.Do(Tick{});
   const auto stopping = [&] {
     return std::count_if(jobs.begin(), jobs.end(), [&](const JobId& id) { return w_.State(id) == JOB_STATE_STOPPING; });
   };
   EXPECT_LT(stopping(), kRun) << "a transaction has a bound";
-  Pass(absl::Seconds(1));
+  w_.Pass(absl::Seconds(1));
   EXPECT_EQ(stopping(), kRun);
-  for (size_t i = 0; i < kRun; ++i) EndAll(jobs[i]);
+  for (size_t i = 0; i < kRun; ++i) w_.EndAll(jobs[i]);
   for (const JobId& id : jobs) EXPECT_EQ(w_.State(id), JOB_STATE_PAUSED);
 }
 
@@ -377,7 +352,7 @@ TEST_F(ReservationWorld, OneThatWasPausedBeforeTheEndResumesWithoutIt) {
   Set(Of("lab", {"a"}, absl::Hours(1), absl::Hours(1), {"me"}));
   const JobId waits = w_.Submit(Within("lab", "waits"));
   w_.Do(PauseJob{waits});
-  Pass(absl::Hours(2));
+  w_.Pass(absl::Hours(2));
   w_.Do(ResumeJob{waits});
   EXPECT_EQ(w_.State(waits), JOB_STATE_STARTING) << w_.Get(waits).reason();
   EXPECT_EQ(w_.Get(waits).reservation(), "");
@@ -390,15 +365,15 @@ TEST_F(ReservationWorld, APredictionHoldsWhenTheReservationEnds) {
   w_.Return(Hello("c", 1));
   Set(Of("lab", {"a"}, absl::ZeroDuration(), absl::Hours(1), {"me"}));
   const JobId inside = w_.Submit(Within("lab", "inside")), earlier = w_.Submit(Gang("earlier", 1));
-  Run(inside), Run(earlier);
+  w_.RunAll(inside), w_.RunAll(earlier);
   const JobId head = w_.Submit(Gang("head", 2)), endless = w_.Submit(Gang("endless", 1));
   const absl::Time predicted = FromProto(w_.Get(head).predicted_start());
   EXPECT_EQ(predicted, Now() + absl::Hours(1) + w_.options.timeouts.stop);
-  Pass(absl::Hours(1));
+  w_.Pass(absl::Hours(1));
   ASSERT_EQ(w_.State(inside), JOB_STATE_STOPPING);
   EXPECT_EQ(w_.State(endless), JOB_STATE_QUEUED) << "it would take a slot of the head";
   EXPECT_EQ(FromProto(w_.Get(head).predicted_start()), predicted);
-  EndAll(inside);
+  w_.EndAll(inside);
   EXPECT_EQ(w_.State(head), JOB_STATE_STARTING);
 }
 
@@ -408,7 +383,7 @@ TEST_F(ReservationWorld, AChangeLeavesItsRunningJobsInIt) {
   Reservation lab = Of("lab", {"a", "b"}, absl::ZeroDuration(), absl::Hours(2), {"me"});
   Set(lab);
   const JobId id = w_.Submit(Within("lab", "x"));
-  Run(id);
+  w_.RunAll(id);
   const std::string runs = "job " + id.value() + " runs in reservation lab";
   Reservation later = lab;
   *later.mutable_start() = ToProto(Now() + absl::Hours(1));
@@ -434,10 +409,10 @@ TEST_F(ReservationWorld, OneThatAWrongClockEndedIsToComeAgain) {
   w_.Return(Hello("a", 1));
   Set(Of("maint", {"a"}, absl::Hours(1), absl::Hours(1)));
   w_.clock.JumpWall(absl::Hours(5));
-  Pass(absl::Minutes(1));
+  w_.Pass(absl::Minutes(1));
   ASSERT_EQ(w_.core->ListReservations().at(0).state(), RESERVATION_STATE_ENDED);
   w_.clock.JumpWall(absl::Hours(-5));
-  Pass(absl::Minutes(1));
+  w_.Pass(absl::Minutes(1));
   EXPECT_EQ(w_.core->ListReservations().at(0).state(), RESERVATION_STATE_INACTIVE);
   EXPECT_EQ(w_.State(w_.Submit(Gang("endless", 1))), JOB_STATE_QUEUED);
 }
@@ -447,7 +422,7 @@ TEST_F(ReservationWorld, ANodeThatWasForgottenMayStay) {
   w_.Return(Hello("b", 1));
   Set(Of("maint", {"a", "b"}, absl::Hours(1), absl::Hours(1)));
   w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
-  Pass(absl::Minutes(30));
+  w_.Pass(absl::Minutes(30));
   ASSERT_TRUE(w_.Do(ForgetNode{NodeId("b")}).status.ok());
   Set(Of("maint", {"a", "b"}, absl::Hours(1), absl::Hours(6)));
   EXPECT_EQ(w_.Do(SetReservation{Of("other", {"b"}, kDay, kDay)}).status.message(),
@@ -469,62 +444,48 @@ TEST_F(ReservationWorld, OneThatEndsWithItsReservationDoesNotOverlapTheNext) {
 
 TEST_F(ReservationWorld, AJobIsNotStoppedToGrowForSlotsThatAWaitingJobCouldHave) {
   w_.Return(Hello("a", 1));
-  JobSpec spec = Gang("elastic", 2);
-  spec.mutable_resources()->set_min_ranks(1);
-  const JobId id = w_.Submit(spec);
-  Pass(w_.options.whole_wait);
-  Run(id);
+  const JobId id = RunOnOneSlot(Gang("elastic", 2));
   Set(Of("maint", {"a"}, kDay, absl::Hours(1)));
   w_.Submit(Gang("endless", 2));  // not before the maintenance is over
-  w_.Submit(Timed("timed", "30m", 2));
+  w_.Submit(Limited("timed", "30m", 2));
   w_.Return(Hello("b", 1));
-  Pass(absl::Hours(1));
+  w_.Pass(absl::Hours(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING) << "timed could have both slots";
 }
 
 // It would wait behind the other, which needs all slots when the maintenance is over.
 TEST_F(ReservationWorld, AJobIsNotStoppedToGrowBeforeOneThatWaitsForAWindowToEnd) {
   for (const char* node : {"a", "b", "c"}) w_.Return(Hello(node, 1));
-  JobSpec spec = Gang("elastic", 2);
-  spec.mutable_resources()->set_min_ranks(1);
   const JobId other = w_.Submit(Gang("other", 2));
-  const JobId id = w_.Submit(spec);
-  Run(other);
-  Pass(w_.options.whole_wait);
-  ASSERT_EQ(w_.Newest(id).ranks_size(), 1);
-  Run(id);
+  w_.RunAll(other);
+  const JobId id = RunOnOneSlot(Gang("elastic", 2));
   Set(Of("maint", {"a", "b"}, 7 * kDay, absl::Hours(1)));
   JobSpec wide = Gang("wide", 3);
   wide.set_priority(9);
   w_.Submit(wide);
   w_.Finish(other);
-  Pass(absl::Hours(1));
+  w_.Pass(absl::Hours(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
 }
 
 TEST_F(ReservationWorld, OneWhoseUserMayNoLongerUseItIsNotStoppedToGrow) {
   w_.Return(Hello("a", 1));
   Set(Of("lab", {"a"}, absl::ZeroDuration(), 7 * kDay, {"me"}));
-  JobSpec spec = Within("lab", "elastic", 2);
-  spec.mutable_resources()->set_min_ranks(1);
-  const JobId id = w_.Submit(spec);
-  Pass(w_.options.whole_wait);
-  ASSERT_EQ(w_.Newest(id).ranks_size(), 1);
-  Run(id);
+  const JobId id = RunOnOneSlot(Within("lab", "elastic", 2));
   w_.Return(Hello("b", 1));
   Set(Of("lab", {"a", "b"}, absl::ZeroDuration(), 7 * kDay, {"ann"}));
-  Pass(absl::Hours(1));
+  w_.Pass(absl::Hours(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
 }
 
 TEST_F(ReservationWorld, APauseThatIsOverdueKeepsItsReason) {
   w_.Return(Hello("a", 1));
   const JobId id = w_.Submit(Gang("x", 1));
-  Run(id);
+  w_.RunAll(id);
   w_.Do(PauseJob{id});
-  Pass(absl::Hours(1));
+  w_.Pass(absl::Hours(1));
   ASSERT_THAT(w_.Get(id).reason(), HasSubstr("overdue"));
-  EndAll(id);
+  w_.EndAll(id);
   EXPECT_EQ(w_.Get(id).reason(), "paused by its user; to continue: muster resume " + id.value());
 }
 
@@ -566,7 +527,7 @@ TEST_F(ReservationWorld, WindowsThatAreTooNearAreOne) {
     Set(Of(absl::StrCat("week-", week), {"a"}, week * 7 * kDay, absl::Hours(4)));
   }
   const JobId endless = w_.Submit(Gang("endless", 1));
-  EXPECT_EQ(w_.State(w_.Submit(Timed("day", "24h"))), JOB_STATE_STARTING);
+  EXPECT_EQ(w_.State(w_.Submit(Limited("day", "24h"))), JOB_STATE_STARTING);
   EXPECT_THAT(w_.Get(endless).reason(), HasSubstr("without a: reservation week-1 begins in 168h, a time_limit that "
                                                   "ends before would do"));
   EXPECT_THAT(w_.Get(endless).reason(), Not(HasSubstr("week-2")));

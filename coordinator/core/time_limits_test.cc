@@ -13,59 +13,30 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-JobSpec Limited(const std::string& name, const std::string& limit, uint32_t ranks = 1) {
-  JobSpec spec = Gang(name, ranks);
-  spec.set_time_limit(limit);
-  return spec;
-}
-
 class TimeLimitWorld : public ::testing::Test {
  protected:
-  void Run(const JobId& id) {
-    for (int rank = 0; rank < w_.Newest(id).ranks_size(); ++rank) {
-      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_RUNNING);
-    }
-    ASSERT_EQ(w_.State(id), JOB_STATE_RUNNING);
-  }
-  void EndAll(const JobId& id) {
-    for (int rank = 0; rank < w_.Newest(id).ranks_size(); ++rank) {
-      w_.ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_EXITED, RankExit::STOPPED);
-    }
-  }
-  // As the shell, which ticks whenever one is due.
-  void Pass(absl::Duration time) {
-    const SteadyTime end = w_.clock.Read().steady + time;
-    for (int ticks = 0;; ++ticks) {
-      ASSERT_LT(ticks, 1000);
-      const std::optional<SteadyTime> next = w_.core->NextTick();
-      if (!next.has_value() || *next > end) break;
-      if (*next > w_.clock.Read().steady) w_.clock.Advance(*next - w_.clock.Read().steady);
-      w_.Do(Tick{});
-    }
-    w_.clock.Advance(end - w_.clock.Read().steady);
-  }
   World w_{AnyWorld()};
 };
 
 TEST_F(TimeLimitWorld, AWarningThenAStopWithACheckpointThenFailed) {
   w_.Return(Hello("n", 1));
   const JobId id = w_.Submit(Limited("a", "30m"));
-  Run(id);
-  Pass(absl::Minutes(27) - absl::Seconds(1));
+  w_.RunAll(id);
+  w_.Pass(absl::Minutes(27) - absl::Seconds(1));
   EXPECT_THAT(w_.events, Not(Contains("job.time_limit")));
-  Pass(absl::Seconds(1));  // a tenth before
+  w_.Pass(absl::Seconds(1));  // a tenth before
   EXPECT_THAT(w_.events, Contains("job.time_limit"));
   EXPECT_NE(w_.core->DesiredFor(NodeId("n")).ranks(0).run().checkpoint_request(), 0u);
   w_.Checkpoint(id, 40);
-  Pass(absl::Minutes(3) - absl::Seconds(1));
+  w_.Pass(absl::Minutes(3) - absl::Seconds(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
-  Pass(absl::Seconds(1));
+  w_.Pass(absl::Seconds(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
   const muster::Stop stop = w_.core->DesiredFor(NodeId("n")).ranks(0).stop();
   EXPECT_TRUE(stop.checkpoint_first());
   EXPECT_EQ(stop.reason(), END_REASON_TIMEOUT);
   w_.Checkpoint(id, 44);
-  EndAll(id);
+  w_.EndAll(id);
   const Job job = w_.Get(id);
   EXPECT_EQ(job.state(), JOB_STATE_FAILED);
   EXPECT_EQ(w_.Newest(id).reason(), END_REASON_TIMEOUT);
@@ -78,8 +49,8 @@ TEST_F(TimeLimitWorld, AWarningThenAStopWithACheckpointThenFailed) {
 TEST_F(TimeLimitWorld, AJobThatFinishesWhileItStopsIsCompleted) {
   w_.Return(Hello("n", 1));
   const JobId id = w_.Submit(Limited("a", "30m"));
-  Run(id);
-  Pass(absl::Minutes(30));
+  w_.RunAll(id);
+  w_.Pass(absl::Minutes(30));
   ASSERT_EQ(w_.State(id), JOB_STATE_STOPPING);
   w_.Finish(id);
   EXPECT_EQ(w_.State(id), JOB_STATE_COMPLETED);
@@ -88,10 +59,10 @@ TEST_F(TimeLimitWorld, AJobThatFinishesWhileItStopsIsCompleted) {
 TEST_F(TimeLimitWorld, AUsersRequestWinsOverTheLimit) {
   w_.Return(Hello("n", 1));
   const JobId id = w_.Submit(Limited("a", "30m"));
-  Run(id);
-  Pass(absl::Minutes(30));
+  w_.RunAll(id);
+  w_.Pass(absl::Minutes(30));
   w_.Do(CancelJob{id});
-  EndAll(id);
+  w_.EndAll(id);
   EXPECT_EQ(w_.State(id), JOB_STATE_CANCELLED);
 }
 
@@ -99,32 +70,32 @@ TEST_F(TimeLimitWorld, AUsersRequestWinsOverTheLimit) {
 TEST_F(TimeLimitWorld, TheTimeCountsOverAllGenerations) {
   w_.Return(Hello("n", 1));
   const JobId id = w_.Submit(Limited("a", "30m"));
-  Run(id);
-  Pass(absl::Minutes(10));
+  w_.RunAll(id);
+  w_.Pass(absl::Minutes(10));
   w_.Do(PauseJob{id});
-  EndAll(id);
+  w_.EndAll(id);
   ASSERT_EQ(w_.State(id), JOB_STATE_PAUSED);
-  Pass(absl::Hours(5));
+  w_.Pass(absl::Hours(5));
   w_.Restart();
   w_.Return(Hello("n", 1));
   w_.Do(ResumeJob{id});
-  Run(id);
-  Pass(absl::Minutes(20) - absl::Seconds(1));
+  w_.RunAll(id);
+  w_.Pass(absl::Minutes(20) - absl::Seconds(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
   const SteadyTime now = w_.clock.Read().steady;
   EXPECT_DOUBLE_EQ(w_.core->GetJob(id, now)->held_seconds(), 30 * 60 - 1);
   EXPECT_DOUBLE_EQ(w_.core->ListJobs(false, "", 9, 1 << 20, now)->jobs.at(0).slot_seconds(), 30 * 60 - 1);
-  Pass(absl::Seconds(1));
+  w_.Pass(absl::Seconds(1));
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
 }
 
 TEST_F(TimeLimitWorld, WithoutTimeLeftItFailsInTheQueue) {
   w_.Return(Hello("n", 1));
   const JobId id = w_.Submit(Limited("a", "30m"));
-  Run(id);
-  Pass(absl::Minutes(30));
+  w_.RunAll(id);
+  w_.Pass(absl::Minutes(30));
   w_.Do(PauseJob{id});  // the user wants to keep it
-  EndAll(id);
+  w_.EndAll(id);
   ASSERT_EQ(w_.State(id), JOB_STATE_PAUSED);
   w_.Do(ResumeJob{id});
   EXPECT_EQ(w_.State(id), JOB_STATE_FAILED);
@@ -135,7 +106,7 @@ TEST_F(TimeLimitWorld, WithoutTimeLeftItFailsInTheQueue) {
 TEST_F(TimeLimitWorld, TheHeadsStartIsPredictedAndShortJobsOvertakeIt) {
   w_.Return(Hello("n", 4));
   const JobId first = w_.Submit(Limited("first", "30m", 2));
-  Run(first);
+  w_.RunAll(first);
   const JobId head = w_.Submit(Gang("head", 4));
   const JobId longer = w_.Submit(Limited("longer", "31m"));
   const JobId unlimited = w_.Submit(Gang("unlimited", 1));
@@ -149,10 +120,10 @@ TEST_F(TimeLimitWorld, TheHeadsStartIsPredictedAndShortJobsOvertakeIt) {
   EXPECT_THAT(waiting.reason(), HasSubstr("1st in the queue, starts in at most 3"));
   EXPECT_FALSE(w_.Get(longer).has_predicted_start());
   EXPECT_THAT(w_.Get(longer).reason(), HasSubstr("with a time_limit that ends before"));
-  Run(shorter);
-  Pass(absl::Minutes(30));
-  EndAll(first);
-  EndAll(shorter);
+  w_.RunAll(shorter);
+  w_.Pass(absl::Minutes(30));
+  w_.EndAll(first);
+  w_.EndAll(shorter);
   EXPECT_EQ(w_.State(head), JOB_STATE_STARTING);
 }
 

@@ -60,6 +60,12 @@ inline JobSpec Gang(const std::string& name, uint32_t ranks, uint32_t max_restar
   return spec;
 }
 
+inline JobSpec Limited(const std::string& name, const std::string& time_limit, uint32_t ranks = 1) {
+  JobSpec spec = Gang(name, ranks);
+  spec.set_time_limit(time_limit);
+  return spec;
+}
+
 // As the pool of the real coordinator plans.
 inline absl::StatusOr<Planned> PlanByStrategies(const JobSpec& spec, const Slots& slots) {
   const absl::StatusOr<JobPlan> plan = PlanJob(spec, slots, HardwareFor(slots));
@@ -301,10 +307,41 @@ class World {
     EXPECT_TRUE(Do(event).status.ok());
     ReportRank(id, rank, RANK_STATE_EXITED, RankExit::COMPLETED);
   }
-  void PassBackoff() {
-    clock.Advance(absl::Minutes(2));
+  // All ranks of the newest generation run.
+  void RunAll(const JobId& id) {
+    for (int rank = 0; rank < Newest(id).ranks_size(); ++rank) {
+      ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_RUNNING);
+    }
+    ASSERT_EQ(State(id), JOB_STATE_RUNNING) << Get(id).reason();
+  }
+  // All ranks of the newest generation that still run exit.
+  void EndAll(const JobId& id, RankExit::Cause cause = RankExit::STOPPED) {
+    const Generation all = Newest(id);  // its end may start the next one
+    for (int rank = 0; rank < all.ranks_size(); ++rank) {
+      if (Newest(id).number() != all.number() || Newest(id).ranks(rank).state() == RANK_STATE_EXITED) continue;
+      ReportRank(id, static_cast<uint32_t>(rank), RANK_STATE_EXITED, cause);
+    }
+  }
+  // Time passes, with a tick whenever one is due, as in the shell. Returns how many there were.
+  int Pass(absl::Duration time) {
+    const SteadyTime end = clock.Read().steady + time;
+    int ticks = 0;
+    for (;; ++ticks) {
+      EXPECT_LT(ticks, 100'000) << "ticks are due again and again";
+      const std::optional<SteadyTime> next = core->NextTick();
+      if (!next.has_value() || *next > end || ticks == 100'000) break;
+      clock.Advance(std::max(*next - clock.Read().steady, absl::ZeroDuration()));
+      Do(Tick{});
+    }
+    clock.Advance(end - clock.Read().steady);
+    return ticks;
+  }
+  // Time passes with a single tick, at its end.
+  void TickAfter(absl::Duration time) {
+    clock.Advance(time);
     Do(Tick{});
   }
+  void PassBackoff() { TickAfter(absl::Minutes(2)); }
 
   WorldOptions options;
   std::map<std::string, RequestPlan> requested;  // by key
