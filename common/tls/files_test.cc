@@ -109,6 +109,14 @@ TEST(TrustFolder, RenewsTheServersCertificateInItsLastThird) {
       absl::StrContains(LoadTrust(folder.path(), kFilesNow + absl::Hours(24 * 4000)).status().message(), "expired"));
 }
 
+TEST(TrustFolder, WhatIsMadeWhileTheClockIsBehindIsValidOnceItIsRight) {
+  const TemporaryFolder folder;
+  const Trust made = MakeTrust(folder.path(), {"gpu-head"}, kFilesNow).value();
+  const Trust behind = MakeTrust(folder.path(), {"other"}, kFilesNow - absl::Hours(24 * 3000)).value();
+  EXPECT_EQ(behind.server_facts.validity.begin, made.server_facts.validity.begin);
+  EXPECT_GT(behind.server_facts.validity.end, kFilesNow + absl::Hours(24 * 800));
+}
+
 TEST(TrustFolder, MendsHalfAPairAndRefusesWhatIsOpenToOthers) {
   const TemporaryFolder folder;
   const Trust made = MakeTrust(folder.path(), {"gpu-head"}, kFilesNow).value();
