@@ -34,6 +34,24 @@ class MistakesTest : public MusterTest {
     EXPECT_EQ(ended.err.substr(0, ended.err.find('\n')), line);
     EXPECT_EQ(ended.out, "");
   }
+  // One node, on this machine, whose host name it returns.
+  std::string ServeWithANodeHere() {
+    char host[256] = "";
+    gethostname(host, sizeof(host) - 1);
+    AddNode("node-a");
+    store_.nodes[0].set_hostname(host);
+    Serve();
+    return host;
+  }
+  // By validate and by submit, and no job is submitted.
+  void IsRefused(const std::string& file, const std::string& expected) {
+    for (const char* command : {"validate", "submit"}) {
+      const Ended ended = Run({command, file});
+      EXPECT_EQ(ended.code, 2);
+      EXPECT_EQ(ended.err, expected) << command;
+    }
+    EXPECT_FALSE(Called("Submit"));
+  }
 };
 
 TEST_F(MistakesTest, UnknownOptionsAndCommands) {
@@ -256,22 +274,12 @@ TEST_F(MistakesTest, AllErrorsOfAFileAtOnce) {
 }
 
 TEST_F(MistakesTest, FilesThatAreNotThere) {
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  AddNode("node-a");
-  store_.nodes[0].set_hostname(host);
-  Serve();
+  const std::string host = ServeWithANodeHere();
   const std::string file = folder_.Write("job.yaml", absl::StrCat(kGoodJob, "checkpoint: {path: /proc/x}\n"));
   const std::string tokens = folder_.path() + "/train.bin";
-  const std::string expected =
-      absl::StrCat(file, ":5:16: data.tokens: no such file: ", tokens, "\n",  //
-                   file, ":7:20: checkpoint.path: cannot create folders in /proc, which the kernel provides\n");
-  for (const char* command : {"validate", "submit"}) {
-    const Ended ended = Run({command, file});
-    EXPECT_EQ(ended.code, 2);
-    EXPECT_EQ(ended.err, expected) << command;
-  }
-  EXPECT_FALSE(Called("Submit"));
+  IsRefused(file,
+            absl::StrCat(file, ":5:16: data.tokens: no such file: ", tokens, "\n",  //
+                         file, ":7:20: checkpoint.path: cannot create folders in /proc, which the kernel provides\n"));
   EXPECT_EQ(Run({"plan", file}).code, 0) << "the data may come later";
   // Workers on another machine have other files.
   store_.nodes[0].set_hostname("elsewhere");
@@ -283,22 +291,12 @@ TEST_F(MistakesTest, FilesThatAreNotThere) {
 }
 
 TEST_F(MistakesTest, TokensThatAreNone) {
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  AddNode("node-a");
-  store_.nodes[0].set_hostname(host);
-  Serve();
+  ServeWithANodeHere();
   const std::string file = folder_.Write("job.yaml", kGoodJob);
   const std::string tokens = folder_.Write("train.bin", std::string(100, 'a'));
-  for (const char* command : {"validate", "submit"}) {
-    const Ended ended = Run({command, file});
-    EXPECT_EQ(ended.code, 2);
-    EXPECT_EQ(ended.err,
-              absl::StrCat(file, ":5:16: data.tokens: ", tokens,
-                           " is plain text (muster data prepare makes tokens of it); expected token ids: nanoGPT's "
-                           "headerless uint16, llm.c's with its header, or Megatron's .idx and .bin\n"));
-  }
-  EXPECT_FALSE(Called("Submit"));
+  IsRefused(file, absl::StrCat(file, ":5:16: data.tokens: ", tokens,
+                               " is plain text (muster data prepare makes tokens of it); expected token ids: nanoGPT's "
+                               "headerless uint16, llm.c's with its header, or Megatron's .idx and .bin\n"));
 }
 
 TEST_F(MistakesTest, InterruptedPreparationLeavesNoFile) {

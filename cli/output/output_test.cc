@@ -43,6 +43,13 @@ v1::Job MakeJob() {
   return job;
 }
 
+v1::Job WaitingJob() {
+  v1::Job job = MakeJob();
+  job.set_state(v1::JOB_STATE_QUEUED);
+  job.set_reason("2nd in the queue");
+  return job;
+}
+
 v1::WatchItem Metrics(uint64_t step, double loss) {
   v1::WatchItem item;
   item.mutable_metrics()->set_step(step);
@@ -556,10 +563,7 @@ TEST(JobView, LiveLineFitsANarrowTerminal) {
 
 TEST(JobView, LiveLineOfAWaitingJobSaysWhy) {
   JobView view(kTerminal);
-  v1::Job job = MakeJob();
-  job.set_state(v1::JOB_STATE_QUEUED);
-  job.set_reason("2nd in the queue");
-  view.SetJob(job);
+  view.SetJob(WaitingJob());
   EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-x7f2  queued  2nd in the queue  3m 00s");
 }
 
@@ -583,10 +587,7 @@ TEST(JobView, ATimeLimitThatComesBeforeTheLastStepIsWhatIsLeft) {
 
 TEST(JobView, AReasonIsThatOfTheState) {
   JobView view(kTerminal);
-  v1::Job job = MakeJob();
-  job.set_state(v1::JOB_STATE_QUEUED);
-  job.set_reason("2nd in the queue");
-  view.SetJob(job);
+  view.SetJob(WaitingJob());
   view.Apply(Event("submitted by ann", v1::JOB_STATE_QUEUED), kNow);
   EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-x7f2  queued  2nd in the queue  3m 00s");
   view.Apply(Event("starts on node-a", v1::JOB_STATE_STARTING), kNow);

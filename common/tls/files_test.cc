@@ -109,12 +109,12 @@ TEST(TrustFolder, RenewsTheServersCertificateInItsLastThird) {
       absl::StrContains(LoadTrust(folder.path(), kFilesNow + absl::Hours(24 * 4000)).status().message(), "expired"));
 }
 
-TEST(TrustFolder, WhatIsMadeWhileTheClockIsBehindIsValidOnceItIsRight) {
+TEST(TrustFolder, ACertificateMadeWithASlowClockIsValidOnceItIsRight) {
   const TemporaryFolder folder;
   const Trust made = MakeTrust(folder.path(), {"gpu-head"}, kFilesNow).value();
-  const Trust behind = MakeTrust(folder.path(), {"other"}, kFilesNow - absl::Hours(24 * 3000)).value();
-  EXPECT_EQ(behind.server_facts.validity.begin, made.server_facts.validity.begin);
-  EXPECT_GT(behind.server_facts.validity.end, kFilesNow + absl::Hours(24 * 800));
+  const Trust with_slow_clock = MakeTrust(folder.path(), {"other"}, kFilesNow - absl::Hours(24 * 3000)).value();
+  EXPECT_EQ(with_slow_clock.server_facts.validity.begin, made.server_facts.validity.begin);
+  EXPECT_GT(with_slow_clock.server_facts.validity.end, kFilesNow + absl::Hours(24 * 800));
 }
 
 TEST(TrustFolder, MendsHalfAPairAndRefusesWhatIsOpenToOthers) {

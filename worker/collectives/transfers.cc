@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/collectives/rank_shares.h"
 
 namespace muster::collectives {
 
