@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/commands/commands.h"
@@ -19,8 +18,6 @@
 namespace muster::cli {
 namespace {
 
-constexpr absl::Duration kDay = absl::Hours(24);
-
 v1::TokenRole RoleNamed(const std::string& name) {
   if (name == "worker") return v1::TOKEN_ROLE_WORKER;
   if (name == "viewer") return v1::TOKEN_ROLE_VIEWER;
@@ -33,15 +30,6 @@ std::string NameOf(v1::TokenRole role) {
     if (RoleNamed(name) == role) return name;
   }
   return "unknown";
-}
-
-// Also accepts days, since tokens live long.
-absl::StatusOr<absl::Duration> ParseLife(const std::string& text) {
-  if (!absl::EndsWith(text, "d")) return ParseTimeout(text, "--ttl");
-  const absl::StatusOr<absl::Duration> number = ParseTimeout(text.substr(0, text.size() - 1));
-  if (!number.ok())
-    return absl::InvalidArgumentError(absl::StrCat("--ttl: invalid duration \"", text, "\": use 30m, 8h or 90d"));
-  return *number / absl::Seconds(1) * kDay;
 }
 
 std::string Ends(const v1::TokenInfo& info, absl::Time now) {
@@ -77,7 +65,7 @@ void RegisterCreate(CLI::App& app, Invocation& invocation) {
     request.set_user(flags->user);
     request.set_request_id(NewRequestId());
     if (!flags->ttl.empty()) {
-      const absl::StatusOr<absl::Duration> ttl = ParseLife(flags->ttl);
+      const absl::StatusOr<absl::Duration> ttl = ParseTimeout(flags->ttl, "--ttl");
       if (!ttl.ok()) return ttl.status();
       request.mutable_ttl()->set_seconds(absl::ToInt64Seconds(*ttl));
     }

@@ -1,4 +1,3 @@
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,20 +10,20 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/submission.h"
 #include "cli/job_file.h"
 #include "cli/spec/paths.h"
 #include "cli/spec/writer.h"
+#include "common/process/find_program.h"
 
 namespace muster::cli {
 namespace {
 
 struct RunFlags {
   std::vector<std::string> command;
-  std::string ranks, min_ranks, device, reservation, name, workdir, priority, max_restarts, stop_grace;
+  std::string ranks, min_ranks, device, reservation, name, workdir, image, priority, max_restarts, stop_grace;
   std::vector<std::string> variables, launchers, node_selector;
   SetFlags set;
   bool print = false;
@@ -35,12 +34,8 @@ struct RunFlags {
 // What is not here may still be on the workers.
 std::string Located(const std::string& program) {
   const char* path = getenv("PATH");
-  if (absl::StrContains(program, '/') || path == nullptr) return program;
-  for (const absl::string_view folder : absl::StrSplit(path, ':', absl::SkipEmpty())) {
-    const std::string file = absl::StrCat(folder, "/", program);
-    if (folder[0] == '/' && access(file.c_str(), X_OK) == 0) return file;
-  }
-  return program;
+  const std::string file = FindProgram(program, path == nullptr ? "" : path);
+  return file.empty() ? program : file;
 }
 
 std::string LastPart(const std::string& text, char separator) { return text.substr(text.rfind(separator) + 1); }
@@ -106,13 +101,14 @@ absl::StatusOr<Reading> ReadingOf(const RunFlags& flags, const TemplateText& tem
   add("--max-restarts", "max_restarts", flags.max_restarts);
   add("--stop-grace", "stop_grace_seconds", flags.stop_grace);
   add("--workdir", "workdir", flags.workdir);
+  add("--image", "image", flags.image);
   if (!flags.launchers.empty())
     add("--launchers", "launchers", absl::StrCat("[", absl::StrJoin(flags.launchers, ","), "]"));
   absl::StatusOr<Reading> reading = LoadFlags(assignments, flags.set, templates);
   if (!reading.ok()) return reading;
   v1::Exec& exec = *reading->spec.mutable_exec();
   exec.clear_command();
-  exec.add_command(Located(flags.command[0]));
+  exec.add_command(exec.image().empty() ? Located(flags.command[0]) : flags.command[0]);
   for (size_t i = 1; i < flags.command.size(); ++i) exec.add_command(flags.command[i]);
   for (const std::string& text : flags.variables) {
     if (absl::Status status = AddVariable(text, reading->spec); !status.ok()) return status;
@@ -141,6 +137,8 @@ void RegisterRun(CLI::App& app, Invocation& invocation) {
   command->add_option("--name", flags->name, "name of the job; default: the script's")->type_name("NAME");
   command->add_option("--workdir", flags->workdir, "folder on the workers to run in; default: this one")
       ->type_name("FOLDER");
+  command->add_option("--image", flags->image, "container image to run in, as docker.io/library/python:3.12")
+      ->type_name("IMAGE");
   command->add_option("--env", flags->variables, "variable of the program, or one to pass on; may be repeated")
       ->type_name("NAME[=VALUE]")
       ->allow_extra_args(false);

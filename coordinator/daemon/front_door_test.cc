@@ -34,6 +34,12 @@ int PortOf(const std::string& address) {
   return port;
 }
 
+// A client's preface and its empty settings (RFC 9113, 3.4): what gRPC waits for before it has a connection.
+const std::string& Greeting() {
+  static const std::string greeting("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+  return greeting;
+}
+
 // A connection that says nothing.
 class Silent {
  public:
@@ -82,6 +88,15 @@ class FrontDoorTest : public ServerFixture {
     VersionReply reply;
     return client.admin().Version(client.Context(absl::Seconds(5)).get(), {}, &reply);
   }
+  // Speak HTTP/2, and make no call.
+  std::vector<std::unique_ptr<Silent>> Greeters(size_t count) const {
+    std::vector<std::unique_ptr<Silent>> all;
+    for (size_t i = 0; i < count; ++i) {
+      all.push_back(std::make_unique<Silent>(PortOf(tcp())));
+      all.back()->Send(Greeting());
+    }
+    return all;
+  }
   size_t Open(const std::vector<std::unique_ptr<Silent>>& all) const {
     return static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const auto& one) { return one->IsOpen(); }));
   }
@@ -123,11 +138,27 @@ TEST_F(FrontDoorTest, AHandshakeHasADeadline) {
   EXPECT_TRUE(Eventually([&] { return !silent.IsOpen(); }));
 }
 
+// gRPC itself would keep them: they speak HTTP/2.
+TEST_F(FrontDoorTest, WhoGreetsButMakesNoCallIsClosedAfterAWhile) {
+  Start();
+  const auto strangers = Greeters(3);
+  EXPECT_TRUE(Eventually([&] { return !strangers[0]->Received().empty(); })) << "it is greeted back";
+  EXPECT_EQ(Open(strangers), 3u);
+  EXPECT_TRUE(Eventually([&] { return Open(strangers) == 0; }));
+}
+
+TEST_F(FrontDoorTest, InACrowdThatWhileIsShorter) {
+  options_.connections = {.unknown_of_peer = 4, .unknown_for = absl::Minutes(5)};
+  Start();
+  const auto strangers = Greeters(4);
+  EXPECT_TRUE(Eventually([&] { return Open(strangers) == 0; }, absl::Minutes(2))) << "alone they could stay for longer";
+}
+
 // As the server says it: a setting of its first HTTP/2 frame (RFC 9113, 6.5).
 TEST_F(FrontDoorTest, StreamsOfAConnectionAreBounded) {
   Start();
   const Silent one(PortOf(tcp()));
-  one.Send(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33));
+  one.Send(Greeting());
   constexpr size_t kHeader = 9, kSetting = 6;
   const auto byte = [](const std::string& frame, size_t at) { return static_cast<unsigned char>(frame[at]); };
   std::string frame;

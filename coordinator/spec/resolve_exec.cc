@@ -1,8 +1,10 @@
 #include "coordinator/spec/resolve_exec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/rank_variables.h"
@@ -13,6 +15,7 @@ namespace {
 constexpr int kMaxArguments = 1024;
 constexpr size_t kMaxCommandBytes = 64 * 1024;
 constexpr size_t kMaxWorkdirBytes = 4095;  // PATH_MAX without its zero
+constexpr size_t kMaxImageBytes = 512;
 constexpr double kMaxStopGraceSeconds = 3600;
 constexpr double kMaxProgressSeconds = 1'000'000;
 
@@ -40,6 +43,17 @@ void CheckWorkdir(const std::string& workdir, const NoteError& note) {
     note("workdir", absl::StrCat("has ", workdir.size(), " bytes, at most ", kMaxWorkdirBytes, " are allowed"), "");
   } else if (!workdir.empty() && workdir[0] != '/') {
     note("workdir", absl::StrCat("\"", workdir, "\" is relative; a path on the workers must be absolute"), "");
+  }
+}
+
+void CheckImage(const std::string& image, const NoteError& note) {
+  if (image.size() > kMaxImageBytes) {
+    note("image", absl::StrCat("has ", image.size(), " bytes, at most ", kMaxImageBytes, " are allowed"), "");
+  } else if (absl::StartsWith(image, "-")) {
+    note("image", absl::StrCat("\"", image, "\" begins with -; an image is named as docker.io/library/python:3.12"),
+         "");
+  } else if (std::any_of(image.begin(), image.end(), [](char c) { return !absl::ascii_isgraph(c); })) {
+    note("image", "holds a space or a character that is not ASCII", "");
   }
 }
 
@@ -90,6 +104,7 @@ void ResolveExec(JobSpec& spec, const NoteError& note) {
   if (!exec.has_progress_timeout_seconds()) exec.set_progress_timeout_seconds(1800);
   CheckCommand(exec, note);
   CheckWorkdir(exec.workdir(), note);
+  CheckImage(exec.image(), note);
   CheckLaunchers(exec, note);
   CheckSeconds("stop_grace_seconds", exec.stop_grace_seconds(), kMaxStopGraceSeconds, note);
   CheckSeconds("progress_timeout_seconds", exec.progress_timeout_seconds(), kMaxProgressSeconds, note);

@@ -62,6 +62,11 @@ TEST(ResolveExec, EveryMistakeHasItsPath) {
               HasSubstr("command: has 1025 entries"));
   EXPECT_THAT(exec([](Exec& e) { e.set_workdir("runs"); }), HasSubstr("workdir: \"runs\" is relative"));
   EXPECT_THAT(exec([](Exec& e) { e.set_workdir("/" + std::string(5000, 'a')); }), HasSubstr("workdir: has 5001 bytes"));
+  EXPECT_EQ(exec([](Exec& e) { e.set_image("registry.local:5000/team/train@sha256:0123"); }), "");
+  EXPECT_THAT(exec([](Exec& e) { e.set_image("--privileged"); }), HasSubstr("image: \"--privileged\" begins with -"));
+  EXPECT_THAT(exec([](Exec& e) { e.set_image("a b"); }), HasSubstr("image: holds a space"));
+  EXPECT_THAT(exec([](Exec& e) { e.set_image("a\x1b[2J"); }), HasSubstr("image: holds a space or a character"));
+  EXPECT_THAT(exec([](Exec& e) { e.set_image(std::string(513, 'a')); }), HasSubstr("image: has 513 bytes"));
   EXPECT_THAT(exec([](Exec& e) {
                 e.add_launchers(LAUNCHER_SLURM);
                 e.add_launchers(LAUNCHER_SLURM);

@@ -246,6 +246,7 @@ const std::map<std::string, std::string>& Examples() {
       {"labels", "[team=nlp]"},
       {"command", "[python3, train.py]"},
       {"workdir", "."},
+      {"image", "docker.io/library/python:3.12"},
       {"resources.ranks", "4"},
       {"after", "[prepare-x7k2]"},
       {"template", "base"},
@@ -473,7 +474,7 @@ class Walk {
         below.push_back([this, &field, inner, inside = row.path] { Map(*field.message_type(), inside, inner); });
       }
     } else {
-      row.unit = UnitOf(row.path, row.key);
+      if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) row.unit = UnitOf(row.path, row.key);
       row.fallback = DefaultOf(row.path, way, field);
       row.example = ExampleOf(row.path, field, row.fallback);
     }

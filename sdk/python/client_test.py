@@ -58,6 +58,14 @@ class ClientTest(unittest.TestCase):
             self.assertEqual(client.metrics(job["id"]), [])
             self.assertEqual(len(client.metrics_frame(job["id"])), 0)
 
+    def test_runs_in_an_image(self):
+        with muster.Client() as client:
+            job = client.run(["python3", "train.py"], image="localhost/nowhere")
+            self.assertEqual(job["spec"]["exec"]["image"], "localhost/nowhere")
+            self.assertEqual(job["spec"]["exec"]["command"][0], "python3", "looked up in the image, not here")
+            client.cancel(job["id"])
+            client.wait(job["id"])
+
     def test_a_retry_gives_the_same_job(self):
         with muster.Client() as client:
             spec = {"name": "once", "exec": {"command": ["/bin/true"]}}

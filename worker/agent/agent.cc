@@ -35,6 +35,7 @@ Agent::Agent(AgentOptions options, Node node, EventLoop* loop)
   start_context_.variables = options_.variables;
   start_context_.interface = options_.interface;
   start_context_.exec = options_.exec;
+  start_context_.container_command = options_.container_command;
   start_context_.plugin_roots = options_.plugin_roots;
   start_context_.data_roots = options_.data_roots;
   start_context_.checkpoint_roots = options_.checkpoint_roots;
@@ -327,10 +328,15 @@ absl::Status Agent::CheckPathsOf(const Assignment& assignment) const {
 }
 
 absl::Status Agent::CheckProgram(const Assignment& assignment) const {
-  if (!assignment.spec().has_exec() || !options_.exec.empty()) return absl::OkStatus();
+  if (!assignment.spec().has_exec()) return absl::OkStatus();
+  if (options_.exec.empty()) {
+    return absl::FailedPreconditionError(
+        "workload: exec: this node runs no programs of users; its administrator allows them by muster-worker "
+        "--exec-jobs on (docs/security.md)");
+  }
+  if (assignment.spec().exec().image().empty() || !options_.container_command.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "workload: exec: this node runs no programs of users; its administrator allows them by muster-worker --exec-jobs "
-      "on (docs/security.md)");
+      "image: this node runs no images: it has no podman, and its muster-worker no --container-command (docs/exec.md)");
 }
 
 absl::Status Agent::CheckLibrary(const Assignment& assignment) const {

@@ -43,6 +43,7 @@ struct AgentOptions {
   std::string step_binary;
   std::string trainer;
   std::string exec;                // muster-exec; empty: this node runs no exec jobs
+  std::string container_command;   // how it runs images (worker/exec/container.h); empty: it does not
   std::string host = "127.0.0.1";  // where ranks of other nodes reach the ranks of this one
   std::string interface;           // the network interface that has `host`; empty: unknown, or loopback
   std::vector<std::string> data_roots, checkpoint_roots;  // below which jobs' paths must lie; none: anywhere

@@ -89,6 +89,9 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
        {std::pair("--data-roots", &context.data_roots), {"--checkpoint-roots", &context.checkpoint_roots}}) {
     if (!exec && !roots->empty()) start.argv.insert(start.argv.end(), {flag, absl::StrJoin(*roots, ",")});
   }
+  if (!assignment.spec().exec().image().empty() && !context.container_command.empty()) {
+    start.argv.insert(start.argv.end(), {"--container-command", context.container_command});
+  }
   start.working_directory = folder;
   start.slots.emplace(assignment.slots().begin(), assignment.slots().end());
   start.orphan_grace = context.orphan_grace;

@@ -36,6 +36,7 @@
 #include "common/rpc/rpc.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
+#include "worker/agent/container_command.h"
 #include "worker/agent/credentials.h"
 #include "worker/agent/event_loop.h"
 #include "worker/agent/job_paths.h"
@@ -66,6 +67,7 @@ struct Flags {
   std::string bin_dir;
   std::string run_as_owner = "off";
   std::string exec_jobs = "off";
+  std::string container_command = "auto";
   std::string log_level = "info";
   uint32_t slots = 1;
 };
@@ -115,6 +117,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "--run-as-owner says, and without regard to the roots (docs/security.md)")
       ->check(muster::OneOf({"on", "off"}))
       ->type_name("on|off")
+      ->capture_default_str();
+  app.add_option("--container-command", flags.container_command,
+                 "how the images of exec jobs are run: auto (by podman, if it is installed), off, or a command "
+                 "(docs/exec.md)")
+      ->type_name("auto|off|COMMAND")
       ->capture_default_str();
   app.add_option("--token-file", flags.token_file, "a token, or lines `token name role` with one of role worker")
       ->type_name("FILE");
@@ -235,6 +242,13 @@ absl::Status FillIn(Flags& flags) {
       return absl::NotFoundError("no program " + agent.exec +
                                  ", which --exec-jobs needs; name its folder by --bin-dir");
     }
+    std::vector<std::string> roots = agent.data_roots;
+    roots.insert(roots.end(), agent.checkpoint_roots.begin(), agent.checkpoint_roots.end());
+    const char* path = getenv("PATH");
+    absl::StatusOr<std::string> command =
+        muster::agent::ContainerCommand(flags.container_command, path == nullptr ? "" : path, roots);
+    if (!command.ok()) return command.status();
+    agent.container_command = *std::move(command);
   }
   const absl::StatusOr<std::string> host =
       flags.host.empty() ? muster::agent::LocalAddressTowards(agent.coordinator) : flags.host;

@@ -161,6 +161,18 @@ TEST_F(MakeStartTest, AnExecJobHasMusterExecAndNoVariablesOfItsOwn) {
   EXPECT_FALSE(Has(start, "CUBLAS_WORKSPACE_CONFIG=:4096:8"));
 }
 
+TEST_F(MakeStartTest, AnImageNeedsTheCommandThatRunsIt) {
+  context_.exec = "/opt/muster-exec";
+  context_.container_command = "/usr/bin/podman run {image}";
+  assignment_.mutable_spec()->mutable_exec()->add_command("python");
+  const rundir::RankDir dir("/run/m", {JobId("a"), 3, 5});
+  EXPECT_EQ(MakeStart(assignment_, {5}, dir, context_).argv.back(), "5");
+  assignment_.mutable_spec()->mutable_exec()->set_image("python:3.12");
+  const rundir::Start start = MakeStart(assignment_, {5}, dir, context_);
+  EXPECT_EQ(std::vector<std::string>(start.argv.end() - 2, start.argv.end()),
+            (std::vector<std::string>{"--container-command", "/usr/bin/podman run {image}"}));
+}
+
 TEST_F(MakeStartTest, GpusOfItsSlotsAndNoOthers) {
   context_.slots = MakeSlots({8, 1000, "cpu"}, {{"GPU-a", "", 1}, {"GPU-b", "", 1}, {"GPU-c", "", 1}}, 1);
   const rundir::Start start = MakeStart(assignment_, {0}, rundir::RankDir("/r", {JobId("a"), 1, 0}), context_);

@@ -24,6 +24,7 @@
 #include "common/utf8.h"
 #include "common/version.h"
 #include "worker/exec/activity.h"
+#include "worker/exec/container.h"
 #include "worker/exec/environment.h"
 #include "worker/exec/event_watch.h"
 #include "worker/exec/idle_watch.h"
@@ -42,6 +43,7 @@ constexpr int kLastReads = 16;  // of what the program reported just before its 
 constexpr size_t kMaxFailureBytes = 4096;
 constexpr absl::Duration kLastEvents = absl::Seconds(10);  // for the folder of event files to answer
 constexpr double kEventPointsPerSecond = 20, kMostEventPoints = 200;
+constexpr int kNoContainer = 125;          // of podman and docker: the error is their own, not the program's
 constexpr char kMaster[] = "exec/master";  // name in the rendezvous
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
@@ -197,6 +199,11 @@ absl::Status Runner::StartProgram() {
     mkdir(command.folder.c_str(), 0700);  // entering it says what is wrong
   }
   if (rank() == 0) WatchEventFiles(command);
+  if (!exec().image().empty()) {
+    const Container container = {exec().image(), command.folder, options_.rank_dir, command.environment};
+    command.argv = ContainerArguments(options_.container_command, container, command.argv);
+    LogInfo("the program runs in an image", {{"image", exec().image()}, {"program", exec().command(0)}});
+  }
   idle_.emplace(absl::Seconds(exec().progress_timeout_seconds()));
   if (absl::Status status = program_.Start(command); !status.ok()) return Fail(status, /*of_node=*/true);
   Record record;
@@ -275,6 +282,7 @@ void Runner::TakeEvents(std::vector<MetricPoint> points, Now now) {
 // Nothing but a report tells a program that computes without output from one that hangs in a busy loop; but one that
 // does nothing at all can be seen.
 void Runner::LookForIdleness(Now now) {
+  if (!exec().image().empty()) return;  // the processes of a container are not the runtime's children
   if (reported_ || stopping_ || !idle_->IsDue(now.steady)) return;
   const auto gpu_busy = [this](bool anew) { return gpus_.Busy(anew); };
   if (!idle_->Look(ReadActivity(program_.pid()), gpu_busy, now.steady)) return;
@@ -339,6 +347,11 @@ Outcome Runner::Conclude(int status) {
   if (WantsStop()) {
     LogInfo("the program stopped", {{"code", outcome.code}, {"signal", outcome.signal}});
     return {};
+  }
+  if (outcome.code == kNoContainer && !exec().image().empty()) {
+    Fail(absl::UnavailableError(absl::StrCat("image ", exec().image(), " did not run: the rank's log says why")),
+         /*of_node=*/true)
+        .IgnoreError();
   }
   if (outcome.code != 0 || outcome.signal != 0) return outcome;
   Record record;

@@ -15,6 +15,7 @@ namespace muster::exec {
 struct RunOptions {
   trainer::Link::Options link;
   std::string rank_dir;
+  std::string container_command;       // how an image is run (container.h)
   std::vector<std::string> inherited;  // this process's environment
 };
 

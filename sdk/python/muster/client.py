@@ -236,9 +236,9 @@ class Client:
             raise Error("INVALID_ARGUMENT", f"this is no JobSpec: {error}") from error
         return _to_dict(self._call(self._jobs.Submit, request).job)
 
-    def run(self, command, *, ranks=1, name=None, workdir=None, env=None, **spec):
+    def run(self, command, *, ranks=1, name=None, workdir=None, env=None, image=None, **spec):
         """Submits an exec job, as `muster run`; the job, as a dict. `command`: a list; its program is looked up in PATH
-        here. `env`: a dict. Others are fields of JobSpec: `max_restarts=5`, `labels={...}`."""
+        here, or in `image`, a container image, if there is one. `env`: a dict. Others are fields of JobSpec: `max_restarts=5`, `labels={...}`."""
         if isinstance(command, str) or not command:
             raise Error("INVALID_ARGUMENT", "command must be a list: the program and its arguments")
         command = [str(part) for part in command]
@@ -246,12 +246,13 @@ class Client:
             script = next((part for part in command if part.endswith(".py")), command[0])
             name = re.sub(r"[^a-z0-9]+", "-", os.path.basename(script).removesuffix(".py").lower()).strip("-")[:40]
             name = name.strip("-") or "job"
-        if "/" not in command[0]:
+        if "/" not in command[0] and not image:
             command[0] = shutil.which(command[0]) or command[0]
         resources = dict(spec.pop("resources", {}), ranks=ranks)
         return self.submit(dict(spec, name=name, resources=resources,
                                 env=[{"name": key, "value": value} for key, value in (env or {}).items()],
-                                exec={"command": command, "workdir": os.path.abspath(workdir or os.getcwd())}))
+                                exec={"command": command, "workdir": os.path.abspath(workdir or os.getcwd()),
+                                      "image": image or ""}))
 
     def get(self, job):
         """The job with its newest generations: {"job": ..., "generations": [...], "last_metrics": ...}. `job` is an id, or
