@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "testing/wait.h"
@@ -22,6 +23,7 @@ using cluster::Cluster;
 using cluster::Number;
 using cluster::Ran;
 using nlohmann::json;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -44,9 +46,11 @@ class WebPage : public ::testing::Test {
     return ui.value("url", "");
   }
   // A program as a job of one rank; its id.
-  std::string Run(const std::string& script) {
-    const Ran ran = cluster_.Muster(
-        {"run", "--workdir", "/tmp", "-d", "-o", "name", "--max-restarts", "0", "--", "bash", "-c", script});
+  std::string Run(const std::string& script, const std::vector<std::string>& flags = {}) {
+    std::vector<std::string> arguments = {"run", "--workdir", "/tmp", "-d", "-o", "name", "--max-restarts", "0"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    arguments.insert(arguments.end(), {"--", "bash", "-c", script});
+    const Ran ran = cluster_.Muster(arguments);
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     return std::string(absl::StripAsciiWhitespace(ran.out));
   }
@@ -290,6 +294,67 @@ TEST_F(WebPage, ShowsTheAuditLogAndFindsJobsByLabel) {
   EXPECT_TRUE(browser.Await("document.querySelectorAll('.row').length === 1"));
 }
 
+// At 400 pixels, where the table is wider than the page.
+TEST_F(WebPage, ListsReservationsAsTheCommandLineDoes) {
+  Start();
+  const std::string outside = Run("sleep 100000");
+  ASSERT_TRUE(cluster_.WaitForState(outside, "running"));
+  Browser browser({.width = 400, .height = 800});
+  const std::string url = SignIn(browser);
+  browser.Open(url + "/reservations");
+  ASSERT_TRUE(browser.Await("document.querySelector('#none')?.hidden === false"));
+  EXPECT_THAT(browser.Text("#none"), HasSubstr("muster reservations set"));
+
+  // The open page follows what is set and what runs.
+  const std::string node = cluster_.MusterJson({"nodes"}).at(0).at("id"), user = Describe(outside)["job"]["owner"];
+  const std::string evil = "<img src=x onerror=document.title='owned'>";
+  const Ran later = cluster_.Muster({"reservations", "set", "later", "--nodes", node, "--start", "7d", "--for", "8h",
+                                     "--user", user, "--user", evil, "--note", evil});
+  ASSERT_EQ(later.exit_code, 0) << later.err;
+  const Ran lab = cluster_.Muster({"reservations", "set", "lab", "--nodes", node, "--for", "1h", "--user", user});
+  ASSERT_EQ(lab.exit_code, 0) << lab.err;
+  const std::string inside = Run("sleep 100000", {"--reservation", "lab"});
+  const std::string waiting = Run("true", {"--reservation", "later"});
+  const std::string rows = "[...document.querySelectorAll('#reservations tbody tr')]";
+  ASSERT_TRUE(browser.Await(absl::StrCat("JSON.stringify(", rows,
+                                         ".map((row) => row.children[6].textContent)) === JSON.stringify(['", inside,
+                                         " running', '", waiting, " queued'])")));
+  const json shown = browser.Eval(rows + ".map((row) => [...row.children].map((cell) => cell.textContent))");
+  const json said = cluster_.MusterJson({"reservations"});
+  ASSERT_EQ(said.size(), 2u);
+  const auto time = [&](const json& at) {
+    return browser.Eval(absl::StrCat("new Date('", at.get<std::string>(), "').toLocaleString()")).get<std::string>();
+  };
+  for (size_t i = 0; i < 2; ++i) {
+    const json& of = said[i];
+    const auto joined = [&](const char* field) {
+      return absl::StrJoin(of[field].get<std::vector<std::string>>(), ", ");
+    };
+    EXPECT_EQ(shown[i], json::array({of["name"], of["state"], time(of["start"]), time(of["end"]), joined("nodes"),
+                                     joined("users"), shown[i][6], joined("overlapping_jobs"), of["note"]}));
+  }
+  EXPECT_EQ(shown[0][7], outside);
+  EXPECT_THAT(shown[1][5].get<std::string>(), HasSubstr(evil));
+  EXPECT_EQ(browser.Eval("document.querySelectorAll('main img').length"), 0);
+  EXPECT_EQ(browser.Eval("document.title"), "Muster");
+  EXPECT_LE(browser.Eval("document.documentElement.scrollWidth").get<int>(), 400);
+
+  const std::string until = "lab until " + time(said[0]["end"]);
+  browser.Open(url + "/");
+  ASSERT_TRUE(browser.Await("document.querySelector('.row.node .reservation a')"));
+  EXPECT_EQ(browser.Eval("document.querySelector('.row.node .reservation').textContent"), until);
+  browser.Open(url + "/nodes/" + node);
+  ASSERT_TRUE(browser.Await("document.querySelector('#reserved')?.hidden === false"));
+  EXPECT_EQ(browser.Eval("document.querySelector('#reserved').textContent"), "reserved: " + until);
+  browser.Open(url + "/jobs/" + waiting);
+  ASSERT_TRUE(browser.Await("document.querySelector('#reservation')?.textContent === 'later'"));
+  browser.Eval("document.querySelector('#reservation').focus()");
+  browser.Press(kEnter);
+  EXPECT_TRUE(browser.Await(rows + ".length === 2"));
+  EXPECT_THAT(browser.Url(), EndsWith("/reservations"));
+  EXPECT_EQ(browser.Errors(), json::array());
+}
+
 TEST_F(WebPage, FitsATelephoneInTheDark) {
   Start();
   const std::string id = cluster_.Submit({.name = "a-name-as-long-as-names-are-allowed-here", .steps = 20});
@@ -298,7 +363,7 @@ TEST_F(WebPage, FitsATelephoneInTheDark) {
   const std::string url = SignIn(browser);
   for (const std::string& page :
        {std::string("/"), std::string("/queue"), std::string("/jobs"), "/jobs/" + id, "/compare?jobs=" + id,
-        std::string("/projects"), std::string("/nodes/none"), std::string("/audit")}) {
+        std::string("/projects"), std::string("/reservations"), std::string("/nodes/none"), std::string("/audit")}) {
     browser.Open(url + page);
     browser.Await("document.querySelector('main h1')");
     EXPECT_LE(browser.Eval("document.documentElement.scrollWidth").get<int>(), 400) << page;

@@ -53,6 +53,10 @@ TEST(Screenshots, OfEachPage) {
   save("/jobs/" + running, "document.querySelectorAll('.chart canvas').length >= 2", "job");
   save("/compare?jobs=" + one + "," + two, "document.querySelector('.chart canvas')", "compare");
   save("/projects", "document.querySelector('main h1')", "projects");
+  // After the picture of the queue, whose jobs would wait for its nodes.
+  cluster.Muster({"reservations", "set", "workshop", "--nodes", "all", "--start", "7d", "--for", "8h", "--user", "ann",
+                  "--project", "vision", "--note", "hands-on course"});
+  save("/reservations", "document.querySelector('#reservations tbody tr')", "reservations");
   save("/audit", "document.querySelector('#audit tbody tr')", "audit");
   browser.Open(url + "/jobs/" + running);
   ASSERT_TRUE(browser.Await("document.querySelector('#events li')"));

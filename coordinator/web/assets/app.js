@@ -1,10 +1,11 @@
 import {el, windowed, name, state, number, bytes} from './dom.js';
-import {call, get, paced, setCsrf, watch} from './http.js';
+import {allJobs, call, get, paced, setCsrf, watch} from './http.js';
 import {auditPage} from './audit.js';
 import {comparePage} from './compare.js';
 import {jobPage} from './job.js';
 import {nodePage} from './node.js';
 import {projectsPage} from './projects.js';
+import {reservationsPage, reservedFor} from './reservations.js';
 
 const view = document.getElementById('view'), notice = document.getElementById('notice');
 let leave = () => {}, visit = 0;
@@ -50,6 +51,7 @@ function clusterPage() {
   const head = el('p', {id: 'slots'});
   const list = windowed(ROW, (node) => el('div', {class: 'row node', role: 'listitem'}, el('span', {}, link('/nodes/' + encodeURIComponent(node.id), node.id)),
     el('span', {}, state(node.state), node.draining ? ' draining' : '', node.drain_reason ? ` (${node.drain_reason})` : ''), el('span', {}, slotsOf(node)),
+    el('span', {class: 'reservation'}, reservedFor(node.reservation)),
     el('span', {}, node.use ? `${node.use.busy_cores.toFixed(1)} of ${node.use.cores} cores busy` : ''),
     el('span', {}, node.use ? `${bytes(node.use.used_memory_bytes)} of ${bytes(node.use.memory_bytes)}` : bytes(node.slots.reduce((sum, slot) => sum + Number(slot.memory_bytes), 0))),
     el('span', {}, node.use?.devices.length ? `${node.use.devices.reduce((sum, device) => sum + device.busy, 0).toFixed(1)} of ${node.use.devices.length} GPUs busy` : ''),
@@ -60,22 +62,9 @@ function clusterPage() {
     const {nodes} = await get('nodes');
     const slots = nodes.flatMap((node) => node.slots);
     head.textContent = `${nodes.length} nodes, ${slots.length} slots, ${slots.filter((s) => name(s.state) === 'free').length} free`;
+    list.box.classList.toggle('reserved', nodes.some((node) => node.reservation));
     list.show(nodes);
   });
-}
-
-// All jobs, page by page; the first page is short, so that there is something to see. `seen` gets all so far.
-async function allJobs(all, seen = () => {}) {
-  const jobs = [];
-  let page = '';
-  do {
-    const limit = page ? 1000 : 100;
-    const reply = await get(`jobs?view=summary&all=${all ? 1 : 0}&limit=${limit}&page=${encodeURIComponent(page)}`);
-    jobs.push(...reply.jobs ?? []);
-    page = reply.next_page;
-    if (page) seen(jobs);
-  } while (page);
-  return jobs;
 }
 
 function queuePage() {
@@ -164,7 +153,7 @@ async function route() {
     const close = page === 'jobs' && id ? await jobPage(view, encodeURIComponent(id)) : page === 'jobs' ? await jobsPage() :
       page === 'queue' ? await queuePage() : page === 'compare' ? await comparePage(view, ids) :
         page === 'projects' ? await projectsPage(view) : page === 'audit' ? await auditPage(view) :
-          page === 'nodes' && id ? await nodePage(view, id) : await clusterPage();
+          page === 'reservations' ? await reservationsPage(view, live) : page === 'nodes' && id ? await nodePage(view, id) : await clusterPage();
     notice.hidden = true;
     if (now === visit) leave = close; else close();
   } catch (error) {

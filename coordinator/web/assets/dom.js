@@ -55,9 +55,9 @@ export function windowed(rowHeight, draw, key, label, kind = '') {
   return {box, show: (list) => { items = list; update(); }};
 }
 
-export const name = (value) => (value ?? '').replace(/^(JOB|NODE|SLOT|RANK|GENERATION)_STATE_|^END_REASON_/, '').toLowerCase();
-export const stateClass = (state) => ({running: 'good', completed: 'good', live: 'good', used: 'good', failed: 'bad', lost: 'bad',
-  stuck: 'bad', queued: 'wait', starting: 'wait', stopping: 'wait', paused: 'wait', away: 'wait'}[state] ?? 'dim');
+export const name = (value) => (value ?? '').replace(/^(JOB|NODE|SLOT|RANK|GENERATION|RESERVATION)_STATE_|^END_REASON_/, '').toLowerCase();
+export const stateClass = (state) => ({running: 'good', completed: 'good', live: 'good', used: 'good', active: 'good', failed: 'bad', lost: 'bad',
+  stuck: 'bad', queued: 'wait', starting: 'wait', stopping: 'wait', paused: 'wait', away: 'wait', inactive: 'wait'}[state] ?? 'dim');
 export const state = (value) => el('span', {class: stateClass(name(value))}, name(value));
 export const number = (value) => value === undefined ? '' : Number(value).toLocaleString('en', {maximumSignificantDigits: 5});
 export function bytes(value) {

@@ -29,6 +29,20 @@ export async function call(method, path, body) {
 }
 export const get = (path) => call('GET', path);
 
+// All jobs, page by page; the first page is short, so that there is something to see. `seen` gets all so far.
+export async function allJobs(all, seen = () => {}) {
+  const jobs = [];
+  let page = '';
+  do {
+    const limit = page ? 1000 : 100;
+    const reply = await get(`jobs?view=summary&all=${all ? 1 : 0}&limit=${limit}&page=${encodeURIComponent(page)}`);
+    jobs.push(...reply.jobs ?? []);
+    page = reply.next_page;
+    if (page) seen(jobs);
+  } while (page);
+  return jobs;
+}
+
 // A stream of server-sent events. It connects again after its last item until it is closed. A browser opens six
 // connections to a host at most, for all its tabs: a page has one stream, and a tab that is hidden has none until it is
 // shown again. `handlers`: by the event's name; `open` is called each time that the stream has connected.

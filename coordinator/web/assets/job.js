@@ -45,7 +45,9 @@ export async function jobPage(view, id) {
   const actions = el('form', {onsubmit: (event) => event.preventDefault()});
   const head = el('div', {}), summary = el('div', {}), charts = el('section', {}), times = el('div', {}), ranks = rankGrid();
   const past = el('div', {}), planned = el('section', {}), logs = el('section', {}), events = el('section', {});
-  view.replaceChildren(head, actions, summary, charts, times, ranks.box, past, planned, logs, events);
+  // Outside of the summary, which is drawn anew every two seconds: the link keeps the focus.
+  const reservation = el('a', {href: '/reservations', id: 'reservation'}), reserved = el('p', {hidden: true}, 'reservation ', reservation);
+  view.replaceChildren(head, actions, summary, reserved, charts, times, ranks.box, past, planned, logs, events);
   let ended = false, running = false, shownStep = 0;
   const step = el('strong', {id: 'step'});
   const reach = (reached) => {
@@ -76,6 +78,8 @@ export async function jobPage(view, id) {
       job.note ? el('p', {id: 'note'}, job.note) : '',
       failure ? el('div', {class: 'bad', id: 'failure'}, el('h2', {}, 'First fault'), el('p', {}, failure.exit?.message ?? ''), el('p', {}, failure.hint),
         el('pre', {}, (failure.exit?.last_lines ?? []).join('\n'))) : '');
+    reservation.textContent = job.reservation;
+    reserved.hidden = !job.reservation;
     times.replaceChildren(el('h2', {}, 'Time'), ...ledger(job.time_breakdown));
     if (newest) ranks.show(newest, reply.progress);
     past.replaceChildren(el('h2', {}, 'Generations'), generationBar(job, generations),

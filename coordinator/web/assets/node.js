@@ -2,6 +2,7 @@
 import {chart} from './charts.js';
 import {bytes, el, name, state, table} from './dom.js';
 import {get} from './http.js';
+import {reservedFor} from './reservations.js';
 
 const GIB = 2 ** 30;
 
@@ -10,8 +11,8 @@ export async function nodePage(view, id) {
   const gpus = [['busy GPUs', (use) => use.devices.reduce((sum, device) => sum + device.busy, 0)],
     ['used GPU memory, GiB', (use) => use.devices.reduce((sum, device) => sum + Number(device.used_memory_bytes), 0) / GIB]];
   const drawn = new Map();
-  const about = el('p', {id: 'use'}), slots = el('div', {id: 'held'}), pictures = el('div', {class: 'charts'});
-  view.replaceChildren(el('h1', {}, id), about, slots, el('h2', {}, 'Last hour'), pictures);
+  const about = el('p', {id: 'use'}), reserved = el('p', {id: 'reserved', hidden: true}), slots = el('div', {id: 'held'}), pictures = el('div', {class: 'charts'});
+  view.replaceChildren(el('h1', {}, id), about, reserved, slots, el('h2', {}, 'Last hour'), pictures);
 
   async function load() {
     const node = (await get('nodes')).nodes.find((known) => known.id === id);
@@ -23,6 +24,8 @@ export async function nodePage(view, id) {
     const use = node.use;
     about.replaceChildren(state(node.state), use ? ` ${use.busy_cores.toFixed(1)} of ${use.cores} cores busy, ` +
       `${bytes(use.used_memory_bytes)} of ${bytes(use.memory_bytes)} memory used` : ' not measured');
+    reserved.replaceChildren('reserved: ', ...reservedFor(node.reservation));
+    reserved.hidden = !node.reservation;
     const deviceOf = new Map((use?.devices ?? []).map((device) => [device.slot, device]));
     slots.replaceChildren(table(['slot', 'state', 'job', 'device', 'memory', 'busy'], node.slots.map((slot) => [String(slot.index),
       state(slot.state), slot.job ? el('a', {href: '/jobs/' + encodeURIComponent(slot.job)}, slot.job) : '', slot.model || name(slot.device),
