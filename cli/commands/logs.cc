@@ -12,6 +12,7 @@
 #include "cli/commands/commands.h"
 #include "cli/follow_job.h"
 #include "cli/output/format.h"
+#include "cli/output/screen.h"
 #include "cli/output_format.h"
 #include "common/proto_time.h"
 
@@ -61,7 +62,11 @@ class LogPrinter {
   // `raw`: as the ranks wrote it, instead of with control characters escaped.
   // `only`: null, or what the lines must match.
   LogPrinter(bool name_ranks, bool raw, absl::Time since, const LinePattern* only)
-      : name_ranks_(name_ranks), raw_(raw), since_(since), only_(only) {}
+      : screen_(ScreenOf(STDOUT_FILENO, /*no_colour=*/true)),
+        name_ranks_(name_ranks),
+        raw_(raw),
+        since_(since),
+        only_(only) {}
 
   void Take(const v1::LogChunk& chunk) {
     if (chunk.has_time() && FromProto(chunk.time()) < since_) return;
@@ -97,8 +102,9 @@ class LogPrinter {
   std::string Prefix(uint32_t rank) const { return name_ranks_ ? absl::StrCat("rank ", rank, ": ") : ""; }
 
   bool Wanted(const std::string& line) const { return only_ == nullptr || only_->Matches(line); }
-  std::string Shown(const std::string& line) const { return raw_ ? line : Lines(line); }
+  std::string Shown(const std::string& line) const { return raw_ ? line : Lines(WithOneClock(screen_, line)); }
 
+  const Screen screen_;
   const bool name_ranks_;
   const bool raw_;
   const absl::Time since_;

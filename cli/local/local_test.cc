@@ -101,6 +101,8 @@ TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
   EXPECT_EQ(second.at("coordinator"), first.at("coordinator"));
   EXPECT_EQ(second.at("worker-1"), first.at("worker-1"));
   EXPECT_NE(second.at("worker-0"), first.at("worker-0"));
+  const Ended as_before = Run({"up", "--slots", "3"});
+  EXPECT_EQ(as_before.code, 0) << as_before.err << "the worker that was restarted has the slots that it had";
   // `down` drains, and leaves no process.
   const Ended down = Run({"down"});
   EXPECT_EQ(down.code, 0) << down.err;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -192,7 +193,11 @@ absl::Status LocalService::StartWorker(int index, int nodes, const LocalOptions&
   }
   std::vector<std::string> arguments = {"--coordinator", folders_.Address(), "--state-dir", state, "--run-dir", run,
                                         "--bin-dir",     folders_.bin};
-  const int slots = options.slots;
+  // One that died comes back with the slots that it had; `down` removes the file.
+  const std::string kept = SlotsFile(name);
+  int slots = options.slots;
+  if (slots == 0) std::ifstream(kept) >> slots;
+  if (absl::Status status = WriteFile(kept, absl::StrCat(slots, "\n")); !status.ok()) return status;
   if (slots > 0) arguments.insert(arguments.end(), {"--slots", absl::StrCat(slots)});
   if (!options.plugin_roots.empty()) arguments.insert(arguments.end(), {"--plugin-roots", options.plugin_roots});
   if (!metrics->empty()) arguments.insert(arguments.end(), {kMetricsFlag, *metrics});
@@ -284,7 +289,7 @@ absl::Status LocalService::Up(const LocalOptions& options) {
     int index = 0;
     absl::string_view name = daemon.name;
     if (absl::ConsumePrefix(&name, "worker-") && absl::SimpleAtoi(name, &index) && index >= *nodes) {
-      unlink(PidFile(daemon.name).c_str());
+      Forget(daemon.name);
     }
   }
   for (int index = 0; index < *nodes; ++index) {
@@ -292,6 +297,11 @@ absl::Status LocalService::Up(const LocalOptions& options) {
   }
   if (absl::Status status = WaitUntilLive(*nodes, deadline); !status.ok()) return status;
   return CheckSlots(options.slots);
+}
+
+void LocalService::Forget(const std::string& name) const {
+  unlink(PidFile(name).c_str());
+  unlink(SlotsFile(name).c_str());
 }
 
 absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, absl::Duration timeout, bool force) {
@@ -309,7 +319,7 @@ absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, absl::D
       left.push_back(absl::StrCat(daemon.name, " (pid ", daemon.process->pid, ", log ", daemon.log, ")"));
       continue;
     }
-    unlink(PidFile(daemon.name).c_str());
+    Forget(daemon.name);
     say_(absl::StrCat(daemon.name, killed ? " killed" : " stopped", " (pid ", daemon.process->pid, ")"));
   }
   if (left.empty()) return absl::OkStatus();
@@ -323,7 +333,7 @@ absl::Status LocalService::Down(absl::Duration timeout, bool force) {
   std::vector<LocalDaemon> coordinators, workers;
   for (LocalDaemon& daemon : List()) {
     if (!daemon.process) {
-      unlink(PidFile(daemon.name).c_str());  // it exited earlier
+      Forget(daemon.name);  // it exited earlier
       continue;
     }
     (daemon.name == kCoordinator ? coordinators : workers).push_back(std::move(daemon));

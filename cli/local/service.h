@@ -1,7 +1,7 @@
 // A coordinator and workers on this machine, for one user: `muster local`.
 //
 // Below the state folder: coordinator/ and worker-N/ with the daemons' own files (worker-N is the node node-N), and
-// NAME.pid and NAME.log for each daemon.
+// NAME.pid, NAME.log and, of workers, NAME.slots for each daemon.
 #pragma once
 
 #include <functional>
@@ -64,6 +64,8 @@ class LocalService {
 
  private:
   std::string PidFile(const std::string& name) const { return folders_.state + "/" + name + ".pid"; }
+  std::string SlotsFile(const std::string& name) const { return folders_.state + "/" + name + ".slots"; }
+  void Forget(const std::string& name) const;  // the files of a daemon that does not run
   std::string LogFile(const std::string& name) const { return folders_.state + "/" + name + ".log"; }
   std::optional<ProcessId> Running(const std::string& name) const;
   absl::Status StartCoordinator(const LocalOptions& options);

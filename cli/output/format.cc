@@ -137,6 +137,16 @@ std::string DateAndTime(const Screen& screen, absl::Time time) {
                          : absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
 }
 
+std::string WithOneClock(const Screen& screen, const std::string& line) {
+  static constexpr size_t kLength = sizeof("2026-01-31T12:00:00.000Z") - 1;
+  absl::Time time;
+  if (!screen.terminal || line.size() <= kLength || line[kLength - 1] != 'Z' || line[kLength] != ' ' ||
+      !absl::ParseTime(absl::RFC3339_full, line.substr(0, kLength), &time, nullptr)) {
+    return line;
+  }
+  return absl::FormatTime("%Y-%m-%d %H:%M:%E3S", time, absl::LocalTimeZone()) + line.substr(kLength);
+}
+
 std::string Count(double count) {
   static constexpr const char* kUnits[] = {"", "k", "M", "B", "T", "P", "E"};
   size_t unit = 0;

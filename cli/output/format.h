@@ -18,7 +18,10 @@ std::string Span(absl::Duration span);  // "48s", "1m 20s", "2h 05m", "3d 4h"
 // The only two ways to print a time: local on a terminal, and UTC with a Z elsewhere.
 std::string TimeOfDay(const Screen& screen, absl::Time time);    // "12:00:00", "12:00:00Z"
 std::string DateAndTime(const Screen& screen, absl::Time time);  // "2026-01-31 12:00:00", "2026-01-31T12:00:00Z"
-std::string Count(double count);                                 // "950", "12.3k", "124M", "1.56B"
+// The line, which may begin with the UTC time that a process of Muster's own gives to what it logs: on a terminal with
+// that time as DateAndTime has it, and milliseconds.
+std::string WithOneClock(const Screen& screen, const std::string& line);
+std::string Count(double count);        // "950", "12.3k", "124M", "1.56B"
 std::string Significant(double value);  // four significant digits: "2.134", "0.0003", "1.2e-05"
 std::string Grouped(uint64_t count);    // "1,234,567"
 // What the time_limit leaves of a job that has held slots for so long; infinite: there is none.

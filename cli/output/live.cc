@@ -32,11 +32,11 @@ void AddPoint(std::vector<std::pair<double, double>>& points, double step, doubl
   points.resize(kept);
 }
 
-std::vector<std::string> LogLines(const v1::LogChunk& chunk, bool several_ranks) {
+std::vector<std::string> LogLines(const Screen& screen, const v1::LogChunk& chunk, bool several_ranks) {
   std::vector<std::string> lines = absl::StrSplit(chunk.text(), '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
   for (std::string& line : lines) {
-    line = OneLine(line);
+    line = OneLine(WithOneClock(screen, line));
     if (several_ranks) line = absl::StrCat("rank ", chunk.rank(), ": ", line);
   }
   return lines;
@@ -83,7 +83,7 @@ std::vector<std::string> JobView::Apply(const v1::WatchItem& item, absl::Time no
       return lines;
     }
     case v1::WatchItem::kLog:
-      return LogLines(item.log(), job_.spec().resources().ranks() > 1);
+      return LogLines(screen_, item.log(), job_.spec().resources().ranks() > 1);
     case v1::WatchItem::kGap: {
       const std::string items = item.gap().items() == 0 ? "some" : absl::StrCat(item.gap().items());
       return {absl::StrCat("(", items, " ", OneLine(item.gap().what()), " are no longer kept)")};
@@ -271,7 +271,9 @@ std::string JobView::FailureText(bool with_reason) const {
   const std::string known = why == std::string::npos ? "" : message.substr(why + 2);
   std::string lines;
   for (const std::string& line : failure.exit().last_lines()) {
-    if (known.empty() || !absl::StrContains(line, known)) absl::StrAppend(&lines, "  ", OneLine(line), "\n");
+    if (known.empty() || !absl::StrContains(line, known)) {
+      absl::StrAppend(&lines, "  ", OneLine(WithOneClock(screen_, line)), "\n");
+    }
   }
   if (!lines.empty()) absl::StrAppend(&out, "last lines of its log:\n", lines);
   if (!failure.hint().empty()) absl::StrAppend(&out, "hint: ", OneLine(failure.hint()), "\n");

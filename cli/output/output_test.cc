@@ -617,6 +617,18 @@ TEST(JobView, PlainLinesAreLimitedToOneASecond) {
             Lines({"step 1000/1000  loss 2  12.3k tokens/s"}));
 }
 
+TEST(Clock, OfLinesOfMustersOwnLogsToo) {
+  const std::string line = "2001-09-09T01:46:40.250Z info  exec  rank assigned";
+  const Screen terminal = {.terminal = true};
+  EXPECT_EQ(WithOneClock(kPipe, line), line);
+  EXPECT_EQ(WithOneClock(terminal, line),
+            DateAndTime(terminal, absl::FromUnixSeconds(1'000'000'000)) + ".250 info  exec  rank assigned");
+  for (const char* other : {"", "2001-09-09T01:46:40.250Z", "2001-09-09T01:46:40Z it begins",
+                            "2001-09-99T01:46:40.250Z a", "step 2001-09-09T01:46:40.250Z "}) {
+    EXPECT_EQ(WithOneClock(terminal, other), other);
+  }
+}
+
 TEST(JobView, EventsGapsAndLogsAreLines) {
   JobView view(kPipe);
   view.SetJob(MakeJob());

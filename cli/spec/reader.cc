@@ -126,7 +126,7 @@ class MessageReader {
     for (const Entry& entry : node.entries) {
       const auto slot = slots.find(entry.key);
       if (slot == slots.end()) {
-        if (!whole_ && ReadOfAnyMember(entry, path, where, *message.GetDescriptor(), chosen)) continue;
+        if (ReadOfAnyMember(entry, path, where, *message.GetDescriptor(), chosen)) continue;
         NoteUnknown(entry, path, *message.GetDescriptor(), slots, chosen);
       } else if (slot->second.field != nullptr) {
         ReadField(entry.value, Join(path, entry.key), entry.where, *slot->second.owner, *slot->second.field);
@@ -192,7 +192,8 @@ class MessageReader {
     return member;
   }
 
-  // A key of a oneof whose member is open: its value has to fit one member that has it. False: none has.
+  // A key of a oneof whose member is open, in a part of a file or since its name is wrong: its value has to fit one
+  // member that has it. False: none has.
   bool ReadOfAnyMember(const Entry& entry, const std::string& path, const Location& where, const Descriptor& type,
                        const std::map<std::string, std::string>& chosen) {
     const Node map{.kind = Node::Kind::kMap, .where = where, .entries = {entry}};
@@ -207,7 +208,7 @@ class MessageReader {
         const std::unique_ptr<Message> read(
             google::protobuf::MessageFactory::generated_factory()->GetPrototype(&member)->New());
         std::vector<Problem> found;
-        MessageReader(root_, whole_, sources_, found).ReadMap(map, path, where, *read);
+        MessageReader(root_, /*whole=*/false, sources_, found).ReadMap(map, path, where, *read);
         if (found.empty()) return true;
         if (!problems.has_value()) problems = std::move(found);
       }

@@ -168,6 +168,18 @@ TEST(ReadSpec, AllErrorsAtOnceInTheOrderOfTheFile) {
             "job.yaml:8:1: nme: unknown field, did you mean name?\n");
 }
 
+TEST(ReadSpec, UnderAWrongKindTheOtherErrorsShowToo) {
+  EXPECT_EQ(
+      Problems("model: {family: gtp2, layers: -3, heads: 4, widht: 8}\noptimizer: {kind: adam, lr: 1e-3, beta1: x}\n"),
+      "job.yaml:3:17: model.family: expected gpt2, llama, resnet or custom, got the string \"gtp2\", did you mean "
+      "gpt2?\n"
+      "job.yaml:3:31: model.layers: must not be negative, got the number -3\n"
+      "job.yaml:3:45: model.widht: unknown field, did you mean model.width?\n"
+      "job.yaml:4:19: optimizer.kind: expected adamw, sgd, lion, muon or adafactor, got the string \"adam\", did "
+      "you mean adamw?\n"
+      "job.yaml:4:43: optimizer.beta1: expected a number, got the string \"x\"\n");
+}
+
 TEST(ReadSpec, ABrokenFileStillShowsItsOtherErrors) {
   EXPECT_EQ(Problems("stepps: 1\nname: @\n"),
             "job.yaml:3:1: stepps: unknown field, did you mean steps?\n"

@@ -177,7 +177,6 @@ bool LineMatches(absl::string_view line, const std::string& expected) {
 
 const std::map<std::string, std::string>& ReasonsNotToType() {
   static const auto& reasons = *new std::map<std::string, std::string>{
-      {"fetches an image", "--image docker\\.io/"},
       {"installs packages", "(pip|apt-get) install|tools/setup\\.sh|quickstart\\.sh"},
       {"is a benchmark", "(^|\n)(bench/|python3 bench/|bazel run //bench|bazel run //coordinator/simulate)"},
       {"is run by", ""},  // "is run by //tests/x:x_test": commands_test looks there for its commands

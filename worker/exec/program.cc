@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/log/log.h"
 
 namespace muster::exec {
 namespace {
@@ -125,8 +126,8 @@ absl::Status Explain(const Failure& failure, const Program::Command& command) {
   }
   const std::string& program = command.argv[0];
   if (failure.error == ENOENT && !absl::StrContains(program, '/')) {
-    return absl::NotFoundError(
-        absl::StrCat("command not found: ", program, " (PATH is ", PathIn(command.environment), ")"));
+    LogWarn("the program is in no folder of PATH", {{"program", program}, {"PATH", PathIn(command.environment)}});
+    return absl::NotFoundError(absl::StrCat("command not found: ", program, " (the rank's log has its PATH)"));
   }
   if (failure.error == ENOENT && access(program.c_str(), F_OK) == 0) {
     return absl::NotFoundError(absl::StrCat("cannot run ", program, ": the interpreter that it names is missing"));

@@ -63,7 +63,8 @@ TEST(Program, SaysWhyItCannotStart) {
   const TemporaryFolder folder;
   absl::Status status = StartErrorOf({{"no-such-program"}, {"PATH=/bin"}, "/"});
   EXPECT_TRUE(absl::IsNotFound(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("command not found: no-such-program (PATH is /bin)"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("command not found: no-such-program (the rank's log has its PATH)"));
   status = StartErrorOf({{"/bin/true"}, {}, "/no/such/folder"});
   EXPECT_TRUE(absl::IsNotFound(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot enter workdir /no/such/folder"));
