@@ -134,7 +134,7 @@ absl::StatusOr<Trust> LoadTrust(const std::string& state_dir, absl::Time now) {
   if (!server.ok()) return server.status();
   const absl::StatusOr<Certificate> facts = ReadCertificate(server->certificate);
   if (!facts.ok()) return InFile(folder + "/server.crt", facts.status());
-  const bool due = facts->validity.end - now < kServerLife / 3;
+  const bool due = facts->validity.end - now < kServerLife / 3 || facts->validity.begin > now + kClockSkew;
   if (due || !CheckPair(*server).ok() || !CheckSignedBy(server->certificate, authority->certificate).ok()) {
     server = MakeServerFiles(folder, *authority, facts->hosts, now);
     if (!server.ok()) return server.status();
