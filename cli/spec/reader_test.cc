@@ -177,7 +177,7 @@ TEST(ReadSpec, UnderAWrongKindTheOtherErrorsShowToo) {
       "job.yaml:3:45: model.widht: unknown field, did you mean model.width?\n"
       "job.yaml:4:19: optimizer.kind: expected adamw, sgd, lion, muon or adafactor, got the string \"adam\", did "
       "you mean adamw?\n"
-      "job.yaml:4:43: optimizer.beta1: expected a number, got the string \"x\"\n");
+      "job.yaml:4:42: optimizer.beta1: expected a number, got the string \"x\"\n");
 }
 
 TEST(ReadSpec, ABrokenFileStillShowsItsOtherErrors) {
