@@ -39,6 +39,10 @@ TEST(Screenshots, OfEachPage) {
   cluster.Muster({"quota", "set", "speech", "--cohort", "lab", "--nominal", "cpu=1", "--weight", "2", "--user", "eve"});
   const nlohmann::json ui = cluster.MusterJson({"ui"});
   const std::string url = ui.value("url", "");
+  Browser stranger({.width = 1200, .height = 800});
+  stranger.Open(url);
+  ASSERT_TRUE(stranger.Await("document.querySelector('#sign-in')"));
+  stranger.SaveScreenshot(absl::StrCat(folder, "/sign-in.png"));
   Browser browser({.width = 1200, .height = 800});
   browser.Open(ui.value("link", ""));
   ASSERT_TRUE(browser.Await("document.querySelector('#slots')"));
@@ -48,6 +52,8 @@ TEST(Screenshots, OfEachPage) {
     browser.SaveScreenshot(absl::StrCat(folder, "/", name, ".png"));
   };
   save("/", "document.querySelector('.row.node')", "cluster");
+  save("/nodes/" + cluster.MusterJson({"nodes"}).at(0).at("id").get<std::string>(),
+       "document.querySelectorAll('.charts canvas').length >= 2", "node");
   save("/queue", "document.querySelector('.row.queued')", "queue");
   save("/jobs", "document.querySelector('.row')", "jobs");
   save("/jobs/" + running, "document.querySelectorAll('.chart canvas').length >= 2", "job");
