@@ -100,7 +100,8 @@ class ImageTest : public ::testing::Test {
 
 TEST_F(ImageTest, AProgramHasTheFilesOfItsImageAndWhatMusterGivesIt) {
   Start();
-  const Ran ran = RunToItsEnd({"--image", "localhost/box", "--ranks", "2", "--env", "GREETING=a b"}, R"(
+  const Ran ran =
+      RunToItsEnd({"--image", "localhost/box", "--ranks", "2", "--env", "GREETING=a b", "--env", "PATH=/bin:/own"}, R"(
 read release < /release
 echo "rank $RANK of $WORLD_SIZE is $release in $PWD: $GREETING, $PATH"
 echo "{\"step\": 1, \"loss\": 0.5}" >> $MUSTER_REPORT_FILE
@@ -108,8 +109,8 @@ echo written > here-$RANK
 [ -e /usr/bin/env ] && echo "the node's files are here")");
   EXPECT_EQ(ran.exit_code, 1) << ran.out << ran.err << "the exit code of the last command";
   for (const char* rank : {"0", "1"}) {
-    EXPECT_THAT(ran.out,
-                HasSubstr(absl::StrCat("rank ", rank, ": rank ", rank, " of 2 is inside in ", work_, ": a b, ")));
+    EXPECT_THAT(ran.out, HasSubstr(absl::StrCat("rank ", rank, ": rank ", rank, " of 2 is inside in ", work_,
+                                                ": a b, /bin:/own\n")));
     EXPECT_EQ(ReadText(work_ + "/here-" + rank), "written\n");
   }
   EXPECT_THAT(ran.out, Not(HasSubstr("the node's files are here")));

@@ -32,8 +32,8 @@ std::vector<std::string> ContainerArguments(absl::string_view command, const Con
       continue;
     }
     for (const absl::string_view variable : container.variables) {
-      const absl::string_view name = variable.substr(0, variable.find('='));
-      if (!IsOfTheNode(name)) add(name);
+      const std::string name(variable.substr(0, variable.find('=')));
+      if (container.of_job.contains(name) || !IsOfTheNode(name)) add(name);
     }
   }
   arguments.insert(arguments.end(), program.begin(), program.end());

@@ -20,6 +20,13 @@ TEST(ContainerArguments, FillsInThePlacesOfTheCommand) {
                           "--workdir=/home/ann/a b", "python:3.12", "python", "train.py", "--lr={image}"));
 }
 
+TEST(ContainerArguments, TheJobMaySetWhatElseIsTheImages) {
+  Container container = kContainer;
+  container.of_job = {"PATH", "RANK"};
+  EXPECT_THAT(ContainerArguments("run --env={variable} {image}", container, {"a"}),
+              ElementsAre("run", "--env=PATH", "--env=RANK", "--env=WORLD_SIZE", "python:3.12", "a"));
+}
+
 TEST(ContainerArguments, WhatIsFilledInIsNotReadAgain) {
   Container container = kContainer;
   container.image = "{workdir}";

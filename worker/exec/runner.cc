@@ -200,7 +200,8 @@ absl::Status Runner::StartProgram() {
   }
   if (rank() == 0) WatchEventFiles(command);
   if (!exec().image().empty()) {
-    const Container container = {exec().image(), command.folder, options_.rank_dir, command.environment};
+    Container container = {exec().image(), command.folder, options_.rank_dir, command.environment, {}};
+    for (const EnvVar& variable : assignment_.spec().env()) container.of_job.insert(variable.name());
     command.argv = ContainerArguments(options_.container_command, container, command.argv);
     LogInfo("the program runs in an image", {{"image", exec().image()}, {"program", exec().command(0)}});
   }
