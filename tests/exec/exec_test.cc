@@ -8,7 +8,6 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -16,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/event_record.h"
+#include "common/file/read_file.h"
 #include "proto/tensorboard.pb.h"
 #include "testing/wait.h"
 #include "tests/cluster/cluster.h"
@@ -27,12 +27,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string ReadText(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream all;
-  all << in.rdbuf();
-  return all.str();
-}
+std::string ReadText(const std::string& path) { return ReadWhole(path).value_or(""); }
 
 class ExecTest : public ::testing::Test {
  protected:

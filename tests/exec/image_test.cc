@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/file/read_file.h"
 #include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 
@@ -22,18 +22,14 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string ReadText(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream all;
-  all << in.rdbuf();
-  return all.str();
-}
+std::string ReadText(const std::string& path) { return ReadWhole(path).value_or(""); }
 
 class ImageTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const fs::path podman = cluster_.folder() + "/podman";
     fs::create_directories(podman / "root/bin");
+    fs::create_directory(podman / "bin");
     fs::create_directory(work_);
     fs::copy_file("/bin/busybox", podman / "root/bin/busybox");
     fs::create_symlink("busybox", podman / "root/bin/sh");
@@ -49,23 +45,21 @@ class ImageTest : public ::testing::Test {
     std::ofstream(podman / "storage.conf") << "[storage]\ndriver = \"vfs\"\ngraphroot = " << podman / "storage"
                                            << "\nrunroot = " << podman / "run"
                                            << "\n";
-    podman_ = absl::StrCat("/usr/bin/env CONTAINERS_CONF=", podman.string(),
-                           "/containers.conf CONTAINERS_STORAGE_CONF=", podman.string(),
-                           "/storage.conf TMPDIR=", podman.string(), " podman");
-    ASSERT_EQ(std::system(absl::StrCat("tar -C ", podman.string(), "/root -c . | ", podman_, " import - box > ",
-                                       podman.string(), "/import.log 2>&1")
+    std::ofstream(podman / "bin/podman") << "#!/bin/sh\nexport CONTAINERS_CONF=" << podman / "containers.conf"
+                                         << " CONTAINERS_STORAGE_CONF=" << podman / "storage.conf"
+                                         << " TMPDIR=" << podman << "\nexec /usr/bin/podman \"$@\"\n";
+    fs::permissions(podman / "bin/podman", fs::perms::owner_all);
+    const std::string log = podman / "import.log";
+    ASSERT_EQ(std::system(absl::StrCat("tar -C ", podman.string(), "/root -c . | ", podman.string(),
+                                       "/bin/podman import - box > ", log, " 2>&1")
                               .c_str()),
               0)
-        << ReadText(podman / "import.log");
+        << ReadText(log);
+    cluster_.environment.push_back(absl::StrCat("PATH=", podman.string(), "/bin:/usr/bin:/bin"));
   }
 
-  // With the command that a worker chooses itself where podman needs no configuration.
   void Start() {
-    cluster_.worker_flags = {"--exec-jobs", "on", "--container-command",
-                             absl::StrCat(podman_,
-                                          " run --rm --init --network=host --ipc=host --env={variable} "
-                                          "--volume={rank_dir}:{rank_dir} --volume={workdir}:{workdir} "
-                                          "--workdir={workdir} {image}")};
+    cluster_.worker_flags = {"--exec-jobs", "on"};
     cluster_.StartCoordinator();
     cluster_.StartWorker(0, 2);
   }
@@ -95,7 +89,6 @@ class ImageTest : public ::testing::Test {
 
   Cluster cluster_;
   const std::string work_ = cluster_.folder() + "/work";
-  std::string podman_;
 };
 
 TEST_F(ImageTest, AProgramHasTheFilesOfItsImageAndWhatMusterGivesIt) {
