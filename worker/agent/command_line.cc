@@ -89,8 +89,10 @@ rundir::Start MakeStart(const Assignment& assignment, const std::vector<uint32_t
        {std::pair("--data-roots", &context.data_roots), {"--checkpoint-roots", &context.checkpoint_roots}}) {
     if (!exec && !roots->empty()) start.argv.insert(start.argv.end(), {flag, absl::StrJoin(*roots, ",")});
   }
-  if (!assignment.spec().exec().image().empty() && !context.container_command.empty()) {
-    start.argv.insert(start.argv.end(), {"--container-command", context.container_command});
+  if (!assignment.spec().exec().image().empty()) {
+    for (const std::string& word : context.container_command) {
+      start.argv.push_back(absl::StrCat("--container-word=", word));
+    }
   }
   start.working_directory = folder;
   start.slots.emplace(assignment.slots().begin(), assignment.slots().end());

@@ -16,10 +16,10 @@
 namespace muster::agent {
 
 struct StartContext {
-  std::string trainer;            // path of muster-trainer
-  std::string exec;               // path of muster-exec, which takes its place for an exec job
-  std::string container_command;  // how it runs images; empty: not
-  std::string socket;             // where it attaches
+  std::string trainer;                         // path of muster-trainer
+  std::string exec;                            // path of muster-exec, which takes its place for an exec job
+  std::vector<std::string> container_command;  // how it runs images; empty: not
+  std::string socket;                          // where it attaches
   std::vector<Slot> slots;
   // Of an exec job: the slots of all its ranks on this node, in the order of the ranks. Scripts choose their GPU by
   // LOCAL_RANK, as under torchrun, so each rank sees the GPUs of all of them. Empty: only its own.

@@ -10,10 +10,10 @@
 namespace muster::agent {
 
 // `setting`: auto, that is podman where `path` (as PATH) has it, with the host's network and shared memory, and `roots`
-// mounted at their own paths; off; or a command, for worker/exec/container.h to fill in. Its program comes back with
-// its folder, since the environment is the job's. Empty: this node runs no images. Errors: the command does not name
-// {image}; its program is not in `path`.
-absl::StatusOr<std::string> ContainerCommand(absl::string_view setting, absl::string_view path,
-                                             const std::vector<std::string>& roots);
+// mounted at their own paths; off; or a command, of words separated by spaces, for worker/exec/container.h to fill in.
+// Returns its words. The program comes back with its folder, since the environment is the job's. Empty: this node runs
+// no images. Errors: the command does not name {image}; its program is not in `path`.
+absl::StatusOr<std::vector<std::string>> ContainerCommand(absl::string_view setting, absl::string_view path,
+                                                          const std::vector<std::string>& roots);
 
 }  // namespace muster::agent

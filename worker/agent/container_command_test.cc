@@ -11,7 +11,9 @@
 namespace muster::agent {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class ContainerCommandTest : public ::testing::Test {
  protected:
@@ -21,7 +23,7 @@ class ContainerCommandTest : public ::testing::Test {
     chmod(file.c_str(), 0755);
     return file;
   }
-  absl::StatusOr<std::string> Of(const std::string& setting, const std::vector<std::string>& roots = {}) {
+  absl::StatusOr<std::vector<std::string>> Of(const std::string& setting, const std::vector<std::string>& roots = {}) {
     return ContainerCommand(setting, "/nonexistent:" + folder_.path(), roots);
   }
 
@@ -29,22 +31,26 @@ class ContainerCommandTest : public ::testing::Test {
 };
 
 TEST_F(ContainerCommandTest, IsThatOfPodmanWhereItIsInstalled) {
-  EXPECT_EQ(*Of("auto"), "");
+  EXPECT_THAT(*Of("auto"), IsEmpty());
   const std::string podman = Install("podman");
-  EXPECT_EQ(*Of("auto", {"/data", "/runs"}),
-            podman +
-                " run --rm --init --network=host --ipc=host --env={variable} --volume={rank_dir}:{rank_dir} "
-                "--volume={workdir}:{workdir} --volume=/data:/data --volume=/runs:/runs --workdir={workdir} {image}");
-  EXPECT_EQ(*Of("off"), "");
+  EXPECT_THAT(*Of("auto", {"/data", "/my runs"}),
+              ElementsAre(podman, "run", "--rm", "--init", "--network=host", "--ipc=host", "--env={variable}",
+                          "--volume={rank_dir}:{rank_dir}", "--volume={workdir}:{workdir}", "--volume=/data:/data",
+                          "--volume=/my runs:/my runs", "--workdir={workdir}", "{image}"));
+  EXPECT_THAT(*Of("off"), IsEmpty());
 }
 
 TEST_F(ContainerCommandTest, IsWhatTheAdministratorSays) {
   const std::string apptainer = Install("apptainer");
-  EXPECT_EQ(*Of(" apptainer exec --nv {image}", {"/data"}), apptainer + " exec --nv {image}") << "no roots of its own";
-  EXPECT_THAT(Of("apptainer exec").status().message(), HasSubstr("has no word {image}"));
+  EXPECT_THAT(*Of(" apptainer exec  --nv {image} ", {"/data"}), ElementsAre(apptainer, "exec", "--nv", "{image}"))
+      << "no roots of its own";
+  EXPECT_THAT(Of("apptainer exec").status().message(), HasSubstr("has no {image} after its program"));
+  EXPECT_THAT(*Of("apptainer exec docker://{image}"), ElementsAre(apptainer, "exec", "docker://{image}"));
+  EXPECT_THAT(Of("{image}").status().message(), HasSubstr("has no {image} after its program"));
+  EXPECT_THAT(Of("").status().message(), HasSubstr("has no {image} after its program"));
   EXPECT_THAT(Of("enroot start {image}").status().message(),
               HasSubstr("--container-command: command not found: enroot (PATH is /nonexistent:"));
-  EXPECT_EQ(*Of("/opt/run {image}"), "/opt/run {image}");
+  EXPECT_THAT(*Of("/opt/run {image}"), ElementsAre("/opt/run", "{image}"));
 }
 
 }  // namespace

@@ -163,14 +163,15 @@ TEST_F(MakeStartTest, AnExecJobHasMusterExecAndNoVariablesOfItsOwn) {
 
 TEST_F(MakeStartTest, AnImageNeedsTheCommandThatRunsIt) {
   context_.exec = "/opt/muster-exec";
-  context_.container_command = "/usr/bin/podman run {image}";
+  context_.container_command = {"/usr/bin/podman", "run", "--volume=/a b:/a b", "{image}"};
   assignment_.mutable_spec()->mutable_exec()->add_command("python");
   const rundir::RankDir dir("/run/m", {JobId("a"), 3, 5});
   EXPECT_EQ(MakeStart(assignment_, {5}, dir, context_).argv.back(), "5");
   assignment_.mutable_spec()->mutable_exec()->set_image("python:3.12");
   const rundir::Start start = MakeStart(assignment_, {5}, dir, context_);
-  EXPECT_EQ(std::vector<std::string>(start.argv.end() - 2, start.argv.end()),
-            (std::vector<std::string>{"--container-command", "/usr/bin/podman run {image}"}));
+  EXPECT_EQ(std::vector<std::string>(start.argv.end() - 4, start.argv.end()),
+            (std::vector<std::string>{"--container-word=/usr/bin/podman", "--container-word=run",
+                                      "--container-word=--volume=/a b:/a b", "--container-word={image}"}));
 }
 
 TEST_F(MakeStartTest, GpusOfItsSlotsAndNoOthers) {

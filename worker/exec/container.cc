@@ -4,7 +4,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 
 namespace muster::exec {
 namespace {
@@ -17,10 +16,10 @@ bool IsOfTheNode(absl::string_view name) {
 
 }  // namespace
 
-std::vector<std::string> ContainerArguments(absl::string_view command, const Container& container,
+std::vector<std::string> ContainerArguments(const std::vector<std::string>& command, const Container& container,
                                             const std::vector<std::string>& program) {
   std::vector<std::string> arguments;
-  for (const absl::string_view word : absl::StrSplit(command, ' ', absl::SkipEmpty())) {
+  for (const std::string& word : command) {
     const auto add = [&](absl::string_view variable) {
       arguments.push_back(absl::StrReplaceAll(word, {{"{image}", container.image},
                                                      {"{workdir}", container.workdir},

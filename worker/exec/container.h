@@ -17,10 +17,10 @@ struct Container {
   std::set<std::string> of_job;        // names of those that the job sets
 };
 
-// The arguments that run `program` as `command` says, whose words are separated by spaces. In each word {image},
-// {workdir} and {rank_dir} are replaced; a word with {variable} is repeated for the name of each variable that the job
-// sets or that is not about the node's own user, as HOME is. Then follow those of `program`.
-std::vector<std::string> ContainerArguments(absl::string_view command, const Container& container,
+// The arguments that run `program` as the words of `command` say. In each word {image}, {workdir} and {rank_dir} are
+// replaced; a word with {variable} is repeated for the name of each variable that the job sets or that is not about the
+// node's own user, as HOME is. Then follow those of `program`.
+std::vector<std::string> ContainerArguments(const std::vector<std::string>& command, const Container& container,
                                             const std::vector<std::string>& program);
 
 }  // namespace muster::exec

@@ -43,7 +43,8 @@ int main(int argc, char** argv) {
   CLI::App* run = app.add_subcommand("run", "one rank of a job; started by muster-step");
   run->add_option("--socket", options.link.socket, "the worker daemon's socket for trainers")->required();
   run->add_option("--rank-dir", options.rank_dir, "the rank's folder")->required();
-  run->add_option("--container-command", options.container_command, "how an image is run");
+  run->add_option("--container-word", options.container_command, "a word of the command that runs images")
+      ->allow_extra_args(false);
   run->add_option("--job", job, "job id")->required();
   run->add_option("--generation", generation, "attempt at the job")->required();
   run->add_option("--rank", rank, "rank in the generation")->required();

@@ -15,8 +15,8 @@ namespace muster::exec {
 struct RunOptions {
   trainer::Link::Options link;
   std::string rank_dir;
-  std::string container_command;       // how an image is run (container.h)
-  std::vector<std::string> inherited;  // this process's environment
+  std::vector<std::string> container_command;  // how an image is run (container.h)
+  std::vector<std::string> inherited;          // this process's environment
 };
 
 // How the rank ended: `code`, or `signal` where the program died of one.
