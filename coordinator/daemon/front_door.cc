@@ -381,7 +381,8 @@ void FrontDoor::Probe() {
   while (!stopping_) {
     poll(&wake, 1, static_cast<int>(absl::ToInt64Milliseconds(limits_.probe_every)));
     if (stopping_) return;
-    const absl::Status status = ProbeOnce();
+    absl::Status status;
+    for (const Listener& listener : listeners_) status.Update(ProbeOnce(listener));
     if (stopping_) return;
     failures = status.ok() ? 0 : failures + 1;
     if (status.ok()) continue;
@@ -391,8 +392,7 @@ void FrontDoor::Probe() {
 }
 
 // Connects as a client does, and waits for the first bytes of HTTP/2, or for the refusal of what is no TLS.
-absl::Status FrontDoor::ProbeOnce() {
-  const Listener& listener = listeners_.front();
+absl::Status FrontDoor::ProbeOnce(const Listener& listener) {
   sockaddr_storage to{}, from{};
   socklen_t length = sizeof to;
   getsockname(listener.fd, reinterpret_cast<sockaddr*>(&to), &length);

@@ -1,7 +1,7 @@
 // Accepts the coordinator's connections and hands them to gRPC, whose own listener (1.51) never accepts again after one
 // EMFILE. Bounds how many there are, in all, of one peer address, and of peers that have not made an admitted call yet;
 // those are closed after a while. An address that floods it with calls that are refused, or with connections without an
-// admitted call, is shut out for a moment. Probes itself by connecting as a client would.
+// admitted call, is shut out for a moment. Probes each of its addresses by connecting as a client would.
 //
 //   FrontDoor door(limits);
 //   door.Open(address, builder, credentials)   // before the server is built
@@ -107,7 +107,7 @@ class FrontDoor {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Connections::iterator Forget(Connections::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Probe();
-  absl::Status ProbeOnce();
+  absl::Status ProbeOnce(const Listener& listener);
   void WaitForDescriptors(int listening);
 
   Limits limits_;

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -52,7 +53,11 @@ class Silent {
   }
   ~Silent() { close(fd_); }
   Silent(const Silent&) = delete;
-  void Send(const std::string& bytes) const { send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT); }
+  // Returns how many of them have gone.
+  size_t Send(std::string_view bytes) const {
+    return static_cast<size_t>(
+        std::max<ssize_t>(0, send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT)));
+  }
   // What has come so far.
   std::string Received() const {
     char bytes[256];
@@ -240,6 +245,30 @@ TEST_F(FrontDoorTest, AFloodOfCallsShutsItsAddressOutForAMoment) {
   EXPECT_TRUE(Eventually([&] { return Open(strangers) == 2; })) << Open(strangers);
 }
 
+// Without an answer, and beyond what flow control bounds: receivers pass over frames of unknown types (RFC 9113, 4.1).
+TEST_F(FrontDoorTest, WhoSendsMuchButMakesNoCallIsClosed) {
+  options_.connections = {.unknown_for = absl::Minutes(5)};
+  Start();
+  Client known(tcp(), kToken);
+  ASSERT_TRUE(Ask(known).ok());
+  const Silent loud(PortOf(tcp()));
+  loud.Send(Greeting());
+  ASSERT_TRUE(Eventually([&] { return !loud.Received().empty(); }));
+  const std::string frame = std::string("\0\x40\0\x7f\0\0\0\0\0", 9) + std::string(0x4000, 'x');
+  std::string_view left = frame;
+  size_t sent = 0;
+  EXPECT_TRUE(Eventually([&] {
+    while (const size_t some = loud.Send(left)) {
+      sent += some;
+      left.remove_prefix(some);
+      if (left.empty()) left = frame;
+      if (sent > 64 << 20) break;
+    }
+    return !loud.IsOpen();
+  })) << sent;
+  EXPECT_TRUE(Ask(known).ok());
+}
+
 TEST_F(FrontDoorTest, AFloodOfConnectionsShutsItsAddressOutForAMoment) {
   options_.connections = {.unknown_of_peer = 1000, .unknown_for = absl::Minutes(5), .shut_out_for = absl::Minutes(5)};
   Start();
@@ -251,6 +280,10 @@ TEST_F(FrontDoorTest, AFloodOfConnectionsShutsItsAddressOutForAMoment) {
     const Silent another(PortOf(tcp()));
     return Eventually([&] { return !another.IsOpen(); }, absl::Seconds(1));
   }));
+  absl::SleepFor(absl::Seconds(3));  // the sweeps that close what is there are over
+  const Silent late(PortOf(tcp()));
+  late.Send(Greeting());
+  EXPECT_TRUE(Eventually([&] { return !late.IsOpen(); })) << "it is refused";
   EXPECT_TRUE(Ask(known).ok());
 }
 
@@ -271,12 +304,31 @@ TEST_F(FrontDoorTest, TheProbeFindsAFullHouseInOrder) {
   EXPECT_EQ(Open(all), 2u);
 }
 
-// A listener that takes no more connections, as gRPC's own after EMFILE.
+TEST_F(FrontDoorTest, TheProbeIsNotRefusedByAFullHouse) {
+  FrontDoor door({.connections = 2, .of_peer = 2, .unknown = 2, .probe_every = absl::Milliseconds(20)}, &clock_,
+                 [](const absl::Status&) {});
+  grpc::ServerBuilder builder;
+  const absl::StatusOr<int> port = door.Open(*ParseAddress("127.0.0.1:0"), builder, grpc::InsecureServerCredentials());
+  ASSERT_TRUE(port.ok()) << port.status();
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const Silent one(*port), another(*port);
+  door.Start();
+  ASSERT_TRUE(Eventually([&] { return door.counts().unknown >= 2; }));
+  absl::SleepFor(absl::Seconds(1));
+  EXPECT_EQ(door.counts().refused, 0u) << "of some fifty probes";
+  const Silent third(*port);
+  EXPECT_TRUE(Eventually([&] { return door.counts().refused == 1; })) << "a client is refused";
+  door.Stop();
+}
+
+// One of its addresses takes no more connections, as gRPC's own after EMFILE.
 TEST_F(FrontDoorTest, TheProbeReportsADoorThatDoesNotOpen) {
   std::atomic<bool> failed = false;
   FrontDoor door({.connections = 10, .probe_every = absl::Milliseconds(50), .probe_patience = absl::Milliseconds(200)},
                  &clock_, [&](const absl::Status&) { failed = true; });
   grpc::ServerBuilder builder;
+  const std::string socket = absl::StrCat("unix:", folder_.path(), "/door.sock");
+  ASSERT_TRUE(door.Open(*ParseAddress(socket), builder, grpc::InsecureServerCredentials()).ok());
   const absl::StatusOr<int> port = door.Open(*ParseAddress("127.0.0.1:0"), builder, grpc::InsecureServerCredentials());
   ASSERT_TRUE(port.ok()) << port.status();
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

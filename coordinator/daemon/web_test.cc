@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/rpc/rpc.h"
 #include "coordinator/daemon/server_fixture_test.h"
 #include "coordinator/web/api.h"
 #include "coordinator/web/assets.h"
@@ -163,6 +164,22 @@ TEST_F(WebTest, TheAuditLogKnowsBrowsersAndIsForAdmins) {
   EXPECT_TRUE(absl::StrContains(answer, "\"peer\":\"web 127.0.0.1:")) << answer;
   EXPECT_TRUE(absl::StrContains(answer, "\"code\":\"PERMISSION_DENIED\"")) << answer;
   EXPECT_EQ(StatusOf(Ask("GET", "/api/v1/audit?since=yesterday", {{"Cookie", CookieOf(signed_in)}})), 400);
+}
+
+TEST_F(WebTest, WhoIsNotThePageCannotNameABrowser) {
+  const std::string job = client_->MustSubmit("a");
+  CancelRequest request;
+  request.set_job(job);
+  CancelReply reply;
+  const auto context = client_->Context();
+  context->AddMetadata(rpc::kWebPeer, "guessed 10.9.8.7:1");
+  ASSERT_TRUE(client_->jobs().Cancel(context.get(), request, &reply).ok());
+  ListAuditRequest about;
+  about.set_method("Cancel");
+  ListAuditReply entries;
+  ASSERT_TRUE(client_->admin().ListAudit(client_->Context().get(), about, &entries).ok());
+  ASSERT_EQ(entries.entries_size(), 1);
+  EXPECT_TRUE(absl::StartsWith(entries.entries(0).peer(), "unix:")) << entries.entries(0).peer();
 }
 
 // A stream that its client leaves open and never reads.
