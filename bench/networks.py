@@ -15,6 +15,7 @@ ratios are taken within a round, with their median and range.
   comm   the step less that of `loss`; of PyTorch's, less the same one without reductions
   MB     that leave a node in a step, both nodes on average, headers and acknowledgements included
   plan   the step as the simulator predicts it (bench/predict_network), over the step's median
+  auto   what the coordinator would choose of AUTO for this link (predict_network --auto), and its step over the fastest of these
   own    the share of the time that MB take on the link alone, of comm: 1 is a link that is never idle
 All over Gloo with AdamW and clipping, one thread a rank. The PyTorch interpreter is $MUSTER_PEER_PYTHON
 (tools/fetch_torch.sh peer makes it).
@@ -31,6 +32,7 @@ from ranks import CASES, OURS, Group, spread
 
 OURS_BY = {"flat": "", "top_k": "top_k 0.01 bf16 exact", "sampled": "top_k 0.01 bf16 sampled", "power_sgd": "power_sgd 4",
            "int8": "int8 256"}
+AUTO = ["flat", "levels", "int8", "levels_int8"]  # what hierarchy and compression: auto choose from
 MODES = ["flat", "levels", "diloco", "top_k", "levels_top_k", "levels_sampled", "power_sgd", "levels_int8", "torch", "torch_bf16",
          "torch_powersgd"]
 
@@ -133,10 +135,14 @@ def measure(name, mbit, milliseconds, nodes, args):
         rounds.append(seen)
     for group in groups.values():
         group.end()
-    def predicted(mode, alone):
-        words = subprocess.run([args.predictor, "--link_mbit", str(mbit), "--link_ms", str(milliseconds), "--alone_ms", str(alone)]
-                               + options(mode) + flags, check=True, capture_output=True, text=True).stdout
-        return json.loads(words)["step_milliseconds"]
+
+    def ask(alone, more):
+        words = [args.predictor, "--link_mbit", str(mbit), "--link_ms", str(milliseconds), "--alone_ms", str(alone)] + more + flags
+        return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+    alone_by = "none" if milliseconds else "loss"  # the latency of the loss's sum is not computing
+    lone = spread([r[alone_by]["mean_milliseconds"] for r in rounds])["median"]
+    chosen = ask(lone, ["--auto"])["chosen"] if mbit else None
 
     rows = []
     for mode in modes:
@@ -148,14 +154,15 @@ def measure(name, mbit, milliseconds, nodes, args):
         if mode != alone:
             row["communication"] = spread(comm)
             if mbit and mode != "diloco" and mode in args.modes.split(",") and not mode.startswith("torch"):
-                alone_by = "none" if milliseconds else "loss"  # the latency of the loss's sum is not computing
-                lone = spread([r[alone_by]["mean_milliseconds"] for r in rounds])["median"]
-                row["predicted"] = predicted(mode, lone) / row["milliseconds"]["median"]
+                row["predicted"] = ask(lone, options(mode))["step_milliseconds"] / row["milliseconds"]["median"]
             row["busy"] = megabytes * 8e3 / mbit / row["communication"]["median"] if mbit else None
             row["over_none"] = spread([r[mode]["mean_milliseconds"] / r[alone]["mean_milliseconds"] for r in rounds])
             for other in ("flat", "torch"):
                 if other in modes:
                     row["over_" + other] = spread([r[other]["mean_milliseconds"] / r[mode]["mean_milliseconds"] for r in rounds])
+            if mode == chosen:
+                among = [spread([r[other]["mean_milliseconds"] for r in rounds])["median"] for other in AUTO if other in modes]
+                row["over_best"] = row["milliseconds"]["median"] / min(among)
         rows.append(row)
     return rows
 
@@ -165,7 +172,8 @@ def table(rows):
         return "%.2f (%.2f-%.2f)" % tuple(row[key][k] for k in ("median", "min", "max")) if key in row else ""
 
     def cells(r):
-        return [r["case"], str(r["mbit"] or "any"), "%g" % r["latency"], r["mode"], "%.1f" % r["milliseconds"]["min"],
+        mode = r["mode"] + (" (auto, %.2f of the fastest)" % r["over_best"] if "over_best" in r else "")
+        return [r["case"], str(r["mbit"] or "any"), "%g" % r["latency"], mode, "%.1f" % r["milliseconds"]["min"],
                 "%.1f" % r["communication"]["median"] if "communication" in r else "", "%.2f" % r["sent_megabytes"],
                 "%.2f" % r["predicted"] if "predicted" in r else "", "%.2f" % r["busy"] if r.get("busy") else "", of(r, "over_flat"), of(r, "over_torch"), of(r, "over_none")]
     head = ["case", "Mbit/s", "ms", "by", "step ms", "comm ms", "MB", "plan", "own", "speed/flat", "speed/torch", "step/loss"]

@@ -1,8 +1,10 @@
 // Predicts, by the simulator, the step that bench/networks.py measures: ranks on two nodes, half on each, over a link
 // of so many Mbit/s. Rates of the processor are those with which the prediction of a step's computing, exact sums or
-// not, is what was measured: --alone_ms, of ranks that sum nothing, or nothing but their loss. Prints one JSON line.
+// not, is what was measured: --alone_ms, of ranks that sum nothing, or nothing but their loss. With --auto also chooses
+// levels and compression as the coordinator does where the spec leaves both to it. Prints one JSON line.
 #include <cstdint>
 #include <cstdio>
+#include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +13,7 @@
 #include "bench/model.h"
 #include "bench/shape_options.h"
 #include "models/inventory.h"
+#include "strategies/choose_communication.h"
 #include "strategies/cost.h"
 #include "strategies/fit.h"
 #include "strategies/hardware.h"
@@ -35,16 +38,41 @@ absl::StatusOr<Timeline> Predict(const bench::Dimensions& shape, const strategie
   return strategies::PredictStep(*train, *inventory, plan->layout, plan->programs, places, hardware)[0].timeline;
 }
 
+// "flat", "levels", "int8" or "levels_int8", as networks.py names them.
+absl::StatusOr<std::string> Choose(const bench::Dimensions& shape, const strategies::Hardware& hardware) {
+  absl::StatusOr<Train> train = bench::TrainOf(shape);
+  if (!train.ok()) return train.status();
+  train->mutable_communication()->set_hierarchy(HIERARCHY_AUTO);
+  train->mutable_communication()->mutable_compression()->mutable_auto_();
+  const auto inventory = models::MakeInventory(*train, DEVICE_CPU);
+  if (!inventory.ok()) return inventory.status();
+  const std::vector<RankPlace> places = strategies::FullNodes(shape.ranks, shape.ranks / 2, /*memory_bytes=*/0);
+  auto plan = strategies::PlanMemory(*train, *inventory, places);
+  if (!plan.ok()) return plan.status();
+  std::string reason;
+  absl::Status status = strategies::ChooseLevels(*train, *inventory, places, hardware, /*budget=*/nullptr, *plan);
+  if (status.ok()) {
+    status = strategies::ChooseCompression(*train, *inventory, places, hardware, /*budget=*/nullptr, *plan, reason);
+  }
+  if (!status.ok()) return status;
+  const Communication& chosen = train->communication();
+  const bool levels = chosen.hierarchy() == HIERARCHY_ALWAYS;
+  if (!chosen.compression().has_int8()) return levels ? "levels" : "flat";
+  return levels ? "levels_int8" : "int8";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   bench::Dimensions shape;
   double mbit = 0, link_milliseconds = 0, alone_milliseconds = 0;
+  bool choose = false;
   CLI::App app("The step that bench/networks.py measures, predicted");
   bench::AddShape(app, shape);
   app.add_option("--link_mbit", mbit)->required();
   app.add_option("--link_ms", link_milliseconds, "of latency");
   app.add_option("--alone_ms", alone_milliseconds, "a step of ranks that sum nothing")->required();
+  app.add_flag("--auto", choose, "choose levels and compression");
   CLI11_PARSE(app, argc, argv);
 
   strategies::Hardware hardware = *strategies::FindHardware("cpu");
@@ -61,9 +89,13 @@ int main(int argc, char** argv) {
     hardware.op_seconds /= scale, hardware.inside.bytes_per_second *= scale;
     step = Predict(shape, hardware);
   }
-  if (!step.ok()) {
-    std::fprintf(stderr, "%s\n", step.status().ToString().c_str());
+  const absl::StatusOr<std::string> chosen = choose && step.ok() ? Choose(exact, hardware) : "";
+  for (const absl::Status& status : {step.status(), chosen.status()}) {
+    if (status.ok()) continue;
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;
   }
-  std::printf("%s\n", nlohmann::json{{"step_milliseconds", 1e3 * step->seconds}}.dump().c_str());
+  nlohmann::json answer = {{"step_milliseconds", 1e3 * step->seconds}};
+  if (choose) answer["chosen"] = *chosen;
+  std::printf("%s\n", answer.dump().c_str());
 }
