@@ -19,6 +19,7 @@
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
 #include "common/file/reliable_folder.h"
+#include "testing/small_disk.h"
 #include "testing/sync_watch.h"
 #include "testing/temporary_folder.h"
 
@@ -364,6 +365,14 @@ TEST(ReliableFolder, RefusesNetworkFileSystemsUnlessTheyAreAccepted) {
   EXPECT_TRUE(CheckReliable(folder.path(), true, 0x6969).ok()) << "its locks and fsync work";
   EXPECT_FALSE(CheckReliable(folder.path() + "/nowhere", true, 0).ok());
   EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "nothing is left";
+}
+
+TEST(ReliableFolder, AFullDiskIsReliable) {
+  const TemporaryFolder folder;
+  const SmallDisk disk(folder.path() + "/disk", 1);
+  ASSERT_TRUE(disk.ok());
+  disk.Fill();
+  EXPECT_TRUE(CheckReliable(disk.path(), false, FileSystemType(disk.path())).ok());
 }
 
 }  // namespace

@@ -51,6 +51,13 @@ const char* NetworkFileSystem(long type) {
   }
 }
 
+namespace {
+
+// Says nothing about locks and fsync; what a process needs to store there has its own reserve.
+bool IsFullDisk(int error) { return error == ENOSPC || error == EDQUOT; }
+
+}  // namespace
+
 absl::Status CheckReliable(const std::string& folder, bool allow_network, long type) {
   if (const char* name = NetworkFileSystem(type); name != nullptr && !allow_network) {
     return absl::FailedPreconditionError(
@@ -61,6 +68,7 @@ absl::Status CheckReliable(const std::string& folder, bool allow_network, long t
   }
   const std::string probe = absl::StrCat(folder, "/.probe-", getpid());
   const int first = open(probe.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (first < 0 && IsFullDisk(errno)) return absl::OkStatus();
   if (first < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write to ", folder));
   const int second = open(probe.c_str(), O_RDWR | O_CLOEXEC);
   const auto removed = absl::MakeCleanup([&] {
@@ -74,7 +82,8 @@ absl::Status CheckReliable(const std::string& folder, bool allow_network, long t
     return absl::FailedPreconditionError(
         absl::StrCat("locks do not exclude in ", folder, ": two coordinators could use it at once"));
   }
-  if (write(first, "x", 1) != 1 || fsync(first) != 0) {
+  const bool written = write(first, "x", 1) == 1 || IsFullDisk(errno);
+  if (!written || fsync(first) != 0) {
     return absl::FailedPreconditionError(absl::StrCat("fsync does not work in ", folder, ": ", std::strerror(errno)));
   }
   return absl::OkStatus();

@@ -87,6 +87,7 @@ absl::Status Instruments::Serve(const std::string& address, MetricsEndpoint::Rea
       taken_now.connections = {{"known", counts.known}, {"unknown", counts.unknown}};
       taken_now.refused_connections = counts.refused;
     }
+    taken_now.refuses_jobs = room_ != nullptr && !room_().ok();
     if (const tracking::Tracker* tracker = tracker_; tracker != nullptr) {
       for (const tracking::TrackerCount& count : tracker->Counts()) {
         taken_now.tracking.push_back({count.destination, count.up, count.values, count.refused, count.failures});

@@ -10,6 +10,7 @@
 #include <grpcpp/support/server_interceptor.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,8 @@ class Instruments final : public LoopObserver {
   void WatchConnections(const FrontDoor* door) { door_ = door; }
   // Likewise.
   void WatchTracker(const tracking::Tracker* tracker) { tracker_ = tracker; }
+  // Whether new jobs are accepted, as the page says it; called on any thread.
+  void WatchRoom(std::function<absl::Status()> room) { room_ = std::move(room); }
   // Serves GET /metrics, which asks no one who he is; `of_jobs`: also with what single jobs do. Errors as
   // MetricsEndpoint::Start.
   absl::Status Serve(const std::string& address, MetricsEndpoint::Reach reach, bool of_jobs, Loop* loop);
@@ -55,6 +58,7 @@ class Instruments final : public LoopObserver {
   metrics::Measures measures_;
   std::atomic<const FrontDoor*> door_ = nullptr;
   std::atomic<const tracking::Tracker*> tracker_ = nullptr;
+  std::function<absl::Status()> room_;
   std::unique_ptr<TensorBoardWriter> writer_;
   std::unique_ptr<MetricsEndpoint> endpoint_;
 };

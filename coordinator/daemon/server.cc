@@ -39,6 +39,7 @@
 #include "coordinator/notify/notifier.h"
 #include "coordinator/rpc/admin.h"
 #include "coordinator/rpc/call.h"
+#include "coordinator/rpc/free_space.h"
 #include "coordinator/rpc/jobs.h"
 #include "coordinator/rpc/nodes.h"
 #include "coordinator/rpc/trust.h"
@@ -294,6 +295,8 @@ absl::Status Server::Parts::StartInstruments(const ServerOptions& options) {
     if (!status.ok()) return status;
   }
   if (options.metrics_address.empty()) return absl::OkStatus();
+  instruments.WatchRoom(
+      [folder = options.state_dir, least = options.min_free_bytes] { return rpc::CheckFreeSpace(folder, least); });
   const auto reach =
       options.allow_remote_metrics ? MetricsEndpoint::Reach::kNetwork : MetricsEndpoint::Reach::kThisMachine;
   return instruments.Serve(options.metrics_address, reach, /*of_jobs=*/!options.private_jobs, loop.get());

@@ -17,6 +17,7 @@
 #include "common/version.h"
 #include "coordinator/daemon/server_fixture_test.h"
 #include "testing/fake_worker.h"
+#include "testing/small_disk.h"
 #include "testing/wait.h"
 
 namespace muster::server {
@@ -207,6 +208,26 @@ TEST_F(ServerTest, FullDiskRefusesSubmitOnly) {
   EXPECT_EQ(client_->Submit("r1", SmallSpec("x"), &reply).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   ListJobsReply list;
   EXPECT_TRUE(client_->jobs().List(client_->Context().get(), {}, &list).ok());
+}
+
+TEST_F(ServerTest, AFullDiskKeepsItFromNothingButNewJobs) {
+  const SmallDisk disk(options_.state_dir, 64);
+  ASSERT_TRUE(disk.ok());
+  options_.min_free_bytes = 1 << 20;
+  Start();
+  const std::string job = client_->MustSubmit("a");
+  client_.reset(), server_.reset();
+  disk.Fill();
+  Start();
+  SubmitReply reply;
+  EXPECT_EQ(client_->Submit("r1", SmallSpec("x"), &reply).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  CancelRequest cancel;
+  cancel.set_job(job);
+  CancelReply cancelled;
+  const grpc::Status status = client_->jobs().Cancel(client_->Context().get(), cancel, &cancelled);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(cancelled.job().state(), JOB_STATE_CANCELLED);
+  client_.reset(), server_.reset();
 }
 
 TEST_F(ServerTest, WatchRefusesWhatItDoesNotKnow) {

@@ -245,6 +245,8 @@ std::string CoordinatorPage(const Snapshot& snapshot, const Measures& measures) 
   page.Counter("muster_connections_refused_total",
                "Connections that were refused or closed: over a limit, out of descriptors, or unknown for too long.",
                static_cast<double>(snapshot.refused_connections));
+  page.Gauge("muster_new_jobs_refused", "1: the disk of the store has less free space than --min-free-bytes.",
+             snapshot.refuses_jobs ? 1 : 0);
   WriteTracking(snapshot.tracking, page);
   WriteJobs(snapshot, page);
   measures.WriteTo(page);

@@ -67,6 +67,7 @@ struct Snapshot {
   size_t watch_streams = 0;
   std::map<std::string, size_t> connections;  // by whether a call of theirs was admitted
   uint64_t refused_connections = 0;           // so far
+  bool refuses_jobs = false;                  // new ones, for lack of room on the store's disk
   std::vector<TrackingServer> tracking;
 };
 

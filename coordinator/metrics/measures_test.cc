@@ -107,6 +107,7 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   node.mutable_preflight()->add_checks()->set_problem("3 MiB free");
   node.add_slots()->set_state(SLOT_STATE_USED);
   node.add_slots()->set_state(SLOT_STATE_FREE);
+  snapshot.refuses_jobs = true;
   Measures measures;
   measures.CountCall("/muster.v1.Jobs/Get", "NOT_FOUND");
   measures.CountCall("/muster.v1.Jobs/Get", "NOT_FOUND");
@@ -116,6 +117,7 @@ TEST(CoordinatorPage, SeriesOfAJobAreThereWhileItRuns) {
   for (const char* line : {"muster_jobs{state=\"completed\"} 4\n",
                            "muster_connections{kind=\"unknown\"} 3\n",
                            "muster_connections_refused_total 7\n",
+                           "muster_new_jobs_refused 1\n",
                            "muster_tracking_up{server=\"mlflow\"} 0\n",
                            "muster_tracking_values_total{server=\"mlflow\"} 120\n",
                            "muster_tracking_refused_total{server=\"mlflow\"} 3\n",

@@ -283,7 +283,8 @@ absl::Status Ledger::Flush() {
     gaps.erase(gap);
   }
   const StoredInput input(staged_input_.begin(), staged_input_.end());
-  const absl::Status status = history_->Append(staged_items_, input);
+  const absl::Status status = state_->HasReserve() ? history_->Append(staged_items_, input)
+                                                   : absl::ResourceExhaustedError("no room but for the state");
   if (status.ok()) {
     gaps_ = std::move(gaps);
   } else if (absl::IsResourceExhausted(status)) {
@@ -417,6 +418,12 @@ absl::StatusOr<TailStart> Ledger::FindTail(const StreamFilter& filter, uint64_t 
     count -= cost;
   }
   return TailStart{before - 1, 0};
+}
+
+// To delete rows takes space for the journal first.
+absl::StatusOr<bool> Ledger::Prune(const std::function<std::vector<JobId>()>& ended) {
+  if (!state_->HasReserve()) return false;
+  return history_->Prune(ended);
 }
 
 std::set<JobId> Ledger::Jobs() const {

@@ -107,7 +107,8 @@ class Ledger {
   // History items that were dropped because the disk was full. A Gap stands for them in the stream.
   uint64_t dropped() const { return dropped_; }
   bool HasStaged(const JobId& job) const { return staged_jobs_.contains(job); }
-  // On a full disk drops what is staged, and counts it as stored: ranks need not wait for room.
+  // On a full disk, where what is free is for the state, drops what is staged, and counts it as stored: ranks need not
+  // wait for room.
   absl::Status Flush();
 
   // What Commit and Flush have stored since the last call: input to acknowledge, and jobs with new items (the empty id:
@@ -131,7 +132,7 @@ class Ledger {
   std::set<JobId> Jobs() const;
   // Removes the job's events and history, except events at or after `before`: the event of its deletion stays.
   absl::Status Forget(const JobId& job, uint64_t before);
-  absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) { return history_->Prune(ended); }
+  absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended);
   absl::StatusOr<uint64_t> Backup(const std::string& path) { return state_->Backup(path); }
 
  private:

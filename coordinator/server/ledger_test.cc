@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "coordinator/server/shell.h"
+#include "testing/small_disk.h"
 #include "testing/temporary_folder.h"
 
 namespace muster::server {
@@ -70,7 +71,7 @@ class LedgerTest : public ::testing::Test {
   }
 
   const TemporaryFolder folder_;
-  const std::string directory_ = folder_.path();
+  std::string directory_ = folder_.path();
   std::unique_ptr<Ledger> ledger_;
 };
 
@@ -418,6 +419,33 @@ TEST_F(AuditLedgerTest, TheOldestGoAndTheNumbersGoOn) {
   const std::vector<AuditEntry> entries = ledger_->ReadAudit(0, 1000).value();
   EXPECT_EQ(entries.front().number(), 137u);
   EXPECT_EQ(entries.back().number(), 137u - entries.size() + 1);
+}
+
+// Much output must not take the space that the state of jobs needs until the disk has room again.
+TEST_F(LedgerTest, OnAFullDiskWhatIsLeftIsForTheState) {
+  const TemporaryFolder folder;
+  const SmallDisk disk(folder.path() + "/disk", 64);
+  ASSERT_TRUE(disk.ok());
+  directory_ = disk.path();
+  Open();
+  Commit("a", "job.running");
+  disk.Fill();
+  for (int i = 0; i < 8; ++i) Commit("a", std::string(100'000, 'x'));
+  ASSERT_FALSE(std::filesystem::exists(disk.path() + "/state.db-reserve")) << "it is being used";
+  for (int i = 0; i < 24; ++i) {
+    StageLog("a", std::string(1 << 20, 'x'));
+    ASSERT_TRUE(ledger_->Flush().ok());
+  }
+  EXPECT_EQ(ledger_->dropped(), 24u);
+  for (int i = 0; i < 80; ++i) Commit("a", std::string(100'000, 'x'));
+  Open();
+  Commit("a", "job.failed");
+  disk.Free();
+  StagePoint("a", 7);
+  ASSERT_TRUE(ledger_->Flush().ok());
+  EXPECT_EQ(ReadAll({.job = JobId("a"), .events = false, .logs = false}), std::vector<std::string>{"7"});
+  EXPECT_TRUE(std::filesystem::exists(disk.path() + "/state.db-reserve")) << "for the next time";
+  ledger_.reset();
 }
 
 }  // namespace

@@ -60,6 +60,8 @@ class VirtualState final : public store::StateStore {
     return absl::OkStatus();
   }
 
+  bool HasReserve() override { return !disk_->full_; }
+
   absl::StatusOr<uint64_t> Backup(const std::string&) override {
     return absl::UnimplementedError("the virtual disk makes no backups");
   }

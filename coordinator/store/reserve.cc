@@ -30,12 +30,13 @@ bool Reserve::Release() {
   return unlink(path_.c_str()) == 0;
 }
 
-void Reserve::Refill() {
-  if (held_) return;
+bool Reserve::Refill() {
+  if (held_) return true;
   struct statvfs info {};
   const std::string folder = path_.substr(0, path_.rfind('/'));
-  if (statvfs(folder.c_str(), &info) != 0 || uint64_t{info.f_bavail} * info.f_frsize < 2 * bytes_) return;
+  if (statvfs(folder.c_str(), &info) != 0 || uint64_t{info.f_bavail} * info.f_frsize < 2 * bytes_) return false;
   held_ = Take();
+  return held_;
 }
 
 }  // namespace muster::store

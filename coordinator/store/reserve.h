@@ -17,8 +17,8 @@ class Reserve {
 
   // Gives the space back to the disk. False: there was none.
   bool Release();
-  // Takes the space again once the disk has twice as much free. Cheap while the reserve is there.
-  void Refill();
+  // Takes the space again once the disk has twice as much free. Returns whether it is there now. Cheap while it is.
+  bool Refill();
 
  private:
   bool Take();

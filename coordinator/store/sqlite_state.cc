@@ -85,6 +85,8 @@ class SqliteState final : public StateStore {
     return status;
   }
 
+  bool HasReserve() override { return reserve_.Refill(); }
+
   absl::StatusOr<uint64_t> Backup(const std::string& path) override {
     if (!absl::StartsWith(path, "/") || absl::EndsWith(path, "/")) {
       return absl::InvalidArgumentError(

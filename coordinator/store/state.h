@@ -56,6 +56,10 @@ class StateStore {
   // unknown; the caller ends the process and recovers from the disk.
   virtual absl::Status Commit(uint64_t term, const std::vector<ChangeGroup>& groups) = 0;
 
+  // Whether the space that is reserved for this store is there, or could be taken again. Without it, whatever else is
+  // written to this disk takes space that this store needs.
+  virtual bool HasReserve() = 0;
+
   // Writes a consistent, durable copy to one new file, with the row kCopyKey. Returns its size in bytes. AlreadyExists,
   // InvalidArgument (not an absolute path), or the disk's error, after which no file is left.
   virtual absl::StatusOr<uint64_t> Backup(const std::string& path) = 0;

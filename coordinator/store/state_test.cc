@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sqlite3.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -17,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "testing/small_disk.h"
 #include "testing/sync_watch.h"
 #include "testing/temporary_folder.h"
 
@@ -124,25 +124,23 @@ TEST_F(StateTest, TheReserveIsTakenGivenBackAndTakenAgain) {
 
 // Commits go on when the disk is full, and the space for the next time is taken again as soon as there is some.
 TEST_F(StateTest, TheReserveIsForAFullDisk) {
-  const std::string disk = directory_ + "/disk", filler = disk + "/filler";
-  std::filesystem::create_directory(disk);
-  ASSERT_EQ(mount("none", disk.c_str(), "tmpfs", 0, "size=64m"), 0);
-  {
-    auto store = OpenSqliteState(disk);
-    ASSERT_TRUE(store.ok()) << store.status();
-    const std::string reserve = disk + "/state.db-reserve";
-    EXPECT_TRUE(std::filesystem::exists(reserve));
-    std::ofstream(filler) << std::string(size_t{64} << 20, 'x');
-    for (int i = 0; i < 8; ++i) {
-      const absl::Status stored = (*store)->Commit(1, {{{absl::StrCat("job/", i), std::string(100'000, 'x')}}});
-      ASSERT_TRUE(stored.ok()) << i << ": " << stored;
-    }
-    EXPECT_FALSE(std::filesystem::exists(reserve));
-    std::filesystem::remove(filler);
-    EXPECT_TRUE((*store)->Commit(1, {{{"job/8", "x"}}}).ok());
-    EXPECT_TRUE(std::filesystem::exists(reserve));
+  const SmallDisk disk(directory_ + "/disk", 64);
+  ASSERT_TRUE(disk.ok());
+  auto store = OpenSqliteState(disk.path());
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::string reserve = disk.path() + "/state.db-reserve";
+  EXPECT_TRUE(std::filesystem::exists(reserve));
+  disk.Fill();
+  for (int i = 0; i < 8; ++i) {
+    const absl::Status stored = (*store)->Commit(1, {{{absl::StrCat("job/", i), std::string(100'000, 'x')}}});
+    ASSERT_TRUE(stored.ok()) << i << ": " << stored;
   }
-  umount(disk.c_str());
+  EXPECT_FALSE(std::filesystem::exists(reserve));
+  EXPECT_FALSE((*store)->HasReserve());
+  disk.Free();
+  EXPECT_TRUE((*store)->Commit(1, {{{"job/8", "x"}}}).ok());
+  EXPECT_TRUE(std::filesystem::exists(reserve));
+  EXPECT_TRUE((*store)->HasReserve());
 }
 
 TEST_F(StateTest, SecondOpenerIsRefused) {

@@ -122,6 +122,7 @@ const std::vector<Beside>& AllBeside() {
       {"data.images", {images[0], {"data", "{validation: /data/val.bin}"}}},
       {"data.mean", images},
       {"data.standard_deviation", images},
+      {"data.augmentation", images},
       {"data.augmentation.", images},
       {"resources.min_ranks", {{"resources.ranks", "4"}}},
       {"model.family", {{"model", "{family: custom}"}}},
@@ -137,14 +138,19 @@ const std::vector<Beside>& AllBeside() {
       {"strategy.shares", {{"strategy.placement", "ragged"}}},
       {"strategy.shard_ranks", {{"strategy.reshard", "hybrid"}, {"resources.ranks", "16"}}},
       {"precision.params", {{"precision.compute", "bf16"}}},
+      {"precision.loss_scaling", {{"precision.compute", "fp16"}}},
       {"precision.loss_scaling.", {{"precision.compute", "fp16"}}},
       {"offload.activations", {{"activation_checkpointing", "true"}}},
       {"offload.to", {{"offload.optimizer", "true"}}},
       {"parallel.sequence_parallel", {{"resources.ranks", "4"}, {"parallel.tensor", "2"}}},
+      {"parallel", {{"resources.ranks", "4"}}},
       {"parallel.", {{"resources.ranks", "4"}}},
       {"pipeline.chunks", {{"resources.ranks", "2"}, {"parallel.pipeline", "2"}, {"pipeline.schedule", "interleaved"}}},
       {"pipeline.cut", {{"model.size", "small"}, {"resources.ranks", "3"}, {"parallel.pipeline", "3"}}},
+      {"pipeline", {{"resources.ranks", "4"}, {"parallel.pipeline", "2"}}},
       {"pipeline.", {{"resources.ranks", "4"}, {"parallel.pipeline", "2"}}},
+      {"communication", {{"resources.ranks", "2"}, {"strategy", "ddp"}}},
+      {"communication.compression", {{"resources.ranks", "2"}, {"strategy", "ddp"}}},
       {"communication.compression.momentum_correction",
        {{"resources.ranks", "2"}, {"strategy", "ddp"}, {"optimizer", "{kind: sgd, momentum: 0.9}"}}},
       {"communication.compression.", {{"resources.ranks", "2"}, {"strategy", "ddp"}}},
@@ -232,10 +238,30 @@ TEST(SpecFields, EveryFieldSaysWhatItMeans) {
   }
 }
 
+TEST(SpecFields, EveryFieldHasADefaultAndAnExample) {
+  for (const auto& [path, field] : FieldsByPath()) {
+    EXPECT_NE(field.fallback, "") << path;
+    const bool of_plugin = path == "model.task" || path == "model.units";  // `muster model inspect` writes them
+    const bool of_coordinator = path == "sync.run" || path == "sync.replica";
+    EXPECT_EQ(field.example.empty(), of_plugin || of_coordinator) << path;
+  }
+}
+
+TEST(SpecFields, NoneAndFalseAreNotSaidOfFieldsWhoseCommentStatesAnotherDefault) {
+  const std::regex stated(R"([Dd]efault:? ([^ .,;:]+))");
+  for (const auto& [path, field] : FieldsByPath()) {
+    std::smatch found;
+    if (field.fallback != "none" && field.fallback != "false") continue;
+    if (std::regex_search(field.meaning, found, stated)) {
+      EXPECT_EQ(found[1], field.fallback) << path << ": " << field.meaning;
+    }
+  }
+}
+
 // A comment that states a default as a number or a word agrees with what the resolver fills in.
 TEST(SpecFields, DefaultsInCommentsAreTheResolvers) {
   const std::regex stated(R"([Dd]efault:? (-?[0-9][0-9.e+-]*[0-9]|[0-9]|true|false|[a-z][a-z0-9_]*)(?=$|[;.,)]( |$)))");
-  const std::set<std::string> words = {"required", "none", "depends", "of the service", ""};
+  const std::set<std::string> words = {"required", "none", "depends", "of the service", "of its fields"};
   int compared = 0;
   for (const auto& [path, field] : FieldsByPath()) {
     std::smatch found;

@@ -47,8 +47,8 @@ std::string Anchor(const std::string& heading) {
 }
 
 std::string FallbackText(const std::string& fallback) {
-  const bool word =
-      fallback == "required" || fallback == "none" || fallback == "depends" || fallback == "of the service";
+  const bool word = fallback == "required" || fallback == "none" || fallback == "depends" ||
+                    fallback == "of the service" || fallback == "of its fields";
   return word ? fallback : Code(fallback);
 }
 
@@ -81,7 +81,7 @@ prints the JSON Schema for editors; `muster validate FILE` reports all errors of
 How to read the tables:
 
 - A **default** of "required" must be given. "none" means that nothing happens without the field. "depends" follows
-  from other fields; the meaning says how.
+  from other fields; the meaning says how. "of its fields": without the map, each field in it has its own default.
 - An **example** is what to write in YAML, below the field's map. `--set PATH=VALUE` sets the same on the command line:
   `--set optimizer.lr=3e-4`.
 - A map with a **kind** can be written as the kind alone: `strategy: ddp` is `strategy: {kind: ddp}`.
@@ -168,7 +168,8 @@ absl::StatusOr<std::vector<Page>> GeneratedPages(const RunProgram& run, const Re
   for (const auto& [name, program] : {std::pair("muster-coordinator", "coordinator/muster-coordinator"),
                                       {"muster-worker", "worker/agent/muster-worker"},
                                       {"muster-trainer", "worker/trainer/muster-trainer"},
-                                      {"muster-step", "worker/shim/muster-step"}}) {
+                                      {"muster-step", "worker/shim/muster-step"},
+                                      {"muster-exec", "worker/exec/muster-exec"}}) {
     const absl::StatusOr<std::string> help = run(program, "--help");
     if (!help.ok()) return help.status();
     std::string shown = *help;

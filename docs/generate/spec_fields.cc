@@ -33,6 +33,7 @@ using Way = std::vector<const FieldDescriptor*>;
 constexpr char kRequired[] = "required";
 constexpr char kNone[] = "none";
 constexpr char kDepends[] = "depends";
+constexpr char kOfItsFields[] = "of its fields";
 
 // A job in which fields get their defaults, and a change that makes its model a larger one.
 struct Base {
@@ -188,6 +189,25 @@ const std::map<std::string, std::string>& OtherDefaults() {
       {"strategy.bucket_mib", kDepends},        // a part of the model
       {"strategy.shard_ranks", kDepends},       // the ranks of a node
       {"checkpoint.async", "true"},             // the trainer
+      {"checkpoint.every_seconds", "0"},
+      {"strategy.wrap_mib", "0"},  // the compiler of schedules; likewise the following
+      {"strategy.shares", "memory"},
+      {"model.rope_scaling.kind", kRequired},
+      {"model.rope_scaling.low_frequency_factor", "1"},  // the model; likewise the following
+      {"model.rope_scaling.high_frequency_factor", "4"},
+      {"model.rope_scaling.beta_fast", "32"},
+      {"model.rope_scaling.beta_slow", "1"},
+      {"model.rope_scaling.attention_factor", kDepends},            // kind, factor
+      {"project", kDepends},                                        // the projects of its user
+      {"pipeline.chunks", kDepends},                                // schedule
+      {"pipeline.cut", kDepends},                                   // the stages' speed and memory
+      {"lora.targets", kDepends},                                   // the model's layers
+      {"offload.optimizer", kDepends},                              // parameters
+      {"communication.compression.momentum_correction", kDepends},  // the optimizer
+      {"bench.bucket_bytes", kDepends},                             // strategy.bucket_mib
+      {"sync", kNone},
+      {"bench", kNone},
+      {"workdir", kDepends},  // the rank's folder
       {"apiVersion", kRequired},
       {"kind", kRequired},
   };
@@ -348,6 +368,41 @@ std::string ExampleOf(const std::string& path, const FieldDescriptor& field, con
   return field.is_repeated() ? absl::StrCat("[", value, "]") : value;
 }
 
+std::string MapExampleOf(const std::string& path) {
+  static const auto& examples = *new std::map<std::string, std::string>{
+      {"resources", "{ranks: 4}"},
+      {"resources.topology", "{preferred: [rack]}"},
+      {"env", "[{name: NCCL_DEBUG, value: INFO}]"},
+      {"model", "{family: gpt2, size: tiny}"},
+      {"model.rope_scaling", "{kind: linear, factor: 2}"},
+      {"model.options", "[{name: width, value: \"64\"}]"},
+      {"data", "{tokens: train.bin, validation: val.bin}"},
+      {"data.augmentation", "{flip: true, crop_padding: 4}"},
+      {"strategy", "{kind: fsdp}"},
+      {"batch", "{sequences: 64, microbatch: 8}"},
+      {"precision", "{compute: bf16}"},
+      {"precision.loss_scaling", "{initial: 65536}"},
+      {"optimizer", "{kind: adamw, lr: 3e-4}"},
+      {"optimizer.lr_schedule", "{kind: cosine, warmup_steps: 50}"},
+      {"checkpoint", "{path: \"runs/{job}\", every_steps: 500}"},
+      {"validation", "{every_steps: 100}"},
+      {"on_nonfinite", "{kind: skip}"},
+      {"lora", "{rank: 8}"},
+      {"dropout", "{residual: 0.1}"},
+      {"offload", "{optimizer: true}"},
+      {"parallel", "{pipeline: 2}"},
+      {"pipeline", "{schedule: interleaved}"},
+      {"communication", "{compression: {kind: int8}}"},
+      {"communication.compression", "{kind: int8}"},
+      {"communication.timeout_seconds", "{replica: 1200}"},
+      {"sync", "{every: 50}"},
+      {"sync.outer", "{lr: 0.7}"},
+      {"bench", "{collectives: [all_reduce], modes: [flat], bytes: [1024]}"},
+  };
+  const auto found = examples.find(path);
+  return found == examples.end() ? "" : found->second;
+}
+
 std::string TypeOf(const FieldDescriptor& field) {
   std::string type;
   switch (field.cpp_type()) {
@@ -466,7 +521,9 @@ class Walk {
     row.type = TypeOf(field);
     row.meaning = cli::CommentOf(field);
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      if (field.is_repeated()) row.fallback = kNone;
+      const bool absent = field.is_repeated() || absl::StrContains(row.meaning, "default: none");
+      row.fallback = absent || OtherDefaults().contains(row.path) ? kNone : kOfItsFields;
+      row.example = MapExampleOf(row.path);
       if (IsOfSpec(*field.message_type())) {
         row.link = row.path;
         Way inner = way;
