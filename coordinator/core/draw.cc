@@ -30,7 +30,7 @@ void Draw(const std::string& title, const std::string& prefix, const std::array<
 std::string DrawStates() {
   std::string out =
       "# State machines\n\nDrawn from the constants in `coordinator/core/transitions.h` by\n"
-      "`bazel run //coordinator/core:draw_states > docs/states.md`; a test fails when they differ.\n";
+      "`bazel run //docs:update`; a test fails when they differ.\n";
   Draw<JobState>("Job", "JOB_STATE_", kJobMoves, &JobState_Name<JobState>, out);
   Draw<GenerationState>("Generation", "GENERATION_STATE_", kGenerationMoves, &GenerationState_Name<GenerationState>,
                         out);

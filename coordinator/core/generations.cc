@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/node/not_ready.h"
 #include "common/proto_time.h"
 #include "common/some_of.h"
 #include "coordinator/core/exits.h"
@@ -289,9 +290,10 @@ void Generations::Exit(JobEntry& job, uint32_t number, RankExit exit, EndReason 
 
   const std::string why = absl::StrCat(exit.message(), " (on ", rank.node(), ")");
   const bool completed = exit.cause() == RankExit::COMPLETED;
-  // An orderly exit before the last step that the coordinator did not request: either the worker is leaving and stops
-  // its ranks, or another process sent a signal.
-  const bool stopped = exit.cause() == RankExit::STOPPED && records_->nodes.at(NodeId(rank.node())).record().leaving();
+  // An orderly exit before the last step that the coordinator did not request: the worker is leaving and stops its
+  // ranks, or has found that the node cannot take any; else another process sent a signal.
+  const Node& node = records_->nodes.at(NodeId(rank.node())).record();
+  const bool stopped = exit.cause() == RankExit::STOPPED && (node.leaving() || !NotReady(node).empty());
   // Exits of other ranks after the first fault are its consequences and are not reported as events.
   if (!stopping) transaction.AddEvent(&job, generation.record().number(), rank.node(), "rank.exited", why);
   if (!stopping && !completed && !stopped) {

@@ -99,6 +99,22 @@ TEST_F(NodeHealthTest, ANodeWithAProblemTakesRanksWhenItIsOver) {
   EXPECT_EQ(w_.State(id), JOB_STATE_STARTING);
 }
 
+// The worker starts no rank whose files would not fit. That costs the job no restart, and it waits for room.
+TEST_F(NodeHealthTest, ARankThatItsWorkerCouldNotTakeIsNoFault) {
+  Connect("a", Found(0));
+  const JobId id = w_.Submit(Spec("j"));
+  ASSERT_EQ(w_.State(id), JOB_STATE_STARTING);
+  Check("a", Found(0, "3 MiB free in /var/lib/muster-run"));
+  w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
+  EXPECT_EQ(w_.Newest(id).reason(), END_REASON_DRAINED);
+  EXPECT_EQ(w_.Get(id).restarts(), 0u);
+  w_.PassBackoff();
+  EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
+  Check("a", Found(0));
+  EXPECT_EQ(w_.State(id), JOB_STATE_STARTING);
+}
+
 TEST_F(NodeHealthTest, WorkersThatReportNoneTakeRanks) {
   Connect("a", std::nullopt);
   const JobId id = w_.Submit(Spec("j"));

@@ -10,6 +10,7 @@
 #include "common/file/trusted_file.h"
 #include "common/instruction_set.h"
 #include "common/log/log.h"
+#include "common/node/not_ready.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "worker/agent/job_paths.h"
@@ -19,6 +20,7 @@ namespace muster::agent {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(200);
+constexpr absl::Duration kFoldersInterval = absl::Seconds(10);
 // After a drain: how long to wait for the coordinator to acknowledge the last records.
 constexpr absl::Duration kFarewell = absl::Seconds(5);
 // How long a stream may take to close cleanly.
@@ -209,6 +211,7 @@ void Agent::Tick() {
   Heartbeat();
   SendUpdates();
   Reconcile();
+  if (now.steady - folders_checked_ >= kFoldersInterval && ProblemsOf(preflight_).empty()) HaveRoom(/*write=*/false);
   if (!finishing_) return;
   const bool all_ended =
       std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) { return entry.second->ended(); });
@@ -232,6 +235,7 @@ void Agent::ApplyDesired(const Desired& desired) {
     LogError("cannot store the desired state", {{"error", status}});
   }
   desired_ = desired;
+  std::erase_if(not_started_, [this](const auto& entry) { return DesiredOf(entry.first) == nullptr; });
   const bool first = !std::exchange(fresh_, true);
   KeepTables();
   TakeBackDone();
@@ -287,6 +291,11 @@ void Agent::Carry(const Operation& operation) {
 void Agent::StartRank(const RankId& id) {
   const DesiredRank* desired = DesiredOf(id);
   if (!HasTable(*desired)) return;  // starts when the table arrives
+  if (not_started_.contains(id)) return;
+  if (!HaveRoom(/*write=*/true)) {
+    not_started_[id] = absl::StrCat("rank ", id.rank, " was not started: ", ProblemsOf(preflight_));
+    return ReportAbsent();
+  }
   std::vector<uint32_t> local;
   for (const DesiredRank& other : desired_.ranks()) {
     if (other.key().job() == id.job.value() && other.key().generation() == id.generation) {
@@ -319,6 +328,23 @@ void Agent::StartRank(const RankId& id) {
   }
   rank->Start(MakeStart(assignment, local, rank->dir(), context, *user), options_.step_binary, loop_->now());
   AddRank(std::move(rank));
+}
+
+bool Agent::HaveRoom(bool write) {
+  folders_checked_ = loop_->now().steady;
+  Preflight own = CheckOwnFolders(options_.state_dir, options_.run_dir, write);
+  if (ProblemsOf(own).empty()) return true;
+  PruneDone(options_.run_dir, {.folders = 0, .bytes = 0});
+  own = CheckOwnFolders(options_.state_dir, options_.run_dir, write);
+  if (ProblemsOf(own).empty()) return true;
+  own.set_number(preflight_.number());
+  for (const PreflightCheck& other : preflight_.checks()) {
+    const bool anew = std::any_of(own.checks().begin(), own.checks().end(),
+                                  [&](const PreflightCheck& check) { return check.name() == other.name(); });
+    if (!anew) *own.add_checks() = other;
+  }
+  Checked(std::move(own));
+  return false;
 }
 
 absl::Status Agent::CheckPathsOf(const Assignment& assignment) const {

@@ -42,10 +42,10 @@ struct AgentOptions {
   std::string run_dir;
   std::string step_binary;
   std::string trainer;
-  std::string exec;                // muster-exec; empty: this node runs no exec jobs
-  std::string container_command;   // how it runs images (worker/exec/container.h); empty: it does not
-  std::string host = "127.0.0.1";  // where ranks of other nodes reach the ranks of this one
-  std::string interface;           // the network interface that has `host`; empty: unknown, or loopback
+  std::string exec;                            // muster-exec; empty: this node runs no exec jobs
+  std::vector<std::string> container_command;  // how it runs images (worker/exec/container.h); empty: it does not
+  std::string host = "127.0.0.1";              // where ranks of other nodes reach the ranks of this one
+  std::string interface;                       // the network interface that has `host`; empty: unknown, or loopback
   std::vector<std::string> data_roots, checkpoint_roots;  // below which jobs' paths must lie; none: anywhere
   std::vector<std::string> plugin_roots;         // below which jobs' libraries may lie; none: no library is loaded
   RankUsers users;                               // whom ranks run as
@@ -99,6 +99,9 @@ class Agent final : public TrainerHost {
   void Reconcile();
   void Carry(const Operation& operation);
   void StartRank(const RankId& id);
+  // Whether the daemon's own folders can take a rank's files. If not, reports that this machine takes no ranks.
+  // `write`: tries it.
+  bool HaveRoom(bool write);
   // Whether programs of users may run here.
   absl::Status CheckProgram(const Assignment& assignment) const;
   // Whether the job may load its library here; the trainer checks again, on the file that it opens.
@@ -157,6 +160,8 @@ class Agent final : public TrainerHost {
   Preflight preflight_;  // the newest; without a time: none yet
 
   std::map<RankId, std::unique_ptr<Rank>> ranks_;  // unfinished ranks
+  std::map<RankId, std::string> not_started_;      // desired ranks that never start, and why
+  SteadyTime folders_checked_;
   Desired desired_;
   bool fresh_ = false;          // desired_ was received by this daemon, not read from disk
   uint64_t term_ = 0;           // highest seen

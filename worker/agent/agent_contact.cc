@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/file/store_files.h"
 #include "common/log/log.h"
+#include "common/node/not_ready.h"
 #include "common/proto_time.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
@@ -51,7 +52,7 @@ void Agent::Call() {
   // Without ranks there is nothing to lose, so any coordinator will do.
   if (!ranks_.empty()) hello.set_store_id(store_id_);
   *hello.mutable_node() = node_;
-  if (preflights_->on()) *hello.mutable_preflight() = preflight_;
+  if (preflights_->on() || !ProblemsOf(preflight_).empty()) *hello.mutable_preflight() = preflight_;
   *hello.mutable_time() = ToProto(loop_->now().wall);
   for (const rundir::RankDir& dir : rundir::RankDir::List(options_.run_dir)) {
     uint64_t& highest = (*hello.mutable_generations())[dir.rank().job.value()];
@@ -195,7 +196,8 @@ void Agent::SendObserved(bool full) {
   Observed& observed = *message.mutable_observed();
   observed.set_full(full);
   observed.set_leaving(finishing_);
-  if (full && preflights_->on()) *observed.mutable_preflight() = preflight_;  // it may have ended after the Hello
+  // It may have ended after the Hello.
+  if (full && (preflights_->on() || !ProblemsOf(preflight_).empty())) *observed.mutable_preflight() = preflight_;
   for (const auto& [id, rank] : ranks_) {
     const DesiredRank* desired = DesiredOf(id);
     const bool forgotten = fresh_ && desired == nullptr;
@@ -222,7 +224,13 @@ void Agent::SendObserved(bool full) {
 }
 
 void Agent::CheckAgain() {
-  if (!preflights_->on() || preflights_->busy() || leaving_) return;
+  if (preflights_->busy() || leaving_) return;
+  if (!preflights_->on()) {
+    if (!ProblemsOf(preflight_).empty() && HaveRoom(/*write=*/true)) {
+      Checked(CheckOwnFolders(options_.state_dir, options_.run_dir, /*write=*/false));
+    }
+    return;
+  }
   std::vector<Slot> free(node_.slots().begin(), node_.slots().end());
   for (const auto& [id, rank] : ranks_) {
     if (rank->ended() && rank->stuck().empty()) continue;
@@ -234,14 +242,12 @@ void Agent::CheckAgain() {
 }
 
 void Agent::Checked(Preflight found) {
-  bool problem = false;
   for (const PreflightCheck& check : found.checks()) {
     if (check.problem().empty()) continue;
-    problem = true;
     LogError("this machine takes no ranks", {{"check", check.name()}, {"problem", check.problem()}});
   }
   preflight_ = std::move(found);
-  if (problem && !check_posted_) {
+  if (!ProblemsOf(preflight_).empty() && !check_posted_) {
     check_posted_ = true;
     loop_->PostAfter(kCheckAgain, [this] {
       check_posted_ = false;
@@ -266,13 +272,16 @@ void Agent::ReportAbsent() {
   if (contact_ != Contact::kWelcomed) return;
   WorkerMessage message;
   for (const DesiredRank& desired : desired_.ranks()) {
-    if (!desired.has_stop() || ranks_.contains(RankOf(desired.key()))) continue;
+    const auto not_started = not_started_.find(RankOf(desired.key()));
+    const bool never = not_started != not_started_.end();
+    if ((!desired.has_stop() && !never) || ranks_.contains(RankOf(desired.key()))) continue;
     ObservedRank& absent = *message.mutable_observed()->add_ranks();
     *absent.mutable_key() = desired.key();
     absent.set_state(RANK_STATE_EXITED);
     absent.mutable_exit()->set_cause(RankExit::STOPPED);
     absent.mutable_exit()->set_message(
-        absl::StrCat("rank ", desired.key().rank(), " was asked to stop before it started"));
+        never ? not_started->second
+              : absl::StrCat("rank ", desired.key().rank(), " was asked to stop before it started"));
   }
   if (message.observed().ranks_size() > 0) Send(std::move(message));
 }

@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/file/store_files.h"
+#include "common/node/not_ready.h"
+#include "testing/small_disk.h"
 #include "testing/wait.h"
 #include "worker/agent/agent_fixture_test.h"
 #include "worker/rundir/process_table.h"
@@ -451,6 +453,46 @@ TEST_F(AgentTest, ASlotIsNotFreeBeforeTheKilledTrainerIsGone) {
   ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(next) >= 1; }));
   EXPECT_EQ(coordinator_.stuck().ranks_size(), 0);
   ASSERT_TRUE(Eventually([&] { return Dir(rank).IsDone(); }));
+}
+
+// No rank is started, and none is spent, while its files would not fit.
+TEST_F(AgentTest, WithoutRoomInItsFoldersNoRankStarts) {
+  const SmallDisk disk(run_, 80);
+  ASSERT_TRUE(disk.ok());
+  coordinator_.Serve();
+  StartWorker({"--preflight", "folders"});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.preflight().has_time(); }));
+  ASSERT_EQ(ProblemsOf(coordinator_.preflight()), "");
+  disk.Fill();
+  const RankId rank = Id("a");
+  Want({Run(rank, "count")});
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  const RankExit exit = coordinator_.Of(rank).observed.back().exit();
+  EXPECT_EQ(exit.cause(), RankExit::STOPPED);
+  EXPECT_TRUE(absl::StartsWith(exit.message(), "rank 0 was not started: run folder: ")) << exit.message();
+  EXPECT_TRUE(absl::StrContains(ProblemsOf(coordinator_.preflight()), "run folder: ")) << "reported before the exit";
+  EXPECT_TRUE(rundir::RankDir::List(run_).empty());
+  coordinator_.GoAway();
+  coordinator_.Serve();
+  EXPECT_TRUE(Eventually([&] { return Exited(rank); })) << "and again, where the report was lost";
+  disk.Free();
+  const RankId next{rank.job, 2, 0};
+  Want({Run(next, "count")});
+  EXPECT_TRUE(Eventually([&] { return coordinator_.StateOf(next) == RANK_STATE_RUNNING; }));
+}
+
+// Ranks that run go on, and the node takes no others.
+TEST_F(AgentTest, ThatItsDiskFillsIsReportedByAnIdleNode) {
+  const SmallDisk disk(run_, 80);
+  ASSERT_TRUE(disk.ok());
+  coordinator_.Serve();
+  StartWorker({"--preflight", "off"});
+  const RankId rank = Id("a");
+  Want({Run(rank, "count")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.Of(rank).records.size() > 3; }));
+  disk.Fill();
+  EXPECT_TRUE(Eventually([&] { return ProblemsOf(coordinator_.preflight()) != ""; }));
+  EXPECT_EQ(coordinator_.StateOf(rank), RANK_STATE_RUNNING);
 }
 
 TEST_F(AgentTest, RanksOutlastAnOutageThatIsAllowedToLast) {

@@ -245,7 +245,7 @@ absl::Status FillIn(Flags& flags) {
     std::vector<std::string> roots = agent.data_roots;
     roots.insert(roots.end(), agent.checkpoint_roots.begin(), agent.checkpoint_roots.end());
     const char* path = getenv("PATH");
-    absl::StatusOr<std::string> command =
+    absl::StatusOr<std::vector<std::string>> command =
         muster::agent::ContainerCommand(flags.container_command, path == nullptr ? "" : path, roots);
     if (!command.ok()) return command.status();
     agent.container_command = *std::move(command);

@@ -54,17 +54,20 @@ std::string WriteProblem(const std::string& folder) {
   return status.ok() ? "" : absl::StrCat("cannot write: ", status.message());
 }
 
-void CheckFolder(const std::string& what, const std::string& folder, bool writes, Preflight& preflight) {
+// What a folder must be good for.
+enum class Use { kRead, kRoom, kWrite };
+
+void CheckFolder(const std::string& what, const std::string& folder, Use use, Preflight& preflight) {
   struct statvfs info {};
   std::string problem, result;
   if (statvfs(folder.c_str(), &info) != 0 || access(folder.c_str(), R_OK | X_OK) != 0) {
     problem = absl::StrCat(folder, ": ", std::strerror(errno));
-  } else if (writes) {
+  } else if (use != Use::kRead) {
     const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
     result = absl::StrCat(FormatBytes(free), " free");
     if (free < kLeastFreeBytes) {
       problem = absl::StrCat(FormatBytes(free), " free in ", folder, ", less than ", FormatBytes(kLeastFreeBytes));
-    } else {
+    } else if (use == Use::kWrite) {
       problem = WriteProblem(folder);
     }
   }
@@ -72,12 +75,11 @@ void CheckFolder(const std::string& what, const std::string& folder, bool writes
 }
 
 void CheckFolders(const PreflightOptions& options, Preflight& preflight) {
-  CheckFolder("state folder", options.state_dir, true, preflight);
-  if (options.run_dir != options.state_dir) CheckFolder("run folder", options.run_dir, true, preflight);
-  for (const std::string& root : options.data_roots) CheckFolder("data root", root, false, preflight);
+  preflight = CheckOwnFolders(options.state_dir, options.run_dir, /*write=*/true);
+  for (const std::string& root : options.data_roots) CheckFolder("data root", root, Use::kRead, preflight);
   for (const std::string& root : options.checkpoint_roots) {
     // Ranks may write there as other users than this daemon, so it does not try to.
-    CheckFolder("checkpoint root", root, false, preflight);
+    CheckFolder("checkpoint root", root, Use::kRead, preflight);
   }
 }
 
@@ -267,6 +269,15 @@ void CheckDevices(const PreflightOptions& options, const std::vector<Slot>& free
 }
 
 }  // namespace
+
+Preflight CheckOwnFolders(const std::string& state_dir, const std::string& run_dir, bool write) {
+  const Use use = write ? Use::kWrite : Use::kRoom;
+  Preflight preflight;
+  CheckFolder("state folder", state_dir, use, preflight);
+  if (run_dir != state_dir) CheckFolder("run folder", run_dir, use, preflight);
+  *preflight.mutable_time() = ToProto(absl::Now());
+  return preflight;
+}
 
 Preflight CheckMachine(const PreflightOptions& options, const std::vector<Slot>& free, int cancelled) {
   Preflight preflight;

@@ -36,6 +36,10 @@ struct PreflightOptions {
 // of CPUs is only shown, because it depends on what else runs.
 Preflight CheckMachine(const PreflightOptions& options, const std::vector<Slot>& free, int cancelled = -1);
 
+// The checks of the daemon's own folders alone, where ranks have their files. `write`: also whether they can be
+// written.
+Preflight CheckOwnFolders(const std::string& state_dir, const std::string& run_dir, bool write);
+
 // Runs CheckMachine on a thread of its own. Used on the loop's thread.
 class Preflights {
  public:

@@ -24,6 +24,7 @@ class OutboxWriter {
   ~OutboxWriter();
 
   // Assigns the next sequence number and appends the record; `durable`: fsync before returning (checkpoints, the end).
+  // ResourceExhausted: the disk is full. Some KiB are kept for durable records, which may still be appended then.
   absl::StatusOr<uint64_t> Append(Record record, bool durable);
 
  private:

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
 #include "common/file/read_file.h"
+#include "testing/small_disk.h"
 #include "testing/sync_watch.h"
 #include "testing/temporary_folder.h"
 #include "worker/rundir/segments.h"
@@ -213,6 +214,32 @@ TEST_F(OutboxTest, FullDiskLeavesNoTornRecordAndTheNumberIsUsedAgain) {
   EXPECT_EQ(std::filesystem::file_size(Segment(0)), size);
   EXPECT_EQ(writer->Append(Point(2), false).value(), 2u);
   EXPECT_EQ(Sequences(OutboxReader(folder_.path()).Read(0, 10)), (std::vector<uint64_t>{1, 2}));
+}
+
+// The end of a rank and its checkpoints have to arrive; metrics do not.
+TEST_F(OutboxTest, AFullDiskStillTakesWhatMustNotBeLost) {
+  const SmallDisk disk(folder_.path() + "/disk", 4);
+  ASSERT_TRUE(disk.ok());
+  const auto writer = *OutboxWriter::Open(disk.path());
+  ASSERT_EQ(writer->Append(Point(1), false).value(), 1u);
+  disk.Fill();
+  uint64_t last = 1;
+  absl::Status full;
+  while (full.ok() && last < 10'000) {
+    const auto sequence = writer->Append(Point(last), false);
+    full = sequence.status();
+    if (full.ok()) last = *sequence;
+  }
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+  for (int i = 0; i < 100; ++i) {
+    const auto sequence = writer->Append(Point(0), /*durable=*/true);
+    ASSERT_TRUE(sequence.ok()) << i << ": " << sequence.status();
+    EXPECT_EQ(*sequence, ++last);
+  }
+  EXPECT_FALSE(writer->Append(Point(0), false).ok());
+  disk.Free();
+  EXPECT_EQ(writer->Append(Point(0), false).value(), last + 1);
+  EXPECT_EQ(Sequences(OutboxReader(disk.path()).Read(0, 20'000)).size(), last + 1);
 }
 
 TEST_F(OutboxTest, ReaderBesideAWriterSeesEachRecordOnceAndInOrder) {

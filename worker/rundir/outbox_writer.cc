@@ -11,14 +11,20 @@
 #include "worker/rundir/segments.h"
 
 namespace muster::rundir {
+namespace {
+
+constexpr uint64_t kReserveBytes = 16 << 10;
+
+}  // namespace
 
 struct OutboxWriter::State {
   std::string directory;
   uint64_t segment = 0;
   int fd = -1;
-  uint64_t bytes = 0;     // whole records in the open segment
-  uint64_t sequence = 0;  // of the last record
-  absl::Status broken;    // permanent: the state on disk is unknown
+  uint64_t bytes = 0;      // whole records in the open segment
+  uint64_t allocated = 0;  // of it, on the disk
+  uint64_t sequence = 0;   // of the last record
+  absl::Status broken;     // permanent: the state on disk is unknown
 
   ~State() {
     if (fd >= 0) close(fd);
@@ -26,11 +32,25 @@ struct OutboxWriter::State {
 
   std::string Path() const { return SegmentPath(directory, kOutboxPrefix, segment); }
 
-  absl::Status OpenSegment() {
+  absl::Status OpenSegment(uint64_t index) {
+    const std::string path = SegmentPath(directory, kOutboxPrefix, index);
+    const int opened = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
+    if (opened < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
     if (fd >= 0) close(fd);
-    fd = open(Path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
-    if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", Path()));
+    fd = opened, segment = index, allocated = 0;
     return SyncFolder(directory);
+  }
+
+  // Whether there is room for so many bytes more and, for records that must not be lost, for the reserve.
+  bool MakeRoom(uint64_t more) {
+    const uint64_t end = bytes + more + kReserveBytes;
+    if (end <= allocated) return true;
+    // Some file systems cannot allocate; there a full disk shows when a record is written.
+    if (fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(end + kReserveBytes)) != 0) {
+      return errno != ENOSPC && errno != EDQUOT;
+    }
+    allocated = end + kReserveBytes;
+    return true;
   }
 
   // Finds the end of the complete records of a segment; sets `sequence` to the last one.
@@ -62,9 +82,10 @@ struct OutboxWriter::State {
 
   absl::Status Roll() {
     if (absl::Status status = Sync(); !status.ok()) return status;
-    ++segment;
+    const uint64_t next = segment + 1;
+    absl::Status status = OpenSegment(next);
+    if (segment != next) return status;
     bytes = 0;
-    absl::Status status = OpenSegment();
     if (!status.ok()) broken = status;
     return status;
   }
@@ -94,7 +115,7 @@ absl::StatusOr<std::unique_ptr<OutboxWriter>> OutboxWriter::Open(const std::stri
     state->segment = segments[i];
     if (absl::Status status = state->Scan(segments[i]); !status.ok()) return status;
   }
-  if (absl::Status status = state->OpenSegment(); !status.ok()) return status;
+  if (absl::Status status = state->OpenSegment(state->segment); !status.ok()) return status;
   if (ftruncate(state->fd, static_cast<off_t>(state->bytes)) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot cut the torn tail of ", state->Path()));
   }
@@ -111,7 +132,12 @@ absl::StatusOr<uint64_t> OutboxWriter::Append(Record record, bool durable) {
         absl::StrCat("a record of ", encoded.size(), " bytes; an outbox takes at most ", kOutboxSegmentBytes));
   }
   if (state.bytes > 0 && state.bytes + encoded.size() > kOutboxSegmentBytes) {
-    if (absl::Status status = state.Roll(); !status.ok()) return status;
+    absl::Status status = state.Roll();
+    // A segment may be longer rather than that a record is lost.
+    if (!status.ok() && !(durable && absl::IsResourceExhausted(status) && state.broken.ok())) return status;
+  }
+  if (!state.MakeRoom(encoded.size()) && !durable) {
+    return absl::ResourceExhaustedError(absl::StrCat("no space left on the device for ", state.Path()));
   }
   if (absl::Status status = state.Write(encoded); !status.ok()) return status;
   ++state.sequence;

@@ -118,6 +118,7 @@ class Loop {
   std::deque<Issued> in_flight_;
   PendingVotes votes_;
   bool memory_logged_ = false;
+  bool disk_full_ = false;                // metrics are dropped
   SteadyTime step_ended_;                 // the newest one that is done
   std::optional<uint64_t> checkpointed_;  // step of the newest checkpoint, begun or resumed from
   SteadyTime checkpoint_begun_;           // that or, before the first one, the training
@@ -131,8 +132,14 @@ class Loop {
 };
 
 absl::Status Loop::Append(Record record, bool durable) {
+  const bool history = record.has_metrics() || record.has_trace();
   absl::StatusOr<uint64_t> sequence = outbox_.Append(std::move(record), durable);
+  if (history && absl::IsResourceExhausted(sequence.status())) {
+    if (!std::exchange(disk_full_, true)) LogWarn("metrics are dropped", {{"error", sequence.status()}});
+    return absl::OkStatus();
+  }
   if (!sequence.ok()) return sequence.status();
+  if (history) disk_full_ = false;
   appended_ = *sequence;
   link_.Ring(appended_, step());
   return absl::OkStatus();
