@@ -55,6 +55,12 @@ std::string HelpPage::make_option_desc(const CLI::Option* option) const {
   return text;
 }
 
+// "JOB...", where CLI11 counts: "JOB(2x)".
+std::string HelpPage::make_option_usage(const CLI::Option* option) const {
+  const std::string usage = absl::StrCat(make_option_name(option, true), option->get_expected_max() > 1 ? "..." : "");
+  return option->get_required() ? usage : absl::StrCat("[", usage, "]");
+}
+
 std::string HelpPage::make_usage(const CLI::App* app, std::string name) const {
   return absl::StrReplaceAll(CLI::Formatter::make_usage(app, name),
                              {{"[OPTIONS]", "[FLAGS]"}, {"[SUBCOMMAND]", "[COMMAND]"}, {"SUBCOMMAND", "COMMAND"}});

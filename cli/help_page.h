@@ -17,6 +17,7 @@ class HelpPage final : public CLI::Formatter {
   std::string make_option_name(const CLI::Option* option, bool positional) const override;
   std::string make_option_opts(const CLI::Option* option) const override;
   std::string make_option_desc(const CLI::Option* option) const override;
+  std::string make_option_usage(const CLI::Option* option) const override;
   std::string make_usage(const CLI::App* app, std::string name) const override;
 };
 

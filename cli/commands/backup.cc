@@ -13,7 +13,7 @@ namespace muster::cli {
 void RegisterBackup(CLI::App& app, Invocation& invocation) {
   const auto file = std::make_shared<std::string>();
   CLI::App* command = AddCommand(app, "backup", kGroupService, "Back up the store of a running coordinator",
-                                 "muster backup /var/backups/muster.db");
+                                 "muster backup /var/lib/muster/coordinator/backup.db");
   command->add_option("FILE", *file, "new file on the coordinator's machine")->required();
   OnRun(command, invocation, [&invocation, file]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();

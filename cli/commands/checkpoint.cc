@@ -48,7 +48,7 @@ void RegisterImport(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* command =
       AddCommand(app, "import", "Commands", "Convert a Hugging Face folder to a checkpoint to start from",
-                 "muster checkpoint import gpt2-hf runs/gpt2-start");
+                 "muster checkpoint import gpt2-hf start/gpt2");
   command->add_option("DIR", flags->from, "folder with config.json and weights in safetensors")->required();
   command->add_option("OUT", flags->out, "folder of checkpoints to create")->required();
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {

@@ -200,9 +200,9 @@ void RegisterCheckpointFiles(CLI::App& app, Invocation& invocation) {
     absl::StatusOr<ExitCode> (*run)(const Invocation&, const CheckpointFilesFlags&);
   } commands[] = {
       {"ls", "List the checkpoints of a job or folder, and whether they are complete",
-       "muster checkpoint ls @last\nmuster checkpoint ls runs/gpt2-tiny -o json", List},
+       "muster checkpoint ls @last\nmuster checkpoint ls runs/gpt2-tiny-x7f2 -o json", List},
       {"verify", "Verify every byte of the checkpoints; exit code 1 if one is corrupt",
-       "muster checkpoint verify runs/gpt2-tiny\nmuster checkpoint verify @last -o json", Verify},
+       "muster checkpoint verify runs/gpt2-tiny-x7f2\nmuster checkpoint verify @last -o json", Verify},
   };
   for (const auto& entry : commands) {
     const auto flags = std::make_shared<CheckpointFilesFlags>();

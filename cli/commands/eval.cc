@@ -20,7 +20,7 @@ struct EvalFlags {
 void RegisterEval(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<EvalFlags>();
   CLI::App* command = AddCommand(app, "eval", kGroupData, "Evaluate a trained model on a data file: loss and metrics",
-                                 "muster eval runs/gpt2-tiny val.bin\nmuster eval @last val.bin -o json");
+                                 "muster eval runs/gpt2-tiny-x7f2 val.bin\nmuster eval @last val.bin -o json");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
   command->add_option("DATA", flags->data, "token, image or safetensors file, or a quoted pattern of its shards")
       ->required();

@@ -38,7 +38,7 @@ void Add(CLI::App& app, Invocation& invocation, const std::string& group, const 
 
 void RegisterExport(CLI::App& app, Invocation& invocation) {
   Add(app, invocation, kGroupData,
-      "muster export runs/gpt2-tiny gpt2-tiny-hf\n"
+      "muster export runs/gpt2-tiny-x7f2 gpt2-tiny-hf\n"
       "muster export @last out --tokenizer-from gpt2 --max-shard-size 2GB");
 }
 

@@ -21,7 +21,7 @@ void RegisterSample(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<SampleFlags>();
   CLI::App* command = AddCommand(app, "sample", kGroupData, "Generate text with a trained model",
                                  "muster sample @last --prompt \"In the beginning\" --tokens 200\n"
-                                 "muster sample runs/gpt2-tiny --prompt And --temperature 0");
+                                 "muster sample runs/gpt2-tiny-x7f2 --prompt And --temperature 0");
   command->add_option("FROM", flags->from, "job, folder of checkpoints, or a Hugging Face folder")->required();
   command->add_option("--prompt", flags->prompt, "text to continue")->type_name("PROMPT")->required();
   command->add_option("--tokens", flags->tokens, "tokens to write")->check(Between(1, 1 << 20))->type_name("N");

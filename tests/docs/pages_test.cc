@@ -111,10 +111,12 @@ TEST(Configuration, HasEveryEnvironmentVariable) {
   const std::set<std::string> macros = Macros();
   const std::regex own(R"(\bMUSTER_[A-Z0-9]+(_[A-Z0-9]+)*\b)");
   const std::regex read(R"re((getenv|environment|Variable|Environment)\("([A-Z][A-Z0-9_]+)"\))re");
+  const std::regex python(R"re(environ\.get\("([A-Z][A-Z0-9_]+)")re");
   std::set<std::string> names;
   for (const fs::path& file : Files({".cc", ".sh", ".py", ".bzl", ".yaml", ".service", ".sbatch"})) {
     const std::string text = ReadFile(Root() / file);
     const std::string folder = *file.begin();
+    if (folder == "sdk" && file.extension() == ".py" && !IsTest(file)) names.merge(Found(text, python));
     if (folder == "build_defs" || folder == "sdk" || folder == "docs") continue;
     names.merge(Found(text, own, 0));
     if (!IsTest(file)) names.merge(Found(text, read, 2));

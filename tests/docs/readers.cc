@@ -90,7 +90,7 @@ muster export @last gpt2-hf
 export RUNNING=$(muster submit -d job.yaml --set steps=1000000 --set checkpoint.every_steps=1000000 -o name)
 until muster metrics @last -o json | grep loss >/dev/null; do read -rt 0.1 <> <(:) || true; done
 )"),
-        {{"runs/gpt2-x7f2", "runs/$RUNNING"}, {"runs/gpt2", "runs/$ENDED"}, {"gpt2-x7f2", "$RUNNING"}}}},
+        {{"runs/gpt2-x7f2", "runs/$RUNNING"}, {"runs/gpt2-k2m4", "runs/$ENDED"}, {"gpt2-x7f2", "$RUNNING"}}}},
       {"docs/configuration.md",
        {absl::StrCat(kCoordinator, R"(
 mkdir -p .config/muster
@@ -142,6 +142,7 @@ tar -I 'gzip -1' -cf muster-0.1.0-linux-x86_64.tar.gz muster-0.1.0-linux-x86_64
         {{"/var/backups", "$HOME/backups"},
          {"/var/backups/muster-2026-11-26.db", "$HOME/backups/muster-$(date +%F).db"},
          {"/var/lib/muster/coordinator", "$HOME/coordinator"},
+         {"/run/muster-coordinator/coordinator.sock", "$HOME/c/c.sock"},
          {" -o muster-coordinator -g muster-coordinator", ""},
          {"systemctl stop muster-coordinator", "stop muster-coordinator"},
          {"systemctl start muster-coordinator",

@@ -125,7 +125,7 @@ class ExamplesTest : public ::testing::Test {
                     absl::StrCat(folder, "/train-", ours, ".gz"));
     }
     fs::copy_file("examples/custom_model/libresidual.so", folder + "/libmine.so");
-    fs::create_directory_symlink(cluster_.CheckpointPath("gpt2-tiny"), folder + "/runs/gpt2-tiny");
+    fs::create_directory_symlink(cluster_.CheckpointPath("gpt2-tiny"), folder + "/runs/" + job_);
     return folder;
   }
 
@@ -155,7 +155,7 @@ class ExamplesTest : public ::testing::Test {
     std::string line = absl::StrReplaceAll(example, {{"gpt2-tiny-x7f2", job},
                                                      {"node-a", node_},
                                                      {"k3j9x2m4", token_},
-                                                     {"/var/backups", folder},
+                                                     {"/var/lib/muster/coordinator", folder},
                                                      {"/var/lib/muster/worker", folder},
                                                      {"/data/checkpoints", folder},
                                                      {"/restored", folder + "/restored"}});
@@ -163,7 +163,7 @@ class ExamplesTest : public ::testing::Test {
       for (const char* name : {"/train.bin", "/val.bin"}) fs::remove(folder + name);
     }
     if (absl::StrContains(line, "checkpoint import")) {
-      EXPECT_EQ(cluster_.Shell("muster export runs/gpt2-tiny gpt2-hf", folder).exit_code, 0);
+      EXPECT_EQ(cluster_.Shell(absl::StrCat("muster export runs/", job_, " gpt2-hf"), folder).exit_code, 0);
     }
     if (absl::StrContains(line, "--template base")) {
       EXPECT_EQ(cluster_.Shell("echo 'labels: {team: nlp}' | muster templates set base -", folder).exit_code, 0);
