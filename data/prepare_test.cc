@@ -146,6 +146,23 @@ TEST_F(PrepareTest, SaysBesideTheTokensWhatMadeThem) {
   EXPECT_FALSE(ReadTokenizerOrigin(Path("none.bin")).has_value());
 }
 
+// Who may read the tokens may read what made them.
+TEST_F(PrepareTest, TheRecordHasTheModeOfItsTokenFile) {
+  const auto mode = [&](const std::string& name) {
+    struct stat found {};
+    EXPECT_EQ(stat(Path(name).c_str(), &found), 0) << name;
+    return found.st_mode & 0777;
+  };
+  for (const mode_t mask : {022, 027, 077}) {
+    const mode_t before = umask(mask);
+    const auto prepared = Prepare({.texts = {Text("hello")}, .out = Path("t.bin"), .force = true});
+    umask(before);
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    EXPECT_EQ(mode("t.bin"), 0666 & ~mask);
+    EXPECT_EQ(mode("t.bin.tokenizer.json"), 0666 & ~mask);
+  }
+}
+
 TEST_F(PrepareTest, SeveralTextsAreConcatenated) {
   std::ofstream(Path("b.txt")) << "cd";
   std::ofstream(Path("empty.txt"));

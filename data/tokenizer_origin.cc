@@ -26,6 +26,14 @@ uint64_t SizeOf(const std::string& path) {
   return stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
+// Whoever may read the tokens may read what made them.
+FileOptions ModeOf(const std::string& path) {
+  FileOptions options;
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0) options.mode = info.st_mode & 0666;
+  return options;
+}
+
 std::optional<TokenizerOrigin> OriginOf(const std::string& token_file) {
   const absl::StatusOr<int> fd =
       OpenConfined(FileUse::kData, absl::StrCat(token_file, kOriginEnding), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -54,7 +62,7 @@ absl::Status WriteTokenizerOrigin(const std::string& token_file, TokenizerOrigin
   if (!google::protobuf::util::MessageToJsonString(origin, &json, print).ok()) {
     return absl::InternalError(absl::StrCat(origin.path(), " cannot be written as JSON"));
   }
-  return WriteDurably(absl::StrCat(token_file, kOriginEnding), json + "\n");
+  return WriteDurably(absl::StrCat(token_file, kOriginEnding), json + "\n", ModeOf(token_file));
 }
 
 std::optional<TokenizerOrigin> ReadTokenizerOrigin(const std::string& pattern) {

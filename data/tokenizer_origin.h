@@ -12,7 +12,7 @@ namespace muster::data {
 
 inline constexpr char kOriginEnding[] = ".tokenizer.json";
 
-// Replaces that of an earlier token file. Errors as WriteDurably.
+// Replaces that of an earlier token file, and gets the mode of `token_file`. Errors as WriteDurably.
 absl::Status WriteTokenizerOrigin(const std::string& token_file, TokenizerOrigin origin);
 
 // Of the files that the pattern matches (file_pattern.h). None: one has none, or they differ, or a token file was
