@@ -30,7 +30,7 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& pattern) {
   }
   globfree(&matches);
   if (paths.empty()) {
-    return absl::NotFoundError(absl::StrCat(pattern, ": no file on this machine matches (paths are the worker's)"));
+    return absl::NotFoundError(absl::StrCat(pattern, ": no file on this machine matches"));
   }
   std::sort(paths.begin(), paths.end());
   return paths;

@@ -24,8 +24,8 @@ absl::StatusOr<TokenFile> TokenFile::Open(const std::string& pattern, uint64_t c
     file.ends_.push_back(tokens);
   }
   if (tokens < context + 1) {
-    return absl::InvalidArgumentError(absl::StrCat(pattern, " holds ", tokens, " tokens, but one sample needs ",
-                                                   context + 1,
+    return absl::InvalidArgumentError(absl::StrCat(pattern, " holds ", tokens, tokens == 1 ? " token" : " tokens",
+                                                   ", but one sample needs ", context + 1,
                                                    " (context + 1): use a longer text or a smaller model.context"));
   }
   return file;

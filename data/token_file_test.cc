@@ -54,6 +54,7 @@ TEST_F(TokenFileTest, SaysWhatIsWrongWithAFile) {
   ExpectError(open("", 4), absl::StatusCode::kInvalidArgument, "is empty");
   ExpectError(open("abc", 1), absl::StatusCode::kInvalidArgument, "odd number");
   ExpectError(open("abcdefgh", 4), absl::StatusCode::kInvalidArgument, "holds 4 tokens, but one sample needs 5");
+  ExpectError(open("ab", 4), absl::StatusCode::kInvalidArgument, "holds 1 token, but one sample needs 5");
   EXPECT_TRUE(open("abcdefghij", 4).ok());
 }
 

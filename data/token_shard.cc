@@ -138,9 +138,9 @@ absl::StatusOr<TokenShard> TokenShard::Open(const std::string& path) {
   // O_NONBLOCK: a pipe is refused below instead of blocking here.
   const absl::StatusOr<int> opened = OpenConfined(FileUse::kData, data, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (absl::IsNotFound(opened.status())) {
-    return absl::NotFoundError(
-        megatron ? absl::StrCat(data, ": no such file, but ", index, " is Megatron's index of it")
-                 : absl::StrCat(data, ": no such file on this machine (paths are those of the worker)"));
+    return absl::NotFoundError(megatron
+                                   ? absl::StrCat(data, ": no such file, but ", index, " is Megatron's index of it")
+                                   : absl::StrCat(data, ": no such file on this machine"));
   }
   if (!opened.ok()) return opened.status();
   TokenShard shard(data, *opened);

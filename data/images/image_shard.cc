@@ -82,7 +82,7 @@ absl::StatusOr<ImageShard> ImageShard::Open(const std::string& path) {
   // O_NONBLOCK: a pipe is refused below instead of blocking here.
   const absl::StatusOr<int> opened = OpenConfined(FileUse::kData, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (absl::IsNotFound(opened.status())) {
-    return absl::NotFoundError(absl::StrCat(path, ": no such file on this machine (paths are those of the worker)"));
+    return absl::NotFoundError(absl::StrCat(path, ": no such file on this machine"));
   }
   if (!opened.ok()) return opened.status();
   ImageShard shard(path, *opened);

@@ -280,7 +280,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"strategy: none is not in this build yet"}},
         Refusal{"NoTokens",
                 [](const Bench&, Assignment& a) { TrainOf(a).mutable_data()->set_tokens("/none/train.bin"); },
-                {"data.tokens: /none/train.bin: no such file"}},
+                {"data.tokens: /none/train.bin: no such file on this machine (paths are those of the worker)"}},
         Refusal{"TokenBeyondTheVocabulary",
                 [](const Bench& bench, Assignment& a) {
                   std::vector<uint16_t> tokens(1000, 7);

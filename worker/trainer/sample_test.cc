@@ -332,7 +332,7 @@ TEST_F(SampleTest, SaysWhatIsWrong) {
   fails({"sample", "--checkpoint", "/none"}, 2, "/none is no checkpoint and holds none");
   fails({"sample", "--checkpoint", bench_->Path("checkpoints"), "--temperature", "-1"}, 2, "temperature");
   fails({"eval", "--checkpoint", bench_->Path("checkpoints"), "--data", "/none.bin"}, 2,
-        "data: /none.bin: no such file");
+        "data: /none.bin: no such file on this machine\n");
   fails({"sample"}, 2, "--checkpoint is required");
   fails({}, 2, "subcommand is required");
 }

@@ -94,6 +94,9 @@ absl::Status OpenData(const Train& train, Rank& rank) {
                         std::unique_ptr<tasks::Samples>& samples) {
     absl::StatusOr<std::unique_ptr<tasks::Samples>> opened = rank.task->Open(
         inventory, {.field = field, .path = path, .data = data, .seed = train.seed(), .evaluation = evaluation});
+    if (absl::IsNotFound(opened.status())) {
+      return absl::NotFoundError(absl::StrCat(opened.status().message(), " (paths are those of the worker)"));
+    }
     if (!opened.ok()) return opened.status();
     samples = *std::move(opened);
     return absl::OkStatus();
