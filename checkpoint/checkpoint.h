@@ -157,7 +157,8 @@ struct Opened {
 
 // Opens the first intact one of `folders` (step folders, newest first). DataLoss: none is; the message has each
 // cause. PermissionDenied: before an intact one there is one that may not be read. REQUIRES: `folders` is not empty.
-absl::StatusOr<Opened> OpenFirstWhole(const std::vector<std::string>& folders);
+absl::StatusOr<Opened> OpenFirstWhole(const std::vector<std::string>& folders,
+                                      Verification verification = Verification::kEveryByte);
 
 // PermissionDenied: `path` is there and this process may not see what is in it, so that List finds nothing.
 absl::Status CheckListable(const std::string& path);

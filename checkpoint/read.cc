@@ -219,10 +219,10 @@ absl::Status Checkpoint::Read(const TensorRun& run) const {
   return Read(run, scratch);
 }
 
-absl::StatusOr<Opened> OpenFirstWhole(const std::vector<std::string>& folders) {
+absl::StatusOr<Opened> OpenFirstWhole(const std::vector<std::string>& folders, Verification verification) {
   std::vector<absl::Status> damaged;
   for (const std::string& folder : folders) {
-    absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder);
+    absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder, verification);
     if (checkpoint.ok()) return Opened{*std::move(checkpoint), std::move(damaged)};
     // It may be whole: who asks for the newest one does not get an older one because of a mode.
     if (absl::IsPermissionDenied(checkpoint.status())) return checkpoint.status();

@@ -132,18 +132,45 @@ TEST_F(PrepareTest, SaysBesideTheTokensWhatMadeThem) {
   ASSERT_TRUE(Prepare({.texts = {Text("hello hello")}, .out = Path("t1.bin"), .validation_out = Path("t2.bin")}).ok());
   EXPECT_EQ(Content("t1.bin.tokenizer.json"), "{\"token_file_bytes\":\"20\"}\n");
   const auto bytes = ReadTokenizerOrigin(Path("t1.bin"));
-  ASSERT_TRUE(bytes.has_value());
-  EXPECT_EQ(bytes->ByteSizeLong(), 0u) << "each byte is a token";
-  EXPECT_TRUE(ReadTokenizerOrigin(Path("t?.*")).has_value());
+  ASSERT_TRUE(bytes.ok() && bytes->has_value());
+  EXPECT_EQ((*bytes)->ByteSizeLong(), 0u) << "each byte is a token";
+  EXPECT_TRUE(ReadTokenizerOrigin(Path("t?.*"))->has_value());
   EXPECT_EQ(TokenFile::Open(Path("t?.*"), 1)->shards().size(), 2u) << "what lies beside is no token file";
   TokenizerOrigin other;
-  other.set_path("/tokenizers/gpt2"), other.set_sha256("ab");
+  other.set_path("/tokenizers/gpt2"), other.set_sha256("0123456789");
   ASSERT_TRUE(WriteTokenizerOrigin(Path("t2.bin"), other).ok());
-  EXPECT_EQ(ReadTokenizerOrigin(Path("t2.bin"))->path(), "/tokenizers/gpt2");
-  EXPECT_FALSE(ReadTokenizerOrigin(Path("t?.*")).has_value()) << "of several tokenizers";
+  EXPECT_EQ((*ReadTokenizerOrigin(Path("t2.bin")))->path(), "/tokenizers/gpt2");
+  const absl::Status several = ReadTokenizerOrigin(Path("t?.*")).status();
+  EXPECT_EQ(several.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(several.message(),
+            absl::StrCat(Path("t2.bin"), " was made with the tokenizer /tokenizers/gpt2 (sha256 01234567), but ",
+                         Path("t1.bin"),
+                         " with bytes as tokens: the same ids mean different text; prepare it with the other one, or, "
+                         "if their ids are the same, remove ",
+                         Path("t2.bin"), ".tokenizer.json"));
   std::ofstream(Path("t1.bin"), std::ios::app) << "more";
-  EXPECT_FALSE(ReadTokenizerOrigin(Path("t1.bin")).has_value()) << "another program wrote the file";
-  EXPECT_FALSE(ReadTokenizerOrigin(Path("none.bin")).has_value());
+  EXPECT_FALSE(ReadTokenizerOrigin(Path("t1.bin"))->has_value()) << "another program wrote the file";
+  EXPECT_FALSE(ReadTokenizerOrigin(Path("t?.*"))->has_value()) << "of one it is not known";
+  EXPECT_FALSE(ReadTokenizerOrigin(Path("none.bin"))->has_value());
+}
+
+TEST_F(PrepareTest, TokensOfAnotherTokenizerAreRefusedWhereBothAreKnown) {
+  ASSERT_TRUE(Prepare({.texts = {Text("hello hello")}, .out = Path("t.bin")}).ok());
+  TokenizerOrigin bytes, other;
+  other.set_path("/tokenizers/gpt2"), other.set_sha256("0123456789");
+  EXPECT_TRUE(CheckTokenizer(Path("t.bin"), "x", bytes).ok());
+  EXPECT_TRUE(CheckTokenizer(Path("t.bin"), "x", std::nullopt).ok());
+  EXPECT_TRUE(CheckTokenizer("", "x", other).ok());
+  const absl::Status refused = CheckTokenizer(Path("t.bin"), "the data of runs/a", other);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("t.bin was made with bytes as tokens, but the data of runs/a with the "
+                                           "tokenizer /tokenizers/gpt2 (sha256 01234567)"));
+  // The same files elsewhere.
+  ASSERT_TRUE(WriteTokenizerOrigin(Path("t.bin"), other).ok());
+  other.set_path("/copy/of/gpt2");
+  EXPECT_TRUE(CheckTokenizer(Path("t.bin"), "x", other).ok());
+  unlink(Path("t.bin.tokenizer.json").c_str());
+  EXPECT_TRUE(CheckTokenizer(Path("t.bin"), "x", bytes).ok());
 }
 
 // Who may read the tokens may read what made them.

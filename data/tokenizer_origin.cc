@@ -20,6 +20,7 @@ namespace muster::data {
 namespace {
 
 constexpr size_t kMaxOriginBytes = 64 << 10;
+constexpr size_t kShownOfSha256 = 8;
 
 uint64_t SizeOf(const std::string& path) {
   struct stat info {};
@@ -52,6 +53,17 @@ std::optional<TokenizerOrigin> OriginOf(const std::string& token_file) {
   return origin;
 }
 
+absl::Status CheckSame(const std::string& pattern, const std::optional<TokenizerOrigin>& origin,
+                       const std::string& other, const std::optional<TokenizerOrigin>& origin_of_other) {
+  if (!origin.has_value() || !origin_of_other.has_value()) return absl::OkStatus();
+  if (origin->sha256() == origin_of_other->sha256()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      pattern, " was made with ", DescribeTokenizer(*origin), ", but ", other, " with ",
+      DescribeTokenizer(*origin_of_other),
+      ": the same ids mean different text; prepare it with the other one, or, if their ids are the same, remove ",
+      pattern, kOriginEnding));
+}
+
 }  // namespace
 
 absl::Status WriteTokenizerOrigin(const std::string& token_file, TokenizerOrigin origin) {
@@ -65,17 +77,35 @@ absl::Status WriteTokenizerOrigin(const std::string& token_file, TokenizerOrigin
   return WriteDurably(absl::StrCat(token_file, kOriginEnding), json + "\n", ModeOf(token_file));
 }
 
-std::optional<TokenizerOrigin> ReadTokenizerOrigin(const std::string& pattern) {
+absl::StatusOr<std::optional<TokenizerOrigin>> ReadTokenizerOrigin(const std::string& pattern) {
   const absl::StatusOr<std::vector<std::string>> files = FilesOf(pattern);
   if (!files.ok()) return std::nullopt;
   std::optional<TokenizerOrigin> first;
+  std::string first_file;
+  bool all = true;
   for (const std::string& file : *files) {
     std::optional<TokenizerOrigin> origin = OriginOf(file);
-    if (!origin.has_value()) return std::nullopt;
-    if (first.has_value() && first->sha256() != origin->sha256()) return std::nullopt;
+    all = all && origin.has_value();
+    if (absl::Status same = CheckSame(file, origin, first_file, first); !same.ok()) return same;
+    if (first.has_value() || !origin.has_value()) continue;
     first = std::move(origin);
+    first_file = file;
   }
+  if (!all) return std::nullopt;
   return first;
+}
+
+std::string DescribeTokenizer(const TokenizerOrigin& origin) {
+  if (origin.path().empty()) return "bytes as tokens";
+  return absl::StrCat("the tokenizer ", origin.path(), " (sha256 ", origin.sha256().substr(0, kShownOfSha256), ")");
+}
+
+absl::Status CheckTokenizer(const std::string& pattern, const std::string& other,
+                            const std::optional<TokenizerOrigin>& origin_of_other) {
+  if (pattern.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::optional<TokenizerOrigin>> origin = ReadTokenizerOrigin(pattern);
+  if (!origin.ok()) return origin.status();
+  return CheckSame(pattern, *origin, other, origin_of_other);
 }
 
 }  // namespace muster::data

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "common/rank_exit.h"
 #include "common/version.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_origin.h"
 #include "models/family.h"
 #include "worker/collectives/backends.h"
 #include "worker/engine/engine.h"
@@ -106,6 +108,13 @@ absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> LoadTokenizer(
   return LoadRecorded(recorded);
 }
 
+// It may still have the same ids, in other files, so it is used.
+void WarnOfAnother(const muster::TokenizerOrigin& used, const std::optional<muster::TokenizerOrigin>& recorded) {
+  if (!recorded.has_value() || recorded->sha256() == used.sha256()) return;
+  std::fprintf(stderr, "muster: warning: this model's tokens were made with %s, not with %s: the text may be garbled\n",
+               muster::data::DescribeTokenizer(*recorded).c_str(), muster::data::DescribeTokenizer(used).c_str());
+}
+
 absl::Status Sample(const std::string& path, int threads, const std::string& library, const std::string& given,
                     const SampleOptions& options) {
   const absl::StatusOr<muster::trainer::InferenceModel> model =
@@ -114,6 +123,7 @@ absl::Status Sample(const std::string& path, int threads, const std::string& lib
   const absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> tokenizer =
       LoadTokenizer(given, path, model->tokenizer);
   if (!tokenizer.ok()) return tokenizer.status();
+  if (*tokenizer != nullptr) WarnOfAnother((*tokenizer)->origin(), model->tokenizer);
   const auto put = [](std::string_view text) {
     return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   };

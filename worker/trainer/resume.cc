@@ -9,9 +9,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "checkpoint/adopt.h"
+#include "checkpoint/check_start.h"
 #include "checkpoint/checkpoint.h"
 #include "common/log/log.h"
-#include "models/family.h"
+#include "data/tokenizer_origin.h"
 #include "models/inventory.h"
 #include "worker/engine/update_decision.h"
 #include "worker/trainer/agree_on_status.h"
@@ -45,58 +46,28 @@ std::vector<std::string> Candidates(const Assignment& assignment) {
 // Checks that this job may resume from a checkpoint.
 using Check = absl::Status(const Manifest& manifest, const std::string& directory, const Assignment& assignment);
 
-absl::Status CheckOwn(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
-  const std::string& job = assignment.key().job();
-  if (manifest.job() == job) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(directory, " was written by job ", manifest.job(), ", not by ", job,
-                                                    ": do two jobs share checkpoint.path?"));
+absl::Status CheckTokens(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
+  return data::CheckTokenizer(assignment.spec().train().data().tokens(), absl::StrCat("the data of ", directory),
+                              checkpoint::TokenizerOf(manifest));
 }
 
-// The data order depends only on the fields compared here and the tokens. If they match, each sample is used once an
-// epoch.
+absl::Status CheckOwn(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
+  const std::string& job = assignment.key().job();
+  if (manifest.job() == job) return CheckTokens(manifest, directory, assignment);
+  return absl::InvalidArgumentError(absl::StrCat(directory, " was written by job ", manifest.job(), ", not by ", job,
+                                                 ": do two jobs share checkpoint.path?"));
+}
+
 absl::Status CheckAsSameRun(const char* field, const Manifest& manifest, const std::string& directory,
                             const Assignment& assignment) {
   const Train& theirs = manifest.spec().train();
   const Train& ours = assignment.spec().train();
-  const auto refuse = [&](auto... why) {
-    return absl::FailedPreconditionError(absl::StrCat(field, ": ", directory, " ", why...));
-  };
-  if (absl::Status status = models::CheckSame(theirs.model(), ours.model()); !status.ok()) {
-    return refuse("is of another model: ", std::string(status.message()));
-  }
-  const std::string instead = "; to start a new run from its weights, use model.from";
-  // Which tensors have optimizer state.
-  if (theirs.lora().SerializeAsString() != ours.lora().SerializeAsString()) {
-    return refuse("has other adapters than this job's lora", instead);
-  }
-  if (!std::equal(theirs.freeze().begin(), theirs.freeze().end(), ours.freeze().begin(), ours.freeze().end())) {
-    return refuse("was trained with another freeze than this job's", instead);
-  }
-  // Some families' weights do not depend on the size of a sample, but the data order does.
-  const absl::StatusOr<Inventory> inventory = models::MakeInventory(ours.model()),
-                                  other = models::MakeInventory(theirs.model());
+  absl::Status status = checkpoint::CheckSameRun(manifest, directory, ours);
+  if (status.ok()) status = CheckTokens(manifest, directory, assignment);
+  if (!status.ok()) return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
+  const absl::StatusOr<Inventory> inventory = models::MakeInventory(ours.model());
   if (!inventory.ok()) return inventory.status();
-  if (!other.ok()) return other.status();
-  const std::string their_samples = models::DescribeSample(other->task()),
-                    our_samples = models::DescribeSample(inventory->task());
-  if (their_samples != our_samples) {
-    return refuse("has samples of ", their_samples, "; this job of ", our_samples, ": the data order would differ",
-                  instead);
-  }
-  if (theirs.optimizer().kind_case() != ours.optimizer().kind_case()) {
-    return refuse("has no state for this job's optimizer.kind", instead);
-  }
-  if (theirs.seed() != ours.seed()) {
-    return refuse("has seed ", theirs.seed(), ", this job ", ours.seed(), ": the data order would differ", instead);
-  }
-  if (theirs.data().order() != ours.data().order()) {
-    return refuse("has another data.order than this job: some samples would be used twice and others never", instead);
-  }
-  if (manifest.step() >= ours.steps()) {
-    return refuse("has step ", manifest.step(), " done, and this job ends with step ", ours.steps(),
-                  ": set steps higher", instead);
-  }
-  const models::DataSource their_source = models::SourceOf(other->task().name(), theirs.data()),
+  const models::DataSource their_source = models::SourceOf(inventory->task().name(), theirs.data()),
                            our_source = models::SourceOf(inventory->task().name(), ours.data());
   if (their_source.path != our_source.path && assignment.key().rank() == 0) {
     LogWarn("the checkpoint was trained on other data; continuing as if it were the same",
@@ -113,7 +84,7 @@ absl::Status CheckOther(const Manifest& manifest, const std::string& directory, 
 }
 
 absl::Status CheckAdopted(const Manifest& manifest, const std::string& directory, const Assignment& assignment) {
-  if (manifest.job() == assignment.key().job()) return absl::OkStatus();
+  if (manifest.job() == assignment.key().job()) return CheckOwn(manifest, directory, assignment);
   return CheckAsSameRun("checkpoint.path (adopted)", manifest, directory, assignment);
 }
 
@@ -140,6 +111,7 @@ absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, cons
   absl::Status status = Load(*checkpoint, layout, engine);
   if (status.ok() && outer != nullptr) status = outer->Load(*checkpoint);
   if (!status.ok()) {
+    status = AsErrorOfJob(status);
     return absl::Status(status.code(), absl::StrCat(directory, ": ", status.message()));
   }
   // A run on GPUs that goes on from a run on CPUs keeps its own.

@@ -25,8 +25,9 @@ struct Resumed {
 // an error. Each rank reads and verifies only what it owns, so each replica reads a checkpoint once. If one rank finds
 // damage, all ranks skip that checkpoint. If none that the coordinator knows is left, as after its store was restored
 // from a backup, an intact one of this job that it does not know. Every rank of `world` calls
-// it (null: a world of one rank). DataLoss: no checkpoint is intact. FailedPrecondition: on some rank, it belongs to
-// another job, model or optimizer. `outer`: loaded, too; null: there is none.
+// it (null: a world of one rank). DataLoss: no checkpoint is intact. InvalidArgument: it belongs to another job, model
+// or optimizer, or its recorded tokenizer is not that of data.tokens. FailedPrecondition: only on another rank.
+// `outer`: loaded, too; null: there is none.
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
                                collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                engine::Engine& engine, OuterState* outer = nullptr);
@@ -40,8 +41,8 @@ absl::StatusOr<std::optional<Resumed>> ResumeAdopted(const Assignment& assignmen
 
 // Loads another job's checkpoint: the spec's checkpoint.resume_from names a step folder, or a folder of step folders,
 // of which rank 0 picks the newest intact one for all ranks. Any strategy and number of ranks may have written it.
-// NotFound: no checkpoint there. FailedPrecondition: its model, optimizer, seed or data order differs, or it already
-// has as many steps as this job.
+// NotFound: no checkpoint there. InvalidArgument as checkpoint::CheckSameRun, and if its recorded tokenizer is not that
+// of data.tokens.
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,
                                     collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                     engine::Engine& engine);

@@ -8,9 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "checkpoint/adopt.h"
 #include "checkpoint/checkpoint.h"
+#include "data/tokenizer_origin.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/inventory.h"
@@ -334,9 +336,15 @@ TEST(Resume, WhatAnotherJobCannotGoOnFromIsRefused) {
   for (const auto& [says, change] : rows) {
     JobSpec changed = spec;
     change(*changed.mutable_train());
-    Process process = bench.Start(bench.Assign(changed, ++generation));
+    const Assignment assignment = bench.Assign(changed, ++generation);
+    Process process = bench.Start(assignment);
     EXPECT_EQ(process.Wait(), 1) << says;
     EXPECT_THAT(process.LastLine(), AllOf(HasSubstr("checkpoint.resume_from"), HasSubstr(says)));
+    const std::vector<Record> records = bench.Records(assignment);
+    ASSERT_FALSE(records.empty());
+    EXPECT_TRUE(records.back().failed().refused()) << says;
+    EXPECT_EQ(records.back().failed().of_node(), absl::StartsWith(says, "others is no"))
+        << "only a folder may be elsewhere";
   }
   // Other tokens are logged and accepted.
   fs::copy_file(bench.Path("train.bin"), bench.Path("moved.bin"));
@@ -344,6 +352,41 @@ TEST(Resume, WhatAnotherJobCannotGoOnFromIsRefused) {
   Process process = bench.Start(bench.Assign(spec, ++generation));
   EXPECT_EQ(process.Wait(), 0) << process.Log();
   EXPECT_THAT(process.Log(), HasSubstr("sample=320"));
+}
+
+// Also its own checkpoint, if its tokens were prepared again meanwhile.
+TEST(Resume, TokensOfAnotherTokenizerAreRefused) {
+  Bench bench;
+  JobSpec spec = bench.MakeJob();
+  const std::string tokens = bench.Path("train.bin");
+  const auto made_with = [&](const std::string& tokenizer) {
+    TokenizerOrigin origin;
+    origin.set_path(tokenizer), origin.set_sha256(tokenizer.substr(1));
+    ASSERT_TRUE(data::WriteTokenizerOrigin(tokens, origin).ok());
+  };
+  made_with("/a");
+  Process trainer = bench.Start(bench.Assign(spec, 1));
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  made_with("/b");
+  JobSpec other = spec;
+  other.mutable_train()->mutable_checkpoint()->set_resume_from(bench.Path("checkpoints"));
+  other.mutable_train()->mutable_checkpoint()->set_path(bench.Path("others"));
+  other.mutable_train()->set_steps(50);
+  Assignment resumed = bench.Assign(other, 2), own = bench.Assign(spec, 3);
+  bench.Publish(own);
+  for (const Assignment& assignment : {resumed, own}) {
+    Process refused = bench.Start(assignment);
+    EXPECT_EQ(refused.Wait(), 1);
+    EXPECT_THAT(refused.LastLine(),
+                AllOf(HasSubstr(tokens + " was made with the tokenizer /b (sha256 b), but the data of "),
+                      HasSubstr(bench.Path("checkpoints/step-")), HasSubstr("/a (sha256 a)")));
+    const std::vector<Record> records = bench.Records(assignment);
+    ASSERT_FALSE(records.empty());
+    EXPECT_TRUE(records.back().failed().refused() && !records.back().failed().of_node());
+  }
+  fs::remove(tokens + data::kOriginEnding);
+  Process unknown = bench.Start(bench.Assign(other, 4));
+  EXPECT_EQ(unknown.Wait(), 0) << unknown.Log();
 }
 
 // Its weights fit, but its windows of tokens are others.

@@ -1,5 +1,6 @@
 // A trainer process under a fake worker: what it does with its assignment, its commands and its records.
 #include <signal.h>
+#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
@@ -12,9 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
 #include "common/rank_exit.h"
+#include "data/tokenizer_origin.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing/wait.h"
+#include "testing/without_file_override.h"
 #include "worker/collectives/memory_key_value.h"
 #include "worker/trainer/fake_trainer_server.h"
 #include "worker/trainer/link.h"
@@ -242,6 +245,8 @@ struct Refusal {
   const char* name;
   std::function<void(const Bench&, Assignment&)> spoil;
   std::vector<std::string> says;
+  bool of_node;  // another node may do
+  std::string failpoints = {};
 };
 
 class Refused : public ::testing::TestWithParam<Refusal> {};
@@ -250,57 +255,98 @@ TEST_P(Refused, BeforeTheFirstStep) {
   Bench bench;
   Assignment assignment = bench.Assign(bench.MakeJob(), 1);
   GetParam().spoil(bench, assignment);
-  Process trainer = bench.Start(assignment);
-  EXPECT_EQ(trainer.Wait(), 1);
-  const std::vector<Record> records = bench.Records(assignment);
-  ASSERT_EQ(records.size(), 1u);
-  EXPECT_TRUE(records[0].failed().refused()) << "a restart cannot help";
-  for (const std::string& part : GetParam().says) {
-    EXPECT_THAT(trainer.LastLine(), HasSubstr(part));
-    EXPECT_THAT(records[0].failed().message(), HasSubstr(part));
-  }
+  if (!GetParam().failpoints.empty()) setenv("MUSTER_FAILPOINTS", GetParam().failpoints.c_str(), 1);
+  WithoutFileOverride([&] {
+    Process trainer = bench.Start(assignment);
+    EXPECT_EQ(trainer.Wait(), 1);
+    const std::vector<Record> records = bench.Records(assignment);
+    ASSERT_EQ(records.size(), 1u);
+    EXPECT_TRUE(records[0].failed().refused()) << "a restart cannot help";
+    EXPECT_EQ(records[0].failed().of_node(), GetParam().of_node);
+    for (const std::string& part : GetParam().says) {
+      EXPECT_THAT(trainer.LastLine(), HasSubstr(part));
+      EXPECT_THAT(records[0].failed().message(), HasSubstr(part));
+    }
+  });
+  unsetenv("MUSTER_FAILPOINTS");
 }
 
 Train& TrainOf(Assignment& a) { return *a.mutable_spec()->mutable_train(); }
+
+// Says which tokenizer made a token file.
+void RecordTokenizer(const std::string& tokens, const std::string& tokenizer) {
+  TokenizerOrigin origin;
+  origin.set_path(tokenizer);
+  origin.set_sha256(tokenizer.substr(1));
+  ASSERT_TRUE(data::WriteTokenizerOrigin(tokens, origin).ok());
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Run, Refused,
     ::testing::Values(
         Refusal{"ScheduleOfAnotherBuild",
                 [](const Bench&, Assignment& a) { a.set_schedule_digest("0123abcd"); },
-                {"this trainer (muster 0.1.0) compiles the schedule", "the coordinator's build 0123abcd"}},
+                {"this trainer (muster 0.1.0) compiles the schedule", "the coordinator's build 0123abcd"},
+                true},
         Refusal{"RoleOfAnotherBuild",
                 [](const Bench&, Assignment& a) { a.mutable_role()->set_replica(1); },
-                {"gives rank 0 shard 0 of replica 0", "the coordinator assigned rank 0 shard 0 of replica 1"}},
+                {"gives rank 0 shard 0 of replica 0", "the coordinator assigned rank 0 shard 0 of replica 1"},
+                true},
         Refusal{"TableOfAnotherModel",
                 [](const Bench&, Assignment& a) { a.mutable_table()->mutable_units(0)->set_unit("other"); },
-                {"partition table: other: the model has embedding here"}},
+                {"partition table: other: the model has embedding here"},
+                false},
         Refusal{"StrategyNotBuiltYet",
                 [](const Bench&, Assignment& a) { TrainOf(a).mutable_strategy()->clear_kind(); },
-                {"strategy: none is not in this build yet"}},
+                {"strategy: none is not in this build yet"},
+                false},
         Refusal{"NoTokens",
                 [](const Bench&, Assignment& a) { TrainOf(a).mutable_data()->set_tokens("/none/train.bin"); },
-                {"data.tokens: /none/train.bin: no such file on this machine (paths are those of the worker)"}},
+                {"data.tokens: /none/train.bin: no such file on this machine (paths are those of the worker)"},
+                true},
         Refusal{"TokenBeyondTheVocabulary",
                 [](const Bench& bench, Assignment& a) {
                   std::vector<uint16_t> tokens(1000, 7);
                   tokens[123] = 300;
                   TrainOf(a).mutable_data()->set_tokens(bench.WriteTokens("bad.bin", tokens));
                 },
-                {"data.tokens: ", "token 300 at position 123", "vocabulary of 256"}},
+                {"data.tokens: ", "token 300 at position 123", "vocabulary of 256"},
+                false},
         Refusal{"ValidationTooShort",
                 [](const Bench& bench, Assignment& a) {
                   TrainOf(a).mutable_data()->set_validation(bench.WriteTokens("v.bin", {1, 2, 3}));
                 },
-                {"data.validation: ", "holds 3 tokens, but one sample needs 17"}},
+                {"data.validation: ", "holds 3 tokens, but one sample needs 17"},
+                false},
+        Refusal{"TokensThatMayNotBeRead",
+                [](const Bench& bench, Assignment&) {
+                  std::filesystem::permissions(bench.Path("train.bin"), std::filesystem::perms::none);
+                },
+                {"data.tokens: ", "train.bin: Permission denied"},
+                true},
+        Refusal{"ValidationOfAnotherTokenizer",
+                [](const Bench& bench, Assignment& a) {
+                  RecordTokenizer(bench.Path("train.bin"), "/a"), RecordTokenizer(bench.Path("val.bin"), "/b");
+                  TrainOf(a).mutable_data()->set_validation(bench.Path("val.bin"));
+                },
+                {"data.validation: ", "val.bin was made with the tokenizer /b (sha256 b), but ",
+                 "train.bin with the tokenizer /a (sha256 a): the same ids mean different text"},
+                false},
+        Refusal{"FullDisk",
+                [](const Bench&, Assignment&) {},
+                {"claiming checkpoint.path ", "no space left on the device"},
+                true,
+                "checkpoint.owner.create=ENOSPC"},
         Refusal{"CheckpointPathIsAFile",
                 [](const Bench& bench, Assignment& a) {
                   TrainOf(a).mutable_checkpoint()->set_path(bench.Path("train.bin"));
                 },
-                {"checkpoint.path ", "train.bin"}},
+                {"checkpoint.path ", "train.bin"},
+                true},
         Refusal{"NoSuchCheckpoint",
                 [](const Bench&, Assignment& a) { a.mutable_resume_from()->set_directory("step-0000000007-g1"); },
-                {"no whole checkpoint is left", "step-0000000007-g1"}}),
+                {"no whole checkpoint is left", "step-0000000007-g1"},
+                true}),
     [](const auto& info) { return info.param.name; });
 
 // As deploy/ installs it: the folder of a machine's packages, with LibTorch, lies beside that of the programs.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "data/tokenizer_origin.h"
 #include "models/inventory.h"
 #include "worker/tasks/language_model.h"
 #include "worker/tasks/task.h"
@@ -113,6 +114,7 @@ absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& pat
                                    const std::function<void(uint64_t done, uint64_t all)>& progress) {
   const absl::StatusOr<const tasks::Task*> task = tasks::TaskOf(model.inventory);
   if (!task.ok()) return task.status();
+  if (absl::Status same = data::CheckTokenizer(path, "the data of the model", model.tokenizer); !same.ok()) return same;
   const auto source = (*task)->Open(model.inventory, {.field = "data", .path = path, .data = model.data});
   if (!source.ok()) return source.status();
   const uint64_t all = (*source)->samples_per_epoch(), count = samples == 0 ? all : std::min(samples, all);

@@ -48,7 +48,7 @@ struct Evaluated {
 std::string Describe(const Evaluated& evaluated, bool json);
 
 // Over the first `samples` (0: all) of a file. Reports to `progress` how many of how many samples are done, unless it
-// is null. Errors as tasks::Task::Open.
+// is null. Errors as tasks::Task::Open. InvalidArgument also: another tokenizer than the model's made it.
 absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& path, uint64_t samples,
                                    const std::function<void(uint64_t done, uint64_t all)>& progress = nullptr);
 

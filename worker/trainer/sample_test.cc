@@ -23,7 +23,9 @@
 namespace muster::trainer {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(Choose, TakesTheLikeliestWithoutTemperature) {
@@ -229,6 +231,17 @@ TEST_F(SampleTest, AJobBeginsWithImportedWeights) {
   EXPECT_EQ(refused.Wait(), 1);
   EXPECT_THAT(refused.Log(),
               HasSubstr("config.json says n_layer 2, but model.layers is 3; n_head 2, but model.heads is 4"));
+  const auto of_job = [](const Assignment& assignment) {
+    const std::vector<Record> records = bench_->Records(assignment);
+    return !records.empty() && records.back().failed().refused() && !records.back().failed().of_node();
+  };
+  EXPECT_TRUE(of_job(bench_->Assign(spec, 8))) << "another node finds the same";
+  train.mutable_model()->set_from(bench_->Path("second"));
+  Process another = bench_->Start(bench_->Assign(spec, 9));
+  EXPECT_EQ(another.Wait(), 1);
+  EXPECT_THAT(another.LastLine(), AllOf(HasSubstr("model.from: " + bench_->Path("second")),
+                                        HasSubstr("is of another model: n_layer 2, but model.layers is 3")));
+  EXPECT_TRUE(of_job(bench_->Assign(spec, 9)));
 }
 
 // GPT-2's names of the bytes, in the order of their ids, then " t" + "h", " th" + "e" and the end of a text.
@@ -277,7 +290,9 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   };
   Process given = sample(bench_->Path("pairs"), {"--tokens", "40", "--tokenizer", bench_->Path("tokenizer")});
   ASSERT_EQ(given.Wait(), 0) << given.Log();
-  EXPECT_THAT(given.Output(), StartsWith("in the box. in the box. in"));
+  const std::string written = given.Output();  // the next process writes to the same file
+  EXPECT_THAT(written, StartsWith("in the box. in the box. in"));
+  EXPECT_THAT(given.Log(), Not(HasSubstr("warning")));
   Process exporting = Run({"export", "--checkpoint", bench_->Path("pairs"), "--out", bench_->Path("pairs-out"),
                            "--tokenizer-from", bench_->Path("tokenizer")});
   ASSERT_EQ(exporting.Wait(), 0) << exporting.Log();
@@ -295,16 +310,42 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   // As the checkpoint says that it was made.
   Process recorded = sample(bench_->Path("pairs"), {"--tokens", "40"});
   ASSERT_EQ(recorded.Wait(), 0) << recorded.Log();
-  EXPECT_EQ(recorded.Output(), given.Output());
+  EXPECT_EQ(recorded.Output(), written);
   Process along = Run({"export", "--checkpoint", bench_->Path("pairs"), "--out", bench_->Path("along")});
   ASSERT_EQ(along.Wait(), 0) << along.Log();
   EXPECT_TRUE(std::filesystem::exists(bench_->Path("along/merges.txt")));
   Process beside = sample(bench_->Path("pairs-out"), {"--tokens", "40"});
   ASSERT_EQ(beside.Wait(), 0) << beside.Log();
-  EXPECT_EQ(beside.Output(), given.Output());
+  EXPECT_EQ(beside.Output(), written);
   Process larger = sample(bench_->Path("checkpoints"), {"--tokenizer", bench_->Path("tokenizer")});
   EXPECT_EQ(larger.Wait(), 2);
   EXPECT_THAT(larger.Log(), HasSubstr("the tokenizer has 260 tokens, the model's vocabulary is 256"));
+  // Another tokenizer than the recorded one: a copy of its files may differ and have the same ids, data is refused.
+  std::filesystem::copy(bench_->Path("tokenizer"), bench_->Path("tokenizer-2"));
+  std::ofstream(bench_->Path("tokenizer-2/merges.txt"), std::ios::app) << "\n";
+  Process warned = sample(bench_->Path("pairs"), {"--tokens", "40", "--tokenizer", bench_->Path("tokenizer-2")});
+  EXPECT_EQ(warned.Wait(), 0) << warned.Log();
+  EXPECT_EQ(warned.Output(), written);
+  EXPECT_THAT(warned.Log(), AllOf(HasSubstr("muster: warning: this model's tokens were made with the tokenizer " +
+                                            bench_->Path("tokenizer") + " (sha256 "),
+                                  HasSubstr(", not with the tokenizer " + bench_->Path("tokenizer-2") + " (sha256 ")));
+  const std::string of_bytes = bench_->Path("bytes.bin");
+  std::filesystem::copy_file(bench_->Path("val.bin"), of_bytes);
+  ASSERT_TRUE(data::WriteTokenizerOrigin(of_bytes, TokenizerOrigin()).ok());
+  Process refused = Run({"eval", "--checkpoint", bench_->Path("pairs"), "--data", of_bytes});
+  EXPECT_EQ(refused.Wait(), 2) << refused.Log();
+  EXPECT_THAT(refused.Log(), HasSubstr(of_bytes +
+                                       " was made with bytes as tokens, but the data of the model with the "
+                                       "tokenizer " +
+                                       bench_->Path("tokenizer")));
+  train.mutable_model()->set_from(bench_->Path("pairs"));
+  train.mutable_data()->set_tokens(of_bytes);
+  train.mutable_checkpoint()->set_path(bench_->Path("from-pairs"));
+  Process from = bench_->Start(bench_->Assign(spec, 14));
+  EXPECT_EQ(from.Wait(), 1);
+  EXPECT_THAT(from.LastLine(),
+              HasSubstr("model.from: " + of_bytes + " was made with bytes as tokens, but the data of " +
+                        bench_->Path("pairs/step-")));
   std::ofstream(merges, std::ios::app) << "\n";
   Process changed = sample(bench_->Path("pairs"), {});
   EXPECT_EQ(changed.Wait(), 2);

@@ -103,9 +103,15 @@ absl::Status OpenData(const Train& train, Rank& rank) {
   };
   const models::DataSource source = models::SourceOf(rank.task->name(), data);
   absl::Status status = open(source.field, source.path, /*evaluation=*/false, rank.samples);
-  if (!data.tokens().empty()) rank.tokenizer = data::ReadTokenizerOrigin(data.tokens());
-  if (!status.ok() || data.validation().empty()) return status;
-  return open("data.validation", data.validation(), /*evaluation=*/true, rank.validation);
+  if (status.ok() && !data.validation().empty()) {
+    status = open("data.validation", data.validation(), /*evaluation=*/true, rank.validation);
+  }
+  if (!status.ok() || data.tokens().empty()) return status;
+  absl::StatusOr<std::optional<TokenizerOrigin>> origin = data::ReadTokenizerOrigin(data.tokens());
+  if (!origin.ok()) return absl::InvalidArgumentError(absl::StrCat("data.tokens: ", origin.status().message()));
+  rank.tokenizer = *std::move(origin);
+  status = data::CheckTokenizer(data.validation(), data.tokens(), rank.tokenizer);
+  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("data.validation: ", status.message()));
 }
 
 // In all. The links of a pair of nodes take half of it in each direction.
@@ -219,7 +225,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     rank.resumed_step = (*resumed)->step;
     rank.samples_consumed = (*resumed)->samples_consumed;
   } else if (const std::string& from = train.model().from(); !from.empty()) {
-    if (absl::Status status = LoadInitial(from, train.model(), *rank.engine); !status.ok()) return status;
+    if (absl::Status status = LoadInitial(train, *rank.engine); !status.ok()) return status;
     LogInfo("weights imported", {{"from", from}});
   }
   // What another run's checkpoint or an import gave is where this one begins.

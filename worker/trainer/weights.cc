@@ -9,10 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/check_start.h"
 #include "checkpoint/hugging_face.h"
 #include "common/log/log.h"
 #include "data/tokenizer.h"
-#include "models/family.h"
+#include "data/tokenizer_origin.h"
 #include "models/inventory.h"
 #include "models/tuning.h"
 #include "strategies/partition/planners.h"
@@ -141,10 +142,7 @@ absl::Status LoadParameters(const checkpoint::Checkpoint& checkpoint, engine::En
 absl::Status Import(const std::string& directory, const Model& model, engine::Engine& engine) {
   const absl::StatusOr<checkpoint::HuggingFaceModel> from = checkpoint::HuggingFaceModel::Open(directory);
   if (!from.ok()) return from.status();
-  if (absl::Status status = models::CheckSame(from->model(), model); !status.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("model.from: ", directory, "/config.json says ", std::string(status.message())));
-  }
+  if (absl::Status status = checkpoint::CheckConfig(from->model(), directory, model); !status.ok()) return status;
   for (const checkpoint::TensorRun& run : ParameterRuns(engine)) {
     if (models::IsAdapter(run.name)) continue;
     if (absl::Status status = from->Read(run); !status.ok()) return status;
@@ -208,19 +206,32 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
   return InferenceModel{*std::move(inventory), *std::move(data), std::nullopt, *std::move(engine)};
 }
 
+absl::Status LoadFromAny(const Train& train, engine::Engine& engine) {
+  const std::string& path = train.model().from();
+  if (absl::Status status = checkpoint::CheckListable(path); !status.ok()) return status;
+  if (checkpoint::StepFolders(path).empty()) return Import(path, train.model(), engine);
+  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const Manifest& manifest = checkpoint->manifest();
+  const std::string& directory = checkpoint->directory();
+  absl::Status status = checkpoint::CheckWeights(manifest.spec().train().model(), directory, train.model());
+  if (status.ok()) {
+    status = data::CheckTokenizer(train.data().tokens(), absl::StrCat("the data of ", directory),
+                                  checkpoint::TokenizerOf(manifest));
+  }
+  if (!status.ok()) return status;
+  return LoadParameters(*checkpoint, engine);
+}
+
 }  // namespace
 
-absl::Status LoadInitial(const std::string& path, const Model& model, engine::Engine& engine) {
-  if (absl::Status status = checkpoint::CheckListable(path); !status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
-  }
-  if (checkpoint::StepFolders(path).empty()) return Import(path, model, engine);
-  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
-  absl::Status status = checkpoint.status();
-  if (status.ok()) status = models::CheckSame(checkpoint->manifest().spec().train().model(), model);
-  if (status.ok()) status = LoadParameters(*checkpoint, engine);
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
+absl::Status AsErrorOfJob(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) ? absl::InvalidArgumentError(status.message()) : status;
+}
+
+absl::Status LoadInitial(const Train& train, engine::Engine& engine) {
+  const absl::Status status = AsErrorOfJob(LoadFromAny(train, engine));
+  return status.ok() ? status : absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
 }
 
 absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads, const std::string& library) {
@@ -239,9 +250,8 @@ absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int thr
   absl::StatusOr<std::unique_ptr<engine::Engine>> engine = MakeEngine(*inventory, train, threads, library);
   if (!engine.ok()) return engine.status();
   if (absl::Status status = LoadParameters(*checkpoint, **engine); !status.ok()) return status;
-  InferenceModel model{*std::move(inventory), train.data(), std::nullopt, *std::move(engine)};
-  if (checkpoint->manifest().has_tokenizer()) model.tokenizer = checkpoint->manifest().tokenizer();
-  return model;
+  return InferenceModel{*std::move(inventory), train.data(), checkpoint::TokenizerOf(checkpoint->manifest()),
+                        *std::move(engine)};
 }
 
 absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& directory, const std::string& path) {

@@ -32,13 +32,18 @@ absl::Status Load(const checkpoint::Checkpoint& checkpoint, const strategies::La
 // Only the parameters and buffers.
 absl::Status LoadParameters(const checkpoint::Checkpoint& checkpoint, engine::Engine& engine);
 
-// The parameters of an engine that has taken no step, from a folder of Hugging Face's. FailedPrecondition: config.json
-// says other numbers than `model`, all of which it names; others as checkpoint::HuggingFaceModel.
+// The parameters of an engine that has taken no step, from a folder of Hugging Face's. InvalidArgument as
+// checkpoint::CheckConfig; others as checkpoint::HuggingFaceModel.
 absl::Status Import(const std::string& directory, const Model& model, engine::Engine& engine);
 
-// Likewise from whatever `path` is: such a folder, a step's folder of Muster's, or a folder of these (the newest whole
-// one).
-absl::Status LoadInitial(const std::string& path, const Model& model, engine::Engine& engine);
+// Likewise from model.from, whatever it is: such a folder, a step's folder of Muster's, or a folder of these (the
+// newest whole one). InvalidArgument: it does not fit the job (checkpoint/check_start.h), or its recorded tokenizer is
+// not that of data.tokens.
+absl::Status LoadInitial(const Train& train, engine::Engine& engine);
+
+// An error of a folder that a job names and that does not fit it: FailedPrecondition, which may be the node's, becomes
+// InvalidArgument, since every node finds the same.
+absl::Status AsErrorOfJob(const absl::Status& status);
 
 // A checkpoint of step 0 below `path`, of a folder of Hugging Face's. AlreadyExists: there are checkpoints already.
 // Others as checkpoint::HuggingFaceModel and checkpoint::Write.
