@@ -342,7 +342,13 @@ INSTANTIATE_TEST_SUITE_P(
                   TrainOf(a).mutable_checkpoint()->set_path(bench.Path("train.bin"));
                 },
                 {"checkpoint.path ", "train.bin"},
-                true},
+                false},
+        Refusal{"CheckpointPathOfAnotherJob",
+                [](const Bench& bench, Assignment&) {
+                  ASSERT_TRUE(checkpoint::Claim(bench.Path("checkpoints"), {.job = "other-a2b3"}).ok());
+                },
+                {"checkpoint.path ", "belongs to job other-a2b3"},
+                false},
         Refusal{"NoSuchCheckpoint",
                 [](const Bench&, Assignment& a) { a.mutable_resume_from()->set_directory("step-0000000007-g1"); },
                 {"no whole checkpoint is left", "step-0000000007-g1"},

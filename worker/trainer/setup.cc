@@ -198,7 +198,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   if (!train.checkpoint().path().empty()) {
     const auto check = assignment.key().rank() == 0 ? checkpoint::Claim : checkpoint::CheckFolder;
     absl::Status status = check(train.checkpoint().path(), HolderOf(assignment));
-    if (!status.ok()) return status;
+    if (!status.ok()) return AsErrorOfJob(status);
   }
   if (!train.offload().to().empty()) {
     if (absl::Status status = CheckConfined(train.offload().to()); !status.ok()) return status;

@@ -63,11 +63,11 @@ checkpoint::Holder HolderOf(const Assignment& assignment);
 
 // Errors as tasks::Task::Open, strategies::Compile, plugins::LoadPlugin and Engine::Create. DataLoss: no published
 // checkpoint is whole. FailedPrecondition: this build compiles another schedule than the coordinator's, or gives the
-// rank another shard or replica (names both), or the checkpoint folder belongs to another job or store.
-// InvalidArgument: the table is not one of this model, or another tokenizer made data.validation or the checkpoint's
-// data than data.tokens. ResourceExhausted: memory. PermissionDenied: files. Unavailable:
-// not all ranks joined. Joining comes last, so a rank refuses its own errors before it waits for others. Each rank
-// reads what it owns of a checkpoint or an import. The engine reports its ops to `progress`, which outlives the rank.
+// rank another shard or replica (names both). InvalidArgument: the table is not one of this model, the checkpoint
+// folder belongs to another job or store, or another tokenizer made data.validation or the checkpoint's data than
+// data.tokens. ResourceExhausted: memory. PermissionDenied: files. Unavailable: not all ranks joined. Joining comes
+// last, so a rank refuses its own errors before it waits for others. Each rank reads what it owns of a checkpoint or an
+// import. The engine reports its ops to `progress`, which outlives the rank.
 absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& rendezvous,
                            engine::OpListener* progress, const SetUpOptions& options = {});
 
