@@ -8,16 +8,22 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "checkpoint/check_start.h"
 #include "cli/spec/paths.h"
 #include "data/file_pattern.h"
 #include "data/token_file.h"
+#include "data/tokenizer_origin.h"
+#include "models/inventory.h"
 
 namespace muster::cli {
 namespace {
+
+constexpr uint64_t kMostCheckedBytes = 256 << 20;  // of tokens; the trainer reads all
 
 // Whether the coordinator is on this machine, and every node of it, too: workers elsewhere have other files.
 bool IsAllHere(Client& client) {
@@ -52,7 +58,35 @@ std::string WhyNoData(const std::string& pattern) {
 // As the trainer opens it, but for what the model asks for: its context and vocabulary.
 std::string WhyNoTokens(const std::string& pattern) {
   if (std::string why = WhyNoData(pattern); !why.empty()) return why;
-  return std::string(data::TokenFile::Open(pattern, /*context=*/0).status().message());
+  const absl::Status opened = data::TokenFile::Open(pattern, /*context=*/0).status();
+  return std::string(opened.ok() ? data::ReadTokenizerOrigin(pattern).status().message() : opened.message());
+}
+
+// The same of what is evaluated beside `tokens`.
+std::string WhyNotBeside(const std::string& pattern, const std::string& tokens) {
+  if (std::string why = WhyNoTokens(pattern); !why.empty()) return why;
+  const auto origin = data::ReadTokenizerOrigin(tokens);
+  return origin.ok() ? std::string(data::CheckTokenizer(pattern, tokens, *origin).message()) : "";
+}
+
+// As the trainer opens it for the model.
+std::string WhyNotTokensOf(const v1::Inventory& inventory, const std::string& pattern) {
+  if (pattern.empty()) return "";
+  const absl::StatusOr<data::TokenFile> file = data::TokenFile::Open(pattern, models::TargetsPerSample(inventory));
+  if (!file.ok()) return std::string(file.status().message());
+  const uint64_t vocabulary = models::Find(inventory.task(), models::kTargets).bound();
+  return std::string(file->CheckVocabulary(vocabulary, kMostCheckedBytes).message());
+}
+
+// Why a job with `tokens` cannot start from a folder. What `waits` for other jobs may find there what they will have
+// written, and ranks of another user what this one may not read.
+std::string WhyNoStart(const std::string& path, const absl::StatusOr<v1::Manifest>& found, const std::string& tokens,
+                       bool waits) {
+  if (absl::IsPermissionDenied(found.status()) || (waits && absl::IsNotFound(found.status()))) return "";
+  if (!found.ok()) return std::string(found.status().message());
+  const absl::Status same =
+      data::CheckTokenizer(tokens, absl::StrCat("the data of ", path), checkpoint::TokenizerOf(*found));
+  return std::string(same.message());
 }
 
 std::string WhyNoFolder(const std::string& path) {
@@ -84,27 +118,60 @@ std::string WhyNotCreatable(const std::string& path) {
   return absl::StrCat("cannot write to ", existing, ": ", std::strerror(errno));
 }
 
+bool StartsFromFiles(const v1::Train& train) {
+  return !train.data().tokens().empty() || !train.model().from().empty() || !train.checkpoint().resume_from().empty();
+}
+
 }  // namespace
 
 std::vector<Problem> PathProblems(const Reading& reading) {
   std::vector<Problem> problems;
   const v1::Train& train = reading.spec.train();
-  const auto check = [&](const char* path, const std::string& value, std::string (*why)(const std::string&)) {
+  const std::string& tokens = train.data().tokens();
+  const auto check = [&](const char* path, const std::string& value,
+                         const std::function<std::string(const std::string&)>& why) {
     if (value.empty()) return;
     if (std::string message = why(value); !message.empty()) {
       problems.push_back(Problem{reading.sources.Find(path), path, std::move(message), ""});
     }
   };
   check("workdir", reading.spec.exec().workdir(), WhyNoFolder);
-  check("data.tokens", train.data().tokens(), WhyNoTokens);
+  check("data.tokens", tokens, WhyNoTokens);
   check("data.images", train.data().images(), WhyNoData);
   check("data.tensors", train.data().tensors(), WhyNoData);
-  check("data.validation", train.data().validation(), train.data().tokens().empty() ? WhyNoData : WhyNoTokens);
+  check("data.validation", train.data().validation(),
+        [&](const std::string& path) { return tokens.empty() ? WhyNoData(path) : WhyNotBeside(path, tokens); });
   check("model.library", LibraryOf(reading.spec), WhyUnreadable);
   check("model.from", train.model().from(), WhyNoFolder);
   check("checkpoint.path", train.checkpoint().path(), WhyNotCreatable);
   if (!absl::StrContains(train.checkpoint().resume_from(), "{")) {
     check("checkpoint.resume_from", train.checkpoint().resume_from(), WhyNoFolder);
+  }
+  return problems;
+}
+
+std::vector<Problem> FitProblems(const v1::Train& resolved, const SourceMap& sources, bool waits) {
+  std::vector<Problem> problems;
+  v1::Train job = resolved;
+  const absl::StatusOr<v1::Model> model = models::Resolve(job.model());
+  if (!model.ok()) return problems;  // the plan says so
+  *job.mutable_model() = *model;
+  const absl::StatusOr<v1::Inventory> inventory = models::MakeInventory(*model);
+  if (!inventory.ok()) return problems;
+  const auto add = [&](const char* path, std::string message) {
+    if (!message.empty()) problems.push_back(Problem{sources.Find(path), path, std::move(message), ""});
+  };
+  const std::string &tokens = job.data().tokens(), &validation = job.data().validation();
+  if (inventory->task().name() == models::kLanguageModel) {
+    add("data.tokens", WhyNotTokensOf(*inventory, tokens));
+    add("data.validation", WhyNotTokensOf(*inventory, validation));
+  }
+  if (const std::string& from = job.model().from(); !from.empty()) {
+    add("model.from", WhyNoStart(from, checkpoint::CheckModelFrom(from, job.model()), tokens, waits));
+  }
+  const std::string& from = job.checkpoint().resume_from();
+  if (!from.empty() && !absl::StrContains(from, "{")) {
+    add("checkpoint.resume_from", WhyNoStart(from, checkpoint::CheckResumeFrom(from, job), tokens, waits));
   }
   return problems;
 }
@@ -122,20 +189,27 @@ std::vector<Problem> WithoutConsequences(std::vector<Problem> found, const std::
   return found;
 }
 
-absl::Status CheckJob(const Reading& reading, const absl::StatusOr<std::unique_ptr<Client>>& client) {
+absl::Status CheckJob(const Reading& reading, const absl::StatusOr<std::unique_ptr<Client>>& client, bool waits) {
   std::vector<Problem> problems = reading.problems;
   const auto add = [&](std::vector<Problem> found) {
     for (Problem& problem : WithoutConsequences(std::move(found), problems)) problems.push_back(std::move(problem));
   };
-  if (client.ok() && IsAllHere(**client)) add(PathProblems(reading));
-  if (problems.empty()) return absl::OkStatus();
+  const bool here = client.ok() && IsAllHere(**client);
+  if (here) add(PathProblems(reading));
+  // What does not fit a field that is misspelled may fit the field.
+  const bool fits = here && reading.problems.empty() && StartsFromFiles(reading.spec.train());
   // Of a file with broken syntax values are missing that it may have.
-  if (client.ok() && reading.complete) {
+  if (client.ok() && reading.complete && (fits || !problems.empty())) {
     v1::PlanRequest request;
     *request.mutable_spec() = reading.spec;
-    const absl::Status planned = (*client)->Plan(request).status();
-    if (absl::IsInvalidArgument(planned)) add(Locate(SpecErrorsOf(planned), reading.sources));
+    const absl::StatusOr<v1::PlanReply> planned = (*client)->Plan(request);
+    // Alone, they are what the caller's own request is answered with.
+    const bool wrong = absl::IsInvalidArgument(planned.status()) && !problems.empty();
+    if (wrong) add(Locate(SpecErrorsOf(planned.status()), reading.sources));
+    waits = waits || reading.spec.after_size() > 0;
+    if (planned.ok() && fits) add(FitProblems(planned->resolved().train(), reading.sources, waits));
   }
+  if (problems.empty()) return absl::OkStatus();
   SortProblems(problems);
   return ToStatus(problems);
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "cli/testing/muster_fixture_test.h"
 #include "common/rpc/rpc.h"
 #include "gmock/gmock.h"
@@ -285,9 +286,70 @@ TEST_F(MistakesTest, FilesThatAreNotThere) {
   store_.nodes[0].set_hostname("elsewhere");
   EXPECT_EQ(Run({"submit", "-d", file}).code, 0);
   store_.nodes[0].set_hostname(host);
-  folder_.Write("train.bin", "tokens");
+  folder_.Write("train.bin", std::string(1000, '\0'));
   EXPECT_EQ(Run({"submit", "-d", file, "--set", absl::StrCat("checkpoint.path=", folder_.path(), "/runs/{job}")}).code,
             0);
+}
+
+// As the trainer would, after minutes in the queue.
+TEST_F(MistakesTest, TokensThatDoNotFitTheModel) {
+  ServeWithANodeHere();
+  const std::string file =
+      folder_.Write("job.yaml", absl::StrReplaceAll(kGoodJob, {{"train.bin", "train.bin, validation: val.bin"}}));
+  const std::string tokens = folder_.Write("train.bin", std::string(2, '\0'));
+  std::string outside(1000, '\0');
+  outside[21] = 1;  // token 10 is 256
+  const std::string validation = folder_.Write("val.bin", outside);
+  IsRefused(file, absl::StrCat(file, ":5:16: data.tokens: ", tokens,
+                               " holds 1 token, but one sample needs 129 (context + 1): use a longer text or a smaller "
+                               "model.context\n",
+                               file, ":5:39: data.validation: ", validation,
+                               ": token 256 at position 10 is not below the vocabulary of 256: the file was made with "
+                               "another tokenizer, or model.vocabulary is too small\n"));
+  // Without the model they are tokens.
+  EXPECT_EQ(Run({"plan", file}).code, 0);
+  EXPECT_EQ(Run({"validate", "--offline", file}).code, 0);
+}
+
+TEST_F(MistakesTest, DataOfSeveralTokenizers) {
+  ServeWithANodeHere();
+  const std::string file =
+      folder_.Write("job.yaml", absl::StrReplaceAll(kGoodJob, {{"train.bin", "train.bin, validation: val.bin"}}));
+  const std::string tokens = folder_.Write("train.bin", std::string(1000, '\0'));
+  const std::string validation = folder_.Write("val.bin", std::string(1000, '\0'));
+  EXPECT_EQ(Run({"validate", file}).code, 0) << "no record";
+  const auto made_with = [&](const std::string& name, const std::string& path, const std::string& sha256) {
+    folder_.Write(name + ".tokenizer.json", absl::StrCat(R"({"path": ")", path, R"(", "sha256": ")", sha256,
+                                                         R"(", "token_file_bytes": "1000"})"));
+  };
+  made_with("train.bin", "/a", "0123456789");
+  EXPECT_EQ(Run({"validate", file}).code, 0) << "of one";
+  made_with("val.bin", "/copy/of/a", "0123456789");
+  EXPECT_EQ(Run({"validate", file}).code, 0);
+  made_with("val.bin", "/b", "abcdefabcd");
+  IsRefused(file,
+            absl::StrCat(file, ":5:39: data.validation: ", validation,
+                         " was made with the tokenizer /b (sha256 abcdefab), but ", tokens,
+                         " with the tokenizer /a (sha256 01234567): the same ids mean different text; prepare it with "
+                         "the other one, or, if their ids are the same, remove ",
+                         validation, ".tokenizer.json\n"));
+}
+
+TEST_F(MistakesTest, FoldersWithNothingToStartFrom) {
+  ServeWithANodeHere();
+  folder_.Write("train.bin", std::string(1000, '\0'));
+  const std::string empty = folder_.path() + "/empty";
+  std::filesystem::create_directory(empty);
+  const std::string resumes = folder_.Write("a.yaml", absl::StrCat(kGoodJob, "checkpoint: {resume_from: empty}\n"));
+  IsRefused(resumes,
+            absl::StrCat(resumes, ":7:27: checkpoint.resume_from: ", empty, " is no checkpoint and holds none\n"));
+  const std::string from =
+      folder_.Write("b.yaml", absl::StrReplaceAll(kGoodJob, {{"size: tiny", "size: tiny, from: empty"}}));
+  IsRefused(from, absl::StrCat(from, ":4:41: model.from: ", empty, "/config.json: No such file or directory\n"));
+  // A job that it waits for writes there.
+  PutJob("first-0001", v1::JOB_STATE_RUNNING);
+  const Ended waits = Run({"submit", "-d", resumes, "--after", "first-0001"});
+  EXPECT_EQ(waits.code, 0) << waits.err;
 }
 
 TEST_F(MistakesTest, TokensThatAreNone) {

@@ -8,6 +8,19 @@
 #include "data/file_pattern.h"
 
 namespace muster::data {
+namespace {
+
+constexpr uint64_t kCheckedBytes = 1 << 20;  // in one block, where not everything is read
+
+absl::Status Outside(const TokenShard& shard, uint64_t position, uint64_t vocabulary) {
+  uint32_t token = 0;
+  if (absl::Status status = shard.Read(position, absl::MakeSpan(&token, 1)); !status.ok()) return status;
+  return absl::OutOfRangeError(
+      absl::StrCat(shard.path(), ": token ", token, " at position ", position, " is not below the vocabulary of ",
+                   vocabulary, ": the file was made with another tokenizer, or model.vocabulary is too small"));
+}
+
+}  // namespace
 
 absl::StatusOr<TokenFile> TokenFile::Open(const std::string& pattern, uint64_t context) {
   const absl::StatusOr<std::vector<std::string>> paths = FilesOf(pattern);
@@ -44,16 +57,19 @@ absl::Status TokenFile::Read(uint64_t begin, absl::Span<uint32_t> out) const {
   return absl::OkStatus();
 }
 
-absl::Status TokenFile::CheckVocabulary(uint64_t vocabulary) const {
+absl::Status TokenFile::CheckVocabulary(uint64_t vocabulary, uint64_t most_bytes) const {
+  uint64_t blocks = 0, number = 0;
+  for (const TokenShard& shard : shards_) blocks += shard.tokens() * shard.width() / kCheckedBytes + 1;
+  const uint64_t most = std::max<uint64_t>(most_bytes / kCheckedBytes, 1);
+  const uint64_t stride = (blocks + most - 1) / most;  // of so many blocks one is read
   for (const TokenShard& shard : shards_) {
-    const absl::StatusOr<uint64_t> position = shard.FindOutside(vocabulary);
-    if (!position.ok()) return position.status();
-    if (*position == shard.tokens()) continue;
-    uint32_t token = 0;
-    if (absl::Status status = shard.Read(*position, absl::MakeSpan(&token, 1)); !status.ok()) return status;
-    return absl::OutOfRangeError(
-        absl::StrCat(shard.path(), ": token ", token, " at position ", *position, " is not below the vocabulary of ",
-                     vocabulary, ": the file was made with another tokenizer, or model.vocabulary is too small"));
+    const uint64_t block = stride == 1 ? shard.tokens() : kCheckedBytes / shard.width();
+    for (uint64_t begin = 0; begin < shard.tokens(); begin += block) {
+      if (number++ % stride != 0) continue;
+      const absl::StatusOr<uint64_t> position = shard.FindOutside(vocabulary, begin, begin + block);
+      if (!position.ok()) return position.status();
+      if (*position < shard.tokens()) return Outside(shard, *position, vocabulary);
+    }
   }
   return absl::OkStatus();
 }

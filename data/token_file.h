@@ -34,8 +34,9 @@ class TokenFile {
   absl::Status Read(uint64_t begin, absl::Span<uint32_t> out) const;
 
   // OutOfRange: a token id at or above `vocabulary`; names the first one, its file and its position there. Reads
-  // everything, unless the files' width alone says that it fits.
-  absl::Status CheckVocabulary(uint64_t vocabulary) const;
+  // everything, unless the files' width alone says that it fits; of more than `most_bytes` about so many, in blocks of
+  // 1 MiB spread over the stream.
+  absl::Status CheckVocabulary(uint64_t vocabulary, uint64_t most_bytes = UINT64_MAX) const;
 
  private:
   TokenFile() = default;

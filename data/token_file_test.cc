@@ -217,6 +217,29 @@ TEST_F(TokenFileTest, NamesTheFirstTokenBeyondTheVocabulary) {
   EXPECT_TRUE(file.CheckVocabulary(65536).ok());
 }
 
+// Blocks of 1 MiB: all of them, or about so many over all shards.
+TEST_F(TokenFileTest, ChecksSoManyBytesOfTheStream) {
+  constexpr uint64_t kBlockTokens = (1 << 20) / 2, kMiB = 1 << 20;
+  std::vector<uint16_t> tokens(8 * kBlockTokens + 10, 7);
+  WriteTo("c_1.bin", Bytes<uint16_t>(tokens));
+  tokens[4 * kBlockTokens] = 300;
+  WriteTo("c_2.bin", Bytes<uint16_t>(tokens));
+  const auto file = TokenFile::Open(Path("c_?.bin"), 4).value();
+  ExpectError(file.CheckVocabulary(256), absl::StatusCode::kOutOfRange, "c_2.bin: token 300 at position 2097152");
+  EXPECT_FALSE(file.CheckVocabulary(256, 18 * kMiB).ok()) << "everything";
+  EXPECT_FALSE(file.CheckVocabulary(7, 0).ok()) << "the first block";
+  // Of 18 blocks each ninth, or the first alone: the token is in the fourteenth.
+  EXPECT_TRUE(file.CheckVocabulary(256, 2 * kMiB).ok());
+  EXPECT_TRUE(file.CheckVocabulary(256, kMiB).ok());
+  // Of each shard one, which is all of it.
+  for (int i = 0; i < 8; ++i)
+    WriteTo(absl::StrCat("d_", i, ".bin"), Bytes<uint16_t>({7, 7, static_cast<uint16_t>(i == 4 ? 300 : 7)}));
+  const auto small = TokenFile::Open(Path("d_?.bin"), 4).value();
+  EXPECT_FALSE(small.CheckVocabulary(256, 8 * kMiB).ok());
+  EXPECT_FALSE(small.CheckVocabulary(256, 4 * kMiB).ok()) << "each second, from the first on";
+  EXPECT_TRUE(small.CheckVocabulary(256, 3 * kMiB).ok()) << "each third";
+}
+
 TEST_F(TokenFileTest, AFileCutWhileItIsReadIsAnError) {
   const std::string path = WriteTokens(std::vector<uint16_t>(5000, 1));
   const auto file = TokenFile::Open(path, 4).value();

@@ -235,13 +235,13 @@ absl::Status TokenShard::Read(uint64_t begin, absl::Span<uint32_t> out) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> TokenShard::FindOutside(uint64_t vocabulary) const {
+absl::StatusOr<uint64_t> TokenShard::FindOutside(uint64_t vocabulary, uint64_t begin, uint64_t end) const {
   if (width_ < 4 && vocabulary >> (8 * width_) > 0) return tokens_;
   const uint64_t batch = kScanBytes / width_;
   std::vector<uint64_t> raw(kScanBytes / sizeof(uint64_t));
   posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
-  for (uint64_t begin = 0; begin < tokens_; begin += batch) {
-    const uint64_t count = std::min(batch, tokens_ - begin);
+  for (end = std::min(end, tokens_); begin < end; begin += batch) {
+    const uint64_t count = std::min(batch, end - begin);
     absl::Status status = ReadRaw(begin, count, reinterpret_cast<char*>(raw.data()));
     if (!status.ok()) return status;
     size_t found = count;

@@ -50,9 +50,9 @@ class TokenShard {
   // REQUIRES: begin + out.size() <= tokens(). DataLoss: the file became shorter since Open, or the disk fails.
   absl::Status Read(uint64_t begin, absl::Span<uint32_t> out) const;
 
-  // Position of the first token at or above `vocabulary`; tokens() if there is none. Reads the whole file, as fast as
-  // the disk: no token is widened. Errors as Read.
-  absl::StatusOr<uint64_t> FindOutside(uint64_t vocabulary) const;
+  // Position of the first token at or above `vocabulary` among [begin, end) and below tokens(); tokens() if there is
+  // none. Reads as fast as the disk: no token is widened. Errors as Read.
+  absl::StatusOr<uint64_t> FindOutside(uint64_t vocabulary, uint64_t begin = 0, uint64_t end = UINT64_MAX) const;
 
  private:
   TokenShard(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}

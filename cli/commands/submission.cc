@@ -51,7 +51,7 @@ std::string NewRequestId() {
 absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading& reading,
                                     const SubmitOptions& options) {
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
-  if (absl::Status status = CheckJob(reading, client); !status.ok()) return status;
+  if (absl::Status status = CheckJob(reading, client, !options.after.empty()); !status.ok()) return status;
   if (!client.ok()) return client.status();
   if (options.dry_run) return DryRun(invocation, **client, reading, options.format);
   v1::SubmitRequest request;

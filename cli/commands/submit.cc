@@ -38,7 +38,7 @@ absl::StatusOr<ExitCode> SubmitArray(const Invocation& invocation, const std::ve
   }
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
   for (const Reading& reading : readings) {
-    if (absl::Status status = CheckJob(reading, client); !status.ok()) return status;
+    if (absl::Status status = CheckJob(reading, client, !options.after.empty()); !status.ok()) return status;
   }
   options.detach = true;
   for (const Reading& reading : readings) {
