@@ -167,6 +167,34 @@ TEST_F(ConfigTest, ATokenFileThatIsNotThereIsAnError) {
   EXPECT_TRUE(absl::IsNotFound(Resolve({"", folder_ + "/missing", ""}).status()));
 }
 
+// gRPC aborts the process for such bytes.
+TEST_F(ConfigTest, ATokenOfOtherBytesNamesItsSource) {
+  const auto says = [&](const ConnectionFlags& flags) {
+    const absl::Status status = Resolve(flags).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  constexpr char kWrong[] = "; expected one word of printable ASCII characters";
+  Context("token: \"a\\nb\"\n");
+  EXPECT_EQ(says({}),
+            absl::StrCat(folder_, "/muster/context.yaml: token: this is no token: byte 2 of 3 is 0x0a", kWrong));
+  const std::string file = folder_ + "/token";
+  variables_["MUSTER_TOKEN_FILE"] = file;
+  ASSERT_TRUE(WriteFile(file, "one\ntwo\n").ok());
+  EXPECT_EQ(says({}), absl::StrCat("MUSTER_TOKEN_FILE: ", file, ": this is no token: byte 4 of 7 is 0x0a", kWrong));
+  variables_["MUSTER_TOKEN"] = "junk\r";
+  EXPECT_EQ(says({}), absl::StrCat("MUSTER_TOKEN: this is no token: byte 5 of 5 is 0x0d", kWrong));
+  ASSERT_TRUE(WriteFile(file, std::string("\x7f"
+                                          "ELF\0",
+                                          5))
+                  .ok());
+  EXPECT_EQ(says({"", file, ""}),
+            absl::StrCat("--token-file: ", file, ": this is no token: byte 1 of 5 is 0x7f", kWrong));
+  ASSERT_TRUE(WriteFile(file, "gr\xc3\xbc\xc3\x9f").ok());
+  EXPECT_EQ(says({"", file, ""}),
+            absl::StrCat("--token-file: ", file, ": this is no token: byte 3 of 6 is 0xc3", kWrong));
+}
+
 TEST(ParseSince, TakesAgesAndTimesAsTheCliPrintsThem) {
   const absl::Time now = absl::FromUnixSeconds(1'800'000'000);
   EXPECT_EQ(*ParseSince("", now), absl::InfinitePast());

@@ -18,6 +18,7 @@
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
 #include "common/tls/certificate.h"
+#include "common/tls/token.h"
 
 namespace muster::cli {
 namespace {
@@ -111,19 +112,22 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
     if (!parsed.ok()) return parsed.status();
     connection.timeout = *parsed;
   }
+  Setting token;
   // A flag that names a token file takes precedence over the variable that holds the token itself.
   const std::string variable = flags.token_file.empty() ? Or(environment("MUSTER_TOKEN"), "") : "";
   const Setting file =
       variable.empty() ? pick("--token-file", flags.token_file, {"MUSTER_TOKEN_FILE"}, "token_file") : Setting{};
   if (!variable.empty()) {
-    connection.token = variable;
+    token = {variable, "MUSTER_TOKEN"};
   } else if (!file.value.empty()) {
-    const absl::StatusOr<std::string> token = ReadWhole(file.value, kMaxTokenBytes);
-    if (!token.ok()) return WrongSetting(file, token.status());
-    connection.token = std::string(absl::StripAsciiWhitespace(*token));
-  } else if (const auto found = context->find("token"); found != context->end()) {
-    connection.token = found->second;
+    const absl::StatusOr<std::string> text = ReadWhole(file.value, kMaxTokenBytes);
+    if (!text.ok()) return WrongSetting(file, text.status());
+    token = {std::string(absl::StripAsciiWhitespace(*text)), absl::StrCat(file.from, ": ", file.value)};
+  } else {
+    token = pick("", "", {}, "token");
   }
+  if (const absl::Status status = tls::CheckTokenText(token.value); !status.ok()) return WrongSetting(token, status);
+  connection.token = token.value;
   if (const Setting ca = pick("--ca", flags.ca, {"MUSTER_CA"}, "ca"); !ca.value.empty()) {
     const absl::StatusOr<std::string> authority = ReadWhole(ca.value, kMaxAuthorityBytes);
     if (!authority.ok()) return WrongSetting(ca, authority.status());

@@ -8,9 +8,11 @@
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/slice.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -119,7 +121,11 @@ void AddCallMetadata(const std::string& token, grpc::ClientContext& context) {
   context.AddMetadata(kVersionMetadata, kVersion);
   context.AddMetadata(kProtocolMetadata, absl::StrCat(kProtocol));
   context.AddMetadata(kOldestProtocolMetadata, absl::StrCat(kOldestProtocol));
-  if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
+  if (token.empty()) return;
+  std::string value = absl::StrCat("Bearer ", token);
+  std::replace_if(
+      value.begin(), value.end(), [](unsigned char c) { return !absl::ascii_isprint(c); }, '?');
+  context.AddMetadata("authorization", value);
 }
 
 absl::Status CheckVersion(const Protocols& caller, const std::string& version) {

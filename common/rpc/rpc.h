@@ -49,7 +49,8 @@ void AllowKeepalive(grpc::ServerBuilder& builder);
 // itself and goes on with a freed queue (gRPC 1.51, CompletionQueue::ReleaseCallbackAlternativeCQ).
 void KeepCallbackThreads();
 
-// Client side: sends our version, and the token if there is one.
+// Client side: sends our version, and the token if there is one. In the place of bytes that gRPC cannot send it sends
+// '?', so the server refuses such a token.
 void AddCallMetadata(const std::string& token, grpc::ClientContext& context);
 
 // Server side. OK if the client sends no version (a tool with reflection). FailedPrecondition: this build and the

@@ -35,6 +35,24 @@ TEST(Version, ForeignProtocolNamesBoth) {
   EXPECT_NE(status.message().find(kVersion), absl::string_view::npos);
 }
 
+TEST(AddCallMetadata, ATokenThatCannotBeSentAbortsNoProcess) {
+  const TemporaryFolder folder;
+  grpc::ClientContext context;
+  AddCallMetadata("junk\r\n\x80", context);
+  grpc::GenericStub stub(Dial("unix:" + folder.path() + "/none.sock"));
+  grpc::Slice nothing;
+  const grpc::ByteBuffer request(&nothing, 1);
+  grpc::ByteBuffer reply;
+  absl::Notification ended;
+  grpc::Status found;
+  stub.UnaryCall(&context, "/", {}, &request, &reply, [&](const grpc::Status& status) {
+    found = status;
+    ended.Notify();
+  });
+  ended.WaitForNotification();
+  EXPECT_EQ(found.error_code(), grpc::StatusCode::UNAVAILABLE) << found.error_message();
+}
+
 // What a callback owns holds the channel by its context, and the last one when the caller has let go.
 TEST(KeepCallbackThreads, ACallbackMayHoldTheLastChannel) {
   KeepCallbackThreads();

@@ -1,5 +1,6 @@
 #include "common/tls/token.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -31,12 +32,22 @@ bool IsToken(std::string_view text) {
   return absl::StartsWith(absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size())), kPrefix);
 }
 
+absl::Status CheckTokenText(std::string_view text) {
+  const auto wrong = std::find_if_not(text.begin(), text.end(), [](unsigned char c) { return absl::ascii_isgraph(c); });
+  if (wrong == text.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("this is no token: byte ", wrong - text.begin() + 1, " of ",
+                                                 text.size(), " is 0x",
+                                                 absl::Hex(static_cast<unsigned char>(*wrong), absl::kZeroPad2),
+                                                 "; expected one word of printable ASCII characters"));
+}
+
 absl::StatusOr<Token> ParseToken(std::string_view text) {
   const std::vector<std::string> parts =
       absl::StrSplit(absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size())), '.');
   const bool fits = parts.size() == 4 && absl::StrCat(parts[0], ".") == kPrefix && parts[1].size() == 64 &&
                     parts[1].find_first_not_of("0123456789abcdef") == std::string::npos && parts[2].size() == kIdSize &&
-                    parts[3].size() == kTokenSecretSize;
+                    parts[3].size() == kTokenSecretSize && CheckTokenText(parts[2]).ok() &&
+                    CheckTokenText(parts[3]).ok();
   if (!fits) {
     return absl::InvalidArgumentError(
         "this is no token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET); was it cut off?");

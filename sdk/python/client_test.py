@@ -134,6 +134,15 @@ class ClientTest(unittest.TestCase):
         for address in ("gpu-head:http", "gpu-head:", "127.0.0.1:70707"):
             with self.assertRaisesRegex(muster.Error, "is no port"):
                 muster.Client(address, "plain-token")
+        for token in ("junk\r", "two\nlines", "gr\u00fc\u00df"):
+            with self.assertRaisesRegex(muster.Error, "this is no token"):
+                muster.Client("127.0.0.1:1", token)
+        binary = os.path.join(FOLDER, "binary-token")
+        with open(binary, "wb") as file:
+            file.write(b"\x7fELF\xff")
+        with unittest.mock.patch.dict(os.environ, {"MUSTER_TOKEN_FILE": binary}):
+            with self.assertRaisesRegex(muster.Error, f"{binary}: this is no token"):
+                muster.Client("127.0.0.1:1")
         for timeout in ("1.2.3", "..s", "soon"):
             with unittest.mock.patch.dict(os.environ, {"MUSTER_TIMEOUT": timeout}):
                 with self.assertRaisesRegex(muster.Error, "invalid duration"):

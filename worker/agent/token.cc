@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/file/read_file.h"
+#include "common/tls/token.h"
 
 namespace muster::agent {
 
@@ -38,8 +39,9 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadWhole(path);
   if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat("token file: ", text.status().message()));
   absl::StatusOr<std::string> token = ParseToken(*text);
-  if (token.ok()) return token;
-  return absl::Status(token.status().code(), absl::StrCat("token file ", path, ": ", token.status().message()));
+  const absl::Status status = token.ok() ? tls::CheckTokenText(*token) : token.status();
+  if (status.ok()) return token;
+  return absl::Status(status.code(), absl::StrCat("token file ", path, ": ", status.message()));
 }
 
 }  // namespace muster::agent

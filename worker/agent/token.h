@@ -16,7 +16,7 @@ absl::StatusOr<std::string> ParseToken(std::string_view text);
 // there. Errors as ReadToken.
 absl::StatusOr<std::string> ReadJoinToken(const std::string& path);
 
-// NotFound: no such file. InvalidArgument as ParseToken; the message names the file.
+// NotFound: no such file. InvalidArgument as ParseToken, or bytes that no token has; the message names the file.
 absl::StatusOr<std::string> ReadToken(const std::string& path);
 
 }  // namespace muster::agent

@@ -116,7 +116,7 @@ def _seconds(text):
 
 def _read(path, what):
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError as error:
         raise Error("NOT_FOUND", f"cannot read {what} {path}: {error.strerror}") from error
@@ -183,10 +183,14 @@ class Client:
         if ":" not in self.address:
             raise Error("INVALID_ARGUMENT",
                         f"invalid coordinator address {self.address}: use unix:/path or host:port")
+        source = "token" if token else "MUSTER_TOKEN"
         token = token or env("MUSTER_TOKEN")
         if not token:
             path = env("MUSTER_TOKEN_FILE") or context.get("token_file")
+            source = path or "token of context.yaml"
             token = _read(path, "the token file").strip() if path else context.get("token", "")
+        if not re.fullmatch("[!-~]*", token):
+            raise Error("INVALID_ARGUMENT", f"{source}: this is no token: expected one word of printable ASCII characters")
         if timeout is None:
             text = env("MUSTER_TIMEOUT") or context.get("timeout")
             timeout = _seconds(text) if text else 30.0
