@@ -23,6 +23,8 @@ namespace muster::cli {
 namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(30);
+// gRPC's own message; any other is the coordinator's answer.
+constexpr char kNoAnswer[] = "Deadline Exceeded";
 // How long to retry a coordinator that answered before: it serves within 3 s of a restart.
 constexpr absl::Duration kRetryFor = absl::Seconds(8);
 constexpr absl::Duration kFirstRetryPause = absl::Milliseconds(200);
@@ -132,7 +134,8 @@ Client::Client(const Connection& connection) : connection_(connection), stubs_(s
 Client::~Client() = default;
 
 template <typename Request, typename Reply, typename Stub, typename Method>
-absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& request, absl::Duration longer) {
+absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& request, absl::string_view shown_by,
+                                   absl::Duration longer) {
   const absl::Time start = absl::Now();
   const absl::Duration timeout =
       longer + (connection_.timeout > absl::ZeroDuration() ? connection_.timeout : kCallTimeout);
@@ -148,9 +151,12 @@ absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& req
     const absl::Status status = rpc::FromGrpc((stub.*method)(&context, request, &reply));
     if (status.ok()) return reply;
     reached = reached || stubs_->channel->GetState(false) == GRPC_CHANNEL_READY;
-    if (absl::IsDeadlineExceeded(status)) {
+    if (status == absl::DeadlineExceededError(kNoAnswer)) {
+      const std::string pending =
+          reached && !shown_by.empty() ? absl::StrCat("; the request is still pending: see ", shown_by) : "";
       return absl::DeadlineExceededError(absl::StrCat("the coordinator at ", connection_.address,
-                                                      " did not answer within ", absl::FormatDuration(timeout)));
+                                                      " did not answer within ", absl::FormatDuration(timeout),
+                                                      pending));
     }
     if (!absl::IsUnavailable(status)) return status;
     if (!reached || absl::Now() - start + pause > std::min(timeout, kRetryFor)) {
@@ -173,7 +179,7 @@ absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& req
 }
 
 absl::StatusOr<v1::SubmitReply> Client::Submit(const v1::SubmitRequest& request) {
-  return Call<v1::SubmitRequest, v1::SubmitReply>(stubs_->jobs, &v1::Jobs::Stub::Submit, request);
+  return Call<v1::SubmitRequest, v1::SubmitReply>(stubs_->jobs, &v1::Jobs::Stub::Submit, request, "muster ps");
 }
 
 absl::StatusOr<v1::PlanReply> Client::Plan(const v1::PlanRequest& request) {
@@ -205,13 +211,13 @@ absl::StatusOr<v1::ListJobsReply> Client::ListJobs(bool all, const std::vector<s
 absl::StatusOr<v1::CancelReply> Client::Cancel(const std::string& job) {
   v1::CancelRequest request;
   request.set_job(job);
-  return Call<v1::CancelRequest, v1::CancelReply>(stubs_->jobs, &v1::Jobs::Stub::Cancel, request);
+  return Call<v1::CancelRequest, v1::CancelReply>(stubs_->jobs, &v1::Jobs::Stub::Cancel, request, "muster ps");
 }
 
 absl::StatusOr<v1::PauseReply> Client::Pause(const std::string& job) {
   v1::PauseRequest request;
   request.set_job(job);
-  return Call<v1::PauseRequest, v1::PauseReply>(stubs_->jobs, &v1::Jobs::Stub::Pause, request);
+  return Call<v1::PauseRequest, v1::PauseReply>(stubs_->jobs, &v1::Jobs::Stub::Pause, request, "muster ps");
 }
 
 namespace {
@@ -228,33 +234,34 @@ absl::StatusOr<v1::CheckpointReply> Client::Checkpoint(const std::string& job) {
   v1::CheckpointRequest request;
   request.set_job(job);
   request.mutable_wait()->set_seconds(absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))));
-  return Call<v1::CheckpointRequest, v1::CheckpointReply>(stubs_->jobs, &v1::Jobs::Stub::Checkpoint, request, wait);
+  return Call<v1::CheckpointRequest, v1::CheckpointReply>(stubs_->jobs, &v1::Jobs::Stub::Checkpoint, request,
+                                                          "muster ps", wait);
 }
 
 absl::StatusOr<v1::TraceReply> Client::Trace(v1::TraceRequest request) {
   const absl::Duration wait = WaitOf(connection_.timeout, absl::Minutes(1));
   request.mutable_wait()->set_seconds(absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))));
-  return Call<v1::TraceRequest, v1::TraceReply>(stubs_->jobs, &v1::Jobs::Stub::Trace, request, wait);
+  return Call<v1::TraceRequest, v1::TraceReply>(stubs_->jobs, &v1::Jobs::Stub::Trace, request, "", wait);
 }
 
 absl::StatusOr<v1::ResumeReply> Client::Resume(const std::string& job) {
   v1::ResumeRequest request;
   request.set_job(job);
-  return Call<v1::ResumeRequest, v1::ResumeReply>(stubs_->jobs, &v1::Jobs::Stub::Resume, request);
+  return Call<v1::ResumeRequest, v1::ResumeReply>(stubs_->jobs, &v1::Jobs::Stub::Resume, request, "muster ps");
 }
 
 absl::StatusOr<v1::DeleteReply> Client::Delete(const std::string& job) {
   v1::DeleteRequest request;
   request.set_job(job);
-  return Call<v1::DeleteRequest, v1::DeleteReply>(stubs_->jobs, &v1::Jobs::Stub::Delete, request);
+  return Call<v1::DeleteRequest, v1::DeleteReply>(stubs_->jobs, &v1::Jobs::Stub::Delete, request, "muster ps -a");
 }
 
 absl::StatusOr<v1::LabelReply> Client::Label(const v1::LabelRequest& request) {
-  return Call<v1::LabelRequest, v1::LabelReply>(stubs_->jobs, &v1::Jobs::Stub::Label, request);
+  return Call<v1::LabelRequest, v1::LabelReply>(stubs_->jobs, &v1::Jobs::Stub::Label, request, "muster describe");
 }
 
 absl::StatusOr<v1::NoteReply> Client::Note(const v1::NoteRequest& request) {
-  return Call<v1::NoteRequest, v1::NoteReply>(stubs_->jobs, &v1::Jobs::Stub::Note, request);
+  return Call<v1::NoteRequest, v1::NoteReply>(stubs_->jobs, &v1::Jobs::Stub::Note, request, "muster describe");
 }
 
 absl::StatusOr<v1::ListAuditReply> Client::ListAudit(const v1::ListAuditRequest& request) {
@@ -268,19 +275,20 @@ absl::StatusOr<v1::ListNodesReply> Client::ListNodes() {
 absl::StatusOr<v1::DrainReply> Client::Drain(const std::string& node) {
   v1::DrainRequest request;
   request.set_node(node);
-  return Call<v1::DrainRequest, v1::DrainReply>(stubs_->nodes, &v1::Nodes::Stub::Drain, request);
+  return Call<v1::DrainRequest, v1::DrainReply>(stubs_->nodes, &v1::Nodes::Stub::Drain, request, "muster nodes");
 }
 
 absl::Status Client::Forget(const std::string& node) {
   v1::ForgetRequest request;
   request.set_node(node);
-  return Call<v1::ForgetRequest, v1::ForgetReply>(stubs_->nodes, &v1::Nodes::Stub::Forget, request).status();
+  return Call<v1::ForgetRequest, v1::ForgetReply>(stubs_->nodes, &v1::Nodes::Stub::Forget, request, "muster nodes")
+      .status();
 }
 
 absl::StatusOr<v1::UndrainReply> Client::Undrain(const std::string& node) {
   v1::UndrainRequest request;
   request.set_node(node);
-  return Call<v1::UndrainRequest, v1::UndrainReply>(stubs_->nodes, &v1::Nodes::Stub::Undrain, request);
+  return Call<v1::UndrainRequest, v1::UndrainReply>(stubs_->nodes, &v1::Nodes::Stub::Undrain, request, "muster nodes");
 }
 
 absl::StatusOr<v1::ListProjectsReply> Client::ListProjects() {
@@ -290,14 +298,16 @@ absl::StatusOr<v1::ListProjectsReply> Client::ListProjects() {
 absl::Status Client::SetProject(const v1::Project& project) {
   v1::SetProjectRequest request;
   *request.mutable_project() = project;
-  return Call<v1::SetProjectRequest, v1::SetProjectReply>(stubs_->admin, &v1::Admin::Stub::SetProject, request)
+  return Call<v1::SetProjectRequest, v1::SetProjectReply>(stubs_->admin, &v1::Admin::Stub::SetProject, request,
+                                                          "muster quota")
       .status();
 }
 
 absl::Status Client::DeleteProject(const std::string& name) {
   v1::DeleteProjectRequest request;
   request.set_name(name);
-  return Call<v1::DeleteProjectRequest, v1::DeleteProjectReply>(stubs_->admin, &v1::Admin::Stub::DeleteProject, request)
+  return Call<v1::DeleteProjectRequest, v1::DeleteProjectReply>(stubs_->admin, &v1::Admin::Stub::DeleteProject, request,
+                                                                "muster quota")
       .status();
 }
 
@@ -305,7 +315,8 @@ absl::Status Client::SetTemplate(const std::string& name, const std::string& tex
   v1::SetTemplateRequest request;
   request.set_name(name);
   request.set_text(text);
-  return Call<v1::SetTemplateRequest, v1::SetTemplateReply>(stubs_->jobs, &v1::Jobs::Stub::SetTemplate, request)
+  return Call<v1::SetTemplateRequest, v1::SetTemplateReply>(stubs_->jobs, &v1::Jobs::Stub::SetTemplate, request,
+                                                            "muster templates")
       .status();
 }
 
@@ -326,7 +337,7 @@ absl::Status Client::DeleteTemplate(const std::string& name) {
   v1::DeleteTemplateRequest request;
   request.set_name(name);
   return Call<v1::DeleteTemplateRequest, v1::DeleteTemplateReply>(stubs_->jobs, &v1::Jobs::Stub::DeleteTemplate,
-                                                                  request)
+                                                                  request, "muster templates")
       .status();
 }
 
@@ -339,14 +350,14 @@ absl::StatusOr<v1::SetReservationReply> Client::SetReservation(const v1::Reserva
   v1::SetReservationRequest request;
   *request.mutable_reservation() = reservation;
   return Call<v1::SetReservationRequest, v1::SetReservationReply>(stubs_->admin, &v1::Admin::Stub::SetReservation,
-                                                                  request);
+                                                                  request, "muster reservations");
 }
 
 absl::Status Client::DeleteReservation(const std::string& name) {
   v1::DeleteReservationRequest request;
   request.set_name(name);
-  return Call<v1::DeleteReservationRequest, v1::DeleteReservationReply>(stubs_->admin,
-                                                                        &v1::Admin::Stub::DeleteReservation, request)
+  return Call<v1::DeleteReservationRequest, v1::DeleteReservationReply>(
+             stubs_->admin, &v1::Admin::Stub::DeleteReservation, request, "muster reservations")
       .status();
 }
 
@@ -365,7 +376,8 @@ absl::StatusOr<v1::BackupReply> Client::Backup(const std::string& path) {
 }
 
 absl::StatusOr<v1::CreateTokenReply> Client::CreateToken(const v1::CreateTokenRequest& request) {
-  return Call<v1::CreateTokenRequest, v1::CreateTokenReply>(stubs_->trust, &v1::Trust::Stub::CreateToken, request);
+  return Call<v1::CreateTokenRequest, v1::CreateTokenReply>(stubs_->trust, &v1::Trust::Stub::CreateToken, request,
+                                                            "muster coordinator token ls");
 }
 
 absl::StatusOr<v1::ListTokensReply> Client::ListTokens() {
@@ -375,13 +387,15 @@ absl::StatusOr<v1::ListTokensReply> Client::ListTokens() {
 absl::StatusOr<v1::RevokeTokenReply> Client::RevokeToken(const std::string& id) {
   v1::RevokeTokenRequest request;
   request.set_id(id);
-  return Call<v1::RevokeTokenRequest, v1::RevokeTokenReply>(stubs_->trust, &v1::Trust::Stub::RevokeToken, request);
+  return Call<v1::RevokeTokenRequest, v1::RevokeTokenReply>(stubs_->trust, &v1::Trust::Stub::RevokeToken, request,
+                                                            "muster coordinator token ls");
 }
 
 absl::StatusOr<v1::RevokeNodeReply> Client::RevokeNode(const std::string& node) {
   v1::RevokeNodeRequest request;
   request.set_node(node);
-  return Call<v1::RevokeNodeRequest, v1::RevokeNodeReply>(stubs_->trust, &v1::Trust::Stub::RevokeNode, request);
+  return Call<v1::RevokeNodeRequest, v1::RevokeNodeReply>(stubs_->trust, &v1::Trust::Stub::RevokeNode, request,
+                                                          "muster nodes");
 }
 
 std::unique_ptr<WatchCall> Client::Watch(const v1::WatchRequest& request) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cli/config.h"
 #include "proto/jobs.pb.h"
@@ -29,7 +30,8 @@ class WatchCall {
 // that cannot be reached at all is an error at once.
 //
 // Errors, besides those of each call (proto/jobs_service.proto): Unavailable: the coordinator cannot be reached, with
-// what to do about it. DeadlineExceeded: no answer in time. PermissionDenied: the socket belongs to another user. A
+// what to do about it. DeadlineExceeded: no answer in time; a request that
+// changes something may still be carried out. PermissionDenied: the socket belongs to another user. A
 // status's details are under rpc::kErrorDetails.
 class Client {
  public:
@@ -86,8 +88,10 @@ class Client {
 
  private:
   struct Stubs;
+  // `shown_by`: of a call that changes something, the command that shows whether it took effect. `longer`: than the
+  // usual time-out.
   template <typename Request, typename Reply, typename Stub, typename Method>
-  absl::StatusOr<Reply> Call(Stub& stub, Method method, const Request& request,
+  absl::StatusOr<Reply> Call(Stub& stub, Method method, const Request& request, absl::string_view shown_by = "",
                              absl::Duration longer = absl::ZeroDuration());
 
   const Connection connection_;

@@ -100,7 +100,18 @@ TEST_F(MusterTest, TimeOutIsFive) {
   Serve();
   const Ended ended = Run({"ps", "--timeout", "200ms"});
   EXPECT_EQ(ended.code, 5);
-  EXPECT_TRUE(absl::StrContains(ended.err, "did not answer within 200ms")) << ended.err;
+  EXPECT_TRUE(absl::EndsWith(ended.err, "did not answer within 200ms\n")) << ended.err;
+  const Ended change = Run({"cancel", "a-0001", "--timeout", "200ms"});
+  EXPECT_EQ(change.code, 5);
+  EXPECT_TRUE(absl::EndsWith(change.err, "within 200ms; the request is still pending: see muster ps\n")) << change.err;
+}
+
+TEST_F(MusterTest, TheCoordinatorsOwnTimeOutKeepsItsMessage) {
+  Serve();
+  store_.Fail("Cancel", absl::DeadlineExceededError("no checkpoint was published in 3s; the request stays in effect"));
+  const Ended ended = Run({"cancel", "a-0001"});
+  EXPECT_EQ(ended.code, 5);
+  EXPECT_EQ(ended.err, "muster: no checkpoint was published in 3s; the request stays in effect\n");
 }
 
 TEST_F(MusterTest, PsInEveryFormat) {
