@@ -30,9 +30,8 @@ class WatchCall {
 // that cannot be reached at all is an error at once.
 //
 // Errors, besides those of each call (proto/jobs_service.proto): Unavailable: the coordinator cannot be reached, with
-// what to do about it. DeadlineExceeded: no answer in time; a request that
-// changes something may still be carried out. PermissionDenied: the socket belongs to another user. A
-// status's details are under rpc::kErrorDetails.
+// what to do about it. DeadlineExceeded: no answer in time; a request that changes something may still be carried out.
+// PermissionDenied: the socket belongs to another user. A status's details are under rpc::kErrorDetails.
 class Client {
  public:
   // Fills in which authority to trust for an address beyond this machine. Keeps `connection.authority` if it is set;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -99,6 +100,17 @@ void OnRun(CLI::App* command, Invocation& invocation, Invocation::Run run) {
 
 void AddJob(CLI::App* command, std::string& job) {
   command->add_option("JOB", job, "id, a unique prefix of one, or @last")->required();
+}
+
+absl::Status Confirm(const std::string& question, const std::string& otherwise) {
+  if (isatty(STDIN_FILENO) == 0) {
+    return absl::FailedPreconditionError("nothing is changed: standard input is no terminal to ask; add -y");
+  }
+  std::cerr << question << " [y/N] " << std::flush;
+  std::string answer;
+  std::getline(std::cin, answer);
+  if (answer == "y" || answer == "Y" || answer == "yes") return absl::OkStatus();
+  return absl::AbortedError(otherwise);
 }
 
 void Print(const std::string& text) {

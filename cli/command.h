@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/client.h"
@@ -57,6 +58,10 @@ CLI::App* AddCommand(CLI::App& parent, const std::string& name, const std::strin
                      const std::string& description, const std::string& example);
 void OnRun(CLI::App* command, Invocation& invocation, Invocation::Run run);
 void AddJob(CLI::App* command, std::string& job);
+
+// Asks the question on the terminal. FailedPrecondition: standard input is none, so it takes the command's -y. Aborted:
+// any answer but yes; the message is `otherwise`.
+absl::Status Confirm(const std::string& question, const std::string& otherwise);
 
 // Replaces a size, such as 80GB or 74.5GiB, by its bytes. Returns why it is none; empty: it is one. For CLI::Validator.
 std::string TakeSize(std::string& text);

@@ -230,7 +230,7 @@ TEST_F(MistakesTest, CancelDoesNotAskAndDeleteDoes) {
   EXPECT_EQ(typed("cancel a-0001", "n").code, 0);
   EXPECT_TRUE(Called("Cancel a-0001"));
   const Ended no = typed("delete b-0001", "n");
-  EXPECT_EQ(no.code, 0) << no.out;
+  EXPECT_EQ(no.code, 1) << no.out;
   EXPECT_TRUE(absl::StrContains(no.out, "delete b-0001 (completed) with its events, metrics and logs? [y/N]"))
       << no.out;
   EXPECT_TRUE(absl::StrContains(no.out, "not deleted")) << no.out;
@@ -238,6 +238,15 @@ TEST_F(MistakesTest, CancelDoesNotAskAndDeleteDoes) {
   EXPECT_EQ(typed("delete b-0001", "y").code, 0);
   EXPECT_TRUE(Called("Delete b-0001"));
   EXPECT_EQ(typed("delete -y b-0001", "").code, 0);
+}
+
+TEST_F(MistakesTest, WithoutATerminalNothingIsDeletedUnasked) {
+  Serve();
+  PutJob("b-0001", v1::JOB_STATE_COMPLETED);
+  const Ended ended = Run({"delete", "b-0001"}, "y\n");
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_EQ(ended.err, "muster: nothing is changed: standard input is no terminal to ask; add -y\n");
+  EXPECT_FALSE(Called("Delete b-0001"));
 }
 
 TEST_F(MistakesTest, AllErrorsOfAFileAtOnce) {

@@ -1,8 +1,5 @@
 // muster checkpoint adopt: gives a folder of checkpoints to another job.
-#include <unistd.h>
-
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -60,13 +57,6 @@ absl::StatusOr<std::string> FindNewOwner(const Invocation& invocation, Client& c
   return found.id();
 }
 
-bool AgreesToAdopt() {
-  std::cerr << "adopt it? [y/N] " << std::flush;
-  std::string answer;
-  std::getline(std::cin, answer);
-  return answer == "y" || answer == "Y" || answer == "yes";
-}
-
 absl::StatusOr<ExitCode> AdoptFolder(const Invocation& invocation, const CheckpointAdoptFlags& flags) {
   std::error_code error;
   const std::string folder = AbsolutePath(flags.folder, std::filesystem::current_path(error).string());
@@ -89,13 +79,7 @@ absl::StatusOr<ExitCode> AdoptFolder(const Invocation& invocation, const Checkpo
                    "\n  it goes on from: ", found->newest, ", written by job ", OneLine(found->writer), "\n", note,
                    "Whatever still runs as the old owner can write no more checkpoints there."));
   if (!flags.yes) {
-    if (isatty(STDIN_FILENO) == 0) {
-      return absl::FailedPreconditionError("nothing is changed: standard input is no terminal to ask; add -y");
-    }
-    if (!AgreesToAdopt()) {
-      Say("not adopted");
-      return kOk;
-    }
+    if (absl::Status yes = Confirm("adopt it?", "not adopted"); !yes.ok()) return yes;
   }
   if (absl::Status status = checkpoint::Adopt(folder, *found, job); !status.ok()) return status;
   Say(absl::StrCat("adopted by ", to));

@@ -1,6 +1,3 @@
-#include <unistd.h>
-
-#include <iostream>
 #include <memory>
 #include <string>
 
@@ -12,14 +9,6 @@
 namespace muster::cli {
 namespace {
 
-// Only interactive users are asked for confirmation; the prompt shows which job a prefix or @last resolves to.
-bool Agrees(const std::string& what) {
-  std::cerr << "delete " << what << " with its events, metrics and logs? [y/N] " << std::flush;
-  std::string answer;
-  std::getline(std::cin, answer);
-  return answer == "y" || answer == "Y" || answer == "yes";
-}
-
 absl::Status Delete(Client& client, const std::string& name, bool ask, Format format) {
   // The coordinator accepts deleting an unknown job, for retries; here a mistyped name must be an error.
   const absl::StatusOr<v1::GetJobReply> got = client.GetJob(name);
@@ -28,9 +17,11 @@ absl::Status Delete(Client& client, const std::string& name, bool ask, Format fo
   if (!got.ok() && !several) return got.status();
   const std::string what = several ? absl::StrCat(OneLine(name), " (all its replicas)")
                                    : absl::StrCat(OneLine(got->job().id()), " (", StateName(got->job().state()), ")");
-  if (ask && !Agrees(what)) {
-    Say("not deleted");
-    return absl::OkStatus();
+  if (ask) {
+    // It shows which job a prefix or @last resolves to.
+    const absl::Status yes =
+        Confirm(absl::StrCat("delete ", what, " with its events, metrics and logs?"), "not deleted");
+    if (!yes.ok()) return yes;
   }
   const absl::StatusOr<v1::DeleteReply> reply = client.Delete(several ? name : got->job().id());
   if (!reply.ok()) return reply.status();
@@ -49,9 +40,9 @@ absl::Status Delete(Client& client, const std::string& name, bool ask, Format fo
 void RegisterDelete(CLI::App& app, Invocation& invocation) {
   const auto yes = std::make_shared<bool>(false);
   const Verb verb = {"delete", "Delete ended jobs with their events, metrics and logs; checkpoints stay",
-                     "muster delete gpt2-tiny-x7f2"};
+                     "muster delete -y gpt2-tiny-x7f2"};
   CLI::App* command = AddJobVerb(app, invocation, verb, [yes](Client& client, const std::string& name, Format format) {
-    return Delete(client, name, !*yes && isatty(STDIN_FILENO) != 0, format);
+    return Delete(client, name, !*yes, format);
   });
   command->add_flag("-y,--yes", *yes, "do not ask for confirmation");
 }

@@ -151,7 +151,7 @@ TEST_F(FolderOwnerTest, ADeletedJobsFolderIsTakenOverOnlyByHand) {
   const Ran again = cluster_.Muster({"submit", "-d", file});
   EXPECT_EQ(again.exit_code, 2);
   EXPECT_TRUE(absl::StrContains(again.err, absl::StrCat("muster delete ", first))) << again.err;
-  ASSERT_EQ(cluster_.Muster({"delete", first}).exit_code, 0);
+  ASSERT_EQ(cluster_.Muster({"delete", "-y", first}).exit_code, 0);
   // Its checkpoints are still there, and no others.
   const std::string weights = Exported(path);
   const std::string second = Submit(file);
@@ -161,7 +161,7 @@ TEST_F(FolderOwnerTest, ADeletedJobsFolderIsTakenOverOnlyByHand) {
   EXPECT_TRUE(absl::StrContains(said, "move or remove its folder")) << said;
   EXPECT_EQ(Exported(path), weights);
   fs::rename(path, path + "-old");
-  ASSERT_EQ(cluster_.Muster({"delete", second}).exit_code, 0);
+  ASSERT_EQ(cluster_.Muster({"delete", "-y", second}).exit_code, 0);
   const std::string third = Submit(file);
   ASSERT_TRUE(cluster_.WaitForState(third, "completed"));
   EXPECT_EQ(cluster_.Muster({"checkpoint", "verify", third}).exit_code, 0);
@@ -204,7 +204,7 @@ TEST_F(FolderOwnerTest, AFolderOfALostStoreIsAdoptedAndTheNextJobGoesOn) {
   EXPECT_TRUE(absl::StrContains(said, absl::StrCat("belongs to job ", lost, " of store ", store.substr(0, 8)))) << said;
   EXPECT_TRUE(absl::StrContains(said, absl::StrCat("not to ", refused, " of store "))) << said;
   EXPECT_TRUE(absl::StrContains(said, "muster checkpoint adopt " + path)) << said;
-  ASSERT_EQ(cluster_.Muster({"delete", refused}).exit_code, 0);
+  ASSERT_EQ(cluster_.Muster({"delete", "-y", refused}).exit_code, 0);
 
   const json newest = cluster_.MusterJson({"checkpoint", "ls", path})[0];
   const Ran asked = adopt({});

@@ -80,7 +80,7 @@ TEST(LocalSteps, AReplicaThatIsKilledIsNotWaitedForAndCatchesUp) {
   EXPECT_TRUE(absl::StrContains(undisturbed, "replicas=0,1"));
   EXPECT_TRUE(absl::StrContains(cluster.Muster({"logs", second, "--rank", "1"}).out, "caught up with other replicas"));
   // All at once, by the run's id.
-  const Ran deleted = cluster.Muster({"delete", run});
+  const Ran deleted = cluster.Muster({"delete", "-y", run});
   EXPECT_EQ(deleted.exit_code, 0) << deleted.err;
   EXPECT_FALSE(absl::StrContains(cluster.Muster({"ps", "-a"}).out, run));
 }

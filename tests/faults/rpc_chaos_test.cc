@@ -80,7 +80,7 @@ TEST_F(RpcChaos, WhatTheCliAsksForIsDoneOnce) {
   }
   EXPECT_EQ(kinds["job.paused"], 1);
   EXPECT_EQ(kinds["job.cancelled"], 1);
-  EXPECT_EQ(cluster_.Muster({"delete", id}).exit_code, 0);
+  EXPECT_EQ(cluster_.Muster({"delete", "-y", id}).exit_code, 0);
   EXPECT_NE(cluster_.Muster({"describe", id}).exit_code, 0);
 }
 
