@@ -513,6 +513,10 @@ TEST_F(MusterTest, ReservationsAreListedAndChanged) {
   EXPECT_EQ(Run({"reservations", "set", "lab", "--nodes", "c", "--for", "1h", "--end", "2h"}).code, 2);
   EXPECT_EQ(Run({"reservations", "delete", "maint"}).err, "reservation maint: deleted\n");
   EXPECT_TRUE(Called("DeleteReservation maint"));
+  const Ended missing = Run({"reservations", "delete", "nosuch"});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_EQ(missing.err, "muster: no reservation \"nosuch\"; see: muster reservations\n");
+  EXPECT_FALSE(Called("DeleteReservation nosuch"));
 }
 
 TEST_F(MusterTest, QuotasAreListedAndChanged) {
@@ -542,6 +546,10 @@ TEST_F(MusterTest, QuotasAreListedAndChanged) {
   EXPECT_EQ(Run({"quota", "set", "vision", "--nominal", "gpu=4"}).code, 2);
   EXPECT_EQ(Run({"quota", "delete", "vision"}).err, "project vision: deleted\n");
   EXPECT_TRUE(Called("DeleteProject vision"));
+  const Ended missing = Run({"quota", "delete", "nosuch"});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_EQ(missing.err, "muster: no project \"nosuch\"; see: muster quota\n");
+  EXPECT_FALSE(Called("DeleteProject nosuch"));
 }
 
 TEST_F(MusterTest, TemplatesAreListedShownAndChanged) {
@@ -574,6 +582,10 @@ TEST_F(MusterTest, TemplatesAreListedShownAndChanged) {
                          "/wrong.yaml:2:7: seed: expected an integer, got the string \"x\"\n"));
   EXPECT_EQ(Run({"templates", "delete", "base"}).err, "template base: deleted\n");
   EXPECT_TRUE(Called("DeleteTemplate base"));
+  const Ended missing = Run({"templates", "delete", "nosuch"});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_EQ(missing.err, "muster: no template \"nosuch\"; see: muster templates\n");
+  EXPECT_FALSE(Called("DeleteTemplate nosuch"));
 }
 
 TEST_F(MusterTest, AJobIsMergedOverItsTemplate) {

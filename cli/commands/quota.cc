@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/verb.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
 #include "cli/output_format.h"
@@ -158,6 +159,12 @@ void RegisterQuotaDelete(CLI::App& app, Invocation& invocation) {
   OnRun(command, invocation, [&invocation, name]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     if (!client.ok()) return client.status();
+    // The coordinator accepts deleting an unknown project, for retries; here a mistyped name must be an error.
+    const absl::StatusOr<v1::ListProjectsReply> reply = (*client)->ListProjects();
+    if (!reply.ok()) return reply.status();
+    std::vector<std::string> names;
+    for (const v1::Project& known : reply->projects()) names.push_back(known.name());
+    if (absl::Status s = CheckNamed(*name, names, "project", "muster quota"); !s.ok()) return s;
     if (absl::Status s = (*client)->DeleteProject(*name); !s.ok()) return s;
     Say(absl::StrCat("project ", *name, ": deleted"));
     return kOk;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/verb.h"
 #include "cli/config.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
@@ -155,6 +156,12 @@ void RegisterReservationsDelete(CLI::App& app, Invocation& invocation) {
   OnRun(command, invocation, [&invocation, name]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     if (!client.ok()) return client.status();
+    // The coordinator accepts deleting an unknown reservation, for retries; here a mistyped name must be an error.
+    const absl::StatusOr<v1::ListReservationsReply> reply = (*client)->ListReservations();
+    if (!reply.ok()) return reply.status();
+    std::vector<std::string> names;
+    for (const v1::Reservation& known : reply->reservations()) names.push_back(known.name());
+    if (absl::Status s = CheckNamed(*name, names, "reservation", "muster reservations"); !s.ok()) return s;
     if (absl::Status s = (*client)->DeleteReservation(*name); !s.ok()) return s;
     Say(absl::StrCat("reservation ", *name, ": deleted"));
     return kOk;

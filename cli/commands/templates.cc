@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/verb.h"
 #include "cli/job_file.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
@@ -62,6 +63,12 @@ void RegisterTemplatesDelete(CLI::App& app, Invocation& invocation) {
   OnRun(command, invocation, [&invocation, name]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
     if (!client.ok()) return client.status();
+    // The coordinator accepts deleting an unknown template, for retries; here a mistyped name must be an error.
+    const absl::StatusOr<v1::ListTemplatesReply> reply = (*client)->ListTemplates();
+    if (!reply.ok()) return reply.status();
+    std::vector<std::string> names;
+    for (const v1::Template& known : reply->templates()) names.push_back(known.name());
+    if (absl::Status s = CheckNamed(*name, names, "template", "muster templates"); !s.ok()) return s;
     if (absl::Status s = (*client)->DeleteTemplate(*name); !s.ok()) return s;
     Say(absl::StrCat("template ", *name, ": deleted"));
     return kOk;

@@ -1,5 +1,6 @@
 #include "cli/commands/verb.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -57,13 +58,19 @@ absl::StatusOr<std::string> NodeNamed(const std::string& text, const v1::ListNod
     return absl::FailedPreconditionError(
         absl::StrCat("\"", text, "\" matches ", fitting.size(), " nodes: ", absl::StrJoin(fitting, ", ")));
   }
-  const std::string nearest = Nearest(text, ids);
-  return absl::NotFoundError(
-      absl::StrCat("no node \"", text, "\"",
-                   nearest.empty() ? "; see: muster nodes" : absl::StrCat(", did you mean ", nearest, "?")));
+  return CheckNamed(text, ids, "node", "muster nodes");
 }
 
 }  // namespace
+
+absl::Status CheckNamed(const std::string& name, const std::vector<std::string>& names, const std::string& kind,
+                        const std::string& lists) {
+  if (std::find(names.begin(), names.end(), name) != names.end()) return absl::OkStatus();
+  const std::string nearest = Nearest(name, names);
+  return absl::NotFoundError(
+      absl::StrCat("no ", kind, " \"", name, "\"",
+                   nearest.empty() ? absl::StrCat("; see: ", lists) : absl::StrCat(", did you mean ", nearest, "?")));
+}
 
 CLI::App* AddJobVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply) {
   return AddVerb(

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cli/client.h"
@@ -20,6 +21,10 @@ struct Verb {
 
 // Applies the verb to one job or node and prints the answer. `name` is an id, or a unique prefix of a job's id.
 using Apply = std::function<absl::Status(Client& client, const std::string& name, Format format)>;
+
+// NotFound: `names` lacks the name. `lists`: the command that shows them.
+absl::Status CheckNamed(const std::string& name, const std::vector<std::string>& names, const std::string& kind,
+                        const std::string& lists);
 
 // JOB...: ids, unique prefixes or @last. NODE...: ids or unique prefixes, which are resolved here.
 //
