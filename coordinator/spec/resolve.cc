@@ -371,20 +371,22 @@ class Resolver {
     if (!known) Error(path, "not a value that this build knows");
   }
 
-  // `models` starts an error with the field's name: "heads: 5 does not divide width 128".
+  // `models` starts an error with the field's name: "heads: 5 does not divide width 128". What is checked without the
+  // model comes first; its wrong values are replaced, so that the inventory shows the errors of other fields.
   void Model_(Train& train) {
     Path("model.from", train.model().from());
+    if (train.freeze_size() > kMaxPatterns) {
+      Error("freeze", absl::StrCat("at most ", kMaxPatterns, " patterns, got ", train.freeze_size()));
+      train.clear_freeze();
+    }
+    if (train.has_lora()) Lora_(*train.mutable_lora());
+    if (train.has_dropout()) Dropout_(*train.mutable_dropout());
     if (train.model().family_case() == Model::FAMILY_NOT_SET) {
       return Error("model.family", absl::StrCat("missing; known: ", models::FamilyNames()));
     }
     const absl::StatusOr<Model> resolved = models::Resolve(train.model());
     if (!resolved.ok()) return FieldError("model.", resolved.status());
     *train.mutable_model() = *resolved;
-    if (train.freeze_size() > kMaxPatterns) {
-      return Error("freeze", absl::StrCat("at most ", kMaxPatterns, " patterns, got ", train.freeze_size()));
-    }
-    if (train.has_lora() && !Lora_(*train.mutable_lora())) return;
-    if (train.has_dropout() && !Dropout_(*train.mutable_dropout())) return;
     absl::StatusOr<Inventory> inventory = models::MakeInventory(train);
     if (!inventory.ok()) return FieldError("", inventory.status());
     inventory_ = *std::move(inventory);
@@ -397,29 +399,28 @@ class Resolver {
     Error(absl::StrCat(prefix, parts[0]), parts.size() > 1 ? parts[1] : "wrong");
   }
 
-  bool Dropout_(Dropout& dropout) {
+  void Dropout_(Dropout& dropout) {
     if (!dropout.has_embedding()) dropout.set_embedding(0);
     if (!dropout.has_attention()) dropout.set_attention(0);
     if (!dropout.has_residual()) dropout.set_residual(0);
-    const size_t before = errors_.size();
-    Range("dropout.embedding", dropout.embedding(), 0, false, 1, true);
-    Range("dropout.attention", dropout.attention(), 0, false, 1, true);
-    Range("dropout.residual", dropout.residual(), 0, false, 1, true);
-    return errors_.size() == before;
+    if (!Range("dropout.embedding", dropout.embedding(), 0, false, 1, true)) dropout.set_embedding(0);
+    if (!Range("dropout.attention", dropout.attention(), 0, false, 1, true)) dropout.set_attention(0);
+    if (!Range("dropout.residual", dropout.residual(), 0, false, 1, true)) dropout.set_residual(0);
   }
 
-  bool Lora_(Lora& lora) {
-    if (!lora.has_rank()) lora.set_rank(8);
+  void Lora_(Lora& lora) {
+    constexpr uint32_t kRank = 8;
+    if (!lora.has_rank()) lora.set_rank(kRank);
     if (!lora.has_alpha()) lora.set_alpha(std::max(1u, lora.rank()));
-    const size_t before = errors_.size();
     if (lora.rank() == 0 || lora.rank() > kMaxLoraRank) {
       Error("lora.rank", absl::StrCat("must be 1 to ", kMaxLoraRank, ", got ", lora.rank()));
+      lora.set_rank(kRank);
     }
     if (lora.targets_size() > kMaxPatterns) {
       Error("lora.targets", absl::StrCat("at most ", kMaxPatterns, ", got ", lora.targets_size()));
+      lora.clear_targets();
     }
-    Range("lora.alpha", lora.alpha(), 0, true, 1e6, false);
-    return errors_.size() == before;
+    if (!Range("lora.alpha", lora.alpha(), 0, true, 1e6, false)) lora.set_alpha(lora.rank());
   }
 
   void Path(const std::string& path, const std::string& value) {
@@ -618,13 +619,14 @@ class Resolver {
   }
 
   // low <= value < high, or <= with closed; NaN fails.
-  void Range(const std::string& path, double value, double low, bool low_open, double high, bool high_open) {
+  bool Range(const std::string& path, double value, double low, bool low_open, double high, bool high_open) {
     const bool good =
         std::isfinite(value) && (low_open ? value > low : value >= low) && (high_open ? value < high : value <= high);
-    if (good) return;
+    if (good) return true;
     std::string bounds = absl::StrCat(low_open ? "greater than " : "at least ", low);
     if (std::isfinite(high)) absl::StrAppend(&bounds, high_open ? " and less than " : " and at most ", high);
     Error(path, absl::StrCat("must be ", bounds, ", got ", value));
+    return false;
   }
 
   void Optimizer_(Train& train) {

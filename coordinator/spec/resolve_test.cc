@@ -967,6 +967,32 @@ TEST(Resolve, AllErrorsAtOnce) {
   EXPECT_EQ(paths, (std::set<std::string>{"name", "steps", "optimizer.lr", "model.heads"}));
 }
 
+TEST(Resolve, AnErrorOfTheModelOrItsTuningHidesNoOther) {
+  const auto paths = [](JobSpec spec) {
+    std::set<std::string> found;
+    for (const SpecError& e : Resolve({}, spec)) found.insert(e.path());
+    return found;
+  };
+  JobSpec spec = Good();
+  Train& train = *spec.mutable_train();
+  train.mutable_lora()->set_rank(0);
+  train.mutable_dropout()->set_residual(2);
+  train.add_freeze("layers.*");
+  EXPECT_EQ(paths(spec), (std::set<std::string>{"lora.rank", "dropout.residual", "freeze"}));
+  spec.mutable_resources()->set_ranks(2);
+  Divided(spec, 2);
+  EXPECT_EQ(paths(spec), (std::set<std::string>{"lora.rank", "dropout.residual", "parallel.tensor"}));
+  // Without the model, the names of its tensors are unknown.
+  train.mutable_model()->mutable_gpt2()->set_heads(3);
+  for (int i = 0; i < 257; ++i) train.add_freeze("!*");
+  EXPECT_EQ(paths(spec), (std::set<std::string>{"lora.rank", "dropout.residual", "freeze", "model.heads"}));
+  // The adapters are trained, whatever their rank will be.
+  spec = Good();
+  spec.mutable_train()->mutable_lora()->set_rank(0);
+  spec.mutable_train()->add_freeze("*");
+  EXPECT_EQ(paths(spec), (std::set<std::string>{"lora.rank"}));
+}
+
 TEST(Resolve, SuggestsANameNearby) {
   JobSpec spec = Good();
   spec.set_name("My Job_1");
