@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "checkpoint/check_start.h"
+#include "cli/command.h"
 #include "cli/spec/paths.h"
 #include "data/file_pattern.h"
 #include "data/token_file.h"
@@ -181,7 +182,10 @@ std::vector<Problem> WithoutConsequences(std::vector<Problem> found, const std::
     return std::any_of(known.begin(), known.end(), [&](const Problem& cause) {
       if (cause.path.empty() || problem.path.empty()) return false;  // about a whole file
       const bool misspelled = problem.path == cause.suggestion && absl::StartsWith(problem.message, "missing");
-      return problem.path == cause.path || misspelled || absl::StartsWith(problem.path, cause.path + ".") ||
+      // A size fills in the model's other numbers.
+      const bool of_size = cause.path == "model.size" && absl::StartsWith(problem.path, "model.") &&
+                           absl::StartsWith(problem.message, "missing");
+      return problem.path == cause.path || misspelled || of_size || absl::StartsWith(problem.path, cause.path + ".") ||
              absl::StartsWith(problem.path, cause.path + "[");
     });
   };
@@ -204,8 +208,11 @@ absl::Status CheckJob(const Reading& reading, const absl::StatusOr<std::unique_p
     *request.mutable_spec() = reading.spec;
     const absl::StatusOr<v1::PlanReply> planned = (*client)->Plan(request);
     // Alone, they are what the caller's own request is answered with.
-    const bool wrong = absl::IsInvalidArgument(planned.status()) && !problems.empty();
-    if (wrong) add(Locate(SpecErrorsOf(planned.status()), reading.sources));
+    if (!problems.empty() && absl::IsInvalidArgument(planned.status())) {
+      add(Locate(SpecErrorsOf(planned.status()), reading.sources));
+    } else if (!problems.empty() && !planned.ok()) {
+      Say(absl::StrCat("note: values were not checked: ", std::string(planned.status().message())));
+    }
     waits = waits || reading.spec.after_size() > 0;
     if (planned.ok() && fits) add(FitProblems(planned->resolved().train(), reading.sources, waits));
   }

@@ -14,8 +14,9 @@
 namespace muster::cli {
 
 // OK: the form is right, and the files that the job names are there as far as this machine can tell. InvalidArgument:
-// every problem, and with them those that the coordinator finds in the values. `client`: of the coordinator; an error:
-// it cannot be asked. `waits`: for other jobs, also if `reading` names none; they may first write what it starts from.
+// every problem, and with them those that the coordinator finds in the values; a note on stderr says that it did not
+// answer. `client`: of the coordinator; an error: it cannot be asked. `waits`: for other jobs, also if `reading` names
+// none; they may first write what it starts from.
 absl::Status CheckJob(const Reading& reading, const absl::StatusOr<std::unique_ptr<Client>>& client,
                       bool waits = false);
 
@@ -28,7 +29,8 @@ std::vector<Problem> PathProblems(const Reading& reading);
 // model or tokenizer. `resolved`: by the coordinator.
 std::vector<Problem> FitProblems(const v1::Train& resolved, const SourceMap& sources, bool waits);
 
-// `found` without what follows from a problem that is in `known`: a field that was misspelled is not missing, too.
+// `found` without what follows from a problem that is in `known`: a field that was misspelled is not missing, too,
+// nor are the numbers that an unknown model.size would give.
 std::vector<Problem> WithoutConsequences(std::vector<Problem> found, const std::vector<Problem>& known);
 
 }  // namespace muster::cli

@@ -260,6 +260,7 @@ TEST_F(MistakesTest, AllErrorsOfAFileAtOnce) {
       {"optimizer.lr", "must be greater than 0, got -1"},
       {"steps", "missing: how many optimizer steps to train"},  // it is there, misspelled
       {"model.size", "missing"},                                // likewise
+      {"model.heads", "missing; give a size or"},               // the size has it
   };
   for (const auto& [path, message] : kErrors) {
     errors.add_errors()->set_path(path);
@@ -281,6 +282,16 @@ TEST_F(MistakesTest, AllErrorsOfAFileAtOnce) {
     EXPECT_EQ(ended.err, expected) << command.front();
   }
   EXPECT_FALSE(Called("Submit"));
+}
+
+TEST_F(MistakesTest, WithoutACoordinatorValuesAreNotChecked) {
+  const std::string file = folder_.Write("job.yaml", absl::StrCat(kGoodJob, "stepz: 1\n"));
+  const std::string error = absl::StrCat(file, ":7:1: stepz: unknown field, did you mean steps?\n");
+  const Ended ended = Run({"validate", file});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("note: values were not checked: cannot reach the coordinator"),
+                               ::testing::EndsWith(error)));
+  EXPECT_EQ(Run({"validate", "--offline", file}).err, error);
 }
 
 TEST_F(MistakesTest, FilesThatAreNotThere) {
