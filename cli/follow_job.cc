@@ -82,6 +82,17 @@ absl::Status ReadItems(Client& client, const v1::WatchRequest& request,
   }
 }
 
+namespace {
+
+std::string StateAfterTimeout(Client& client, const std::string& job) {
+  const absl::StatusOr<v1::GetJobReply> got = client.GetJob(job);
+  if (!got.ok()) return "the job continues";
+  const v1::JobState state = got->job().state();
+  return absl::StrCat("the job is ", state >= v1::JOB_STATE_COMPLETED ? "now " : "still ", StateName(state));
+}
+
+}  // namespace
+
 absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& request, const Following& following) {
   const InterruptScope interrupts;
   const absl::Time deadline =
@@ -110,8 +121,10 @@ absl::StatusOr<ExitCode> FollowItems(Client& client, const v1::WatchRequest& req
         return kInterrupted;
     }
     if (absl::Now() > deadline) {
+      const std::string after =
+          following.after_timeout.empty() ? StateAfterTimeout(client, request.job()) : following.after_timeout;
       return absl::DeadlineExceededError(
-          absl::StrCat("timed out after ", absl::FormatDuration(following.timeout), "; ", following.after_timeout));
+          absl::StrCat("timed out after ", absl::FormatDuration(following.timeout), "; ", after));
     }
     following.idle();
   }
@@ -149,8 +162,7 @@ absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const
   Following following{.take = take,
                       .timeout = options.timeout,
                       .detached = absl::StrCat("detached; ", id, " continues.   follow it again: muster watch ", id,
-                                               "   cancel it: muster cancel ", id),
-                      .after_timeout = absl::StrCat(id, " continues")};
+                                               "   cancel it: muster cancel ", id)};
   if (!json) following.idle = idle;
   following.say = [&](const std::string& line) {
     bottom.Clear();

@@ -38,7 +38,7 @@ struct Following {
   std::function<void(const std::string&)> say = Say;  // prints a line on stderr, above what `idle` draws
   absl::Duration timeout = absl::ZeroDuration();      // zero: none
   std::string detached;                               // said after Ctrl-C
-  std::string after_timeout;                          // what the time-out leaves, for its message
+  std::string after_timeout = "";                     // what the time-out leaves; empty: the job, and its state
 };
 
 // The loop of every streaming command: says when the coordinator is lost and when it is back, and that Ctrl-C detached.

@@ -205,7 +205,7 @@ TEST_F(MistakesTest, BenchSaysThatItsTimeOutCancelsTheJob) {
   EXPECT_TRUE(Called("Cancel new-0001"));
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
   EXPECT_TRUE(absl::StrContains(Run({"watch", "a-0001", "--timeout", "1s"}).err,
-                                "muster: timed out after 1s; a-0001 continues\n"));
+                                "muster: timed out after 1s; the job is still running\n"));
 }
 
 TEST_F(MistakesTest, DetachWinsOverFollow) {

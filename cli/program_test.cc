@@ -336,7 +336,16 @@ TEST_F(MusterTest, WatchEndsAtItsTimeOut) {
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
   const Ended ended = Run({"watch", "a-0001", "--timeout", "300ms"});
   EXPECT_EQ(ended.code, 5);
-  EXPECT_TRUE(absl::StrContains(ended.err, "a-0001 continues")) << ended.err;
+  EXPECT_TRUE(absl::EndsWith(ended.err, "muster: timed out after 300ms; the job is still running\n")) << ended.err;
+  PutJob("b-0001", v1::JOB_STATE_QUEUED);
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"watch", "b-0001"}, {"logs", "-f", "b-0001"}, {"metrics", "-f", "b-0001"}}) {
+    std::vector<std::string> limited = command;
+    limited.insert(limited.end(), {"--timeout", "300ms"});
+    const Ended queued = Run(limited);
+    EXPECT_EQ(queued.code, 5);
+    EXPECT_TRUE(absl::EndsWith(queued.err, "; the job is still queued\n")) << queued.err;
+  }
 }
 
 TEST_F(MusterTest, ATerminalHasALiveLineAndFollowsBySubmitting) {

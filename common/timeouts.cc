@@ -74,7 +74,7 @@ std::vector<TimeoutRule> Rules(const Timeouts& t) {
       {"a silent worker is marked away", t.detection, "detection"},
       {"an away worker is marked lost, with its ranks", t.node_grace, "detection"},
       {"an away worker is marked lost, if more than 3 in 10 nodes are away", t.mass_grace, "30 x detection"},
-      {"grace after a coordinator restart before nodes are marked lost", t.startup_grace,
+      {"grace after a coordinator restart before nodes are declared lost", t.startup_grace,
        "1.5 x detection, at least 15 s"},
       {"a trainer that ignores SIGTERM is killed", t.kill_grace, "detection, 2 s to 30 s"},
       {"a rank without progress counts as hung", t.hang,

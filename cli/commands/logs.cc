@@ -179,12 +179,11 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
     if (!printer.printed() && flags.format == Format::kTable) Say(NothingPrinted(got->job(), flags));
     return kOk;
   }
-  const std::string continues = absl::StrCat(got->job().id(), " continues");
-  const absl::StatusOr<ExitCode> code = FollowItems(**client, request,
-                                                    {.take = take,
-                                                     .timeout = (*client)->connection().timeout,
-                                                     .detached = "detached; " + continues,
-                                                     .after_timeout = continues});
+  const absl::StatusOr<ExitCode> code =
+      FollowItems(**client, request,
+                  {.take = take,
+                   .timeout = (*client)->connection().timeout,
+                   .detached = absl::StrCat("detached; ", got->job().id(), " continues")});
   printer.Flush();
   return code;
 }

@@ -99,12 +99,10 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& f
       if (item.has_metrics()) rows.Add(item.metrics());
       return true;
     };
-    const std::string continues = absl::StrCat(got->job().id(), " continues");
     return FollowItems(**client, request,
                        {.take = take,
                         .timeout = (*client)->connection().timeout,
-                        .detached = "detached; " + continues,
-                        .after_timeout = continues});
+                        .detached = absl::StrCat("detached; ", got->job().id(), " continues")});
   }
   std::vector<v1::MetricPoint> points;
   JobView view(invocation.Out());

@@ -145,7 +145,8 @@ class Resolver {
     const std::string& name = spec_.name();
     if (name.empty()) return Error("name", "missing");
     if (IsName(name)) return;
-    Error("name", absl::StrCat("invalid job name \"", name, "\": use a-z, 0-9 and inner -, at most 40 characters"),
+    Error("name",
+          absl::StrCat("invalid job name \"", name, "\": use a-z, 0-9 and -, not at either end, at most 40 characters"),
           Nearest(name));
   }
 

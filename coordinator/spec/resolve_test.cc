@@ -652,7 +652,7 @@ TEST(Resolve, EveryMistakeHasItsPath) {
       {"name", "missing", [](JobSpec& s) { s.clear_name(); }},
       {"name", "use a-z", [](JobSpec& s) { s.set_name("My_Job"); }},
       {"name", "at most 40", [](JobSpec& s) { s.set_name(std::string(41, 'a')); }},
-      {"name", "inner -", [](JobSpec& s) { s.set_name("-a"); }},
+      {"name", "use a-z, 0-9 and -, not at either end", [](JobSpec& s) { s.set_name("-a"); }},
       {"resources.ranks", "at least 1", [](JobSpec& s) { s.mutable_resources()->set_ranks(0); }},
       // One error, not one of each field that is compared with it.
       {"resources.ranks", "must be at least 1, got 0",

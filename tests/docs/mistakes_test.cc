@@ -85,7 +85,7 @@ const std::vector<Mistake>& Mistakes() {
       {"muster validate job.yaml --set steps=18446744073709551615", 2, "must be at most 1000000000000, got", ""},
       {"muster validate job.yaml --set checkpoint.path=/proc/x", 2, "cannot create folders in /proc", ""},
       {"muster validate job.yaml --set data.tokens=nofile.bin", 2, "no such file: ", ""},
-      {"muster validate job.yaml --set name=UPPER", 2, "invalid job name \"UPPER\": use a-z, 0-9 and inner -", ""},
+      {"muster validate job.yaml --set name=UPPER", 2, "invalid job name \"UPPER\": use a-z, 0-9 and -", ""},
       {"muster submit -d job.yaml --set name=wide --set strategy=ddp --set resources.ranks=100", 0,
        "92 of 100 ranks are idle in every step", ""},
       {"muster describe wide", 0, "can never start on these nodes: needs 100 slots", ""},
