@@ -208,6 +208,19 @@ TEST_F(MistakesTest, BenchSaysThatItsTimeOutCancelsTheJob) {
                                 "muster: timed out after 1s; the job is still running\n"));
 }
 
+TEST_F(MistakesTest, WhyAJobDoesNotFitIsPrintedOnce) {
+  store_.plan.set_unfit("rank 0 needs 2 TiB");
+  const std::string file = folder_.Write("job.yaml", kGoodJob);
+  Serve();
+  EXPECT_THAT(Run({"submit", "-d", file}).err, HasSubstr("does not fit: rank 0 needs 2 TiB"));
+  store_.plan.add_notes("the job is queued: can never start on these nodes: rank 0 needs 2 TiB");
+  for (const char* flag : {"-d", "--dry-run"}) {
+    const Ended ended = Run({"submit", flag, file});
+    EXPECT_THAT(ended.err + ended.out,
+                AllOf(HasSubstr("never start on these nodes: rank 0 needs 2 TiB"), Not(HasSubstr("does not fit"))));
+  }
+}
+
 TEST_F(MistakesTest, DetachWinsOverFollow) {
   Serve();
   const Ended ended = Run({"submit", "-d", "-f", folder_.Write("job.yaml", kGoodJob)});

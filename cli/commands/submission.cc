@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/check_job.h"
@@ -15,13 +16,21 @@
 namespace muster::cli {
 namespace {
 
+// A note with the queue's reason holds why the job does not fit; that is printed once.
+v1::PlanReply WithoutRepetition(v1::PlanReply plan) {
+  for (const std::string& note : plan.notes()) {
+    if (absl::StrContains(note, "can never start") && absl::StrContains(note, plan.unfit())) plan.clear_unfit();
+  }
+  return plan;
+}
+
 absl::StatusOr<ExitCode> DryRun(const Invocation& invocation, Client& client, const Reading& reading, Format format) {
   v1::PlanRequest request;
   *request.mutable_spec() = reading.spec;
   const absl::StatusOr<v1::PlanReply> plan = client.Plan(request);
   if (!plan.ok()) return WithPlaces(plan.status(), reading.sources);
   if (format == Format::kTable) {
-    Print(DescribePlan(*plan, {}, invocation.Out()));
+    Print(DescribePlan(WithoutRepetition(*plan), {}, invocation.Out()));
     Say("dry run: nothing was submitted");
   } else {
     PrintMessage(*plan, format);
@@ -70,7 +79,7 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
   invocation.Remember(id, **client);
   const bool interactive = options.format == Format::kTable;
   const bool follow = !options.detach && (options.follow || (interactive && invocation.Out().terminal));
-  if (interactive) Say(PlanSummary(reply->plan(), invocation.Err()));
+  if (interactive) Say(PlanSummary(WithoutRepetition(reply->plan()), invocation.Err()));
   const std::string& checkpoints = reply->job().spec().train().checkpoint().path();
   if (interactive && !checkpoints.empty()) Say(absl::StrCat("checkpoints: ", checkpoints));
   if (interactive || options.format == Format::kName) {

@@ -122,15 +122,21 @@ absl::Duration JobView::Held(absl::Time now) const {
          (holds && held_as_of_.has_value() ? std::max(now - *held_as_of_, absl::ZeroDuration()) : absl::ZeroDuration());
 }
 
-// The events after a fault repeat its cause, which is printed once.
+// Of a fault's cause the details, which can be long, are printed once: by the restart, or by FailureText.
 std::string JobView::EventText(const v1::StateEvent& event) {
   const std::string message = OneLine(event.message());
   if (event.kind() == "rank.exited" || event.kind() == "rank.hung") {
     cause_ = message.substr(0, message.rfind(" (on "));
-    return message;
+    const size_t details = event.kind() == "rank.exited" ? cause_.find(": ") : std::string::npos;
+    details_shown_ = details == std::string::npos;
+    return details_shown_ ? message : absl::StrCat(cause_.substr(0, details), message.substr(cause_.size()));
   }
   const size_t repeated = cause_.empty() ? std::string::npos : message.find(cause_);
   if (repeated == std::string::npos) return message;
+  if (!details_shown_ && event.kind() == "job.queued") {
+    details_shown_ = true;
+    return message;
+  }
   absl::string_view head = absl::string_view(message).substr(0, repeated);
   absl::ConsumeSuffix(&head, ": ");
   absl::ConsumeSuffix(&head, " after");

@@ -56,7 +56,8 @@ class JobView {
   uint64_t step_ = 0;
   double seconds_per_step_ = 0;  // smoothed
   std::string rate_;
-  std::string cause_;       // of the newest fault
+  std::string cause_;  // of the newest fault
+  bool details_shown_ = false;
   std::string validation_;  // the newest one's loss and metrics
   std::optional<double> loss_, first_loss_, validation_loss_;
   std::vector<std::pair<double, double>> losses_, validations_;

@@ -1086,7 +1086,7 @@ TEST(Trace, ViewersGetAProcessARankAndAThreadAStream) {
   EXPECT_EQ(threads, "steps host compute reduce ");
 }
 
-// A fault's cause is printed once: by the event of the rank, not again by those that follow from it.
+// The details of a fault's cause are printed once: by the restart, or by the summary of the failure.
 TEST(JobView, RepeatsNoCause) {
   JobView view(kPipe);
   const auto event = [&](const char* kind, const char* message) {
@@ -1097,11 +1097,16 @@ TEST(JobView, RepeatsNoCause) {
     return lines.back().substr(lines.back().find("  ") + 2);
   };
   EXPECT_EQ(event("rank.exited", "rank 0 exited with code 1: the loss is nan (on node-a)"),
-            "rank 0 exited with code 1: the loss is nan (on node-a)");
+            "rank 0 exited with code 1 (on node-a)");
   EXPECT_EQ(event("job.stopping", "j-1 is stopping: rank 0 exited with code 1: the loss is nan (on node-a)"),
             "j-1 is stopping");
   EXPECT_EQ(event("job.queued", "j-1: restart 1 of 3 after: rank 0 exited with code 1: the loss is nan"),
-            "j-1: restart 1 of 3");
+            "j-1: restart 1 of 3 after: rank 0 exited with code 1: the loss is nan");
+  EXPECT_EQ(event("rank.exited", "rank 1 was killed by signal 9 (on node-b)"),
+            "rank 1 was killed by signal 9 (on node-b)");
+  EXPECT_EQ(event("job.queued", "j-1: restart 2 of 3 after: rank 1 was killed by signal 9"), "j-1: restart 2 of 3");
+  EXPECT_EQ(event("rank.exited", "rank 0 exited with code 1: the loss is nan (on node-a)"),
+            "rank 0 exited with code 1 (on node-a)");
   EXPECT_EQ(event("job.running", "j-1 is running"), "j-1 is running");
   EXPECT_EQ(event("job.failed", "j-1 failed: rank 0 exited with code 1: the loss is nan"), "j-1 failed");
   v1::Job job = MakeJob();

@@ -95,11 +95,11 @@ const std::vector<Mistake>& Mistakes() {
       // Of the two jobs `done`, the one that can be cancelled.
       {"muster submit -d job.yaml --set steps=1000000 && muster cancel done", 0, "", "matches"},
       {"muster plan job.yaml --memory 80GB", 0, "74.5 GiB", "80 GiB"},
-      // A cause that does not pass: no restart, and said once as an event, once as the reason.
+      // A cause that does not pass: no restart, and printed once, as the reason.
       {"ln -s \"$(ls runs | grep -m1 ^done-)\" runs/alias; "
        "muster submit -f job.yaml --set checkpoint.path=runs/alias > printed 2>&1 || "
        "{ code=$?; echo causes: $(grep -c 'belongs to job' printed); cat printed; exit $code; }",
-       1, "causes: 2\n", "generation 2"},
+       1, "causes: 1\n", "generation 2"},
       {"printf xy > one.bin; muster submit job.yaml --set data.tokens=one.bin", 2,
        "holds 1 token, but one sample needs 129", ""},
       {"printf x > cut.bin; muster submit job.yaml --set data.tokens=cut.bin", 2, "has 1 bytes, an odd number", ""},
