@@ -180,7 +180,7 @@ class SchemaWriter {
       case FieldDescriptor::CPPTYPE_BOOL:
         return {{"type", "boolean"}};
       case FieldDescriptor::CPPTYPE_ENUM:
-        return {{"enum", EnumTexts(*field.enum_type())}};
+        return {{"enum", OfferedTexts(field)}};
       case FieldDescriptor::CPPTYPE_STRING:
         return {{"type", "string"}};
       case FieldDescriptor::CPPTYPE_MESSAGE:

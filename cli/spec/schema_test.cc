@@ -23,6 +23,8 @@ TEST(Schema, FollowsTheRulesOfTheReader) {
   EXPECT_EQ(optimizer["additionalProperties"], false);
   EXPECT_EQ(schema["$defs"]["Model"]["required"], (ordered_json{"family"}));
   EXPECT_FALSE(schema["$defs"].contains("Gpt2"));
+  EXPECT_EQ(schema["$defs"]["Precision"]["properties"]["compute"]["enum"], (ordered_json{"fp32", "bf16", "fp16"}));
+  EXPECT_EQ(schema["$defs"]["Precision"]["properties"]["params"]["enum"], (ordered_json{"fp32", "bf16"}));
   EXPECT_EQ(schema["properties"]["steps"]["maximum"], 18446744073709551615u);
   EXPECT_EQ(schema["properties"]["parallel"]["anyOf"],
             (ordered_json{{{"const", "auto"}}, {{"$ref", "#/$defs/Parallel"}}}));

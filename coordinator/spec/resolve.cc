@@ -586,7 +586,7 @@ class Resolver {
     known("precision.compute", p.compute());
     known("precision.reduce", p.reduce());
     if (p.params() == DTYPE_BF16 && p.compute() != DTYPE_BF16) {
-      Error("precision.params", "bf16 weights are computed with in bf16: needs compute: bf16", "fp32");
+      Error("precision.params", "bf16 needs compute: bf16, which uses the weights as they are stored", "fp32");
     } else if (p.params() != DTYPE_FP32 && p.params() != DTYPE_BF16) {
       Error("precision.params", "must be fp32 or bf16; the range of fp16 is too small to keep weights in", "fp32");
     }
