@@ -112,8 +112,8 @@ std::vector<Candidate> LiveNames(Invocation& invocation, const std::vector<std::
     const absl::StatusOr<v1::ListTemplatesReply> templates = (*client)->ListTemplates();
     if (!templates.ok()) return names;
     for (const v1::Template& found : templates->templates()) names.push_back({found.name(), found.owner()});
-  } else if (what == Named::kJobs) {
-    const absl::StatusOr<v1::ListJobsReply> jobs = (*client)->ListJobs(/*all=*/true);
+  } else if (what == Named::kJobs || what == Named::kLiveJobs) {
+    const absl::StatusOr<v1::ListJobsReply> jobs = (*client)->ListJobs(/*all=*/what == Named::kJobs);
     if (!jobs.ok()) return names;
     for (const v1::JobSummary& summary : jobs->jobs()) {
       names.push_back({summary.job().id(), StateName(summary.job().state())});

@@ -99,7 +99,9 @@ bool IsPath(const CLI::Option& option, const std::string& kind) {
 
 class Collector {
  public:
-  Collector(std::string begin, const NamesOf& names) : begin_(std::move(begin)), names_(names) {}
+  // `jobs`: those that JOB means.
+  Collector(std::string begin, const NamesOf& names, Named jobs = Named::kJobs)
+      : begin_(std::move(begin)), names_(names), jobs_(jobs) {}
 
   void Add(const std::string& text, const std::string& description) {
     if (absl::StartsWith(text, begin_)) result_.candidates.push_back({text, description});
@@ -110,7 +112,7 @@ class Collector {
     const std::string kind = option.get_positional() ? option.get_name() : option.get_type_name();
     if (kind == "JOB" || kind == "FROM") {
       Add("@last", "the newest job from here");
-      for (const Candidate& name : names_(Named::kJobs)) Add(name.text, name.description);
+      for (const Candidate& name : names_(jobs_)) Add(name.text, name.description);
       result_.files |= kind == "FROM";
     } else if (kind == "NODE") {
       for (const Candidate& name : names_(Named::kNodes)) Add(name.text, name.description);
@@ -183,6 +185,7 @@ class Collector {
 
   const std::string begin_;
   const NamesOf& names_;
+  const Named jobs_;
   Completion result_;
 };
 
@@ -203,7 +206,10 @@ Completion Complete(const CLI::App& app, const std::vector<std::string>& words, 
     }
   }
   const Cursor cursor = Walk(app, words);
-  Collector collector(bare ? "" : last, names);
+  static constexpr std::array kOfLiveJobs = {"cancel", "pause", "resume"};
+  const bool live = std::any_of(kOfLiveJobs.begin(), kOfLiveJobs.end(),
+                                [&](const char* name) { return cursor.command->get_name() == name; });
+  Collector collector(bare ? "" : last, names, live ? Named::kLiveJobs : Named::kJobs);
   if (cursor.pending != nullptr) {
     collector.AddValues(*cursor.pending);
   } else if (absl::StartsWith(last, "-")) {

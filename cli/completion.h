@@ -16,7 +16,7 @@ struct Candidate {
   std::string description;
 };
 
-enum class Named { kJobs, kNodes, kTemplates };
+enum class Named { kJobs, kLiveJobs, kNodes, kTemplates };
 // Live names; empty if they cannot be fetched quickly.
 using NamesOf = std::function<std::vector<Candidate>(Named)>;
 

@@ -19,6 +19,7 @@ std::string CompleteWords(const std::vector<std::string>& words) {
   const Completion completion = Complete(*app, words, [](Named what) -> std::vector<Candidate> {
     if (what == Named::kNodes) return {{"node-a", "live"}};
     if (what == Named::kTemplates) return {{"base", "ann"}};
+    if (what == Named::kLiveJobs) return {{"tiny-aaaa", "running"}, {"wide-cccc", "queued"}};
     return {{"tiny-aaaa", "running"}, {"tiny-bbbb", "failed"}, {"wide-cccc", "queued"}};
   });
   std::string text = absl::StrJoin(completion.candidates, " ",
@@ -31,7 +32,9 @@ TEST(Complete, CommandsOptionsAndNames) {
       {{"pl"}, "plan"},
       {{"und"}, "undrain"},
       {{"local", "u"}, "up"},
-      {{"pause", "t"}, "tiny-aaaa tiny-bbbb"},
+      {{"watch", "t"}, "tiny-aaaa tiny-bbbb"},
+      {{"pause", "t"}, "tiny-aaaa"},
+      {{"cancel", "tiny-aaaa", ""}, "@last tiny-aaaa wide-cccc"},
       {{"pause", "tiny-aaaa", "w"}, "wide-cccc"},
       {{"watch", "@"}, "@last"},
       {{"watch", "tiny-aaaa", ""}, ""},

@@ -133,18 +133,21 @@ absl::StatusOr<std::vector<JobId>> Core::FindReplicas(const std::string& id_or_p
   if (!absl::IsFailedPrecondition(one.status())) return one.status();
   std::vector<JobId> replicas;
   std::vector<const JobEntry*> found = JobsWithPrefix(state_->records, id_or_prefix);
+  bool none_live = among == Among::kLive;
   if (among != Among::kAll) {
     std::vector<const JobEntry*> meant;
     for (const JobEntry* job : found) {
       if (job->machine.ended() == (among == Among::kEnded)) meant.push_back(job);
     }
     if (meant.size() == 1) return std::vector<JobId>{meant[0]->id()};
+    none_live = none_live && meant.empty();
     if (!meant.empty()) found = std::move(meant);
   }
   const std::string& run = found[0]->record().spec().train().sync().run();
   for (const JobEntry* job : found) {
     if (!absl::StartsWith(run, id_or_prefix) || job->record().spec().train().sync().run() != run) {
-      return Ambiguous(id_or_prefix, found);
+      if (!none_live) return Ambiguous(id_or_prefix, found);
+      return absl::FailedPreconditionError(absl::StrCat("no running or queued job begins with ", id_or_prefix));
     }
     replicas.push_back(job->id());
   }

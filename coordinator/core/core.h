@@ -315,7 +315,8 @@ class Core {
   // By id, else by a unique prefix of an id. NotFound. FailedPrecondition: several jobs match; the message names them.
   absl::StatusOr<JobId> Find(const std::string& id_or_prefix) const;
   // Likewise, and all replicas of a run by its id or a prefix of it that fits nothing else. Of several jobs with the
-  // prefix, only those count that the request can be meant for.
+  // prefix, only those count that the request can be meant for. FailedPrecondition also: kLive, and all have ended,
+  // unless they are the replicas of one run, which may be a retry.
   enum class Among { kAll, kLive, kEnded };
   absl::StatusOr<std::vector<JobId>> FindReplicas(const std::string& id_or_prefix, Among among = Among::kAll) const;
   // The job as it is on disk, without the reason and position that a look through the queue gives. Null: no such job.
