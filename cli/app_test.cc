@@ -161,6 +161,8 @@ TEST_F(ConfigTest, AnErrorNamesWhatTheValueComesFrom) {
   EXPECT_EQ(says({"", "", "-1s"}), "--timeout: invalid duration -1s: must be greater than 0");
   variables_["MUSTER_COORDINATOR"] = "nowhere";
   EXPECT_EQ(says({}), "MUSTER_COORDINATOR: invalid coordinator address nowhere: use unix:/path or host:port");
+  EXPECT_EQ(says({"127.0.0.1:abc"}),
+            "--address: invalid coordinator address 127.0.0.1:abc: use unix:/path or host:port");
 }
 
 TEST_F(ConfigTest, ATokenFileThatIsNotThereIsAnError) {

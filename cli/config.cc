@@ -9,7 +9,6 @@
 #include <map>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cli/spec/suggest.h"
@@ -17,6 +16,7 @@
 #include "common/file/durable_file.h"
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
+#include "common/rpc/rpc.h"
 #include "common/tls/certificate.h"
 #include "common/tls/token.h"
 
@@ -103,9 +103,8 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
     connection.address = absl::StrCat("unix:", RuntimeFolder(environment), "/coordinator.sock");
     connection.default_address = true;
   }
-  if (!absl::StrContains(connection.address, ":")) {
-    return WrongSetting(address, absl::InvalidArgumentError(absl::StrCat("invalid coordinator address ", address.value,
-                                                                         ": use unix:/path or host:port")));
+  if (!connection.default_address) {
+    if (const absl::Status form = rpc::CheckAddress(address.value); !form.ok()) return WrongSetting(address, form);
   }
   if (const Setting timeout = pick("--timeout", flags.timeout, {"MUSTER_TIMEOUT"}, "timeout"); !timeout.value.empty()) {
     const absl::StatusOr<absl::Duration> parsed = ParseTimeout(timeout.value, timeout.from);

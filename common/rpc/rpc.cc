@@ -60,6 +60,19 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return result;
 }
 
+absl::Status CheckAddress(const std::string& address) {
+  const auto wrong = [&](absl::string_view use) {
+    return absl::InvalidArgumentError(absl::StrCat("invalid coordinator address ", address, ": ", use));
+  };
+  constexpr char kForms[] = "use unix:/path or host:port";
+  absl::string_view rest = address;
+  if (absl::ConsumePrefix(&rest, "unix:")) return absl::StartsWith(rest, "/") ? absl::OkStatus() : wrong(kForms);
+  absl::ConsumePrefix(&rest, "dns:///");
+  if (tls::ParseEndpoint(std::string(rest)).ok()) return absl::OkStatus();
+  const bool ipv6 = std::count(rest.begin(), rest.end(), ':') > 1 && !absl::StartsWith(rest, "[");
+  return wrong(ipv6 ? "an IPv6 address needs brackets, as in [::1]:7070" : kForms);
+}
+
 absl::Status CheckSecure(const std::string& address, const Security& security) {
   if (!security.authority.empty() || absl::StartsWith(address, "unix:")) return absl::OkStatus();
   const absl::StatusOr<tls::Endpoint> endpoint = tls::ParseEndpoint(address);

@@ -36,6 +36,9 @@ struct Security {
 // peer machine within 30 s.
 std::shared_ptr<grpc::Channel> Dial(const std::string& address, const Security& security = {});
 
+// The form of a coordinator's address. InvalidArgument: neither "unix:" with an absolute path nor "host:port".
+absl::Status CheckAddress(const std::string& address);
+
 // OK: a Unix socket, a loopback address, or `security` has an authority. FailedPrecondition: other machines could read
 // the traffic, tokens included; the message says which flag to give.
 absl::Status CheckSecure(const std::string& address, const Security& security);

@@ -35,6 +35,20 @@ TEST(Version, ForeignProtocolNamesBoth) {
   EXPECT_NE(status.message().find(kVersion), absl::string_view::npos);
 }
 
+TEST(CheckAddress, TheFormOfACoordinatorsAddress) {
+  for (const char* good : {"unix:/run/c.sock", "unix:///run/c.sock", "127.0.0.1:7070", "gpu-head:7070", "[::1]:7070",
+                           "dns:///gpu-head:7070"}) {
+    EXPECT_TRUE(CheckAddress(good).ok()) << good << " " << CheckAddress(good);
+  }
+  for (const char* wrong : {"", "nonsense", "unix:", "unix:rel", "127.0.0.1:abc", "127.0.0.1:", ":7070", "a:70000"}) {
+    const absl::Status status = CheckAddress(wrong);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_EQ(status.message(), "invalid coordinator address " + std::string(wrong) + ": use unix:/path or host:port");
+  }
+  EXPECT_EQ(CheckAddress("::1:7070").message(),
+            "invalid coordinator address ::1:7070: an IPv6 address needs brackets, as in [::1]:7070");
+}
+
 TEST(AddCallMetadata, ATokenThatCannotBeSentAbortsNoProcess) {
   const TemporaryFolder folder;
   grpc::ClientContext context;

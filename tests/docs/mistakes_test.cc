@@ -61,6 +61,9 @@ const std::vector<Mistake>& Mistakes() {
       {"muster-coordinator --state-dir c --listen unix:$HOME/z/c.sock --detection 0s", 2,
        "muster-coordinator: --detection: invalid duration \"0s\": use 500ms, 30s or 10m, greater than 0\n", "105"},
       {"muster-worker --coordinator 127.0.0.1:1 --state-dir w --run-dir r --join-token nofile", 1, "nofile", ""},
+      {"muster-worker --coordinator unix:/none --state-dir w --run-dir r --join-token nofile", 1, "nofile", ""},
+      {"muster-worker --coordinator nonsense --state-dir w --run-dir r", 1,
+       "muster-worker: --coordinator: invalid coordinator address nonsense: use unix:/path or host:port", "--host"},
       {WithATakenPort(
            "muster-coordinator --state-dir c --listen unix:$HOME/z/c.sock --metrics-address 127.0.0.1:$port"),
        1, "already in use", ""},

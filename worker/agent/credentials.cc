@@ -132,14 +132,17 @@ absl::StatusOr<Credentials> Join(const std::string& coordinator, const std::stri
 
 absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
                                               const std::function<bool(absl::Duration)>& pause) {
-  if (absl::StartsWith(membership.coordinator, "unix:")) return absl::NotFoundError("a Unix socket needs none");
+  // Not NotFound, which would mean that the worker needs none.
+  const absl::Status unreadable =
+      membership.join_token.ok()
+          ? absl::OkStatus()
+          : absl::InvalidArgumentError(absl::StrCat("--join-token: ", membership.join_token.status().message()));
+  if (absl::StartsWith(membership.coordinator, "unix:")) {
+    return unreadable.ok() ? absl::NotFoundError("a Unix socket needs none") : unreadable;
+  }
   absl::StatusOr<Credentials> credentials = LoadCredentials(membership.state_dir, membership.node);
   const bool expired = credentials.ok() && absl::Now() >= credentials->certificate.validity.end;
-  if (!membership.join_token.ok()) {
-    if (credentials.ok() && !expired) return credentials;
-    // Not NotFound, which would mean that the worker needs none.
-    return absl::InvalidArgumentError(absl::StrCat("--join-token: ", membership.join_token.status().message()));
-  }
+  if (!unreadable.ok()) return credentials.ok() && !expired ? credentials : unreadable;
   if (membership.join_token->empty()) {
     if (!expired) return credentials;
     return absl::FailedPreconditionError(absl::StrCat("the certificate of this node has expired: ", kHowToJoin));

@@ -39,15 +39,15 @@ absl::StatusOr<Credentials> Join(const std::string& coordinator, const std::stri
 
 struct Membership {
   std::string coordinator;  // address
-  // Empty: no token. An error (such as a file removed after its use) is ignored on a node that has joined.
+  // Empty: no token. An error (such as a file removed after its use) is ignored on a node that has joined, by TLS.
   absl::StatusOr<std::string> join_token;
   std::string state_dir;
   std::string node;
 };
 // Returns the stored credentials, or joins if there is a token and no valid credentials for the token's coordinator.
 // Retries while the coordinator is away; `pause` waits, and returns false when the program must end (Cancelled).
-// NotFound: neither credentials nor a token. FailedPrecondition: the certificate has expired and there is no token.
-// Other errors as Join.
+// NotFound: neither credentials nor a token, or a Unix socket, which needs none. FailedPrecondition: the certificate
+// has expired and there is no token. Other errors as Join.
 absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
                                               const std::function<bool(absl::Duration)>& pause);
 

@@ -72,6 +72,18 @@ TEST_F(CredentialsTest, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(LoadCredentials(folder_.path(), "n").status().code(), wrong);
 }
 
+TEST_F(CredentialsTest, AJoinTokenThatCannotBeReadIsAnErrorAlsoWithASocket) {
+  const auto obtain = [&](const absl::StatusOr<std::string>& token) {
+    return ObtainCredentials({"unix:/run/c.sock", token, folder_.path(), "n"}, [](absl::Duration) { return false; })
+        .status();
+  };
+  EXPECT_EQ(obtain("").code(), absl::StatusCode::kNotFound) << "none is needed";
+  const absl::Status unreadable = obtain(ReadJoinToken(folder_.path() + "/nofile"));
+  EXPECT_EQ(unreadable.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(unreadable.message(), "--join-token: ")) << unreadable;
+  EXPECT_TRUE(absl::StrContains(unreadable.message(), "/nofile")) << unreadable;
+}
+
 TEST(ReadJoinToken, FromTheFileElseTheEnvironment) {
   const TemporaryFolder folder;
   const std::string file = folder.Write("t", "from-file\n");

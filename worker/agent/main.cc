@@ -250,6 +250,9 @@ absl::Status FillIn(Flags& flags) {
     if (!command.ok()) return command.status();
     agent.container_command = *std::move(command);
   }
+  if (const absl::Status form = muster::rpc::CheckAddress(agent.coordinator); !form.ok()) {
+    return absl::InvalidArgumentError("--coordinator: " + std::string(form.message()));
+  }
   const absl::StatusOr<std::string> host =
       flags.host.empty() ? muster::agent::LocalAddressTowards(agent.coordinator) : flags.host;
   if (!host.ok()) return host.status();
