@@ -253,6 +253,14 @@ TEST_F(MistakesTest, CancelDoesNotAskAndDeleteDoes) {
   EXPECT_EQ(typed("delete -y b-0001", "").code, 0);
 }
 
+TEST_F(MistakesTest, AnErrorThatBeginsWithTheJobNamesItOnce) {
+  Serve();
+  store_.Fail("Cancel", absl::FailedPreconditionError("a-0001 completed already"));
+  const Ended ended = Run({"cancel", "a-0001", "b-0001"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_EQ(ended.err, "muster: a-0001 completed already\nmuster: b-0001: a-0001 completed already\n");
+}
+
 TEST_F(MistakesTest, WithoutATerminalNothingIsDeletedUnasked) {
   Serve();
   PutJob("b-0001", v1::JOB_STATE_COMPLETED);

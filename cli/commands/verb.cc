@@ -36,7 +36,9 @@ CLI::App* AddVerb(CLI::App& app, Invocation& invocation, const Verb& verb, const
             const absl::Status status = name.ok() ? apply(**client, *name, flags->format) : name.status();
             if (status.ok()) continue;
             if (flags->names.size() == 1 || absl::IsUnavailable(status)) return status;
-            Say(absl::StrCat("muster: ", OneLine(text), ": ", Lines(std::string(status.message()))));
+            const bool named = absl::StartsWith(status.message(), text);
+            Say(absl::StrCat("muster: ", named ? "" : absl::StrCat(OneLine(text), ": "),
+                             Lines(std::string(status.message()))));
             first.Update(status);
           }
           return first.ok() ? kOk : ExitCodeOf(first);
