@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -259,6 +260,28 @@ TEST_F(MusterTest, InitWritesAJobThatIsAcceptedAsItIs) {
   EXPECT_EQ(Run({"validate", "--offline", "-"}, Run({"init", "-"}).out).code, 0);
   EXPECT_NE(Run({"init", folder_.path() + "/no/such/folder.yaml"}).code, 0);
   EXPECT_EQ(json::parse(Run({"schema"}).out)["title"], "Muster job");
+}
+
+TEST_F(MusterTest, InitNamesTheFlagThatIsWrong) {
+  const std::string path = folder_.path() + "/new.yaml";
+  const auto says = [&](const std::string& flag, const std::string& value) {
+    const Ended ended = Run({"init", path, flag, value});
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_FALSE(std::filesystem::exists(path));
+    return ended.err;
+  };
+  EXPECT_EQ(says("--name", "UPPER"),
+            "muster: --name: invalid job name \"UPPER\": use a-z, 0-9 and -, not at either end, at most 40 "
+            "characters\n");
+  EXPECT_EQ(says("--model", "gpt2:enormous"),
+            "muster: --model: expected tiny, small, medium, large or xl, got the string \"enormous\"\n");
+  EXPECT_TRUE(
+      absl::StartsWith(says("--model", "resnet"), "muster: --model resnet: init writes jobs of language models"));
+  EXPECT_TRUE(
+      absl::EndsWith(Run({"init", path}).err,
+                     "Next: put tokens into train.bin (muster data prepare), then: muster submit " + path + "\n"));
+  folder_.Write("train.bin", "");
+  EXPECT_EQ(Run({"init", path, "--force"}).err, absl::StrCat("wrote ", path, ". Next: muster submit ", path, "\n"));
 }
 
 class DoctorTest : public MusterTest {

@@ -232,6 +232,15 @@ TEST_F(MusterTest, TrainMakesASpecFromFlags) {
             "did you mean tiny?\n"
             "muster: --steps: expected an integer, got the number 1e3, did you mean 1000?\n"
             "muster: --lr: expected a number, got the string \"fast\"\n");
+  v1::SpecErrors errors;
+  for (const char* field : {"data.tokens", "steps"}) {
+    errors.add_errors()->set_path(field);
+    errors.mutable_errors(errors.errors_size() - 1)->set_message("missing");
+  }
+  absl::Status refused = absl::InvalidArgumentError("the spec is wrong");
+  refused.SetPayload(rpc::kErrorDetails, absl::Cord(errors.SerializeAsString()));
+  store_.Fail("Submit", refused);
+  EXPECT_EQ(Run({"train", "--model", "gpt2:tiny", "-d"}).err, "muster: --data: missing\nmuster: --steps: missing\n");
 }
 
 TEST_F(MusterTest, ASubmissionIsRetriedWithTheSameRequestId) {

@@ -2,13 +2,18 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <memory>
+#include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "cli/commands/commands.h"
 #include "cli/job_file.h"
+#include "cli/spec/problem.h"
 #include "cli/spec/sample_job.h"
+#include "common/name.h"
 
 namespace muster::cli {
 namespace {
@@ -33,19 +38,47 @@ absl::Status WriteJobFile(const std::string& path, const std::string& text, bool
   return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
 }
 
+// Values from the command line obey the rules of a job file. Errors name the flags: the file is not written yet.
+absl::Status CheckFlags(const SampleJob& job, const std::string& text) {
+  const std::string family = job.model.substr(0, job.model.find(':'));
+  const auto* member = v1::Model::descriptor()->FindFieldByName(family);
+  if (member != nullptr && member->message_type() != nullptr &&
+      member->message_type()->FindFieldByName("size") == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("--model ", family,
+                                                   ": init writes jobs of language models that have sizes; for others: "
+                                                   "muster train --model ",
+                                                   family, " --print, with its flags"));
+  }
+  std::vector<Problem> problems = ReadSpec(text, "", {}).problems;
+  for (Problem& problem : problems) {
+    const char* flag = problem.path == "name"              ? "--name"
+                       : problem.path == "data.tokens"     ? "--data"
+                       : problem.path == "data.validation" ? "--validation"
+                                                           : "--model";
+    problem.where = Location{std::make_shared<const std::string>(flag), 0, 0, problem.path};
+  }
+  if (!problems.empty()) return ToStatus(problems);
+  if (IsName(job.name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--name: invalid job name \"", job.name,
+                                                 "\": use a-z, 0-9 and -, not at either end, at most 40 characters"));
+}
+
 absl::StatusOr<ExitCode> Run(const InitFlags& flags) {
   const std::string text = WriteSampleJob(flags.job);
-  // Values from the command line obey the rules of a job file.
-  const Reading reading = ReadSpec(text, flags.file, {});
-  if (!reading.problems.empty()) return ToStatus(reading.problems);
+  if (absl::Status status = CheckFlags(flags.job, text); !status.ok()) return status;
   if (flags.file == "-") {
     Print(text);
     return kOk;
   }
   const absl::Status written = WriteJobFile(flags.file, text, flags.force);
   if (!written.ok()) return written;
-  Say(absl::StrCat("wrote ", flags.file, ". Next: put tokens into ", flags.job.tokens,
-                   " (muster data prepare), then: muster submit ", flags.file));
+  std::error_code error;
+  const std::filesystem::path tokens = std::filesystem::path(flags.file).parent_path() / flags.job.tokens;
+  const std::string prepare =
+      std::filesystem::exists(tokens, error)
+          ? ""
+          : absl::StrCat("put tokens into ", flags.job.tokens, " (muster data prepare), then: ");
+  Say(absl::StrCat("wrote ", flags.file, ". Next: ", prepare, "muster submit ", flags.file));
   return kOk;
 }
 

@@ -114,8 +114,12 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
       if (command->count(flag.flag) > 0) assignments.push_back({flag.flag, flag.path, flags->values[flag.path]});
     }
     AddName(assignments);
-    const absl::StatusOr<Reading> reading = LoadFlags(assignments, flags->set, TemplatesOf(invocation));
+    absl::StatusOr<Reading> reading = LoadFlags(assignments, flags->set, TemplatesOf(invocation));
     if (!reading.ok()) return reading.status();
+    for (const PathFlag& flag : kPathFlags) {
+      const auto source = std::make_shared<const std::string>(flag.flag);
+      reading->sources.SetIfMissing(flag.path, Location{source, 0, 0, flag.path});
+    }
     if (flags->print) {
       if (!reading->problems.empty()) return ToStatus(reading->problems);
       Print(WriteSpec(reading->spec));

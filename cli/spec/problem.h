@@ -49,6 +49,8 @@ class SourceMap {
 
   void SetRoot(Location root) { root_ = std::move(root); }
   void Set(const std::string& path, Location where) { places_[path] = std::move(where); }
+  // Of a field that was not written: what would set it.
+  void SetIfMissing(const std::string& path, Location where) { places_.emplace(path, std::move(where)); }
 
   // The location of `path`, or of its nearest parent that was written, or of the whole file.
   const Location& Find(absl::string_view path) const;
