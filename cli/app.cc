@@ -189,8 +189,17 @@ std::string UnknownCommand(const CLI::App& app, const CLI::App& at) {
   return rest.empty() || absl::StartsWith(rest.front(), "-") || CommandsOf(&at).empty() ? "" : rest.front();
 }
 
+// The command that `unknown` may mean; for words of other systems, what it is called here. Empty: none.
+std::string MeantCommand(const CLI::App& at, const std::string& unknown) {
+  if (at.get_parent() == nullptr) {
+    if (unknown == "stop" || unknown == "kill") return "cancel";
+    if (unknown == "rm") return "delete";
+  }
+  return Nearest(unknown, CommandsOf(&at));
+}
+
 int RefuseCommand(const CLI::App& at, const std::string& unknown) {
-  return Refuse(at, absl::StrCat("unknown command ", OneLine(unknown)), Nearest(unknown, CommandsOf(&at)));
+  return Refuse(at, absl::StrCat("unknown command ", OneLine(unknown)), MeantCommand(at, unknown));
 }
 
 int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
@@ -203,14 +212,14 @@ int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vec
     const bool option = absl::StartsWith(first, "-");
     if (!first.empty())
       message = absl::StrCat(option ? "unknown option " : "unknown command or argument ", OneLine(first));
-    suggestion = Nearest(first, option ? OptionsOf(at) : CommandsOf(at));
+    suggestion = option ? Nearest(first, OptionsOf(at)) : MeantCommand(*at, first);
   } else if (at == &app && !arguments.empty()) {
     // CLI11 says "a subcommand is required" when it meets an unknown one, or an unknown option before it.
     const std::string unknown = FirstUnknown(app, arguments);
     if (!unknown.empty()) {
       const bool option = absl::StartsWith(unknown, "-");
       message = absl::StrCat("unknown ", option ? "option " : "command ", OneLine(unknown));
-      suggestion = Nearest(unknown, option ? OptionsOf(&app) : CommandsOf(&app));
+      suggestion = option ? Nearest(unknown, OptionsOf(&app)) : MeantCommand(app, unknown);
     } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
       message = "a command is missing";
     }

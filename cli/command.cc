@@ -34,6 +34,10 @@ std::string TakeSize(std::string& text) {
   if (!known || text.find('-') != std::string::npos || !absl::SimpleAtoi(bytes, &number) || number == 0) {
     return absl::StrCat("must be a size above 0, such as 80GB or 74.5GiB, got ", text);
   }
+  constexpr uint64_t kLeastBare = 1 << 20;
+  if (number < kLeastBare && text.find_first_not_of("0123456789") == std::string::npos) {
+    return absl::StrCat(text, " has no unit, which means bytes: write ", text, "GB or ", text, "GiB");
+  }
   text = bytes;
   return "";
 }

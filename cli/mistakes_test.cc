@@ -66,6 +66,18 @@ TEST_F(MistakesTest, UnknownOptionsAndCommands) {
   Says({"sumbit", "-h"}, "muster: unknown command sumbit, did you mean submit?");
   Says({"data", "prepar", "--help"}, "muster: unknown command prepar, did you mean prepare?");
   Says({"data", "prepar"}, "muster: unknown command prepar, did you mean prepare?");
+  Says({"stop", "a-0001"}, "muster: unknown command stop, did you mean cancel?");
+  EXPECT_EQ(Run({"help", "data", "nosuch"}).err, "muster: unknown command nosuch\nsee: muster data --help\n");
+}
+
+TEST_F(MistakesTest, AStageThatTheJobDoesNotHave) {
+  Serve();
+  const std::string file = folder_.Write("job.yaml", kGoodJob);
+  Says({"plan", file, "--stage", "3"}, "muster: --stage 3: this job has no stages (parallel.pipeline)");
+  store_.plan.add_stages();
+  store_.plan.add_stages()->set_stage(1);
+  Says({"plan", file, "--stage", "3"}, "muster: --stage 3: this job has stages 0 to 1");
+  EXPECT_EQ(Run({"plan", file, "--stage", "1"}).code, 0);
 }
 
 TEST_F(MistakesTest, HelpIsACommandToo) {
@@ -90,6 +102,7 @@ TEST_F(MistakesTest, NumbersThatCannotBeMeant) {
     Says({"plan", "x", "--memory", size},
          absl::StrCat("muster: --memory: must be a size above 0, such as 80GB or 74.5GiB, got ", size));
   }
+  Says({"plan", "x", "--memory", "80"}, "muster: --memory: 80 has no unit, which means bytes: write 80GB or 80GiB");
   Says({"logs", "x", "--rank", "-1"}, "muster: --rank: must be a whole number of at least 0, got -1");
   Says({"metrics", "x", "--tail", "few"}, "muster: --tail: must be a number, got few");
 }
@@ -168,6 +181,9 @@ TEST_F(MistakesTest, WordsOfOtherSystems) {
   set("resources.gpus=2", "unknown field, did you mean resources.ranks?");
   set("optimizer.lr_schedule.kind=cos",
       "expected constant, linear, cosine or step, got the string \"cos\", did you mean cosine?");
+  set("model.kind=gpt2", "unknown field, did you mean model.family?");
+  set("precision.compute=bfloat16", "expected fp32, bf16 or fp16, got the string \"bfloat16\", did you mean bf16?");
+  set("precision.reduce=float16", "expected fp32, bf16 or fp16, got the string \"float16\", did you mean fp16?");
   set("resources.device=tpu", "expected auto, cpu or cuda, got the string \"tpu\"");
   set("resources.device=gpu", "expected auto, cpu or cuda, got the string \"gpu\", did you mean cuda?");
   set("strategy=fsdpp",

@@ -20,6 +20,7 @@ void RegisterHelp(CLI::App& app, Invocation& invocation) {
     Invocation other;
     const std::unique_ptr<CLI::App> fresh = BuildApp(other);
     const CLI::App* at = fresh.get();
+    std::string above = "muster";
     for (const std::string& word : *words) {
       std::vector<std::string> names;
       const CLI::App* next = nullptr;
@@ -29,11 +30,12 @@ void RegisterHelp(CLI::App& app, Invocation& invocation) {
       }
       if (next == nullptr) {
         const std::string nearest = Nearest(word, names);
-        return absl::InvalidArgumentError(
-            absl::StrCat("unknown command ", OneLine(word),
-                         nearest.empty() ? "" : absl::StrCat(", did you mean ", nearest, "?"), "\nsee: muster --help"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "unknown command ", OneLine(word), nearest.empty() ? "" : absl::StrCat(", did you mean ", nearest, "?"),
+            "\nsee: ", above, " --help"));
       }
       at = next;
+      absl::StrAppend(&above, " ", word);
     }
     // The page's name is the whole command.
     std::string name;

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "cli/check_job.h"
@@ -13,6 +14,17 @@
 #include "cli/output_format.h"
 
 namespace muster::cli {
+namespace {
+
+absl::Status CheckStage(const std::optional<uint32_t>& stage, const v1::PlanReply& plan) {
+  const int stages = plan.stages_size();
+  if (!stage.has_value() || *stage < static_cast<uint32_t>(stages)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--stage ", *stage, ": ",
+                                                 stages == 0 ? "this job has no stages (parallel.pipeline)"
+                                                             : absl::StrCat("this job has stages 0 to ", stages - 1)));
+}
+
+}  // namespace
 
 void RegisterPlan(CLI::App& app, Invocation& invocation) {
   struct Flags {
@@ -63,6 +75,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     flags->parts.times |= !flags->hardware.empty();
     const absl::StatusOr<v1::PlanReply> plan = (*client)->Plan(request);
     if (!plan.ok()) return WithPlaces(plan.status(), reading->sources);
+    if (absl::Status status = CheckStage(flags->parts.stage, *plan); !status.ok()) return status;
     if (!flags->timeline.empty()) {
       const absl::StatusOr<std::string> picture = TimelineSvg(*plan);
       if (!picture.ok()) return picture.status();

@@ -60,15 +60,16 @@ constexpr Foreign kForeignFields[] = {
     {"batch.size", "batch.sequences"},
     {"max_steps", "steps"},
     {"gradient_checkpointing", "activation_checkpointing"},
+    {"model.kind", "model.family"},
 };
+// `path`: of the field, or of the map that has it. The last one that fits counts.
 struct ForeignValue {
   const char *path, *value, *now;
 };
 constexpr ForeignValue kForeignValues[] = {
-    {"resources.device", "gpu", "cuda"},
-    {"resources.device", "tpu", ""},
-    {"resources.device", "mps", ""},
-    {"resources.device", "npu", ""},
+    {"resources.device", "gpu", "cuda"}, {"resources.device", "tpu", ""},     {"resources.device", "mps", ""},
+    {"resources.device", "npu", ""},     {"precision", "float32", "fp32"},    {"precision", "bfloat16", "bf16"},
+    {"precision", "float16", "fp16"},    {"precision.params", "float16", ""},
 };
 
 // The path with the fewest parts: `lr` is optimizer.lr rather than sync.outer.lr. Empty: several have as few.
@@ -228,7 +229,8 @@ class MessageReader {
     }
     if (auto problem = SetScalar(node, field, owner)) {
       for (const ForeignValue& foreign : kForeignValues) {
-        if (path == foreign.path && node.text == foreign.value) problem->suggestion = foreign.now;
+        const bool fits = path == foreign.path || absl::StartsWith(path, absl::StrCat(foreign.path, "."));
+        if (fits && node.text == foreign.value) problem->suggestion = foreign.now;
       }
       Note(node.where, path, std::move(problem->message), std::move(problem->suggestion));
     }
