@@ -1,5 +1,6 @@
 #include "cli/spec/writer.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,8 @@
 #include "cli/spec/scalar.h"
 #include "common/format_double.h"
 #include "common/message/tree.h"
+#include "common/unprintable.h"
+#include "common/utf8.h"
 
 namespace muster::cli {
 namespace {
@@ -31,37 +34,30 @@ bool Plain(const std::string& text) {
   return true;
 }
 
-// The number of bytes, at the start of the UTF-8 `text`, of a character beyond ASCII that YAML text may not contain
-// unescaped (YAML 1.2.2, production 1), or that ends a line: U+0080 to U+009F, U+FFFE, U+FFFF. 0: none.
-size_t UnprintableBytes(absl::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
-  if (byte(0) == 0xC2 && byte(1) < 0xA0) return 2;
-  if (byte(0) == 0xEF && byte(1) == 0xBF && byte(2) >= 0xBE) return 3;
-  return 0;
-}
+// Whether text may contain the character only escaped: it steers terminals, or YAML forbids it (YAML 1.2.2,
+// production 1).
+bool IsEscaped(char32_t c) { return IsUnprintable(c) || c == 0xFFFE || c == 0xFFFF; }
 
-std::string Quoted(const std::string& text) {
+std::string Quoted(absl::string_view text) {
   std::string out = "\"";
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    const unsigned char byte = static_cast<unsigned char>(c);
-    if (const size_t bytes = UnprintableBytes(absl::string_view(text).substr(i)); bytes > 0) {
-      const unsigned char last = static_cast<unsigned char>(text[i += bytes - 1]);
-      if (bytes == 2) {
-        absl::StrAppendFormat(&out, "\\u%04X", last);
-      } else {
-        absl::StrAppendFormat(&out, "\\uFF%02X", last | 0x40);
-      }
-    } else if (c == '"' || c == '\\') {
-      absl::StrAppend(&out, "\\", std::string(1, c));
-    } else if (c == '\n') {
+  while (!text.empty()) {
+    const auto [length, character] = DecodeUtf8(text);
+    const absl::string_view bytes = text.substr(0, std::max<size_t>(length, 1));
+    text.remove_prefix(bytes.size());
+    if (length == 0) {
+      out += "\\uFFFD";
+    } else if (character == '"' || character == '\\') {
+      absl::StrAppend(&out, "\\", bytes);
+    } else if (character == '\n') {
       out += "\\n";
-    } else if (c == '\t') {
+    } else if (character == '\t') {
       out += "\\t";
-    } else if (byte < 0x20 || byte == 0x7F) {
-      absl::StrAppendFormat(&out, "\\x%02X", byte);
+    } else if (IsEscaped(character) && character < 0x80) {
+      absl::StrAppendFormat(&out, "\\x%02X", static_cast<uint32_t>(character));
+    } else if (IsEscaped(character)) {
+      absl::StrAppendFormat(&out, "\\u%04X", static_cast<uint32_t>(character));
     } else {
-      out += c;
+      absl::StrAppend(&out, bytes);
     }
   }
   return out + "\"";

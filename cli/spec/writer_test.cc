@@ -117,10 +117,11 @@ class Generator {
     return std::ldexp(static_cast<double>(static_cast<int64_t>(random_())), static_cast<int>(random_() % 200) - 100);
   }
   std::string String() {
-    static const std::string kPieces[] = {
-        "a",    "runs/x", " ",   ":",    "# ",  "\"",   "'",    "\\",     "\n",     "\t",     "ä",      "日本",
-        "null", "~",      "-",   "12",   "1e3", "{",    "[",    "&",      "*",      "!",      "%",      "@",
-        "\x01", "...",    "---", "true", ",",   "\r\n", "\x7f", "\u2028", "\u0085", "\u0099", "\ufffe", "\uffff"};
+    static const std::string kPieces[] = {"a",      "runs/x", " ",      ":",      "# ",    "\"",   "'",    "\\",
+                                          "\n",     "\t",     "ä",      "日本",   "null",  "~",    "-",    "12",
+                                          "1e3",    "{",      "[",      "&",      "*",     "!",    "%",    "@",
+                                          "\x01",   "...",    "---",    "true",   ",",     "\r\n", "\x7f", "\u2028",
+                                          "\u0085", "\u0099", "\ufffe", "\uffff", "\u202e"};
     std::string text;
     do {
       text += kPieces[random_() % std::size(kPieces)];
@@ -166,6 +167,11 @@ TEST(MessageTree, ShowsZerosTimesEnumsAndTheSpecInside) {
   EXPECT_EQ(ToYaml(MessageTree(exit)),
             "cause: vanished\nexit_code: 0\nsignal: 0\nmessage: \"\"\nlast_lines:\n  - x\npeak_memory_bytes: "
             "0\nof_node: false\n");
+}
+
+TEST(ToYaml, EscapesWhatSteersATerminal) {
+  EXPECT_EQ(ToYaml("a\u202eb\u2066c\u009bd\x1b\x7f"), "\"a\\u202Eb\\u2066c\\u009Bd\\x1B\\x7F\"\n");
+  EXPECT_EQ(ToYaml("\ufffe\u00e4\u65e5\n"), "\"\\uFFFE\u00e4\u65e5\\n\"\n");
 }
 
 TEST(ToYaml, NestsListsAndMaps) {
