@@ -44,7 +44,7 @@ void RegisterDelete(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddJobVerb(app, invocation, verb, [yes](Client& client, const std::string& name, Format format) {
     return Delete(client, name, !*yes, format);
   });
-  command->add_flag("-y,--yes", *yes, "do not ask for confirmation");
+  command->add_flag("-y,--yes", *yes, "do not ask for confirmation; needed where standard input is no terminal");
 }
 
 }  // namespace muster::cli
