@@ -68,6 +68,23 @@ TEST(CoordinatorPage, NodesSayHowBusyTheyAre) {
   EXPECT_FALSE(absl::StrContains(page, "node=\"away\""));
 }
 
+// The states that alerts of deploy/prometheus/alerts.yml ask for by name.
+TEST(CoordinatorPage, StuckSlotsAndNodesThatAreGoneAreCounted) {
+  Snapshot snapshot;
+  Node& node = snapshot.nodes.emplace_back();
+  node.set_state(NODE_STATE_LIVE);
+  node.add_slots()->set_state(SLOT_STATE_STUCK);
+  node.add_slots()->set_state(SLOT_STATE_FREE);
+  snapshot.nodes.emplace_back().set_state(NODE_STATE_AWAY);
+  for (int i = 0; i < 2; ++i) snapshot.nodes.emplace_back().set_state(NODE_STATE_LOST);
+  const std::string page = CoordinatorPage(snapshot, Measures());
+  for (const char* line :
+       {"muster_slots{state=\"stuck\"} 1\n", "muster_slots{state=\"free\"} 1\n", "muster_slots{state=\"used\"} 0\n",
+        "muster_nodes{state=\"live\"} 1\n", "muster_nodes{state=\"away\"} 1\n", "muster_nodes{state=\"lost\"} 2\n"}) {
+    EXPECT_TRUE(absl::StrContains(page, line)) << line << page;
+  }
+}
+
 TEST(CoordinatorPage, LinksHaveTheirFigures) {
   Snapshot snapshot;
   Node& node = snapshot.nodes.emplace_back();

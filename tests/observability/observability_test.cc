@@ -157,6 +157,12 @@ TEST_F(ObservabilityTest, PagesAlertsAndDashboardFitEachOther) {
   EXPECT_EQ(SeriesValue(GetPage(coordinator_), tokens), "");
 }
 
+TEST(Alerts, FireAndGoOut) {
+  const auto [status, out] = Shell("promtool test rules tests/observability/alerts_test.yml");
+  EXPECT_EQ(status, 0) << out;
+  EXPECT_TRUE(absl::StrContains(out, "SUCCESS")) << out;
+}
+
 TEST_F(ObservabilityTest, TensorBoardReadsEveryStepAlsoOfARestartedJob) {
   constexpr int kSteps = 60;
   const std::string job = cluster_.Submit({.name = "board", .steps = kSteps, .checkpoint_every = 20});
