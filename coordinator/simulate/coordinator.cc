@@ -119,7 +119,8 @@ void Coordinator::Call(const std::function<void(server::Turn&, const Reply&)>& w
     if (!std::exchange(*done, true)) reply(status);
   };
   world->agenda.After(kCallTimeout, [once] { once(absl::UnavailableError("no answer")); });
-  if (!reachable || world->random.Percent(world->settings.lost_calls_percent)) return;
+  if (!reachable) return;
+  if (world->random.Percent(world->settings.lost_calls_percent)) return world->Count("request lost");
   const absl::Duration there = world->random.Between(absl::Milliseconds(1), absl::Milliseconds(50));
   const absl::Duration back = world->random.Between(absl::Milliseconds(1), absl::Milliseconds(50));
   const bool lost = world->random.Percent(world->settings.lost_calls_percent);
@@ -127,7 +128,8 @@ void Coordinator::Call(const std::function<void(server::Turn&, const Reply&)>& w
     if (!up()) return;
     Post([=, life = life_](server::Turn& turn) {
       work(turn, [=](const absl::Status& status) {
-        if (!life->alive() || lost) return;
+        if (!life->alive()) return;
+        if (lost) return world->Count("reply lost");
         world->agenda.After(back, [once, status] { once(status); });
       });
     });

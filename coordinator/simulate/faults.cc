@@ -241,10 +241,7 @@ void Faults::HitRank() {
     world_->disk_full_until = world_->agenda.now() + random.Between(absl::Seconds(5), absl::Seconds(60));
     return;
   }
-  if (random.Percent(10)) {
-    world_->Count("wall clock jumped");
-    return world_->JumpWall(random.Between(absl::Hours(-48), absl::Hours(48)));
-  }
+  if (random.Percent(10)) return world_->JumpWall(random.Between(absl::Hours(-48), absl::Hours(48)));
   if (random.Percent(10)) {
     world_->Count("node holds killed ranks");
     return AnyNode().HoldEnds(random.Between(absl::Seconds(5), absl::Minutes(5)));

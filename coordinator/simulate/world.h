@@ -56,8 +56,9 @@ struct World {
   }
   void Count(const std::string& what) { ++counts[what]; }
   void JumpWall(absl::Duration by) {
-    const absl::Duration longest = settings.longest_wall_jump;
-    if (!settings.wall_clock_never_jumps) agenda.JumpWall(std::clamp(by, -longest, longest));
+    if (settings.wall_clock_never_jumps) return;
+    Count("wall clock jumped");
+    agenda.JumpWall(std::clamp(by, -settings.longest_wall_jump, settings.longest_wall_jump));
   }
 
   Agenda agenda;
