@@ -418,6 +418,27 @@ TEST_F(MusterTest, AuditReadsAllPagesAndPrintsThemInOrder) {
   EXPECT_EQ(Run({"audit"}).code, 4);
 }
 
+TEST_F(MusterTest, PsReadsAllPagesAlsoBehindOneWithoutJobs) {
+  std::string all;
+  for (int i = 1; i <= 5; ++i) {
+    PutJob(absl::StrCat("a-000", i), v1::JOB_STATE_COMPLETED);
+    absl::StrAppend(&all, "a-000", i, "\n");
+  }
+  store_.jobs_of_a_reply = 2;
+  Serve();
+  EXPECT_EQ(Run({"ps", "-a", "-l", "team=nlp", "-o", "name"}).out, all);
+  std::vector<std::string> pages;
+  for (const std::string& call : store_.Calls()) {
+    if (absl::StartsWith(call, "ListJobs ")) pages.push_back(call.substr(9));
+  }
+  const std::string asked = "all: true";
+  EXPECT_EQ(pages, (std::vector<std::string>{
+                       asked + " selector: \"team=nlp\"", asked + " page: \"~2\" selector: \"team=nlp\"",
+                       asked + " page: \"2\" selector: \"team=nlp\"", asked + " page: \"~4\" selector: \"team=nlp\"",
+                       asked + " page: \"4\" selector: \"team=nlp\""}));
+  EXPECT_EQ(json::parse(Run({"ps", "-a", "-o", "json"}).out).size(), 5u);
+}
+
 TEST_F(MusterTest, CompareShowsWhatDiffersAndHowTheyStand) {
   for (const auto& [id, lr] : {std::pair("a-0001", 1e-3), std::pair("b-0002", 3e-3)}) {
     v1::Job job = PutJob(id, v1::JOB_STATE_COMPLETED);

@@ -1,5 +1,7 @@
 #include "testing/fake_store.h"
 
+#include <algorithm>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -113,6 +115,9 @@ bool FakeStore::serving() const {
 
 namespace {
 
+// Begins a page without jobs that another one follows, as when a selector matches none of the jobs that it looks at.
+constexpr char kEmptyPage[] = "~";
+
 class FakeJobs final : public v1::Jobs::Service {
  public:
   explicit FakeJobs(FakeStore& store) : store_(store) {}
@@ -142,7 +147,22 @@ class FakeJobs final : public v1::Jobs::Service {
   grpc::Status List(grpc::ServerContext*, const v1::ListJobsRequest* request, v1::ListJobsReply* reply) override {
     const std::string selector = absl::StrJoin(request->selector(), ",");
     if (absl::Status failure = Begin("List", selector); !failure.ok()) return rpc::ToGrpc(failure);
-    for (const v1::Job& job : store_.Jobs()) *reply->add_jobs()->mutable_job() = job;
+    const std::vector<v1::Job> jobs = store_.Jobs();
+    size_t at = 0, end = jobs.size();
+    if (store_.jobs_of_a_reply > 0) {
+      store_.Record(absl::StrCat("ListJobs ", request->ShortDebugString()));
+      const std::string& page = request->page();
+      if (absl::StartsWith(page, kEmptyPage)) {
+        reply->set_next_page(page.substr(1));
+        return grpc::Status::OK;
+      }
+      if (!page.empty() && !absl::SimpleAtoi(page, &at)) {
+        return rpc::ToGrpc(absl::InvalidArgumentError("no page of ours"));
+      }
+      end = std::min(at + store_.jobs_of_a_reply, jobs.size());
+    }
+    for (size_t i = at; i < end; ++i) *reply->add_jobs()->mutable_job() = jobs[i];
+    if (end < jobs.size()) reply->set_next_page(absl::StrCat(kEmptyPage, end));
     return grpc::Status::OK;
   }
   grpc::Status Cancel(grpc::ServerContext*, const v1::CancelRequest* request, v1::CancelReply* reply) override {

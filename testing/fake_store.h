@@ -53,6 +53,7 @@ class FakeStore {
   v1::ListReservationsReply reservations;
   v1::ListAuditReply audit;
   std::function<std::vector<v1::Node>()> list_nodes;  // instead of `nodes`
+  size_t jobs_of_a_reply = 0;                         // most of one List, then the calls are recorded whole; 0: any
   v1::PlanReply plan;
   v1::JobSpec submitted;
   std::vector<std::string> request_ids;
