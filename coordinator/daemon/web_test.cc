@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "common/rpc/rpc.h"
 #include "coordinator/daemon/server_fixture_test.h"
+#include "coordinator/daemon/trust_fixture_test.h"
 #include "coordinator/web/api.h"
 #include "coordinator/web/assets.h"
 #include "testing/fake_worker.h"
@@ -182,7 +183,7 @@ TEST_F(WebTest, WhoIsNotThePageCannotNameABrowser) {
   EXPECT_TRUE(absl::StartsWith(entries.entries(0).peer(), "unix:")) << entries.entries(0).peer();
 }
 
-// A stream that its client leaves open and never reads.
+// A stream that its client leaves open, and reads only on request.
 class OpenStream {
  public:
   OpenStream(const std::string& host, const std::string& token) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -203,10 +204,26 @@ class OpenStream {
   ~OpenStream() { close(fd_); }
   OpenStream(const OpenStream&) = delete;
   const std::string& status() const { return status_; }
+  // Reads until `text` came, or until the server ended the stream: false.
+  bool Has(const std::string& text) {
+    const absl::Time deadline = absl::Now() + kTestPatience;
+    while (!absl::StrContains(read_, text) && !ended_ && absl::Now() < deadline) {
+      pollfd ready{fd_, POLLIN, 0};
+      if (poll(&ready, 1, 100) <= 0) continue;
+      char buffer[4096];
+      const ssize_t count = recv(fd_, buffer, sizeof(buffer), 0);
+      ended_ = count <= 0;
+      if (!ended_) read_.append(buffer, static_cast<size_t>(count));
+    }
+    return absl::StrContains(read_, text);
+  }
+  bool ended() const { return ended_; }
+  const std::string& read() const { return read_; }
 
  private:
   const int fd_;
-  std::string status_;
+  std::string status_, read_;
+  bool ended_ = false;
 };
 
 TEST_F(WebTest, OneTokenCannotTakeAllStreams) {
@@ -220,6 +237,37 @@ TEST_F(WebTest, OneTokenCannotTakeAllStreams) {
   EXPECT_EQ(OpenStream(host, "submit-token-1234").status(), "HTTP/1.1 200") << "another user's";
   streams.pop_back();
   EXPECT_TRUE(Eventually([&] { return OpenStream(host, "viewer-token-1234").status() == "HTTP/1.1 200"; }));
+}
+
+class WebTokensTest : public TrustFixture {
+ protected:
+  WebTokensTest() {
+    options_.web_address = "127.0.0.1:0";
+    Start();
+  }
+};
+
+TEST_F(WebTokensTest, AnOpenStreamEndsWhenItsTokenIsRevoked) {
+  RevokeTokenRequest request;
+  RevokeTokenReply reply;
+  const std::string ann = MakeToken(TOKEN_ROLE_VIEWER, "ann", 0, request.mutable_id());
+  const std::string bob = MakeToken(TOKEN_ROLE_VIEWER, "bob"), host = server_->web_url().substr(7);
+  OpenStream anns(host, ann), bobs(host, bob);
+  ASSERT_EQ(anns.status(), "HTTP/1.1 200");
+  ASSERT_EQ(bobs.status(), "HTTP/1.1 200");
+  const std::string first = client_->MustSubmit("first");
+  ASSERT_TRUE(anns.Has(first) && bobs.Has(first)) << anns.read() << bobs.read();
+  ASSERT_TRUE(client_->trust().RevokeToken(client_->Context().get(), request, &reply).ok());
+  EXPECT_FALSE(anns.Has("no server sends this"));
+  EXPECT_TRUE(anns.ended()) << anns.read();
+  EXPECT_TRUE(absl::StrContains(anns.read(), "event: refused\ndata: {\"error\":{\"code\":\"UNAUTHENTICATED\""))
+      << anns.read();
+  const std::string last = client_->MustSubmit("last");
+  EXPECT_TRUE(bobs.Has(last)) << bobs.read();
+  EXPECT_FALSE(bobs.ended()) << "another's goes on";
+  OpenStream again(host, ann);
+  EXPECT_FALSE(again.Has(first)) << "nor does it come back";
+  EXPECT_TRUE(again.ended());
 }
 
 TEST_F(WebTest, ACodeOfTheSocketSignsInOnceAsTheLocalUser) {
