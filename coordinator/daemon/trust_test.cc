@@ -118,6 +118,12 @@ TEST_F(TrustTest, ANodeSpeaksForItselfOnly) {
   EXPECT_TRUE(of_b.workers().RendezvousSet(of_b.Context().get(), set, &set_reply).ok());
   EXPECT_TRUE(of_b.workers().RendezvousGet(of_b.Context().get(), get, &get_reply).ok());
   EXPECT_EQ(get_reply.value(), "x");
+  SyncRequest sync;
+  *sync.mutable_key() = key;
+  SyncReply sync_reply;
+  Expect(of_a.workers().Sync(of_a.Context().get(), sync, &sync_reply), Code::PERMISSION_DENIED,
+         "was not placed on node a");
+  Expect(of_b.workers().Sync(of_b.Context().get(), sync, &sync_reply), Code::INVALID_ARGUMENT, "has no replicas");
 }
 
 TEST_F(TrustTest, ANodeIdBelongsToTheKeyThatJoinedFirst) {
