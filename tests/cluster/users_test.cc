@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -87,6 +88,34 @@ TEST(Users, ATrainersFilesBelongToItsOwnerAndAreNoOneElsesBusiness) {
   EXPECT_NE(ShellAs(kBob, absl::StrCat("rm -rf ", path)), 0);
   EXPECT_EQ(ShellAs(kAnn, absl::StrCat("cat ", path, "/*/* >/dev/null")), 0);
   EXPECT_EQ(cluster.Muster({"checkpoint", "verify", id}).exit_code, 0);
+
+  // Without the coordinator, each as themselves, with LibTorch mounted as for the worker.
+  fs::copy_file("cli/muster", programs + "/bin/muster");
+  const auto muster_as = [&](uid_t user, const std::string& arguments) {
+    const std::string out = absl::StrCat(folder, "/out-", user), home = absl::StrCat(runs, "/home-", user);
+    const std::string command = absl::StrCat(
+        "unshare --mount --propagation private /bin/sh -c '", mount, "' sh setpriv --reuid=", user, " --regid=", user,
+        " --clear-groups env -i HOME=", home, " ", programs, "/bin/muster ", arguments, " >", out, " 2>&1");
+    const int status = system(command.c_str());
+    std::stringstream text;
+    text << std::ifstream(out).rdbuf();
+    return Ran{WIFEXITED(status) ? WEXITSTATUS(status) : 128, text.str(), ""};
+  };
+  const std::string exported = absl::StrCat(runs, "/exported-by-");
+  const Ran listed = muster_as(kAnn, "checkpoint ls " + path);
+  EXPECT_EQ(listed.exit_code, 0) << listed.out;
+  EXPECT_TRUE(absl::StrContains(listed.out, "whole")) << listed.out;
+  const Ran ann = muster_as(kAnn, absl::StrCat("export ", path, " ", exported, "ann"));
+  EXPECT_EQ(ann.exit_code, 0) << ann.out;
+  EXPECT_TRUE(fs::exists(exported + "ann/config.json")) << ann.out;
+  for (const std::string& arguments : {"checkpoint ls " + path, absl::StrCat("export ", path, " ", exported, "bob")}) {
+    const Ran bob = muster_as(kBob, arguments);
+    EXPECT_NE(bob.exit_code, 0) << arguments << bob.out;
+    EXPECT_TRUE(absl::StrContains(bob.out, absl::StrCat("Permission denied, this process runs as user ", kBob)))
+        << arguments << bob.out;
+    EXPECT_FALSE(absl::StrContains(bob.out, "damaged")) << arguments << bob.out;
+    EXPECT_FALSE(fs::exists(exported + "bob")) << bob.out;
+  }
   EXPECT_EQ(ShellAs(kAnn, absl::StrCat("rm -r ", path)), 0) << "owners delete what is theirs";
 }
 
