@@ -298,5 +298,27 @@ TEST(PruneDone, NeverRemovesWhatIsNotDone) {
   EXPECT_FALSE(std::filesystem::exists(run.path() + "/done"));
 }
 
+// Ranks write most of what they leave into subfolders.
+TEST(PruneDone, CountsSubfoldersAndFollowsNoLink) {
+  const TemporaryFolder run, outside;
+  const std::string large(1 << 20, 'x');
+  outside.Write("deep/file", large);
+  const rundir::RankDir older(run.path(), {JobId("a"), 1, 0}), newer(run.path(), {JobId("b"), 1, 0});
+  for (const rundir::RankDir* dir : {&older, &newer}) ASSERT_TRUE(dir->Create({}).ok());
+  run.Write("a/1/0/trainer/deep/file", large);
+  std::filesystem::create_directory(newer.path() + "/trainer");
+  std::filesystem::create_directory_symlink(outside.path(), newer.path() + "/trainer/outside");
+  std::filesystem::create_symlink("gone", newer.path() + "/trainer/dangling");
+  for (const rundir::RankDir* dir : {&older, &newer}) ASSERT_TRUE(dir->MarkDone().ok());
+  PruneDone(run.path(), {256, 3 << 20});
+  EXPECT_TRUE(std::filesystem::exists(older.path())) << "both are small enough";
+  for (int i = 0; i < 2; ++i) {  // again, by the size that was kept
+    PruneDone(run.path(), {256, 512 << 10});
+    EXPECT_FALSE(std::filesystem::exists(older.path()));
+    EXPECT_TRUE(std::filesystem::exists(newer.path())) << "what a link leads to is not its own";
+  }
+  EXPECT_TRUE(std::filesystem::exists(outside.path() + "/deep/file"));
+}
+
 }  // namespace
 }  // namespace muster::agent

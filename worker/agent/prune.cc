@@ -6,20 +6,44 @@
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/file/durable_file.h"
+#include "common/file/read_file.h"
 #include "common/log/log.h"
 #include "worker/rundir/rundir.h"
 
 namespace muster::agent {
 namespace {
 
+constexpr uint64_t kBlockBytes = 512;  // of st_blocks
+
+// On the disk, at any depth. Links are not followed, and what vanishes meanwhile, or may not be read, counts nothing.
 uint64_t BytesIn(const std::string& folder) {
   uint64_t bytes = 0;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    const uintmax_t size = it->file_size(ignored);
-    if (!ignored) bytes += size;
+  std::vector<std::string> folders = {folder};
+  while (!folders.empty()) {
+    std::error_code error;
+    std::filesystem::directory_iterator it(folders.back(), error);
+    folders.pop_back();
+    for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+      struct stat info {};
+      if (lstat(it->path().c_str(), &info) != 0) continue;
+      bytes += static_cast<uint64_t>(info.st_blocks) * kBlockBytes;
+      if (S_ISDIR(info.st_mode)) folders.push_back(it->path());
+    }
   }
+  return bytes;
+}
+
+// BytesIn, counted once: a program may leave a hundred thousand files, and this runs at the end of every rank.
+uint64_t BytesOfDone(const std::string& folder) {
+  const std::string file = folder + "/size";
+  uint64_t bytes = 0;
+  const absl::StatusOr<std::string> kept = ReadWhole(file);
+  if (kept.ok() && absl::SimpleAtoi(*kept, &bytes)) return bytes;
+  bytes = BytesIn(folder);
+  WriteDurably(file, absl::StrCat(bytes)).IgnoreError();  // it is counted again
   return bytes;
 }
 
@@ -45,7 +69,7 @@ void PruneDone(const std::string& run, const PruneLimits& limits) {
   for (const rundir::RankDir& dir : rundir::RankDir::List(run)) {
     struct stat info {};
     if (stat((dir.path() + "/done").c_str(), &info) != 0) continue;
-    done.push_back({dir.path(), BytesIn(dir.path()), absl::TimeFromTimespec(info.st_mtim)});
+    done.push_back({dir.path(), BytesOfDone(dir.path()), absl::TimeFromTimespec(info.st_mtim)});
   }
   for (const std::string& path : ChoosePruned(std::move(done), limits)) {
     const absl::StatusOr<rundir::RankDir> dir = rundir::RankDir::FromPath(path);

@@ -17,7 +17,7 @@ struct DoneFolder {
 
 struct PruneLimits {
   size_t folders = 256;
-  uint64_t bytes = uint64_t{4} << 30;
+  uint64_t bytes = uint64_t{4} << 30;  // on the disk, with all that ranks have left in subfolders
 };
 
 // Paths, oldest first; what is left keeps both limits.

@@ -13,6 +13,7 @@
 //   keys            worker: the rank's rendezvous keys, one per line, appended
 //   lock            shim: locked while it runs
 //   done            worker: the coordinator has received the exit; the folder may be removed
+//   size            worker: bytes of the whole folder, once it is done
 //
 // And in <run>/ itself:
 //   lease           worker: a mapped counter that grows while the worker is connected to the coordinator. If it stalls
