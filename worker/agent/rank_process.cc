@@ -1,11 +1,13 @@
 #include "worker/agent/rank_process.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -53,6 +55,12 @@ std::string WhyNoExit(const rundir::RankDir& dir, const rundir::ProcessId& shim)
   // It gives its reserve up for the file, or never had one.
   if (access(dir.ReservePath().c_str(), F_OK) != 0) {
     return absl::StrCat("how it ended could not be written to ", dir.path(), ": see df, and the worker's --run-dir");
+  }
+  // Then the shim could not give its reserve up either.
+  if (faccessat(AT_FDCWD, dir.path().c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    return absl::StrCat("its parent muster-step was killed, or could not write how it ended, since the folder ",
+                        dir.path(), " is not writable (", std::strerror(errno),
+                        "): see ls -ld, and mount for its disk");
   }
   return "its parent muster-step was killed, and the trainer with it";
 }

@@ -20,6 +20,7 @@
 #include "common/process/spawn.h"
 #include "testing/temporary_folder.h"
 #include "testing/wait.h"
+#include "testing/without_file_override.h"
 
 namespace muster::agent {
 namespace {
@@ -78,6 +79,15 @@ TEST_F(RankProcessTest, ARankWithoutAnExitSaysWhatHappenedToItsParent) {
   std::filesystem::remove(dir_.ReservePath());  // as on a full disk
   EXPECT_EQ(why(), absl::StrCat("rank 0 vanished: how it ended could not be written to ", dir_.path(),
                                 ": see df, and the worker's --run-dir"));
+  std::ofstream(dir_.ReservePath()) << "room";
+  std::filesystem::permissions(dir_.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  WithoutFileOverride([&] {
+    EXPECT_EQ(why(),
+              absl::StrCat("rank 0 vanished: its parent muster-step was killed, or could not write how it "
+                           "ended, since the folder ",
+                           dir_.path(), " is not writable (Permission denied): see ls -ld, and mount for its disk"));
+  });
+  std::filesystem::permissions(dir_.path(), std::filesystem::perms::owner_all);
   rundir::ProcessId earlier = gone;
   earlier.boot_id = "another";
   ASSERT_TRUE(dir_.WriteProcesses({earlier, earlier}).ok());
