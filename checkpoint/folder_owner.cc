@@ -91,6 +91,22 @@ absl::Status CheckWriters(const std::string& path, const std::string& job) {
   return absl::OkStatus();
 }
 
+// Before any folder is made. In the place of a checkpoint that another job has not written yet, its own would fail.
+absl::Status CheckPlace(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(absl::StrCat(path, "/", kManifestFile), error)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint.path ", path, " is itself a checkpoint: name a folder for this job's checkpoints"));
+  }
+  const std::filesystem::path real = std::filesystem::weakly_canonical(path, error);
+  std::string step = StepNameIn(path);
+  if (step.empty() && !error) step = StepNameIn(real.native());
+  if (step.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", path, " is in ", step,
+                                                    ", and only a checkpoint ",
+                                                    "has such a name: name a folder outside of checkpoints"));
+}
+
 }  // namespace
 
 bool Owns(const FolderOwner& owner, const Holder& holder) {
@@ -160,6 +176,7 @@ absl::StatusOr<FolderOwner> OwnerOf(const std::string& path) {
 }
 
 absl::Status CheckFolder(const std::string& path, const Holder& holder) {
+  if (absl::Status place = CheckPlace(path); !place.ok()) return place;
   if (absl::Status made = MakeConfinedFolders(path); !made.ok()) {
     return absl::Status(made.code(), absl::StrCat("checkpoint.path ", made.message()));
   }
@@ -169,11 +186,6 @@ absl::Status CheckFolder(const std::string& path, const Holder& holder) {
     return FileError(errno, absl::StrCat("writing to checkpoint.path ", path));
   }
   rmdir(probe.c_str());
-  std::error_code error;
-  if (std::filesystem::exists(absl::StrCat(path, "/", kManifestFile), error)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("checkpoint.path ", path, " is itself a checkpoint: name a folder for this job's checkpoints"));
-  }
   const absl::StatusOr<FolderOwner> owner = OwnerOf(path);
   if (!owner.ok()) return owner.status();
   if (owner->job().empty()) return CheckWriters(path, holder.job);

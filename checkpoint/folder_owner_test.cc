@@ -80,6 +80,25 @@ TEST_F(OwnerTest, AFolderIsMadeAndTriedOut) {
   EXPECT_THAT(std::string(Claim(Directory(1), {"job-1"}).message()), HasSubstr("is itself a checkpoint"));
 }
 
+// A folder in the place of a checkpoint to come would fail the job that writes it.
+TEST_F(OwnerTest, NoFolderIsMadeInThePlaceOfACheckpoint) {
+  ASSERT_TRUE(Claim(path_, {"job-1"}).ok());
+  const StepName later{15000, 1};
+  fs::create_directory_symlink(path_, path_ + "-link");
+  for (const std::string& path :
+       {absl::StrCat(Directory(15000), "/in"), Directory(15000), absl::StrCat(path_, "/", later.Staging(), "/a/b"),
+        absl::StrCat(path_, "/", later.Removing()), absl::StrCat(path_, "-link/", later.Directory(), "/in")}) {
+    for (const absl::Status& status : {Claim(path, {"job-2"}), CheckFolder(path, {"job-2"})}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << path << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("step-0000015000-g1, and only a checkpoint")) << path;
+    }
+  }
+  EXPECT_THAT(Names(), IsEmpty()) << "nothing was made";
+  EXPECT_TRUE(WriteAs("job-1", 15000).ok());
+  fs::remove(path_ + "-link");
+  EXPECT_TRUE(Claim(path_ + "/step-15000-g1/in", {"job-2"}).ok()) << "no name of a checkpoint";
+}
+
 // The failure that lost users' work: with a checkpoint.path of two jobs, each removed what the other had published.
 TEST_F(OwnerTest, NoOtherJobWritesRemovesOrCleansUpThere) {
   for (const uint64_t step : {1, 2, 3, 4}) ASSERT_TRUE(WriteAs("job-1", step).ok());

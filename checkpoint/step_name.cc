@@ -3,6 +3,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace muster::checkpoint {
@@ -38,6 +39,16 @@ std::optional<StepName> ParseStaging(std::string_view name) {
 }
 std::optional<StepName> ParseRemoving(std::string_view name) {
   return ParseAfter(std::string_view(kRemoving.data(), kRemoving.size()), name);
+}
+
+std::string StepNameIn(std::string_view path) {
+  for (const absl::string_view part : absl::StrSplit(absl::string_view(path.data(), path.size()), '/')) {
+    const std::string name(part);
+    if (ParseDirectory(name).has_value() || ParseStaging(name).has_value() || ParseRemoving(name).has_value()) {
+      return name;
+    }
+  }
+  return "";
 }
 
 }  // namespace muster::checkpoint

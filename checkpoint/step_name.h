@@ -28,4 +28,7 @@ std::optional<StepName> ParseDirectory(std::string_view name);
 std::optional<StepName> ParseStaging(std::string_view name);
 std::optional<StepName> ParseRemoving(std::string_view name);
 
+// The first part of a path that is one of these names; empty: none is.
+std::string StepNameIn(std::string_view path);
+
 }  // namespace muster::checkpoint

@@ -352,6 +352,7 @@ std::string Records::FolderConflict(const JobSpec& spec) const {
   const std::string& path = spec.train().checkpoint().path();
   if (path.empty()) return "";
   const std::string folder = NormalizedPath(path);
+  if (std::string conflict = PlaceConflict(path); !conflict.empty()) return conflict;
   const auto first = folders_.lower_bound({folder, JobId()});
   if (first == folders_.end() || first->first != folder) return "";
   const JobEntry& other = jobs.at(first->second);
