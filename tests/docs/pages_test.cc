@@ -164,6 +164,61 @@ TEST(Security, HasEveryCallWithItsRight) {
   EXPECT_EQ(expected.size(), rows.size());
 }
 
+// "Suite.Case" of every test in C++.
+std::set<std::string> Cases() {
+  const std::regex begin(R"(\b(?:TEST|TEST_F|TEST_P|RC_GTEST_PROP|RC_GTEST_FIXTURE_PROP)\(\s*(\w+),\s*(\w+))");
+  std::set<std::string> cases;
+  for (const fs::path& file : Files({".cc"})) {
+    if (!absl::EndsWith(file.string(), "_test.cc")) continue;
+    const std::string text = ReadFile(Root() / file);
+    for (std::sregex_iterator at(text.begin(), text.end(), begin), end; at != end; ++at) {
+      cases.insert(absl::StrCat((*at)[1].str(), ".", (*at)[2].str()));
+    }
+  }
+  return cases;
+}
+
+// A test that was renamed or removed leaves a claim without evidence.
+TEST(Reliability, NamesTestsThatThereAre) {
+  const std::set<std::string> cases = Cases();
+  const std::regex name(R"(`([A-Z]\w+\.[A-Z]\w+)`)"), path(R"(`((?:\w+/)+\w+_test)`)");
+  size_t names = 0, paths = 0;
+  for (const char* page : {"docs/reliability.md", "docs/internals/reliability.md", "docs/internals/protections.md"}) {
+    const std::string text = ReadPage(page);
+    for (const std::string& test : Found(text, name)) {
+      EXPECT_TRUE(cases.contains(test)) << page << ": there is no test " << test;
+      ++names;
+    }
+    for (const std::string& file : Found(text, path)) {
+      EXPECT_TRUE(fs::exists(Root() / absl::StrCat(file, ".cc"))) << page << ": there is no file " << file << ".cc";
+      ++paths;
+    }
+  }
+  EXPECT_GT(names, 120u);
+  EXPECT_GT(paths, 20u);
+}
+
+// "a request": 8 KiB, or the size that stands behind the names of methods.
+TEST(Reliability, HasTheLimitOfEveryRequest) {
+  const std::string rows = ReadPage("docs/reliability.md"), code = ReadPage("common/rpc/message_limits.h");
+  std::smatch row;
+  ASSERT_TRUE(std::regex_search(rows, row, std::regex(R"(\| a request \| 8 KiB; ([^|]+) \|)")));
+  const std::string all = row[1];
+  const std::regex part(R"(of ([A-Za-z, ]+) (\d+ [KM]iB);)"), method(R"(\b([A-Z]\w+))");
+  std::map<std::string, std::string> shown, expected;
+  for (std::sregex_iterator at(all.begin(), all.end(), part), end; at != end; ++at) {
+    for (const std::string& of : Found((*at)[1], method)) shown[of] = (*at)[2];
+  }
+  const std::regex limit(R"(MUSTER_LIMIT_MESSAGE\((\w+)Request, (\d+) << (\d+)\);)");
+  for (std::sregex_iterator at(code.begin(), code.end(), limit), end; at != end; ++at) {
+    ASSERT_TRUE((*at)[3] == "10" || (*at)[3] == "20") << (*at)[0];
+    const std::string size = absl::StrCat((*at)[2].str(), (*at)[3] == "10" ? " KiB" : " MiB");
+    if (size != "8 KiB") expected[(*at)[1]] = size;
+  }
+  EXPECT_EQ(shown, expected);
+  EXPECT_GT(expected.size(), 5u);
+}
+
 TEST(Operations, HasEveryMetric) {
   const std::string page = ReadPage("docs/operations.md");
   const std::regex name(R"re("(muster_[a-z_]+)")re");
