@@ -6,6 +6,7 @@
 #include <openssl/pem.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <ctime>
 #include <utility>
 
@@ -181,6 +182,11 @@ std::string TakeError() {
 }
 
 Validity ValidFor(absl::Duration life, absl::Time now) { return {now - kClockSkew, now + life}; }
+
+Validity ValidUnder(const Certificate& authority, absl::Duration life, absl::Time now) {
+  const absl::Time sane = std::max(now, authority.validity.begin);
+  return {authority.validity.begin, std::min(sane + life, authority.validity.end)};
+}
 
 absl::StatusOr<std::string> MakeKey() {
   const Key key(EVP_EC_gen("P-256"));

@@ -18,7 +18,7 @@
 
 namespace muster::tls {
 
-// Certificates are valid from this long before their creation, since clocks of machines differ.
+// An authority is valid from this long before its creation, since clocks of machines differ.
 inline constexpr absl::Duration kClockSkew = absl::Minutes(10);
 
 inline constexpr size_t kMaxNameBytes = 64;  // of a subject's common name (RFC 5280, ub-common-name)
@@ -56,6 +56,11 @@ struct Certificate {
   std::string key_sha256;  // of the public key
   bool is_authority = false;
 };
+
+// Of what `authority` signs for the next `life`: it begins with the authority, so that a certificate made while the
+// clock ran ahead is valid once the clock is right. While the clock runs behind, `life` counts from the authority's
+// beginning.
+Validity ValidUnder(const Certificate& authority, absl::Duration life, absl::Time now);
 
 // Makes a private key, PKCS#8.
 absl::StatusOr<std::string> MakeKey();

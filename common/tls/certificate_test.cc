@@ -19,6 +19,21 @@ KeyPair NewAuthority(absl::Time now = kNow) {
   return {MakeAuthority(key, "an authority", ValidFor(absl::Hours(1000), now)).value(), key};
 }
 
+TEST(Certificate, BeginsWithItsAuthorityAndEndsByItsLifeWhateverTheClock) {
+  Certificate authority;
+  authority.validity = {kNow, kNow + absl::Hours(1000)};
+  const struct {
+    absl::Duration clock, end;  // since kNow
+  } rows[] = {{absl::Hours(10), absl::Hours(15)},
+              {-absl::Hours(500), absl::Hours(5)},     // behind: else it would have ended before it began
+              {absl::Hours(998), absl::Hours(1000)}};  // not longer than the authority
+  for (const auto& row : rows) {
+    const Validity validity = ValidUnder(authority, absl::Hours(5), kNow + row.clock);
+    EXPECT_EQ(validity.begin, kNow) << row.clock;
+    EXPECT_EQ(validity.end, kNow + row.end) << row.clock;
+  }
+}
+
 TEST(Certificate, SaysWhatTheIssuerDecided) {
   const KeyPair authority = NewAuthority();
   const std::string key = MakeKey().value();

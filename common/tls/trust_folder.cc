@@ -42,13 +42,6 @@ absl::StatusOr<KeyPair> MakeAuthorityFiles(const std::string& folder, absl::Time
   return pair;
 }
 
-// The validity begins with the authority's, so that a certificate made while the clock ran ahead is valid once the
-// clock is right. While the clock runs behind, the certificate's life counts from the beginning of the authority.
-Validity ServerValidity(const Certificate& authority, absl::Time now) {
-  const absl::Time sane = std::max(now, authority.validity.begin);
-  return {authority.validity.begin, std::min(sane + kServerLife, authority.validity.end)};
-}
-
 absl::StatusOr<KeyPair> MakeServerFiles(const std::string& folder, const KeyPair& authority,
                                         const std::vector<std::string>& hosts, absl::Time now) {
   KeyPair pair;
@@ -59,8 +52,8 @@ absl::StatusOr<KeyPair> MakeServerFiles(const std::string& folder, const KeyPair
   if (!request.ok()) return request.status();
   const absl::StatusOr<Certificate> of_authority = ReadCertificate(authority.certificate);
   if (!of_authority.ok()) return of_authority.status();
-  const absl::StatusOr<std::string> certificate =
-      Sign(*request, authority, {Use::kServer, "muster coordinator", hosts, ServerValidity(*of_authority, now)});
+  const absl::StatusOr<std::string> certificate = Sign(
+      *request, authority, {Use::kServer, "muster coordinator", hosts, ValidUnder(*of_authority, kServerLife, now)});
   if (!certificate.ok()) return certificate.status();
   // Appends the authority, so that a client that has only its fingerprint can fetch it here.
   pair.certificate = *certificate + authority.certificate;

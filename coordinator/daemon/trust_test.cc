@@ -275,8 +275,8 @@ TEST_F(TrustTest, CertificatesMadeByAWrongClockAreValidForOthers) {
   }
 }
 
-// Else the node would have a certificate that is not valid yet once the coordinator's clock is right again, and the key
-// that joined would be spent.
+// Else the certificate would end at once, or years too late, by the node's clock, and the key that joined would be
+// spent.
 TEST_F(TrustTest, NoNodeGetsACertificateByAClockThatDiffersFromItsOwn) {
   const std::string token = MakeToken(TOKEN_ROLE_WORKER, ""), key = tls::MakeKey().value();
   const auto join = [&](absl::Duration ahead, JoinReply* reply) {
@@ -359,6 +359,29 @@ class ShiftedClock final : public Clock {
   const RealClock real_{};
   std::atomic<int> hours_ = 0;
 };
+
+// The clocks of both ran ahead when the node joined; then they were mended.
+TEST_F(TrustTest, ANodesCertificateFromTheFutureIsValidOnceTheClockIsRight) {
+  server_.reset();
+  ShiftedClock clock;
+  clock.ShiftHours(24 * 365);
+  auto server = Server::Start(options_, &clock);
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  client_ = std::make_unique<Client>(address());
+  const rpc::Security node = MustJoin("n1");
+  const tls::Validity validity = tls::ReadCertificate(node.own.certificate)->validity;
+  EXPECT_EQ(validity.begin, trust_.authority_facts.validity.begin);
+  EXPECT_GT(validity.end, absl::Now() + absl::Hours(24 * 380));
+  clock.ShiftHours(0);
+  RenewReply reply;
+  const std::string key = tls::MakeKey().value();
+  const grpc::Status renewed = RenewWith(node, key, &reply);
+  ASSERT_TRUE(renewed.ok()) << renewed.error_message();
+  EXPECT_LT(tls::ReadCertificate(reply.certificate())->validity.end, absl::Now() + absl::Hours(24 * 31));
+  EXPECT_TRUE(RenewWith({node.authority, {reply.certificate(), key}}).ok());
+  server_.reset();  // before its clock
+}
 
 TEST_F(TrustTest, AConnectionDoesNotOutliveItsCertificate) {
   server_.reset();

@@ -15,7 +15,7 @@ namespace {
 
 using server::Turn;
 
-// Certificates begin a little earlier than they are made (tls::kClockSkew).
+// A certificate ends by the coordinator's clock.
 constexpr absl::Duration kMostApart = absl::Hours(1);
 
 absl::Status CheckNodeId(const std::string& node) {
@@ -60,10 +60,8 @@ absl::StatusOr<AuditedCall> TrustService::AdmitChange(const grpc::CallbackServer
   return call;
 }
 
-absl::StatusOr<std::string> TrustService::SignFor(const std::string& node, const std::string& request,
-                                                  absl::Time now) const {
-  return tls::Sign(request, authority_->trust.authority,
-                   {tls::Use::kNode, node, {}, tls::ValidFor(authority_->node_certificate_life, now)});
+tls::Validity TrustService::NextValidity() const {
+  return tls::ValidUnder(authority_->trust.authority_facts, authority_->node_certificate_life, clock_->Read().wall);
 }
 
 absl::Status TrustService::CheckClocks(const grpc::CallbackServerContext& context) const {
@@ -80,10 +78,11 @@ absl::Status TrustService::DoJoin(const JoinRequest& request, JoinReply& reply) 
   if (absl::Status status = CheckNodeId(request.node()); !status.ok()) return status;
   const absl::StatusOr<std::string> key = tls::KeyOfRequest(request.certificate_request());
   if (!key.ok()) return key.status();
-  const absl::Time now = clock_->Read().wall;
-  absl::Status joined = authority_->records->Join(request.node(), *key, now + authority_->node_certificate_life, now);
+  const tls::Validity validity = NextValidity();
+  absl::Status joined = authority_->records->Join(request.node(), *key, validity.end, clock_->Read().wall);
   if (!joined.ok()) return joined;
-  const absl::StatusOr<std::string> certificate = SignFor(request.node(), request.certificate_request(), now);
+  const absl::StatusOr<std::string> certificate = tls::Sign(request.certificate_request(), authority_->trust.authority,
+                                                            {tls::Use::kNode, request.node(), {}, validity});
   if (!certificate.ok()) return certificate.status();
   reply.set_certificate(*certificate);
   return absl::OkStatus();
@@ -93,11 +92,11 @@ absl::Status TrustService::DoRenew(const Principal& caller, const RenewRequest& 
   if (caller.node.empty()) return absl::FailedPreconditionError("only a node's certificate can be renewed");
   const absl::StatusOr<std::string> key = tls::KeyOfRequest(request.certificate_request());
   if (!key.ok()) return key.status();
-  const absl::Time now = clock_->Read().wall;
-  absl::Status renewed =
-      authority_->records->Renew(caller.node, caller.key_sha256, *key, now + authority_->node_certificate_life);
+  const tls::Validity validity = NextValidity();
+  absl::Status renewed = authority_->records->Renew(caller.node, caller.key_sha256, *key, validity.end);
   if (!renewed.ok()) return renewed;
-  const absl::StatusOr<std::string> certificate = SignFor(caller.node, request.certificate_request(), now);
+  const absl::StatusOr<std::string> certificate = tls::Sign(request.certificate_request(), authority_->trust.authority,
+                                                            {tls::Use::kNode, caller.node, {}, validity});
   if (!certificate.ok()) return certificate.status();
   reply.set_certificate(*certificate);
   return absl::OkStatus();

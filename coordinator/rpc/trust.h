@@ -48,7 +48,7 @@ class TrustService final : public Trust::CallbackService {
   absl::Status CheckClocks(const grpc::CallbackServerContext& context) const;
   absl::Status DoJoin(const JoinRequest& request, JoinReply& reply) const;
   absl::Status DoRenew(const Principal& caller, const RenewRequest& request, RenewReply& reply) const;
-  absl::StatusOr<std::string> SignFor(const std::string& node, const std::string& request, absl::Time now) const;
+  tls::Validity NextValidity() const;  // of a node's certificate
 
   const Authority* const authority_;
   const Clock* const clock_;

@@ -1,6 +1,7 @@
 #include "worker/agent/credentials.h"
 
 #include <grpcpp/client_context.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -35,7 +36,7 @@ absl::Status WithPlace(const std::string& where, const absl::Status& status) {
 
 absl::StatusOr<Credentials> Check(const std::string& node, const std::string& certificate, const std::string& key,
                                   const std::string& authority) {
-  Credentials credentials{{authority, {certificate, key}}, {}, {}};
+  Credentials credentials{{authority, {certificate, key}}, {}, {}, absl::InfinitePast()};
   absl::Status status = tls::CheckPair(credentials.security.own);
   if (status.ok()) status = tls::CheckSignedBy(certificate, authority);
   if (!status.ok()) return status;
@@ -50,6 +51,11 @@ absl::StatusOr<Credentials> Check(const std::string& node, const std::string& ce
   credentials.certificate = *std::move(own);
   credentials.authority_sha256 = signer->sha256;
   return credentials;
+}
+
+absl::Time WrittenAt(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 ? absl::TimeFromTimespec(info.st_mtim) : absl::InfinitePast();
 }
 
 // Each attempt uses the same key: the coordinator treats a second request as a retry only if its key is the same.
@@ -87,6 +93,7 @@ absl::StatusOr<Credentials> LoadCredentials(const std::string& state_dir, const 
   if (certificates.ok() && certificates->size() == 2) {
     credentials = Check(node, (*certificates)[0], *text, (*certificates)[1]);
   }
+  if (credentials.ok()) credentials->written = WrittenAt(path);
   if (credentials.ok()) return credentials;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", credentials.status().message(), "; remove ",
                                                  FolderOf(state_dir), " and join again with a token"));
@@ -103,12 +110,18 @@ absl::StatusOr<Credentials> KeepCredentials(const std::string& state_dir, const 
     return status;
   }
   unlink((folder + "/join.key").c_str());
+  credentials->written = WrittenAt(folder + "/node.pem");
   return credentials;
 }
 
-absl::Time RenewalTime(const tls::Validity& validity) {
-  const absl::Duration life = validity.end - validity.begin - tls::kClockSkew;
-  return validity.end - life / 3;
+absl::Duration LifeOf(const Credentials& credentials) {
+  const auto& [begin, end] = credentials.certificate.validity;
+  const bool plausible = credentials.written >= begin && credentials.written < end;
+  return end - (plausible ? credentials.written : begin);
+}
+
+absl::Time RenewalTime(const Credentials& credentials) {
+  return credentials.certificate.validity.end - LifeOf(credentials) / 3;
 }
 
 absl::StatusOr<Credentials> Join(const std::string& coordinator, const std::string& text, const std::string& state_dir,

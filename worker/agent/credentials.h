@@ -17,6 +17,7 @@ struct Credentials {
   rpc::Security security;        // the authority, and our own pair
   tls::Certificate certificate;  // the parsed fields of this node's certificate
   std::string authority_sha256;
+  absl::Time written;  // to disk, by this machine's clock
 };
 
 // NotFound: this node has not joined. InvalidArgument, PermissionDenied: a file that is damaged, of another node, or
@@ -28,8 +29,11 @@ absl::StatusOr<Credentials> KeepCredentials(const std::string& state_dir, const 
                                             const std::string& certificate, const std::string& key,
                                             const std::string& authority);
 
+// Of the certificate, since it was written: its validity begins with its authority. If the clock was wrong then, all of
+// its validity.
+absl::Duration LifeOf(const Credentials& credentials);
 // When to ask for the next certificate: with a third of its life left.
-absl::Time RenewalTime(const tls::Validity& validity);
+absl::Time RenewalTime(const Credentials& credentials);
 
 // Attempts once to join: trusts only the coordinator whose authority `token` pins, sends a certificate request for a
 // local key, and stores the answer. Blocks for seconds. Unavailable, DeadlineExceeded: the coordinator is away. Any

@@ -1,5 +1,6 @@
 #include "worker/agent/credentials.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -43,13 +44,39 @@ TEST_F(CredentialsTest, AreKeptInOneFileOfOurs) {
   EXPECT_EQ(loaded->security.own.certificate, certificate);
   EXPECT_TRUE(tls::CheckPair(loaded->security.own).ok());
   EXPECT_EQ(loaded->authority_sha256, tls::ReadCertificate(authority_.certificate)->sha256);
-  EXPECT_EQ(RenewalTime(loaded->certificate.validity), kNow + absl::Hours(2));
   const std::string path = folder_.path() + "/trust/node.pem";
   struct stat info {};
   ASSERT_EQ(stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   chmod(path.c_str(), 0644);
   EXPECT_EQ(LoadCredentials(folder_.path(), "n").status().code(), absl::StatusCode::kPermissionDenied);
+}
+
+// The certificate's validity begins with its authority, years before.
+TEST_F(CredentialsTest, AreRenewedWithAThirdOfTheirLifeLeftSinceTheyWereWritten) {
+  const tls::Validity validity{kNow - absl::Hours(24 * 1000), kNow + absl::Hours(3)};
+  const std::string certificate =
+      tls::Sign(tls::MakeRequest(key_, "x").value(), authority_, {tls::Use::kNode, "n", {}, validity}).value();
+  ASSERT_TRUE(KeepCredentials(folder_.path(), "n", certificate, key_, authority_.certificate).ok());
+  const auto due = [&](absl::Time written) {
+    const timespec times[2] = {absl::ToTimespec(written), absl::ToTimespec(written)};
+    EXPECT_EQ(utimensat(AT_FDCWD, (folder_.path() + "/trust/node.pem").c_str(), times, 0), 0);
+    return RenewalTime(LoadCredentials(folder_.path(), "n").value());
+  };
+  EXPECT_EQ(due(kNow), kNow + absl::Hours(2));
+  // By a wrong clock: before the certificate ends, still.
+  const absl::Time all = validity.end - (validity.end - validity.begin) / 3;
+  EXPECT_EQ(due(kNow + absl::Hours(9)), all);
+  EXPECT_EQ(due(kNow - absl::Hours(24 * 2000)), all);
+}
+
+// By the file that was just written: a worker that is not started again renews in time, too.
+TEST_F(CredentialsTest, KnowWhenTheyWereWritten) {
+  const absl::Time before = absl::Now() - absl::Seconds(1);  // the kernel's clock of files is coarse
+  const auto kept = KeepCredentials(folder_.path(), "n", Signed("n", absl::Hours(3)), key_, authority_.certificate);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_GE(kept->written, before);
+  EXPECT_LE(kept->written, absl::Now());
 }
 
 TEST_F(CredentialsTest, WhatDoesNotFitIsRefused) {

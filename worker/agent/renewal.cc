@@ -33,7 +33,7 @@ Renewal::Renewal(Options options, Credentials credentials, EventLoop* loop,
       credentials_(std::move(credentials)),
       loop_(loop),
       renewed_(std::move(renewed)),
-      next_(RenewalTime(credentials_.certificate.validity)) {
+      next_(RenewalTime(credentials_)) {
   Schedule();
 }
 
@@ -49,9 +49,7 @@ void Renewal::Schedule() {
 }
 
 absl::Duration Renewal::Pause() const {
-  const tls::Validity& validity = credentials_.certificate.validity;
-  const absl::Duration life = validity.end - validity.begin - tls::kClockSkew;
-  return std::clamp(life / 100, absl::Milliseconds(200), absl::Minutes(10));
+  return std::clamp(LifeOf(credentials_) / 100, absl::Milliseconds(200), absl::Minutes(10));
 }
 
 void Renewal::Ask() {
@@ -89,7 +87,7 @@ void Renewal::Answered(const Call& call, const absl::Status& status) {
     return Schedule();
   }
   credentials_ = *std::move(next);
-  next_ = RenewalTime(credentials_.certificate.validity);
+  next_ = std::max(RenewalTime(credentials_), loop_->now().wall + Pause());  // the clock may be wrong
   LogInfo("node certificate renewed", {{"expires", credentials_.certificate.validity.end}});
   renewed_(credentials_.security);
   Schedule();
