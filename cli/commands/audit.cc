@@ -49,7 +49,14 @@ std::string OutcomeText(const v1::AuditEntry& entry) {
 }
 
 Table AuditTable(const std::vector<v1::AuditEntry>& entries, const Screen& screen) {
-  Table table({{"TIME"}, {"USER"}, {"ROLE"}, {"TOKEN"}, {"FROM"}, {"METHOD"}, {"OBJECT"}, {"OUTCOME"}});
+  Table table({{"TIME"},
+               {"USER"},
+               {"ROLE", false, /*optional=*/2},
+               {"TOKEN", false, /*optional=*/2},
+               {"FROM", false, /*optional=*/1},
+               {"METHOD"},
+               {"OBJECT"},
+               {.title = "OUTCOME", .narrow = Narrow::kWrap}});
   for (const v1::AuditEntry& entry : entries) {
     table.Add({DateAndTime(screen, FromProto(entry.time())), entry.user(), entry.role(), entry.token_id(), entry.peer(),
                entry.method(), entry.object(),
@@ -73,7 +80,7 @@ absl::StatusOr<ExitCode> ShowAudit(const Invocation& invocation, AuditFlags flag
   } else if (entries->empty()) {
     Say("no such entries");
   } else {
-    Print(AuditTable(*entries, invocation.Out()).Render(invocation.Out()));
+    Print(AuditTable(*entries, invocation.Out()).RenderOrBlocks(invocation.Out()));
   }
   return kOk;
 }

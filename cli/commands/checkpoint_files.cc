@@ -149,7 +149,7 @@ void Show(const std::vector<Found>& steps, const Place& place, const char* good,
   const absl::Time now = absl::Now();
   std::vector<Column> columns = {{"STEP", true}, {"GENERATION", true}, {"SIZE", true}, {"AGE", true}};
   if (!place.job.empty()) columns.push_back({"PUBLISHED"});
-  columns.push_back({"STATE"});
+  columns.push_back({.title = "STATE", .narrow = Narrow::kWrap});
   Table table(columns);
   for (const Found& step : steps) {
     std::vector<Cell> row = {absl::StrCat(step.name.step), absl::StrCat(step.name.generation), FormatBytes(step.bytes),

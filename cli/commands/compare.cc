@@ -163,7 +163,7 @@ void Show(const std::vector<Compared>& jobs, const std::vector<std::string>& dif
   };
   Table figures = table("FIGURE");
   for (std::vector<Cell>& row : FigureRows(jobs)) figures.Add(std::move(row));
-  Print(figures.Render(screen));
+  Print(figures.RenderOrBlocks(screen));
   if (differing.empty()) return Print("\nThe specs are the same.\n");
   Table fields = table("FIELD");
   for (const std::string& path : differing) {
@@ -171,7 +171,7 @@ void Show(const std::vector<Compared>& jobs, const std::vector<std::string>& dif
     for (const Compared& job : jobs) row.emplace_back(FieldOf(job, path));
     fields.Add(std::move(row));
   }
-  Print("\n" + fields.Render(screen));
+  Print("\n" + fields.RenderOrBlocks(screen));
 }
 
 }  // namespace

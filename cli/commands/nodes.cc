@@ -7,6 +7,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/verb.h"
 #include "cli/output/describe.h"
+#include "cli/output/format.h"
 #include "cli/output_format.h"
 #include "common/message/tree.h"
 
@@ -35,14 +36,18 @@ void RegisterNodes(CLI::App& app, Invocation& invocation) {
     } else if (reply->nodes().empty()) {
       Say("no nodes: start one with: muster local up   or muster-worker --coordinator ADDRESS");
     } else {
-      Print(NodeTable(*reply, *format == Format::kWide, absl::Now()).Render(invocation.Out()));
-      if (const std::string notes = NodeNotes(*reply); !notes.empty()) Print(absl::StrCat("\n", notes));
+      const bool wide = *format == Format::kWide;
+      const Screen out = invocation.Out();
+      const Table table = NodeTable(*reply, wide, absl::Now());
+      Print(wide ? table.RenderOrBlocks(out) : table.Render(out));
+      if (const std::string notes = NodeNotes(*reply); !notes.empty())
+        Print(absl::StrCat("\n", Wrapped(notes, out.width)));
       std::vector<v1::NodeLink> links;
       for (const v1::Node& node : reply->nodes()) {
         for (const v1::NodeLink& link : node.links()) links.emplace_back(link).set_from(node.id());
       }
-      if (*format == Format::kWide && !links.empty()) {
-        Print(absl::StrCat("\n", LinkTable(links, absl::Now()).Render(invocation.Out())));
+      if (wide && !links.empty()) {
+        Print(absl::StrCat("\n", LinkTable(links, absl::Now()).Render(out)));
       }
     }
     return kOk;

@@ -91,14 +91,14 @@ std::string UsedHours(double slot_seconds) { return Significant(slot_seconds / 3
 
 Table QuotaTable(const v1::ListProjectsReply& reply) {
   Table table({{"PROJECT"},
-               {"COHORT"},
-               {"WEIGHT", true},
+               {"COHORT", false, /*optional=*/1},
+               {"WEIGHT", true, /*optional=*/1},
                {"DEVICE"},
                {"NOMINAL", true},
                {"BORROW", true},
                {"HELD", true},
                {"USED HOURS", true},
-               {"USERS"}});
+               {.title = "USERS", .narrow = Narrow::kCut}});
   for (const v1::Project& project : reply.projects()) {
     double used = 0;
     for (const v1::UserUsage& usage : project.usage()) used += usage.slot_seconds();

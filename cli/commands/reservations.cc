@@ -94,7 +94,14 @@ std::string StateOf(const v1::Reservation& reservation) {
 
 Table ReservationTable(const v1::ListReservationsReply& reply, const Screen& screen) {
   constexpr size_t kNamed = 4;
-  Table table({{"RESERVATION"}, {"STATE"}, {"START"}, {"END"}, {"NODES"}, {"FOR"}, {"OVERLAPS"}, {"NOTE"}});
+  Table table({{"RESERVATION"},
+               {"STATE"},
+               {"START"},
+               {"END"},
+               {"NODES"},
+               {"FOR"},
+               {"OVERLAPS"},
+               {.title = "NOTE", .narrow = Narrow::kWrap}});
   for (const v1::Reservation& reservation : reply.reservations()) {
     std::vector<std::string> whom(reservation.users().begin(), reservation.users().end());
     for (const std::string& project : reservation.projects()) whom.push_back("project " + project);
@@ -191,7 +198,7 @@ void RegisterReservations(CLI::App& app, Invocation& invocation) {
       Say("no reservations: an admin makes one with: muster reservations set NAME --nodes NODE,NODE --start TIME --for "
           "4h");
     } else {
-      Print(ReservationTable(*reply, invocation.Out()).Render(invocation.Out()));
+      Print(ReservationTable(*reply, invocation.Out()).RenderOrBlocks(invocation.Out()));
     }
     return kOk;
   });

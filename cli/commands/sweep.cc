@@ -281,7 +281,12 @@ absl::Status ShowSweep(Client& client, const SweepFlags& flags, std::vector<Ente
     PrintTree(list, flags.format);
     return absl::OkStatus();
   }
-  Table table({{"TRIAL", true}, {"JOB"}, {"STATE"}, {"STEP", true}, {flags.metric, true}, {"SET"}});
+  Table table({{"TRIAL", true},
+               {"JOB"},
+               {"STATE"},
+               {"STEP", true},
+               {flags.metric, true},
+               {.title = "SET", .narrow = Narrow::kWrap}});
   for (const Row& row : rows) {
     const Entered& trial = trials[row.number];
     table.Add({absl::StrCat(row.number + 1), trial.job, StateName(trial.state),

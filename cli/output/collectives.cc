@@ -72,14 +72,14 @@ std::string CollectiveModeName(v1::CollectiveMode mode) {
 Table CollectivesTable(const std::vector<v1::CollectiveTime>& rows) {
   Table table({{"COLLECTIVE"},
                {"MODE"},
-               {"RANKS", true},
+               {"RANKS", true, /*optional=*/1},
                {"SIZE(B)", true},
-               {"COUNT", true},
-               {"TYPE", true},
-               {"REDOP", true},
-               {"ROOT", true},
+               {"COUNT", true, /*optional=*/2},
+               {"TYPE", true, /*optional=*/2},
+               {"REDOP", true, /*optional=*/2},
+               {"ROOT", true, /*optional=*/2},
                {"TIME(US)", true},
-               {"ALGBW(GB/S)", true},
+               {"ALGBW(GB/S)", true, /*optional=*/1},
                {"BUSBW(GB/S)", true}});
   for (const v1::CollectiveTime& row : rows) {
     table.Add({CollectiveName(row.collective()), CollectiveModeName(row.mode()), absl::StrCat(row.ranks()),

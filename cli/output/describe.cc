@@ -90,9 +90,9 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
                {"STATE"},
                {"REASON"},
                {"RANKS", true},
-               {"DEVICE", false, /*optional=*/true},
-               {"NODES", false, /*optional=*/true},
-               {"AGE", true, /*optional=*/true},
+               {"DEVICE", false, /*optional=*/1},
+               {"NODES", false, /*optional=*/1},
+               {"AGE", true, /*optional=*/1},
                {"RESUMED FROM"}});
   for (const v1::Generation& generation : reply.generations()) {
     std::vector<std::string> nodes;
@@ -111,7 +111,7 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
   std::vector<Column> columns = {{"RANK", true}};
   if (stages) columns.push_back({"STAGE", true});
   if (shares) columns.push_back({"TENSOR", true});
-  columns.insert(columns.end(), {{"NODE"}, {"SLOTS"}, {"STATE"}, {"EXIT"}});
+  columns.insert(columns.end(), {{"NODE"}, {"SLOTS"}, {"STATE"}, {.title = "EXIT", .narrow = Narrow::kWrap}});
   Table ranks(columns);
   for (const v1::RankPlacement& rank : placed) {
     std::vector<Cell> cells = {absl::StrCat(rank.rank())};
@@ -132,8 +132,7 @@ void AddCheckpoints(const v1::Job& job, const Screen& screen, absl::Time now, st
                     "\n");
   }
   if (job.checkpoints().empty()) return;
-  Table table(
-      {{"STEP", true}, {"GENERATION", true}, {"SAMPLES", true, /*optional=*/true}, {"AGE", true}, {"DIRECTORY"}});
+  Table table({{"STEP", true}, {"GENERATION", true}, {"SAMPLES", true, /*optional=*/1}, {"AGE", true}, {"DIRECTORY"}});
   for (const v1::PublishedCheckpoint& checkpoint : job.checkpoints()) {
     table.Add({absl::StrCat(checkpoint.step()), absl::StrCat(checkpoint.generation()),
                absl::StrCat(checkpoint.samples_consumed()),
@@ -191,15 +190,15 @@ std::string LastFault(const v1::Job& job) {
 }  // namespace
 
 Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, absl::Time now) {
-  std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true}};
   // Who asks for all columns gets them, on a narrow terminal too.
-  for (const char* title : {"LOSS", "TOKENS/S", "TIME", "LEFT", "AGE"}) columns.push_back({title, true, !wide});
+  std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true}};
+  for (const char* title : {"LOSS", "TOKENS/S", "TIME", "LEFT", "AGE"}) columns.push_back({title, true, wide ? 0 : 1});
   if (wide) {
     for (const char* title : {"ENDS", "OWNER", "MODEL", "STRATEGY", "NODES"}) columns.push_back({title});
     for (const char* title : {"RANKS", "PRIORITY", "GENERATION", "RESTARTS"}) columns.push_back({title, true});
     for (const char* title : {"LABELS", "NOTE"}) columns.push_back({title});
   }
-  columns.push_back({"REASON"});
+  columns.push_back({.title = "REASON", .narrow = wide ? Narrow::kWrap : Narrow::kCut});
   Table table(columns);
   for (const v1::JobSummary& summary : reply.jobs()) {
     const v1::Job& job = summary.job();
@@ -234,13 +233,18 @@ std::string ReservedFor(const v1::NodeReservation& reservation, absl::Time now) 
 }
 
 Table NodeTable(const v1::ListNodesReply& reply, bool wide, absl::Time now) {
-  std::vector<Column> columns = {{"NODE"}, {"STATE"}, {"SLOTS", true}, {"FREE", true}, {"DEVICE"}, {"AGE", true}};
+  std::vector<Column> columns = {{"NODE"},
+                                 {"STATE"},
+                                 {"SLOTS", true},
+                                 {"FREE", true},
+                                 {"DEVICE", false, wide ? 0 : 1},
+                                 {"AGE", true, wide ? 0 : 2}};
   if (wide) {
     for (const char* title :
          {"HOSTNAME", "VERSION", "MEMORY", "MODEL", "CPU", "BUSY CORES", "USED MEMORY", "LABELS", "RESERVATION"})
       columns.push_back({title});
   }
-  columns.push_back({"JOBS"});
+  columns.push_back({.title = "JOBS", .narrow = wide ? Narrow::kWhole : Narrow::kCut});
   Table table(columns);
   for (const v1::Node& node : reply.nodes()) {
     int free = 0;
@@ -307,12 +311,8 @@ std::string NodeNotes(const v1::ListNodesReply& reply) {
 }
 
 Table LinkTable(const std::vector<v1::NodeLink>& links, absl::Time now) {
-  Table table({{"FROM"},
-               {"TO"},
-               {"BANDWIDTH", true},
-               {"USUAL", true, /*optional=*/true},
-               {"LATENCY", true},
-               {"MEASURED", true}});
+  Table table(
+      {{"FROM"}, {"TO"}, {"BANDWIDTH", true}, {"USUAL", true, /*optional=*/1}, {"LATENCY", true}, {"MEASURED", true}});
   for (const v1::NodeLink& link : links) {
     const bool slow = link.usual_bytes_per_second() > 0 && link.bytes_per_second() < link.usual_bytes_per_second() / 2;
     table.Add({link.from(), link.node(),
@@ -337,11 +337,11 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
   }
   std::vector<Column> columns = {{"STEP", true},
                                  {"LOSS", true},
-                                 {"GRAD-NORM", true, /*optional=*/true},
-                                 {"LR", true, /*optional=*/true},
+                                 {"GRAD-NORM", true, /*optional=*/1},
+                                 {"LR", true, /*optional=*/1},
                                  {samples ? "SAMPLES/S" : "TOKENS/S", true},
-                                 {"STEP-TIME", true, /*optional=*/true},
-                                 {"MEMORY", true, /*optional=*/true},
+                                 {"STEP-TIME", true, /*optional=*/1},
+                                 {"MEMORY", true, /*optional=*/1},
                                  {"VAL-LOSS", true}};
   for (const std::string& name : named) {
     columns.push_back({absl::StrCat("VAL-", absl::AsciiStrToUpper(OneLine(name))), true});

@@ -91,14 +91,14 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   const bool shares = any([](const v1::RankPlan& r) { return r.tensor() > 0; });
   if (stages) columns.push_back({"STAGE", true});
   if (shares) columns.push_back({"TENSOR", true});
-  columns.insert(columns.end(), {{"PARAMETERS", true},
-                                 {"GRADIENTS", true},
-                                 {"OPTIMIZER", true},
-                                 {"GATHER", true},
-                                 {"REDUCE", true},
-                                 {"ACTIVATIONS", true}});
-  if (fixed) columns.push_back({"FIXED", true});
-  if (host) columns.push_back({"HOST", true});
+  columns.insert(columns.end(), {{"PARAMETERS", true, /*optional=*/1},
+                                 {"GRADIENTS", true, /*optional=*/2},
+                                 {"OPTIMIZER", true, /*optional=*/1},
+                                 {"GATHER", true, /*optional=*/3},
+                                 {"REDUCE", true, /*optional=*/3},
+                                 {"ACTIVATIONS", true, /*optional=*/1}});
+  if (fixed) columns.push_back({"FIXED", true, /*optional=*/2});
+  if (host) columns.push_back({"HOST", true, /*optional=*/1});
   columns.insert(columns.end(), {{"PEAK", true}, {"SLOT", true}, {"NODE"}});
   Table table(columns);
   std::vector<Alike> groups = GroupRanks(plan);
@@ -126,8 +126,9 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   }
   std::string text = table.Render(screen);
   if (all > kMostRows) {
-    absl::StrAppend(&text, "only the ranks that need the least and the most are shown; for the other ", all - 2,
-                    ": -o json\n");
+    text += Wrapped(absl::StrCat("only the ranks that need the least and the most are shown; for the other ", all - 2,
+                                 ": -o json\n"),
+                    screen.width);
   }
   return text;
 }
@@ -135,13 +136,13 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
 std::string StageTable(const v1::PlanReply& plan, const Screen& screen) {
   Table table({{"STAGE", true},
                {"UNITS"},
-               {"PARAMETERS", true},
-               {"FLOPS", true},
+               {"PARAMETERS", true, /*optional=*/2},
+               {"FLOPS", true, /*optional=*/2},
                {"PEAK", true},
                {"COMPUTE", true},
-               {"BUBBLE", true},
-               {"EXPOSED", true},
-               {"SENDS", true}});
+               {"BUBBLE", true, /*optional=*/1},
+               {"EXPOSED", true, /*optional=*/1},
+               {"SENDS", true, /*optional=*/2}});
   for (const v1::StagePlan& stage : plan.stages()) {
     table.Add({absl::StrCat(stage.stage()), absl::StrJoin(stage.chunks(), ", "),
                Count(static_cast<double>(stage.parameters())), absl::StrFormat("%.1f%%", 100 * stage.flops_share()),
@@ -149,17 +150,19 @@ std::string StageTable(const v1::PlanReply& plan, const Screen& screen) {
                absl::StrFormat("%.1f%%", 100 * stage.bubble()), Seconds(stage.exposed_seconds()),
                FormatBytes(stage.sent_bytes())});
   }
-  return absl::StrCat(table.Render(screen), "a rank's step of ", Seconds(plan.simulated().step_seconds()),
-                      " predicted on ", OneLine(plan.simulated().hardware()),
-                      "; bubble: idle time; exposed: communication not overlapped with compute; sends: to other "
-                      "stages\n");
+  const std::string legend =
+      absl::StrCat("a rank's step of ", Seconds(plan.simulated().step_seconds()), " predicted on ",
+                   OneLine(plan.simulated().hardware()),
+                   "; bubble: idle time; exposed: communication not overlapped with compute; sends: to other "
+                   "stages\n");
+  return absl::StrCat(table.Render(screen), Wrapped(legend, screen.width));
 }
 
 std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
   const bool reasons = std::any_of(plan.candidates().begin(), plan.candidates().end(),
                                    [](const v1::CandidatePlan& c) { return !c.lost().empty(); });
   std::vector<Column> columns = {{"CANDIDATE"}, {"PEAK", true}, {"STEP", true}, {"FITS"}};
-  if (reasons) columns.push_back({"WHY NOT"});
+  if (reasons) columns.push_back({.title = "WHY NOT", .narrow = Narrow::kWrap});
   Table table(columns);
   bool least = false;
   for (const v1::CandidatePlan& c : plan.candidates()) {
@@ -175,10 +178,10 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
     if (reasons) cells.emplace_back(c.lost().empty() ? "chosen" : c.lost());
     table.Add(std::move(cells));
   }
-  return absl::StrCat(
-      table.Render(screen),
-      reasons ? "the rule: the fastest that fits; one that is simpler if it is less than 2% slower\n" : "",
-      least ? ">: a lower bound; that was enough to reject it without a full plan\n" : "");
+  const std::string legend =
+      absl::StrCat(reasons ? "the rule: the fastest that fits; one that is simpler if it is less than 2% slower\n" : "",
+                   least ? ">: a lower bound; that was enough to reject it without a full plan\n" : "");
+  return absl::StrCat(table.RenderOrBlocks(screen), Wrapped(legend, screen.width));
 }
 
 std::string Times(const v1::PlanReply& plan) {
@@ -198,15 +201,15 @@ std::string Times(const v1::PlanReply& plan) {
 }
 
 std::string Timeouts(const v1::PlanReply& plan, const Screen& screen) {
-  Table table({{"TIME", true}, {"UNTIL"}, {"RULE"}});
+  Table table({{"TIME", true}, {"UNTIL"}, {.title = "RULE", .narrow = Narrow::kWrap}});
   for (const v1::Timeout& timeout : plan.timeouts()) {
     table.Add({Span(absl::Seconds(timeout.seconds())), timeout.name(), timeout.rule()});
   }
-  return table.Render(screen);
+  return table.RenderOrBlocks(screen);
 }
 
 std::string OpTable(const v1::PlanReply& plan, uint32_t stage, const Screen& screen) {
-  Table table({{"OP"}, {"STREAM"}, {"BEGIN", true}, {"END", true}, {"MEMORY", true}});
+  Table table({{"OP"}, {"STREAM", false, /*optional=*/1}, {"BEGIN", true}, {"END", true}, {"MEMORY", true}});
   for (const v1::PlannedOp& op : plan.ops()) {
     if (op.stage() != stage) continue;
     table.Add(
@@ -219,7 +222,7 @@ std::string Schedules(const v1::PlanReply& plan, std::optional<uint32_t> only, c
   if (plan.ops().empty()) {
     std::string lines = absl::StrCat("\nSchedule ", plan.schedule_digest(), ":\n");
     for (const absl::string_view line : absl::StrSplit(plan.schedule(), '\n', absl::SkipEmpty())) {
-      absl::StrAppend(&lines, "  ", Lines(line), "\n");
+      lines += Wrapped(absl::StrCat("  ", Lines(line), "\n"), screen.width);
     }
     return lines;
   }
@@ -241,13 +244,15 @@ std::string ProgramPlan(const v1::PlanReply& plan, const PlanSections& parts, co
   const int ranks = plan.ranks_size();
   std::string out = absl::StrCat(spec.name().empty() ? "" : absl::StrCat(OneLine(spec.name()), ": "), ModelName(spec),
                                  " on ", ranks, ranks == 1 ? " rank\n\n" : " ranks\n\n");
+  out = Wrapped(out, screen.width);
   std::map<std::string, std::vector<uint32_t>> ranks_of;  // by node
   for (const v1::RankPlan& rank : plan.ranks()) ranks_of[rank.node()].push_back(rank.rank());
   Table table({{"RANK", true}, {"NODE"}});
   for (const auto& [node, here] : ranks_of) table.Add({Runs(here), OneLine(node)});
   out += table.Render(screen);
   if (parts.timeouts && plan.timeouts_size() > 0) absl::StrAppend(&out, "\n", Timeouts(plan, screen));
-  for (const std::string& note : plan.notes()) absl::StrAppend(&out, "note: ", OneLine(note), "\n");
+  for (const std::string& note : plan.notes())
+    out += Wrapped(absl::StrCat("note: ", OneLine(note), "\n"), screen.width);
   return out;
 }
 
@@ -289,18 +294,23 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, c
                   " a step, ", Grouped(spec.train().steps()), " steps\n");
   if (!plan.strategy_reason().empty()) {
     absl::StrAppend(&out, "strategy auto: ", OneLine(plan.strategy_reason()), "\n");
-    if (plan.candidates_size() > 0) absl::StrAppend(&out, "\n", CandidateTable(plan, screen));
+  }
+  out = Wrapped(out, screen.width);
+  if (!plan.strategy_reason().empty() && plan.candidates_size() > 0) {
+    absl::StrAppend(&out, "\n", CandidateTable(plan, screen));
   }
   if (plan.stages_size() > 0) absl::StrAppend(&out, "\n", StageTable(plan, screen));
   absl::StrAppend(&out, "\n", RankTable(plan, screen));
   if (plan.placement_size() > 0) absl::StrAppend(&out, "\n");
-  for (const std::string& line : plan.placement()) absl::StrAppend(&out, OneLine(line), "\n");
-  if (parts.times) absl::StrAppend(&out, "\n", Times(plan));
+  for (const std::string& line : plan.placement()) out += Wrapped(absl::StrCat(OneLine(line), "\n"), screen.width);
+  if (parts.times) absl::StrAppend(&out, "\n", Wrapped(Times(plan), screen.width));
   if (!plan.unfit().empty()) {
-    absl::StrAppend(&out, Paint(screen, Colour::kRed, "does not fit"), ": ", OneLine(plan.unfit()), "\n");
+    const std::string unfit = absl::StrCat(Paint(screen, Colour::kRed, "does not fit"), ": ", OneLine(plan.unfit()));
+    out += Wrapped(absl::StrCat(unfit, "\n"), screen.width);
   }
   if (parts.timeouts && plan.timeouts_size() > 0) absl::StrAppend(&out, "\n", Timeouts(plan, screen));
-  for (const std::string& note : plan.notes()) absl::StrAppend(&out, "note: ", OneLine(note), "\n");
+  for (const std::string& note : plan.notes())
+    out += Wrapped(absl::StrCat("note: ", OneLine(note), "\n"), screen.width);
   if (parts.schedule) absl::StrAppend(&out, Schedules(plan, parts.stage, screen));
   return out;
 }

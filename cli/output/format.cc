@@ -289,7 +289,7 @@ int Width(absl::string_view text) {
   return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return !Continues(c); }));
 }
 
-std::string Wrapped(absl::string_view text, int columns) {
+std::string Wrapped(absl::string_view text, int columns, int hang) {
   if (columns <= 0) return std::string(text);
   std::string out;
   while (!text.empty()) {
@@ -303,9 +303,12 @@ std::string Wrapped(absl::string_view text, int columns) {
     const int before = value == absl::string_view::npos ? 0 : WidthShown(line.substr(0, value));
     const bool named =
         indent == 0 && before > 0 && before <= 16 && line.substr(0, colon).find("  ") == absl::string_view::npos;
-    const std::string hanging(named ? static_cast<size_t>(before) : indent + 2, ' ');
+    const std::string hanging(hang >= 0 ? static_cast<size_t>(hang)
+                              : named   ? static_cast<size_t>(before)
+                                        : indent + 2,
+                              ' ');
     int used = 0;
-    if (indent == 0 && WidthShown(line) > columns) {
+    if (hang < 0 && indent == 0 && WidthShown(line) > columns) {
       // Commands that are three blanks apart stay whole, each on its own line.
       size_t gap = line.find("   ", named ? value : 0);
       for (; gap != absl::string_view::npos; gap = line.find("   ")) {

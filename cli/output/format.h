@@ -63,8 +63,8 @@ int Width(absl::string_view text);
 // Breaks lines that are wider at spaces. What follows is indented: below the value of "Name:  value", else by two more
 // blanks than the line. A word that is wider than that is broken after a slash, or else anywhere. What is three blanks
 // apart in a line without indentation, such as commands to type next, gets lines of its own. Sequences for colors take
-// no room.
-std::string Wrapped(absl::string_view text, int columns);
+// no room. `hang`: indent by so much instead, and treat nothing as commands.
+std::string Wrapped(absl::string_view text, int columns, int hang = -1);
 // The first `columns` of it; "…" (or "~") marks the cut.
 std::string Cut(const std::string& text, int columns, bool unicode);
 

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "cli/output/collectives.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
@@ -133,17 +134,27 @@ TEST(Table, AlignsWithoutBorders) {
             "längerer  1000  -\n");
 }
 
-TEST(Table, CutsTheLastColumnOnATerminalOnly) {
-  Table table({{"JOB"}, {"REASON"}});
+TEST(Table, CutsFreeTextOnATerminalOnly) {
+  Table table({{"JOB"}, {.title = "REASON", .narrow = Narrow::kCut}});
   table.Add({"a", "a reason that is much too long for this terminal"});
-  EXPECT_EQ(table.Render({.terminal = true, .unicode = true, .width = 20}),
+  EXPECT_EQ(table.Render({.terminal = true, .unicode = true, .width = 30}),
             "JOB  REASON\n"
-            "a    a reason that …\n");
+            "a    a reason that is much to…\n");
   EXPECT_EQ(table.Render(kPipe), "JOB  REASON\na    a reason that is much too long for this terminal\n");
 }
 
-TEST(Table, LeavesOutOptionalColumnsAndCutsTheFirstOnANarrowTerminal) {
-  Table table({{"JOB"}, {"STEP", true}, {"LOSS", true, true}, {"AGE", true, true}, {"REASON"}});
+TEST(Table, LeavesOutTheMostOptionalColumnsFirst) {
+  Table table({{"JOB"}, {"FROM", false, 2}, {"STATE", false, 1}, {"METHOD"}});
+  table.Add({"a", "here", "live", "Get"});
+  const auto at = [&](int width) { return table.Render({.terminal = true, .width = width}); };
+  EXPECT_EQ(at(24), "JOB  FROM  STATE  METHOD\na    here  live   Get\n");
+  EXPECT_EQ(at(23), "JOB  STATE  METHOD\na    live   Get\n");
+  EXPECT_EQ(at(17), "JOB  METHOD\na    Get\n");
+  EXPECT_EQ(at(5), at(17));
+}
+
+TEST(Table, LeavesOutOptionalColumnsAndKeepsNamesWhole) {
+  Table table({{"JOB"}, {"STEP", true}, {"LOSS", true, 1}, {"AGE", true, 1}, {"REASON"}});
   table.Add({"a-name-of-21-columns-", "10/100", "3.25", "7s", "because"});
   const auto at = [&](int width) { return table.Render({.terminal = true, .width = width}); };
   EXPECT_EQ(at(52),
@@ -156,12 +167,13 @@ TEST(Table, LeavesOutOptionalColumnsAndCutsTheFirstOnANarrowTerminal) {
             "JOB                      STEP  REASON\n"
             "a-name-of-21-columns-  10/100  because\n");
   EXPECT_EQ(at(30),
-            "JOB              STEP  REASON\n"
-            "a-name-of-21~  10/100  because\n");
+            "JOB                      STEP  REASON\n"
+            "a-name-of-21-columns-  10/100  because\n")
+      << "overflows";
 }
 
 TEST(Table, LeavesOutOptionalColumnsBeforeAReasonIsUnreadable) {
-  Table table({{"JOB"}, {"LOSS", true, true}, {"AGE", true, true}, {"REASON"}});
+  Table table({{"JOB"}, {"LOSS", true, 1}, {"AGE", true, 1}, {.title = "REASON", .narrow = Narrow::kCut}});
   table.Add({"a-0001", "3.25", "7s", "1st in the queue: 4 slots needed, 2 free"});
   const auto at = [&](int width) { return table.Render({.terminal = true, .width = width}); };
   EXPECT_EQ(at(43),
@@ -171,8 +183,50 @@ TEST(Table, LeavesOutOptionalColumnsBeforeAReasonIsUnreadable) {
             "JOB     LOSS  REASON\n"
             "a-0001  3.25  1st in the queue: 4 slots n~\n");
   EXPECT_EQ(at(20),
-            "JOB     REASON\n"
-            "a-0001  1st in the ~\n");
+            "JOB\n"
+            "  REASON\n"
+            "a-0001\n"
+            "  1st in the queue:~\n");
+}
+
+TEST(Table, WrapsFreeTextInItsColumnOrBelowTheRow) {
+  Table table({{"TIME"}, {"USER"}, {.title = "OUTCOME", .narrow = Narrow::kWrap}});
+  table.Add({"12:00:00", "ann", "PERMISSION_DENIED: eve may not cancel"});
+  table.Add({"12:00:01", "bob", "OK"});
+  const auto at = [&](int width) { return table.Render({.terminal = true, .width = width}); };
+  EXPECT_EQ(at(42),
+            "TIME      USER  OUTCOME\n"
+            "12:00:00  ann   PERMISSION_DENIED: eve may\n"
+            "                not cancel\n"
+            "12:00:01  bob   OK\n");
+  EXPECT_EQ(at(30),
+            "TIME      USER\n"
+            "  OUTCOME\n"
+            "12:00:00  ann\n"
+            "  PERMISSION_DENIED: eve may\n"
+            "  not cancel\n"
+            "12:00:01  bob\n"
+            "  OK\n");
+  EXPECT_EQ(table.Render(kPipe),
+            "TIME      USER  OUTCOME\n"
+            "12:00:00  ann   PERMISSION_DENIED: eve may not cancel\n"
+            "12:00:01  bob   OK\n");
+}
+
+TEST(Table, PrintsBlocksWhereRowsDoNotFit) {
+  Table table({{"NODE"}, {"HOSTNAME"}, {"JOBS"}});
+  table.Add({"node-a", "a.example.com", "some words"});
+  table.Add({"node-b", "", "x"});
+  const auto at = [&](int width) { return table.RenderOrBlocks({.terminal = true, .width = width}); };
+  EXPECT_EQ(at(33), table.Render(kPipe));
+  EXPECT_EQ(at(23),
+            "NODE      node-a\n"
+            "HOSTNAME  a.example.com\n"
+            "JOBS      some words\n"
+            "\n"
+            "NODE      node-b\n"
+            "JOBS      x\n");
+  EXPECT_TRUE(absl::StrContains(at(16), "JOBS      some\n          words\n")) << at(16);
 }
 
 TEST(Wrapped, BreaksAtBlanksBelowTheValue) {
@@ -795,6 +849,37 @@ TEST(DescribePlan, ShowsTimesCandidatesAndOps) {
                            "A step on h100, predicted: 20 ms, 50.0k tokens/s\n", "does not fit: rank 0 needs more\n",
                            "Forward head m0  compute   0 us  250 us   2 KiB\n"}) {
     EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;
+  }
+}
+
+TEST(DescribePlan, FitsNarrowTerminals) {
+  v1::PlanReply plan;
+  *plan.mutable_resolved() = MakeJob().spec();
+  plan.set_tokens_per_step(8192), plan.set_flops_per_step(4.4e10);
+  for (uint32_t i = 0; i < 2; ++i) {
+    v1::RankPlan& rank = *plan.add_ranks();
+    rank.set_rank(i), rank.set_parameter_bytes(475'000'000), rank.set_gradient_bytes(475'000'000);
+    rank.set_peak_bytes(uint64_t{3} << 30), rank.set_slot_bytes(uint64_t{80} << 30), rank.set_fixed_bytes(500'000'000);
+    rank.set_node("node-a");
+  }
+  plan.set_strategy("ddp"), plan.set_strategy_reason("ddp, 20 ms a step; others that fit: zero 1 20 ms, zero 2 20 ms");
+  for (const char* name : {"ddp", "fsdp full_shard with activation_checkpointing"}) {
+    v1::CandidatePlan& c = *plan.add_candidates();
+    c.set_strategy(name), c.set_step_seconds(0.02), c.set_peak_bytes(uint64_t{3} << 30);
+    if (plan.candidates_size() > 1) c.set_lost("8.78 s more, 23.3% of a step that was already slow");
+  }
+  plan.add_notes("a checkpoint is written from a copy of up to 1.39 GiB a rank in host memory");
+  v1::Timeout& timeout = *plan.add_timeouts();
+  timeout.set_seconds(300), timeout.set_name("an away worker is marked lost, if more than 3 in 10 nodes are away");
+  timeout.set_rule("30 x detection");
+  for (const int width : {60, 80, 120}) {
+    const std::string text =
+        DescribePlan(plan, {.timeouts = true}, {.terminal = true, .unicode = true, .width = width});
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) EXPECT_LE(Width(line), width) << line;
+    for (const char* whole : {"PEAK", "3 GiB", "80 GiB", "node-a", "30 x detection"}) {
+      EXPECT_TRUE(absl::StrContains(text, whole)) << whole << "\n" << text;
+    }
+    EXPECT_FALSE(absl::StrContains(text, "…")) << text;
   }
 }
 

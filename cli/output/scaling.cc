@@ -62,9 +62,16 @@ Scaling Predicted(const v1::PlanReply& plan, uint32_t ranks) {
 
 Table ScalingTable(const std::vector<Scaling>& rows) {
   const bool strategies = absl::c_any_of(rows, [](const Scaling& row) { return !row.strategy.empty(); });
-  std::vector<Column> columns = {{"RANKS", true},         {"SAMPLES/S", true}, {"TOKENS/S", true},
-                                 {"STEP", true},          {"LEAST", true},     {"MEMORY", true},
-                                 {"COMMUNICATION", true}, {"SPEED-UP", true},  {"EFFICIENCY", true}};
+  const bool tokens = absl::c_any_of(rows, [](const Scaling& row) { return row.tokens_per_second > 0; });
+  std::vector<Column> columns = {{"RANKS", true},
+                                 {"SAMPLES/S", true, /*optional=*/tokens ? 1 : 0},
+                                 {"TOKENS/S", true, /*optional=*/tokens ? 0 : 3},
+                                 {"STEP", true},
+                                 {"LEAST", true, /*optional=*/3},
+                                 {"MEMORY", true, /*optional=*/2},
+                                 {"COMMUNICATION", true, /*optional=*/2},
+                                 {"SPEED-UP", true, /*optional=*/1},
+                                 {"EFFICIENCY", true}};
   // Beside what was measured.
   const bool predicted =
       absl::c_any_of(rows, [](const Scaling& row) { return row.steps > 0 && row.predicted_seconds > 0; });

@@ -108,12 +108,12 @@ Table Jobs(absl::Span<const v1::JobSummary* const> rows, const v1::ListNodesRepl
   std::vector<std::optional<double>> mfus;
   for (const v1::JobSummary* row : rows) mfus.push_back(Mfu(*row, nodes));
   const bool mfu = std::any_of(mfus.begin(), mfus.end(), [](const auto& of_row) { return of_row.has_value(); });
-  std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true}};
-  const auto add = [&](const char* title) { columns.push_back({title, true, /*optional=*/true}); };
+  std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true, /*optional=*/1}};
+  const auto add = [&](const char* title) { columns.push_back({title, true, /*optional=*/3}); };
   for (const char* title : {"LOSS", "TOKENS/S", "STEP-TIME", "TFLOP/S"}) add(title);
   if (mfu) add("MFU");
   for (const char* title : {"BUSY", "MEMORY", "LEFT", "AGE"}) add(title);
-  columns.push_back({"NODES"});
+  columns.push_back({"NODES", false, /*optional=*/2});
   Table table(columns);
   for (size_t i = 0; i < rows.size(); ++i) {
     const v1::JobSummary* summary = rows[i];
@@ -160,12 +160,12 @@ Table Nodes(const v1::ListNodesReply& nodes) {
                                 [](const v1::Node& node) { return node.use().devices_size() > 0; });
   std::vector<Column> columns = {{"NODE"},
                                  {"STATE"},
-                                 {"DEVICE", false, /*optional=*/true},
+                                 {"DEVICE", false, /*optional=*/1},
                                  {"SLOTS", true},
                                  {"BUSY CORES", true},
-                                 {"MEMORY", true, /*optional=*/true}};
-  if (gpus) columns.insert(columns.end(), {{"GPU", true}, {"GPU MEMORY", true, /*optional=*/true}});
-  columns.push_back({"JOBS"});
+                                 {"MEMORY", true, /*optional=*/1}};
+  if (gpus) columns.insert(columns.end(), {{"GPU", true}, {"GPU MEMORY", true, /*optional=*/1}});
+  columns.push_back({"JOBS", false, /*optional=*/1, Narrow::kCut});
   Table table(columns);
   for (const v1::Node& node : nodes.nodes()) {
     int busy = 0;

@@ -183,10 +183,10 @@ Table ProfileTable(const StepProfile& profile) {
   Table table({{"WHAT"},
                {"A STEP", true},
                {"SHARE", true},
-               {"TIMES", true},
-               {"LEAST", true},
-               {"MEDIAN", true},
-               {"MOST", true}});
+               {"TIMES", true, /*optional=*/1},
+               {"LEAST", true, /*optional=*/2},
+               {"MEDIAN", true, /*optional=*/1},
+               {"MOST", true, /*optional=*/2}});
   const auto ms = [](double value) { return absl::StrFormat("%.3fms", value); };
   for (const StepProfile::Row& row : profile.rows) {
     const bool spans = row.spans > 0;
