@@ -243,7 +243,7 @@ std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   app->require_subcommand(1);
   app->footer(kFooter);
   app->formatter(std::make_shared<HelpPage>());
-  app->get_formatter()->column_width(30);
+  app->get_formatter()->column_width(kHelpColumn);
   app->set_help_flag("-h,--help", "show this page");
   app->set_version_flag("--version", absl::StrCat("muster ", kVersion), "show this program's version and exit");
   app->add_option("--address,--coordinator", invocation.flags.address,
@@ -317,7 +317,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
   Invocation invocation;
   const std::unique_ptr<CLI::App> app = BuildApp(invocation);
   if (arguments.empty()) {
-    Print(app->help());
+    Print(FittedPage(app->help(), invocation.Out().width));
     return kUsage;
   }
   if (arguments.front() == kCompleteArgument) {
@@ -334,7 +334,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
     // The help of `muster improt --help` would be that of all commands.
     const CLI::App* at = Reached(*app);
     if (const std::string unknown = UnknownCommand(*app, *at); !unknown.empty()) return RefuseCommand(*at, unknown);
-    Print(app->help());
+    Print(FittedPage(app->help(), invocation.Out().width));
     return kOk;
   } catch (const CLI::CallForVersion& version) {
     Print(absl::StrCat(version.what(), "\n"));

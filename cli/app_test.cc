@@ -7,9 +7,11 @@
 #include <map>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "cli/client.h"
 #include "cli/config.h"
+#include "cli/help_page.h"
 #include "common/tls/certificate.h"
 
 namespace muster::cli {
@@ -72,6 +74,25 @@ TEST(App, HelpIsGroupedAndShort) {
     last = at;
   }
   EXPECT_LT(std::count(help.begin(), help.end(), '\n'), 80);
+}
+
+TEST(App, HelpBreaksLinesAtWords) {
+  Invocation invocation;
+  const std::unique_ptr<CLI::App> app = BuildApp(invocation);
+  EXPECT_EQ(FittedPage(app->help(), 0), app->help());
+  for (const CLI::App* command : app->get_subcommands({})) {
+    const std::string page = FittedPage(command->help("muster"), 60);
+    for (const absl::string_view line : absl::StrSplit(page, '\n')) {
+      EXPECT_TRUE(line.size() <= 60 || absl::StartsWith(line, "  muster ")) << line;
+    }
+    // Only spaces and line breaks differ.
+    const std::string whole = command->help("muster");
+    const std::vector<std::string> words = absl::StrSplit(whole, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+    const std::vector<std::string> fitted = absl::StrSplit(page, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+    EXPECT_EQ(words, fitted);
+  }
+  EXPECT_EQ(FittedPage("  --folder FOLDER             also check its disk\n", 44),
+            "  --folder FOLDER             also check its\n                              disk\n");
 }
 
 class ConfigTest : public ::testing::Test {

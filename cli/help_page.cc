@@ -4,6 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "cli/output/format.h"
 #include "common/flags/daemon_flags.h"
 
 namespace muster::cli {
@@ -33,6 +36,21 @@ std::string HelpPage::make_help(const CLI::App* app, std::string name, CLI::AppF
   }
   absl::StrAppend(&page, "\n", app->get_footer(), "\n");
   return absl::StrReplaceAll(page, {{"\n\n\n", "\n\n"}});
+}
+
+std::string FittedPage(const std::string& page, int columns) {
+  std::string out;
+  for (const absl::string_view line : absl::StrSplit(absl::StripSuffix(page, "\n"), '\n')) {
+    const std::string whole = absl::StrCat(line, "\n");
+    if (absl::StartsWith(line, "  muster ")) {  // an example to copy
+      out += whole;
+      continue;
+    }
+    const bool described = line.size() > kHelpColumn && absl::StartsWith(line, "  ") &&
+                           absl::EndsWith(line.substr(0, kHelpColumn), "  ") && line[kHelpColumn] != ' ';
+    out += Wrapped(whole, columns, described ? kHelpColumn : -1);
+  }
+  return out;
 }
 
 std::string HelpPage::make_option_name(const CLI::Option* option, bool positional) const {

@@ -11,6 +11,12 @@ namespace muster::cli {
 // The group of the flags that every command takes.
 inline constexpr char kGroupGlobal[] = "Everywhere";
 
+// Where descriptions begin.
+inline constexpr int kHelpColumn = 30;
+
+// The page with lines that are wider broken at words; commands to copy stay whole.
+std::string FittedPage(const std::string& page, int columns);
+
 class HelpPage final : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;

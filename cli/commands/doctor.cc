@@ -44,12 +44,17 @@ void PrintText(const std::vector<Finding>& findings, const Screen& screen) {
     const std::string text = good ? "ok" : NameOf(severity);
     return Paint(screen, colour, text) + std::string(9 - text.size(), ' ');
   };
+  constexpr int kIndent = 25;
   int problems = 0;
   for (const Finding& finding : findings) {
     problems += finding.severity == Severity::kProblem ? 1 : 0;
-    Print(absl::StrCat(mark(finding.severity), finding.check,
-                       std::string(16 - std::min<size_t>(finding.check.size(), 15), ' '), Lines(finding.text), "\n"));
-    if (!finding.remedy.empty()) Print(absl::StrCat(std::string(25, ' '), "-> ", Lines(finding.remedy), "\n"));
+    const std::string line =
+        absl::StrCat(mark(finding.severity), finding.check,
+                     std::string(16 - std::min<size_t>(finding.check.size(), 15), ' '), Lines(finding.text), "\n");
+    Print(Wrapped(line, screen.width, kIndent));
+    if (finding.remedy.empty()) continue;
+    const std::string remedy = absl::StrCat(std::string(kIndent, ' '), "-> ", Lines(finding.remedy), "\n");
+    Print(Wrapped(remedy, screen.width, kIndent + 3));
   }
   Say(problems == 0 ? "no problems found" : absl::StrCat(problems, problems == 1 ? " problem" : " problems"));
 }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
 #include "cli/commands/commands.h"
+#include "cli/help_page.h"
 #include "cli/output/format.h"
 #include "cli/spec/suggest.h"
 
@@ -15,7 +16,7 @@ void RegisterHelp(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, "help", kGroupService, "Show the help page of a command",
                                  "muster help submit\nmuster help data prepare");
   command->add_option("COMMAND", *words, "a command, and those below it");
-  OnRun(command, invocation, [words]() -> absl::StatusOr<ExitCode> {
+  OnRun(command, invocation, [&invocation, words]() -> absl::StatusOr<ExitCode> {
     // A parsed App shows the help of the command that was parsed.
     Invocation other;
     const std::unique_ptr<CLI::App> fresh = BuildApp(other);
@@ -42,7 +43,7 @@ void RegisterHelp(CLI::App& app, Invocation& invocation) {
     for (const CLI::App* up = at->get_parent(); up != nullptr; up = up->get_parent()) {
       name = absl::StrCat(up->get_name(), name.empty() ? "" : " ", name);
     }
-    Print(at->help(name));
+    Print(FittedPage(at->help(name), invocation.Out().width));
     return kOk;
   });
 }
