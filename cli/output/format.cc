@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/bytes.h"
 #include "common/message/fields.h"
 #include "common/time_limit.h"
@@ -322,6 +323,19 @@ std::string Wrapped(absl::string_view text, int columns, int hang) {
     out += "\n";
   }
   return out;
+}
+
+std::string Fitted(std::vector<Part> parts, absl::string_view gap, int columns) {
+  const auto joined = [&] {
+    return absl::StrJoin(parts, gap, [](std::string* out, const Part& part) { absl::StrAppend(out, part.text); });
+  };
+  while (columns > 0 && !parts.empty() && Width(joined()) > columns) {
+    const auto most = std::max_element(parts.begin(), parts.end(),
+                                       [](const Part& a, const Part& b) { return a.optional < b.optional; });
+    if (most->optional == 0) break;
+    parts.erase(most);
+  }
+  return joined();
 }
 
 std::string Cut(const std::string& text, int columns, bool unicode) {

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -65,6 +66,13 @@ int Width(absl::string_view text);
 // apart in a line without indentation, such as commands to type next, gets lines of its own. Sequences for colors take
 // no room. `hang`: indent by so much instead, and treat nothing as commands.
 std::string Wrapped(absl::string_view text, int columns, int hang = -1);
+// Part of a line.
+struct Part {
+  std::string text;
+  int optional = 0;  // left out of a line that is too wide, the highest first; 0: never
+};
+// The parts that fit in `columns`, of which 0 is no limit, with `gap` between them.
+std::string Fitted(std::vector<Part> parts, absl::string_view gap, int columns);
 // The first `columns` of it; "…" (or "~") marks the cut.
 std::string Cut(const std::string& text, int columns, bool unicode);
 

@@ -195,20 +195,22 @@ std::string JobView::LiveLine(absl::Time now) const {
     if (job_.has_submitted()) absl::StrAppend(&line, "  ", Span(now - FromProto(job_.submitted())));
     return Cut(line, screen_.width, screen_.unicode);
   }
-  std::vector<std::string> parts;
+  // The time left is what stays on a narrow terminal.
+  std::vector<Part> parts;
   const double fraction = TotalSteps() == 0 ? 0 : static_cast<double>(step_) / static_cast<double>(TotalSteps());
   if (TotalSteps() > 0) {
-    parts.push_back(absl::StrFormat("%3d%%", static_cast<int>(std::min(1.0, fraction) * 100)));
-    parts.push_back(absl::StrCat(step_, "/", TotalSteps()));
+    parts.push_back({absl::StrFormat("%3d%%", static_cast<int>(std::min(1.0, fraction) * 100))});
+    parts.push_back({absl::StrCat(step_, "/", TotalSteps()), /*optional=*/1});
   } else {
-    parts.push_back(absl::StrCat("step ", step_));
+    parts.push_back({absl::StrCat("step ", step_)});
   }
-  if (loss_) parts.push_back(absl::StrCat("loss ", Significant(*loss_)));
-  if (validation_loss_) parts.push_back(absl::StrCat("val ", Significant(*validation_loss_)));
-  if (!rate_.empty()) parts.push_back(rate_);
-  if (const auto left = TimeLeft(now)) parts.push_back(absl::StrCat(Span(*left), " left"));
+  if (loss_) parts.push_back({absl::StrCat("loss ", Significant(*loss_)), /*optional=*/2});
+  if (validation_loss_) parts.push_back({absl::StrCat("val ", Significant(*validation_loss_)), /*optional=*/4});
+  if (!rate_.empty()) parts.push_back({rate_, /*optional=*/3});
+  if (const auto left = TimeLeft(now)) parts.push_back({absl::StrCat(Span(*left), " left")});
   if (job_.state() != v1::JOB_STATE_RUNNING) head = absl::StrCat(head, "  ", state);
-  const std::string tail = absl::StrJoin(parts, "  ");
+  const int beside_head = screen_.width == 0 ? 0 : std::max(1, screen_.width - Width(head) - 2);
+  const std::string tail = Fitted(std::move(parts), "  ", beside_head);
   // The bar gets the columns that the text leaves, between 8 and 30.
   const int free = screen_.width - Width(head) - Width(tail) - 5;
   const int columns = screen_.width == 0 ? 20 : std::min(30, free - (screen_.unicode ? 0 : 2));

@@ -358,6 +358,13 @@ TEST_F(TopTest, FitsTheTerminalAndScrolls) {
   EXPECT_FALSE(PressTopKey("x", view_));
 }
 
+TEST_F(TopTest, LeavesOutPartsOfItsLinesOnANarrowTerminal) {
+  view_.keys = true;
+  const std::string page = Page({.terminal = true, .unicode = true, .width = 60, .height = 20});
+  EXPECT_TRUE(absl::StartsWith(page, "jobs: 20 running, 0 waiting   slots: 0 of 0 busy\n")) << page;
+  EXPECT_TRUE(absl::EndsWith(page, "of 20   q quit   s sort: submitted   r reverse")) << page;
+}
+
 TEST_F(TopTest, ShowsHowBusyNodesAndJobsAre) {
   EXPECT_EQ(Page().find("MFU"), std::string::npos) << "nothing has GPUs";
   EXPECT_EQ(Page().find("GPU"), std::string::npos);
@@ -613,6 +620,17 @@ TEST(JobView, LiveLineFitsANarrowTerminal) {
       EXPECT_LE(Width(view.LiveLine(kNow)), width) << view.LiveLine(kNow);
     }
   }
+}
+
+TEST(JobView, LiveLineKeepsTheTimeLeftOnANarrowTerminal) {
+  JobView view({.terminal = true, .unicode = true, .width = 60});
+  v1::Job job = MakeJob();
+  job.set_id("gpt2-tiny-of-nov-x7f2");
+  view.SetJob(job);
+  v1::WatchItem item = Metrics(450, 2.134);
+  item.mutable_metrics()->set_validation_loss(2.5);
+  view.Apply(item, kNow);
+  EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-of-nov-x7f2   45%  450/1000  loss 2.134  55s left");
 }
 
 TEST(JobView, LiveLineOfAWaitingJobSaysWhy) {

@@ -23,7 +23,9 @@ namespace {
 // Metrics of a job that does not run are out of date.
 bool Measures(const v1::Job& job) { return job.state() == v1::JOB_STATE_RUNNING; }
 
-std::string Totals(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nodes) {
+constexpr char kGap[] = "   ";
+
+std::string Totals(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nodes, const Screen& screen) {
   int running = 0, waiting = 0, live = 0, slots = 0, busy = 0;
   double tokens = 0;
   for (const v1::JobSummary& summary : jobs.jobs()) {
@@ -38,8 +40,12 @@ std::string Totals(const v1::ListJobsReply& jobs, const v1::ListNodesReply& node
       busy += slot.state() == v1::SLOT_STATE_USED || slot.state() == v1::SLOT_STATE_RESERVED ? 1 : 0;
     }
   }
-  return absl::StrCat("jobs: ", running, " running, ", waiting, " waiting   nodes: ", live, " of ", nodes.nodes_size(),
-                      " live   slots: ", busy, " of ", slots, " busy   ", Count(tokens), " tokens/s\n");
+  const std::string line = Fitted({{absl::StrCat("jobs: ", running, " running, ", waiting, " waiting")},
+                                   {absl::StrCat("nodes: ", live, " of ", nodes.nodes_size(), " live"), /*optional=*/3},
+                                   {absl::StrCat("slots: ", busy, " of ", slots, " busy"), /*optional=*/1},
+                                   {absl::StrCat(Count(tokens), " tokens/s"), /*optional=*/2}},
+                                  kGap, screen.width);
+  return Cut(line, screen.width, screen.unicode) + "\n";
 }
 
 // The share of a step in which the reporting rank computes instead of waiting for collectives. Empty: not measured.
@@ -241,14 +247,18 @@ std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nod
   }
   view.first = std::clamp(view.first, 0, std::max(0, total - shown));
   const auto rows = absl::MakeConstSpan(all).subspan(static_cast<size_t>(view.first), static_cast<size_t>(shown));
-  std::string page = Cut(Totals(jobs, nodes), screen.width, screen.unicode);
-  if (page.back() != '\n') page += "\n";
+  std::string page = Totals(jobs, nodes, screen);
   if (total > 0) absl::StrAppend(&page, "\n", Jobs(rows, nodes, now).Render(screen));
   page += node_lines;
   if (view.keys) {
+    const size_t first = total == 0 ? 0 : static_cast<size_t>(view.first) + 1;
     const std::string keys =
-        absl::StrCat("jobs ", total == 0 ? 0 : view.first + 1, "-", view.first + rows.size(), " of ", total,
-                     "   q quit   s sort: ", kTopSorts[static_cast<int>(view.sort)], "   r reverse   j, k scroll");
+        Fitted({{absl::StrCat("jobs ", first, "-", static_cast<size_t>(view.first) + rows.size(), " of ", total)},
+                {"q quit", /*optional=*/1},
+                {absl::StrCat("s sort: ", kTopSorts[static_cast<int>(view.sort)]), /*optional=*/2},
+                {"r reverse", /*optional=*/3},
+                {"j, k scroll", /*optional=*/4}},
+               kGap, screen.width);
     absl::StrAppend(&page, "\n", Paint(screen, Colour::kDim, Cut(keys, screen.width, screen.unicode)));
   }
   return page;
