@@ -319,7 +319,7 @@ absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOption
   const std::string prefix = StagingPrefix(out), staging = absl::StrCat(prefix, getpid());
   RemoveStale(prefix);
   fs::create_directory(staging, error);
-  if (error) return FileError(error.value(), absl::StrCat("creating ", out));
+  if (error) return CreateError(error.value(), out);
   Exported exported;
   absl::Status status = WriteAll(checkpoint, options, staging, exported);
   if (status.ok()) status = SyncFolder(staging, "export.staging.sync");

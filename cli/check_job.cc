@@ -1,8 +1,6 @@
 #include "cli/check_job.h"
 
-#include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 #include "checkpoint/check_start.h"
 #include "cli/command.h"
 #include "cli/spec/paths.h"
+#include "common/file_error.h"
 #include "data/file_pattern.h"
 #include "data/token_file.h"
 #include "data/tokenizer_origin.h"
@@ -108,11 +107,10 @@ std::string ExistingPart(std::string path) {
   return path;
 }
 
-std::string WhyNotCreatable(const std::string& path) {
+std::string WhyNoNewFolder(const std::string& path) {
   const std::string existing = ExistingPart(path);
   if (std::string why = WhyNoFolder(existing); !why.empty()) return why;
-  struct statfs system {};
-  if (statfs(existing.c_str(), &system) == 0 && (system.f_type == PROC_SUPER_MAGIC || system.f_type == SYSFS_MAGIC)) {
+  if (IsKernelFolder(existing)) {
     return absl::StrCat("cannot create folders in ", existing, ", which the kernel provides");
   }
   if (access(existing.c_str(), W_OK | X_OK) == 0) return "";
@@ -144,7 +142,7 @@ std::vector<Problem> PathProblems(const Reading& reading) {
         [&](const std::string& path) { return tokens.empty() ? WhyNoData(path) : WhyNotBeside(path, tokens); });
   check("model.library", LibraryOf(reading.spec), WhyUnreadable);
   check("model.from", train.model().from(), WhyNoFolder);
-  check("checkpoint.path", train.checkpoint().path(), WhyNotCreatable);
+  check("checkpoint.path", train.checkpoint().path(), WhyNoNewFolder);
   if (!absl::StrContains(train.checkpoint().resume_from(), "{")) {
     check("checkpoint.resume_from", train.checkpoint().resume_from(), WhyNoFolder);
   }

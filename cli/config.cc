@@ -16,6 +16,7 @@
 #include "common/file/durable_file.h"
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
+#include "common/file_error.h"
 #include "common/rpc/rpc.h"
 #include "common/tls/certificate.h"
 #include "common/tls/token.h"
@@ -208,7 +209,7 @@ absl::Status MakeFolders(const std::string& path) {
   for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
     const std::string part = path.substr(0, at);
     if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot create the folder ", part));
+      return CreateError(errno, part);
     }
     if (at == std::string::npos) return absl::OkStatus();
   }

@@ -1,15 +1,20 @@
-// Ctrl-C and SIGTERM while following a job: they stop following, never the job.
+// Ctrl-C, SIGTERM and a closed terminal while following a job: they stop following, never the job.
 #pragma once
+
+#include <csignal>
 
 namespace muster::cli {
 
-// While one exists, the first SIGINT or SIGTERM is only recorded; a second one exits with 130.
+// While one exists, the first SIGINT, SIGTERM or SIGHUP is only recorded; a second one exits with 130.
 class InterruptScope {
  public:
   InterruptScope();
   ~InterruptScope();
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
+
+ private:
+  struct sigaction before_[3];
 };
 
 bool Interrupted();

@@ -427,7 +427,7 @@ TEST_F(MistakesTest, InterruptedPreparationLeavesNoFile) {
     }
     return names;
   };
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     Program program(
         {"/bin/sh", "-c",
          absl::StrCat("(echo text; exec sleep 60) | exec ", ProgramPath("cli/muster"), " data prepare - ", out)},

@@ -1,8 +1,12 @@
 #include "common/file_error.h"
 
 #include <errno.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +30,32 @@ absl::Status FileError(int error, std::string_view what) {
     default:
       return absl::ErrnoToStatus(error, message);
   }
+}
+
+bool IsKernelFolder(const std::string& folder) {
+  struct statfs system {};
+  return statfs(folder.c_str(), &system) == 0 &&
+         (system.f_type == PROC_SUPER_MAGIC || system.f_type == SYSFS_MAGIC || system.f_type == CGROUP2_SUPER_MAGIC);
+}
+
+std::string WhyNotCreatable(const std::string& path) {
+  const size_t slash = path.rfind('/', path.find_last_not_of('/'));
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  struct stat found {};
+  if (stat(folder.c_str(), &found) == 0) {
+    if (!S_ISDIR(found.st_mode)) return absl::StrCat(folder, " is not a folder");
+    if (IsKernelFolder(folder))
+      return absl::StrCat("nothing can be created in ", folder, ", which the kernel provides");
+    return "";
+  }
+  return errno == ENOENT || errno == ENOTDIR ? absl::StrCat("there is no folder ", folder) : "";
+}
+
+absl::Status CreateError(int error, const std::string& path) {
+  const std::string what = absl::StrCat("cannot create ", path);
+  const absl::Status plain = FileError(error, what);
+  const std::string why = WhyNotCreatable(path);
+  return why.empty() ? plain : absl::Status(plain.code(), absl::StrCat(what, ": ", why));
 }
 
 }  // namespace muster

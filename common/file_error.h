@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -9,5 +10,15 @@ namespace muster {
 // The Status of a failed file operation, "<what>: <cause>". Like absl::ErrnoToStatus, but says what to check next: no
 // space, a quota or a size limit is ResourceExhausted, EIO is DataLoss. `error` is an errno.
 absl::Status FileError(int error, std::string_view what);
+
+// Whether the kernel provides the folder (/proc, /sys), so that users can create nothing in it.
+bool IsKernelFolder(const std::string& folder);
+
+// Why the parent folder of `path` lets nothing be created: it is missing, is a file, or is the kernel's. Empty: none of
+// these.
+std::string WhyNotCreatable(const std::string& path);
+
+// The Status of a file or folder that could not be created: FileError's, with WhyNotCreatable as its cause.
+absl::Status CreateError(int error, const std::string& path);
 
 }  // namespace muster

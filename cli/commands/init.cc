@@ -13,6 +13,7 @@
 #include "cli/job_file.h"
 #include "cli/spec/problem.h"
 #include "cli/spec/sample_job.h"
+#include "common/file_error.h"
 #include "common/name.h"
 
 namespace muster::cli {
@@ -30,7 +31,7 @@ absl::Status WriteJobFile(const std::string& path, const std::string& text, bool
   if (file < 0 && errno == EEXIST) {
     return absl::AlreadyExistsError(absl::StrCat(path, " already exists; name another file, or use --force"));
   }
-  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+  if (file < 0) return CreateError(errno, path);
   const ssize_t written = write(file, text.data(), text.size());
   const int error = written < 0 ? errno : ENOSPC;
   if (close(file) == 0 && written == static_cast<ssize_t>(text.size())) return absl::OkStatus();

@@ -216,7 +216,11 @@ absl::Status MakeConfinedFolders(const std::string& path) {
   const std::vector<std::string>& roots = TheConfinement().write;
   if (roots.empty()) {
     fs::create_directories(path, error);
-    return error ? FileError(error.value(), path) : absl::OkStatus();
+    if (!error) return absl::OkStatus();
+    fs::path missing = path;  // the first that could not be created
+    std::error_code ignored;
+    while (missing.has_parent_path() && !fs::exists(missing.parent_path(), ignored)) missing = missing.parent_path();
+    return CreateError(error.value(), missing.string());
   }
   const fs::path absolute = fs::absolute(path, error);
   return Explained(MakeFoldersBeneath(roots, error ? path : absolute.string()));

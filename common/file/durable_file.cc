@@ -11,6 +11,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/failpoint.h"
 #include "common/file/beneath.h"
 #include "common/file_error.h"
@@ -120,7 +121,14 @@ absl::Status DurableFile::Open(const std::string& path, const FileOptions& optio
   const absl::StatusOr<int> opened =
       OpenConfined(FileUse::kWrite, path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
   if (!opened.ok()) {
-    return absl::Status(opened.status().code(), absl::StrCat("creating ", opened.status().message()));
+    if (absl::IsAlreadyExists(opened.status())) return opened.status();
+    // The name that the caller gave, not the temporary one.
+    const std::string what = absl::StrCat("cannot create ", path_);
+    const std::string why = WhyNotCreatable(path_);
+    if (!why.empty()) return absl::Status(opened.status().code(), absl::StrCat(what, ": ", why));
+    absl::string_view cause = opened.status().message();
+    absl::ConsumePrefix(&cause, absl::StrCat(path, ": "));
+    return absl::Status(opened.status().code(), absl::StrCat(what, ": ", cause));
   }
   descriptor_ = *opened;
   return absl::OkStatus();
@@ -134,7 +142,7 @@ absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path, const F
       return absl::AlreadyExistsError(absl::StrCat(path, " exists already"));
   }
   DurableFile file(path, PointsOf(path, options), options);
-  if (const int error = file.Hit(".create")) return FileError(error, absl::StrCat("creating ", path));
+  if (const int error = file.Hit(".create")) return FileError(error, absl::StrCat("cannot create ", path));
   absl::Status status;
   std::string temporary;
   for (int i = 0; i < kNamesTried; ++i) {
@@ -152,7 +160,7 @@ absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path, const F
 
 absl::StatusOr<DurableFile> DurableFile::CreateInPlace(const std::string& path, const FileOptions& options) {
   DurableFile file(path, PointsOf(path, options), options);
-  if (const int error = file.Hit(".create")) return FileError(error, absl::StrCat("creating ", path));
+  if (const int error = file.Hit(".create")) return FileError(error, absl::StrCat("cannot create ", path));
   if (absl::Status status = file.Open(path, options); !status.ok()) return status;
   if (options.mode.has_value() && fchmod(file.descriptor_, *options.mode) != 0) {
     return FileError(errno, absl::StrCat("setting the mode of ", path));

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/failpoint.h"
+#include "common/file/beneath.h"
 #include "common/file/durable_file.h"
 #include "common/file/lock.h"
 #include "common/file/private_folder.h"
@@ -186,6 +187,22 @@ TEST_F(DurableFileTest, AFolderGetsItsNameWhole) {
   EXPECT_EQ(watch.Unsynced(), std::vector<std::string>{});
   EXPECT_EQ(watch.RenamedUnsynced(), std::vector<std::string>{});
   EXPECT_EQ(Slurp(name + "/a"), "1");
+}
+
+TEST_F(DurableFileTest, NamesTheFileThatItWasAskedForAndWhyItCannotBe) {
+  const auto says = [](const std::string& path) {
+    const absl::StatusOr<DurableFile> file = DurableFile::Create(path);
+    return file.ok() ? "created" : std::string(file.status().message());
+  };
+  const std::string nowhere = folder_.path() + "/nowhere", file = folder_.Write("file", "");
+  EXPECT_EQ(says(nowhere + "/x"), absl::StrCat("cannot create ", nowhere, "/x: there is no folder ", nowhere));
+  EXPECT_EQ(says(file + "/x"), absl::StrCat("cannot create ", file, "/x: ", file, " is not a folder"));
+  EXPECT_EQ(says("/proc/x"), "cannot create /proc/x: nothing can be created in /proc, which the kernel provides");
+}
+
+TEST(MakeConfinedFolders, SayWhichCannotBeCreated) {
+  EXPECT_EQ(MakeConfinedFolders("/proc/x/y").message(),
+            "cannot create /proc/x: nothing can be created in /proc, which the kernel provides");
 }
 
 TEST(SyncFile, WhatSomeoneElseWrote) {

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/file/durable_file.h"
+#include "common/file_error.h"
 #include "coordinator/store/reserve.h"
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/state.h"
@@ -93,7 +94,10 @@ class SqliteState final : public StateStore {
           absl::StrCat("\"", path, "\" is not the absolute path of a file on the coordinator's machine"));
     }
     const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
-    if (fd < 0) return DiskError("cannot create", path);
+    if (fd < 0) {
+      const absl::Status status = CreateError(errno, path);
+      return absl::IsAlreadyExists(status) ? status : absl::InternalError(status.message());
+    }
     close(fd);
     absl::Status status = CopyTo(path);
     struct stat info {};
