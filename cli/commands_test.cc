@@ -287,7 +287,7 @@ TEST_F(MusterTest, InitNamesTheFlagThatIsWrong) {
 class DoctorTest : public MusterTest {
  protected:
   DoctorTest() {
-    for (const char* name : {"muster-coordinator", "muster-worker", "muster-step", "muster-trainer"}) {
+    for (const char* name : {"muster-coordinator", "muster-worker", "muster-step", "muster-exec", "muster-trainer"}) {
       folder_.Write(name, "#!/bin/sh\necho 0.1.0\n", true);
     }
     folder_.Write("muster-step", "#!/bin/sh\necho 'no rank folder: --version' >&2\nexit 1\n", true);
@@ -316,7 +316,7 @@ TEST_F(DoctorTest, NothingIsWrong) {
   const Ended ran = Run({"doctor"});
   EXPECT_EQ(ran.code, 0) << ran.out;
   EXPECT_EQ(ran.err, "no problems found\n") << ran.out;
-  EXPECT_TRUE(absl::StrContains(Of("nodes"), "ok: 1 live, 1 slots")) << Of("nodes");
+  EXPECT_TRUE(absl::StrContains(Of("nodes"), "ok: 1 live, 1 slot\n")) << Of("nodes");
   EXPECT_TRUE(absl::StrContains(Of("programs"), "muster-trainer 0.1.0, LibTorch loads"));
 }
 
@@ -333,6 +333,8 @@ TEST_F(DoctorTest, NamesWhatIsMissing) {
   const std::string programs = Of("programs");
   EXPECT_TRUE(absl::StrContains(programs, absl::StrCat("problem: not in ", folder_.path(), ": muster-step\n")))
       << programs;
+  unlink((folder_.path() + "/muster-exec").c_str());
+  EXPECT_TRUE(absl::StrContains(Of("programs"), ": muster-step, muster-exec\n")) << Of("programs");
   EXPECT_TRUE(absl::StrContains(programs, "problem: muster-worker is version 0.0.9, muster is 0.1.0")) << programs;
   EXPECT_TRUE(absl::StrContains(programs, "problem: muster-trainer does not load: ")) << programs;
   EXPECT_EQ(Run({"doctor"}).code, 1);

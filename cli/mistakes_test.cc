@@ -452,6 +452,12 @@ TEST_F(MistakesTest, TheDoctorLooksForTheFolderItself) {
   EXPECT_EQ(ended.code, 1);
   EXPECT_TRUE(absl::StrContains(ended.out, "/nonexistent: No such file or directory\n")) << ended.out;
   EXPECT_TRUE(absl::StrContains(ended.out, "-> mkdir -p /nonexistent")) << ended.out;
+  const Ended kernel = Run({"doctor", "--folder", "/proc/x"});
+  EXPECT_EQ(kernel.code, 1);
+  EXPECT_TRUE(absl::StrContains(kernel.out, "/proc/x: the kernel provides /proc, which is no place for files\n"))
+      << kernel.out;
+  EXPECT_FALSE(absl::StrContains(kernel.out, "mkdir")) << kernel.out;
+  Says({"doctor", "--folder", ""}, "muster: --folder: names no folder");
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -16,20 +18,27 @@ struct DoctorFlags {
   Format format = Format::kTable;
 };
 
+// Of a coordinator that `muster local up` started; empty: there is none.
+std::string LocalLog(const Invocation& invocation) {
+  const std::string log = StateFolder(invocation.environment) + "/local/coordinator.log";
+  return access(log.c_str(), R_OK) == 0 ? log : "";
+}
+
 std::vector<Finding> Examine(Invocation& invocation, const DoctorFlags& flags) {
   std::vector<Finding> all = {CheckSystem(), CheckCores(), CheckCpu(), CheckMemory()};
   const auto add = [&](std::vector<Finding> findings) {
     for (Finding& finding : findings) all.push_back(std::move(finding));
   };
   add(CheckLimits());
-  add({CheckClock(), CheckRankUsers(), CheckDisk(StateFolder(invocation.environment), "the state folder")});
+  const Screen clock = flags.format == Format::kTable ? invocation.Out() : Screen{};
+  add({CheckClock(clock), CheckRankUsers(), CheckDisk(StateFolder(invocation.environment), "the state folder")});
   for (const std::string& folder : flags.folders) add({CheckFolder(folder)});
   add({CheckRuntime(RuntimeFolder(invocation.environment))});
   add(CheckPrograms(flags.bin_dir.empty() ? invocation.BinaryFolder() : flags.bin_dir));
   add(CheckGpus());
   if (invocation.flags.timeout.empty()) invocation.flags.timeout = "5s";
   const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
-  add(CheckService(client.ok() ? absl::StatusOr<Client*>(client->get()) : client.status()));
+  add(CheckService(client.ok() ? absl::StatusOr<Client*>(client->get()) : client.status(), LocalLog(invocation)));
   return all;
 }
 
@@ -81,7 +90,8 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
       ->add_option("--folder", flags->folders,
                    "also check the disk of this folder, e.g. of the checkpoints; may be repeated")
       ->type_name("FOLDER")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check([](const std::string& folder) { return folder.empty() ? "names no folder" : std::string(); });
   command->add_option("--bin-dir", flags->bin_dir, "folder of Muster's other programs")->type_name("FOLDER");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   command->footer(command->get_footer() + "\n\nExit code: 0 no problems, 1 problems found.");

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/client.h"
+#include "cli/output/screen.h"
 #include "common/instruction_set.h"
 
 namespace muster::cli {
@@ -30,7 +31,7 @@ Finding CheckCores();
 Finding CheckCpu();  // model and vector instructions
 Finding CheckMemory();
 std::vector<Finding> CheckLimits();  // open files, processes
-Finding CheckClock();
+Finding CheckClock(const Screen& screen);
 Finding CheckRankUsers();  // whether a worker that this user starts can run ranks as the users who submit jobs
 // Pure: what cpuid and the environment say.
 Finding JudgeCpu(const std::string& model, const UsableInstructions& instructions);
@@ -48,8 +49,8 @@ Finding CheckFolder(const std::string& folder);
 Finding CheckRuntime(const std::string& folder);
 
 // ---- programs.cc ----
-// muster-coordinator, -worker, -step and -trainer in `folder`: there, of this version, and loadable (the trainer brings
-// LibTorch along).
+// muster-coordinator, -worker, -exec, -step and -trainer in `folder`: there, of this version, and loadable (the trainer
+// brings LibTorch along).
 std::vector<Finding> CheckPrograms(const std::string& folder);
 
 // ---- gpus.cc ----
@@ -59,6 +60,7 @@ std::vector<Finding> CheckGpus();
 // ---- service.cc ----
 // The coordinator's answer, its version, its nodes; and the folders on this machine that its live jobs write
 // checkpoints to. `client`: or why there is none.
-std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client);
+// `log`: of a coordinator that runs on this machine.
+std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client, const std::string& log);
 
 }  // namespace muster::cli

@@ -10,6 +10,7 @@
 #include "cli/doctor/checks.h"
 #include "cli/output/format.h"
 #include "common/bytes.h"
+#include "common/file_error.h"
 
 namespace muster::cli {
 namespace {
@@ -65,6 +66,11 @@ Finding CheckDisk(const std::string& folder, const std::string& what) {
 
 Finding CheckFolder(const std::string& folder) {
   struct stat found {};
+  if (IsKernelFolder(Existing(folder))) {
+    return {"disk", Severity::kProblem,
+            absl::StrCat(folder, ": the kernel provides ", Existing(folder), ", which is no place for files"),
+            "name another folder"};
+  }
   if (stat(folder.c_str(), &found) != 0) {
     return {"disk", Severity::kProblem, absl::StrCat(folder, ": ", std::strerror(errno)),
             errno == ENOENT ? absl::StrCat("mkdir -p ", folder, ", or name another folder")

@@ -63,7 +63,7 @@ std::vector<Finding> CheckGpus() {
   }
   if (!agent::IsCudaBuild()) {
     findings.push_back({"gpus", Severity::kNote, "this build does not use them",
-                        "build with --config=cuda (tools/fetch_torch.sh cuda first), or install such a build"});
+                        "install a build of Muster for CUDA: jobs with device auto run on the cores until then"});
   }
   return findings;
 }

@@ -135,12 +135,12 @@ Finding JudgeRankUsers(unsigned user, const std::vector<std::string>& missing) {
         "rank users", Severity::kNote,
         absl::StrCat("a worker of this user (", user, ") runs every rank as itself: jobs of all users can read and ",
                      "remove each other's checkpoints, and the worker's key"),
-        "fine for one user; for several start muster-worker as root with --run-as-owner (docs/security.md)"};
+        "fine for one user; for several: sudo muster-worker --run-as-owner system, with its other flags"};
   }
   if (user == 0) {
     return {"rank users", Severity::kNote,
             "a worker of root can run ranks as the users who submit jobs; without --run-as-owner every rank is root",
-            "muster-worker --run-as-owner system, or a user of its own for the worker (docs/security.md)"};
+            "muster-worker --run-as-owner system, or run the worker as a user of its own"};
   }
   return {"rank users", Severity::kOk,
           "a worker of this user can run ranks as the users who submit jobs (muster-worker --run-as-owner)", ""};
@@ -174,17 +174,17 @@ std::vector<Finding> CheckLimits() {
                 "raise it: ulimit -Hu 65536, TasksMax= of systemd, or --pids-limit of docker")};
 }
 
-Finding CheckClock() {
+Finding CheckClock(const Screen& screen) {
   const absl::Time now = absl::Now();
-  const std::string text = absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", now, absl::UTCTimeZone());
+  const std::string text = DateAndTime(screen, now);
   if (now < absl::FromCivil(absl::CivilYear(2025), absl::UTCTimeZone())) {
     return {"clock", Severity::kProblem, absl::StrCat(text, ": is in the past"),
-            "set it (timedatectl set-ntp true): ages and times of jobs are shown by it"};
+            "timedatectl set-ntp true; ages and times of jobs are shown by this clock"};
   }
   timex state{};
   if (adjtimex(&state) == TIME_ERROR) {
     return {"clock", Severity::kNote, absl::StrCat(text, ", not known to be synchronized"),
-            "timedatectl set-ntp true, on the host; it affects only the times that are shown"};
+            "on the host: timedatectl set-ntp true; only times that are shown depend on it"};
   }
   return {"clock", Severity::kOk, text, ""};
 }

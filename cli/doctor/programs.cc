@@ -83,7 +83,7 @@ Finding CheckProgram(const std::string& path, const std::string& name) {
   const std::string said = OneLine(absl::StripAsciiWhitespace(answer.text.substr(0, answer.text.find('\n'))));
   if (answer.code != 0 && absl::StrContains(said, "shared libraries")) {
     return {"programs", Severity::kProblem, absl::StrCat(name, " does not load: ", said),
-            "a library is missing or of another version: tools/setup.sh fetches those that a build links to"};
+            "install the library that it names, or set LD_LIBRARY_PATH to its folder"};
   }
   // The shim has no options; its refusal shows that it runs.
   if (name == "muster-step" && answer.code > 0 && answer.code < 126) return {"programs", Severity::kOk, name, ""};
@@ -103,7 +103,7 @@ Finding CheckProgram(const std::string& path, const std::string& name) {
 std::vector<Finding> CheckPrograms(const std::string& folder) {
   std::vector<Finding> findings;
   std::vector<std::string> missing;
-  for (const char* name : {"muster-coordinator", "muster-worker", "muster-step", "muster-trainer"}) {
+  for (const char* name : {"muster-coordinator", "muster-worker", "muster-step", "muster-exec", "muster-trainer"}) {
     const std::string path = absl::StrCat(folder, "/", name);
     if (access(path.c_str(), X_OK) != 0) {
       missing.emplace_back(name);

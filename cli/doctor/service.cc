@@ -10,10 +10,30 @@
 namespace muster::cli {
 namespace {
 
-std::vector<Finding> CheckNodes(Client& client) {
+std::string LookAtLog(const std::string& log) {
+  return log.empty() ? "look at the coordinator's log on its machine: journalctl -u muster-coordinator"
+                     : absl::StrCat("look at the coordinator's log: tail ", log);
+}
+
+std::string RemedyOf(const absl::Status& failed, const std::string& log) {
+  switch (failed.code()) {
+    case absl::StatusCode::kUnavailable:
+      return "muster local up, or --address of a running coordinator";
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return "name your token with --token-file; an admin makes one: muster coordinator token create";
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+      return "correct --address, --token-file or --ca, or the MUSTER_ variable in its place";
+    default:
+      return LookAtLog(log);
+  }
+}
+
+std::vector<Finding> CheckNodes(Client& client, const std::string& log) {
   const absl::StatusOr<v1::ListNodesReply> nodes = client.ListNodes();
-  if (!nodes.ok())
-    return {{"nodes", Severity::kProblem, std::string(nodes.status().message()), "see the coordinator's log"}};
+  if (!nodes.ok()) return {{"nodes", Severity::kProblem, std::string(nodes.status().message()), LookAtLog(log)}};
   int live = 0, slots = 0;
   std::vector<Finding> findings;
   for (const v1::Node& node : nodes->nodes()) {
@@ -42,19 +62,19 @@ std::vector<Finding> CheckNodes(Client& client) {
     findings.push_back({"nodes", Severity::kProblem, "no worker is connected: jobs would stay queued",
                         "muster local up, or start muster-worker --coordinator ADDRESS on a machine"});
   } else {
-    findings.insert(findings.begin(), {"nodes", Severity::kOk, absl::StrCat(live, " live, ", slots, " slots"), ""});
+    findings.insert(findings.begin(), {"nodes", Severity::kOk,
+                                       absl::StrCat(live, " live, ", slots, slots == 1 ? " slot" : " slots"), ""});
   }
   return findings;
 }
 
 }  // namespace
 
-std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client) {
+std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client, const std::string& log) {
   const absl::StatusOr<v1::VersionReply> version = client.ok() ? (*client)->Version() : client.status();
   if (!version.ok()) {
-    return {{"coordinator", Severity::kProblem, std::string(version.status().message()),
-             absl::IsUnavailable(version.status()) ? "muster local up, or --address of a running coordinator"
-                                                   : "see the message"}};
+    return {
+        {"coordinator", Severity::kProblem, std::string(version.status().message()), RemedyOf(version.status(), log)}};
   }
   std::vector<Finding> findings;
   findings.push_back({"coordinator", Severity::kOk,
@@ -68,7 +88,7 @@ std::vector<Finding> CheckService(const absl::StatusOr<Client*>& client) {
     findings.push_back({"coordinator", Severity::kProblem, OneLine(version->no_new_jobs()),
                         "running jobs go on; on a full disk their metrics and logs are dropped"});
   }
-  for (Finding& finding : CheckNodes(**client)) findings.push_back(std::move(finding));
+  for (Finding& finding : CheckNodes(**client, log)) findings.push_back(std::move(finding));
   // Folders of another machine are not visible here.
   if (!absl::StartsWith((*client)->connection().address, "unix:")) return findings;
   const absl::StatusOr<v1::ListJobsReply> jobs = (*client)->ListJobs(/*all=*/false);
