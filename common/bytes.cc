@@ -1,5 +1,6 @@
 #include "common/bytes.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +51,14 @@ std::string FormatLatency(double seconds) {
     ++unit;
   }
   return absl::StrCat(ThreeDigits(value), " ", kUnits[unit]);
+}
+
+std::string FormatSpan(absl::Duration span) {
+  const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(span + absl::Milliseconds(500)));
+  if (seconds < 60) return absl::StrCat(seconds, "s");
+  if (seconds < 3600) return absl::StrFormat("%dm %02ds", seconds / 60, seconds % 60);
+  if (seconds < 86400) return absl::StrFormat("%dh %02dm", seconds / 3600, seconds / 60 % 60);
+  return absl::StrFormat("%dd %dh", seconds / 86400, seconds / 3600 % 24);
 }
 
 }  // namespace muster

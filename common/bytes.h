@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/time/time.h"
+
 namespace muster {
 
 // A readable size in binary units, with three significant digits and no trailing zeros: "0 B", "1.5 GiB", "61.2 GiB",
@@ -13,5 +15,7 @@ std::string FormatBytes(uint64_t bytes);
 std::string FormatBitRate(double bytes_per_second);
 // "85 us", "1.08 ms", "2.5 s".
 std::string FormatLatency(double seconds);
+// Of what takes seconds or longer, in at most two units: "48s", "1m 20s", "2h 05m", "3d 4h".
+std::string FormatSpan(absl::Duration span);
 
 }  // namespace muster

@@ -23,6 +23,13 @@ TEST(FormatBitRate, ThreeDigitsInDecimalBits) {
   EXPECT_EQ(FormatBitRate(1e18), "8000000 Tbit/s");
 }
 
+TEST(FormatSpan, AtMostTwoUnits) {
+  EXPECT_EQ(FormatSpan(absl::Seconds(48)), "48s");
+  EXPECT_EQ(FormatSpan(absl::Milliseconds(59'700)), "1m 00s");
+  EXPECT_EQ(FormatSpan(absl::Minutes(125)), "2h 05m");
+  EXPECT_EQ(FormatSpan(absl::Seconds(164'414)), "1d 21h");
+}
+
 TEST(FormatLatency, ThreeDigits) {
   EXPECT_EQ(FormatLatency(85e-6), "85 us");
   EXPECT_EQ(FormatLatency(1.0849e-3), "1.08 ms");

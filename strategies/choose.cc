@@ -1,6 +1,7 @@
 #include "strategies/choose.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -70,8 +71,9 @@ std::string WhyLost(const Candidate& loser, const Candidate& winner) {
   if (!loser.unfit.empty()) return absl::StrCat("does not fit: ", loser.unfit);
   const double more = loser.step_seconds - winner.step_seconds;
   const double share = 100 * more / winner.step_seconds;
+  if (std::abs(share) < 0.05) return kAsFast;
   if (more > 0) return absl::StrCat(TimeText(more), absl::StrFormat(" more, %.1f%%", share));
-  return more < 0 ? absl::StrFormat("%.1f%% faster, but less simple", -share) : "as fast, and less simple";
+  return absl::StrFormat("%.1f%% faster, but less simple", -share);
 }
 
 }  // namespace
@@ -93,7 +95,7 @@ std::vector<Strategy> DataStrategies(const Train& train, absl::Span<const RankPl
 
 std::string TimeText(double seconds) {
   if (seconds < 1) return absl::StrFormat("%.3g ms", 1e3 * seconds);
-  return seconds < 1000 ? absl::StrFormat("%.3g s", seconds) : absl::StrFormat("%.0f s", seconds);
+  return seconds < 1000 ? absl::StrFormat("%.3g s", seconds) : FormatSpan(absl::Seconds(seconds));
 }
 
 absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,

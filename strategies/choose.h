@@ -45,7 +45,10 @@ absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, ab
 // several, and hybrid on several nodes with equally many ranks. Those that offload.parameters goes with.
 std::vector<Strategy> DataStrategies(const Train& train, absl::Span<const RankPlace> ranks);
 
-// "1.2 s", "310 ms".
+// Of a candidate that lost to one as fast.
+inline constexpr char kAsFast[] = "as fast, less simple";
+
+// "1.2 s", "310 ms", "1d 21h".
 std::string TimeText(double seconds);
 
 }  // namespace muster::strategies

@@ -364,7 +364,7 @@ class Search {
 // In what the loser takes longer most.
 std::string WhyLost(const Planned& loser, const Planned& winner) {
   if (!loser.unfit.empty()) return absl::StrCat("does not fit: ", loser.unfit);
-  if (loser.seconds <= winner.seconds) return "as fast, and less simple";
+  if (loser.seconds <= winner.seconds) return kAsFast;
   const bool recomputes = loser.way->train.activation_checkpointing() && !winner.way->train.activation_checkpointing();
   const auto share = [&](double seconds) { return absl::StrFormat(" %.0f%%", 100 * seconds / loser.seconds); };
   const std::pair<double, std::string> parts[] = {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
@@ -55,6 +57,8 @@ TEST(Choose, SaysWhyTheOthersLost) {
     } else if (!candidate.unfit.empty()) {
       EXPECT_EQ(candidate.lost, "does not fit: " + candidate.unfit);
       ++unfit;
+    } else if (std::abs(more) < 5e-4 * choice.candidates[choice.chosen].step_seconds) {
+      EXPECT_EQ(candidate.lost, kAsFast);
     } else if (more > 0) {
       EXPECT_TRUE(absl::StartsWith(candidate.lost, TimeText(more) + " more, ")) << candidate.lost;
       ++slower;

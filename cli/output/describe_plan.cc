@@ -32,11 +32,11 @@ std::string Flops(double flops) {
   return absl::StrCat(count, " ", unit, "FLOP");
 }
 
-// "213 us", "1.25 ms", "3.4 s"
+// "213 us", "1.25 ms", "3.4 s", "1d 21h"
 std::string Seconds(double seconds) {
   if (seconds < 1e-3) return absl::StrFormat("%.3g us", 1e6 * seconds);
   if (seconds < 1) return absl::StrFormat("%.3g ms", 1e3 * seconds);
-  return seconds < 1000 ? absl::StrFormat("%.3g s", seconds) : absl::StrFormat("%.0f s", seconds);
+  return seconds < 1000 ? absl::StrFormat("%.3g s", seconds) : FormatSpan(absl::Seconds(seconds));
 }
 
 // "0-3,8,10-11" of ascending numbers.
@@ -175,7 +175,7 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
                                !bounded            ? "-"
                                : c.unfit().empty() ? "yes"
                                                    : "no"};
-    if (reasons) cells.emplace_back(c.lost().empty() ? "chosen" : c.lost());
+    if (reasons) cells.emplace_back(!c.lost().empty() ? c.lost() : c.unfit().empty() ? "chosen" : "least memory");
     table.Add(std::move(cells));
   }
   const std::string legend =

@@ -119,14 +119,7 @@ std::string Age(absl::Duration age) {
   return absl::StrCat(seconds / 86400, "d");
 }
 
-std::string Span(absl::Duration span) {
-  if (span == absl::InfiniteDuration()) return "-";
-  const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(span + absl::Milliseconds(500)));
-  if (seconds < 60) return absl::StrCat(seconds, "s");
-  if (seconds < 3600) return absl::StrFormat("%dm %02ds", seconds / 60, seconds % 60);
-  if (seconds < 86400) return absl::StrFormat("%dh %02dm", seconds / 3600, seconds / 60 % 60);
-  return absl::StrFormat("%dd %dh", seconds / 86400, seconds / 3600 % 24);
-}
+std::string Span(absl::Duration span) { return span == absl::InfiniteDuration() ? "-" : FormatSpan(span); }
 
 std::string TimeOfDay(const Screen& screen, absl::Time time) {
   return screen.terminal ? absl::FormatTime("%H:%M:%S", time, absl::LocalTimeZone())

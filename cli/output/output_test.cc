@@ -901,6 +901,19 @@ TEST(DescribePlan, FitsNarrowTerminals) {
   }
 }
 
+TEST(DescribePlan, WhereNothingFitsItChoosesTheLeastMemory) {
+  v1::PlanReply plan;
+  *plan.mutable_resolved() = MakeJob().spec();
+  plan.set_strategy("fsdp full_shard"), plan.set_strategy_reason("nothing fits");
+  for (const char* lost : {"", "does not fit: rank 0"}) {
+    v1::CandidatePlan& c = *plan.add_candidates();
+    c.set_strategy(*lost == '\0' ? "fsdp full_shard" : "ddp"), c.set_step_seconds(164'414), c.set_peak_bytes(1024);
+    c.set_unfit("rank 0"), c.set_lost(lost);
+  }
+  const std::string text = DescribePlan(plan, {}, kPipe);
+  EXPECT_TRUE(absl::StrContains(text, "1d 21h  no    least memory\n")) << text;
+}
+
 TEST(DescribePlan, SaysWhyMixesLost) {
   v1::PlanReply plan;
   *plan.mutable_resolved() = MakeJob().spec();
