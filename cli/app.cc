@@ -321,7 +321,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
     return kUsage;
   }
   if (arguments.front() == kCompleteArgument) {
-    const std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+    const std::vector<std::string> words = JoinedAtColons({arguments.begin() + 1, arguments.end()});
     Print(CompletionLines(Complete(*app, words, [&](Named what) { return LiveNames(invocation, words, what); })));
     return kOk;
   }

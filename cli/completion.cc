@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "cli/output/format.h"
 #include "common/event_kinds.h"
@@ -97,6 +99,19 @@ bool IsPath(const CLI::Option& option, const std::string& kind) {
                                  : std::any_of(kOfOptions.begin(), kOfOptions.end(), is);
 }
 
+// The words of a description that lists them: "auto, cpu or cuda", "predict for this hardware: h100, cpu (default:
+// ...)".
+std::vector<std::string> ListedWords(const std::string& description) {
+  std::string list = description.substr(0, description.find(" ("));
+  if (const size_t colon = list.rfind(": "); colon != std::string::npos) list = list.substr(colon + 2);
+  const std::vector<std::string> words = absl::StrSplit(absl::StrReplaceAll(list, {{" or ", ", "}}), ", ");
+  const bool names = std::all_of(words.begin(), words.end(), [](const std::string& word) {
+    return !word.empty() &&
+           std::all_of(word.begin(), word.end(), [](unsigned char c) { return absl::ascii_isalnum(c) || c == '_'; });
+  });
+  return words.size() > 1 && names ? words : std::vector<std::string>{};
+}
+
 class Collector {
  public:
   // `jobs`: those that JOB means.
@@ -124,14 +139,18 @@ class Collector {
       }
     } else if (kind == "MODEL") {
       for (const std::string& model : ModelNames()) Add(model, "");
-    } else if (kind == "STRATEGY") {
-      for (const char* name : {"single", "ddp", "zero1", "zero2", "zero3", "fsdp"}) Add(name, "");
+    } else if (kind == "STRATEGY" || kind == "SIZE" || kind == "ORDER" || kind == "DEVICE" || kind == "KIND" ||
+               kind == "KEY" || option.check_name("--hardware")) {
+      for (const std::string& word : ListedWords(option.get_description())) Add(word, "");
     } else if (kind == "STATE,...") {
       for (const std::string& state : EnumTexts(*v1::JobState_descriptor())) AddItem(state);
     } else if (kind == "TYPE,...") {
       for (const std::string& type : EventKindsAndFamilies()) AddItem(type);
-    } else if (kind == "PATH=VALUE") {
-      AddAssignments();
+    } else if (absl::StartsWith(kind, "PATH=")) {
+      AddAssignments(kind);
+    } else if (const size_t words = kind.find(",...:{"); words != std::string::npos) {
+      const std::string listed = kind.substr(words + 6, kind.rfind('}') - words - 6);
+      for (const absl::string_view word : absl::StrSplit(listed, ',')) AddItem(std::string(word));
     } else if (const std::string values = ValueOf(option); absl::StrContains(values, '|')) {
       for (const absl::string_view word : absl::StrSplit(values, '|')) Add(std::string(word), "");
     } else {
@@ -156,7 +175,7 @@ class Collector {
   void AddWordsAt(const std::string& path) {
     for (const PathAndWords& field : AllPaths(*v1::JobSpec::descriptor())) {
       if (field.path != path) continue;
-      for (const std::string& word : field.words) Add(word, "");
+      for (const std::string& word : field.words) AddItem(word);
     }
   }
 
@@ -174,12 +193,20 @@ class Collector {
   // Of a list: what is before the last comma stays.
   void AddItem(const std::string& item) { Add(begin_.substr(0, begin_.rfind(',') + 1) + item, ""); }
 
-  void AddAssignments() {
+  // Of PATH=VALUE, PATH=VALUES or PATH=RANGE.
+  void AddAssignments(const std::string& kind) {
     const bool complete_path = absl::StrContains(begin_, '=');
     for (const PathAndWords& field : AllPaths(*v1::JobSpec::descriptor())) {
       if (!complete_path) Add(absl::StrCat(field.path, "="), absl::StrJoin(field.words, "|"));
       if (!complete_path) continue;
-      for (const std::string& word : field.words) Add(absl::StrCat(field.path, "=", word), "");
+      if (kind == "PATH=RANGE" || !absl::StartsWith(begin_, field.path + "=")) continue;
+      for (const std::string& word : field.words) {
+        if (kind == "PATH=VALUES" && absl::StrContains(begin_, ',')) {
+          AddItem(word);
+        } else {
+          Add(absl::StrCat(field.path, "=", word), "");
+        }
+      }
     }
   }
 
@@ -191,6 +218,19 @@ class Collector {
 
 }  // namespace
 
+std::vector<std::string> JoinedAtColons(const std::vector<std::string>& words) {
+  std::vector<std::string> joined;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool follows = i > 0 && (words[i] == ":" || words[i - 1] == ":");
+    if (follows && !joined.empty()) {
+      joined.back() += words[i];
+    } else {
+      joined.push_back(words[i]);
+    }
+  }
+  return joined;
+}
+
 Completion Complete(const CLI::App& app, const std::vector<std::string>& words, const NamesOf& names) {
   const std::string last = words.empty() ? "" : words.back();
   const bool bare = last == "=";
@@ -199,7 +239,7 @@ Completion Complete(const CLI::App& app, const std::vector<std::string>& words, 
   const bool split = at >= 2 && words[at - 1] == "=" && !absl::StartsWith(words[at - 2], "-");
   if (split) {
     const Cursor before = Walk(app, {words.begin(), words.begin() + static_cast<ptrdiff_t>(at - 1)});
-    if (before.pending != nullptr && before.pending->get_type_name() == "PATH=VALUE") {
+    if (before.pending != nullptr && absl::StartsWith(before.pending->get_type_name(), "PATH=")) {
       Collector values(bare ? "" : last, names);
       values.AddWordsAt(words[at - 2]);
       return values.Take();

@@ -25,6 +25,9 @@ struct Completion {
   bool files = false;                 // file paths fit too
 };
 
+// Words as the user wrote them: bash makes three of gpt2:tiny.
+std::vector<std::string> JoinedAtColons(const std::vector<std::string>& words);
+
 // `words`: the words after "muster"; the last one is unfinished, perhaps empty.
 Completion Complete(const CLI::App& app, const std::vector<std::string>& words, const NamesOf& names);
 

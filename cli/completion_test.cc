@@ -68,6 +68,18 @@ TEST(Complete, CommandsOptionsAndNames) {
       {{"train", "--model", "gpt2:t"}, "gpt2:tiny"},
       {{"train", "--model", "resn"}, "resnet"},
       {{"train", "--strategy", "z"}, "zero1 zero2 zero3"},
+      {{"train", "--strategy", "a"}, "auto"},
+      {{"train", "--size", "s"}, "small"},
+      {{"train", "--device", "c"}, "cpu cuda"},
+      {{"bench", "--strategies", "ddp,z"}, "ddp,zero1 ddp,zero2 ddp,zero3"},
+      {{"bench", "--collectives", "all_r"}, "all_reduce"},
+      {{"plan", "--hardware", "h"}, "h100 h200"},
+      {{"bench", "--hardware", "c"}, "cpu"},
+      {{"plan", "--memory", ""}, ""},
+      {{"submit", "--array", "precision.compute=b"}, "precision.compute=bf16"},
+      {{"submit", "--array", "precision.compute=fp32,b"}, "precision.compute=fp32,bf16"},
+      {{"submit", "--array", "precision.compute", "=", "fp32,b"}, "fp32,bf16"},
+      {{"sweep", "--random", "optimizer.lr_schedule.w"}, "optimizer.lr_schedule.warmup_steps="},
       {{"top", "--sort", "to"}, "tokens"},
       {{"submit", "--set", "optimizer.lr_schedule.w"}, "optimizer.lr_schedule.warmup_steps="},
       {{"submit", "--set", "strategy.k"}, "strategy.kind="},
@@ -112,9 +124,13 @@ try pause t
 try submit 'tiny f'
 try ps -o js
 try watch nosuch
+try train --model gpt2 : t
+try train --model llama : 7
+try --address unix : /nowhere --strategy
 )"));
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_EQ(ran.out.substr(ran.out.find('<')), "<pause>\n<tiny-aaaa|tiny-bbbb>\n<tiny file.yaml>\n<json>\n<>\n");
+  EXPECT_EQ(ran.out.substr(ran.out.find('<')),
+            "<pause>\n<tiny-aaaa|tiny-bbbb>\n<tiny file.yaml>\n<json>\n<>\n<tiny>\n<70b>\n<>\n");
 }
 
 TEST_F(ShellTest, BashIsNotHeldUpByACoordinatorThatIsAway) {

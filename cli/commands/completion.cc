@@ -9,15 +9,21 @@ namespace {
 
 constexpr char kBash[] = R"(# Completion of muster for bash.   source <(muster completion bash)
 _muster() {
-  local current=${COMP_WORDS[COMP_CWORD]} value path
-  [[ $current == "=" ]] && current=
+  local current=${COMP_WORDS[COMP_CWORD]} value path before=
+  # bash splits words at these, and replaces only what follows.
+  if [[ $current == : ]]; then
+    before=${COMP_WORDS[COMP_CWORD - 1]}:
+  elif ((COMP_CWORD > 1)) && [[ ${COMP_WORDS[COMP_CWORD - 1]} == : ]]; then
+    before=${COMP_WORDS[COMP_CWORD - 2]}:
+  fi
+  [[ $current == [=:] ]] && current=
   COMPREPLY=()
   while IFS=$'\t' read -r value _; do
     if [[ $value == :files ]]; then
       compopt -o filenames 2>/dev/null
       while IFS= read -r path; do COMPREPLY+=("$path"); done < <(compgen -f -- "$current")
     else
-      COMPREPLY+=("$value")
+      COMPREPLY+=("${value#"$before"}")
     fi
   done < <(command muster __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
   [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
