@@ -18,6 +18,7 @@
 #include "cli/help_page.h"
 #include "cli/output/format.h"
 #include "cli/spec/suggest.h"
+#include "common/flags/daemon_flags.h"
 #include "common/flags/spelling.h"
 #include "common/version.h"
 
@@ -138,26 +139,6 @@ std::string FirstUnknown(const CLI::App& app, const std::vector<std::string>& ar
   return "";
 }
 
-// CLI11's texts about values, in the words of our own checks. Others as they are.
-std::string InOurWords(const CLI::ParseError& error) {
-  const std::string message = OneLine(error.what());
-  absl::string_view rest = message;
-  if (absl::ConsumePrefix(&rest, "Could not convert: ")) {
-    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(rest, absl::MaxSplits(" = ", 1));
-    double number = 0;
-    return absl::StrCat(parts.first, ": must be a ",
-                        absl::SimpleAtod(parts.second, &number) ? "whole number of at least 0" : "number", ", got ",
-                        parts.second);
-  }
-  const std::pair<std::string, absl::string_view> parts = absl::StrSplit(rest, absl::MaxSplits(": ", 1));
-  const std::vector<absl::string_view> words = absl::StrSplit(parts.second, ' ');
-  if (words.size() == 7 && absl::StartsWith(parts.second, "At least ")) {  // "At least 2 required but received 1"
-    return absl::StrCat(parts.first, ": at least ", words[2], " are needed, got ", words[6]);
-  }
-  const bool lacks = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr && absl::EndsWith(rest, " missing");
-  return lacks ? parts.first + " needs a value" : message;
-}
-
 // The first that neither the command nor the whole program has, when another error hides it. Empty: none.
 std::string UnknownOption(const CLI::App& app, const CLI::App& at, const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) {
@@ -204,7 +185,7 @@ int RefuseCommand(const CLI::App& at, const std::string& unknown) {
 
 int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
   const CLI::App* at = Reached(app);
-  std::string message = InOurWords(error);
+  std::string message = OneLine(InOurWords(error));
   std::string suggestion;
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> rest = app.remaining(true);
@@ -221,15 +202,15 @@ int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vec
       message = absl::StrCat("unknown ", option ? "option " : "command ", OneLine(unknown));
       suggestion = option ? Nearest(unknown, OptionsOf(&app)) : MeantCommand(app, unknown);
     } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
-      message = "a command is missing";
+      message = kCommandMissing;
     }
   } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
     if (const std::string unknown = UnknownOption(app, *at, arguments); !unknown.empty()) {
       message = absl::StrCat("unknown option ", OneLine(unknown));
       suggestion = Nearest(unknown, OptionsOf(at));
-    } else if (absl::StrContains(message, "subcommand")) {
+    } else if (message == kCommandMissing) {
       if (const std::string command = UnknownCommand(app, *at); !command.empty()) return RefuseCommand(*at, command);
-      message = "a command is missing";
+      message = kCommandMissing;
     }
   }
   return Refuse(*at, message, suggestion);

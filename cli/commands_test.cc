@@ -112,8 +112,8 @@ TEST_F(MusterTest, BenchCommunicationSaysWhatIsWrong) {
   says({"--communication", "--collectives", "all_to_all"}, "--collectives: \"all_to_all\" is not one of all_reduce, ");
   says({"--communication", "--modes", "round"},
        "--modes: \"round\" is not one of flat, bucketed, hierarchical, compressed");
-  says({"--communication", "--steps", "5"}, "--steps excludes --communication");
-  says({"--plot", "x.svg"}, "--plot requires --communication");
+  says({"--communication", "--steps", "5"}, "--steps cannot be used with --communication");
+  says({"--plot", "x.svg"}, "--plot needs --communication");
   EXPECT_EQ(store_.submitted.name(), "") << "nothing was submitted";
 }
 

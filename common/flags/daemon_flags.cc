@@ -4,9 +4,13 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/flags/spelling.h"
 
 namespace muster {
@@ -58,6 +62,54 @@ std::string ValueOf(const CLI::Option& option) {
   return type;
 }
 
+std::string InOurWords(const CLI::ParseError& error) {
+  const std::string message = error.what();
+  absl::string_view rest = message;
+  const auto split = [&](absl::string_view at) -> std::pair<absl::string_view, absl::string_view> {
+    return absl::StrSplit(rest, absl::MaxSplits(at, 1));
+  };
+  if (absl::ConsumePrefix(&rest, "Could not convert: ")) {
+    const auto [name, value] = split(" = ");
+    double number = 0;
+    return absl::StrCat(name, ": must be a ",
+                        absl::SimpleAtod(value, &number) ? "whole number of at least 0" : "number", ", got ", value);
+  }
+  if (message == "A subcommand is required") return kCommandMissing;
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const absl::string_view all = split(": ").second, first = all.substr(0, all.find(' '));
+    return absl::StrCat(absl::StartsWith(first, "-") ? "unknown option " : "unknown argument ", first);
+  }
+  if (dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr) {
+    const auto [name, other] = split(" excludes ");
+    return absl::StrCat(name, " cannot be used with ", other);
+  }
+  if (dynamic_cast<const CLI::RequiresError*>(&error) != nullptr) {
+    const auto [name, other] = split(" requires ");
+    return absl::StrCat(name, " needs ", other);
+  }
+  const auto [name, text] = split(": ");
+  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
+  // "Value 5 not in range 1 to 4", "loud not in {info,warn}"
+  if (words.size() == 8 && words[0] == "Value" && words[4] == "range") {
+    return absl::StrCat(name, ": must be a number from ", words[5], " to ", words[7], ", got ", words[1]);
+  }
+  if (const size_t set = text.find(" not in {"); set != absl::string_view::npos) {
+    const absl::string_view listed = absl::StripSuffix(text.substr(set + sizeof(" not in {") - 1), "}");
+    return absl::StrCat(name, ": \"", text.substr(0, set), "\" is not one of ",
+                        absl::StrReplaceAll(listed, {{",", ", "}}));
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return message;
+  // "At least 2 required but received 1", "At Most 1 required but received 2"
+  if (words.size() == 7 && absl::StartsWith(text, "At least ")) {
+    return absl::StrCat(name, ": at least ", words[2], " are needed, got ", words[6]);
+  }
+  if (words.size() == 7 && absl::StartsWith(text, "At Most ")) {
+    return words[2] == "1" ? absl::StrCat(name, " takes one value, got ", words[6])
+                           : absl::StrCat(name, " takes at most ", words[2], " values, got ", words[6]);
+  }
+  return absl::EndsWith(text, " missing") ? absl::StrCat(name, " needs a value") : message;
+}
+
 CLI::Option* AddDuration(CLI::App& app, const std::string& name, absl::Duration& value, const std::string& what) {
   return app
       .add_option_function<std::string>(
@@ -76,10 +128,16 @@ CLI::Option* AddDuration(CLI::App& app, const std::string& name, absl::Duration&
 int ParseFlags(CLI::App& app, int argc, char** argv) {
   const auto help = std::make_shared<DaemonHelp>();
   help->column_width(34);
-  app.formatter(help);
-  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) command->formatter(help);
+  std::vector<CLI::App*> commands = app.get_subcommands([](CLI::App*) { return true; });
+  commands.push_back(&app);
+  for (CLI::App* command : commands) {
+    command->formatter(help);
+    if (command->get_help_ptr() != nullptr) command->get_help_ptr()->description("show this page");
+  }
+  if (app.get_version_ptr() != nullptr) app.get_version_ptr()->description("show this program's version and exit");
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return absl::StrCat(failed->get_name(), ": ", error.what(), "\nsee: ", failed->get_name(), " --help\n");
+    return absl::StrCat(failed->get_name(), ": ", InOurWords(static_cast<const CLI::ParseError&>(error)),
+                        "\nsee: ", failed->get_name(), " --help\n");
   });
   std::vector<std::string> arguments =
       KebabFlags({argv + std::min(argc, 1), argv + argc}, [&](const std::string& name) { return HasFlag(app, name); });

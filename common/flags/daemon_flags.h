@@ -13,6 +13,11 @@ namespace muster {
 // The value that an option takes, as help shows it: "FILE", "N", "ddp|fsdp". Empty: none.
 std::string ValueOf(const CLI::Option& option);
 
+inline constexpr char kCommandMissing[] = "a command is missing";
+
+// What CLI11 says about a command line, as Muster's programs say it.
+std::string InOurWords(const CLI::ParseError& error);
+
 // "500ms", "30s", "10m"; greater than 0. The default is the value that `value` has.
 CLI::Option* AddDuration(CLI::App& app, const std::string& name, absl::Duration& value, const std::string& what);
 

@@ -59,9 +59,41 @@ TEST(DaemonFlagsTest, HelpShowsNoTypesOfTheParser) {
   EXPECT_NE(page.find("--slots N"), std::string::npos) << page;
   EXPECT_NE(page.find("--kill-grace TIME"), std::string::npos) << page;
   EXPECT_NE(page.find("grace (default 30s)"), std::string::npos) << page;
+  EXPECT_NE(page.find("show this page"), std::string::npos) << page;
   for (const char* word : {"TEXT", "UINT", "REQUIRED", "_", "[1"}) {
     EXPECT_EQ(page.find(word), std::string::npos) << word << "\n" << page;
   }
+}
+
+TEST(DaemonFlagsTest, RefusesInOurWords) {
+  const auto says = [](const std::vector<std::string>& words) {
+    CLI::App app("", "program");
+    std::string one;
+    uint32_t number = 0;
+    CLI::Option* a = app.add_option("--one", one);
+    app.add_option("--number", number)->needs(a)->check(CLI::Range(1, 4));
+    app.add_option("--level", one)->check(CLI::IsMember({"info", "warn"}));
+    app.add_option("--other", one)->excludes(a);
+    app.require_subcommand(1);
+    app.add_subcommand("run", "runs");
+    std::vector<std::string> all = {"program"};
+    all.insert(all.end(), words.begin(), words.end());
+    std::vector<char*> argv;
+    for (std::string& word : all) argv.push_back(word.data());
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(ParseFlags(app, static_cast<int>(argv.size()), argv.data()), 2);
+    const std::string text = testing::internal::GetCapturedStderr();
+    return text.substr(0, text.find('\n'));
+  };
+  EXPECT_EQ(says({}), "program: a command is missing");
+  EXPECT_EQ(says({"--one", "x", "--one", "y", "run"}), "program: --one takes one value, got 2");
+  EXPECT_EQ(says({"--one"}), "program: --one needs a value");
+  EXPECT_EQ(says({"--other", "x", "--one", "y", "run"}), "program: --one cannot be used with --other");
+  EXPECT_EQ(says({"--number", "1", "run"}), "program: --number needs --one");
+  EXPECT_EQ(says({"--number", "5", "run"}), "program: --number: must be a number from 1 to 4, got 5");
+  EXPECT_EQ(says({"--level", "loud", "run"}), "program: --level: \"loud\" is not one of info, warn");
+  EXPECT_EQ(says({"run", "what"}), "program: unknown argument what");
+  EXPECT_EQ(says({"run", "--what"}), "program: unknown option --what");
 }
 
 TEST(KebabFlagsTest, ValuesAndUnknownNamesStayAsTyped) {

@@ -375,7 +375,7 @@ TEST_F(SampleTest, SaysWhatIsWrong) {
   fails({"eval", "--checkpoint", bench_->Path("checkpoints"), "--data", "/none.bin"}, 2,
         "data: /none.bin: no such file on this machine\n");
   fails({"sample"}, 2, "--checkpoint is required");
-  fails({}, 2, "subcommand is required");
+  fails({}, 2, "a command is missing");
 }
 
 }  // namespace
