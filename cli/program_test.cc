@@ -10,6 +10,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
@@ -783,6 +784,19 @@ TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsNewestCheckpoint) {
   EXPECT_EQ(Run({"checkpoint", "import", "hf", "start"}).out, "import --from hf --out start\n");
   environment_["MUSTER_BIN_DIR"] = "/nowhere";
   EXPECT_EQ(Run({"sample", "a-0001", "--prompt", "x"}).code, 2);
+}
+
+TEST_F(MusterTest, ATrainerThatDoesNotLoadIsNamedWithWhatIsMissing) {
+  std::ifstream file("/bin/true", std::ios::binary);
+  const std::string program = {std::istreambuf_iterator<char>(file), {}};
+  folder_.Write("bin/muster-trainer", absl::StrReplaceAll(program, {{"libc.so.6", "libZ.so.6"}}), true);
+  environment_["MUSTER_BIN_DIR"] = folder_.path() + "/bin";
+  const Ended ended = Run({"sample", folder_.path(), "--prompt", "x"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_EQ(ended.err, absl::StrCat("muster: ", folder_.path(),
+                                    "/bin/muster-trainer does not load: there is no libZ.so.6; install what is "
+                                    "missing, or set LD_LIBRARY_PATH to its folder; to check all programs: muster "
+                                    "doctor\n"));
 }
 
 // As two jobs of an older Muster left a folder that they shared: `export two` took the weights of one.

@@ -18,7 +18,7 @@ absl::StatusOr<std::string> ModelFolder(const Invocation& invocation, const std:
 void AddLibrary(CLI::App* command, std::string& library);
 void AppendLibrary(const std::string& library, std::vector<std::string>& arguments);
 
-// Does not return on success. NotFound: the program is missing.
+// Does not return on success. NotFound: the program is missing. FailedPrecondition: a library that it links to is.
 absl::Status BecomeTrainer(const Invocation& invocation, std::vector<std::string> arguments);
 
 }  // namespace muster::cli
