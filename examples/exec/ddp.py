@@ -1,7 +1,7 @@
 """Distributed data parallel, as anyone writes it for torchrun. Saves its state every 10 steps, and on SIGTERM.
 
-torchrun --nproc_per_node 2 examples/exec/ddp.py --steps 40 --checkpoint /tmp/ddp.pt
-muster run --ranks 2 -- python examples/exec/ddp.py --steps 40 --checkpoint /tmp/ddp.pt
+torchrun --nproc_per_node 2 examples/exec/ddp.py --steps 40
+muster run --ranks 2 -- python examples/exec/ddp.py --steps 40
 """
 
 import argparse
@@ -22,7 +22,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--checkpoint", default="ddp.pt")
+    job = os.environ.get("MUSTER_JOB_ID")
+    parser.add_argument("--checkpoint", default=f"/tmp/{job}.pt" if job else "ddp.pt")
     parser.add_argument("--losses", default="", help="file to which rank 0 appends `step loss`")
     parser.add_argument("--crash_at", type=int, default=0, help="rank 1 kills itself there, in its first attempt")
     args = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Fully sharded data parallel (FSDP2), as anyone writes it for torchrun, on GPUs or on CPUs. With --checkpoint it saves its
-shards every 10 steps, and continues from the newest checkpoint with any number of ranks.
+"""Fully sharded data parallel (FSDP2), as anyone writes it for torchrun, on GPUs or on CPUs. With --checkpoint, and as a job
+of Muster, it saves its shards every 10 steps, and continues from the newest checkpoint with any number of ranks.
 
-muster run --ranks 2 -- python examples/exec/fsdp2.py --steps 40 --checkpoint /tmp/fsdp2
+muster run --ranks 2 -- python examples/exec/fsdp2.py --steps 40
 """
 
 import argparse
@@ -30,7 +30,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", type=float, default=1e-2)
-    parser.add_argument("--checkpoint", default="", help="folder")
+    job = os.environ.get("MUSTER_JOB_ID")
+    parser.add_argument("--checkpoint", default=f"/tmp/{job}" if job else "", help="folder")
     parser.add_argument("--losses", default="", help="file to which rank 0 appends `step loss`")
     args = parser.parse_args()
 

@@ -1,8 +1,8 @@
 """A language model trained by Hugging Face's Trainer, as anyone writes it for torchrun. Nothing is downloaded: the model
 is made from a configuration, and the text is this file.
 
-torchrun --nproc_per_node 2 examples/exec/hf_trainer.py --output_dir /tmp/hf
-muster run --ranks 2 -- python examples/exec/hf_trainer.py --output_dir /tmp/hf
+torchrun --nproc_per_node 2 examples/exec/hf_trainer.py
+muster run --ranks 2 -- python examples/exec/hf_trainer.py
 
 It continues from the newest checkpoint in its folder, with any number of ranks. The losses that the Trainer writes for
 TensorBoard are the job's metrics.
@@ -34,7 +34,9 @@ class Bytes(torch.utils.data.Dataset):
 
 
 def main():
-    defaults = ["--max_steps", "60", "--save_steps", "10", "--logging_steps", "1", "--learning_rate", "3e-3",
+    folder = f"/tmp/{os.environ.get('MUSTER_JOB_ID', 'hf_trainer')}"
+    defaults = ["--output_dir", folder, "--max_steps", "60", "--save_steps", "10", "--logging_steps", "1",
+                "--learning_rate", "3e-3",
                 "--per_device_train_batch_size", "4", "--report_to", "tensorboard", "--disable_tqdm", "True",
                 "--use_cpu", str(not torch.cuda.is_available())]  # else each rank without a GPU trains by itself
     (arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(defaults + sys.argv[1:])

@@ -1,7 +1,7 @@
 """A model trained by Lightning, as anyone writes it for torchrun.
 
-torchrun --nproc_per_node 2 examples/exec/lightning_fit.py --folder /tmp/lightning
-muster run --ranks 2 -- python examples/exec/lightning_fit.py --folder /tmp/lightning
+torchrun --nproc_per_node 2 examples/exec/lightning_fit.py
+muster run --ranks 2 -- python examples/exec/lightning_fit.py
 
 It continues from `last.ckpt` in its folder, with any number of ranks. What Lightning logs for TensorBoard are the job's
 metrics.
@@ -38,7 +38,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--folder", default="lightning")
+    parser.add_argument("--folder", default=f"/tmp/{os.environ.get('MUSTER_JOB_ID', 'lightning')}")
     args = parser.parse_args()
 
     pl.seed_everything(0)
