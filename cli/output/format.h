@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cli/output/screen.h"
+#include "common/wrapped.h"
 #include "proto/job.pb.h"
 
 namespace muster::cli {
@@ -61,11 +62,6 @@ std::string Lines(absl::string_view text);
 
 // Columns that UTF-8 text takes, one for each character (wide characters count as one).
 int Width(absl::string_view text);
-// Breaks lines that are wider at spaces. What follows is indented: below the value of "Name:  value", else by two more
-// blanks than the line. A word that is wider than that is broken after a slash, or else anywhere. What is three blanks
-// apart in a line without indentation, such as commands to type next, gets lines of its own. Sequences for colors take
-// no room. `hang`: indent by so much instead, and treat nothing as commands.
-std::string Wrapped(absl::string_view text, int columns, int hang = -1);
 // Part of a line.
 struct Part {
   std::string text;

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hugging_face.h"
 #include "common/file/beneath.h"
@@ -23,6 +24,7 @@
 #include "common/log/log.h"
 #include "common/rank_exit.h"
 #include "common/version.h"
+#include "common/wrapped.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer_origin.h"
 #include "models/family.h"
@@ -148,6 +150,11 @@ std::function<void(uint64_t done, uint64_t all)> Progress() {
   };
 }
 
+// As the CLI does, in whose place these commands run.
+void Print(FILE* to, const std::string& text) {
+  std::fputs(muster::Wrapped(absl::StrCat(text, "\n"), muster::ColumnsOf(fileno(to))).c_str(), to);
+}
+
 absl::Status Evaluate(const std::string& path, int threads, const std::string& library, const std::string& tokens,
                       uint64_t sequences, bool json) {
   absl::StatusOr<muster::trainer::InferenceModel> model =
@@ -157,7 +164,12 @@ absl::Status Evaluate(const std::string& path, int threads, const std::string& l
       muster::trainer::Evaluate(*model, tokens, sequences, Progress());
   if (Progress()) std::fprintf(stderr, "\r\x1b[K");
   if (!found.ok()) return found.status();
-  std::printf("%s\n", muster::trainer::Describe(*found, json).c_str());
+  const std::string text = muster::trainer::Describe(*found, json);
+  if (json) {
+    std::printf("%s\n", text.c_str());
+  } else {
+    Print(stdout, text);
+  }
   return absl::OkStatus();
 }
 
@@ -181,19 +193,17 @@ absl::Status Export(const std::string& path, muster::checkpoint::ExportOptions o
                        : train.model().has_custom()     ? "muster"
                        : !train.data().images().empty() ? "torchvision"
                                                         : "Hugging Face's transformers";
-  std::printf("%s: step %llu of %s as %s reads it, %llu bytes of weights in %u file%s\n", options.out.c_str(),
-              static_cast<unsigned long long>(checkpoint->manifest().step()),
-              muster::models::Describe(train.model()).c_str(), reader, static_cast<unsigned long long>(exported->bytes),
-              exported->files, exported->files == 1 ? "" : "s");
+  Print(stdout, absl::StrCat(options.out, ": step ", checkpoint->manifest().step(), " of ",
+                             muster::models::Describe(train.model()), " as ", reader, " reads it, ", exported->bytes,
+                             " bytes of weights in ", exported->files, exported->files == 1 ? " file" : " files"));
   return absl::OkStatus();
 }
 
 absl::Status Import(const std::string& from, const std::string& out) {
   const absl::StatusOr<muster::checkpoint::Written> written = muster::trainer::ImportCheckpoint(from, out);
   if (!written.ok()) return written.status();
-  std::printf("%s/%s: %llu bytes, of %s; a job starts from it by model.from: %s\n", out.c_str(),
-              written->name.Directory().c_str(), static_cast<unsigned long long>(written->bytes), from.c_str(),
-              out.c_str());
+  Print(stdout, absl::StrCat(out, "/", written->name.Directory(), ": ", written->bytes, " bytes, of ", from,
+                             "; a job starts from it by model.from: ", out));
   return absl::OkStatus();
 }
 
@@ -361,7 +371,7 @@ int main(int argc, char** argv) {
     muster::LogError("rank failed", {{"error", status}});
   } else {
     // These run in the place of the CLI's commands, so they speak as it does.
-    std::fprintf(stderr, "muster: %s\n", std::string(status.message()).c_str());
+    Print(stderr, absl::StrCat("muster: ", status.message()));
     return CommandExitCode(status);
   }
   return muster::engine::IsNonFinite(status) ? muster::kNonFiniteExitCode : 1;
