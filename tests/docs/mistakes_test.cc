@@ -113,7 +113,12 @@ const std::vector<Mistake>& Mistakes() {
       {"muster checkpoint import nowhere out", 2, "muster: nowhere/config.json: No such file or directory", ""},
       {"muster checkpoint verify nowhere", 2, "muster: no job nowhere", ""},
       {"muster doctor --folder /nonexistent", 1, "-> mkdir -p /nonexistent", ""},
-      {"muster backup nofolder/x.db", 1, "nofolder/x.db: No such file or directory", ""},
+      {"muster doctor --folder /proc/x", 1, "/proc/x: the kernel provides /proc", "mkdir"},
+      {"muster backup nofolder/x.db", 1, "nofolder/x.db: there is no folder ", ""},
+      {"muster data prepare book.txt nofolder/x.bin", 2, "cannot create nofolder/x.bin: there is no folder nofolder",
+       ".new"},
+      {"muster data prepare book.txt /proc/x", 2, "cannot create /proc/x: nothing can be created in /proc", ".new"},
+      {"muster init nofolder/job.yaml", 2, "cannot create nofolder/job.yaml: there is no folder nofolder", ""},
   };
   return mistakes;
 }
