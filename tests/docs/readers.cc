@@ -109,7 +109,9 @@ muster --address unix:$HOME/c/c.sock coordinator token create --role submitter -
         {}}},
       {"docs/data.md",
        {absl::StrCat(kData, kService, kTokenizers,
-                     "muster submit -f job.yaml\nrm train.bin val.bin\ncp book.txt a.txt\ncp book.txt b.txt\n"
+                     "muster data prepare book.txt train.bin --validation val.bin --tokenizer SmolLM2-135M --force\n"
+                     "muster submit -f job.yaml --set model.vocabulary=257\n"
+                     "rm train.bin val.bin\ncp book.txt a.txt\ncp book.txt b.txt\n"
                      "cp book.txt corpus.txt\n"),
         {}}},
       {"docs/exec.md", {"mkdir project\n", {{"/shared/project", "$HOME/project"}}}},

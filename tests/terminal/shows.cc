@@ -71,7 +71,7 @@ std::vector<Shows::Show> Shows::All(int columns) {
   shows.push_back(Run("ps", {"muster", "ps", "--all"}, columns));
   shows.push_back(Run("describe", {"muster", "describe", running_}, columns));
   shows.push_back(Run("top", {"muster", "top"}, columns, "q quit"));
-  shows.push_back(Run("submit", {"muster", "submit", "-f", kJob}, columns, "tokens/s"));
+  shows.push_back(Run("submit", {"muster", "submit", "-f", kJob}, columns, " left"));
   // Its slot is for the next one.
   EXPECT_EQ(cluster_.Muster({"cancel", "-y", "followed"}).exit_code, 0);
   return shows;
