@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const std::string& director
                                                      uint64_t audit_kept) {
   auto state = store::OpenSqliteState(directory);
   if (!state.ok()) return state.status();
-  auto history = store::OpenSqliteHistory(directory, limits);
+  auto history = store::OpenSqliteHistory(directory, limits, [state = state->get()] { return state->HasReserve(); });
   if (!history.ok()) {
     return absl::Status(history.status().code(),
                         absl::StrCat(history.status().message(),
@@ -283,8 +283,7 @@ absl::Status Ledger::Flush() {
     gaps.erase(gap);
   }
   const StoredInput input(staged_input_.begin(), staged_input_.end());
-  const absl::Status status = state_->HasReserve() ? history_->Append(staged_items_, input)
-                                                   : absl::ResourceExhaustedError("no room but for the state");
+  const absl::Status status = history_->Append(staged_items_, input);
   if (status.ok()) {
     gaps_ = std::move(gaps);
   } else if (absl::IsResourceExhausted(status)) {
@@ -418,12 +417,6 @@ absl::StatusOr<TailStart> Ledger::FindTail(const StreamFilter& filter, uint64_t 
     count -= cost;
   }
   return TailStart{before - 1, 0};
-}
-
-// To delete rows takes space for the journal first.
-absl::StatusOr<bool> Ledger::Prune(const std::function<std::vector<JobId>()>& ended) {
-  if (!state_->HasReserve()) return false;
-  return history_->Prune(ended);
 }
 
 std::set<JobId> Ledger::Jobs() const {

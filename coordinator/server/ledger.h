@@ -132,7 +132,7 @@ class Ledger {
   std::set<JobId> Jobs() const;
   // Removes the job's events and history, except events at or after `before`: the event of its deletion stays.
   absl::Status Forget(const JobId& job, uint64_t before);
-  absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended);
+  absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) { return history_->Prune(ended); }
   absl::StatusOr<uint64_t> Backup(const std::string& path) { return state_->Backup(path); }
 
  private:

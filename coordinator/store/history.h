@@ -91,8 +91,10 @@ class HistoryStore {
   virtual absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) = 0;
 };
 
-// `directory`/history.db. Errors as OpenSqliteState.
+// `directory`/history.db. Errors as OpenSqliteState. `has_room`: whether the disk has room for more than what it is
+// reserved for; without it nothing is written: Append is ResourceExhausted, and Prune does nothing. Null: always.
 absl::StatusOr<std::unique_ptr<HistoryStore>> OpenSqliteHistory(const std::string& directory,
-                                                                const HistoryLimits& limits);
+                                                                const HistoryLimits& limits,
+                                                                std::function<bool()> has_room = nullptr);
 
 }  // namespace muster::store

@@ -81,6 +81,7 @@ absl::StatusOr<JobRow*> SqliteHistory::JobOf(const JobId& id) {
 
 absl::Status SqliteHistory::Append(const std::vector<HistoryItem>& items,
                                    const std::vector<std::pair<RankId, Acknowledged>>& acknowledged) {
+  if (has_room_ != nullptr && !has_room_()) return absl::ResourceExhaustedError("the disk has no room for history");
   for (const HistoryItem& item : items) {
     if (item.sequence <= sequence_) {
       return absl::InvalidArgumentError(
@@ -266,11 +267,12 @@ std::vector<JobId> SqliteHistory::Jobs() const {
 }
 
 absl::StatusOr<std::unique_ptr<HistoryStore>> OpenSqliteHistory(const std::string& directory,
-                                                                const HistoryLimits& limits) {
+                                                                const HistoryLimits& limits,
+                                                                std::function<bool()> has_room) {
   absl::StatusOr<std::unique_ptr<Database>> database =
       Database::Open(absl::StrCat(directory, "/history.db"), kHistorySchema);
   if (!database.ok()) return database.status();
-  auto store = std::make_unique<SqliteHistory>(*std::move(database), limits);
+  auto store = std::make_unique<SqliteHistory>(*std::move(database), limits, std::move(has_room));
   if (absl::Status status = store->Load(); !status.ok()) return status;
   return store;
 }

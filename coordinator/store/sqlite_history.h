@@ -35,8 +35,8 @@ struct JobRow {
 
 class SqliteHistory final : public HistoryStore {
  public:
-  SqliteHistory(std::unique_ptr<Database> database, const HistoryLimits& limits)
-      : limits_(limits), database_(std::move(database)) {}
+  SqliteHistory(std::unique_ptr<Database> database, const HistoryLimits& limits, std::function<bool()> has_room)
+      : limits_(limits), has_room_(std::move(has_room)), database_(std::move(database)) {}
 
   absl::Status Load();
 
@@ -89,6 +89,7 @@ class SqliteHistory final : public HistoryStore {
   absl::Status EmptyForgotten(uint64_t& deleted);
 
   const HistoryLimits limits_;
+  const std::function<bool()> has_room_;
   std::unique_ptr<Database> database_;  // before the statements, which it must outlive
   std::map<std::string, Statement> statements_;
   std::map<JobId, JobRow> jobs_;

@@ -93,6 +93,7 @@ absl::Status SqliteHistory::EmptyForgotten(uint64_t& deleted) {
 }
 
 absl::StatusOr<bool> SqliteHistory::Prune(const std::function<std::vector<JobId>()>& ended) {
+  if (has_room_ != nullptr && !has_room_()) return false;  // to delete rows takes space for the journal first
   uint64_t deleted = 0;
   if (!forgotten_.empty()) {
     if (absl::Status status = database_->InTransaction([&] { return EmptyForgotten(deleted); }); !status.ok())
