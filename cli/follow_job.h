@@ -38,7 +38,8 @@ struct Following {
   std::function<void(const std::string&)> say = Say;  // prints a line on stderr, above what `idle` draws
   absl::Duration timeout = absl::ZeroDuration();      // zero: none
   std::string detached;                               // said after Ctrl-C
-  std::string after_timeout = "";                     // what the time-out leaves; empty: the job, and its state
+  // What the time-out leaves; empty: the job, and its state. Without a value g++ warns where others are set by name.
+  std::string after_timeout = "";  // NOLINT(readability-redundant-string-init)
 };
 
 // The loop of every streaming command: says when the coordinator is lost and when it is back, and that Ctrl-C detached.
