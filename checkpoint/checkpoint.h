@@ -37,7 +37,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "checkpoint/shard_reader.h"
-#include "checkpoint/step_name.h"
+#include "common/checkpoint_names.h"
 #include "models/box.h"
 #include "proto/manifest.pb.h"
 

@@ -398,19 +398,5 @@ TEST_F(CheckpointTest, RetentionGoesByTheOrderOfWritingAndLeavesLaterGenerations
                                    "step-0000000016-g3", "step-0000000017-g3", "step-0000000018-g3"));
 }
 
-TEST(StepName, RoundTrips) {
-  for (const StepName& name : {StepName{0, 0}, StepName{100, 3}, StepName{12345678901, 7}}) {
-    EXPECT_EQ(ParseDirectory(name.Directory()), name);
-    EXPECT_EQ(ParseStaging(name.Staging()), name);
-    EXPECT_EQ(ParseRemoving(name.Removing()), name);
-    EXPECT_EQ(ParseDirectory(name.Staging()), std::nullopt);
-  }
-  EXPECT_EQ((StepName{100, 3}.Staging()), ".staging-step-0000000100-g3");
-  for (const char* name : {"", "step-", "step-1-g1", "step-0000000001-g", "step-0000000001-g01", "step-0000000001-g1x",
-                           "step-000000000x-g1", "step--000000001-g1", "step-0000000001"}) {
-    EXPECT_EQ(ParseDirectory(name), std::nullopt) << name;
-  }
-}
-
 }  // namespace
 }  // namespace muster::checkpoint

@@ -15,6 +15,7 @@
 #include "checkpoint/adopt.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
+#include "common/checkpoint_names.h"
 #include "common/file/beneath.h"
 #include "common/file/durable_file.h"
 #include "common/file_error.h"
@@ -99,12 +100,10 @@ absl::Status CheckPlace(const std::string& path) {
         absl::StrCat("checkpoint.path ", path, " is itself a checkpoint: name a folder for this job's checkpoints"));
   }
   const std::filesystem::path real = std::filesystem::weakly_canonical(path, error);
-  std::string step = StepNameIn(path);
-  if (step.empty() && !error) step = StepNameIn(real.native());
-  if (step.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", path, " is in ", step,
-                                                    ", and only a checkpoint ",
-                                                    "has such a name: name a folder outside of checkpoints"));
+  std::string why = WhyReserved(path);
+  if (why.empty() && !error) why = WhyReserved(real.native());
+  return why.empty() ? absl::OkStatus()
+                     : absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", path, " ", why));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "coordinator/core/job_paths.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -8,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "common/checkpoint_names.h"
 
 namespace muster::core {
 
@@ -56,21 +55,8 @@ std::string NormalizedPath(const std::string& path) {
 }
 
 std::string PlaceConflict(const std::string& path) {
-  constexpr size_t kStepDigits = 10;  // at least: zeros come before a smaller step
-  constexpr char kDigits[] = "0123456789";
-  const std::string folder = NormalizedPath(path);
-  for (const absl::string_view part : absl::StrSplit(folder, '/', absl::SkipEmpty())) {
-    absl::string_view name = part;
-    if (!absl::ConsumePrefix(&name, ".staging-")) absl::ConsumePrefix(&name, ".removing-");
-    if (!absl::ConsumePrefix(&name, "step-")) continue;
-    const size_t step = std::min(name.find_first_not_of(kDigits), name.size());
-    name.remove_prefix(step);
-    if (step < kStepDigits || !absl::ConsumePrefix(&name, "-g") || name.empty()) continue;
-    if (name.find_first_not_of(kDigits) != absl::string_view::npos) continue;
-    return absl::StrCat("checkpoint.path ", path, " is in ", part,
-                        ", and only a checkpoint has such a name: name a folder outside of checkpoints");
-  }
-  return "";
+  const std::string why = checkpoint::WhyReserved(path);
+  return why.empty() ? "" : absl::StrCat("checkpoint.path ", path, " ", why);
 }
 
 }  // namespace muster::core

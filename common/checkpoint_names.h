@@ -28,7 +28,9 @@ std::optional<StepName> ParseDirectory(std::string_view name);
 std::optional<StepName> ParseStaging(std::string_view name);
 std::optional<StepName> ParseRemoving(std::string_view name);
 
-// The first part of a path that is one of these names; empty: none is.
-std::string StepNameIn(std::string_view path);
+// Why no job may have its checkpoints at `path`: a part of it has one of these names, so that the job that owns the
+// folder around it could not write that checkpoint. The rest of a sentence that begins with the path. Empty: no part
+// has. Takes the path as it is written: making the folder "step-0000000100-g3/../x" makes the first one, too.
+std::string WhyReserved(std::string_view path);
 
 }  // namespace muster::checkpoint

@@ -1,10 +1,9 @@
-#include "checkpoint/step_name.h"
+#include "common/checkpoint_names.h"
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -41,11 +40,12 @@ std::optional<StepName> ParseRemoving(std::string_view name) {
   return ParseAfter(std::string_view(kRemoving.data(), kRemoving.size()), name);
 }
 
-std::string StepNameIn(std::string_view path) {
+std::string WhyReserved(std::string_view path) {
   for (const absl::string_view part : absl::StrSplit(absl::string_view(path.data(), path.size()), '/')) {
     const std::string name(part);
     if (ParseDirectory(name).has_value() || ParseStaging(name).has_value() || ParseRemoving(name).has_value()) {
-      return name;
+      return absl::StrCat("is in ", name,
+                          ", and only a checkpoint has such a name: name a folder outside of checkpoints");
     }
   }
   return "";
