@@ -336,11 +336,11 @@ bool Core::HasReported(const NodeId& node) const {
 }
 
 std::string Core::FolderConflict(const JobSpec& resolved) const {
-  JobSpec spec = ReplicasOf(resolved) == 1 ? resolved : SpecOfReplica(resolved, "", 0);
-  const bool own = absl::StrContains(resolved.train().checkpoint().path(), "{job}");
-  ExpandPlaceholders(own ? JobId("ID") : JobId(), spec);
   // With an id of its own in the path no other job has it.
-  return own ? PlaceConflict(spec.train().checkpoint().path()) : state_->records.FolderConflict(spec);
+  if (absl::StrContains(resolved.train().checkpoint().path(), "{job}")) return "";
+  JobSpec spec = ReplicasOf(resolved) == 1 ? resolved : SpecOfReplica(resolved, "", 0);
+  ExpandPlaceholders(JobId(), spec);
+  return state_->records.FolderConflict(spec);
 }
 
 Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, bool whole) const {

@@ -7,7 +7,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "common/checkpoint_names.h"
 
 namespace muster::core {
 
@@ -52,11 +51,6 @@ std::string NormalizedPath(const std::string& path) {
     }
   }
   return absl::StrCat("/", absl::StrJoin(parts, "/"));
-}
-
-std::string PlaceConflict(const std::string& path) {
-  const std::string why = checkpoint::WhyReserved(path);
-  return why.empty() ? "" : absl::StrCat("checkpoint.path ", path, " ", why);
 }
 
 }  // namespace muster::core

@@ -29,8 +29,4 @@ void ExpandPlaceholders(const JobId& job, JobSpec& spec);
 // differ in their writing only. REQUIRES: absolute.
 std::string NormalizedPath(const std::string& path);
 
-// Why `path`, a checkpoint.path without placeholders, is in the way of another job's checkpoints: a part of it has a
-// name of common/checkpoint_names.h. Empty: none has.
-std::string PlaceConflict(const std::string& path);
-
 }  // namespace muster::core

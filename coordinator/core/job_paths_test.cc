@@ -95,20 +95,17 @@ TEST(JobPaths, AFolderOfAnotherJobIsRefusedHoweverItIsWritten) {
   EXPECT_FALSE(SubmitStatus(w, SpecAt("two", absl::StrCat("/runs/{job}/../a")), "y3").ok());
 }
 
-// There the job that owns the folder around it could not write its own checkpoint.
-TEST(JobPaths, AFolderInThePlaceOfACheckpointIsRefused) {
+// coordinator/spec refuses what is wrong without the id.
+TEST(JobPaths, AnIdThatIsTheNameOfACheckpointIsRefused) {
   World w;
-  w.Submit(SpecAt("sam", "/runs/x"));
-  int request = 0;
-  for (const char* path : {"/runs/x/step-0000015000-g1/in", "/runs/x//./step-12345678901-g1/{job}",
-                           "/runs/step-0000015000-g1/y/../{name}", "/runs/step-0000015000-g1/../y"}) {
-    const absl::Status refused = SubmitStatus(w, SpecAt("sue", path), absl::StrCat("q", ++request));
-    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << path;
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("only a checkpoint has such a name")) << path;
-    EXPECT_THAT(w.core->FolderConflict(SpecAt("sue", path)), HasSubstr("only a checkpoint has such a name")) << path;
-  }
-  EXPECT_FALSE(SubmitStatus(w, SpecAt("step-0000015000-g1", "/runs/x/{name}"), "n").ok());
-  EXPECT_TRUE(SubmitStatus(w, SpecAt("sue", "/runs/x/step-15000-g1"), "y").ok());
+  const JobSpec spec = SpecAt("step-0000015000", "/runs/x/{job}/in");
+  const absl::Status refused = w.Do(SubmitJob{"q1", "me", spec, "g123"}).status;
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(
+      refused.message(),
+      "checkpoint.path /runs/x/step-0000015000-g123/in is in step-0000015000-g123, and only a checkpoint has such "
+      "a name: name a folder outside of checkpoints");
+  EXPECT_TRUE(w.Do(SubmitJob{"q2", "me", spec, "g12x"}).status.ok());
 }
 
 TEST(JobPaths, AnEndedJobKeepsItsFolderUntilItIsDeleted) {

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/checkpoint_names.h"
 #include "coordinator/core/job_paths.h"
 #include "coordinator/core/jobs.h"
 
@@ -352,7 +353,10 @@ std::string Records::FolderConflict(const JobSpec& spec) const {
   const std::string& path = spec.train().checkpoint().path();
   if (path.empty()) return "";
   const std::string folder = NormalizedPath(path);
-  if (std::string conflict = PlaceConflict(path); !conflict.empty()) return conflict;
+  // The spec was checked without the id, which may end like the name of a checkpoint.
+  if (const std::string why = checkpoint::WhyReserved(path); !why.empty()) {
+    return absl::StrCat("checkpoint.path ", path, " ", why);
+  }
   const auto first = folders_.lower_bound({folder, JobId()});
   if (first == folders_.end() || first->first != folder) return "";
   const JobEntry& other = jobs.at(first->second);

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/checkpoint_names.h"
 #include "common/name.h"
 #include "common/node/node_selector.h"
 #include "common/rank_variables.h"
@@ -1084,9 +1085,11 @@ class Resolver {
       Error("checkpoint.resume_from", "model.from names other weights to begin with: leave one of them out");
     }
     // {job} may stay: it is the same on both sides, and in no other job's path.
-    const auto folder = [&](const std::string& path) {
-      return absl::StrCat(core::NormalizedPath(core::ExpandPlaceholders(path, spec_.name(), "{job}")), "/");
-    };
+    const auto named = [&](const std::string& path) { return core::ExpandPlaceholders(path, spec_.name(), "{job}"); };
+    const auto folder = [&](const std::string& path) { return absl::StrCat(core::NormalizedPath(named(path)), "/"); };
+    if (const std::string why = checkpoint::WhyReserved(named(c.path())); !why.empty()) {
+      Error("checkpoint.path", absl::StrCat(named(c.path()), " ", why));
+    }
     if (!c.path().empty() && !c.resume_from().empty() && absl::StartsWith(folder(c.resume_from()), folder(c.path()))) {
       Error("checkpoint.path", "is where checkpoint.resume_from is, another job's: name a folder of this job's own");
     }

@@ -823,6 +823,15 @@ TEST(Resolve, EveryMistakeHasItsPath) {
          train(s).mutable_checkpoint()->set_resume_from("/runs/{job}");
          train(s).mutable_checkpoint()->set_path("/runs/{job}");
        }},
+      {"checkpoint.path",
+       "/runs/a/step-0000000020-g1/{job} is in step-0000000020-g1, and only a checkpoint has such a name: name a "
+       "folder outside of checkpoints",
+       [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/runs/a/step-0000000020-g1/{job}"); }},
+      {"checkpoint.path", "/runs/.staging-step-0000000020-g1/x is in .staging-step-0000000020-g1, and only",
+       [&](JobSpec& s) {
+         s.set_name("step-0000000020-g1");
+         train(s).mutable_checkpoint()->set_path("/runs/.staging-{name}/x");
+       }},
       {"checkpoint.path", "unknown placeholder {id}: {name} (the job's name) and {job} (its id)",
        [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/runs/{id}"); }},
       {"checkpoint.resume_from", "unknown placeholder {jobname}",
