@@ -94,11 +94,18 @@ TEST(RealClock, SteadyNeverGoesBack) {
   EXPECT_GE(clock.Read().steady, a);
 }
 
+TEST(IsFullDisk, NoSpaceOrNoQuota) {
+  EXPECT_TRUE(IsFullDisk(ENOSPC));
+  EXPECT_TRUE(IsFullDisk(EDQUOT));
+  for (const int other : {0, EFBIG, EIO, EACCES, ENOENT}) EXPECT_FALSE(IsFullDisk(other)) << other;
+}
+
 TEST(FileError, NamesTheCauseAndWhereToLook) {
   for (const int full : {ENOSPC, EDQUOT, EFBIG}) {
     EXPECT_EQ(FileError(full, "writing x").code(), absl::StatusCode::kResourceExhausted);
   }
   EXPECT_EQ(FileError(ENOSPC, "writing x").message(), "writing x: no space left on the device (see df)");
+  EXPECT_EQ(FileError(EDQUOT, "writing x").message(), "writing x: disk quota exceeded (see quota)");
   EXPECT_EQ(FileError(EIO, "writing x").code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(FileError(ENOENT, "opening x").code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(FileError(EACCES, "opening x").code(), absl::StatusCode::kPermissionDenied);

@@ -13,15 +13,17 @@
 
 namespace muster {
 
+bool IsFullDisk(int error) { return error == ENOSPC || error == EDQUOT; }
+
 absl::Status FileError(int error, std::string_view what) {
   const std::string message(what);
+  if (IsFullDisk(error)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        message, error == EDQUOT ? ": disk quota exceeded (see quota)" : ": no space left on the device (see df)"));
+  }
   switch (error) {
     case EFBIG:
       return absl::ResourceExhaustedError(absl::StrCat(message, ": file size limit reached (see ulimit -f)"));
-    case ENOSPC:
-      return absl::ResourceExhaustedError(absl::StrCat(message, ": no space left on the device (see df)"));
-    case EDQUOT:
-      return absl::ResourceExhaustedError(absl::StrCat(message, ": disk quota exceeded (see quota)"));
     case EIO:
       return absl::DataLossError(absl::StrCat(message, ": the disk reports an input/output error (see dmesg)"));
     case EACCES:

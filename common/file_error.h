@@ -7,6 +7,10 @@
 
 namespace muster {
 
+// Whether the errno says that the disk has no room for more, or that the user's quota of it is used up. EFBIG is not
+// about the disk: there may be room in another file.
+bool IsFullDisk(int error);
+
 // The Status of a failed file operation, "<what>: <cause>". Like absl::ErrnoToStatus, but says what to check next: no
 // space, a quota or a size limit is ResourceExhausted, EIO is DataLoss. `error` is an errno.
 absl::Status FileError(int error, std::string_view what);

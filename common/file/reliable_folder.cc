@@ -10,6 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "common/file_error.h"
 
 namespace muster {
 
@@ -51,13 +52,6 @@ const char* NetworkFileSystem(long type) {
   }
 }
 
-namespace {
-
-// Says nothing about locks and fsync; what a process needs to store there has its own reserve.
-bool IsFullDisk(int error) { return error == ENOSPC || error == EDQUOT; }
-
-}  // namespace
-
 absl::Status CheckReliable(const std::string& folder, bool allow_network, long type) {
   if (const char* name = NetworkFileSystem(type); name != nullptr && !allow_network) {
     return absl::FailedPreconditionError(
@@ -68,6 +62,7 @@ absl::Status CheckReliable(const std::string& folder, bool allow_network, long t
   }
   const std::string probe = absl::StrCat(folder, "/.probe-", getpid());
   const int first = open(probe.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  // A full disk says nothing about locks and fsync; what a process needs to store there has its own reserve.
   if (first < 0 && IsFullDisk(errno)) return absl::OkStatus();
   if (first < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write to ", folder));
   const int second = open(probe.c_str(), O_RDWR | O_CLOEXEC);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/failpoint.h"
+#include "common/file_error.h"
 
 namespace muster::store {
 namespace {
@@ -41,7 +42,7 @@ int Hit(std::string_view part, std::string_view operation, int failure) {
   const int error = failpoint::Hit(absl::StrCat(absl::string_view(part.data(), part.size()), ".",
                                                 absl::string_view(operation.data(), operation.size())));
   if (error == 0) return SQLITE_OK;
-  return error == ENOSPC || error == EDQUOT || error == EFBIG ? SQLITE_FULL : failure;
+  return IsFullDisk(error) || error == EFBIG ? SQLITE_FULL : failure;
 }
 
 int Close(sqlite3_file* file) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
+#include "common/file_error.h"
 #include "worker/rundir/outbox.h"
 #include "worker/rundir/outbox_format.h"
 #include "worker/rundir/segments.h"
@@ -47,7 +48,7 @@ struct OutboxWriter::State {
     if (end <= allocated) return true;
     // Some file systems cannot allocate; there a full disk shows when a record is written.
     if (fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(end + kReserveBytes)) != 0) {
-      return errno != ENOSPC && errno != EDQUOT;
+      return !IsFullDisk(errno);
     }
     allocated = end + kReserveBytes;
     return true;
