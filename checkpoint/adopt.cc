@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/folder_owner.h"
+#include "common/checkpoint_names.h"
 #include "common/failpoint.h"
 #include "common/file/durable_file.h"
 #include "common/file_error.h"

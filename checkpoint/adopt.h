@@ -17,8 +17,6 @@
 
 namespace muster::checkpoint {
 
-inline constexpr char kPreviousOwnerFile[] = "owner.json.previous";
-
 struct Adoptable {
   FolderOwner owner;     // the former one, if the folder is adopted and not claimed yet
   bool claimed = false;  // the owner file is there

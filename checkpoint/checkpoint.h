@@ -45,7 +45,6 @@ namespace muster::checkpoint {
 
 inline constexpr char kManifestFile[] = "manifest.json";
 inline constexpr char kManifestSumFile[] = "manifest.sha256";
-inline constexpr char kOwnerFile[] = "owner.json";
 
 // For whom a caller acts.
 struct Holder {

@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
 #include "checkpoint/folder_owner.h"
+#include "common/checkpoint_names.h"
 #include "common/failpoint.h"
 #include "common/file/beneath.h"
 #include "common/file_error.h"

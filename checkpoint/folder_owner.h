@@ -13,9 +13,6 @@
 
 namespace muster::checkpoint {
 
-// Of temporaries that were to become an owner file (common/file/durable_file.h).
-inline constexpr char kClaimPrefix[] = ".owner.json.";
-
 // Before something is written: OK if `path` belongs to `holder`. A folder without an owner is claimed for it. Errors as
 // Claim.
 absl::Status Hold(const std::string& path, const Holder& holder);

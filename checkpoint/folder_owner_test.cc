@@ -93,6 +93,12 @@ TEST_F(OwnerTest, NoFolderIsMadeInThePlaceOfACheckpoint) {
       EXPECT_THAT(std::string(status.message()), HasSubstr("step-0000015000-g1, and only a checkpoint")) << path;
     }
   }
+  for (const std::string file : {"owner.json.previous", ".owner.json.7"}) {
+    EXPECT_EQ(Claim(absl::StrCat(path_, "-link/", file, "/in"), {"job-2"}).message(),
+              absl::StrCat("checkpoint.path ", path_, "-link/", file, "/in is in ", file,
+                           ", and only the file that says which job owns a folder of checkpoints has such a name: "
+                           "name another folder"));
+  }
   EXPECT_THAT(Names(), IsEmpty()) << "nothing was made";
   EXPECT_TRUE(WriteAs("job-1", 15000).ok());
   fs::remove(path_ + "-link");

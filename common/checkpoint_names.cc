@@ -47,6 +47,11 @@ std::string WhyReserved(std::string_view path) {
       return absl::StrCat("is in ", name,
                           ", and only a checkpoint has such a name: name a folder outside of checkpoints");
     }
+    if (name == kOwnerFile || name == kPreviousOwnerFile || name.starts_with(kClaimPrefix)) {
+      return absl::StrCat("is in ", name,
+                          ", and only the file that says which job owns a folder of checkpoints has such a name: name "
+                          "another folder");
+    }
   }
   return "";
 }

@@ -1,4 +1,4 @@
-// Names of the folders below checkpoint.path.
+// Names below checkpoint.path: of the folders of checkpoints, and of the files that say who owns them.
 #pragma once
 
 #include <compare>
@@ -8,6 +8,11 @@
 #include <string_view>
 
 namespace muster::checkpoint {
+
+inline constexpr char kOwnerFile[] = "owner.json";
+inline constexpr char kPreviousOwnerFile[] = "owner.json.previous";
+// Of temporaries that were to become one of the two (common/file/durable_file.h).
+inline constexpr char kClaimPrefix[] = ".owner.json.";
 
 // One checkpoint of a job: newer ones compare greater.
 struct StepName {
@@ -29,8 +34,9 @@ std::optional<StepName> ParseStaging(std::string_view name);
 std::optional<StepName> ParseRemoving(std::string_view name);
 
 // Why no job may have its checkpoints at `path`: a part of it has one of these names, so that the job that owns the
-// folder around it could not write that checkpoint. The rest of a sentence that begins with the path. Empty: no part
-// has. Takes the path as it is written: making the folder "step-0000000100-g3/../x" makes the first one, too.
+// folder around it could not write its checkpoint or its owner file there, or would remove the folder. The rest of a
+// sentence that begins with the path. Empty: no part has. Takes the path as it is written: making the folder
+// "step-0000000100-g3/../x" makes the first one, too.
 std::string WhyReserved(std::string_view path);
 
 }  // namespace muster::checkpoint

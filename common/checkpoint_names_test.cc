@@ -36,10 +36,27 @@ TEST(WhyReserved, APartThatIsTheNameOfACheckpoint) {
       }
     }
   }
+}
+
+TEST(WhyReserved, APartThatIsTheNameOfAnOwnersFile) {
+  for (const char* name : {"owner.json", "owner.json.previous", ".owner.json.1234-5", ".owner.json.previous.12"}) {
+    const std::string why = absl::StrCat("is in ", name,
+                                         ", and only the file that says which job owns a folder of checkpoints has "
+                                         "such a name: name another folder");
+    for (const char* path : {"", "/", "/runs/x/"}) {
+      for (const char* below : {"", "/", "/in/it", "/step-0000000020-g1", "/../x"}) {
+        EXPECT_EQ(WhyReserved(absl::StrCat(path, name, below)), why) << path << name << below;
+      }
+    }
+  }
+}
+
+TEST(WhyReserved, NoOtherName) {
   for (const char* path :
        {"", "/", "/runs/x/in", "/runs/x/step-20-g1", "/runs/x/step-0000000020-g", "/runs/x/step-0000000020",
         "/runs/x/step-0000000020-g1-old", "/runs/x/my-step-0000000020-g1", "/runs/x/.old-step-0000000020-g1",
-        "/runs/x/step-0000000020-g01", "/runs/x/step-00000000200-g1", "/runs/x/step-0000000020/g1"}) {
+        "/runs/x/step-0000000020-g01", "/runs/x/step-00000000200-g1", "/runs/x/step-0000000020/g1", "/runs/owner",
+        "/runs/owner.json5/x", "/runs/my-owner.json/x", "/runs/owner.json.previous.old", "/runs/.owner.json"}) {
     EXPECT_EQ(WhyReserved(path), "") << path;
   }
 }

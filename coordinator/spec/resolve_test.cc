@@ -832,6 +832,10 @@ TEST(Resolve, EveryMistakeHasItsPath) {
          s.set_name("step-0000000020-g1");
          train(s).mutable_checkpoint()->set_path("/runs/.staging-{name}/x");
        }},
+      {"checkpoint.path",
+       "/runs/a/owner.json/{job} is in owner.json, and only the file that says which job owns a folder of checkpoints "
+       "has such a name: name another folder",
+       [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/runs/a/owner.json/{job}"); }},
       {"checkpoint.path", "unknown placeholder {id}: {name} (the job's name) and {job} (its id)",
        [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/runs/{id}"); }},
       {"checkpoint.resume_from", "unknown placeholder {jobname}",
