@@ -76,6 +76,13 @@ TEST_F(OwnerTest, AFolderIsMadeAndTriedOut) {
   EXPECT_EQ(OwnerOf(path_ + "/other/folder").value().job(), "") << "rank 0 alone makes it the job's";
   Dump(path_ + "/file", "");
   EXPECT_THAT(std::string(Claim(path_ + "/file", {"job-1"}).message()), HasSubstr("checkpoint.path"));
+  fs::create_symlink("nowhere", path_ + "/link");
+  for (const absl::Status& status : {Claim(path_ + "/link", {"job-1"}), CheckFolder(path_ + "/link/a", {"job-1"})}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status.message(),
+              absl::StrCat("checkpoint.path ", path_,
+                           "/link is a broken symbolic link (to nowhere): ", "create what it names, or remove it"));
+  }
   ASSERT_TRUE(WriteStep(1).ok());
   EXPECT_THAT(std::string(Claim(Directory(1), {"job-1"}).message()), HasSubstr("is itself a checkpoint"));
 }

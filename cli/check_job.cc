@@ -101,7 +101,7 @@ std::string WhyNoFolder(const std::string& path) {
 std::string ExistingPart(std::string path) {
   path = path.substr(0, path.find('{'));
   struct stat found {};
-  while (path.size() > 1 && stat(path.c_str(), &found) != 0) {
+  while (path.size() > 1 && lstat(path.c_str(), &found) != 0) {
     path = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
   }
   return path;
@@ -109,6 +109,7 @@ std::string ExistingPart(std::string path) {
 
 std::string WhyNoNewFolder(const std::string& path) {
   const std::string existing = ExistingPart(path);
+  if (const std::string why = WhyBroken(existing); !why.empty()) return absl::StrCat(existing, " ", why);
   if (std::string why = WhyNoFolder(existing); !why.empty()) return why;
   if (IsKernelFolder(existing)) {
     return absl::StrCat("cannot create folders in ", existing, ", which the kernel provides");

@@ -348,6 +348,18 @@ TEST_F(MistakesTest, FilesThatAreNotThere) {
             0);
 }
 
+TEST_F(MistakesTest, AFolderForCheckpointsThatIsABrokenLink) {
+  ServeWithANodeHere();
+  folder_.Write("train.bin", std::string(1000, '\0'));
+  const std::string link = folder_.path() + "/link";
+  std::filesystem::create_symlink("nowhere", link);
+  const std::string file = folder_.Write("job.yaml", absl::StrCat(kGoodJob, "checkpoint: {path: link/a/b}\n"));
+  IsRefused(file, absl::StrCat(file, ":7:20: checkpoint.path: ", link,
+                               " is a broken symbolic link (to nowhere): create what it names, or remove it\n"));
+  std::filesystem::create_directory(folder_.path() + "/nowhere");
+  EXPECT_EQ(Run({"validate", file}).code, 0);
+}
+
 // As the trainer would, after minutes in the queue.
 TEST_F(MistakesTest, TokensThatDoNotFitTheModel) {
   ServeWithANodeHere();

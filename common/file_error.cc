@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 
@@ -38,6 +40,15 @@ bool IsKernelFolder(const std::string& folder) {
   struct statfs system {};
   return statfs(folder.c_str(), &system) == 0 &&
          (system.f_type == PROC_SUPER_MAGIC || system.f_type == SYSFS_MAGIC || system.f_type == CGROUP2_SUPER_MAGIC);
+}
+
+std::string WhyBroken(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+  struct stat found {};
+  if (error || stat(path.c_str(), &found) == 0) return "";
+  if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP) return "";  // there, but not for this user
+  return absl::StrCat("is a broken symbolic link (to ", target.native(), "): create what it names, or remove it");
 }
 
 std::string WhyNotCreatable(const std::string& path) {

@@ -220,6 +220,9 @@ absl::Status MakeConfinedFolders(const std::string& path) {
     fs::path missing = path;  // the first that could not be created
     std::error_code ignored;
     while (missing.has_parent_path() && !fs::exists(missing.parent_path(), ignored)) missing = missing.parent_path();
+    if (const std::string why = WhyBroken(missing); !why.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(missing.string(), " ", why));
+    }
     return CreateError(error.value(), missing.string());
   }
   const fs::path absolute = fs::absolute(path, error);

@@ -49,7 +49,7 @@ void Confine(Confinement confinement);
 absl::StatusOr<int> OpenConfined(FileUse use, const std::string& path, int flags, unsigned mode = 0);
 // CheckBeneath of the folders for writing, before what lies there is renamed or removed.
 absl::Status CheckConfined(const std::string& path);
-// MakeFoldersBeneath them; otherwise as mkdir -p.
+// MakeFoldersBeneath them; otherwise as mkdir -p. FailedPrecondition: a file or a broken symbolic link is in the way.
 absl::Status MakeConfinedFolders(const std::string& path);
 
 }  // namespace muster

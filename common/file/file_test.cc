@@ -205,6 +205,23 @@ TEST(MakeConfinedFolders, SayWhichCannotBeCreated) {
             "cannot create /proc/x: nothing can be created in /proc, which the kernel provides");
 }
 
+// mkdir says that it exists, as if another attempt could find it there.
+TEST(MakeConfinedFolders, ABrokenLinkIsInTheWay) {
+  const TemporaryFolder folder;
+  const std::string link = folder.path() + "/link", loop = folder.path() + "/loop";
+  std::filesystem::create_symlink("nowhere/x", link);
+  std::filesystem::create_symlink("loop", loop);
+  for (const char* below : {"", "/", "/a/b"}) {
+    const absl::Status status = MakeConfinedFolders(link + below);
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+    EXPECT_EQ(status.message(),
+              absl::StrCat(link, " is a broken symbolic link (to nowhere/x): create what it names, or remove it"));
+    EXPECT_EQ(MakeConfinedFolders(loop + below).code(), StatusCode::kFailedPrecondition) << below;
+  }
+  std::filesystem::create_directories(folder.path() + "/nowhere/x");
+  EXPECT_TRUE(MakeConfinedFolders(link + "/a/b").ok());
+}
+
 TEST(SyncFile, WhatSomeoneElseWrote) {
   const TemporaryFolder folder;
   const SyncWatch watch(folder.path());

@@ -343,6 +343,13 @@ INSTANTIATE_TEST_SUITE_P(
                 },
                 {"checkpoint.path ", "train.bin"},
                 false},
+        Refusal{"CheckpointPathIsABrokenLink",
+                [](const Bench& bench, Assignment& a) {
+                  std::filesystem::create_symlink("nowhere", bench.Path("link"));
+                  TrainOf(a).mutable_checkpoint()->set_path(bench.Path("link"));
+                },
+                {"checkpoint.path ", "/link is a broken symbolic link (to nowhere)"},
+                false},
         Refusal{"CheckpointPathOfAnotherJob",
                 [](const Bench& bench, Assignment&) {
                   ASSERT_TRUE(checkpoint::Claim(bench.Path("checkpoints"), {.job = "other-a2b3"}).ok());
