@@ -57,9 +57,9 @@ struct Certificate {
   bool is_authority = false;
 };
 
-// Of what `authority` signs for the next `life`: it begins with the authority, so that a certificate made while the
-// clock ran ahead is valid once the clock is right. While the clock runs behind, `life` counts from the authority's
-// beginning.
+// Of what `authority` signs for the next `life`. It begins with the authority, so that a certificate made while the
+// clock was fast (showed a time in the future) is valid once the clock is right. While the clock is slow (shows a time
+// before the authority's beginning), `life` counts from that beginning.
 Validity ValidUnder(const Certificate& authority, absl::Duration life, absl::Time now);
 
 // Makes a private key, PKCS#8.

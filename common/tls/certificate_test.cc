@@ -25,7 +25,7 @@ TEST(Certificate, BeginsWithItsAuthorityAndEndsByItsLifeWhateverTheClock) {
   const struct {
     absl::Duration clock, end;  // since kNow
   } rows[] = {{absl::Hours(10), absl::Hours(15)},
-              {-absl::Hours(500), absl::Hours(5)},     // behind: else it would have ended before it began
+              {-absl::Hours(500), absl::Hours(5)},     // a slow clock: else it would have ended before it began
               {absl::Hours(998), absl::Hours(1000)}};  // not longer than the authority
   for (const auto& row : rows) {
     const Validity validity = ValidUnder(authority, absl::Hours(5), kNow + row.clock);
