@@ -94,7 +94,8 @@ TEST_F(OwnerTest, NoFolderIsMadeInThePlaceOfACheckpoint) {
   fs::create_directory_symlink(path_, path_ + "-link");
   for (const std::string& path :
        {absl::StrCat(Directory(15000), "/in"), Directory(15000), absl::StrCat(path_, "/", later.Staging(), "/a/b"),
-        absl::StrCat(path_, "/", later.Removing()), absl::StrCat(path_, "-link/", later.Directory(), "/in")}) {
+        absl::StrCat(path_, "/", later.Removing()), absl::StrCat(path_, "-link/", later.Directory(), "/in"),
+        absl::StrCat(Directory(15000), "/../in")}) {
     for (const absl::Status& status : {Claim(path, {"job-2"}), CheckFolder(path, {"job-2"})}) {
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << path << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr("step-0000015000-g1, and only a checkpoint")) << path;
@@ -108,6 +109,10 @@ TEST_F(OwnerTest, NoFolderIsMadeInThePlaceOfACheckpoint) {
   }
   EXPECT_THAT(Names(), IsEmpty()) << "nothing was made";
   EXPECT_TRUE(WriteAs("job-1", 15000).ok());
+  fs::remove(path_ + "-link");
+  fs::create_directory_symlink(Directory(15000), path_ + "-link");
+  EXPECT_THAT(std::string(Claim(path_ + "-link/in", {"job-2"}).message()),
+              HasSubstr("-link/in is in step-0000015000-g1, and only a checkpoint"));
   fs::remove(path_ + "-link");
   EXPECT_TRUE(Claim(path_ + "/step-15000-g1/in", {"job-2"}).ok()) << "no name of a checkpoint";
 }
