@@ -410,8 +410,10 @@ class CostModel {
     }
     const CompressionWork work = WorkOf(compression);
     if (first) {
-      cost.work += rates_.slowdown * static_cast<double>(elements) *
-                   (work.bytes / hardware_.memory_bytes_per_second + work.flops / hardware_.fp32_flops);
+      const double computing = rates_.slowdown * static_cast<double>(elements) *
+                               (work.bytes / hardware_.memory_bytes_per_second + work.flops / hardware_.fp32_flops);
+      cost.work += computing;
+      cost.processor += computing;
     }
     return cost;
   }

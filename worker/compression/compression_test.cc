@@ -241,7 +241,11 @@ std::vector<std::pair<std::string, Options>> AllKinds(int64_t elements) {
   Options sampled = TopKOptions(elements, 0.05);
   sampled.compression.mutable_top_k()->set_selection(SELECTION_SAMPLED);
   all.emplace_back("top_k sampled", sampled);
-  all.emplace_back("int8", Int8Options(elements, 32));
+  for (const bool portable : {false, true}) {
+    Options options = Int8Options(elements, 32);
+    options.portable = portable;
+    all.emplace_back(portable ? "int8 portable" : "int8", options);
+  }
   const int64_t rows = 12, columns = 10;
   std::vector<strategies::GradientPart> parts;
   if (elements >= 130) parts = {{3, {rows, columns}}, {123, {5}}};
@@ -364,6 +368,33 @@ TEST(TopKSum, OperatorsOfGpusGiveTheSameBits) {
         EXPECT_TRUE(at::equal(host[1].steps[step].state[0].values, portable[1].steps[step].state[0].values));
         EXPECT_TRUE(at::equal(host[1].steps[step].state[1].values, portable[1].steps[step].state[1].values));
       }
+    }
+  }
+}
+
+TEST(Int8Sum, OperatorsOfGpusGiveTheSameBits) {
+  constexpr float kLargest = std::numeric_limits<float>::max(), kLeast = std::numeric_limits<float>::denorm_min();
+  for (const int64_t elements : {1, 31, 1000, 30011}) {
+    const Gradients gradients = [random = Random(elements)](int rank, uint64_t step) {
+      at::Tensor values = random(rank, step);
+      // Halves are rounded to the even code, a block's largest is code 127, and some blocks have no or hardly any
+      // values.
+      if (values.numel() > 300) {
+        values.narrow(0, 32, 32).mul_(2).round_().div_(2).clamp_(-127, 127)[5] = 127;
+        values.narrow(0, 64, 32).zero_();
+        values.narrow(0, 96, 32).fill_(kLeast);
+        values.narrow(0, 128, 32).mul_(kLargest / 64);
+        values.narrow(0, 160, 32).mul_(1e-37);
+      }
+      return values;
+    };
+    Options options = Int8Options(elements, 32);
+    const std::vector<Rank> host = SumOn(2, 5, options, gradients);
+    options.portable = true;
+    const std::vector<Rank> portable = SumOn(2, 5, options, gradients);
+    for (size_t step = 0; step < 5; ++step) {
+      EXPECT_TRUE(at::equal(host[0].steps[step].sum, portable[0].steps[step].sum)) << elements << " " << step;
+      EXPECT_TRUE(at::equal(StateOf(host[1].steps[step], "residual"), StateOf(portable[1].steps[step], "residual")));
     }
   }
 }

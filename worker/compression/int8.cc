@@ -1,13 +1,15 @@
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "worker/compression/block_code.h"
 #include "worker/compression/compressed_sum.h"
+#include "worker/compression/host_spans.h"
 
 namespace muster::compression {
 namespace {
@@ -21,40 +23,42 @@ class Int8Sum final : public CompressedSum {
         ranks_(options.group->size()),
         block_(options.compression.int8().block()),
         blocks_((((options.elements + ranks_ - 1) / ranks_) + block_ - 1) / block_),
-        residual_(at::zeros({options.elements}, at::TensorOptions(at::kFloat).device(options.device))) {
+        residual_(at::zeros({options.elements}, at::TensorOptions(at::kFloat).device(options.device))),
+        on_host_(options.device.is_cpu() && !options.portable) {
     sent_ = at::empty({ranks_ * words()}, residual_.options());
     received_ = at::empty_like(sent_);
     padded_ = at::zeros({ranks_ * blocks_ * block_}, residual_.options());
+    sum_ = at::empty({blocks_, block_}, residual_.options());
   }
 
   Works Begin(const at::Tensor& gradients, uint64_t) override {
     gradients_ = gradients;
     padded_.narrow(0, 0, options_.elements).copy_(gradients).add_(residual_);
-    for (int64_t rank = 0; rank < ranks_; ++rank) {
-      const at::Tensor part = PartOf(rank), message = Message(sent_, rank);
-      Encode(part, message);
-      part.sub_(Decode(message));  // what is not sent
-    }
+    for (int64_t rank = 0; rank < ranks_; ++rank) Encode(PartOf(rank), Message(sent_, rank));
     Works works;
     works.push_back(options_.group->AllToAll(sent_, received_));
     return works;
   }
 
   Works Continue() override {
-    const at::Tensor sum = Decode(Message(received_, 0));
-    for (int64_t rank = 1; rank < ranks_; ++rank) sum.add_(Decode(Message(received_, rank)));
+    Decode(Message(received_, 0), sum_);
+    for (int64_t rank = 1; rank < ranks_; ++rank) AddDecoded(Message(received_, rank), sum_);
     const int64_t own = options_.group->rank();
-    Encode(sum, Message(received_, own));
-    PartOf(own).add_(sum.sub_(Decode(Message(received_, own))));
+    Encode(sum_, Message(received_, own));
+    PartOf(own).add_(sum_);
     Works works;
     works.push_back(options_.group->AllGather({received_}));
     return works;
   }
 
   void End() override {
-    std::vector<at::Tensor> sums;
-    for (int64_t rank = 0; rank < ranks_; ++rank) sums.push_back(Decode(Message(received_, rank)).view({-1}));
-    gradients_.copy_(at::cat(sums).narrow(0, 0, options_.elements));
+    const int64_t part = blocks_ * block_;
+    for (int64_t rank = 0; rank < ranks_; ++rank) {
+      const int64_t left = std::min(part, options_.elements - rank * part);
+      if (left <= 0) break;
+      Decode(Message(received_, rank), sum_);
+      gradients_.narrow(0, rank * part, left).copy_(sum_.view({-1}).narrow(0, 0, left));
+    }
     const at::Tensor finite = gradients_.isfinite().all();
     residual_.copy_(at::where(finite, padded_.narrow(0, 0, options_.elements), residual_));
     padded_.zero_();
@@ -72,23 +76,37 @@ class Int8Sum final : public CompressedSum {
     return padded_.narrow(0, rank * blocks_ * block_, blocks_ * block_).view({blocks_, block_});
   }
 
-  // Values that are not finite make a scale that is not, which is sent.
+  at::Tensor Scales(const at::Tensor& message) const { return message.narrow(0, 0, blocks_); }
+  at::Tensor Codes(const at::Tensor& message) const { return message.narrow(0, blocks_, words() - blocks_); }
+  at::Tensor WideCodes(const at::Tensor& message) const {
+    return Codes(message).view(at::kChar).view({blocks_, block_}).to(at::kFloat);
+  }
+
+  // What is not sent stays in `values`, [blocks, block]. Values that are not finite make a scale that is not, which is
+  // sent.
   void Encode(const at::Tensor& values, const at::Tensor& message) const {
+    if (on_host_) return EncodeBlocks(FloatsOf(values), FloatsOf(Scales(message)), CodesOf(Codes(message)));
     const at::Tensor scales = values.abs().amax(1).div_(127), wide = scales.view({blocks_, 1});
     const at::Tensor codes = at::where(wide.gt(0).logical_and(wide.isfinite()), values.div(wide).round_(), 0.0);
-    message.narrow(0, 0, blocks_).copy_(scales);
-    message.narrow(0, blocks_, words() - blocks_)
-        .copy_(codes.clamp_(-127, 127).to(at::kChar).view({-1}).view(at::kFloat));
+    Scales(message).copy_(scales);
+    Codes(message).copy_(codes.clamp_(-127, 127).to(at::kChar).view({-1}).view(at::kFloat));
+    values.sub_(WideCodes(message).mul_(wide));
   }
-  at::Tensor Decode(const at::Tensor& message) const {
-    const at::Tensor codes = message.narrow(0, blocks_, words() - blocks_).view(at::kChar).view({blocks_, block_});
-    return codes.to(at::kFloat).mul_(message.narrow(0, 0, blocks_).view({blocks_, 1}));
+  void Decode(const at::Tensor& message, const at::Tensor& values) const {
+    if (on_host_) return DecodeBlocks(FloatsOf(Scales(message)), CodesOf(Codes(message)), FloatsOf(values));
+    values.copy_(WideCodes(message).mul_(Scales(message).view({blocks_, 1})));
+  }
+  void AddDecoded(const at::Tensor& message, const at::Tensor& values) const {
+    if (on_host_) return AddBlocks(FloatsOf(Scales(message)), CodesOf(Codes(message)), FloatsOf(values));
+    values.add_(WideCodes(message).mul_(Scales(message).view({blocks_, 1})));
   }
 
   const Options options_;
   const int64_t ranks_, block_, blocks_;  // blocks of a rank's part
   const at::Tensor residual_;
+  const bool on_host_;
   at::Tensor sent_, received_, padded_, gradients_;  // padded_: what is to be sent, then what is left of it
+  at::Tensor sum_;                                   // of a part, [blocks, block]
 };
 
 }  // namespace

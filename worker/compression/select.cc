@@ -11,11 +11,10 @@
 namespace muster::compression {
 namespace {
 
+using units::Magnitude;
+
 constexpr int64_t kLeastSample = 1024, kMostSample = 1 << 16;
 constexpr size_t kTogether = 32;
-
-// Ordered as |value| is, NaN last.
-MUSTER_INLINE uint32_t Magnitude(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
 
 // values += added, and how many of each kTogether sums reach the threshold.
 MUSTER_VECTOR void AddAndCount(const float* added, float* values, uint32_t threshold, size_t blocks, uint32_t* counts) {

@@ -12,18 +12,12 @@
 #include <utility>
 
 #include "worker/compression/compressed_sum.h"
+#include "worker/compression/host_spans.h"
 #include "worker/compression/select.h"
 #include "worker/compression/sparse_code.h"
 
 namespace muster::compression {
 namespace {
-
-absl::Span<float> FloatsOf(const at::Tensor& values) {
-  return absl::MakeSpan(values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel()));
-}
-absl::Span<uint32_t> WordsOf(const at::Tensor& values) {
-  return absl::MakeSpan(static_cast<uint32_t*>(values.mutable_data_ptr()), static_cast<size_t>(values.numel()));
-}
 
 // Messages of all ranks, one after another, that an all-gather fills in.
 Works Gather(collectives::Group& group, const at::Tensor& messages) {

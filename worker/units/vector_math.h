@@ -53,6 +53,9 @@ MUSTER_INLINE void Put(float x, c10::Half& to) {
   to.x = static_cast<uint16_t>((given >> 16 & 0x8000u) | (x != x ? 0x7e00u : finite));
 }
 
+// Ordered as |x| is, NaN last.
+MUSTER_INLINE uint32_t Magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
+
 MUSTER_INLINE double Exp(double x) { return std::exp(x); }
 
 // Cephes' expf: x = n ln 2 + r, a polynomial in r; 1e-7 relative. Zero below -87, where denormal numbers begin, with
