@@ -137,19 +137,20 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
       const OpCost cost = PassCost(rates, unit, elements, of_samples, work);
       return cost.latency + cost.work;
     };
-    const auto exchange = [&](Pass kind, double of_samples) {
+    const auto exchange = [&](Pass kind, double of_samples, const PassWork& work) {
       if (!unit.has_tensor_exchange()) return 0.0;
-      const double times = kind == Pass::kBackward ? 2 : 1;
-      const double computing = PassCost(rates, unit, elements, of_samples, Forwards(unit, times)).work;
+      const double computing = PassCost(rates, unit, elements, of_samples, work).work;
       const OpCost cost =
           TensorExchangeCost(inventory_, unit, kind, of_samples, computing, Topology(mesh, kTensorGroup), hardware_);
       return cost.latency + cost.work;
     };
     const bool in_halves = splits && SplitsBackward(unit);
     const PassWork backward = in_halves ? BackwardInputsWork(unit) : Forwards(unit, 2);
-    const double out = exchange(Pass::kForward, rows), last_out = exchange(Pass::kForward, last_rows),
-                 in = goes_back ? exchange(Pass::kBackward, rows) : 0,
-                 last_in = goes_back ? exchange(Pass::kBackward, last_rows) : 0;
+    const Pass backward_pass = in_halves ? Pass::kBackwardInputs : Pass::kBackward;
+    const double out = exchange(Pass::kForward, rows, Forwards(unit, 1)),
+                 last_out = exchange(Pass::kForward, last_rows, Forwards(unit, 1)),
+                 in = goes_back ? exchange(backward_pass, rows, backward) : 0,
+                 last_in = goes_back ? exchange(backward_pass, last_rows, backward) : 0;
     const double forward = pass(rows, Forwards(unit, 1)) + out;
     const double back = goes_back ? pass(rows, backward) + in + (again ? forward : 0) : 0;
     const double last_back = goes_back ? pass(last_rows, backward) + last_in : 0;

@@ -162,7 +162,7 @@ OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pas
                           const GroupTopology& group, const Hardware& hardware) {
   if (!unit.has_tensor_exchange() || samples == 0) return {};
   const TensorExchange::Pass& own =
-      pass == Pass::kBackward ? unit.tensor_exchange().backward() : unit.tensor_exchange().forward();
+      GoesBack(pass) ? unit.tensor_exchange().backward() : unit.tensor_exchange().forward();
   const double ranks = group.ranks,
                summed = samples * static_cast<double>(own.summed_bytes()) + static_cast<double>(own.constant_bytes());
   const double gathered = samples * static_cast<double>(own.gathered_bytes()),
@@ -179,8 +179,9 @@ OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pas
               .work = 0};
   for (const OpCost& part : parts) cost.work += part.work;
   if (hardware.sharing == Sharing::kProcessor) return cost;  // which moves the bytes itself
-  // The network's GEMMs are two thirds of a block's, and those of all chunks but the first run beside a sum.
-  const double beside = samples * (static_cast<double>(own.overlapped_bytes()) +
+  // The network's GEMMs are two thirds of a block's, and those of all chunks but the first run beside a sum. The first
+  // half of a backward computes no gradients of weights.
+  const double beside = samples * ((pass == Pass::kBackward ? static_cast<double>(own.overlapped_bytes()) : 0) +
                                    static_cast<double>(own.chunked_bytes()) * (chunks - 1) / chunks);
   const double under_way = Moved(group, hardware, 2 * beside, 2 * beside * (ranks - 1) / ranks).work;
   cost.work -= std::min(under_way, computing / 2);
@@ -351,8 +352,8 @@ class CostModel {
     }
     const Exchange& exchange = unit.exchange();
     const double gathered = static_cast<double>(exchange.gathered_bytes()), ranks = groups_[op.group].ranks;
-    OpCost cost = pass == Pass::kBackward ? Summed(op.group, static_cast<double>(exchange.summed_bytes()))
-                                          : Moved(op.group, ranks * gathered, (ranks - 1) * gathered);
+    OpCost cost = GoesBack(pass) ? Summed(op.group, static_cast<double>(exchange.summed_bytes()))
+                                 : Moved(op.group, ranks * gathered, (ranks - 1) * gathered);
     cost.latency *= exchange.collectives();
     return cost;
   }

@@ -157,6 +157,8 @@ TEST(TensorRanks, WaitForWhatDoesNotTravelWhileTheyCompute) {
   EXPECT_DOUBLE_EQ(seconds(0), 400);
   EXPECT_DOUBLE_EQ(seconds(1e6), 400 - 150 - 100);
   EXPECT_DOUBLE_EQ(seconds(300), 400 - 150) << "half of the pass is beside sums";
+  EXPECT_DOUBLE_EQ(TensorExchangeCost(inventory, unit, Pass::kBackwardInputs, 1, 1e6, two, hardware).work, 400 - 150)
+      << "the gradients of weights are computed later";
   unit.set_piece_rows(8);
   EXPECT_DOUBLE_EQ(seconds(1e6), 400 - 100) << "one piece is summed after it is computed";
   hardware.sharing = Sharing::kProcessor;

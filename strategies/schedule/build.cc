@@ -614,8 +614,10 @@ class Builder {
       for (; MovesBeside(e, move, /*after=*/false); ++move) MoveInput(inputs_.moves[move]);
       Op op{.kind = event.kind, .unit = event.unit, .microbatch = event.microbatch};
       if (event.kind == OpKind::kRecompute && MovesInput(event.unit)) op.waits = {fetched_[event.unit]};
-      if (training_ && Distributed() && inventory_.units(event.unit).has_exchange()) op.group = kExchangeGroup;
-      if (inventory_.units(event.unit).has_tensor_exchange()) op.group = kTensorGroup;
+      if (Traits(event.kind).group != GroupUse::kNone) {
+        if (training_ && Distributed() && inventory_.units(event.unit).has_exchange()) op.group = kExchangeGroup;
+        if (inventory_.units(event.unit).has_tensor_exchange()) op.group = kTensorGroup;
+      }
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
       if (e == now.begin && now.received >= 0) op.waits.push_back(now.received);
       if (e + 1 == now.end) WaitForOutputs(now.phase, op.waits);

@@ -206,8 +206,8 @@ class Checker {
     if (traits.pass == Pass::kNone) return absl::OkStatus();
     const Unit& unit = inventory_.units(op.unit);
     const bool with_samples = (reduces_ || all_reduces_) && unit.has_exchange();
-    const bool exchanges = with_samples || unit.has_tensor_exchange();
-    const int32_t group = unit.has_tensor_exchange() ? kTensorGroup : with_samples ? kExchangeGroup : -1;
+    const bool exchanges = traits.group != GroupUse::kNone && (with_samples || unit.has_tensor_exchange());
+    const int32_t group = !exchanges ? -1 : unit.has_tensor_exchange() ? kTensorGroup : kExchangeGroup;
     if (op.group == group) return absl::OkStatus();
     return Wrong("groups", exchanges ? "the unit exchanges with other ranks, and has not their group"
                                      : "the unit exchanges nothing");

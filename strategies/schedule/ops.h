@@ -398,6 +398,7 @@ inline constexpr std::array<OpTraits, kOpKinds> kOpTable = {{
      .name = "BackwardInputs",
      .stream = Stream::kCompute,
      .scope = OpScope::kMicrobatch,
+     .group = GroupUse::kOptional,
      .pass = Pass::kBackwardInputs,
      .parameters = ParameterUse::kReadIfBackwardDoes,
      .forwards = 1},
@@ -460,9 +461,8 @@ static_assert(EveryKindHasItsRow(), "kOpTable needs one row for each OpKind, in 
 constexpr const OpTraits& Traits(OpKind kind) { return kOpTable[static_cast<size_t>(kind)]; }
 
 // Passes the gradient on to the unit before.
-constexpr bool GoesBack(OpKind kind) {
-  return Traits(kind).pass == Pass::kBackward || Traits(kind).pass == Pass::kBackwardInputs;
-}
+constexpr bool GoesBack(Pass pass) { return pass == Pass::kBackward || pass == Pass::kBackwardInputs; }
+constexpr bool GoesBack(OpKind kind) { return GoesBack(Traits(kind).pass); }
 
 // Contributions are summed over ranks.
 constexpr bool ReducesGradients(OpKind kind) {

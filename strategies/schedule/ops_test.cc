@@ -80,7 +80,7 @@ TEST(Ops, TableIsTheExpectedOne) {
       {OpKind::kReceiveTiedGradient, "ReceiveTiedGradient", Stream::kReceiveGradients, OpScope::kUnits, must, no_slot,
        no_pass, no_parameters, GradientUse::kAddTied, false, 0, Payload::kTiedGradients, 0, none, ScalarUse::kNone,
        InputUse::kNone, EdgeUse::kReceiveTiedGradient},
-      {OpKind::kBackwardInputs, "BackwardInputs", Stream::kCompute, OpScope::kMicrobatch, no_group, no_slot,
+      {OpKind::kBackwardInputs, "BackwardInputs", Stream::kCompute, OpScope::kMicrobatch, may, no_slot,
        Pass::kBackwardInputs, ParameterUse::kReadIfBackwardDoes, no_gradients, false, 1, nothing, 0, none},
       {OpKind::kBackwardWeights, "BackwardWeights", Stream::kCompute, OpScope::kMicrobatch, no_group, no_slot,
        Pass::kBackwardWeights, no_parameters, GradientUse::kAdd, false, 1, nothing, 0, none},

@@ -36,7 +36,7 @@ void Exchanges::Begin() {
 }
 
 void Exchanges::End(const Exchange& declared, Pass pass) const {
-  const bool backward = pass == Pass::kBackward;
+  const bool backward = GoesBack(pass);
   const uint64_t gathered = backward ? 0 : declared.gathered_bytes(), summed = backward ? declared.summed_bytes() : 0;
   if (collectives_ == declared.collectives() && gathered_bytes_ == gathered && summed_bytes_ == summed) return;
   throw Failed(absl::InternalError(absl::StrCat(

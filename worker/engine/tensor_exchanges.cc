@@ -46,9 +46,9 @@ void TensorExchanges::Begin() {
 void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pass, bool evaluation, bool narrow,
                           int64_t samples) const {
   const TensorExchange& exchange = unit.tensor_exchange();
-  const TensorExchange::Pass& declared = pass == Pass::kBackward ? exchange.backward()
-                                         : evaluation            ? exchange.evaluation()
-                                                                 : exchange.forward();
+  const TensorExchange::Pass& declared = GoesBack(pass) ? exchange.backward()
+                                         : evaluation   ? exchange.evaluation()
+                                                        : exchange.forward();
   const auto n = static_cast<uint64_t>(samples);
   const uint64_t rows = n * models::TargetsPerSample(inventory), piece = models::PieceRows(rows, unit.piece_rows());
   const uint64_t pieces = piece == 0 ? 0 : (rows + piece - 1) / piece;
