@@ -77,7 +77,6 @@ Inventory ShareOf(const Inventory& inventory, uint32_t rank) {
   share.mutable_units()->Swap(made.mutable_units());
   share.set_tensor_rank(rank);
   for (int u = 0; u < share.units_size(); ++u) {
-    share.mutable_units(u)->clear_deferred_bytes();  // its collectives come in the order of whole backwards
     for (int t = 0; t < share.units(u).tensors_size(); ++t) {
       const Tensor& whole = inventory.units(u).tensors(t);
       Tensor& tensor = *share.mutable_units(u)->mutable_tensors(t);

@@ -142,11 +142,29 @@ TEST(Share, TheSharesComputeTheWhole) {
   for (const Train& train : {Gpt2Of(257), SmallLlama(false)}) {
     const Inventory whole = Divided(train, 2);
     for (int u = 0; u < whole.units_size(); ++u) {
-      double flops = 0;
-      for (const uint32_t rank : {0u, 1u}) flops += ShareOf(whole, rank).units(u).forward_flops();
+      double flops = 0, weights = 0;
+      for (const uint32_t rank : {0u, 1u}) {
+        flops += ShareOf(whole, rank).units(u).forward_flops();
+        weights += ShareOf(whole, rank).units(u).weight_gradient_flops();
+      }
       EXPECT_NEAR(flops / whole.units(u).forward_flops(), 1, 1e-12) << whole.units(u).name();
+      EXPECT_DOUBLE_EQ(weights, whole.units(u).weight_gradient_flops()) << whole.units(u).name();
     }
   }
+}
+
+// By hand, in units of 128 tokens of 128 fp32. Four streams of all tokens: what two norms gave, and the gradients of
+// what two GEMMs by rows gave. Of twelve streams of heads and of the hidden layer the rank's half. Then 6 x 128 and
+// 7 x 64 elements of vectors' gradients.
+TEST(Share, SplitsItsBackwardAndKeepsWhatItGathered) {
+  for (const bool sequence_parallel : {false, true}) {
+    const Inventory share = ShareOf(Divided(Gpt2Of(256), 2, sequence_parallel), 1);
+    EXPECT_EQ(share.units(0).deferred_bytes(), 0u);
+    EXPECT_EQ(share.units(1).deferred_bytes(), (4 + 12 / 2) * 65536u + 4 * (6 * 128 + 7 * 64));
+    EXPECT_EQ(share.units(1).weight_gradient_flops(), 2.0 * 128 * 12 * 128 * 64);
+    EXPECT_EQ(share.units(5).deferred_bytes(), 0u);
+  }
+  EXPECT_EQ(Divided(Gpt2Of(256), 1).units(1).deferred_bytes(), 16 * 65536u + 4 * 13 * 128);
 }
 
 // By hand, of 128 tokens of 128 fp32: 64 KiB a residual stream.

@@ -11,8 +11,10 @@
 #include "models/inventory.h"
 #include "strategies/compile.h"
 #include "strategies/cost.h"
+#include "strategies/hardware.h"
 #include "strategies/partition/explain.h"
 #include "strategies/partition/table.h"
+#include "strategies/schedule/check.h"
 
 namespace muster::strategies {
 namespace {
@@ -114,6 +116,65 @@ TEST(TensorRanks, RunOneProgramAStage) {
   for (uint32_t rank = 0; rank < 8; ++rank) EXPECT_EQ(digests[rank], digests[rank / 4 * 4]) << rank;
   EXPECT_NE(digests[0], digests[4]);
   EXPECT_TRUE(Outline(train, inventory, layout).ok());
+}
+
+// Of each block and microbatch. The ranks of all shares exchange in the first half, and nothing in the second.
+TEST(TensorRanks, SplitBackwardsOfZeroBubble) {
+  Train train = Tiny(2, 2);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_ZERO_BUBBLE);
+  train.mutable_pipeline()->set_chunks(1);
+  for (const bool sequence_parallel : {false, true}) {
+    train.mutable_parallel()->set_sequence_parallel(sequence_parallel);
+    const Inventory inventory = *models::MakeInventory(train);
+    const Layout layout = *MakeLayout(train, inventory, AnyPlaces(8));
+    ASSERT_TRUE(Outline(train, inventory, layout).ok());
+    int halves = 0;
+    for (const uint32_t stage : {0u, 1u}) {
+      const Inventory& own = StageModel(inventory, layout, stage).inventory();
+      const auto program = Compile(train, inventory, layout, 4 * stage);
+      ASSERT_TRUE(program.ok()) << program.status();
+      const Schedule& right = program->schedule;
+      ASSERT_EQ(Check(right, own), absl::OkStatus());
+      for (size_t i = 0; i < right.ops.size(); ++i) {
+        const OpKind kind = right.ops[i].kind;
+        const bool block = right.ops[i].unit >= 0 && own.units(right.ops[i].unit).kind() == "gpt2.block";
+        EXPECT_FALSE(block && kind == OpKind::kBackward) << i;
+        if (kind != OpKind::kBackwardInputs && kind != OpKind::kBackwardWeights) continue;
+        halves += kind == OpKind::kBackwardWeights;
+        EXPECT_EQ(right.ops[i].group, kind == OpKind::kBackwardInputs ? kTensorGroup : -1) << Print(right.ops[i], own);
+        Schedule wrong = right;
+        wrong.ops[i].group = kind == OpKind::kBackwardInputs ? -1 : kTensorGroup;
+        EXPECT_THAT(std::string(Check(wrong, own).message()),
+                    HasSubstr(kind == OpKind::kBackwardInputs ? "has not their group" : "is no collective"));
+      }
+    }
+    EXPECT_EQ(halves, 4 * 4) << "four layers, four microbatches";
+  }
+}
+
+// By hand, in 1e6 FLOPs a token of both tensor ranks. A block of width 128 and 128 tokens takes F = 24 x 128^2 + 2 x
+// 128^2 = 0.426 forward, W = 24 x 128^2 = 0.393 for the gradients of its weights and B = 2 F - W = 0.459 for that of
+// its input; the head of 256 ids takes 0.066, and twice that backward. Two stages of two blocks and eight microbatches
+// by 1F1B: the second stage has the head, waits for the first forward, and is waited for by the last backward of the
+// first, which makes 2 F + 8 (2 F + 2 B + 2 W + 0.197) + 2 B + 2 W = 24.58. By ZB-H1 (Qi et al. 2024, section 2.3) the
+// second stage has two microbatches' W left when its last B is done: 4 W less, 23.00.
+TEST(TensorRanks, ZeroBubbleIsFaster) {
+  const Hardware hardware{
+      .fp32_flops = 1e9, .memory_bytes_per_second = 1e15, .inside = {1e15, 0}, .between = {1e15, 0}};
+  Train train = Tiny(2, 2);
+  train.mutable_strategy()->mutable_single();
+  const std::vector<RankPlace> ranks = FullNodes(4, 4, 0);
+  for (const bool sequence_parallel : {false, true}) {
+    train.mutable_parallel()->set_sequence_parallel(sequence_parallel);
+    const Inventory inventory = *models::MakeInventory(train);
+    const auto seconds = [&](PipelineSchedule schedule) {
+      train.mutable_pipeline()->set_schedule(schedule), train.mutable_pipeline()->set_chunks(1);
+      const Layout layout = *MakeLayout(train, inventory, ranks);
+      const std::vector<RankProgram> programs = *Outline(train, inventory, layout);
+      return PredictStep(train, inventory, layout, programs, ranks, hardware)[0].timeline.seconds;
+    };
+    EXPECT_NEAR(seconds(PIPELINE_SCHEDULE_ZERO_BUBBLE) / seconds(PIPELINE_SCHEDULE_1F1B), 23.00 / 24.58, 0.005);
+  }
 }
 
 // A block of width c has 12 c^2 weights in matrices, which are divided, and 3 c + 4 c of biases that are; 2 x 2 c of

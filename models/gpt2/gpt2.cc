@@ -111,14 +111,15 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device, const TensorShare& 
   AddHiddenStates(unit, t, c, share);
   // The vectors: two norms' and the biases of the GEMMs by rows.
   AddBlockExchange(unit, t, c, share.sequence_parallel ? 6 * c : 0, share);
+  // The inputs of the four GEMMs and the gradients of their outputs (Qi et al. 2024, table 1: 32 s b h bytes in 16
+  // bits), and the gradients of vectors: of norms, and of the GEMMs' outputs. A share has all rows of what the norms
+  // give and of what the GEMMs by rows do, as they were gathered: the second half exchanges nothing.
+  unit.set_deferred_bytes(4 * t * (4 * c + 12 * own) + 4 * (6 * c + 7 * own));
+  unit.set_weight_gradient_flops(2.0 * t * 12 * c * own);
   if (!share.whole()) {
     SetShareBytes(c, t, device, share, unit);
     return unit;
   }
-  // The inputs of the four GEMMs and the gradients of their outputs (Qi et al. 2024, table 1: 32 s b h bytes in 16
-  // bits), and the gradients of vectors: of norms, and of the GEMMs' outputs.
-  unit.set_deferred_bytes(4 * t * 16 * c + 4 * 13 * c);
-  unit.set_weight_gradient_flops(2.0 * t * 12 * c * c);
   unit.set_forward_bytes(4 * t * c);                  // ln_2
   unit.set_forward_piece_bytes(16 * c);               // GELU
   unit.set_backward_piece_bytes(2 * 16 * c + 4 * c);  // GELU, the hidden layer's gradient, ln_2 or its gradient

@@ -281,7 +281,8 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device, const TensorShare&
   unit.set_saved_bytes(4 * t * (q + 2 * kv + normed + q + 2 * inner + statistics + heads) +
                        4 * t * (2 * c + 2) / parts);
   unit.set_piece_rows(HiddenPieceRows(inner, device, share));
-  // As GPT-2's: the inputs of the GEMMs and the gradients of their outputs, and the gradients of the norms.
+  // As GPT-2's, also of a share: the inputs of the GEMMs and the gradients of their outputs, and the gradients of the
+  // norms.
   unit.set_deferred_bytes(4 * t * (4 * c + 3 * inner + 2 * q + 2 * kv) + 4 * 2 * (c + m.head_width()));
   unit.set_weight_gradient_flops(2.0 * t * (c * (q + 2 * kv) + q * c + 3 * c * inner));
   unit.set_forward_bytes(4 * t * c);                     // the second norm

@@ -261,7 +261,7 @@ TEST(Pipelines, EveryShapeIsProven) {
     const uint32_t units = order.stages * order.chunks;
     const uint32_t layers = units + static_cast<uint32_t>(random() % 4);
     Inventory model = random() % 2 == 0 ? Tied(layers) : Untied(layers);
-    // As of units with adapters, and of shares of units, no backward is split.
+    // As of units with adapters, no backward is split.
     for (Unit& unit : *model.mutable_units()) i % 2 == 0 ? unit.clear_deferred_bytes() : void();
     const Pipeline pipeline(model, order, kind, RandomRecipe(random));
     ASSERT_EQ(pipeline.Proven(), absl::OkStatus()) << i << ": " << order.stages << " stages, " << order.chunks

@@ -2,6 +2,7 @@
 // (Join, in strategy_trials_test.h).
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,37 @@ TEST(TensorRanks, TrainInsideEveryStrategyAndPipeline) {
         if (stages > 1) train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
       };
       ExpectSame(trial, Train(trial), expected);
+    }
+  }
+}
+
+// Each backward of a block in two halves, the second of which exchanges nothing and comes later.
+TEST(TensorRanks, TrainByHalvesOfBackwardsAsOneRankDoes) {
+  Model llama = LlamaTrialModel();
+  llama.mutable_llama()->set_heads(4), llama.mutable_llama()->set_inner(4 * 10);
+  for (const Model& model : {DividedModel(), llama}) {
+    const Curve expected = Train(OneRank(model, true));
+    for (const uint32_t chunks : {1u, 2u}) {
+      for (const bool sequence : {false, true}) {
+        const auto choose = [=](T& train) {
+          Single(train);
+          train.mutable_parallel()->set_sequence_parallel(sequence);
+          train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_ZERO_BUBBLE);
+          train.mutable_pipeline()->set_chunks(chunks);
+        };
+        Trial trial = Divided(
+            absl::StrCat(model.has_gpt2() ? "gpt2, " : "llama, ", chunks, " chunks", sequence ? ", by tokens" : ""), 2,
+            choose, true);
+        trial.model = model, trial.microbatch = 1, trial.stages = 2, trial.ranks = 4;
+        std::atomic<int> weights = 0;
+        trial.set = [&](Config& config) {
+          config.check_accesses = true;
+          for (const Op& op : config.schedule.ops) weights += op.kind == OpKind::kBackwardWeights;
+        };
+        ExpectSame(trial, Train(trial), expected);
+        EXPECT_EQ(weights.load(), 2 * 3 * 7)
+            << trial.name << ": on two tensor ranks, of three blocks and seven microbatches";
+      }
     }
   }
 }

@@ -33,9 +33,15 @@ at::Tensor ZerosForVectors(const std::vector<Parameter>& parameters) {
 
 }  // namespace
 
-GradientSinks::GradientSinks(const std::vector<Parameter>& parameters, Saved& deferred) : deferred_(&deferred.tensors) {
+std::vector<at::Tensor> OwnGradients(const std::vector<Parameter>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const Parameter& parameter : parameters) gradients.push_back(parameter.gradient);
+  return gradients;
+}
+
+std::vector<at::Tensor> DeferredVectors(const std::vector<Parameter>& parameters, Saved& deferred) {
   deferred.tensors = {ZerosForVectors(parameters)};
-  gradients_ = Vectors(parameters, deferred.tensors[0]);
+  return Vectors(parameters, deferred.tensors[0]);
 }
 
 void GradientSinks::Defer(const at::Tensor& x, const at::Tensor& d) const {

@@ -10,17 +10,22 @@
 
 namespace muster::units {
 
+// By parameter: where a whole backward adds the gradient.
+std::vector<at::Tensor> OwnGradients(const std::vector<Parameter>& parameters);
+// The same of the first half of one, for vectors alone: zeros in `deferred`, which begins with them.
+std::vector<at::Tensor> DeferredVectors(const std::vector<Parameter>& parameters, Saved& deferred);
+
 // Those of vectors are added as the backward goes; those of matrices are GEMMs of an input and an output's gradient,
 // which can be left for later.
 class GradientSinks {
  public:
-  // To these, by parameter: the parameters' own, or VectorSinks' (tensor_rows.h).
-  explicit GradientSinks(std::vector<at::Tensor> gradients) : gradients_(std::move(gradients)) {}
-  // Into `deferred`, which becomes zeros for all vectors, then the two operands of each GEMM.
-  GradientSinks(const std::vector<Parameter>& parameters, Saved& deferred);
+  // `vectors`: by parameter, of one of the above, or what VectorSinks puts in their place (tensor_rows.h). `deferred`
+  // receives the two operands of each GEMM; null: nothing is left for later.
+  GradientSinks(std::vector<at::Tensor> vectors, Saved* deferred)
+      : vectors_(std::move(vectors)), deferred_(deferred == nullptr ? nullptr : &deferred->tensors) {}
 
   // Of a vector, by the number of its parameter.
-  const at::Tensor& operator[](int parameter) const { return gradients_[static_cast<size_t>(parameter)]; }
+  const at::Tensor& operator[](int parameter) const { return vectors_[static_cast<size_t>(parameter)]; }
   bool defers() const { return deferred_ != nullptr; }
   // REQUIRES: defers(). The operands do not change any more.
   void Defer(const at::Tensor& x, const at::Tensor& d) const;
@@ -30,8 +35,8 @@ class GradientSinks {
   at::Tensor Unchanging(const at::Tensor& d) const;
 
  private:
-  std::vector<at::Tensor> gradients_;
-  std::vector<at::Tensor>* deferred_ = nullptr;
+  const std::vector<at::Tensor> vectors_;
+  std::vector<at::Tensor>* const deferred_;
 };
 
 // Adds the vectors' gradients to the parameters' own, and returns the operands in the order in which they were

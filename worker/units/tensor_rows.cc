@@ -50,10 +50,8 @@ at::Tensor RowSum::Wait() {
   return products_.narrow(0, ranks_.ranks().rank() * part, part).clone();  // lets go of the rest
 }
 
-VectorSinks::VectorSinks(const TensorRows& ranks, const std::vector<Parameter>& parameters,
-                         const std::vector<int>& partial)
-    : ranks_(ranks) {
-  for (const Parameter& parameter : parameters) sinks_.push_back(parameter.gradient);
+VectorSinks::VectorSinks(const TensorRows& ranks, std::vector<at::Tensor> own, const std::vector<int>& partial)
+    : ranks_(ranks), sinks_(std::move(own)) {
   if (ranks.alone() || partial.empty()) return;
   int64_t elements = 0;
   for (const int v : partial) elements += sinks_[static_cast<size_t>(v)].numel();
@@ -71,7 +69,7 @@ VectorSinks::VectorSinks(const TensorRows& ranks, const std::vector<Parameter>& 
 void VectorSinks::Finish() const {
   if (!all_.defined()) return;
   ranks_.ranks().Sum(all_);
-  for (const auto& [sum, gradient] : partial_) at::Tensor(gradient).add_(sum);
+  for (const auto& [sum, own] : partial_) at::Tensor(own).add_(sum);
 }
 
 }  // namespace muster::units

@@ -70,11 +70,11 @@ class RowSum {
 };
 
 // Where a backward adds the gradients of parameters. Of `partial` vectors each rank has those of its rows or heads
-// only; Finish adds their sum over the ranks to the parameters' gradients. What is added to another sink is the
-// gradient.
+// only; Finish adds their sum over the ranks to their own sinks. What is added to another sink is the gradient.
 class VectorSinks {
  public:
-  VectorSinks(const TensorRows& ranks, const std::vector<Parameter>& parameters, const std::vector<int>& partial);
+  // `own`: by parameter (split_backward.h).
+  VectorSinks(const TensorRows& ranks, std::vector<at::Tensor> own, const std::vector<int>& partial);
 
   const at::Tensor& operator[](int parameter) const { return sinks_[static_cast<size_t>(parameter)]; }
   const std::vector<at::Tensor>& all() const { return sinks_; }  // by parameter

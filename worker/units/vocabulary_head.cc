@@ -64,10 +64,10 @@ class VocabularyHead final : public UnitModule {
       gemms_.ComputeOfPadded(padded, wte_.value, piece);
     });
     const at::Tensor d_normed = ranks.Summed(all), dx = at::zeros_like(x);
-    std::vector<Parameter> vectors = {norm_.weight};
+    std::vector<at::Tensor> vectors = {norm_.weight.gradient};
     std::vector<int> partial = {0};
-    if (!rms_) vectors.push_back(norm_.bias), partial.push_back(1);
-    const VectorSinks sinks(ranks, vectors, ranks.divided() ? partial : std::vector<int>());
+    if (!rms_) vectors.push_back(norm_.bias.gradient), partial.push_back(1);
+    const VectorSinks sinks(ranks, std::move(vectors), ranks.divided() ? partial : std::vector<int>());
     if (rms_) {
       RmsNormBackward(d_normed, x, statistics.view(-1), norm_.weight.value, dx, sinks[0], rows_);
     } else {

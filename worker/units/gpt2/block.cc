@@ -93,17 +93,12 @@ class Block final : public UnitModule {
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
-    const TensorRows ranks(context, sequence_parallel_);
-    const std::vector<int> by_row = {kLn1W, kLn1B, kProjB, kLn2W, kLn2B, kFcProjB};
-    const VectorSinks vectors(ranks, p_, ranks.divided() ? by_row : std::vector<int>());
-    Activations d = Backward(context, ranks, std::move(saved), grads, GradientSinks(vectors.all()));
-    vectors.Finish();
-    return d;
+    return Backward(context, std::move(saved), grads, OwnGradients(p_), nullptr);
   }
 
   Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred) override {
-    return Backward(context, TensorRows(context, sequence_parallel_), std::move(saved), grads,
-                    GradientSinks(p_, deferred));
+    std::vector<at::Tensor> vectors = DeferredVectors(p_, deferred);
+    return Backward(context, std::move(saved), grads, std::move(vectors), &deferred);
   }
 
   // In the order in which Backward defers: the MLP's two for each block of rows, then attention's.
@@ -118,6 +113,18 @@ class Block final : public UnitModule {
  private:
   // The inventory's order.
   enum { kLn1W, kLn1B, kAttnW, kAttnB, kProjW, kProjB, kLn2W, kLn2B, kFcW, kFcB, kFcProjW, kFcProjB };
+
+  // `own`: where vectors' gradients are added; `deferred`: as GradientSinks takes it. The first half of a backward
+  // exchanges what a whole one does, the sums of vectors' gradients included.
+  Activations Backward(const Context& context, Saved saved, const Activations& grads, std::vector<at::Tensor> own,
+                       Saved* deferred) const {
+    const TensorRows ranks(context, sequence_parallel_);
+    const std::vector<int> by_row = {kLn1W, kLn1B, kProjB, kLn2W, kLn2B, kFcProjB};
+    const VectorSinks vectors(ranks, std::move(own), ranks.divided() ? by_row : std::vector<int>());
+    Activations d = Backward(context, ranks, std::move(saved), grads, GradientSinks(vectors.all(), deferred));
+    vectors.Finish();
+    return d;
+  }
 
   Activations Backward(const Context& context, const TensorRows& ranks, Saved saved, const Activations& grads,
                        const GradientSinks& sinks) const {
@@ -146,12 +153,12 @@ class Block final : public UnitModule {
     if (ranks.alone()) {
       d_normed = sinks.Beside(normed);
       GemmBackward(normed, d_qkv, kAttnW, d_normed, sinks);
-    } else {  // summed while the weight's gradient is computed
+    } else {  // summed while the weight's gradient is computed, unless that is deferred
       d_normed = at::empty_like(normed);
       RowSum sum(ranks, d_normed, normed.size(0));
       InputGradient(d_qkv, kAttnW, {}, d_normed);
       sum.Computed();
-      WeightGradient(normed, d_qkv, kAttnW, {});
+      AddOrDefer(normed, d_qkv, kAttnW, {}, sinks);
       d_normed = sum.Wait();
     }
     NormBackward(d_normed, x, statistics, p_[kLn1W].value, rows, sinks[kLn1W], sinks[kLn1B], rows_);
@@ -384,20 +391,24 @@ class Block final : public UnitModule {
                                   const at::Tensor& statistics, const at::Tensor& hidden, const Dropped& dropped,
                                   const at::Tensor& d) const {
     const at::Tensor all_dy = ranks.Whole(GemmGradient(Undropped(d, dropped, ranks.first(d.size(0))), kFcProjB, sinks));
-    at::Tensor normed = Narrow(sum, sum.size(1));  // becomes its gradient
+    at::Tensor normed = Narrow(sum, sum.size(1));
     NormAgain(sum, statistics, p_[kLn2W].value, p_[kLn2B].value, normed, rows_);
     normed = ranks.Whole(normed);
     const int64_t rows = normed.size(0), piece = Piece(normed);
-    const at::Tensor active = at::empty({piece, hidden.size(1)}, hidden.options()), d_hidden = at::empty_like(active);
-    RowSum total(ranks, normed, piece);
+    at::Tensor active = at::empty({piece, hidden.size(1)}, hidden.options()), d_hidden = at::empty_like(active);
+    const at::Tensor d_normed = sinks.Beside(normed);
+    RowSum total(ranks, d_normed, piece);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
+      if (sinks.defers() && r > 0) {  // each block keeps its own
+        active = at::empty({n, hidden.size(1)}, hidden.options()), d_hidden = at::empty_like(active);
+      }
       const at::Tensor g = active.narrow(0, 0, n), dh = d_hidden.narrow(0, 0, n), row = normed.narrow(0, r, n);
       const at::Tensor h = hidden.narrow(0, r, n), dy = all_dy.narrow(0, r, n);
       InputGradient(dy, kFcProjW, {}, dh);
       GeluBackward(h, p_[kFcB].value, g, dh, sinks[kFcB], rows_);
-      WeightGradient(g, dy, kFcProjW, {});
-      GemmBackward(row, dh, kFcW, row, sinks);
+      AddOrDefer(g, dy, kFcProjW, {}, sinks);
+      GemmBackward(row, dh, kFcW, d_normed.narrow(0, r, n), sinks);
       total.Computed();
     }
     NormBackward(total.Wait(), sum, statistics, p_[kLn2W].value, d, sinks[kLn2W], sinks[kLn2B], rows_);

@@ -235,16 +235,12 @@ class LlamaBlock final : public UnitModule {
   }
 
   Activations Backward(const Context& context, Saved saved, const Activations& grads) override {
-    const TensorRows ranks(context, sequence_parallel_);
-    const VectorSinks vectors(ranks, p_, PartialVectors(ranks));
-    Activations d = Backward(context, ranks, std::move(saved), grads, GradientSinks(vectors.all()));
-    vectors.Finish();
-    return d;
+    return Backward(context, std::move(saved), grads, OwnGradients(p_), nullptr);
   }
 
   Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred) override {
-    return Backward(context, TensorRows(context, sequence_parallel_), std::move(saved), grads,
-                    GradientSinks(p_, deferred));
+    std::vector<at::Tensor> vectors = DeferredVectors(p_, deferred);
+    return Backward(context, std::move(saved), grads, std::move(vectors), &deferred);
   }
 
   // In the order in which Backward defers: the network's two for each block of rows, then attention's.
@@ -257,6 +253,16 @@ class LlamaBlock final : public UnitModule {
   }
 
  private:
+  // As GPT-2's.
+  Activations Backward(const Context& context, Saved saved, const Activations& grads, std::vector<at::Tensor> own,
+                       Saved* deferred) const {
+    const TensorRows ranks(context, sequence_parallel_);
+    const VectorSinks vectors(ranks, std::move(own), PartialVectors(ranks));
+    Activations d = Backward(context, ranks, std::move(saved), grads, GradientSinks(vectors.all(), deferred));
+    vectors.Finish();
+    return d;
+  }
+
   Activations Backward(const Context& context, const TensorRows& ranks, Saved saved, const Activations& grads,
                        const GradientSinks& sinks) const {
     const at::Tensor d = grads[0].contiguous();
@@ -282,7 +288,7 @@ class LlamaBlock final : public UnitModule {
       d_normed = sinks.Beside(normed);
       qkv_.Backward(normed, d_projected, d_normed, sinks);
     } else {
-      d_normed = QkvBackwardOfShare(ranks, normed, d_projected);
+      d_normed = QkvBackwardOfShare(ranks, normed, d_projected, sinks);
     }
     RmsNormBackward(d_normed, x, statistics, Value(at_.input_norm), rows, sinks[at_.input_norm], rows_);
     return {d};
@@ -453,8 +459,10 @@ class LlamaBlock final : public UnitModule {
     return d_a.projected;
   }
 
-  // The gradient of this rank's rows of what the projections took, summed while the weights' gradients are computed.
-  at::Tensor QkvBackwardOfShare(const TensorRows& ranks, const at::Tensor& normed, const at::Tensor& d) const {
+  // The gradient of this rank's rows of what the projections took, summed while the weights' gradients are computed,
+  // unless these are deferred.
+  at::Tensor QkvBackwardOfShare(const TensorRows& ranks, const at::Tensor& normed, const at::Tensor& d,
+                                const GradientSinks& sinks) const {
     const at::Tensor d_normed = at::empty_like(normed);
     RowSum sum(ranks, d_normed, normed.size(0));
     if (mirrors_keys() && ranks.ranks().rank() > 0) {  // of keys that all ranks compute, one rank gives it for all
@@ -463,7 +471,7 @@ class LlamaBlock final : public UnitModule {
       qkv_.InputGradient(d, {}, d_normed);
     }
     sum.Computed();
-    qkv_.AddGradients(normed, d, {});
+    qkv_.AddOrDefer(normed, d, {}, sinks);
     return sum.Wait();
   }
 
@@ -546,20 +554,22 @@ class LlamaBlock final : public UnitModule {
                                   const at::Tensor& statistics, const at::Tensor& hidden, const DropoutPlace& dropout,
                                   int64_t tokens, const at::Tensor& d) const {
     const at::Tensor all_dy = ranks.Whole(GemmGradient(Undropped(d, dropout, tokens, ranks.first(d.size(0))), sinks));
-    at::Tensor normed = Narrow(sum, sum.size(1));  // becomes its gradient
+    at::Tensor normed = Narrow(sum, sum.size(1));
     RmsNormAgain(sum, statistics, Value(at_.inner_norm), normed, rows_);
     normed = ranks.Whole(normed);
     const int64_t rows = normed.size(0), piece = Piece(normed);
-    const at::Tensor active = at::empty({piece, inner()}, hidden.options()), d_active = at::empty_like(active);
-    RowSum total(ranks, normed, piece);
+    at::Tensor active = at::empty({piece, inner()}, hidden.options());
+    const at::Tensor d_active = at::empty_like(active), d_normed = sinks.Beside(normed);
+    RowSum total(ranks, d_normed, piece);
     for (int64_t r = 0; r < rows; r += piece) {
       const int64_t n = std::min(piece, rows - r);
+      if (sinks.defers() && r > 0) active = at::empty({n, inner()}, hidden.options());  // each block keeps its own
       const at::Tensor g = active.narrow(0, 0, n), dg = d_active.narrow(0, 0, n), row = normed.narrow(0, r, n);
       const at::Tensor h = hidden.narrow(0, r, n), dy = all_dy.narrow(0, r, n);
       down_.InputGradient(dy, {}, dg);
       SwiGluBackward(h, g, dg, h, rows_);
-      down_.AddGradients(g, dy, {});
-      gate_up_.Backward(row, h, row, sinks);
+      down_.AddOrDefer(g, dy, {}, sinks);
+      gate_up_.Backward(row, h, d_normed.narrow(0, r, n), sinks);
       total.Computed();
     }
     RmsNormBackward(total.Wait(), sum, statistics, Value(at_.inner_norm), d, sinks[at_.inner_norm], rows_);
