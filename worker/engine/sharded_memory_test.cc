@@ -275,31 +275,44 @@ TEST(Memory, AStageOfAPipelineTakesWhatThePlanSays) {
     PipelineSchedule schedule;
     uint32_t chunks;
     bool recompute;
+    uint32_t tensor = 1;  // ranks that compute each unit, of which the first one is here
+    bool sequence_parallel = false;
   } cases[] = {{"1f1b", PIPELINE_SCHEDULE_1F1B, 1, false},
                {"ZB-H1", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, false},
                {"ZB-H1, recomputed", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, true},
-               {"ZB-V", PIPELINE_SCHEDULE_ZERO_BUBBLE, 2, false}};
+               {"ZB-V", PIPELINE_SCHEDULE_ZERO_BUBBLE, 2, false},
+               {"1f1b, tensor", PIPELINE_SCHEDULE_1F1B, 1, false, 2},
+               {"1f1b, by tokens", PIPELINE_SCHEDULE_1F1B, 1, false, 2, true},
+               {"ZB-H1, tensor", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, false, 2},
+               {"ZB-H1, by tokens", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, false, 2, true},
+               {"ZB-H1, tensor, recomputed", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, true, 2},
+               {"ZB-V, by tokens", PIPELINE_SCHEDULE_ZERO_BUBBLE, 2, false, 2, true}};
   for (const auto& c : cases) {
-    for (const uint32_t rank : {0u, 1u}) {
+    for (const uint32_t place : {0u, 1u}) {
+      const uint32_t rank = place * c.tensor, ranks = 2 * c.tensor;
       const Sharded stage{c.name,
                           [&](::muster::Train& train) {
                             train.mutable_strategy()->mutable_single();
-                            train.mutable_parallel()->set_pipeline(2);
+                            train.mutable_model()->mutable_gpt2()->set_heads(c.tensor);
+                            train.mutable_parallel()->set_pipeline(2), train.mutable_parallel()->set_tensor(c.tensor);
+                            train.mutable_parallel()->set_sequence_parallel(c.sequence_parallel);
                             train.mutable_pipeline()->set_schedule(c.schedule);
                             train.mutable_pipeline()->set_chunks(c.chunks);
                             train.set_activation_checkpointing(c.recompute);
                             train.mutable_batch()->set_sequences(24), train.mutable_batch()->set_microbatch(4);
                           },
-                          2,
+                          ranks,
                           rank,
                           6,
                           64,
                           256};
       ResetCpuMemoryPeak();
       const ::muster::Train train = TrainOf(stage);
-      Configured made = Configure(train, *models::MakeInventory(train), 2, rank).value();
-      GroupOfOthers group(static_cast<int>(rank), 2);
+      Configured made = Configure(train, *models::MakeInventory(train), ranks, rank).value();
+      GroupOfOthers group(static_cast<int>(place), 2);
+      Echo tensor(0, 2);
       made.config.groups.assign(made.config.schedule.groups.size(), &group);
+      if (c.tensor > 1) made.config.groups[kTensorGroup] = &tensor;
       const uint64_t before = CpuMemoryUse().bytes;
       auto engine = Engine::Create(made.config).value();
       const std::vector<uint32_t> tokens(24 * 65, 1);
@@ -309,9 +322,9 @@ TEST(Memory, AStageOfAPipelineTakesWhatThePlanSays) {
       }
       const double peak = static_cast<double>(engine->peak_memory_bytes() - before),
                    planned = static_cast<double>(made.memory.peak);
-      EXPECT_LE(peak, 1.02 * planned) << c.name << ", stage " << rank;
+      EXPECT_LE(peak, 1.02 * planned) << c.name << ", stage " << place;
       // The first half of a backward frees what it has read as it goes; the plan counts all of it and what is deferred.
-      EXPECT_GE(peak, (c.schedule == PIPELINE_SCHEDULE_1F1B ? 0.9 : 0.85) * planned) << c.name << ", stage " << rank;
+      EXPECT_GE(peak, (c.schedule == PIPELINE_SCHEDULE_1F1B ? 0.9 : 0.85) * planned) << c.name << ", stage " << place;
     }
   }
 }
