@@ -69,8 +69,8 @@ struct Written {
   uint64_t bytes = 0;  // of all files
 };
 
-// Of the checkpoint: as many as its table has shards, from each replica that writes. Shard s of replica r writes the
-// file r * shards + s.
+// Of the checkpoint: as many as its table has shards, from each replica that writes. FileAt
+// (strategies/schedule/mesh.h) numbers them.
 uint32_t Files(const Manifest& manifest);
 
 // Creates the staging folder of `name` below `path`, and replaces one that a killed attempt left. `path` is created if

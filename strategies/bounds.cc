@@ -89,11 +89,13 @@ Bounds::Bounds(const Inventory& inventory, absl::Span<const RankPlace> ranks, co
 
 Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
   const uint32_t count = std::max(1u, train.parallel().pipeline()), tensor = models::TensorRanks(inventory_),
-                 each = static_cast<uint32_t>(ranks_.size()) / count / tensor;
+                 world = static_cast<uint32_t>(ranks_.size());
+  const Mesh copies = WithReplicasFor({.pipeline = count, .tensor = tensor}, world);
+  const uint32_t each = copies.data_ranks();
   std::vector<RankPlace> alike;  // of the first stage, those with the first share
-  for (uint32_t r = 0; r < each; ++r) alike.push_back(ranks_[r * tensor]);
+  for (const uint32_t rank : MembersOf(copies, {.axes = kDataAxes}, 0)) alike.push_back(ranks_[rank]);
   const uint32_t shards = Shards(train.strategy(), alike);
-  const Mesh mesh{.pipeline = count, .replica = each / shards, .shard = shards, .tensor = tensor};
+  const Mesh mesh = WithReplicasFor({.pipeline = count, .shard = shards, .tensor = tensor}, world);
   const Rates rates = RatesOf(train, inventory_.device(), ranks_, hardware_);
   const double samples = static_cast<double>(ShareOf(train.batch().sequences(), each, 0).sequences),
                rows = MicrobatchRows(train.batch(), each), microbatches = Microbatches(train.batch(), each),
@@ -280,10 +282,9 @@ Bounds::Moving Bounds::Links(const Train& train, const Stage& stage, const Mesh&
 
 bool Bounds::LeavesNodes(uint32_t stages, uint32_t from, uint32_t to) {
   const auto [at, fresh] = leaves_nodes_.emplace(std::tuple(stages, from, to), false);
-  const size_t each = ranks_.size() / stages;
-  for (size_t i = 0; fresh && i < each; ++i) {
-    at->second |= ranks_[from * each + i].node != ranks_[to * each + i].node;
-  }
+  const Mesh mesh = WithReplicasFor({.pipeline = stages}, static_cast<uint32_t>(ranks_.size()));
+  const absl::Span<const RankPlace> senders = OfStage(mesh, ranks_, from), receivers = OfStage(mesh, ranks_, to);
+  for (size_t i = 0; fresh && i < senders.size(); ++i) at->second |= senders[i].node != receivers[i].node;
   return at->second;
 }
 

@@ -25,13 +25,14 @@ bool SeveralEqualNodes(absl::Span<const RankPlace> ranks) {
 
 // Of a pipeline, so in every stage, with equally many ranks on the nodes of all stages.
 bool GoesByNodes(const Train& train, absl::Span<const RankPlace> ranks) {
-  const size_t stages = std::max(1u, train.parallel().pipeline()), each = ranks.size() / stages;
-  const auto on_first_node = [&](size_t stage) {
-    return std::count_if(ranks.begin() + stage * each, ranks.begin() + (stage + 1) * each,
-                         [&](const RankPlace& rank) { return rank.node == ranks[stage * each].node; });
+  const Mesh mesh =
+      WithReplicasFor({.pipeline = std::max(1u, train.parallel().pipeline())}, static_cast<uint32_t>(ranks.size()));
+  const auto on_first_node = [&](uint32_t stage) {
+    const absl::Span<const RankPlace> own = OfStage(mesh, ranks, stage);
+    return std::count_if(own.begin(), own.end(), [&](const RankPlace& rank) { return rank.node == own[0].node; });
   };
-  for (size_t stage = 0; stage < stages; ++stage) {
-    if (!SeveralEqualNodes(ranks.subspan(stage * each, each)) || on_first_node(stage) != on_first_node(0)) return false;
+  for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
+    if (!SeveralEqualNodes(OfStage(mesh, ranks, stage)) || on_first_node(stage) != on_first_node(0)) return false;
   }
   return true;
 }

@@ -65,8 +65,11 @@ uint32_t TensorOf(const Train& train) { return std::max(1u, train.parallel().ten
 // Whether each node has a multiple of so many neighboring ranks, so that they need not cross nodes.
 bool FillNodes(absl::Span<const RankPlace> ranks, uint32_t tensor) {
   if (ranks.size() % tensor != 0) return false;
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    if (ranks[r].node != ranks[r - r % tensor].node) return false;
+  const Mesh mesh = WithReplicasFor({.tensor = tensor}, static_cast<uint32_t>(ranks.size()));
+  for (const std::vector<uint32_t>& group : GroupsOf(mesh, {.axes = kTensorAxis})) {
+    for (const uint32_t rank : group) {
+      if (ranks[rank].node != ranks[group[0]].node) return false;
+    }
   }
   return true;
 }
@@ -252,9 +255,9 @@ class Search {
 
   // The largest slot of the stage that needs most, which some rank of it does not exceed; 0: unknown.
   uint64_t LargestSlot(const Least& least, uint32_t stages) const {
-    const size_t each = ranks_.size() / stages;
+    const Mesh mesh = WithReplicasFor({.pipeline = stages}, static_cast<uint32_t>(ranks_.size()));
     uint64_t most = 0;
-    for (const RankPlace& rank : ranks_.subspan(least.stage * each, each)) {
+    for (const RankPlace& rank : OfStage(mesh, ranks_, least.stage)) {
       if (rank.memory_bytes == 0) return 0;
       most = std::max(most, rank.memory_bytes);
     }

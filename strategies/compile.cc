@@ -260,14 +260,14 @@ Buffers BuffersOf(const RankProgram& program, const UnitSizes& sizes) {
 // The inventories of all parts, as Layout has them: each share is made once, and then cut into its stages. REQUIRES:
 // there are several.
 std::vector<ModelPart> PartsOf(const Inventory& inventory, const pipeline::StageOfUnit& stages) {
-  const uint32_t count = pipeline::Stages(stages), tensor = models::TensorRanks(inventory);
-  std::vector<ModelPart> parts(size_t{count} * tensor);
-  for (uint32_t share = 0; share < tensor; ++share) {
-    const Inventory divided = tensor > 1 ? models::ShareOf(inventory, share) : Inventory();
-    const Inventory& own = tensor > 1 ? divided : inventory;
-    for (uint32_t stage = 0; stage < count; ++stage) {
-      Inventory& of = parts[size_t{stage} * tensor + share].inventory;
-      of = count > 1 ? pipeline::StageInventory(own, stages, stage) : own;
+  const Mesh mesh{.pipeline = pipeline::Stages(stages), .tensor = models::TensorRanks(inventory)};
+  std::vector<ModelPart> parts(mesh.parts());
+  for (uint32_t share = 0; share < mesh.tensor; ++share) {
+    const Inventory divided = mesh.tensor > 1 ? models::ShareOf(inventory, share) : Inventory();
+    const Inventory& own = mesh.tensor > 1 ? divided : inventory;
+    for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
+      Inventory& of = parts[PartAt(mesh, {.pipeline = stage, .tensor = share})].inventory;
+      of = mesh.pipeline > 1 ? pipeline::StageInventory(own, stages, stage) : own;
     }
   }
   return parts;
@@ -282,11 +282,7 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
         absl::StrCat("a table of ", table.shards(), " shards, and ", world, " ranks are not a multiple of that"));
   }
   Layout layout;
-  const uint32_t tensor = partition::TensorRanks(table);
-  layout.mesh = {.pipeline = partition::Stages(table),
-                 .replica = world / table.shards(),
-                 .shard = partition::ShardsOfStage(table) / tensor,
-                 .tensor = tensor};
+  layout.mesh = WithReplicasFor(partition::MeshOf(table), world);
   const Mesh levels = WithLevels(layout.mesh, table.ranks_on_node());
   if (table.ranks_on_node() > 0 && LevelGroups(levels).empty()) table.clear_ranks_on_node();
   if (table.ranks_on_node() > 0) layout.mesh = levels;
@@ -352,11 +348,13 @@ uint32_t ShardInStage(const Layout& layout, uint32_t rank) { return CoordinateOf
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world) {
   if (absl::Status s = partition::Check(table, inventory); !s.ok()) return s;
   std::vector<ModelPart> parts;
-  if (partition::Stages(table) * partition::TensorRanks(table) > 1) {
+  if (const Mesh mesh = partition::MeshOf(table); mesh.parts() > 1) {
     parts = PartsOf(inventory, pipeline::StagesOf(table));
-    for (size_t part = 0; part < parts.size(); ++part) {
-      const uint32_t tensor = partition::TensorRanks(table), number = static_cast<uint32_t>(part);
-      parts[part].table = partition::TableOf(table, number / tensor, number % tensor);
+    for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
+      for (uint32_t tensor = 0; tensor < mesh.tensor; ++tensor) {
+        const Coordinate at{.pipeline = stage, .tensor = tensor};
+        parts[PartAt(mesh, at)].table = partition::TableOf(table, stage, tensor);
+      }
     }
   }
   return LayoutOf(std::move(table), inventory, world, std::move(parts));
@@ -374,33 +372,34 @@ bool SharesBySpeed(const Strategy& strategy) {
 
 namespace {
 
-// A table for the ranks of each of `parts`, which are numbered as in Layout: those of a stage are neighbors. And what
-// the owners' parts are in proportion to, by owner.
+// A table for the ranks of each of `parts`, which are numbered by PartAt. And what the owners' parts are in proportion
+// to, by owner. `mesh` is of replicas.
 struct PartTables {
   std::vector<PartitionTable> tables;
   std::vector<uint64_t> weights;
 };
-absl::StatusOr<PartTables> MakeTables(const Train& train, absl::Span<const RankPlace> ranks, uint32_t tensor,
+absl::StatusOr<PartTables> MakeTables(const Train& train, absl::Span<const RankPlace> ranks, const Mesh& mesh,
                                       absl::Span<const Inventory* const> parts) {
-  const size_t each = ranks.size() / (parts.size() / tensor);
   PartTables made;
-  for (size_t part = 0; part < parts.size(); ++part) {
-    const size_t stage = part / tensor, share = part % tensor;
+  for (const std::vector<uint32_t>& group : GroupsOf(mesh, {.axes = kDataAxes})) {
+    const Coordinate first = CoordinateOf(mesh, group[0]);
+    const size_t part = PartAt(mesh, first);
     std::vector<RankPlace> its_ranks;
-    for (size_t r = share; r < each; r += tensor) its_ranks.push_back(ranks[stage * each + r]);
+    for (const uint32_t rank : group) its_ranks.push_back(ranks[rank]);
     absl::StatusOr<PartitionTable> table = TableOf(train, *parts[part], its_ranks);
     if (!table.ok()) return table.status();
     if (part > 0 && table->shards() != made.tables[0].shards()) {
-      return absl::InvalidArgumentError(absl::StrCat("strategy: stage 0 has ", made.tables[0].shards(),
-                                                     " shards on its ranks, and stage ", stage, " ", table->shards(),
-                                                     "; strategy.shard_ranks says how many share one copy"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("strategy: stage 0 has ", made.tables[0].shards(), " shards on its ranks, and stage ",
+                       first.pipeline, " ", table->shards(), "; strategy.shard_ranks says how many share one copy"));
     }
     const std::vector<uint64_t> weights =
         partition::Weights(its_ranks, table->shards(), SharesBySpeed(train.strategy()) ? SHARES_SPEED : SHARES_MEMORY,
                            partition::FlatElements(*parts[part]));
-    made.weights.resize(parts.size() * weights.size());
-    for (size_t s = 0; s < weights.size(); ++s) {
-      made.weights[(stage * weights.size() + s) * tensor + share] = weights[s];
+    const Mesh owners{.pipeline = mesh.pipeline, .shard = table->shards(), .tensor = mesh.tensor};
+    made.weights.resize(owners.owners());
+    for (Coordinate at = first; at.shard < owners.shard; ++at.shard) {
+      made.weights[OwnerAt(owners, at)] = weights[at.shard];
     }
     made.tables.push_back(*std::move(table));
   }
@@ -410,14 +409,15 @@ absl::StatusOr<PartTables> MakeTables(const Train& train, absl::Span<const RankP
 }  // namespace
 
 std::vector<pipeline::ChunkPlace> StagePlaces(const Train& train, absl::Span<const RankPlace> ranks) {
-  const size_t count = std::max(1u, train.parallel().pipeline()), each = ranks.size() / count;
-  std::vector<pipeline::ChunkPlace> places(count);
+  const Mesh mesh =
+      WithReplicasFor({.pipeline = std::max(1u, train.parallel().pipeline())}, static_cast<uint32_t>(ranks.size()));
+  std::vector<pipeline::ChunkPlace> places(mesh.pipeline);
   double sum = 0, known = 0;
   for (const RankPlace& rank : ranks) sum += rank.flops_per_second, known += rank.flops_per_second > 0 ? 1 : 0;
   if (!SharesBySpeed(train.strategy()) || known == 0) return places;
-  for (size_t stage = 0; stage < count; ++stage) {
+  for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
     places[stage].speed = std::numeric_limits<double>::infinity();
-    for (const RankPlace& rank : ranks.subspan(stage * each, each)) {
+    for (const RankPlace& rank : OfStage(mesh, ranks, stage)) {
       const double speed = rank.flops_per_second > 0 ? rank.flops_per_second : sum / known;
       places[stage].speed = std::min(places[stage].speed, speed);
     }
@@ -426,17 +426,17 @@ std::vector<pipeline::ChunkPlace> StagePlaces(const Train& train, absl::Span<con
 }
 
 uint32_t RanksOnEachNode(absl::Span<const RankPlace> ranks) {
-  uint32_t each = 0;
-  while (each < ranks.size() && ranks[each].node == ranks[0].node) ++each;
-  if (each == ranks.size() || ranks.size() % each != 0) return 0;
+  std::vector<uint32_t> counts;  // by run of neighbors on one node
   std::set<uint32_t> nodes;
-  for (size_t first = 0; first < ranks.size(); first += each) {
-    if (!nodes.insert(ranks[first].node).second) return 0;
-    for (size_t r = first; r < first + each; ++r) {
-      if (ranks[r].node != ranks[first].node) return 0;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (r == 0 || ranks[r].node != ranks[r - 1].node) {
+      if (!nodes.insert(ranks[r].node).second) return 0;
+      counts.push_back(0);
     }
+    ++counts.back();
   }
-  return each;
+  const bool equal = std::all_of(counts.begin(), counts.end(), [&](uint32_t count) { return count == counts[0]; });
+  return equal && counts.size() > 1 ? counts[0] : 0;
 }
 
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
@@ -456,14 +456,15 @@ absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory
   const absl::StatusOr<pipeline::StageOfUnit> stages =
       pipeline::StagesOf(train, inventory, places.empty() ? by_speed : places, budget);
   if (!stages.ok()) return stages.status();
+  const Mesh mesh = WithReplicasFor({.pipeline = pipeline, .tensor = tensor}, static_cast<uint32_t>(ranks.size()));
   std::vector<ModelPart> parts;
   std::vector<const Inventory*> inventories = {&inventory};
-  if (pipeline * tensor > 1) {
+  if (mesh.parts() > 1) {
     parts = PartsOf(inventory, *stages);
     inventories.clear();
     for (const ModelPart& part : parts) inventories.push_back(&part.inventory);
   }
-  absl::StatusOr<PartTables> made = MakeTables(train, ranks, tensor, inventories);
+  absl::StatusOr<PartTables> made = MakeTables(train, ranks, mesh, inventories);
   if (!made.ok()) return made.status();
   size_t bytes = 0;
   for (const PartitionTable& table : made->tables) bytes += table.ByteSizeLong();
@@ -655,9 +656,9 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
     }
     if (buffers.over_replicas && Compresses(train.communication())) {
       const uint64_t summed = (buffers.whole_gradients ? buffers.trained : trained) / layout.mesh.replicas_inside;
-      memory.reduce_buffers += KeptBytes(train.communication().compression(), static_cast<int64_t>(summed),
-                                         GradientParts(inventory, 0, inventory.units_size()),
-                                         layout.mesh.replica / layout.mesh.replicas_inside);
+      memory.reduce_buffers +=
+          KeptBytes(train.communication().compression(), static_cast<int64_t>(summed),
+                    GradientParts(inventory, 0, inventory.units_size()), layout.mesh.replicas_between());
     }
     memory.peak = memory.fixed + memory.parameters + memory.gradients + memory.optimizer_state + memory.gather_buffers +
                   memory.reduce_buffers + memory.activations;

@@ -44,7 +44,7 @@ struct Layout {
   std::vector<RankRole> roles;  // by rank: its place in the mesh
   // By shard: what its shares are in proportion to, as partition::Weights; empty for a table from elsewhere.
   std::vector<uint64_t> weights;
-  // By stage and share, stage * mesh.tensor + share; copies of a layout have them in common. Where the only part is all
+  // By stage and share, as PartAt numbers them; copies of a layout have them in common. Where the only part is all
   // of the model, none: it is not copied.
   std::shared_ptr<const std::vector<ModelPart>> parts;
 };
@@ -55,7 +55,7 @@ class StageModel {
   StageModel(const Inventory& inventory, const Layout& layout, uint32_t stage, uint32_t tensor = 0)
       : inventory_(&inventory), table_(&layout.table) {
     if (layout.parts == nullptr) return;
-    const ModelPart& part = layout.parts->at(size_t{stage} * layout.mesh.tensor + tensor);
+    const ModelPart& part = layout.parts->at(PartAt(layout.mesh, {.pipeline = stage, .tensor = tensor}));
     inventory_ = &part.inventory, table_ = &part.table;
   }
   // A rank's.

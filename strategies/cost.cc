@@ -72,11 +72,11 @@ OpCost PassCost(const Rates& rates, const Unit& unit, double elements, double sa
 }
 
 GroupTopology TopologyOf(const GroupSpec& group, const Mesh& mesh, uint32_t stage, absl::Span<const RankPlace> ranks) {
-  const uint32_t of_stage = mesh.ranks() / mesh.pipeline;
   GroupTopology topology;
   topology.least_on_node = mesh.ranks();
   std::set<uint32_t> seen;  // groups of the kind, by their first rank
-  for (uint32_t rank = stage * of_stage; rank < (stage + 1) * of_stage; ++rank) {
+  const uint32_t first = RankAt(mesh, {.pipeline = stage}), end = first + mesh.ranks_of_stage();
+  for (uint32_t rank = first; rank < end; ++rank) {
     const std::optional<Membership> own = MembershipOf(mesh, group, rank);
     if (!own.has_value() || !seen.insert(own->first).second) continue;
     std::map<uint32_t, uint32_t> on_node;

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "strategies/defaults.h"
+#include "strategies/hardware.h"
 #include "strategies/partition/table.h"
 #include "strategies/pipeline/stages.h"
 
@@ -48,9 +49,7 @@ class Advice {
   bool Try(const Train& train, const std::string& what) { return On(train, ranks_, what); }
   // On more ranks, each with the smallest of the given slots, and as many on a node.
   bool Try(const Train& train, uint32_t world, const std::string& what) {
-    std::vector<RankPlace> more(world);
-    for (uint32_t rank = 0; rank < world; ++rank) more[rank] = {rank / std::max(1u, PerNode()), smallest_};
-    return On(train, more, what);
+    return On(train, FullNodes(world, PerNode(), smallest_), what);
   }
 
   std::string Text() const {
@@ -62,9 +61,10 @@ class Advice {
   bool Enough() const { return exhausted_ || fits_.size() >= kMostAdvice; }
   // Whether a spec may ask for so small a microbatch.
   bool Allowed(const Train& train, uint32_t world) const {
-    const uint32_t data_ranks =
-        world / (std::max(1u, train.parallel().pipeline()) * std::max(1u, train.parallel().tensor()));
-    return uint64_t{Microbatches(train.batch(), data_ranks)} * static_cast<uint64_t>(inventory_.units_size()) <=
+    const Mesh mesh = WithReplicasFor(
+        {.pipeline = std::max(1u, train.parallel().pipeline()), .tensor = std::max(1u, train.parallel().tensor())},
+        world);
+    return uint64_t{Microbatches(train.batch(), mesh.data_ranks())} * static_cast<uint64_t>(inventory_.units_size()) <=
            kMaxUnitMicrobatches;
   }
   uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }

@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::strategies {
 namespace {
@@ -140,7 +141,8 @@ absl::StatusOr<Hardware> FindHardware(absl::string_view name) {
 
 std::vector<RankPlace> FullNodes(uint32_t world, uint32_t ranks_per_node, uint64_t memory_bytes) {
   std::vector<RankPlace> places(world);
-  for (uint32_t rank = 0; rank < world; ++rank) places[rank] = {rank / std::max(1u, ranks_per_node), memory_bytes};
+  for (uint32_t rank = 0; rank < world; ++rank)
+    places[rank] = {NodePlaceOf(rank, std::max(1u, ranks_per_node)).node, memory_bytes};
   return places;
 }
 

@@ -43,7 +43,7 @@ std::string RankName(const Generation& generation, uint32_t rank) {
     mesh.replica = std::max(mesh.replica, placed.role().replica() + 1);
     mesh.tensor = std::max(mesh.tensor, placed.role().tensor() + 1);
   }
-  mesh.shard = static_cast<uint32_t>(generation.ranks_size()) / (mesh.pipeline * mesh.replica * mesh.tensor);
+  mesh = WithShardsFor(mesh, static_cast<uint32_t>(generation.ranks_size()));
   if ((mesh.pipeline == 1 && mesh.tensor == 1) || rank >= mesh.ranks()) return absl::StrCat("rank ", rank);
   return absl::StrCat("rank ", rank, " (", Print(mesh, CoordinateOf(mesh, rank)), ")");
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "coordinator/simulate/accounts.h"
 #include "coordinator/simulate/hash.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::simulate {
 namespace {
@@ -254,11 +255,16 @@ void Judge::GenerationChanged(Generation generation) {
     if (ranks > asked.ranks() || ranks < (asked.has_min_ranks() ? asked.min_ranks() : asked.ranks())) {
       return Fail("a gang is whole", absl::StrCat(name, " has ", ranks, " ranks"));
     }
-    const auto together = static_cast<int>(account.together);
-    for (int rank = 0; rank < generation.ranks_size(); ++rank) {
-      const std::string& first = generation.ranks(rank - rank % together).node();
-      if (generation.ranks_size() % together == 0 && generation.ranks(rank).node() == first) continue;
-      return Fail("tensor ranks are on one node", absl::StrCat("rank ", rank, " of ", name));
+    const Mesh mesh = WithReplicasFor({.tensor = account.together}, ranks);
+    if (mesh.ranks() != ranks) {
+      return Fail("tensor ranks are on one node", absl::StrCat(name, " has ", ranks, " ranks, of ", mesh.tensor));
+    }
+    for (const std::vector<uint32_t>& group : GroupsOf(mesh, {.axes = kTensorAxis})) {
+      for (const uint32_t rank : group) {
+        const std::string& first = generation.ranks(static_cast<int>(group[0])).node();
+        if (generation.ranks(static_cast<int>(rank)).node() == first) continue;
+        return Fail("tensor ranks are on one node", absl::StrCat("rank ", rank, " of ", name));
+      }
     }
     CheckTopology(name, generation, asked);
     for (const RankPlacement& rank : generation.ranks()) {

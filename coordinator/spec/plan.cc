@@ -244,9 +244,11 @@ void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted
       if (model_end < inventory.model_units()) handed_on += models::OutputBytes(inventory.units(end - 1), width);
     }
     of.set_sent_bytes(handed_on * sequences + TiedBytes(inventory, stage, job.train));
-    for (uint32_t shard = 0; shard < layout.mesh.owners_of_stage(); ++shard) {
-      const uint64_t peak = job.memory_plan.by_shard[stage * layout.mesh.owners_of_stage() + shard].peak;
-      of.set_peak_bytes(std::max(of.peak_bytes(), peak));
+    for (uint32_t shard = 0; shard < layout.mesh.shard; ++shard) {
+      for (uint32_t tensor = 0; tensor < layout.mesh.tensor; ++tensor) {
+        const uint32_t owner = OwnerAt(layout.mesh, {.pipeline = stage, .shard = shard, .tensor = tensor});
+        of.set_peak_bytes(std::max(of.peak_bytes(), job.memory_plan.by_shard[owner].peak));
+      }
     }
     const Timeline& timeline = predicted[stage].timeline;
     const double compute = timeline.busy[static_cast<size_t>(Stream::kCompute)];
@@ -258,16 +260,18 @@ void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted
 }
 
 // "4 stages of 2 ranks: each lies on one node; of 3 boundaries between neighboring stages 1 crosses nodes".
-void AddStagePlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanReply& plan) {
+void AddStagePlaces(const Mesh& mesh, absl::Span<const RankPlace> ranks, PlanReply& plan) {
   if (mesh.pipeline == 1) return;
-  const uint32_t each = mesh.ranks() / mesh.pipeline;
+  const uint32_t each = mesh.ranks_of_stage();
   uint32_t divided = 0, crossing = 0;
   for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
     bool divides = false, crosses = false;
+    const bool last = stage + 1 == mesh.pipeline;
+    const absl::Span<const RankPlace> own = OfStage(mesh, ranks, stage),
+                                      next = OfStage(mesh, ranks, last ? stage : stage + 1);
     for (uint32_t i = 0; i < each; ++i) {
-      const uint32_t rank = stage * each + i;
-      divides |= ranks[rank].node != ranks[stage * each].node;
-      crosses |= stage + 1 < mesh.pipeline && ranks[rank].node != ranks[rank + each].node;
+      divides |= own[i].node != own[0].node;
+      crosses |= own[i].node != next[i].node;
     }
     divided += divides ? 1 : 0, crossing += crosses ? 1 : 0;
   }
@@ -282,17 +286,15 @@ void AddStagePlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanR
 // "each unit is computed by 4 ranks of one node"; on nodes that the planner was given, several may be of several nodes.
 void AddTensorPlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanReply& plan) {
   if (mesh.tensor == 1) return;
-  uint32_t crossing = 0;
-  for (uint32_t first = 0; first < mesh.ranks(); first += mesh.tensor) {
-    const auto elsewhere = [&](uint32_t rank) { return ranks[rank].node != ranks[first].node; };
-    bool crosses = false;
-    for (uint32_t t = 1; t < mesh.tensor; ++t) crosses |= elsewhere(first + t);
-    crossing += crosses ? 1 : 0;
-  }
-  plan.add_placement(absl::StrCat("each unit is computed by ", mesh.tensor, " ranks together, ",
-                                  crossing == 0 ? "which share a node"
-                                                : absl::StrCat("and ", crossing, " of ", mesh.ranks() / mesh.tensor,
-                                                               " such groups lie on several nodes")));
+  const std::vector<std::vector<uint32_t>> groups = GroupsOf(mesh, {.axes = kTensorAxis});
+  const auto crossing = std::count_if(groups.begin(), groups.end(), [&](const std::vector<uint32_t>& group) {
+    const auto elsewhere = [&](uint32_t rank) { return ranks[rank].node != ranks[group[0]].node; };
+    return std::any_of(group.begin(), group.end(), elsewhere);
+  });
+  plan.add_placement(absl::StrCat(
+      "each unit is computed by ", mesh.tensor, " ranks together, ",
+      crossing == 0 ? "which share a node"
+                    : absl::StrCat("and ", crossing, " of ", groups.size(), " such groups lie on several nodes")));
 }
 
 // "two levels: sums over replicas of 4 ranks run inside 2 nodes, ...", or why hierarchy: always has no effect.
@@ -302,10 +304,11 @@ void AddLevelPlaces(const Train& train, const Mesh& mesh, const std::vector<Rank
   const bool shards = mesh.shard_levels(), replicas = mesh.replica_levels();
   if (shards || replicas) {
     const uint32_t inside = shards ? mesh.shards_inside : mesh.replicas_inside,
-                   all = shards ? mesh.shard : mesh.replica;
+                   all = shards ? mesh.shard : mesh.replica,
+                   between = shards ? mesh.shards_between() : mesh.replicas_between();
     plan.add_placement(absl::StrCat("two levels: ", shards ? "gathers and reductions" : "sums over replicas", " of ",
-                                    all, " ranks run inside ", all / inside, " nodes, among ", inside,
-                                    " ranks, and between them, among ", all / inside));
+                                    all, " ranks run inside ", between, " nodes, among ", inside,
+                                    " ranks, and between them, among ", between));
   } else if (train.communication().hierarchy() == HIERARCHY_ALWAYS && nodes.size() > 1) {
     plan.add_placement(absl::StrCat(
         "hierarchy: always has no effect: ",
@@ -339,7 +342,7 @@ void AddCompression(const core::JobPlan& job, PlanReply& plan) {
       elements += static_cast<int64_t>(partition::TrainedElements(model.inventory().units(u)));
     }
     elements /= mesh.shard * mesh.replicas_inside;
-    const uint32_t ranks = mesh.replica / mesh.replicas_inside;
+    const uint32_t ranks = mesh.replicas_between();
     sent += strategies::SentBytes(compression, elements, parts, ranks);
     exact += strategies::SentBytes(Compression(), elements, parts, ranks);
   }
@@ -412,12 +415,14 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
       strategies::Compresses(train.communication()) && strategies::SumsOverReplicas(memory_plan.programs[0].schedule);
   const uint64_t kept = !compresses ? 0 : compression.top_k().momentum_correction() ? 8 : 4;  // of an element
   uint64_t most = 0;
-  for (uint32_t part = 0; part < mesh.pipeline * mesh.tensor; ++part) {
-    const strategies::StageModel model(inventory, memory_plan.layout, part / mesh.tensor, part % mesh.tensor);
-    const std::vector<uint64_t> own = partition::OwnedElements(model.table(), model.inventory()),
-                                state = strategies::StateBytes(applied, model.inventory(), model.table());
-    for (size_t shard = 0; shard < own.size(); ++shard) {
-      most = std::max(most, 4 * own[shard] + state[shard] + kept * own[shard] / mesh.replicas_inside);
+  for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
+    for (uint32_t tensor = 0; tensor < mesh.tensor; ++tensor) {
+      const strategies::StageModel model(inventory, memory_plan.layout, stage, tensor);
+      const std::vector<uint64_t> own = partition::OwnedElements(model.table(), model.inventory()),
+                                  state = strategies::StateBytes(applied, model.inventory(), model.table());
+      for (size_t shard = 0; shard < own.size(); ++shard) {
+        most = std::max(most, 4 * own[shard] + state[shard] + kept * own[shard] / mesh.replicas_inside);
+      }
     }
   }
   plan.add_notes(absl::StrCat("a checkpoint is written from a copy of up to ", FormatBytes(most),

@@ -66,7 +66,7 @@ Cuts CutsOf(const PartitionTable& table, const Inventory& inventory, const std::
   auto explained = units.begin();
   EachOwnedUnit(table, inventory, [&](const UnitPartition& part, const Unit& unit, const OwnedUnit& owned) {
     const UnitExplanation& own = *explained++;
-    if (IsFrozenInPart(unit) && IsCutInTwo(owned, ShardsOfStage(table) / TensorRanks(table))) return;
+    if (IsFrozenInPart(unit) && IsCutInTwo(owned, MeshOf(table).shard)) return;
     rows |= own.ranges > own.owners;
     equal &= EqualParts(part);
   });
@@ -215,12 +215,10 @@ Explanation Explain(const PartitionTable& table, const Inventory& inventory, abs
     e.over_share = std::max(e.over_share, share / due[s]);
   }
   // Only the shards of a stage and share own parts of its units.
-  const size_t of_stage = ShardsOfStage(table), apart = TensorRanks(table);
-  for (size_t share = 0; share < shards / of_stage * apart; ++share) {
-    const size_t first = share / apart * of_stage + share % apart, end = (share / apart + 1) * of_stage;
+  for (const std::vector<uint32_t>& owners : GroupsOf(MeshOf(table), {.axes = kShardAxis})) {
     double sum = 0;
-    for (size_t s = first; s < end; s += apart) sum += due[s];
-    for (size_t s = first; s < end; s += apart) due[s] /= sum;
+    for (const uint32_t s : owners) sum += due[s];
+    for (const uint32_t s : owners) due[s] /= sum;
   }
   std::vector<uint64_t> scratch(shards);
   std::map<std::string, size_t> known;

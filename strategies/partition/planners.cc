@@ -6,6 +6,7 @@
 #include "strategies/partition/cuts.h"
 #include "strategies/partition/flat.h"
 #include "strategies/partition/table.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::partition {
 namespace {
@@ -117,37 +118,47 @@ PartitionTable Rows(const Inventory& inventory, uint32_t shards, size_t most_byt
 
 namespace {
 
+// Of ranks that hold copies of so many shards each.
+Mesh InCopies(absl::Span<const RankPlace> ranks, uint32_t shards) {
+  return WithReplicasFor({.shard = shards}, static_cast<uint32_t>(ranks.size()));
+}
+
 std::vector<uint64_t> ByMemory(absl::Span<const RankPlace> ranks, uint32_t shards) {
+  const Mesh mesh = InCopies(ranks, shards);
   std::vector<uint64_t> weights(shards, 1);
   if (std::any_of(ranks.begin(), ranks.end(), [](const RankPlace& r) { return r.memory_bytes == 0; })) return weights;
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    uint64_t& weight = weights[r % shards];
-    weight = r < shards ? ranks[r].memory_bytes : std::min(weight, ranks[r].memory_bytes);
+  for (uint32_t r = 0; r < ranks.size(); ++r) {
+    const Coordinate at = CoordinateOf(mesh, r);
+    uint64_t& weight = weights[at.shard];
+    weight = at.replica == 0 ? ranks[r].memory_bytes : std::min(weight, ranks[r].memory_bytes);
   }
   return weights;
 }
 
 // In FLOP/s; all 1 if none is known.
 std::vector<double> BySpeed(absl::Span<const RankPlace> ranks, uint32_t shards) {
+  const Mesh mesh = InCopies(ranks, shards);
   double sum = 0, known = 0;
   for (const RankPlace& rank : ranks) {
     sum += rank.flops_per_second;
     known += rank.flops_per_second > 0 ? 1 : 0;
   }
   std::vector<double> weights(shards, 1);
-  for (size_t r = 0; r < ranks.size() && known > 0; ++r) {
+  for (uint32_t r = 0; r < ranks.size() && known > 0; ++r) {
     const double speed = ranks[r].flops_per_second > 0 ? ranks[r].flops_per_second : sum / known;
-    double& weight = weights[r % shards];
-    weight = r < shards ? speed : std::min(weight, speed);
+    const Coordinate at = CoordinateOf(mesh, r);
+    double& weight = weights[at.shard];
+    weight = at.replica == 0 ? speed : std::min(weight, speed);
   }
   return weights;
 }
 
 // Elements that a shard may own, by shard; 0: no bound.
 std::vector<uint64_t> Bounds(absl::Span<const RankPlace> ranks, uint32_t shards) {
+  const Mesh mesh = InCopies(ranks, shards);
   std::vector<uint64_t> bounds(shards);
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    uint64_t& bound = bounds[r % shards];
+  for (uint32_t r = 0; r < ranks.size(); ++r) {
+    uint64_t& bound = bounds[CoordinateOf(mesh, r).shard];
     const uint64_t most = ranks[r].most_elements;
     if (most > 0 && (bound == 0 || most < bound)) bound = most;
   }

@@ -58,10 +58,10 @@ PartitionTable Ragged(const Inventory& inventory, absl::Span<const uint64_t> wei
 PartitionTable RaggedInRuns(const Inventory& inventory, absl::Span<const uint64_t> weights,
                             size_t most_bytes = kAnySize);
 
-// Each shard's weight is the smallest of its ranks; rank r holds shard r % shards. By memory: if it is known of all
-// ranks, otherwise 1. By speed: an unknown one counts as the mean of the known ones, or 1 if there are none. `elements`
-// of parameters are divided in proportion; what exceeds a shard's bound is divided among the others in proportion, and
-// so on. If even the bounds do not hold all elements, the result is the bounds.
+// Each shard's weight is the smallest of its ranks, which are copies of `shards` neighbors each. By memory: if it is
+// known of all ranks, otherwise 1. By speed: an unknown one counts as the mean of the known ones, or 1 if there are
+// none. `elements` of parameters are divided in proportion; what exceeds a shard's bound is divided among the others in
+// proportion, and so on. If even the bounds do not hold all elements, the result is the bounds.
 std::vector<uint64_t> Weights(absl::Span<const RankPlace> ranks, uint32_t shards, Shares by = SHARES_MEMORY,
                               uint64_t elements = 0);
 

@@ -28,25 +28,28 @@ bool Divides(const Tensor& tensor, uint64_t at) {
 
 // The shards that own parts of a unit: those of its stage with its share of the tensors.
 struct Owners {
-  uint32_t first, count, apart;
+  Mesh mesh;
+  uint32_t stage, tensor;
 
-  uint32_t At(uint32_t s) const { return first + s * apart; }
+  uint32_t count() const { return mesh.shard; }
+  uint32_t At(uint32_t s) const { return OwnerAt(mesh, {.pipeline = stage, .shard = s, .tensor = tensor}); }
   bool Has(uint32_t shard) const {
-    return shard >= first && (shard - first) % apart == 0 && (shard - first) / apart < count;
+    const Coordinate at = CoordinateOfOwner(mesh, shard);
+    return at.pipeline == stage && at.tensor == tensor;
   }
 };
 Owners OwnersOf(const PartitionTable& table, const UnitPartition& part) {
-  const uint32_t tensor = TensorRanks(table);
-  return {part.stage() * ShardsOfStage(table) + part.tensor(), ShardsOfStage(table) / tensor, tensor};
+  return {MeshOf(table), part.stage(), part.tensor()};
 }
 
 absl::Status CheckPiece(const Piece& piece, const Tensor& tensor, const Owners& owners) {
   uint64_t covered = 0;
   for (const Extent& extent : piece.extents()) {
     if (!owners.Has(extent.shard())) {
-      return Wrong(piece.tensor(), absl::StrCat("shard ", extent.shard(), " of ", owners.count, " shards",
-                                                owners.first > 0 ? absl::StrCat(" from ", owners.first) : "",
-                                                owners.apart > 1 ? absl::StrCat(", each ", owners.apart) : ""));
+      return Wrong(piece.tensor(),
+                   absl::StrCat("shard ", extent.shard(), " of ", owners.count(), " shards",
+                                owners.At(0) > 0 ? absl::StrCat(" from ", owners.At(0)) : "",
+                                owners.mesh.tensor > 1 ? absl::StrCat(", each ", owners.mesh.tensor) : ""));
     }
     if (extent.begin() != covered) {
       return Wrong(piece.tensor(), absl::StrCat(extent.begin() > covered ? "hole" : "overlap", " at element ",
@@ -102,14 +105,14 @@ absl::StatusOr<std::vector<int>> Order(const UnitPartition& part, const Unit& un
 absl::Status CheckUnit(const UnitPartition& part, const Unit& unit, const Owners& owners) {
   if (part.unit() != unit.name()) return Wrong(part.unit(), absl::StrCat("the model has ", unit.name(), " here"));
   const bool by_boundaries = part.boundaries_size() > 0;
-  if (by_boundaries && part.pieces_size() == 0) return CheckBoundaries(part, Flatten(unit), unit, owners.count);
+  if (by_boundaries && part.pieces_size() == 0) return CheckBoundaries(part, Flatten(unit), unit, owners.count());
   const absl::StatusOr<std::vector<int>> order = Order(part, unit);
   if (!order.ok()) return order.status();
   if (by_boundaries) {
     for (const Piece& piece : part.pieces()) {
       if (piece.extents_size() > 0) return Wrong(piece.tensor(), "has extents, and its unit boundaries");
     }
-    return CheckBoundaries(part, Flatten(unit, *order), unit, owners.count);
+    return CheckBoundaries(part, Flatten(unit, *order), unit, owners.count());
   }
   for (int i = 0; i < part.pieces_size(); ++i) {
     if (absl::Status s = CheckPiece(part.pieces(i), unit.tensors((*order)[i]), owners); !s.ok()) return s;
@@ -155,21 +158,23 @@ OwnedUnit Own(const UnitPartition& part, const Unit& unit, const Owners& owners)
 
 uint32_t Stages(const PartitionTable& table) { return std::max(1u, table.stages()); }
 
-uint32_t ShardsOfStage(const PartitionTable& table) { return table.shards() / Stages(table); }
-
 uint32_t TensorRanks(const PartitionTable& table) { return std::max(1u, table.tensor()); }
+
+Mesh MeshOf(const PartitionTable& table) {
+  return WithShardsFor({.pipeline = Stages(table), .tensor = TensorRanks(table)}, table.shards());
+}
 
 PartitionTable TableOf(const PartitionTable& table, uint32_t stage, uint32_t tensor) {
   PartitionTable of;
-  of.set_shards(ShardsOfStage(table) / TensorRanks(table));
+  const Mesh mesh = MeshOf(table);
+  of.set_shards(mesh.shard);
   for (const UnitPartition& unit : table.units()) {
     if (unit.stage() != stage || unit.tensor() != tensor) continue;
-    const Owners owners = OwnersOf(table, unit);
     UnitPartition& own = *of.add_units() = unit;
     own.clear_stage(), own.clear_begins_chunk(), own.clear_tensor();
     for (Piece& piece : *own.mutable_pieces()) {
       for (Extent& extent : *piece.mutable_extents()) {
-        extent.set_shard((extent.shard() - owners.first) / owners.apart);
+        extent.set_shard(CoordinateOfOwner(mesh, extent.shard()).shard);
       }
     }
   }
@@ -244,7 +249,7 @@ std::vector<bool> EvenUnits(const PartitionTable& table, const Inventory& invent
   for (int u = 0; u < table.units_size(); ++u) {
     const UnitPartition& part = table.units(u);
     bool equal =
-        part.boundaries_size() == static_cast<int>(ShardsOfStage(table)) + 1 && !IsFrozenInPart(inventory.units(u));
+        part.boundaries_size() == static_cast<int>(MeshOf(table).shard) + 1 && !IsFrozenInPart(inventory.units(u));
     for (int s = 1; equal && s < part.boundaries_size(); ++s) {
       equal = part.boundaries(s) == static_cast<uint64_t>(s) * part.boundaries(1);
     }

@@ -10,6 +10,7 @@
 #include "proto/inventory.pb.h"
 #include "proto/partition.pb.h"
 #include "strategies/partition/flat.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::partition {
 
@@ -28,11 +29,12 @@ struct OwnedUnit {
   std::vector<OwnedRange> ranges;
 };
 
-// Of a pipeline: how many stages there are, and how many shards each has. 1 and all without one.
+// Of a pipeline: how many stages there are. 1 without one.
 uint32_t Stages(const PartitionTable& table);
-uint32_t ShardsOfStage(const PartitionTable& table);
 // How many ranks compute each unit together.
 uint32_t TensorRanks(const PartitionTable& table);
+// Of one replica: its shards are the owners.
+Mesh MeshOf(const PartitionTable& table);
 // A stage's and a share's part of the table, with its own shards alone, numbered from 0: one unit for each of the
 // stage's units, in their order. REQUIRES: the table passed Check.
 PartitionTable TableOf(const PartitionTable& table, uint32_t stage, uint32_t tensor = 0);

@@ -127,19 +127,20 @@ StageOfUnit StagesOf(const PartitionTable& table) {
 
 PartitionTable Join(const std::vector<PartitionTable>& of, const StageOfUnit& stages, uint32_t tensor) {
   if (of.size() == 1) return of[0];
-  const uint32_t shards = of[0].shards(), count = static_cast<uint32_t>(of.size()) / tensor;
+  const Mesh mesh{.pipeline = Stages(stages), .shard = of[0].shards(), .tensor = tensor};
   PartitionTable table;
-  table.set_shards(shards * static_cast<uint32_t>(of.size()));
-  if (count > 1) table.set_stages(count);
+  table.set_shards(mesh.owners());
+  if (mesh.pipeline > 1) table.set_stages(mesh.pipeline);
   if (tensor > 1) table.set_tensor(tensor);
   for (uint32_t share = 0; share < tensor; ++share) {
-    std::vector<int> next(count);
+    std::vector<int> next(mesh.pipeline);
     for (const auto& [stage, begins_chunk] : stages) {
-      UnitPartition& unit = *table.add_units() = of[stage * tensor + share].units(next[stage]++);
+      const PartitionTable& own = of[PartAt(mesh, {.pipeline = stage, .tensor = share})];
+      UnitPartition& unit = *table.add_units() = own.units(next[stage]++);
       unit.set_stage(stage), unit.set_begins_chunk(begins_chunk), unit.set_tensor(share);
       for (Piece& piece : *unit.mutable_pieces()) {
         for (Extent& extent : *piece.mutable_extents()) {
-          extent.set_shard((stage * shards + extent.shard()) * tensor + share);
+          extent.set_shard(OwnerAt(mesh, {.pipeline = stage, .shard = extent.shard(), .tensor = share}));
         }
       }
     }

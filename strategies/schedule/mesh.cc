@@ -1,5 +1,7 @@
 #include "strategies/schedule/mesh.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -19,10 +21,10 @@ struct Along {
   uint32_t begin, end, step;
 };
 Along AlongAxis(Axes axes, Axes inside, Axes between, uint32_t own, uint32_t size, uint32_t size_inside) {
-  const uint32_t first = own - own % size_inside;  // of the node
+  const uint32_t place = NodePlaceOf(own, size_inside).place, first = own - place;  // of the node
   if ((axes & inside) != 0 && (axes & between) != 0) return {0, size, 1};
   if ((axes & inside) != 0) return {first, first + size_inside, 1};
-  if ((axes & between) != 0) return {own % size_inside, size, size_inside};
+  if ((axes & between) != 0) return {place, size, size_inside};
   return {own, own + 1, 1};
 }
 
@@ -61,6 +63,28 @@ uint32_t RankAt(const Mesh& mesh, const Coordinate& at) {
 uint32_t OwnerAt(const Mesh& mesh, const Coordinate& at) {
   return (at.pipeline * mesh.shard + at.shard) * mesh.tensor + at.tensor;
 }
+
+Coordinate CoordinateOfOwner(const Mesh& mesh, uint32_t owner) {
+  return {.pipeline = owner / mesh.owners_of_stage(),
+          .shard = owner / mesh.tensor % mesh.shard,
+          .tensor = owner % mesh.tensor};
+}
+
+uint32_t FileAt(const Mesh& mesh, const Coordinate& at) { return at.replica * mesh.owners() + OwnerAt(mesh, at); }
+
+uint32_t PartAt(const Mesh& mesh, const Coordinate& at) { return at.pipeline * mesh.tensor + at.tensor; }
+
+Mesh WithReplicasFor(Mesh mesh, uint32_t ranks) {
+  mesh.replica = std::max(1u, ranks / mesh.pipeline / mesh.shard / mesh.tensor);
+  return mesh;
+}
+
+Mesh WithShardsFor(Mesh mesh, uint32_t ranks) {
+  mesh.shard = std::max(1u, ranks / mesh.pipeline / mesh.replica / mesh.tensor);
+  return mesh;
+}
+
+NodePlace NodePlaceOf(uint32_t place, uint32_t inside) { return {.node = place / inside, .place = place % inside}; }
 
 Mesh WithLevels(Mesh mesh, uint32_t ranks_on_node) {
   mesh.replicas_inside = mesh.shards_inside = 1;
@@ -176,6 +200,17 @@ std::vector<uint32_t> MembersOf(const Mesh& mesh, const GroupSpec& group, uint32
     ranks.push_back(RankAt(mesh, at));
   }
   return ranks;
+}
+
+std::vector<std::vector<uint32_t>> GroupsOf(const Mesh& mesh, const GroupSpec& group) {
+  std::vector<std::vector<uint32_t>> groups;
+  std::vector<bool> listed(mesh.ranks());
+  for (uint32_t rank = 0; rank < mesh.ranks(); ++rank) {
+    const auto stage = static_cast<int32_t>(CoordinateOf(mesh, rank).pipeline);
+    if (listed[rank] || (group.is_edge() && stage != group.from)) continue;
+    for (const uint32_t member : groups.emplace_back(MembersOf(mesh, group, rank))) listed[member] = true;
+  }
+  return groups;
 }
 
 bool ShareMembers(const Mesh& mesh, const GroupSpec& a, const GroupSpec& b) {

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
+
 namespace muster {
 
 // Ranks per axis. Ranks of neighboring numbers differ in the last axis first, so those that exchange most are close:
@@ -26,12 +28,17 @@ struct Mesh {
 
   bool replica_levels() const { return replicas_inside > 1 && replicas_inside < replica; }
   bool shard_levels() const { return shards_inside > 1 && shards_inside < shard; }
-  uint32_t ranks() const { return pipeline * replica * shard * tensor; }
+  uint32_t replicas_between() const { return replica / replicas_inside; }
+  uint32_t shards_between() const { return shard / shards_inside; }
+  uint32_t ranks() const { return pipeline * ranks_of_stage(); }
+  uint32_t ranks_of_stage() const { return replica * shard * tensor; }
   // Ranks with samples of their own: those of one stage and one tensor coordinate.
   uint32_t data_ranks() const { return replica * shard; }
   // Owners of state: the shards of a partition table. Those of a stage have neighboring numbers.
   uint32_t owners() const { return pipeline * owners_of_stage(); }
   uint32_t owners_of_stage() const { return shard * tensor; }
+  // Parts of the model: the units of a stage, with the share of their tensors that one tensor coordinate has.
+  uint32_t parts() const { return pipeline * tensor; }
   friend bool operator==(const Mesh&, const Mesh&) = default;
 };
 
@@ -45,10 +52,37 @@ Coordinate CoordinateOf(const Mesh& mesh, uint32_t rank);
 uint32_t RankAt(const Mesh& mesh, const Coordinate& at);
 // The rank's shard in the partition table, of mesh.owners().
 uint32_t OwnerAt(const Mesh& mesh, const Coordinate& at);
+// Of replica 0. A number that is none of the owners' has a stage that the mesh does not have.
+Coordinate CoordinateOfOwner(const Mesh& mesh, uint32_t owner);
+// The number of the file that the rank writes, where each replica writes its own: those of replica 0 are its owners.
+uint32_t FileAt(const Mesh& mesh, const Coordinate& at);
+// Its number among mesh.parts(): those of a stage are neighbors.
+uint32_t PartAt(const Mesh& mesh, const Coordinate& at);
 // Its number among mesh.data_ranks(): which samples of a step are its own.
 uint32_t DataRankAt(const Mesh& mesh, const Coordinate& at);
 // "stage 1, replica 0, shard 3": the axes of more than one rank; "" on one rank.
 std::string Print(const Mesh& mesh, const Coordinate& at);
+
+// The mesh with so many replicas, or shards, that it has `ranks` ranks in all; at least 1. REQUIRES: the other axes
+// divide `ranks`.
+Mesh WithReplicasFor(Mesh mesh, uint32_t ranks);
+Mesh WithShardsFor(Mesh mesh, uint32_t ranks);
+
+// What `by_rank` has for the ranks of a stage, which are neighbors, in their order.
+template <typename T>
+absl::Span<const T> OfStage(const Mesh& mesh, absl::Span<const T> by_rank, uint32_t stage) {
+  return by_rank.subspan(RankAt(mesh, {.pipeline = stage}), mesh.ranks_of_stage());
+}
+
+// A place of an axis that nodes divide, each with `inside` neighboring places of it, or a rank on nodes of `inside`
+// ranks.
+struct NodePlace {
+  uint32_t node = 0;   // in the order of their places
+  uint32_t place = 0;  // in the node, of `inside`
+  friend bool operator==(const NodePlace&, const NodePlace&) = default;
+};
+// REQUIRES: inside > 0.
+NodePlace NodePlaceOf(uint32_t place, uint32_t inside);
 
 // Sets `replicas_inside` and `shards_inside` for nodes of `ranks_on_node` neighboring ranks each, as far as these fill
 // whole parts of the axes; else they are 1.
@@ -123,6 +157,8 @@ struct Membership {
 std::optional<Membership> MembershipOf(const Mesh& mesh, const GroupSpec& group, uint32_t rank);
 // Its members' ranks, by their index.
 std::vector<uint32_t> MembersOf(const Mesh& mesh, const GroupSpec& group, uint32_t rank);
+// Those of each group of the kind, in the order of their members 0.
+std::vector<std::vector<uint32_t>> GroupsOf(const Mesh& mesh, const GroupSpec& group);
 // Whether the two kinds have the same members on this mesh and may share a communicator.
 bool ShareMembers(const Mesh& mesh, const GroupSpec& a, const GroupSpec& b);
 

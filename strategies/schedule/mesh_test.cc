@@ -31,6 +31,66 @@ TEST(Mesh, Coordinates) {
   EXPECT_EQ(Print(tensor, CoordinateOf(tensor, 3)), "stage 1, tensor 1");
 }
 
+// 2 stages of 2 replicas of 2 shards that 3 ranks compute together: what is written of ranks 0, 1, 5, 7, 16 and 23.
+TEST(Mesh, NumbersOfOwnersFilesAndParts) {
+  const Mesh mesh{.pipeline = 2, .replica = 2, .shard = 2, .tensor = 3};
+  EXPECT_EQ(mesh.ranks(), 24u);
+  EXPECT_EQ(mesh.ranks_of_stage(), 12u);
+  EXPECT_EQ(mesh.owners(), 12u);
+  EXPECT_EQ(mesh.parts(), 6u);
+  struct Case {
+    uint32_t rank;
+    Coordinate at;
+    uint32_t owner, file, part;
+  };
+  const Case cases[] = {{0, {0, 0, 0, 0}, 0, 0, 0},  {1, {0, 0, 0, 1}, 1, 1, 1},    {5, {0, 0, 1, 2}, 5, 5, 2},
+                        {7, {0, 1, 0, 1}, 1, 13, 1}, {16, {1, 0, 1, 1}, 10, 10, 4}, {23, {1, 1, 1, 2}, 11, 23, 5}};
+  for (const Case& test : cases) {
+    const Coordinate at = CoordinateOf(mesh, test.rank);
+    EXPECT_EQ(at, test.at) << test.rank;
+    EXPECT_EQ(OwnerAt(mesh, at), test.owner) << test.rank;
+    EXPECT_EQ(FileAt(mesh, at), test.file) << test.rank;
+    EXPECT_EQ(PartAt(mesh, at), test.part) << test.rank;
+    Coordinate owner = test.at;
+    owner.replica = 0;
+    EXPECT_EQ(CoordinateOfOwner(mesh, test.owner), owner) << test.rank;
+  }
+  EXPECT_EQ(CoordinateOfOwner(mesh, 12), (Coordinate{.pipeline = 2})) << "none of its owners";
+}
+
+TEST(Mesh, AxesThatTakeTheOtherRanks) {
+  EXPECT_EQ(WithReplicasFor({.pipeline = 2, .shard = 3, .tensor = 2}, 24),
+            (Mesh{.pipeline = 2, .replica = 2, .shard = 3, .tensor = 2}));
+  EXPECT_EQ(WithShardsFor({.pipeline = 2, .tensor = 2}, 24), (Mesh{.pipeline = 2, .shard = 6, .tensor = 2}));
+  EXPECT_EQ(WithShardsFor({.replica = 4}, 24), (Mesh{.replica = 4, .shard = 6}));
+  EXPECT_EQ(WithReplicasFor({.shard = 4}, 0), (Mesh{.shard = 4})) << "at least one";
+}
+
+TEST(Mesh, RanksOfAStage) {
+  const std::vector<char> by_rank = {'a', 'b', 'c', 'd', 'e', 'f'};
+  const Mesh mesh{.pipeline = 3, .replica = 2};
+  EXPECT_EQ(OfStage(mesh, absl::MakeConstSpan(by_rank), 0), (std::vector<char>{'a', 'b'}));
+  EXPECT_EQ(OfStage(mesh, absl::MakeConstSpan(by_rank), 2), (std::vector<char>{'e', 'f'}));
+}
+
+TEST(Mesh, PlacesInNodes) {
+  const NodePlace expected[] = {{0, 0}, {0, 1}, {0, 2}, {1, 0}, {1, 1}, {1, 2}, {2, 0}};
+  for (uint32_t place = 0; place < 7; ++place) EXPECT_EQ(NodePlaceOf(place, 3), expected[place]) << place;
+  const Mesh mesh{.replica = 8, .shard = 6, .replicas_inside = 4, .shards_inside = 2};
+  EXPECT_EQ(mesh.replicas_between(), 2u);
+  EXPECT_EQ(mesh.shards_between(), 3u);
+}
+
+TEST(Mesh, AllGroupsOfAKind) {
+  using Groups = std::vector<std::vector<uint32_t>>;
+  const Mesh mesh{.pipeline = 2, .replica = 2, .tensor = 2};
+  EXPECT_EQ(GroupsOf(mesh, {.axes = kTensorAxis}), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(GroupsOf(mesh, {.axes = kDataAxes}), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}})) << "in PartAt's order";
+  EXPECT_EQ(GroupsOf(mesh, {.axes = kModelAxes}), (Groups{{0, 1, 4, 5}, {2, 3, 6, 7}}));
+  EXPECT_EQ(GroupsOf(mesh, {.axes = kPipelineAxis, .channel = Channel::kGradients, .from = 1, .to = 0}),
+            (Groups{{4, 0}, {5, 1}, {6, 2}, {7, 3}}));
+}
+
 TEST(Mesh, Groups) {
   const Mesh mesh{.pipeline = 2, .replica = 2, .shard = 2};
   const std::vector<GroupSpec> groups = CommonGroups();

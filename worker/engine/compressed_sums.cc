@@ -7,7 +7,8 @@ namespace muster::engine {
 CompressedSums::CompressedSums(const Config& config, const Storage& storage, at::Device device)
     : config_(config),
       storage_(storage),
-      place_(static_cast<int>(CoordinateOf(config.mesh, config.rank).replica % config.mesh.replicas_inside)) {
+      place_(static_cast<int>(
+          NodePlaceOf(CoordinateOf(config.mesh, config.rank).replica, config.mesh.replicas_inside).place)) {
   const Train& train = config.train;
   compression::Options options{
       .compression = train.communication().compression(), .seed = train.seed(), .device = device};

@@ -59,7 +59,8 @@ Works AllReduced(const StepContext& c, const Op& op) {
   if (!SumsParts(c, op)) c.storage->BeginSum(op);
   if (c.sums != nullptr) return c.sums->Begin(op, c.step);
   const Mesh& mesh = c.config->mesh;
-  const auto place = static_cast<int>(CoordinateOf(mesh, c.config->rank).replica % mesh.replicas_inside);
+  const uint32_t replica = CoordinateOf(mesh, c.config->rank).replica;
+  const auto place = static_cast<int>(NodePlaceOf(replica, mesh.replicas_inside).place);
   Works works;
   for (const Storage::Summed& range : c.storage->SummedIn(op, place)) {
     works.push_back(GroupOf(c, op).AllReduce(range.values));

@@ -502,13 +502,13 @@ std::vector<collectives::RankShare> Storage::Arrangement::Shares(
 }
 
 std::optional<uint32_t> Storage::RootOf(const Op& op, uint32_t owner) const {
-  const uint32_t node = owner / shards_inside_, place = owner % shards_inside_;
+  const NodePlace its = NodePlaceOf(owner, shards_inside_);
   switch (AxesOf(op)) {
     case kShardsInside:
-      return place;
+      return its.place;
     case kShardsBetween:
-      if (place != shard_ % shards_inside_) return std::nullopt;
-      return node;
+      if (its.place != NodePlaceOf(shard_, shards_inside_).place) return std::nullopt;
+      return its.node;
     default:
       return owner;
   }

@@ -227,10 +227,9 @@ absl::Status Checkpointer::Start(uint64_t step, uint64_t samples_consumed, bool 
   }
   std::optional<Manifest> manifest;
   if (first()) manifest = MakeManifest(assignment_, rank_, step, samples_consumed);
-  const strategies::Layout& layout = rank_.program.layout;
-  const RankRole& role = layout.roles[assignment_.key().rank()];
-  const uint32_t shard = role.replica() * layout.table.shards() + role.shard();
-  writing_ = std::make_unique<Writing>(*rank_.engine, path(), shard, std::move(runs), std::move(manifest),
+  const Mesh& mesh = rank_.program.layout.mesh;
+  const uint32_t file = FileAt(mesh, CoordinateOf(mesh, assignment_.key().rank()));
+  writing_ = std::make_unique<Writing>(*rank_.engine, path(), file, std::move(runs), std::move(manifest),
                                        HolderOf(assignment_), name, samples_consumed, begin);
   begun_ = name;
   writing_->Stalled(RealClock().Read().steady - begin);

@@ -113,7 +113,7 @@ absl::Status Load(const checkpoint::Checkpoint& checkpoint, const strategies::La
     absl::Status status = absl::OkStatus();
     const checkpoint::TensorRun run = RunOf(view);
     if (view.replica >= 0) {
-      status = LoadOfReplica(checkpoint, same, mesh.replica / mesh.replicas_inside, view, scratch);
+      status = LoadOfReplica(checkpoint, same, mesh.replicas_between(), view, scratch);
     } else if (view.kind == kMomentum && manifest.replicas() > 0 && !checkpoint.Has(run.name)) {
       std::fill(view.values.begin(), view.values.end(), 0.0f);
       status = AddSum(checkpoint, /*among=*/1, view, scratch);
