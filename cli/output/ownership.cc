@@ -14,6 +14,7 @@
 #include "cli/output/timeline.h"
 #include "common/bytes.h"
 #include "common/some_of.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::cli {
 namespace {
@@ -37,8 +38,8 @@ struct Row {
 
 uint64_t ToBytes(uint64_t elements) { return 4 * elements; }
 
-// `first_shard`: of the unit's stage, to whose shards its boundaries belong.
-Row MakeRow(const v1::UnitPartition& unit, uint32_t first_shard) {
+// Boundaries are those of the shards of the unit's stage and share.
+Row MakeRow(const v1::UnitPartition& unit, const Mesh& mesh) {
   Row row;
   row.unit = unit.unit();
   const auto add = [&](uint32_t shard, uint64_t elements) {
@@ -51,9 +52,10 @@ Row MakeRow(const v1::UnitPartition& unit, uint32_t first_shard) {
     }
     row.elements = end;
   };
-  for (int s = 0; s + 1 < unit.boundaries_size(); ++s) {
+  Coordinate owner{.pipeline = unit.stage(), .tensor = unit.tensor()};
+  for (int s = 0; s + 1 < unit.boundaries_size(); ++s, ++owner.shard) {
     const uint64_t begin = unit.boundaries(s), end = unit.boundaries(s + 1);
-    add(first_shard + static_cast<uint32_t>(s), end > begin ? end - begin : 0);
+    add(OwnerAt(mesh, owner), end > begin ? end - begin : 0);
   }
   for (const v1::Piece& piece : unit.pieces()) {
     for (const v1::Extent& extent : piece.extents()) add(extent.shard(), extent.length());
@@ -170,9 +172,10 @@ absl::StatusOr<std::string> OwnershipSvg(const v1::PlanReply& plan) {
   }
   std::vector<Row> rows;
   uint64_t largest = 1;
-  const uint32_t of_stage = shards / std::max(1u, plan.table().stages());
+  const Mesh mesh = WithShardsFor(
+      {.pipeline = std::max(1u, plan.table().stages()), .tensor = std::max(1u, plan.table().tensor())}, shards);
   for (const v1::UnitPartition& unit : plan.table().units()) {
-    rows.push_back(MakeRow(unit, unit.stage() * of_stage));
+    rows.push_back(MakeRow(unit, mesh));
     largest = std::max(largest, rows.back().elements);
   }
   const auto world = static_cast<uint32_t>(plan.ranks_size());

@@ -129,6 +129,19 @@ TEST(OwnershipSvg, OfAPipelineDrawsAShardForEachStageAndARowOfTheStep) {
   EXPECT_EQ(rects[6].title, "h.1: shard 2 of 1 MiB, 50.00%");
 }
 
+// Two shares of a unit, of two shards each: share 1 belongs to shards 1 and 3.
+TEST(OwnershipSvg, SharesOfAUnitHaveShardsOfTheirOwn) {
+  v1::PlanReply plan = EvenPlan(2, 2, 1 << 18);
+  plan.mutable_table()->set_shards(4), plan.mutable_table()->set_tensor(2);
+  plan.mutable_table()->mutable_units(1)->set_tensor(1);
+  const std::vector<Rect> rects = Rects(*OwnershipSvg(plan));
+  ASSERT_EQ(rects.size(), 4u);
+  EXPECT_EQ(rects[0].title, "h.0: shard 0 of 4 MiB, 50.00%");
+  EXPECT_EQ(rects[1].title, "h.0: shard 2 of 4 MiB, 50.00%");
+  EXPECT_EQ(rects[2].title, "h.1: shard 1 of 1 MiB, 50.00%");
+  EXPECT_EQ(rects[3].title, "h.1: shard 3 of 1 MiB, 50.00%");
+}
+
 TEST(OwnershipSvg, OfAThousandRanksStaysSmall) {
   const std::string svg = *OwnershipSvg(EvenPlan(2048, 48, 1600));
   EXPECT_LT(svg.size(), 9u << 20);
