@@ -254,6 +254,47 @@ TEST(Borders, OnlyWhatLoadsLibrariesNamesCustomModels) {
   EXPECT_GT(found, 20u) << "the pattern does not find them";
 }
 
+// Whether a line of code divides or multiplies a rank's number or coordinate. Numbers of a mesh (mesh.shard) are
+// counts.
+bool HasRankArithmetic(const std::string& line) {
+  static const auto* const counts = new std::regex(R"(\bmesh\.\w+)");
+  static const auto* const names = new std::regex(
+      R"(\b(r|rank|owner|replica|shard|stage)_?(\(\))? [%/] [A-Za-z_(]|\b(owner|replica|shard|stage)_?(\(\))? \* \w)");
+  const std::string code = line.substr(0, line.find("//"));
+  if (!absl::StrContains(code, " % ") && !absl::StrContains(code, " / ") && !absl::StrContains(code, " * "))
+    return false;
+  return std::regex_search(std::regex_replace(code, *counts, "count"), *names);
+}
+
+TEST(Borders, RankArithmeticIsFound) {
+  for (const char* line : {"weights[r % shards]", "ranks[r - r % tensor].node", "ranks.subspan(stage * each, each)",
+                           "owner / shards_inside_", "shard_ % shards_inside_", "at.replica % mesh.replicas_inside",
+                           "role.replica() * table.shards() + role.shard()", "rank / std::max(1u, ranks_per_node)",
+                           "parts[stage * mesh.tensor + share]"}) {
+    EXPECT_TRUE(HasRankArithmetic(line)) << line;
+  }
+  for (const char* line : {"elements /= mesh.shard * mesh.replicas_inside", "stage.trained / mesh.shard * reduced",
+                           "ranks.size() % tensor != 0", "colors[shard % 3]", "x;  // r % shards"}) {
+    EXPECT_FALSE(HasRankArithmetic(line)) << line;
+  }
+}
+
+// Kernels count rows so, and collectives the ranks of a group.
+TEST(Borders, OnlyTheMeshCalculatesWithRanks) {
+  const std::regex may(
+      R"(strategies/schedule/mesh\.(cc|h)|worker/(units|collectives)/.*|(bench|tests)/.*|.*_test\.(cc|h))");
+  for (const fs::path& file : Sources()) {
+    if (std::regex_match(file.string(), may)) continue;
+    std::ifstream in(Root() / file);
+    int number = 0;
+    for (std::string line; std::getline(in, line);) {
+      ++number;
+      EXPECT_FALSE(HasRankArithmetic(line)) << file.string() << ":" << number << ": calculates with a rank's place; "
+                                            << "strategies/schedule/mesh.h does that: " << line;
+    }
+  }
+}
+
 TEST(Borders, WordsAreFoundInsideOfNames) {
   EXPECT_EQ(absl::StrJoin(WordsOf("kLastWish(checkpoint_wish)"), " "), "k last wish checkpoint wish ");
 }
