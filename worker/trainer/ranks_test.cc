@@ -95,7 +95,7 @@ TEST(JoinRanks, TheGroupOfExchangesIsOneOfItsOwnAndOnlyThereIfNeeded) {
   }
 }
 
-Train PipelineOf(uint32_t stages) {
+Train MeshOf(uint32_t stages, uint32_t tensor) {
   Train train;
   Llama& m = *train.mutable_model()->mutable_llama();
   m.set_layers(2), m.set_heads(2), m.set_key_value_heads(2), m.set_width(8), m.set_head_width(4), m.set_inner(8);
@@ -104,6 +104,7 @@ Train PipelineOf(uint32_t stages) {
   train.mutable_batch()->set_microbatch(1);
   train.mutable_optimizer()->mutable_sgd();
   train.mutable_parallel()->set_pipeline(stages);
+  train.mutable_parallel()->set_tensor(tensor);
   Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
   fsdp.set_reshard(RESHARD_HYBRID), fsdp.set_shard_ranks(2);
   fsdp.set_placement(PLACEMENT_EVEN), fsdp.set_accumulation(ACCUMULATION_REDUCE);
@@ -118,23 +119,31 @@ uint64_t MembersOf(collectives::Group* group, uint32_t rank) {
   return static_cast<uint64_t>(sum.item<int64_t>());
 }
 
-// Eight ranks: two stages of two replicas of two shards, and four stages of two shards. The members of each rank's
-// groups in binary, written out by hand.
-TEST(JoinRanks, RanksOfAPipelineMeetInTheGroupsOfTheirMesh) {
+// Eight ranks: two stages of two replicas of two shards, four stages of two shards, and with two ranks that compute
+// each unit together two stages of two shards, and two replicas of two shards. The members of each rank's groups in
+// binary, written out by hand.
+TEST(JoinRanks, RanksMeetInTheGroupsOfTheirMesh) {
   struct Case {
-    uint32_t stages, rank;
-    uint64_t shards, replicas, model;
+    uint32_t stages, tensor, rank;
+    uint64_t shards, replicas, model, together;
     std::vector<uint64_t> edges;  // in both directions
   };
   const std::vector<Case> cases = {
-      {2, 0, 0b00000011, 0b00000101, 0b00110011, {0b00010001, 0b00010001}},
-      {2, 3, 0b00001100, 0b00001010, 0b11001100, {0b10001000, 0b10001000}},
-      {2, 5, 0b00110000, 0b10100000, 0b00110011, {0b00100010, 0b00100010}},
-      {4, 1, 0b00000011, 0, 0b11111111, {0b00001010, 0b00001010}},
-      {4, 4, 0b00110000, 0, 0b11111111, {0b00010100, 0b00010100, 0b01010000, 0b01010000}},
+      {2, 1, 0, 0b00000011, 0b00000101, 0b00110011, 0, {0b00010001, 0b00010001}},
+      {2, 1, 3, 0b00001100, 0b00001010, 0b11001100, 0, {0b10001000, 0b10001000}},
+      {2, 1, 5, 0b00110000, 0b10100000, 0b00110011, 0, {0b00100010, 0b00100010}},
+      {4, 1, 1, 0b00000011, 0, 0b11111111, 0, {0b00001010, 0b00001010}},
+      {4, 1, 4, 0b00110000, 0, 0b11111111, 0, {0b00010100, 0b00010100, 0b01010000, 0b01010000}},
+      {2, 2, 0, 0b00000101, 0, 0b11111111, 0b00000011, {0b00010001, 0b00010001}},
+      {2, 2, 5, 0b10100000, 0, 0b11111111, 0b00110000, {0b00100010, 0b00100010}},
+      {2, 2, 7, 0b10100000, 0, 0b11111111, 0b11000000, {0b10001000, 0b10001000}},
+      {1, 2, 3, 0b00001010, 0b10001000, 0b00001111, 0b00001100, {}},
+      {1, 2, 6, 0b01010000, 0b01000100, 0b11110000, 0b11000000, {}},
   };
-  for (const uint32_t stages : {2u, 4u}) {
-    const Train train = PipelineOf(stages);
+  const std::pair<uint32_t, uint32_t> meshes[] = {{2, 1}, {4, 1}, {2, 2}, {1, 2}};
+  for (const auto& [stages_of_mesh, tensor_of_mesh] : meshes) {
+    const uint32_t stages = stages_of_mesh, tensor = tensor_of_mesh;
+    const Train train = MeshOf(stages, tensor);
     const Inventory inventory = *models::MakeInventory(train);
     const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(8));
     ASSERT_TRUE(layout.ok()) << layout.status();
@@ -156,10 +165,11 @@ TEST(JoinRanks, RanksOfAPipelineMeetInTheGroupsOfTheirMesh) {
         for (collectives::Group* group : joined->groups) members.push_back(MembersOf(group, rank));
         EXPECT_EQ(members[kWorldGroup], 0b11111111u);
         for (const Case& c : cases) {
-          if (c.stages != stages || c.rank != rank) continue;
+          if (c.stages != stages || c.tensor != tensor || c.rank != rank) continue;
           EXPECT_EQ(members[kShardGroup], c.shards) << rank;
           EXPECT_EQ(members[kReplicaGroup], c.replicas) << rank;
           EXPECT_EQ(members[kModelGroup], c.model) << rank;
+          EXPECT_EQ(members[kTensorGroup], c.together) << rank;
           std::vector<uint64_t> edges(members.begin() + kGroups, members.end());
           std::sort(edges.begin(), edges.end());
           EXPECT_EQ(edges, c.edges) << rank;
