@@ -15,22 +15,6 @@ namespace {
 
 using T = ::muster::Train;
 
-Choose By(PipelineSchedule schedule, uint32_t chunks, Choose strategy) {
-  return [=](T& train) {
-    strategy(train);
-    train.mutable_pipeline()->set_schedule(schedule);
-    train.mutable_pipeline()->set_chunks(chunks);
-  };
-}
-
-const std::vector<std::pair<std::string, std::pair<PipelineSchedule, uint32_t>>> kSchedules = {
-    {"gpipe", {PIPELINE_SCHEDULE_GPIPE, 1}},
-    {"1f1b", {PIPELINE_SCHEDULE_1F1B, 1}},
-    {"interleaved", {PIPELINE_SCHEDULE_INTERLEAVED, 2}},
-    {"zero bubble", {PIPELINE_SCHEDULE_ZERO_BUBBLE, 1}},
-    {"zero bubble in a V", {PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}},
-};
-
 Trial OnStages(const std::string& name, uint32_t stages, const Choose& choose, const Model& model, bool sgd) {
   return {.name = name,
           .choose = choose,
@@ -48,7 +32,7 @@ TEST(Pipelines, EveryScheduleTrainsAsOneRankDoes) {
   const Model model = LlamaTrialModel();
   for (const bool sgd : {true, false}) {
     const Curve expected = Train(OneRank(model, sgd));
-    for (const auto& [name, schedule] : kSchedules) {
+    for (const auto& [name, schedule] : Schedules()) {
       for (const uint32_t stages : {2u, 4u}) {
         if (stages * schedule.second > 5) continue;  // it has five units
         const Trial trial = OnStages(absl::StrCat(name, " on ", stages, sgd ? " sgd" : ""), stages,
@@ -65,7 +49,7 @@ TEST(Pipelines, EveryStrategyTrainsInsideThem) {
     const Curve expected = Train(OneRank(model, true));
     for (const auto& [name, strategy] : Strategies()) {
       const bool hybrid = name.starts_with("hybrid");
-      for (const auto& [schedule_name, schedule] : kSchedules) {
+      for (const auto& [schedule_name, schedule] : Schedules()) {
         Trial trial = OnStages(absl::StrCat(model.has_gpt2() ? "gpt2 " : "llama ", name, ", ", schedule_name), 2,
                                By(schedule.first, schedule.second, strategy), model, true);
         trial.ranks = hybrid ? 8 : 4;
@@ -73,14 +57,6 @@ TEST(Pipelines, EveryStrategyTrainsInsideThem) {
       }
     }
   }
-}
-
-Choose StrategyOf(const std::string& name) {
-  for (const auto& [its_name, choose] : Strategies()) {
-    if (its_name == name) return choose;
-  }
-  ADD_FAILURE() << name;
-  return Single;
 }
 
 // Strategies that differ in what a stage's ranks gather, reduce and keep.
@@ -99,7 +75,7 @@ TEST(Pipelines, SynchronizedBatchNormTrainsAsOneRankDoes) {
   Trial single = OneRank(ResnetTrialModel(), true);
   single.microbatch = 4, single.sgd_limit = 3e-6, single.as_ranks = 4, single.as_microbatch = 1;
   const Curve alone = Train(single, {.steps = kResnetSteps});
-  for (const auto& [schedule_name, schedule] : kSchedules) {
+  for (const auto& [schedule_name, schedule] : Schedules()) {
     for (const std::string& name : kInside) {
       const Trial trial = OnTwoStagesOfFour(absl::StrCat(name, ", synchronized, ", schedule_name),
                                             By(schedule.first, schedule.second, StrategyOf(name)), ResnetTrialModel());
@@ -127,7 +103,7 @@ TEST(Pipelines, NarrowTypesUpdateAsOneRankDoes) {
     Trial single = OneRank(LlamaTrialModel(), true);
     single.compute = compute;
     const Curve alone = Train(single), initial = Train(single, {.steps = 0});
-    for (const auto& [schedule_name, schedule] : kSchedules) {
+    for (const auto& [schedule_name, schedule] : Schedules()) {
       Trial trial = OnStages(absl::StrCat(schedule_name, ", ", Dtype_Name(compute)), 2,
                              By(schedule.first, schedule.second, StrategyOf("full_shard")), LlamaTrialModel(), true);
       trial.ranks = 4, trial.compute = compute, trial.reduce = reduce;
@@ -167,7 +143,7 @@ TEST(Pipelines, DropAsOneRankDoes) {
   Trial single = OneRank(LlamaTrialModel(), true);
   single.choose = dropping(Single), single.sgd_limit = 3e-6;
   const Curve alone = Train(single);
-  for (const auto& [schedule_name, schedule] : kSchedules) {
+  for (const auto& [schedule_name, schedule] : Schedules()) {
     for (const std::string& name : kInside) {
       const Trial trial =
           OnTwoStagesOfFour(absl::StrCat(name, ", dropout, ", schedule_name),
@@ -179,7 +155,7 @@ TEST(Pipelines, DropAsOneRankDoes) {
 
 TEST(Pipelines, RecomputingChangesNoBit) {
   for (const Model& model : {LlamaTrialModel(), ResnetTrialModel()}) {
-    for (const auto& [schedule_name, schedule] : kSchedules) {
+    for (const auto& [schedule_name, schedule] : Schedules()) {
       const Choose choose = By(schedule.first, schedule.second, StrategyOf("full_shard"));
       Trial trial = OnStages(absl::StrCat("recomputed, ", schedule_name), 2, choose, model, true);
       trial.ranks = 4;
@@ -205,7 +181,7 @@ TEST(Pipelines, RunOnStreamsAsOneRankDoes) {
       {"row programs of GPUs", [](Config& c) { c.device_rows = c.streams = c.decide_on_device = true; }},
   };
   for (const auto& [mode, set] : modes) {
-    for (const auto& [schedule_name, schedule] : kSchedules) {
+    for (const auto& [schedule_name, schedule] : Schedules()) {
       for (const std::string& name : kInside) {
         Trial trial = OnTwoStagesOfFour(absl::StrCat(name, ", ", schedule_name, ", ", mode),
                                         By(schedule.first, schedule.second, StrategyOf(name)), model);
@@ -245,7 +221,7 @@ TEST(Pipelines, AFrozenFrontDoesNotGoBack) {
       Trial alone = OneRank(model, true);
       alone.choose = freeze(alone.choose);
       const Curve expected = Train(alone);
-      for (const auto& [schedule_name, schedule] : kSchedules) {
+      for (const auto& [schedule_name, schedule] : Schedules()) {
         for (const std::string& name : kInside) {
           const Trial trial = OnTwoStagesOfFour(absl::StrCat(name, ", ", schedule_name, ", frozen ", frozen[0]),
                                                 freeze(By(schedule.first, schedule.second, StrategyOf(name))), model);
@@ -260,7 +236,7 @@ TEST(Pipelines, OffloadingTrainsAsOneRankDoes) {
   const Model model = TrialModel();
   const Curve expected = Train(OneRank(model, true));
   for (const bool parameters : {false, true}) {
-    for (const auto& [schedule_name, schedule] : kSchedules) {
+    for (const auto& [schedule_name, schedule] : Schedules()) {
       for (const std::string& name : {std::string("full_shard"), std::string("zero 3"), std::string("hybrid")}) {
         const Choose choose = By(schedule.first, schedule.second, StrategyOf(name));
         const Trial trial = OnTwoStagesOfFour(

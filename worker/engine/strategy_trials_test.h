@@ -510,4 +510,32 @@ inline const std::vector<std::pair<std::string, Choose>>& Strategies() {
   return *all;
 }
 
+inline Choose StrategyOf(const std::string& name) {
+  for (const auto& [its_name, choose] : Strategies()) {
+    if (its_name == name) return choose;
+  }
+  ADD_FAILURE() << name;
+  return Single;
+}
+
+// Of pipelines, with their chunks on a stage.
+inline const std::vector<std::pair<std::string, std::pair<PipelineSchedule, uint32_t>>>& Schedules() {
+  static const auto* const all = new std::vector<std::pair<std::string, std::pair<PipelineSchedule, uint32_t>>>{
+      {"gpipe", {PIPELINE_SCHEDULE_GPIPE, 1}},
+      {"1f1b", {PIPELINE_SCHEDULE_1F1B, 1}},
+      {"interleaved", {PIPELINE_SCHEDULE_INTERLEAVED, 2}},
+      {"zero bubble", {PIPELINE_SCHEDULE_ZERO_BUBBLE, 1}},
+      {"zero bubble in a V", {PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}},
+  };
+  return *all;
+}
+
+inline Choose By(PipelineSchedule schedule, uint32_t chunks, Choose strategy) {
+  return [=](::muster::Train& train) {
+    strategy(train);
+    train.mutable_pipeline()->set_schedule(schedule);
+    train.mutable_pipeline()->set_chunks(chunks);
+  };
+}
+
 }  // namespace muster::engine

@@ -21,6 +21,14 @@ Model DividedModel() {
   return model;
 }
 
+// Two heads share each head of keys and values.
+Model DividedLlama() {
+  Model model = LlamaTrialModel();
+  Llama& m = *model.mutable_llama();
+  m.set_heads(4), m.set_key_value_heads(2), m.set_inner(4 * 10);
+  return model;
+}
+
 Trial Divided(const std::string& name, uint32_t tensor, const Choose& choose, bool sgd) {
   return {.name = name,
           .choose = choose,
@@ -54,8 +62,7 @@ TEST(TensorRanks, TrainAsOneRankDoes) {
 
 // Two heads share each head of keys and values, or all do.
 TEST(TensorRanks, TrainLlamaAsOneRankDoes) {
-  Model model = LlamaTrialModel();
-  model.mutable_llama()->set_heads(4), model.mutable_llama()->set_inner(4 * 10);
+  Model model = DividedLlama();
   for (const uint32_t shared : {2u, 1u}) {
     model.mutable_llama()->set_key_value_heads(shared);
     const Curve expected = Train(OneRank(model, true));
@@ -89,9 +96,7 @@ TEST(TensorRanks, TrainInsideEveryStrategyAndPipeline) {
 
 // Each backward of a block in two halves, the second of which exchanges nothing and comes later.
 TEST(TensorRanks, TrainByHalvesOfBackwardsAsOneRankDoes) {
-  Model llama = LlamaTrialModel();
-  llama.mutable_llama()->set_heads(4), llama.mutable_llama()->set_inner(4 * 10);
-  for (const Model& model : {DividedModel(), llama}) {
+  for (const Model& model : {DividedModel(), DividedLlama()}) {
     const Curve expected = Train(OneRank(model, true));
     for (const uint32_t chunks : {1u, 2u}) {
       for (const bool sequence : {false, true}) {
@@ -114,6 +119,41 @@ TEST(TensorRanks, TrainByHalvesOfBackwardsAsOneRankDoes) {
         EXPECT_EQ(weights.load(), 2 * 3 * 7)
             << trial.name << ": on two tensor ranks, of three blocks and seven microbatches";
       }
+    }
+  }
+}
+
+// Two stages of two shards of two ranks, in ten cases, in which each schedule, family, optimizer and division of the
+// tokens meets each of the others.
+TEST(TensorRanks, TrainInEveryScheduleOfAPipeline) {
+  // Some gradients of Llama are as small as the default epsilon, where AdamW makes updates of their rounding.
+  const auto rounded = [](const Choose& choose, bool sgd) -> Choose {
+    return [=](T& train) {
+      choose(train);
+      if (!sgd) train.mutable_optimizer()->mutable_adamw()->set_eps(1e-6);
+    };
+  };
+  for (const Model& model : {DividedModel(), DividedLlama()}) {
+    Curve expected[2];
+    for (const bool sgd : {false, true}) {
+      Trial alone = OneRank(model, sgd);
+      alone.choose = rounded(Single, sgd);
+      expected[sgd] = Train(alone);
+    }
+    const size_t family = model.has_gpt2() ? 0 : 1;
+    for (size_t s = 0; s < Schedules().size(); ++s) {
+      const auto& [name, schedule] = Schedules()[s];
+      const bool sgd = (s + family) % 2 == 0, by_tokens = (s / 2 + family) % 2 == 0;
+      const Choose choose = By(schedule.first, schedule.second, StrategyOf("full_shard"));
+      const Choose divided = [=](T& train) {
+        choose(train);
+        train.mutable_parallel()->set_sequence_parallel(by_tokens);
+      };
+      Trial trial = Divided(absl::StrCat(model.has_gpt2() ? "gpt2, " : "llama, ", name, sgd ? ", sgd" : ", adamw",
+                                         by_tokens ? ", by tokens" : ""),
+                            2, rounded(divided, sgd), sgd);
+      trial.model = model, trial.stages = 2, trial.ranks = 8, trial.microbatch = 1;
+      ExpectSame(trial, Train(trial), expected[sgd]);
     }
   }
 }
