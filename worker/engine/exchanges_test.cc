@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -19,6 +20,8 @@
 #include "worker/engine/configure.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/failed.h"
+#include "worker/engine/group_of_others_test.h"
+#include "worker/engine/tensor_exchanges.h"
 
 namespace muster::engine {
 namespace {
@@ -153,6 +156,127 @@ TEST(Exchanges, MustBeWhatTheInventoryDeclares) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
     EXPECT_TRUE(absl::StrContains(status.message(), says)) << status;
   }
+}
+
+// A pass of two samples, with three targets each, on the first of two tensor ranks. Of each sample it sums 16 bytes,
+// contributes 8 to an all-gather and receives 12 of a scattered sum; and it sums 4 bytes of any number of samples.
+struct TensorPass {
+  std::vector<int64_t> sums = {8, 1};  // elements of each
+  std::vector<int64_t> gathers = {4};  // this rank's
+  std::vector<int64_t> scatters = {12};
+  bool finishes = true;
+};
+
+// Empty: it is what is declared.
+std::string RunPass(const TensorPass& pass, const Unit& unit, Pass kind = Pass::kForward, bool evaluation = false,
+                    bool narrow = false, int64_t samples = 2) {
+  Inventory inventory;
+  inventory.mutable_task()->set_targets_per_sample(3);
+  GroupOfOthers group(0, 2);
+  TensorExchanges exchanges(&group);
+  exchanges.Begin();
+  for (const int64_t elements : pass.sums) exchanges.Sum(at::zeros({elements}));
+  for (const int64_t elements : pass.gathers) exchanges.Gather(at::zeros({elements}), at::zeros({2 * elements}));
+  for (const int64_t elements : pass.scatters) exchanges.StartSumScattered(at::zeros({elements}));
+  if (pass.finishes) exchanges.Finish();
+  try {
+    exchanges.End(inventory, unit, kind, evaluation, narrow, samples);
+  } catch (const Failed& failed) {
+    EXPECT_EQ(failed.status.code(), absl::StatusCode::kInternal);
+    return std::string(failed.status.message());
+  }
+  return "";
+}
+
+Unit UnitThatExchanges() {
+  Unit unit;
+  TensorExchange::Pass& forward = *unit.mutable_tensor_exchange()->mutable_forward();
+  forward.set_collectives(4);
+  forward.set_summed_bytes(16), forward.set_gathered_bytes(8), forward.set_scattered_bytes(12);
+  forward.set_constant_bytes(4);
+  return unit;
+}
+
+TEST(TensorExchanges, MustBeWhatTheInventoryDeclares) {
+  const Unit unit = UnitThatExchanges();
+  EXPECT_EQ(RunPass({}, unit), "");
+  EXPECT_EQ(RunPass({}, unit, Pass::kRecompute), "");
+  const std::pair<TensorPass, const char*> cases[] = {
+      // Too few, the same bytes in fewer, too many, the same bytes in more.
+      {{.sums = {8}}, "the unit summed 32, gathered 16 and scattered 24 bytes in 3 collectives with"},
+      {{.sums = {9}}, "the unit summed 36, gathered 16 and scattered 24 bytes in 3 collectives with"},
+      {{.sums = {8, 1, 1}}, "the unit summed 40, gathered 16 and scattered 24 bytes in 5 collectives with"},
+      {{.sums = {4, 4, 1}}, "the unit summed 36, gathered 16 and scattered 24 bytes in 5 collectives with"},
+      // As many, of another size.
+      {{.sums = {8, 2}}, "the unit summed 40, gathered 16 and scattered 24 bytes in 4 collectives with"},
+      {{.sums = {7, 1}}, "the unit summed 32, gathered 16 and scattered 24 bytes in 4 collectives with"},
+      {{.gathers = {5}}, "the unit summed 36, gathered 20 and scattered 24 bytes in 4 collectives with"},
+      {{.gathers = {3}}, "the unit summed 36, gathered 12 and scattered 24 bytes in 4 collectives with"},
+      {{.scatters = {14}}, "the unit summed 36, gathered 16 and scattered 28 bytes in 4 collectives with"},
+      {{.scatters = {10}}, "the unit summed 36, gathered 16 and scattered 20 bytes in 4 collectives with"},
+      // A sum in place of an all-gather, and one that no Finish waited for.
+      {{.sums = {8, 1, 4}, .gathers = {}}, "the unit summed 52, gathered 0 and scattered 24 bytes in 4 collectives"},
+      {{.finishes = false}, "the unit summed 36, gathered 16 and scattered 24 bytes in 4 collectives with"}};
+  for (const auto& [pass, says] : cases) {
+    const std::string refused = RunPass(pass, unit);
+    EXPECT_TRUE(absl::StartsWith(refused, says)) << refused;
+    EXPECT_TRUE(absl::EndsWith(refused, "the inventory declares 36, 16 and 24 in 4")) << refused;
+  }
+}
+
+TEST(TensorExchanges, OfEachPassHaveTheirOwnDeclaration) {
+  Unit unit = UnitThatExchanges();
+  unit.mutable_tensor_exchange()->mutable_backward()->set_collectives(1);
+  unit.mutable_tensor_exchange()->mutable_backward()->set_summed_bytes(20);
+  unit.mutable_tensor_exchange()->mutable_evaluation()->set_collectives(2);
+  unit.mutable_tensor_exchange()->mutable_evaluation()->set_gathered_bytes(12);
+  const TensorPass backward = {.sums = {10}, .gathers = {}, .scatters = {}};
+  const TensorPass evaluation = {.sums = {}, .gathers = {4, 2}, .scatters = {}};
+  EXPECT_EQ(RunPass(backward, unit, Pass::kBackward), "");
+  EXPECT_EQ(RunPass(evaluation, unit, Pass::kForward, /*evaluation=*/true), "");
+  EXPECT_NE(RunPass({}, unit, Pass::kBackward), "");
+  EXPECT_NE(RunPass(backward, unit), "");
+  EXPECT_NE(RunPass(evaluation, unit), "");
+  EXPECT_NE(RunPass({}, unit, Pass::kForward, /*evaluation=*/true), "");
+}
+
+// 6 rows by at most 2 are three pieces of 2. Each has a collective, and so has each of the three chunks of a sum.
+TEST(TensorExchanges, GrowWithThePiecesOfTheRows) {
+  Unit unit;
+  unit.set_piece_rows(2);
+  TensorExchange::Pass& forward = *unit.mutable_tensor_exchange()->mutable_forward();
+  forward.set_collectives(1), forward.set_piece_collectives(1), forward.set_chunked_sums(1);
+  forward.set_summed_bytes(16);
+  TensorPass pass = {.sums = {1, 1, 1, 1, 1, 1, 2}, .gathers = {}, .scatters = {}};
+  EXPECT_EQ(RunPass(pass, unit), "");
+  pass.sums = {1, 1, 1, 1, 1, 3};
+  EXPECT_NE(RunPass(pass, unit), "");
+  unit.set_piece_rows(3);  // two pieces
+  EXPECT_NE(RunPass(pass, unit), "");
+  pass.sums = {1, 1, 1, 1, 4};
+  EXPECT_EQ(RunPass(pass, unit), "");
+}
+
+// What GEMMs compute in two bytes has half of the declared ones, and what they do not has all of them.
+TEST(TensorExchanges, OfTwoBytesHaveHalfToAllOfWhatIsDeclared) {
+  const Unit unit = UnitThatExchanges();
+  const auto narrow = [&](const TensorPass& pass) {
+    return RunPass(pass, unit, Pass::kForward, /*evaluation=*/false, /*narrow=*/true);
+  };
+  const TensorPass half = {.sums = {4, 1}, .gathers = {2}, .scatters = {6}};
+  EXPECT_EQ(narrow(half), "");
+  EXPECT_EQ(narrow({}), "");
+  EXPECT_NE(RunPass(half, unit), "");
+  EXPECT_NE(narrow({.sums = {3, 1}, .gathers = {2}, .scatters = {6}}), "");
+  EXPECT_NE(narrow({.sums = {4, 1}, .gathers = {1}, .scatters = {6}}), "");
+  EXPECT_NE(narrow({.sums = {4, 1}, .gathers = {2}, .scatters = {4}}), "");
+  EXPECT_NE(narrow({.sums = {9, 1}, .gathers = {2}, .scatters = {6}}), "");
+}
+
+TEST(TensorExchanges, OfNoSamplesAreNone) {
+  const Unit unit = UnitThatExchanges();
+  EXPECT_EQ(RunPass({.sums = {}, .gathers = {}, .scatters = {}}, unit, Pass::kForward, false, false, 0), "");
+  EXPECT_NE(RunPass({.sums = {1}, .gathers = {}, .scatters = {}}, unit, Pass::kForward, false, false, 0), "");
 }
 
 }  // namespace
