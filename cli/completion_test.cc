@@ -86,6 +86,7 @@ TEST(Complete, CommandsOptionsAndNames) {
       {{"submit", "--set", "precision.compute=b"}, "precision.compute=bf16"},
       {{"submit", "--set", "precision.compute", "=", "b"}, "bf16"},
       {{"submit", "--set", "optimizer.lr", "=", ""}, ""},
+      {{"submit", "--set", "pipeline.cut="}, "pipeline.cut=auto"},
       {{"plan", "a.yaml", "--sch"}, "--schedule"},
       {{"submit", "--template", "b"}, "base"},
       {{"templates", "s"}, "set show"},

@@ -194,14 +194,16 @@ std::vector<Wrong> WrongsOf(const Place& place) {
     return wrongs;
   }
   if (place.field->is_repeated()) {
+    const std::string expected =
+        place.path == "pipeline.cut" ? "expected auto or a list, got " : "expected a list, got ";
     wrongs = {
-        {"abc", "expected a list, got the string \"abc\"", ""},
-        {"12", "expected a list, got the number 12", ""},
-        {"true", "expected a list, got true", ""},
+        {"abc", expected + "the string \"abc\"", ""},
+        {"12", expected + "the number 12", ""},
+        {"true", expected + "true", ""},
         {"", kEmpty, "", true},
         {"null", kEmpty, ""},
     };
-    if (!place.field->options().GetExtension(v1::pairs)) wrongs.push_back({"{a: b}", "expected a list, got a map", ""});
+    if (!place.field->options().GetExtension(v1::pairs)) wrongs.push_back({"{a: b}", expected + "a map", ""});
     return wrongs;
   }
   switch (place.field->cpp_type()) {

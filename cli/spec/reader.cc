@@ -243,8 +243,12 @@ class MessageReader {
     if (node.kind == Node::Kind::kMap && field.options().GetExtension(v1::pairs)) {
       return ReadPairs(node, path, owner, field);
     }
+    const bool or_auto = IsListOrAuto(field), scalar = node.kind == Node::Kind::kScalar;
+    if (or_auto && scalar && node.text == "auto") return;
     if (node.kind != Node::Kind::kList) {
-      return Note(node.where, path, absl::StrCat("expected a list, got ", Describe(node)));
+      return Note(node.where, path,
+                  absl::StrCat("expected ", or_auto ? "auto or a list" : "a list", ", got ", Describe(node)),
+                  or_auto && scalar ? Nearest(node.text, {"auto"}) : "");
     }
     for (size_t i = 0; i < node.items.size(); ++i) {
       const Node& item = node.items[i];

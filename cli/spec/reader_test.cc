@@ -119,6 +119,24 @@ TEST(ReadSpec, AutoStandsInPlaceOfAMapThatHasIt) {
   EXPECT_TRUE(absl::StrContains(Problems("batch: auto\n"), "batch: expected a map"));
 }
 
+TEST(ReadSpec, AutoStandsForLeavingOutAListThatSaysSo) {
+  const std::string head = "apiVersion: muster/v1\nkind: Job\n",
+                    two = head + "pipeline: {chunks: 2, cut: [h.4, h.8]}\n";
+  const std::string left_out = ReadSpec(head + "pipeline: {chunks: 2}\n", "job.yaml", {}).spec.SerializeAsString();
+  const auto same = [&](const Reading& reading) {
+    EXPECT_EQ(Text(reading.problems), "");
+    EXPECT_EQ(reading.spec.SerializeAsString(), left_out);
+  };
+  same(ReadSpec(head + "pipeline: {chunks: 2, cut: auto}\n", "job.yaml", {}));
+  same(ReadSpec(two, "job.yaml", {*ParseAssignment("pipeline.cut=auto")}));
+  same(ReadSpecs({{two, "base.yaml"}, {"pipeline: {cut: auto}\n", "more.yaml"}}, {}));
+  EXPECT_EQ(ReadSpec(two, "job.yaml", {}).spec.train().pipeline().cut_size(), 2);
+  EXPECT_EQ(Problems("pipeline: {cut: auot}\n"),
+            "job.yaml:3:17: pipeline.cut: expected auto or a list, got the string \"auot\", did you mean auto?\n");
+  EXPECT_EQ(Problems("launchers: auto\nworkload: exec\n"),
+            "job.yaml:3:12: launchers: expected a list, got the string \"auto\"\n");
+}
+
 TEST(ReadSpec, AWordIsShortForItsKind) {
   const std::string head = "apiVersion: muster/v1\nkind: Job\nmodel: {family: gpt2}\n";
   const auto same = [&](const std::string& word, const std::string& map) {

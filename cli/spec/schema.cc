@@ -154,6 +154,8 @@ class SchemaWriter {
       if (field.options().GetExtension(v1::pairs)) {
         const ordered_json values = {{"type", {"string", "number", "boolean"}}};
         value["anyOf"] = {list, {{"type", "object"}, {"additionalProperties", values}}};
+      } else if (IsListOrAuto(field)) {
+        value["anyOf"] = {{{"const", "auto"}}, list};
       } else {
         value.update(list);
       }

@@ -28,6 +28,8 @@ const std::vector<std::string>& Right() {
       "workload: train\nsteps: 10\nname: a\n",
       "workload: exec\ncommand: [python, train.py]\nlaunchers: [torchrun, slurm]\nworkdir: /data\n",
       "strategy: {}\n",
+      "pipeline: {cut: auto}\n",
+      "pipeline: {cut: [h.4, h.8]}\n",
       "strategy: {kind: zero, stage: 3}\n",
       "strategy: {kind: fsdp, reshard: hybrid}\n",
       "optimizer: {lr: 3e-4, beta1: 0.9, eps: 1e-8}\n",
@@ -49,6 +51,7 @@ const std::vector<std::string>& Right() {
 const std::vector<std::string>& Wrong() {
   static const auto& texts = *new std::vector<std::string>{
       "stepz: 1\n",
+      "pipeline: {cut: even}\n",
       "steps: -1\n",
       "steps: 1.5\n",
       "steps: many\n",

@@ -28,6 +28,8 @@ TEST(Schema, FollowsTheRulesOfTheReader) {
   EXPECT_EQ(schema["properties"]["steps"]["maximum"], 18446744073709551615u);
   EXPECT_EQ(schema["properties"]["parallel"]["anyOf"],
             (ordered_json{{{"const", "auto"}}, {{"$ref", "#/$defs/Parallel"}}}));
+  EXPECT_EQ(schema["$defs"]["Pipeline"]["properties"]["cut"]["anyOf"],
+            (ordered_json{{{"const", "auto"}}, {{"type", "array"}, {"items", {{"type", "string"}}}}}));
   EXPECT_EQ(schema["properties"]["env"]["type"], "array");
   EXPECT_EQ(schema["properties"]["labels"]["anyOf"][0]["type"], "array");
   EXPECT_EQ(schema["properties"]["labels"]["anyOf"][1]["type"], "object");

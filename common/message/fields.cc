@@ -61,6 +61,8 @@ void CollectValues(const Descriptor& type, const std::string& prefix, int depth,
       words = WordsFor(*message);
       CollectValues(*message, path + ".", depth + 1, out);
       if (words.empty()) continue;
+    } else if (IsListOrAuto(field)) {
+      words = {"auto"};
     } else if (field.enum_type() != nullptr) {
       words = OfferedTexts(field);
     } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
@@ -77,6 +79,10 @@ std::string KeyOf(const FieldDescriptor& field) { return field.has_json_name() ?
 const FieldDescriptor* AutoField(const Descriptor& type) {
   const FieldDescriptor* field = type.FindFieldByName("auto");
   return field != nullptr && field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL ? field : nullptr;
+}
+
+bool IsListOrAuto(const FieldDescriptor& field) {
+  return field.is_repeated() && field.options().GetExtension(v1::list_or_auto);
 }
 
 std::vector<std::string> WordsFor(const Descriptor& type) {

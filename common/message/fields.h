@@ -25,6 +25,8 @@ const google::protobuf::EnumValueDescriptor* EnumValue(const google::protobuf::E
 
 // The field `auto: true` of a type that may be written as the word `auto` in place of a map; null: it may not.
 const google::protobuf::FieldDescriptor* AutoField(const google::protobuf::Descriptor& type);
+// Whether the word `auto` may stand in place of this list, for leaving it out.
+bool IsListOrAuto(const google::protobuf::FieldDescriptor& field);
 // The oneof of which a member's name may stand for the whole map, as in `strategy: ddp`: that of a type which has one
 // with a default member. Null: the type has none.
 const google::protobuf::OneofDescriptor* NamedByAWord(const google::protobuf::Descriptor& type);
@@ -37,7 +39,7 @@ const google::protobuf::FieldDescriptor* Member(const google::protobuf::OneofDes
 // Every key that a map of this type may contain, including those of every member of its oneofs.
 std::vector<std::string> AllKeys(const google::protobuf::Descriptor& type);
 
-// A path below a map, and the words that its value may be: of an enum, of a bool, or in place of a map.
+// A path below a map, and the words that its value may be: of an enum, of a bool, or in place of a map or a list.
 struct PathAndWords {
   std::string path;
   std::vector<std::string> words;  // empty: any text or number

@@ -294,6 +294,8 @@ TEST(SpecFields, TheResolverDecides) {
   EXPECT_EQ(fields.at("batch.microbatch").fallback, "depends");
   EXPECT_EQ(fields.at("steps").fallback, "required");
   EXPECT_EQ(fields.at("steps").unit, "steps");
+  EXPECT_EQ(fields.at("pipeline.cut").type, "list of: string, or the word auto");
+  EXPECT_EQ(fields.at("pipeline.cut").fallback, "auto");
 }
 
 }  // namespace

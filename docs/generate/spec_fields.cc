@@ -200,7 +200,7 @@ const std::map<std::string, std::string>& OtherDefaults() {
       {"model.rope_scaling.attention_factor", kDepends},            // kind, factor
       {"project", kDepends},                                        // the projects of its user
       {"pipeline.chunks", kDepends},                                // schedule
-      {"pipeline.cut", kDepends},                                   // the stages' speed and memory
+      {"pipeline.cut", "auto"},                                     // the planner
       {"lora.targets", kDepends},                                   // the model's layers
       {"offload.optimizer", kDepends},                              // parameters
       {"communication.compression.momentum_correction", kDepends},  // the optimizer
@@ -433,7 +433,8 @@ std::string TypeOf(const FieldDescriptor& field) {
                                                               : "map";
       break;
   }
-  return field.is_repeated() ? absl::StrCat("list of: ", type) : type;
+  if (!field.is_repeated()) return type;
+  return absl::StrCat("list of: ", type, IsListOrAuto(field) ? ", or the word auto" : "");
 }
 
 // What others write into a spec, e.g. `muster model inspect`; described where it is made.
