@@ -72,6 +72,9 @@ struct Written {
 // Of the checkpoint: as many as its table has shards, from each replica that writes. FileAt
 // (strategies/schedule/mesh.h) numbers them.
 uint32_t Files(const Manifest& manifest);
+// Where the rank that wrote a file is in the mesh: "stage 1, tensor 0". Empty where the file's number says it all, as
+// it does without stages and tensor ranks, and if the table's numbers do not fit together. REQUIRES: one of Files().
+std::string PlaceOfFile(const Manifest& manifest, uint32_t file);
 
 // Creates the staging folder of `name` below `path`, and replaces one that a killed attempt left. `path` is created if
 // missing, and claimed for `holder` if it has no owner. AlreadyExists: the step's folder exists. FailedPrecondition:
@@ -106,8 +109,9 @@ enum class Verification {
 // A checkpoint for reading. Returns only verified bytes.
 class Checkpoint {
  public:
-  // NotFound: no such folder. DataLoss: a file is missing, damaged or cut; names file and cause. PermissionDenied: this
-  // process may not read it, whole or not; names path and user. FailedPrecondition: an unknown format.
+  // NotFound: no such folder. DataLoss: a file is missing, damaged or cut; names file, PlaceOfFile and cause; likewise
+  // Read and Verify. PermissionDenied: this process may not read it, whole or not; names path and user.
+  // FailedPrecondition: an unknown format.
   static absl::StatusOr<Checkpoint> Open(const std::string& directory,
                                          Verification verification = Verification::kEveryByte);
 
@@ -140,6 +144,8 @@ class Checkpoint {
                         BlockScratch& scratch) const;
   // What `stored` has of it; adds to `filled`.
   absl::Status ReadCommon(const StoredRun& stored, const TensorRun& run, BlockScratch& scratch, uint64_t& filled) const;
+  // `error` of one of the shards, with its place.
+  absl::Status Placed(size_t shard, const absl::Status& error) const;
   absl::Status OpenShards();
   absl::Status Index(size_t shard);
 

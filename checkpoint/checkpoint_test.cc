@@ -26,6 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 TEST_F(CheckpointTest, WhatIsWrittenIsRead) {
   const Written written = WriteStep(100, 3).value();
@@ -269,6 +270,59 @@ TEST_F(CheckpointTest, OfALargeShardOnlyTheNeededBlocksAreRead) {
   ASSERT_EQ(checkpoint.Verify().size(), 1u);
   EXPECT_THAT(std::string(checkpoint.Verify()[0].message()),
               AllOf(HasSubstr("SHA-256 is"), HasSubstr(absl::StrCat("damaged are bytes ", header + 2 * kBlockBytes))));
+}
+
+// Ten elements in each of eight files: two stages of two tensor ranks, and two replicas that keep something.
+TEST_F(CheckpointTest, DamageOfAFileNamesWhereItsRankIs) {
+  const StepName name{1, 1};
+  Manifest manifest = MakeManifest(1);
+  manifest.mutable_table()->set_shards(4), manifest.mutable_table()->set_stages(2);
+  manifest.mutable_table()->set_tensor(2);
+  manifest.set_replicas(2);
+  ASSERT_TRUE(Begin(path_, {"job-1"}, name).ok());
+  for (uint32_t file = 0; file < 8; ++file) {
+    const std::vector<TensorRun> runs = {{"w", {80}, 10 * file, absl::MakeSpan(values_).subspan(10 * file, 10)}};
+    ASSERT_TRUE(WriteShard(path_, name, file, runs).ok());
+  }
+  ASSERT_TRUE(Finish(path_, manifest).ok());
+  std::vector<float> out(80);
+  const auto read = [&](const Checkpoint& from) { return from.Read({"w", {80}, 0, absl::MakeSpan(out)}); };
+  EXPECT_EQ(read(Checkpoint::Open(Directory(1)).value()), absl::OkStatus());
+  const std::pair<const char*, const char*> cases[] = {{"shard-00001", "stage 0, replica 0, tensor 1: "},
+                                                       {"shard-00002", "stage 1, replica 0, tensor 0: "},
+                                                       {"shard-00007", "stage 1, replica 1, tensor 1: "}};
+  for (const auto& [file, place] : cases) {
+    const std::string path = absl::StrCat(Directory(1), "/", file, ".safetensors"), good = Slurp(path);
+    std::string bytes = good;
+    bytes.back() ^= 1;
+    Dump(path, bytes);
+    const auto names = [&, place = place](const char* what) {
+      return AllOf(StartsWith(absl::StrCat(place, path)), HasSubstr(what));
+    };
+    const auto opened = Checkpoint::Open(Directory(1), Verification::kAsRead);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    EXPECT_THAT(std::string(read(*opened).message()), names("differ from their checksum"));
+    ASSERT_EQ(opened->Verify().size(), 1u);
+    EXPECT_THAT(std::string(opened->Verify()[0].message()), names("SHA-256 is"));
+    EXPECT_THAT(std::string(Checkpoint::Open(Directory(1)).status().message()), names("SHA-256 is"));
+    Dump(path, good.substr(0, good.size() - 1));
+    EXPECT_THAT(std::string(Checkpoint::Open(Directory(1)).status().message()), names("bytes, the manifest says"));
+    fs::remove(path);
+    const absl::Status missing = Checkpoint::Open(Directory(1)).status();
+    EXPECT_EQ(missing.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(missing.message()), StartsWith(place));
+    Dump(path, good);
+  }
+  manifest.set_replicas(0);
+  EXPECT_EQ(PlaceOfFile(manifest, 2), "stage 1, tensor 0");
+  manifest.mutable_table()->set_tensor(1);
+  EXPECT_EQ(PlaceOfFile(manifest, 3), "stage 1, shard 1");
+  manifest.mutable_table()->set_stages(1);
+  EXPECT_EQ(PlaceOfFile(manifest, 3), "") << "the file's number says it all";
+  for (const uint32_t many : {3u, 8u}) {
+    manifest.mutable_table()->set_tensor(many);
+    EXPECT_EQ(PlaceOfFile(manifest, 3), "") << "no such mesh has four shards";
+  }
 }
 
 // Older checkpoints without block checksums: the whole file is verified before any read.

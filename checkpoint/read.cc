@@ -91,10 +91,15 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory, Verifi
 
 std::vector<absl::Status> Checkpoint::Verify() const {
   std::vector<absl::Status> damage;
-  for (const ShardReader& shard : shards_) {
-    if (absl::Status status = shard.Verify(); !status.ok()) damage.push_back(std::move(status));
+  for (size_t shard = 0; shard < shards_.size(); ++shard) {
+    if (absl::Status status = shards_[shard].Verify(); !status.ok()) damage.push_back(Placed(shard, status));
   }
   return damage;
+}
+
+absl::Status Checkpoint::Placed(size_t shard, const absl::Status& error) const {
+  const std::string place = error.ok() ? "" : PlaceOfFile(manifest_, static_cast<uint32_t>(shard));
+  return place.empty() ? error : absl::Status(error.code(), absl::StrCat(place, ": ", error.message()));
 }
 
 absl::Status Checkpoint::OpenShards() {
@@ -109,7 +114,7 @@ absl::Status Checkpoint::OpenShards() {
       return absl::DataLossError(absl::StrCat(directory_, ": shard ", i, " is named ", shard.file()));
     }
     absl::StatusOr<ShardReader> opened = ShardReader::Open(directory_, shard);
-    if (!opened.ok()) return opened.status();
+    if (!opened.ok()) return Placed(shards_.size(), opened.status());
     shards_.push_back(*std::move(opened));
     if (absl::Status status = Index(shards_.size() - 1); !status.ok()) return status;
   }
@@ -143,8 +148,9 @@ absl::Status Checkpoint::Index(size_t shard) {
 absl::Status Checkpoint::ReadPart(const StoredRun& stored, uint64_t from, const TensorRun& run, uint64_t to,
                                   uint64_t elements, BlockScratch& scratch) const {
   const ShardReader& shard = shards_[stored.shard];
-  return shard.Read(shard.header().tensors[stored.entry], (from - stored.begin) * sizeof(float),
-                    elements * sizeof(float), reinterpret_cast<char*>(run.values.data() + (to - run.begin)), scratch);
+  return Placed(stored.shard, shard.Read(shard.header().tensors[stored.entry], (from - stored.begin) * sizeof(float),
+                                         elements * sizeof(float),
+                                         reinterpret_cast<char*>(run.values.data() + (to - run.begin)), scratch));
 }
 
 absl::Status Checkpoint::ReadCommon(const StoredRun& stored, const TensorRun& run, BlockScratch& scratch,

@@ -21,6 +21,8 @@
 #include "common/file/durable_file.h"
 #include "common/file_error.h"
 #include "common/version.h"
+#include "strategies/partition/table.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -149,6 +151,17 @@ absl::StatusOr<ShardFile> WriteShard(const std::string& path, const StepName& na
 }
 
 uint32_t Files(const Manifest& manifest) { return manifest.table().shards() * std::max(1u, manifest.replicas()); }
+
+// The ranks of one replica are numbered as the table's shards are.
+std::string PlaceOfFile(const Manifest& manifest, uint32_t file) {
+  const PartitionTable& table = manifest.table();
+  const uint32_t tensor = partition::TensorRanks(table);
+  Mesh mesh{.pipeline = partition::Stages(table), .shard = partition::ShardsOfStage(table) / tensor, .tensor = tensor};
+  if ((mesh.pipeline == 1 && mesh.tensor == 1) || table.shards() == 0 || mesh.owners() != table.shards()) return "";
+  Coordinate at = CoordinateOf(mesh, file % table.shards());
+  mesh.replica = std::max(1u, manifest.replicas()), at.replica = file / table.shards();
+  return Print(mesh, at);
+}
 
 absl::StatusOr<bool> ShardIsWritten(const std::string& path, const StepName& name, uint32_t shard) {
   absl::Status status = ReadFile::Open(SumPath(path, name, shard)).status();
