@@ -294,6 +294,7 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
     role.set_replica(at.replica);
     role.set_stage(at.pipeline);
     role.set_tensor(at.tensor);
+    role.set_shard_in_stage(at.shard);
   }
   layout.table_sha256 = partition::TableSha256(table);
   layout.table = std::move(table);

@@ -50,6 +50,7 @@ TEST(TensorRanks, HaveNeighboringNumbersAndAnOwnerEach) {
     EXPECT_EQ(role.tensor(), rank % 2) << rank;
     EXPECT_EQ(role.shard(), rank) << "each rank owns a part of its own";
     EXPECT_EQ(ShardInStage(*layout, rank), rank / 2 % 2) << rank;
+    EXPECT_EQ(role.shard_in_stage(), rank / 2 % 2) << rank;
   }
   EXPECT_EQ(layout->weights.size(), 8u);
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/commands/commands.h"
+#include "cli/output/format.h"
 #include "cli/output/trace.h"
 #include "cli/output_format.h"
 #include "common/flags/values.h"
@@ -35,7 +36,7 @@ absl::Status WriteTrace(const std::string& path, const std::vector<v1::RankTrace
 }
 
 std::string Headline(const v1::RankTrace& rank, const StepProfile& profile) {
-  std::string line = absl::StrCat("rank ", rank.rank(), " on ", rank.node(), ", ",
+  std::string line = absl::StrCat(OneLine(RankLabel(rank)), ", ",
                                   profile.first_step == profile.last_step
                                       ? absl::StrCat("step ", profile.first_step)
                                       : absl::StrCat("steps ", profile.first_step, " to ", profile.last_step),
@@ -59,6 +60,10 @@ nlohmann::ordered_json Tree(const v1::RankTrace& rank, const StepProfile& profil
   }
   return {{"rank", rank.rank()},
           {"node", rank.node()},
+          {"stage", rank.role().stage()},
+          {"replica", rank.role().replica()},
+          {"shard", rank.role().shard_in_stage()},
+          {"tensor", rank.role().tensor()},
           {"first_step", profile.first_step},
           {"last_step", profile.last_step},
           {"milliseconds", profile.milliseconds},

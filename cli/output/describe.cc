@@ -83,6 +83,30 @@ std::string ResumedFrom(const v1::Generation& generation, const v1::Checkpoint& 
   return absl::StrCat(step, step.empty() ? "" : " of ", OneLine(checkpoint.resume_from()));
 }
 
+struct Axis {
+  const char* title;
+  uint32_t (v1::RankRole::*of)() const;
+};
+
+// The axes of the mesh on which the ranks differ, but for replicas and shards of the same numbers as the ranks.
+std::vector<Axis> AxesOf(const google::protobuf::RepeatedPtrField<v1::RankPlacement>& ranks) {
+  std::vector<Axis> axes;
+  const auto add = [&](const Axis& axis, bool also_as_ranks) {
+    bool differ = false, as_ranks = true;
+    for (const v1::RankPlacement& rank : ranks) {
+      const uint32_t at = (rank.role().*axis.of)();
+      differ |= at > 0;
+      as_ranks &= at == rank.rank();
+    }
+    if (differ && (also_as_ranks || !as_ranks)) axes.push_back(axis);
+  };
+  add({"STAGE", &v1::RankRole::stage}, /*also_as_ranks=*/true);
+  add({"REPLICA", &v1::RankRole::replica}, /*also_as_ranks=*/false);
+  add({"SHARD", &v1::RankRole::shard_in_stage}, /*also_as_ranks=*/false);
+  add({"TENSOR", &v1::RankRole::tensor}, /*also_as_ranks=*/true);
+  return axes;
+}
+
 void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Time now, std::string& out) {
   if (reply.generations().empty()) return;
   // The nodes of its ranks are in the next table, too.
@@ -106,17 +130,14 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
   }
   absl::StrAppend(&out, "\nGenerations:\n", IndentedTable(table, screen));
   const auto& placed = reply.generations(0).ranks();
-  const bool stages = absl::c_any_of(placed, [](const v1::RankPlacement& rank) { return rank.role().stage() > 0; });
-  const bool shares = absl::c_any_of(placed, [](const v1::RankPlacement& rank) { return rank.role().tensor() > 0; });
+  const std::vector<Axis> axes = AxesOf(placed);
   std::vector<Column> columns = {{"RANK", true}};
-  if (stages) columns.push_back({"STAGE", true});
-  if (shares) columns.push_back({"TENSOR", true});
+  for (const Axis& axis : axes) columns.push_back({axis.title, true});
   columns.insert(columns.end(), {{"NODE"}, {"SLOTS"}, {"STATE"}, {.title = "EXIT", .narrow = Narrow::kWrap}});
   Table ranks(columns);
   for (const v1::RankPlacement& rank : placed) {
     std::vector<Cell> cells = {absl::StrCat(rank.rank())};
-    if (stages) cells.emplace_back(absl::StrCat(rank.role().stage()));
-    if (shares) cells.emplace_back(absl::StrCat(rank.role().tensor()));
+    for (const Axis& axis : axes) cells.emplace_back(absl::StrCat((rank.role().*axis.of)()));
     cells.insert(cells.end(), {rank.node(), Slots(rank.slots()), StateName(rank.state()),
                                rank.has_exit() ? rank.exit().message() : ""});
     ranks.Add(std::move(cells));

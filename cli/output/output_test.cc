@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -972,6 +973,65 @@ TEST(DescribeJob, ShowsAllPartsOfAJob) {
       << "no checkpoint resumed from yet";
 }
 
+// rank = ((stage R + replica) S + shard) T + tensor.
+TEST(DescribeJob, RanksHaveTheirCoordinates) {
+  v1::GetJobReply reply;
+  *reply.mutable_job() = MakeJob();
+  v1::Generation& generation = *reply.add_generations();
+  generation.set_number(1);
+  const auto place = [&](const std::vector<std::array<uint32_t, 4>>& coordinates) {
+    generation.clear_ranks();
+    for (const auto& [stage, replica, shard, tensor] : coordinates) {
+      v1::RankPlacement& rank = *generation.add_ranks();
+      rank.set_rank(static_cast<uint32_t>(generation.ranks_size()) - 1);
+      rank.set_node("node-1"), rank.add_slots(3), rank.set_state(v1::RANK_STATE_RUNNING);
+      v1::RankRole& role = *rank.mutable_role();
+      role.set_stage(stage), role.set_replica(replica), role.set_shard_in_stage(shard), role.set_tensor(tensor);
+    }
+  };
+  const auto table = [&] {
+    const std::string text = DescribeJob(reply, {}, Screen{.width = 80}, kNow);
+    const size_t begin = text.find("Ranks of generation 1:\n") + 23;
+    return text.substr(begin, text.find("\n\n", begin) - begin);
+  };
+  place({{0, 0, 0, 0}, {0, 1, 0, 0}, {1, 0, 0, 0}, {1, 1, 0, 0}});
+  EXPECT_EQ(table(),
+            "  RANK  STAGE  REPLICA  NODE    SLOTS  STATE    EXIT\n"
+            "     0      0        0  node-1  3      running  -\n"
+            "     1      0        1  node-1  3      running  -\n"
+            "     2      1        0  node-1  3      running  -\n"
+            "     3      1        1  node-1  3      running  -");
+  place({{0, 0, 0, 0}, {0, 0, 0, 1}, {0, 0, 1, 0}, {0, 0, 1, 1}});
+  EXPECT_EQ(table(),
+            "  RANK  SHARD  TENSOR  NODE    SLOTS  STATE    EXIT\n"
+            "     0      0       0  node-1  3      running  -\n"
+            "     1      0       1  node-1  3      running  -\n"
+            "     2      1       0  node-1  3      running  -\n"
+            "     3      1       1  node-1  3      running  -");
+  place({{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 1, 0, 0}, {0, 1, 1, 0}});
+  EXPECT_EQ(table(),
+            "  RANK  REPLICA  SHARD  NODE    SLOTS  STATE    EXIT\n"
+            "     0        0      0  node-1  3      running  -\n"
+            "     1        0      1  node-1  3      running  -\n"
+            "     2        1      0  node-1  3      running  -\n"
+            "     3        1      1  node-1  3      running  -");
+  place({{0, 0, 0, 0}, {0, 1, 0, 0}});
+  EXPECT_EQ(table(),
+            "  RANK  NODE    SLOTS  STATE    EXIT\n"
+            "     0  node-1  3      running  -\n"
+            "     1  node-1  3      running  -")
+      << "of replicas alone the rank's number says it all";
+  // With all four and a cause that is long.
+  std::vector<std::array<uint32_t, 4>> all;
+  for (uint32_t rank = 0; rank < 16; ++rank) all.push_back({rank / 8, rank / 4 % 2, rank / 2 % 2, rank % 2});
+  place(all);
+  generation.mutable_ranks(15)->mutable_exit()->set_message("rank 15 was killed by signal 9 (out of memory?)");
+  const std::string text = table();
+  EXPECT_TRUE(absl::StartsWith(text, "  RANK  STAGE  REPLICA  SHARD  TENSOR  NODE ")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "\n    15      1        1      1       1  node-1 ")) << text;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) EXPECT_LE(line.size(), 80u) << line;
+}
+
 TEST(DescribeJob, SaysWhereTheTimeWentAndWhatTheLastFaultWas) {
   v1::GetJobReply reply;
   *reply.mutable_job() = MakeJob();
@@ -1176,6 +1236,16 @@ TEST(Trace, RowsAddUpToTheStep) {
   EXPECT_DOUBLE_EQ(profile.rows[0].spans, 1);
   EXPECT_DOUBLE_EQ(profile.collectives, 3);
   EXPECT_DOUBLE_EQ(profile.hidden, 2) << "waiting hides nothing";
+}
+
+TEST(Trace, RanksHaveTheirPlace) {
+  v1::RankTrace rank = Traced();
+  EXPECT_EQ(RankLabel(rank), "rank 1 on node-a");
+  rank.set_name("rank 1 (stage 0, tensor 1)");
+  EXPECT_EQ(RankLabel(rank), "rank 1 (stage 0, tensor 1) on node-a");
+  for (const auto& event : ChromeTrace({rank})["traceEvents"]) {
+    if (event["name"] == "process_name") EXPECT_EQ(event["args"]["name"], "rank 1 (stage 0, tensor 1) on node-a");
+  }
 }
 
 TEST(Trace, RowsByUnitAndByOp) {

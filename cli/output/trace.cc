@@ -101,7 +101,7 @@ nlohmann::ordered_json Metadata(const char* what, uint32_t rank, int lane, const
 }
 
 void AddRank(const v1::RankTrace& rank, absl::Time origin, nlohmann::ordered_json& events) {
-  events.push_back(Metadata("process_name", rank.rank(), 0, absl::StrCat("rank ", rank.rank(), " on ", rank.node())));
+  events.push_back(Metadata("process_name", rank.rank(), 0, RankLabel(rank)));
   events.push_back(Metadata("thread_name", rank.rank(), 0, "steps"));
   std::map<v1::Lane, bool> named;
   for (const v1::StepTrace& step : rank.steps()) {
@@ -129,6 +129,11 @@ void AddRank(const v1::RankTrace& rank, absl::Time origin, nlohmann::ordered_jso
 }
 
 }  // namespace
+
+// A coordinator of an older build sends no name.
+std::string RankLabel(const v1::RankTrace& rank) {
+  return absl::StrCat(rank.name().empty() ? absl::StrCat("rank ", rank.rank()) : rank.name(), " on ", rank.node());
+}
 
 nlohmann::ordered_json ChromeTrace(const std::vector<v1::RankTrace>& ranks) {
   absl::Time origin = absl::InfiniteFuture();

@@ -11,6 +11,9 @@
 
 namespace muster::cli {
 
+// "rank 2 (stage 1, tensor 0) on node-0".
+std::string RankLabel(const v1::RankTrace& rank);
+
 // The Trace Event Format, which ui.perfetto.dev and chrome://tracing read: a process a rank, a thread a stream, times
 // in microseconds since the earliest step (by the nodes' clocks).
 nlohmann::ordered_json ChromeTrace(const std::vector<v1::RankTrace>& ranks);

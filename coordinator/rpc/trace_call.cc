@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/self_owned.h"
+#include "coordinator/core/exits.h"
 #include "coordinator/rpc/request_number.h"
 
 namespace muster::rpc {
@@ -85,7 +86,10 @@ class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<Tra
     for (RankTrace& rank : result.ranks) {
       for (const Generation& generation : generations) {
         if (generation.number() != reply_->generation()) continue;
-        rank.set_node(generation.ranks(static_cast<int>(rank.rank())).node());
+        const RankPlacement& placed = generation.ranks(static_cast<int>(rank.rank()));
+        rank.set_node(placed.node());
+        *rank.mutable_role() = placed.role();
+        rank.set_name(core::RankName(generation, rank.rank()));
       }
       *reply_->add_ranks() = std::move(rank);
     }

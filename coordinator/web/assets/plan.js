@@ -15,7 +15,8 @@ function stretches(unit, firstShard) {
 }
 
 // A canvas of rows with boxes: rows is [{label, boxes: [{begin, end, color, title}]}], in units of `extent`; the boxes of
-// a row in their order. The mouse and the arrow keys choose a box, whose title is written below.
+// a row in their order. The mouse and the arrow keys choose a box, whose title is written below, after the row's name (its
+// label if it has none).
 function rowsPicture(id, label, rows, extent) {
   const ROW = 18, LEFT = 150;
   const canvas = el('canvas', {id, role: 'application', 'aria-label': `${label}; arrow keys tell what is where`, tabindex: '0', 'data-rows': rows.length,
@@ -50,7 +51,7 @@ function rowsPicture(id, label, rows, extent) {
   };
   const choose = (row, at) => {
     chosen = {row, at};
-    says.textContent = `${rows[row].label}: ${rows[row].boxes[at]?.title ?? 'nothing'}`;
+    says.textContent = `${rows[row].name ?? rows[row].label}: ${rows[row].boxes[at]?.title ?? 'nothing'}`;
     draw();
   };
   // The box of a row that is nearest to a moment.
@@ -133,7 +134,7 @@ function traced(ranks) {
       const begin = since(step.begin) - first;
       for (const span of step.spans) {
         const lane = span.lane.replace('LANE_', '').toLowerCase().replaceAll('_', ' ');
-        if (!lanes.has(lane)) lanes.set(lane, {label: `rank ${rank.rank} ${lane}`, boxes: []});
+        if (!lanes.has(lane)) lanes.set(lane, {label: `rank ${rank.rank} ${lane}`, name: `${rank.name} ${lane}`, boxes: []});
         const from = begin + Number(span.begin) / 1e6, to = from + Number(span.nanoseconds) / 1e6, op = step.names[span.name] ?? '';
         lanes.get(lane).boxes.push({begin: from, end: to, color: colorOf(op), title: `step ${step.step}, ${op}: ${number(to - from)} ms from ${number(from)} ms on`});
         last = Math.max(last, to);
