@@ -1248,6 +1248,45 @@ TEST(Trace, RanksHaveTheirPlace) {
   }
 }
 
+// A step of 20 ms on tensor ranks: two sums inside a forward, of which the first is under way while the unit computes,
+// and one inside a backward. As a GPU reports them, without the spans of the collectives, the waits alone are seen.
+TEST(Trace, WaitsInsideOpsAreCollectivesAndNotComputing) {
+  for (const bool collectives : {true, false}) {
+    v1::RankTrace rank;
+    v1::StepTrace& step = *rank.add_steps();
+    step.set_step(3), step.set_nanoseconds(20'000'000);
+    const auto add = [&](const char* name, v1::Lane lane, uint64_t begin, uint64_t end) {
+      v1::Span& span = *step.add_spans();
+      span.set_name(static_cast<uint32_t>(step.names_size())), step.add_names(name);
+      span.set_lane(lane), span.set_begin(begin * 1'000'000), span.set_nanoseconds((end - begin) * 1'000'000);
+    };
+    add("Wait", v1::LANE_EXCHANGE, 4, 6);
+    if (collectives) add("AllReduce", v1::LANE_EXCHANGE, 2, 6);
+    add("Wait", v1::LANE_EXCHANGE, 7, 10);
+    if (collectives) add("AllReduce", v1::LANE_EXCHANGE, 7, 10);
+    add("Forward h.0 m0 in tensor", v1::LANE_COMPUTE, 0, 10);
+    add("Wait", v1::LANE_EXCHANGE, 16, 17);
+    if (collectives) add("AllReduce", v1::LANE_EXCHANGE, 16, 17);
+    add("Backward h.0 m0 in tensor", v1::LANE_COMPUTE, 10, 18);
+    add("OptimizerStep", v1::LANE_COMPUTE, 18, 19);
+    const StepProfile profile = Profile(rank, TraceRows::kKind);
+    std::string rows;
+    double sum = 0;
+    for (const StepProfile::Row& row : profile.rows) {
+      absl::StrAppend(&rows, row.name, " ", row.milliseconds, ", ");
+      sum += row.milliseconds;
+    }
+    EXPECT_EQ(rows.substr(0, rows.rfind("OptimizerStep")), "Backward 7, Exchange 6, Forward 5, ") << rows;
+    EXPECT_TRUE(absl::EndsWith(rows, "OptimizerStep 1, (between) 1, ")) << rows;
+    EXPECT_DOUBLE_EQ(sum, 20);
+    EXPECT_DOUBLE_EQ(profile.collectives, collectives ? 8 : 6);
+    EXPECT_DOUBLE_EQ(profile.hidden, collectives ? 2 : 0);
+    const StepProfile by_op = Profile(rank, TraceRows::kOp);
+    EXPECT_EQ(by_op.rows[0].name, "Backward h.0 m0 in tensor");
+    EXPECT_DOUBLE_EQ(by_op.rows[0].milliseconds, 7);
+  }
+}
+
 TEST(Trace, RowsByUnitAndByOp) {
   EXPECT_EQ(Profile(Traced(), TraceRows::kUnit).rows[0].name, "h.0");
   EXPECT_DOUBLE_EQ(Profile(Traced(), TraceRows::kUnit).rows[0].milliseconds, 6);

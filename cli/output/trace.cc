@@ -19,6 +19,7 @@ using Interval = std::pair<uint64_t, uint64_t>;  // begin, end
 
 constexpr char kBetween[] = "(between)";
 constexpr char kWait[] = "Wait";
+constexpr char kExchange[] = "Exchange";
 
 std::string NameOf(const v1::StepTrace& step, const v1::Span& span) {
   return span.name() < static_cast<uint32_t>(step.names_size()) ? step.names(static_cast<int>(span.name())) : "?";
@@ -50,6 +51,8 @@ const char* LaneName(v1::Lane lane) {
       return "gather between nodes";
     case v1::LANE_REDUCE_BETWEEN:
       return "reduce between nodes";
+    case v1::LANE_EXCHANGE:
+      return "exchange";
     default:
       return "other";
   }
@@ -63,6 +66,12 @@ std::string RowOf(const std::string& name, v1::Lane lane, TraceRows by) {
   if (by == TraceRows::kUnit) return words[1];
   const size_t after = name.find(" after ");
   return name.substr(0, after);
+}
+
+// Ascending, whatever the worker sent.
+Interval IntervalOf(const v1::Span& span) {
+  const uint64_t begin = span.begin(), end = begin + span.nanoseconds();
+  return {begin, std::max(begin, end)};
 }
 
 // Merges overlapping intervals; ascending.
@@ -94,6 +103,32 @@ std::vector<Interval> Common(const std::vector<Interval>& a, const std::vector<I
     (a[i].second < b[j].second ? i : j)++;
   }
   return common;
+}
+
+// What is in `a` and not in `b`; both are merged already.
+std::vector<Interval> Without(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  std::vector<Interval> rest;
+  auto cut = b.begin();
+  for (auto [begin, end] : a) {
+    while (cut != b.end() && cut->second <= begin) ++cut;
+    for (auto inside = cut; inside != b.end() && inside->first < end; ++inside) {
+      if (begin < inside->first) rest.emplace_back(begin, inside->first);
+      begin = std::max(begin, inside->second);
+    }
+    if (begin < end) rest.emplace_back(begin, end);
+  }
+  return rest;
+}
+
+// Nanoseconds of `merged` within `all`.
+uint64_t Within(const Interval& all, const std::vector<Interval>& merged) {
+  uint64_t sum = 0;
+  auto at = std::upper_bound(merged.begin(), merged.end(), all.first,
+                             [](uint64_t begin, const Interval& i) { return begin < i.second; });
+  for (; at != merged.end() && at->first < all.second; ++at) {
+    sum += std::min(all.second, at->second) - std::max(all.first, at->first);
+  }
+  return sum;
 }
 
 nlohmann::ordered_json Metadata(const char* what, uint32_t rank, int lane, const std::string& name) {
@@ -151,23 +186,31 @@ StepProfile Profile(const v1::RankTrace& rank, TraceRows by) {
   std::map<std::string, std::vector<double>> rows;
   double covered = 0;
   for (const v1::StepTrace& step : rank.steps()) {
-    std::vector<Interval> own, busy, collectives;
+    std::vector<Interval> own, busy, collectives, waits;
     for (const v1::Span& span : step.spans()) {
-      const Interval interval(span.begin(), span.begin() + span.nanoseconds());
+      if (span.lane() == v1::LANE_HOST || span.lane() == v1::LANE_COMPUTE) continue;
+      const Interval interval = IntervalOf(span);
+      collectives.push_back(interval);
+      if (span.lane() != v1::LANE_EXCHANGE || NameOf(step, span) != kWait) continue;
+      own.push_back(interval);
+      waits.push_back(interval);
+      rows[kExchange].push_back(static_cast<double>(span.nanoseconds()) / 1e6);
+    }
+    waits = Union(std::move(waits));
+    for (const v1::Span& span : step.spans()) {
+      if (span.lane() != v1::LANE_HOST && span.lane() != v1::LANE_COMPUTE) continue;
+      const Interval interval = IntervalOf(span);
       const std::string name = NameOf(step, span);
-      if (span.lane() != v1::LANE_HOST && span.lane() != v1::LANE_COMPUTE) {
-        collectives.push_back(interval);
-        continue;
-      }
       own.push_back(interval);
       if (name != kWait && span.lane() == v1::LANE_COMPUTE) busy.push_back(interval);
-      rows[RowOf(name, span.lane(), by)].push_back(static_cast<double>(span.nanoseconds()) / 1e6);
+      const uint64_t waited = std::min<uint64_t>(span.nanoseconds(), Within(interval, waits));
+      rows[RowOf(name, span.lane(), by)].push_back(static_cast<double>(span.nanoseconds() - waited) / 1e6);
     }
     profile.milliseconds += static_cast<double>(step.nanoseconds()) / 1e6 / steps;
     covered += Milliseconds(Union(own)) / steps;
     const std::vector<Interval> all = Union(collectives);
     profile.collectives += Milliseconds(all) / steps;
-    profile.hidden += Milliseconds(Common(all, Union(busy))) / steps;
+    profile.hidden += Milliseconds(Common(all, Without(Union(busy), waits))) / steps;
   }
   for (auto& [name, times] : rows) {
     std::sort(times.begin(), times.end());

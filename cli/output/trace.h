@@ -20,7 +20,8 @@ nlohmann::ordered_json ChromeTrace(const std::vector<v1::RankTrace>& ranks);
 
 enum class TraceRows { kKind, kUnit, kOp };  // "Backward", "h.3", "Backward h.3 m0"
 
-// Milliseconds of one rank, averaged over its steps; collectives on streams other than compute have no row.
+// Milliseconds of one rank, averaged over its steps; collectives on streams other than compute have no row. Where units
+// wait for collectives inside their passes, that time is the row "Exchange", and not the op's.
 struct StepProfile {
   struct Row {
     std::string name;
@@ -32,7 +33,7 @@ struct StepProfile {
   double milliseconds = 0;  // a step, by the clock
   std::vector<Row> rows;    // longest first; "(between)" is time outside of spans, so that the rows sum to the step
   double collectives = 0;   // time in which at least one was in progress
-  double hidden = 0;        // part of `collectives` in which an op computed
+  double hidden = 0;        // part of `collectives` in which an op computed and did not wait
 };
 
 // REQUIRES: `rank` has a step.

@@ -38,6 +38,7 @@ v1::RankTrace Sample(int steps) {
     Add(step, 1, v1::LANE_COMPUTE, 9'002'000, 20'000'000);
     Add(step, 3, v1::LANE_GATHER, 100, 8'000'000);
     Add(step, 3, v1::LANE_REDUCE, 20'000'000, 12'000'000);
+    Add(step, 2, v1::LANE_EXCHANGE, 10'000'000, 3'000'000);
   }
   return rank;
 }

@@ -14,20 +14,19 @@ at::Tensor Exchanges::Gather(const at::Tensor& values) {
   at::Tensor all = at::empty({group_.size(), values.numel()}, values.options());
   all[group_.rank()].copy_(values.view({-1}));
   gathered_bytes_ += values.nbytes();
-  Finish(group_.AllGather({all.view({-1})}));
+  Finish("AllGather", group_.AllGather({all.view({-1})}));
   return all;
 }
 
 void Exchanges::Sum(const at::Tensor& values) {
   summed_bytes_ += values.nbytes();
-  Finish(group_.AllReduce(values));
+  Finish("AllReduce", group_.AllReduce(values));
 }
 
-void Exchanges::Finish(std::unique_ptr<collectives::Work> work) {
+void Exchanges::Finish(const char* name, std::unique_ptr<collectives::Work> work) {
   ++collectives_;
-  const auto begin = std::chrono::steady_clock::now();
-  ThrowIfBad(work->Wait());
-  waited_ += std::chrono::steady_clock::now() - begin;
+  under_way_.Start(name, std::move(work));
+  under_way_.Finish();
 }
 
 void Exchanges::Begin() {
@@ -43,7 +42,5 @@ void Exchanges::End(const Exchange& declared, Pass pass) const {
       "the unit exchanged ", gathered_bytes_, " gathered and ", summed_bytes_, " summed bytes in ", collectives_,
       " collectives; the inventory declares ", gathered, " and ", summed, " in ", declared.collectives())));
 }
-
-double Exchanges::TakeWaitedSeconds() { return std::exchange(waited_, {}).count(); }
 
 }  // namespace muster::engine

@@ -10,21 +10,21 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 
 #include "proto/units.pb.h"
 #include "strategies/schedule/ops.h"
 #include "worker/collectives/group.h"
+#include "worker/engine/collectives_under_way.h"
 #include "worker/units/unit.h"
 
 namespace muster::engine {
 
 class Exchanges final : public units::SampleRanks {
  public:
-  // `group` outlives it.
-  explicit Exchanges(collectives::Group* group) : group_(*group) {}
+  // Both outlive it. Collectives and waits become spans of the recorder.
+  Exchanges(collectives::Group* group, Recorder* recorder) : group_(*group), under_way_(recorder) {}
 
   at::Tensor Gather(const at::Tensor& values) override;
   void Sum(const at::Tensor& values) override;
@@ -35,15 +35,15 @@ class Exchanges final : public units::SampleRanks {
   void End(const Exchange& declared, Pass pass) const;
 
   // On a CPU: time blocked in collectives since the last call.
-  double TakeWaitedSeconds();
+  double TakeWaitedSeconds() { return under_way_.TakeWaitedSeconds(); }
 
  private:
-  void Finish(std::unique_ptr<collectives::Work> work);
+  void Finish(const char* name, std::unique_ptr<collectives::Work> work);
 
   collectives::Group& group_;
+  CollectivesUnderWay under_way_;
   uint32_t collectives_ = 0;  // since Begin
   uint64_t gathered_bytes_ = 0, summed_bytes_ = 0;
-  std::chrono::duration<double> waited_{};
 };
 
 }  // namespace muster::engine

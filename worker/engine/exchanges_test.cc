@@ -31,7 +31,8 @@ TEST(Exchanges, GatherInRankOrderAndSum) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
-      Exchanges exchanges(groups[static_cast<size_t>(rank)].get());
+      Recorder recorder(/*cuda=*/false);
+      Exchanges exchanges(groups[static_cast<size_t>(rank)].get(), &recorder);
       Exchange declared;
       declared.set_collectives(1), declared.set_gathered_bytes(8), declared.set_summed_bytes(12);
       exchanges.Begin();
@@ -81,11 +82,72 @@ class Slow final : public collectives::Group {
 
 TEST(Exchanges, CountTheTimeThatTheyWait) {
   Slow group;
-  Exchanges exchanges(&group);
+  Recorder recorder(/*cuda=*/false);
+  Exchanges exchanges(&group, &recorder);
   exchanges.Gather(at::ones({2}));
   exchanges.Sum(at::ones({2}));
   EXPECT_GE(exchanges.TakeWaitedSeconds(), 4e-3);
   EXPECT_EQ(exchanges.TakeWaitedSeconds(), 0);
+}
+
+struct Seen {
+  std::string name;
+  double begin, end;  // milliseconds
+  bool exchange;
+};
+std::vector<Seen> SpansOf(Recorder& recorder) {
+  std::vector<Seen> seen;
+  for (const OpSpan& span : recorder.Take()) {
+    const auto ms = [](SteadyPoint at) {
+      return std::chrono::duration<double, std::milli>(at.time_since_epoch()).count();
+    };
+    seen.push_back({span.name, ms(span.begin), ms(span.end), span.exchange});
+  }
+  return seen;
+}
+
+// A trace tells waiting from computing: a sum is under way for 2 ms of computing and 2 ms of waiting, then a gather for
+// 2 ms of waiting.
+TEST(TensorExchanges, AreSpansInsideTheOp) {
+  Slow group;
+  Recorder recorder(/*cuda=*/false);
+  TensorExchanges exchanges(&group, &recorder);
+  const auto compute = [] { EXPECT_TRUE(Slow().AllReduce({})->Wait().ok()); };
+  recorder.Start();
+  recorder.Begin();
+  exchanges.StartSum(at::ones({2}));
+  compute();
+  exchanges.Finish();
+  exchanges.Gather(at::ones({1}), at::ones({1}));
+  compute();
+  exchanges.Finish();  // of nothing
+  recorder.End("Forward");
+  const std::vector<Seen> spans = SpansOf(recorder);
+  std::vector<std::string> names;
+  for (const Seen& span : spans) names.push_back(span.name);
+  ASSERT_EQ(names, (std::vector<std::string>{"Wait", "AllReduce", "Wait", "AllGather", "Forward"}));
+  const Seen &wait = spans[0], &sum = spans[1], &second_wait = spans[2], &gather = spans[3], &op = spans[4];
+  for (const Seen* span : {&wait, &sum, &second_wait, &gather}) EXPECT_TRUE(span->exchange) << span->name;
+  EXPECT_FALSE(op.exchange);
+  EXPECT_GE(wait.end - wait.begin, 2);
+  EXPECT_GE(wait.begin - sum.begin, 2) << "it is under way while the op computes";
+  EXPECT_GE(sum.end, wait.end);
+  EXPECT_GE(second_wait.begin, sum.end);
+  EXPECT_GE(second_wait.begin, gather.begin);
+  EXPECT_GE(gather.end, second_wait.end);
+  EXPECT_LE(op.begin, sum.begin);
+  EXPECT_GE(op.end, gather.end + 2);
+  // What becomes part of a graph is not recorded, and neither is anything without a trace.
+  recorder.Start();
+  recorder.Begin();
+  recorder.Pause();
+  exchanges.Sum(at::ones({2}));
+  recorder.Resume();
+  recorder.End("Prepare");
+  ASSERT_EQ(recorder.Take().size(), 1u);
+  exchanges.Sum(at::ones({2}));
+  EXPECT_TRUE(recorder.Take().empty());
+  EXPECT_GE(exchanges.TakeWaitedSeconds(), 8e-3);
 }
 
 // Rank 0 of two; `groups` are its groups, by number.
@@ -173,7 +235,8 @@ std::string RunPass(const TensorPass& pass, const Unit& unit, Pass kind = Pass::
   Inventory inventory;
   inventory.mutable_task()->set_targets_per_sample(3);
   GroupOfOthers group(0, 2);
-  TensorExchanges exchanges(&group);
+  Recorder recorder(/*cuda=*/false);
+  TensorExchanges exchanges(&group, &recorder);
   exchanges.Begin();
   for (const int64_t elements : pass.sums) exchanges.Sum(at::zeros({elements}));
   for (const int64_t elements : pass.gathers) exchanges.Gather(at::zeros({elements}), at::zeros({2 * elements}));

@@ -1,5 +1,6 @@
 #include "worker/engine/recorder.h"
 
+#include <optional>
 #include <utility>
 
 #ifdef MUSTER_CUDA
@@ -13,7 +14,7 @@ namespace muster::engine {
 struct Recorder::Events {
   struct Op {
     at::cuda::CUDAEvent begin{cudaEventDefault}, end{cudaEventDefault};  // with times
-    size_t span = 0;
+    std::optional<size_t> span;                                          // none: it has not ended
   };
   at::cuda::CUDAEvent base{cudaEventDefault};
   SteadyPoint base_time;
@@ -29,6 +30,7 @@ Recorder::~Recorder() = default;
 void Recorder::Start() {
   on_ = true;
   spans_.clear();
+  open_.clear();
 #ifdef MUSTER_CUDA
   if (!cuda_) return;
   events_ = std::make_unique<Events>();
@@ -40,26 +42,30 @@ void Recorder::Start() {
 }
 
 void Recorder::Begin() {
-  if (!on_) return;
-  begin_ = std::chrono::steady_clock::now();
+  if (!on()) return;
+  open_.push_back({.at = std::chrono::steady_clock::now()});
 #ifdef MUSTER_CUDA
-  if (cuda_) events_->ops.emplace_back().begin.record();
+  if (!cuda_) return;
+  open_.back().event = events_->ops.size();
+  events_->ops.emplace_back().begin.record();
 #endif
 }
 
-void Recorder::End(std::string name, Stream stream) {
-  if (!on_) return;
+void Recorder::End(std::string name, Stream stream, bool exchange) {
+  if (!on() || open_.empty()) return;
+  const Open open = open_.back();
+  open_.pop_back();
 #ifdef MUSTER_CUDA
   if (cuda_) {
-    events_->ops.back().end.record();
-    events_->ops.back().span = spans_.size();
+    events_->ops[open.event].end.record();
+    events_->ops[open.event].span = spans_.size();
   }
 #endif
-  spans_.push_back({std::move(name), stream, begin_, std::chrono::steady_clock::now()});
+  spans_.push_back({std::move(name), stream, open.at, std::chrono::steady_clock::now(), exchange});
 }
 
 void Recorder::Add(OpSpan span) {
-  if (on_) spans_.push_back(std::move(span));
+  if (on()) spans_.push_back(std::move(span));
 }
 
 std::vector<OpSpan> Recorder::Take() {
@@ -72,8 +78,9 @@ std::vector<OpSpan> Recorder::Take() {
       return events_->base_time + std::chrono::duration_cast<std::chrono::steady_clock::duration>(since);
     };
     for (const Events::Op& op : events_->ops) {
-      spans_[op.span].begin = at(op.begin);
-      spans_[op.span].end = at(op.end);
+      if (!op.span.has_value()) continue;
+      spans_[*op.span].begin = at(op.begin);
+      spans_[*op.span].end = at(op.end);
     }
     events_.reset();
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@ struct OpSpan {
   std::string name;
   Stream stream = Stream::kCompute;
   SteadyPoint begin, end;
+  // Inside a pass of a unit: a collective with other ranks, by its kind, or "Wait" for those that are under way. Its
+  // time is also part of the op's.
+  bool exchange = false;
 };
 
 // Not thread-safe.
@@ -27,11 +31,16 @@ class Recorder {
   ~Recorder();
 
   void Start();
-  bool on() const { return on_; }
-  // One op. On a GPU both are called with the op's stream as the current one. Nothing while it is off: a name that must
-  // be formatted is made only if on().
+  bool on() const { return on_ && !paused_; }
+  // Between them nothing is recorded: what is issued becomes part of a graph, and its events have no times.
+  void Pause() { paused_ = true; }
+  void Resume() { paused_ = false; }
+  // One op, or what is inside it: End is of the newest Begin that has none yet. On a GPU both are called with the op's
+  // stream as the current one. Nothing while it is off: a name that must be formatted is made only if on().
   void Begin();
-  void End(std::string name, Stream stream = Stream::kCompute);
+  void End(std::string name, Stream stream = Stream::kCompute, bool exchange = false);
+  // Whether times are those of the device, which the host does not know.
+  bool by_device() const { return cuda_; }
   // Adds a span with known times.
   void Add(OpSpan span);
   // Stops, and returns the spans since Start. On a GPU, waits for the device.
@@ -39,9 +48,13 @@ class Recorder {
 
  private:
   struct Events;  // of the GPU
+  struct Open {
+    SteadyPoint at;
+    size_t event = 0;  // of the GPU's
+  };
   const bool cuda_;
-  bool on_ = false;
-  SteadyPoint begin_;
+  bool on_ = false, paused_ = false;
+  std::vector<Open> open_;  // begun and not ended
   std::vector<OpSpan> spans_;
   std::unique_ptr<Events> events_;
 };

@@ -139,12 +139,14 @@ class StreamQueue final : public Queue {
     order_.Fence();
     begun_ = absl::OkStatus();
     capturing_ = true;
+    options_.recorder->Pause();
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<Graph>> EndCapture() override {
     const absl::Status ended = EndAll();
     capturing_ = false;
+    options_.recorder->Resume();
     in_flight_.pop_back();
     absl::StatusOr<std::unique_ptr<Graph>> graph = streams_->EndCapture();
     if (!ended.ok()) return ended;
@@ -208,8 +210,7 @@ class StreamQueue final : public Queue {
   // On the op's stream: what comes after the collectives waits for them there, not on the host.
   absl::Status Issue(const Op& op, Task& task) {
     Recorder& recorder = *options_.recorder;
-    const bool records = recorder.on() && !capturing_;  // a graph's events have no times
-    if (records) recorder.Begin();
+    recorder.Begin();
     Works works = task.begin();
     if (streams_->hold_up_host() && op.stream != Stream::kCompute) {
       // A device would go on to what another rank needs before it sends.
@@ -217,7 +218,7 @@ class StreamQueue final : public Queue {
     } else if (absl::Status s = End(works, task); !s.ok()) {
       return s;
     }
-    if (records) recorder.End(Print(op, *options_.inventory), op.stream);
+    if (recorder.on()) recorder.End(Print(op, *options_.inventory), op.stream);
     return absl::OkStatus();
   }
 

@@ -12,34 +12,28 @@ namespace muster::engine {
 
 void TensorExchanges::StartSum(const at::Tensor& values) {
   summed_bytes_ += values.nbytes();
-  Start(group_.AllReduce(values));
+  Start("AllReduce", group_.AllReduce(values));
 }
 
 void TensorExchanges::StartSumScattered(const at::Tensor& all) {
   scattered_bytes_ += all.nbytes() / static_cast<size_t>(size());
-  Start(group_.ReduceScatter({all.view({-1})}));
+  Start("ReduceScatter", group_.ReduceScatter({all.view({-1})}));
 }
 
 void TensorExchanges::Gather(const at::Tensor& part, const at::Tensor& all) {
   gathered_bytes_ += part.nbytes();
   all.narrow(0, rank() * part.size(0), part.size(0)).copy_(part);
-  Start(group_.AllGather({all.view({-1})}));
+  Start("AllGather", group_.AllGather({all.view({-1})}));
   Finish();
 }
 
-void TensorExchanges::Start(std::unique_ptr<collectives::Work> work) {
+void TensorExchanges::Start(const char* name, std::unique_ptr<collectives::Work> work) {
   ++collectives_;
-  under_way_.push_back(std::move(work));
-}
-
-void TensorExchanges::Finish() {
-  const auto begin = std::chrono::steady_clock::now();
-  for (const auto& work : std::exchange(under_way_, {})) ThrowIfBad(work->Wait());
-  waited_ += std::chrono::steady_clock::now() - begin;
+  under_way_.Start(name, std::move(work));
 }
 
 void TensorExchanges::Begin() {
-  under_way_.clear();
+  under_way_.Forget();
   collectives_ = summed_bytes_ = gathered_bytes_ = scattered_bytes_ = 0;
 }
 
@@ -68,7 +62,5 @@ void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pas
       " bytes in ", collectives_, " collectives with the ranks of its other shares; the inventory declares ", summed,
       ", ", n * declared.gathered_bytes(), " and ", n * declared.scattered_bytes(), " in ", collectives)));
 }
-
-double TensorExchanges::TakeWaitedSeconds() { return std::exchange(waited_, {}).count(); }
 
 }  // namespace muster::engine

@@ -10,28 +10,27 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "proto/inventory.pb.h"
 #include "strategies/schedule/ops.h"
 #include "worker/collectives/group.h"
+#include "worker/engine/collectives_under_way.h"
 #include "worker/units/unit.h"
 
 namespace muster::engine {
 
 class TensorExchanges final : public units::TensorRanks {
  public:
-  // `group` outlives it.
-  explicit TensorExchanges(collectives::Group* group) : group_(*group) {}
+  // Both outlive it. Collectives and waits become spans of the recorder.
+  TensorExchanges(collectives::Group* group, Recorder* recorder) : group_(*group), under_way_(recorder) {}
 
   int64_t rank() const override { return group_.rank(); }
   int64_t size() const override { return group_.size(); }
   void StartSum(const at::Tensor& values) override;
   void StartSumScattered(const at::Tensor& all) override;
-  void Finish() override;
+  void Finish() override { under_way_.Finish(); }
   void Gather(const at::Tensor& part, const at::Tensor& all) override;
 
   void Begin();
@@ -42,15 +41,14 @@ class TensorExchanges final : public units::TensorRanks {
            int64_t samples) const;
 
   // On a CPU: time blocked in collectives since the last call.
-  double TakeWaitedSeconds();
+  double TakeWaitedSeconds() { return under_way_.TakeWaitedSeconds(); }
 
  private:
-  void Start(std::unique_ptr<collectives::Work> work);
+  void Start(const char* name, std::unique_ptr<collectives::Work> work);
 
   collectives::Group& group_;
-  std::vector<std::unique_ptr<collectives::Work>> under_way_;
+  CollectivesUnderWay under_way_;
   uint64_t collectives_ = 0, summed_bytes_ = 0, gathered_bytes_ = 0, scattered_bytes_ = 0;  // since Begin
-  std::chrono::duration<double> waited_{};
 };
 
 }  // namespace muster::engine

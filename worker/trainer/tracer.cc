@@ -90,7 +90,7 @@ std::optional<StepTrace> Tracer::EndStep(engine::Engine& engine) {
     span.set_nanoseconds(Nanoseconds(from.begin, from.end));
   };
   for (const engine::OpSpan& span : host_) add(span, LANE_HOST);
-  for (const engine::OpSpan& span : engine.TakeRecord()) add(span, LaneOf(span.stream));
+  for (const engine::OpSpan& span : engine.TakeRecord()) add(span, span.exchange ? LANE_EXCHANGE : LaneOf(span.stream));
   return trace;
 }
 

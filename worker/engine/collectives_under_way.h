@@ -1,0 +1,44 @@
+// The collectives that a unit has issued inside its pass and not waited for, for Exchanges and TensorExchanges: how
+// long the pass waits for them, and their spans in a trace.
+//
+// Not thread-safe. A failed collective throws Failed.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "worker/collectives/group.h"
+#include "worker/engine/recorder.h"
+
+namespace muster::engine {
+
+class CollectivesUnderWay {
+ public:
+  // `recorder` outlives it.
+  explicit CollectivesUnderWay(Recorder* recorder) : recorder_(*recorder) {}
+
+  // `name` of its kind: "AllReduce".
+  void Start(const char* name, std::unique_ptr<collectives::Work> work);
+  // Waits for all that were started. Records OpSpan::exchange spans: one of each collective, from its start until it is
+  // done, and "Wait". On a GPU the second one alone: for how long the stream waits.
+  void Finish();
+  bool empty() const { return started_.empty(); }
+  void Forget() { started_.clear(); }
+
+  // On a CPU: time blocked in Finish since the last call.
+  double TakeWaitedSeconds();
+
+ private:
+  struct Started {
+    const char* name;
+    SteadyPoint at;
+    std::unique_ptr<collectives::Work> work;
+  };
+
+  Recorder& recorder_;
+  std::vector<Started> started_;
+  std::chrono::duration<double> waited_{};
+};
+
+}  // namespace muster::engine
