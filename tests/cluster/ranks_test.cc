@@ -5,11 +5,13 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "testing/temporary_folder.h"
 #include "tests/cluster/cluster.h"
 
@@ -129,6 +131,44 @@ TEST(Ranks, ATraceShowsReductionsBehindTheBackward) {
   const Ran late = cluster.Muster({"trace", id});
   EXPECT_NE(late.exit_code, 0);
   EXPECT_TRUE(absl::StrContains(late.err, "is cancelled, not running")) << late.err;
+}
+
+TEST(Ranks, ATraceTellsWaitingForOtherSharesFromComputing) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 2);
+  const std::string id = cluster.Submit(
+      {.name = "shares", .steps = 1000000, .extra = Ranks(2) + "parallel: {tensor: 2}\nstrategy: {kind: single}\n"});
+  ASSERT_TRUE(cluster.WaitForStep(id, 5));
+  const std::string file = cluster.folder() + "/trace.json";
+  const Ran ran = cluster.Muster({"trace", id, "--steps", "4", "--save", file, "-o", "json"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const json ranks = json::parse(ran.out);
+  ASSERT_EQ(ranks.size(), 2u);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const json& rank = ranks[i];
+    EXPECT_EQ(rank["tensor"], i);
+    EXPECT_EQ(rank["stage"], 0);
+    double sum = 0, exchanged = 0;
+    for (const json& row : rank["rows"]) {
+      sum += row["milliseconds"].get<double>();
+      if (row["what"] == "Exchange") exchanged = row["milliseconds"].get<double>();
+    }
+    EXPECT_NEAR(sum, rank["milliseconds"].get<double>(), 0.01) << rank;
+    EXPECT_GT(exchanged, 0) << rank;
+    EXPECT_GE(rank["collectives_milliseconds"].get<double>(), exchanged) << rank;
+  }
+  std::ifstream in(file);
+  std::set<std::string> names;
+  for (const json& event : json::parse(in)["traceEvents"]) {
+    if (event["ph"] == "M") names.insert(event["args"]["name"].get<std::string>());
+  }
+  EXPECT_TRUE(names.contains("exchange"));
+  const std::string second = absl::StrCat("rank 1 (tensor 1) on ", ranks[1]["node"].get<std::string>());
+  EXPECT_TRUE(names.contains(second)) << absl::StrJoin(names, ", ");
+  const Ran text = cluster.Muster({"trace", id, "--ranks", "1"});
+  EXPECT_TRUE(absl::StartsWith(text.out, second + ", steps ")) << text.out << text.err;
+  EXPECT_EQ(cluster.Muster({"cancel", "-y", id}).exit_code, 0);
 }
 
 TEST(Ranks, BenchComparesNumbersOfRanks) {
