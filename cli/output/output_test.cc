@@ -1244,7 +1244,8 @@ TEST(Trace, RanksHaveTheirPlace) {
   rank.set_name("rank 1 (stage 0, tensor 1)");
   EXPECT_EQ(RankLabel(rank), "rank 1 (stage 0, tensor 1) on node-a");
   for (const auto& event : ChromeTrace({rank})["traceEvents"]) {
-    if (event["name"] == "process_name") EXPECT_EQ(event["args"]["name"], "rank 1 (stage 0, tensor 1) on node-a");
+    if (event["name"] != "process_name") continue;
+    EXPECT_EQ(event["args"]["name"], "rank 1 (stage 0, tensor 1) on node-a");
   }
 }
 

@@ -41,13 +41,16 @@ struct RunningGeneration {
   StepTimes step_times;
   struct RankProgress {
     uint64_t step = 0, issued = 0, completed = 0;
-    absl::Duration stalled;  // how long these three have not changed
+    absl::Duration stalled;  // how long these three, and `exchanges`, have not changed
     // Its process gets no CPU time. It may have issued an op that its peers now wait for, while they have not issued as
     // many.
     bool frozen = false;
     uint64_t shown_op = 0, shown_step = 0;  // ObservedRank.op, .op_step
+    uint64_t exchanges = 0;                 // begun inside the op that was issued last
     // Index of the current op of a rank that stalls.
     uint64_t op() const { return !frozen ? completed : issued == 0 ? 0 : issued - 1; }
+    // Whether that op has begun `exchanges`. None if it waits for an earlier one.
+    bool exchanges_in_op() const { return exchanges > 0 && issued == op() + 1; }
   };
   std::map<uint32_t, RankProgress> progress;  // by rank, from the last report
   SteadyTime peers_unblocked_at;      // when a frozen or unknown rank resumed; its peers' stalls count from here

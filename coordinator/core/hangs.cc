@@ -31,7 +31,8 @@ void Hangs::Note(JobEntry& job, const NodeEntry& node, const ObservedRank& seen,
               absl::Seconds(std::max(0.0, seen.stalled_seconds())),
               seen.frozen(),
               seen.op(),
-              seen.op_step()};
+              seen.op_step(),
+              seen.op_exchanges()};
 }
 
 // How long the slowest rank may stall.
@@ -78,7 +79,8 @@ uint32_t Hangs::StageThatAllWaitFor(const JobEntry& job, const Generation& gener
 // A rank that hangs makes all others wait: they stall in their collectives, or idle between two steps. The slowest rank
 // is at fault. The others may also have waited for a rank whose process was frozen; when it resumes, their stall time
 // restarts. While a node is silent its ranks' progress is unknown, and the node's own time-out comes first. The ops of
-// two stages of a pipeline do not compare by their numbers, so ranks that wait for another stage come last.
+// two stages of a pipeline do not compare by their numbers, so ranks that wait for another stage come last. Ranks that
+// compute units together are at the same op: the slowest has begun the fewest exchanges inside it.
 void Hangs::Check(JobEntry& job, uint32_t reporter, Transaction& transaction) {
   const GenerationMachine& generation = *job.newest();
   if (generation.state() != GENERATION_STATE_RUNNING ||
@@ -88,7 +90,8 @@ void Hangs::Check(JobEntry& job, uint32_t reporter, Transaction& transaction) {
   const RankPlacement* culprit = nullptr;
   const auto place = [&](const RankPlacement& rank) {
     const RunningGeneration::RankProgress& p = job.running->progress.at(rank.rank());
-    return std::tuple(!p.frozen, p.step, WaitsForAnotherStage(job, rank), p.issued, p.completed, rank.rank());
+    return std::tuple(!p.frozen, p.step, WaitsForAnotherStage(job, rank), p.issued, p.completed, p.exchanges,
+                      rank.rank());
   };
   for (const RankPlacement& rank : generation.record().ranks()) {
     if (rank.state() == RANK_STATE_EXITED) continue;
@@ -126,8 +129,11 @@ void Hangs::Fail(JobEntry& job, const RankPlacement& culprit, const RunningGener
   failure.set_detected_seconds(absl::ToDoubleSeconds(progress.stalled));
   RankExit& exit = *failure.mutable_exit();
   exit.set_cause(RankExit::HUNG);
+  const std::string exchange = op.empty() || !progress.exchanges_in_op()
+                                   ? ""
+                                   : absl::StrCat(", in exchange ", progress.exchanges, " or after it");
   exit.set_message(absl::StrCat(RankName(generation, culprit.rank()), " on ", culprit.node(), " hung in step ",
-                                failure.step(), op.empty() ? "" : " at ", op, ": no progress for ",
+                                failure.step(), op.empty() ? "" : " at ", op, exchange, ": no progress for ",
                                 absl::ToInt64Seconds(progress.stalled), " s"));
   failure.set_hint(
       absl::StrCat("a process that was stopped, a device or a network that is stuck: on the node dmesg and "

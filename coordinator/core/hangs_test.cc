@@ -26,12 +26,14 @@ class Hangs : public testing::Test {
     uint64_t step, issued, completed;
     double stalled;
     bool frozen = false;
+    uint64_t exchanges = 0;
   };
   void Report(const std::vector<Page>& pages) {
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       if (w_.State(id_) != JOB_STATE_RUNNING) return;
       const Page& page = pages[rank];
-      w_.RankProgress(id_, rank, page.step, page.issued, page.completed, page.stalled, page.frozen);
+      w_.RankProgress(id_, rank, page.step, page.issued, page.completed, page.stalled, page.frozen, /*op=*/0,
+                      /*op_step=*/0, page.exchanges);
     }
   }
   // Longer than any limit.
@@ -56,6 +58,12 @@ TEST_F(Hangs, TheSlowestRankIsNamed) {
       {"fewer ops completed", {{10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 4, 31}}, 3},
       {"its process does not run", {{10, 9, 8, 31}, {10, 10, 8, 31, true}, {10, 9, 8, 31}, {10, 9, 4, 31}}, 1},
       {"all but one wait in the first op", {{10, 1, 0, 31}, {10, 1, 0, 31}, {10, 1, 0, 31}, {10, 0, 0, 31}}, 3},
+      {"fewer exchanges begun inside the op",
+       {{10, 9, 8, 31, false, 3}, {10, 9, 8, 31, false, 3}, {10, 9, 8, 31, false, 2}, {10, 9, 8, 31, false, 3}},
+       2},
+      {"an earlier op, whatever it exchanged",
+       {{10, 9, 8, 31, false, 1}, {10, 8, 7, 31, false, 5}, {10, 9, 8, 31, false, 1}, {10, 9, 8, 31, false, 1}},
+       1},
       {"all alike", {{10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}, {10, 9, 8, 31}}, 0},
   };
   for (const auto& test : kCases) {
@@ -83,6 +91,14 @@ TEST_F(Hangs, TheReportNamesRankNodeStepAndOp) {
   const Stop stop = w_.core->DesiredFor(NodeId("b")).ranks(0).stop();
   EXPECT_FALSE(stop.checkpoint_first());
   EXPECT_EQ(stop.deadline().seconds(), 2);
+}
+
+TEST_F(Hangs, TheReportNamesTheExchangeInsideTheOp) {
+  Report(
+      {{10, 13, 12, 31, false, 3}, {10, 13, 12, 31, false, 2}, {10, 13, 12, 31, false, 3}, {10, 13, 12, 31, false, 3}});
+  ASSERT_EQ(w_.State(id_), JOB_STATE_STOPPING);
+  EXPECT_EQ(w_.Get(id_).failure().exit().message(),
+            "rank 1 on a hung in step 11 at Release u12, in exchange 2 or after it: no progress for 31 s");
 }
 
 TEST_F(Hangs, LaterExitsAreCollateral) {

@@ -248,7 +248,8 @@ class World {
   }
   // A report with the figures of the rank's progress page; `stalled`: seconds without progress.
   Outcome RankProgress(const JobId& id, uint32_t number, uint64_t step, uint64_t issued, uint64_t completed,
-                       double stalled, bool frozen = false, uint64_t op = 0, uint64_t op_step = 0) {
+                       double stalled, bool frozen = false, uint64_t op = 0, uint64_t op_step = 0,
+                       uint64_t exchanges = 0) {
     const Generation g = Newest(id);
     const NodeId node(g.ranks(static_cast<int>(number)).node());
     NodeObserved event{node, Incarnation(core->GetNode(node)->incarnation()), {}};
@@ -264,6 +265,7 @@ class World {
     rank.set_frozen(frozen);
     rank.set_op(op);
     rank.set_op_step(op_step);
+    rank.set_op_exchanges(exchanges);
     return Do(event);
   }
   Outcome Checkpoint(const JobId& id, uint64_t step, uint64_t generation = 0) {

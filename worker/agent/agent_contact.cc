@@ -29,6 +29,7 @@ std::string WithoutProgress(ObservedRank rank) {
   rank.clear_step();
   rank.clear_op_issued();
   rank.clear_op_completed();
+  rank.clear_op_exchanges();
   rank.clear_stalled_seconds();
   rank.clear_frozen();
   rank.clear_op();

@@ -207,6 +207,7 @@ TEST_F(AgentTest, AStalledRankIsReportedUntilItMoves) {
   EXPECT_EQ(newest().step(), 4u);
   EXPECT_EQ(newest().op_issued(), 9u);
   EXPECT_EQ(newest().op_completed(), 8u);
+  EXPECT_EQ(newest().op_exchanges(), 2u);
   // About once a second.
   const size_t said = coordinator_.Of(rank).observed.size();
   const double before = newest().stalled_seconds();

@@ -23,8 +23,9 @@ void StallDetector::Look(SteadyTime now) {
   }
   const absl::StatusOr<rundir::ProgressSeen> read = page_->Read();
   // A trainer that cuts its page makes no progress.
-  const std::array<uint64_t, 4> seen =
-      read.ok() ? std::array{read->step, read->op_issued, read->op_completed, read->alive_at_stage} : last_;
+  const std::array<uint64_t, 5> seen =
+      read.ok() ? std::array{read->step, read->op_issued, read->op_completed, read->op_exchanges, read->alive_at_stage}
+                : last_;
   const uint64_t heartbeat = read.ok() ? read->heartbeat : last_heartbeat_;
   const absl::Duration since = looked_ ? std::min(now - looked_at_, kLongestLook) : absl::ZeroDuration();
   looked_at_ = now;
@@ -35,7 +36,7 @@ void StallDetector::Look(SteadyTime now) {
   last_heartbeat_ = heartbeat;
   stall_.reset();
   op_ = seen[1] == 0 ? 0 : std::min(seen[2] + 1, seen[1]);  // all that were issued may be done, too
-  if (stalled_ >= kStallThreshold) stall_ = {seen[0], seen[1], seen[2], stalled_, silent_ >= kFrozen};
+  if (stalled_ >= kStallThreshold) stall_ = {seen[0], seen[1], seen[2], seen[3], stalled_, silent_ >= kFrozen};
 }
 
 }  // namespace muster::agent

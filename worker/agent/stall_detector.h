@@ -26,7 +26,7 @@ class StallDetector {
 
   struct Stall {
     uint64_t step = 0;  // finished
-    uint64_t op_issued = 0, op_completed = 0;
+    uint64_t op_issued = 0, op_completed = 0, op_exchanges = 0;
     absl::Duration duration;  // since one of these changed, or a stage between two steps showed progress
     bool frozen = false;      // no heartbeats either: the process is stopped or starved of CPU
   };
@@ -44,7 +44,7 @@ class StallDetector {
   std::unique_ptr<rundir::ProgressReader> page_;
   bool looked_ = false;
   SteadyTime looked_at_;
-  std::array<uint64_t, 4> last_{};  // counters whose change is progress
+  std::array<uint64_t, 5> last_{};  // counters whose change is progress
   uint64_t last_heartbeat_ = 0;
   uint64_t op_ = 0;
   absl::Duration stalled_, silent_;

@@ -41,6 +41,7 @@ TEST_F(StallDetectorTest, AStallIsReportedFromASecondOnUntilProgress) {
   page().step = 7;
   page().op_issued = 5;
   page().op_completed = 3;
+  page().op_exchanges = 2;
   Pass(Seconds(1));
   EXPECT_FALSE(stall_detector_.stall().has_value()) << "the first look only begins";
   Pass(Milliseconds(200));
@@ -49,6 +50,7 @@ TEST_F(StallDetectorTest, AStallIsReportedFromASecondOnUntilProgress) {
   EXPECT_EQ(stall_detector_.stall()->step, 7u);
   EXPECT_EQ(stall_detector_.stall()->op_issued, 5u);
   EXPECT_EQ(stall_detector_.stall()->op_completed, 3u);
+  EXPECT_EQ(stall_detector_.stall()->op_exchanges, 2u);
   Pass(Seconds(59));
   EXPECT_EQ(stall_detector_.stall()->duration, Seconds(60));
   page().op_completed = 4;
@@ -58,7 +60,8 @@ TEST_F(StallDetectorTest, AStallIsReportedFromASecondOnUntilProgress) {
 
 TEST_F(StallDetectorTest, EachFieldIsProgress) {
   Create();
-  for (std::atomic<uint64_t>* field : {&page().step, &page().op_issued, &page().op_completed, &page().alive_at_stage}) {
+  for (std::atomic<uint64_t>* field :
+       {&page().step, &page().op_issued, &page().op_completed, &page().op_exchanges, &page().alive_at_stage}) {
     Pass(Seconds(5));
     EXPECT_TRUE(stall_detector_.stall().has_value());
     ++*field;

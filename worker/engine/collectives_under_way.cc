@@ -13,6 +13,7 @@ void CollectivesUnderWay::Start(const char* name, std::unique_ptr<collectives::W
 
 void CollectivesUnderWay::Finish() {
   if (started_.empty()) return;
+  if (progress_ != nullptr) progress_->Exchange();
   const std::vector<Started> started = std::exchange(started_, {});
   const SteadyPoint begin = std::chrono::steady_clock::now();
   recorder_.Begin();

@@ -1,5 +1,5 @@
 // The collectives that a unit has issued inside its pass and not waited for, for Exchanges and TensorExchanges: how
-// long the pass waits for them, and their spans in a trace.
+// long the pass waits for them, their spans in a trace, and what a rank that hangs in one of them shows.
 //
 // Not thread-safe. A failed collective throws Failed.
 #pragma once
@@ -9,14 +9,15 @@
 #include <vector>
 
 #include "worker/collectives/group.h"
+#include "worker/engine/op_listener.h"
 #include "worker/engine/recorder.h"
 
 namespace muster::engine {
 
 class CollectivesUnderWay {
  public:
-  // `recorder` outlives it.
-  explicit CollectivesUnderWay(Recorder* recorder) : recorder_(*recorder) {}
+  // Both outlive it; `progress` may be null.
+  CollectivesUnderWay(Recorder* recorder, OpListener* progress) : recorder_(*recorder), progress_(progress) {}
 
   // `name` of its kind: "AllReduce".
   void Start(const char* name, std::unique_ptr<collectives::Work> work);
@@ -37,6 +38,7 @@ class CollectivesUnderWay {
   };
 
   Recorder& recorder_;
+  OpListener* const progress_;
   std::vector<Started> started_;
   std::chrono::duration<double> waited_{};
 };

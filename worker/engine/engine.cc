@@ -75,8 +75,9 @@ class CompiledEngine final : public Engine {
         rules_(RulesOf(config.train)),
         host_(config.train.offload().to(), /*page_locked=*/config.cuda),
         recorder_(config.cuda) {
-    if (config.groups[kExchangeGroup] != nullptr) exchanges_.emplace(config.groups[kExchangeGroup], &recorder_);
-    if (models::IsShare(config.inventory)) tensor_.emplace(config.groups[kTensorGroup], &recorder_);
+    if (config.groups[kExchangeGroup] != nullptr)
+      exchanges_.emplace(config.groups[kExchangeGroup], &recorder_, config.progress);
+    if (models::IsShare(config.inventory)) tensor_.emplace(config.groups[kTensorGroup], &recorder_, config.progress);
   }
 
   // What is being copied to the host's memory is written there.

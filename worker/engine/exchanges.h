@@ -23,8 +23,9 @@ namespace muster::engine {
 
 class Exchanges final : public units::SampleRanks {
  public:
-  // Both outlive it. Collectives and waits become spans of the recorder.
-  Exchanges(collectives::Group* group, Recorder* recorder) : group_(*group), under_way_(recorder) {}
+  // They outlive it; `progress` may be null. Collectives and waits become spans of the recorder.
+  Exchanges(collectives::Group* group, Recorder* recorder, OpListener* progress)
+      : group_(*group), under_way_(recorder, progress) {}
 
   at::Tensor Gather(const at::Tensor& values) override;
   void Sum(const at::Tensor& values) override;

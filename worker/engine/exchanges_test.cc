@@ -32,7 +32,7 @@ TEST(Exchanges, GatherInRankOrderAndSum) {
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
       Recorder recorder(/*cuda=*/false);
-      Exchanges exchanges(groups[static_cast<size_t>(rank)].get(), &recorder);
+      Exchanges exchanges(groups[static_cast<size_t>(rank)].get(), &recorder, /*progress=*/nullptr);
       Exchange declared;
       declared.set_collectives(1), declared.set_gathered_bytes(8), declared.set_summed_bytes(12);
       exchanges.Begin();
@@ -83,7 +83,7 @@ class Slow final : public collectives::Group {
 TEST(Exchanges, CountTheTimeThatTheyWait) {
   Slow group;
   Recorder recorder(/*cuda=*/false);
-  Exchanges exchanges(&group, &recorder);
+  Exchanges exchanges(&group, &recorder, /*progress=*/nullptr);
   exchanges.Gather(at::ones({2}));
   exchanges.Sum(at::ones({2}));
   EXPECT_GE(exchanges.TakeWaitedSeconds(), 4e-3);
@@ -111,7 +111,7 @@ std::vector<Seen> SpansOf(Recorder& recorder) {
 TEST(TensorExchanges, AreSpansInsideTheOp) {
   Slow group;
   Recorder recorder(/*cuda=*/false);
-  TensorExchanges exchanges(&group, &recorder);
+  TensorExchanges exchanges(&group, &recorder, /*progress=*/nullptr);
   const auto compute = [] { EXPECT_TRUE(Slow().AllReduce({})->Wait().ok()); };
   recorder.Start();
   recorder.Begin();
@@ -148,6 +148,45 @@ TEST(TensorExchanges, AreSpansInsideTheOp) {
   exchanges.Sum(at::ones({2}));
   EXPECT_TRUE(recorder.Take().empty());
   EXPECT_GE(exchanges.TakeWaitedSeconds(), 8e-3);
+}
+
+// Before the waits: a rank that hangs in one of them has begun as many as those that wait for it.
+TEST(Exchanges, ShowEachWaitOnTheProgressPage) {
+  struct Waits final : OpListener {
+    void Begin(int32_t, OpKind) override {}
+    void WaitFor(int32_t, OpKind) override {}
+    void EndWait(int32_t, OpKind) override {}
+    void EndStep() override {}
+    void Exchange() override { ++begun; }
+    int begun = 0;
+  } waits;
+  struct Work final : collectives::Work {
+    explicit Work(const Waits* seen) : seen(seen) {}
+    absl::Status Wait() override {
+      EXPECT_EQ(seen->begun, 1);
+      return absl::OkStatus();
+    }
+    bool done() const override { return true; }
+    const Waits* seen;
+  };
+  struct Group final : GroupOfOthers {
+    explicit Group(const Waits* seen) : GroupOfOthers(0, 2), seen(seen) {}
+    std::unique_ptr<collectives::Work> AllReduce(at::Tensor) override { return std::make_unique<Work>(seen); }
+    const Waits* seen;
+  } group(&waits);
+  Recorder recorder(/*cuda=*/false);
+  TensorExchanges shares(&group, &recorder, &waits);
+  shares.StartSum(at::ones({2}));
+  shares.StartSum(at::ones({2}));
+  EXPECT_EQ(waits.begun, 0) << "it computes";
+  shares.Finish();
+  EXPECT_EQ(waits.begun, 1);
+  shares.Finish();
+  EXPECT_EQ(waits.begun, 1) << "of nothing";
+  waits.begun = 0;
+  Exchanges samples(&group, &recorder, &waits);
+  samples.Sum(at::ones({2}));
+  EXPECT_EQ(waits.begun, 1);
 }
 
 // Rank 0 of two; `groups` are its groups, by number.
@@ -236,7 +275,7 @@ std::string RunPass(const TensorPass& pass, const Unit& unit, Pass kind = Pass::
   inventory.mutable_task()->set_targets_per_sample(3);
   GroupOfOthers group(0, 2);
   Recorder recorder(/*cuda=*/false);
-  TensorExchanges exchanges(&group, &recorder);
+  TensorExchanges exchanges(&group, &recorder, /*progress=*/nullptr);
   exchanges.Begin();
   for (const int64_t elements : pass.sums) exchanges.Sum(at::zeros({elements}));
   for (const int64_t elements : pass.gathers) exchanges.Gather(at::zeros({elements}), at::zeros({2 * elements}));

@@ -20,6 +20,9 @@ class OpListener {
   virtual void WaitFor(int32_t earlier, OpKind kind) = 0;
   // The wait is over; the host runs the op that it had reached.
   virtual void EndWait(int32_t index, OpKind kind) = 0;
+  // The op that runs waits for what its unit exchanges with other ranks inside its pass (Exchanges, TensorExchanges):
+  // each time that it begins to. On a GPU the host issues that and goes on.
+  virtual void Exchange() {}
   // The last op of the step is done. Also when the step failed.
   virtual void EndStep() = 0;
 };

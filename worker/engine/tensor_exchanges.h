@@ -23,8 +23,9 @@ namespace muster::engine {
 
 class TensorExchanges final : public units::TensorRanks {
  public:
-  // Both outlive it. Collectives and waits become spans of the recorder.
-  TensorExchanges(collectives::Group* group, Recorder* recorder) : group_(*group), under_way_(recorder) {}
+  // They outlive it; `progress` may be null. Collectives and waits become spans of the recorder.
+  TensorExchanges(collectives::Group* group, Recorder* recorder, OpListener* progress)
+      : group_(*group), under_way_(recorder, progress) {}
 
   int64_t rank() const override { return group_.rank(); }
   int64_t size() const override { return group_.size(); }

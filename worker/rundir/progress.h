@@ -25,9 +25,9 @@ enum Stage : uint64_t {
   kOps = 16,
 };
 
-// A rank makes progress when `step`, `op_issued`, `op_completed` or `alive_at_stage` changes; otherwise it stalls. A
-// stalled rank hangs, or waits for a rank that hangs: the one with the least progress. All ranks finish a step
-// together, so after a hang all other ranks soon wait for the hung one.
+// A rank makes progress when `step`, `op_issued`, `op_completed`, `op_exchanges` or `alive_at_stage` changes; otherwise
+// it stalls. A stalled rank hangs, or waits for a rank that hangs: the one with the least progress. All ranks finish a
+// step together, so after a hang all other ranks soon wait for the hung one.
 //
 // Stages without ops (loading, validation, a checkpoint) may take long. A thread of the trainer raises `alive_at_stage`
 // during them, for at most Assignment.collective_deadline. So a slow disk is not a hang, a stopped process is one, and
@@ -44,11 +44,15 @@ struct Progress {
   std::atomic<uint64_t> stage;           // Stage
   std::atomic<uint64_t> alive_at_stage;  // grows four times a second in stages below kOps
   std::atomic<uint64_t> heartbeat;       // grows four times a second while the process runs
+  // How often the op that was issued last has begun to wait for what its unit exchanges with other ranks inside its
+  // pass. Ranks that compute units together are at the same op: the one that hangs has begun fewer. 0 in the pages of
+  // older builds.
+  std::atomic<uint64_t> op_exchanges;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 // As it was at some moment.
 struct ProgressSeen {
-  uint64_t layout, step, op_issued, op_completed, stage, alive_at_stage, heartbeat;
+  uint64_t layout, step, op_issued, op_completed, stage, alive_at_stage, heartbeat, op_exchanges;
 };
 static_assert(sizeof(ProgressSeen) == sizeof(Progress));
 

@@ -39,6 +39,7 @@ void Pulse::Enter(rundir::Stage stage) {
   page.op_issued.store(0, kRelaxed);
   page.op_completed.store(0, kRelaxed);
   page.stage.store(stage, kRelaxed);
+  ForgetExchanges();
 }
 
 void Pulse::FinishStep(uint64_t step) { (*page_)->step.store(step, kRelaxed); }
@@ -50,9 +51,16 @@ void Pulse::Show(int32_t completed, OpKind kind) {
 }
 
 void Pulse::Begin(int32_t index, OpKind kind) {
+  ForgetExchanges();
   (*page_)->op_issued.store(static_cast<uint64_t>(index) + 1, kRelaxed);
   Show(index, kind);
 }
+
+void Pulse::ForgetExchanges() {
+  if (std::exchange(exchanges_, 0) > 0) (*page_)->op_exchanges.store(0, kRelaxed);
+}
+
+void Pulse::Exchange() { (*page_)->op_exchanges.store(++exchanges_, kRelaxed); }
 
 void Pulse::WaitFor(int32_t earlier, OpKind kind) { Show(earlier, kind); }
 

@@ -37,15 +37,18 @@ class Pulse final : public engine::OpListener {
   void Begin(int32_t index, OpKind kind) override;
   void WaitFor(int32_t earlier, OpKind kind) override;
   void EndWait(int32_t index, OpKind kind) override;
+  void Exchange() override;
   void EndStep() override { Enter(rundir::kReporting); }
 
  private:
   Pulse(std::unique_ptr<rundir::ProgressPage> page, absl::Duration patience);
   void Heartbeat();
   void Show(int32_t completed, OpKind kind);
+  void ForgetExchanges();
 
   const std::unique_ptr<rundir::ProgressPage> page_;
   const int64_t most_heartbeats_;  // per stage
+  uint64_t exchanges_ = 0;         // of the current op
   std::atomic<int64_t> heartbeats_at_stage_ = 0;
   Mutex mutex_;
   std::condition_variable_any ended_;

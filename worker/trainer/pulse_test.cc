@@ -54,6 +54,23 @@ TEST_F(PulseTest, OpsAreNumberedAndAWaitShowsWhatItIsFor) {
   EXPECT_EQ(page().step, 5u);
 }
 
+TEST_F(PulseTest, ExchangesAreCountedInEachOp) {
+  Start(absl::Minutes(1));
+  pulse_->Begin(3, OpKind::kForward);
+  EXPECT_EQ(page().op_exchanges, 0u);
+  pulse_->Exchange();
+  pulse_->Exchange();
+  EXPECT_EQ(page().op_exchanges, 2u);
+  EXPECT_EQ(page().op_issued, 4u);
+  EXPECT_EQ(page().op_completed, 3u);
+  pulse_->Begin(4, OpKind::kForward);
+  EXPECT_EQ(page().op_exchanges, 0u);
+  pulse_->Exchange();
+  EXPECT_EQ(page().op_exchanges, 1u);
+  pulse_->EndStep();
+  EXPECT_EQ(page().op_exchanges, 0u);
+}
+
 TEST_F(PulseTest, AStageIsAliveAndAnOpIsNot) {
   Start(absl::Minutes(1));
   const uint64_t before = page().alive_at_stage;
