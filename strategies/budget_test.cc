@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "models/inventory.h"
@@ -71,6 +74,55 @@ TEST(Budget, HoldsTheLargestOfEachStrategy) {
     EXPECT_NE(WhatWouldFit(choice->train(), inventory, ranks, &budget), "");
     EXPECT_LT(whole->at(0).names.bytes(), size_t{4} << 20);
   }
+}
+
+TEST(Budget, HoldsTheLargestPipelines) {
+  struct Case {
+    uint32_t stages;
+    PipelineSchedule schedule;
+    uint32_t chunks;
+  };
+  for (const auto& [stages, schedule, chunks] : {Case{2, PIPELINE_SCHEDULE_1F1B, 1},
+                                                 {4, PIPELINE_SCHEDULE_INTERLEAVED, 4},
+                                                 {8, PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}}) {
+    Train train = Layered(100, 2, static_cast<uint32_t>(kMaxUnitMicrobatches / 102));
+    train.mutable_parallel()->set_pipeline(stages);
+    train.mutable_pipeline()->set_schedule(schedule);
+    train.mutable_pipeline()->set_chunks(chunks);
+    train.mutable_strategy()->mutable_auto_();
+    const Inventory inventory = *models::MakeInventory(train.model());
+    Budget budget;
+    const auto choice = Choose(train, inventory, FullNodes(2 * stages, 8, 1 << 20), *FindHardware("h100"), &budget);
+    ASSERT_TRUE(choice.ok()) << stages << ": " << choice.status();
+    ASSERT_GT(choice->memory_plan.programs[0].left_out, 0u);
+    const auto whole = CompileWhole(choice->train(), inventory, choice->memory_plan, &budget);
+    ASSERT_TRUE(whole.ok()) << stages << ": " << whole.status();
+  }
+}
+
+// What stages send each other is compared over all of a step, also where its plan shows only a part. All stages'
+// programs are held for that.
+TEST(CompileWhole, ProvesThatTheStagesFitTogether) {
+  Train train = Layered(700, 1, 40);
+  train.mutable_strategy()->mutable_single();
+  train.mutable_parallel()->set_pipeline(8);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  MemoryPlan plan = *PlanMemory(train, inventory, AnyPlaces(8));
+  ASSERT_EQ(plan.programs[0].left_out, 8u);
+  Budget budget;
+  const auto whole = CompileWhole(train, inventory, plan, &budget);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  uint64_t ops = 0;
+  for (const WholeProgram& program : *whole) ops += program.names.ops();
+  EXPECT_GE(budget.most_bytes(), ops * sizeof(Op));
+  // The second stage is compiled for another model than the first: it reads four bytes of a sample.
+  auto parts = std::make_shared<std::vector<ModelPart>>(*plan.layout.parts);
+  parts->at(1).inventory.mutable_chunks(0)->set_input_bytes(4);
+  plan.layout.parts = std::move(parts);
+  const absl::Status refused = CompileWhole(train, inventory, plan).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "stage 0 issues SendActivation")) << refused;
 }
 
 // An outline leaves microbatches out: peaks are those of the whole program, and so is the time, nearly.

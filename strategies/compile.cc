@@ -145,9 +145,11 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& who
 // Work and bytes for each of the things that are counted before they are made.
 constexpr uint64_t kWorkPerOp = 16;       // emitted, checked, walked
 constexpr uint64_t kWorkPerDigested = 8;  // an op's text, hashed
+constexpr uint64_t kWorkPerProven = 8;    // matched with the other stages' ops and played with them
 constexpr uint64_t kBytesPerOp = sizeof(Op) + 24;
-constexpr uint64_t kWorkPerCut = 1;   // of a unit: planned, checked, summed up, serialized
-constexpr uint64_t kBytesPerCut = 8;  // as boundaries
+constexpr uint64_t kBytesPerProven = 24;  // its place in its stream and in its group
+constexpr uint64_t kWorkPerCut = 1;       // of a unit: planned, checked, summed up, serialized
+constexpr uint64_t kBytesPerCut = 8;      // as boundaries
 // Of a part of the model: made, cut, checked, summed up for its memory.
 constexpr uint64_t kWorkPerPartTensor = 100;
 constexpr uint64_t kBytesPerPartTensor = 400;
@@ -156,14 +158,16 @@ constexpr uint64_t kBytesPerPartTensor = 400;
 uint64_t MostOps(const ScheduleRecipe& recipe, uint64_t units) {
   const uint64_t levels = recipe.shard_levels.any() ? 1 : 0;
   uint64_t each = 2 + (recipe.recompute ? 1 : 0) + (recipe.offload_inputs ? 3 : 0);
-  each += recipe.edges.empty() ? 0 : 5;  // received and sent, forward and backward; the backward may be in two
+  each += recipe.edges.empty() ? 0 : 1;  // a pipeline's backward may be in two
   if (recipe.parameters == Parameters::kFreed) each += 4 + 2 * levels;
   if (recipe.sharded && recipe.gradients == Gradients::kOwned) each += 2 + levels;
   if (recipe.offloaded != Offloaded::kNothing) each += 2;     // gradients: opened, if not counted yet, and offloaded
   if (recipe.offloaded == Offloaded::kParameters) each += 2;  // parameters: fetched forward and backward
   const uint64_t steps = (recipe.offloaded == Offloaded::kNothing ? 0 : 2) +  // and fetched after it
                          2 * levels + (recipe.replica_levels.any() ? 2 : 0) + (recipe.two_exchanges ? 1 : 0);
-  return units * (each * static_cast<uint64_t>(recipe.microbatches) + 4 + steps) + 3 + 2 * recipe.tied.size();
+  const uint64_t edges = 4 * recipe.edges.size();  // received and sent, forward and backward
+  return (units * each + edges) * static_cast<uint64_t>(recipe.microbatches) + units * (4 + steps) + 3 +
+         2 * recipe.tied.size();
 }
 
 uint64_t Tensors(const Inventory& inventory) {
@@ -195,8 +199,9 @@ absl::Status SpendOnTable(const Train& train, const Inventory& inventory, uint64
   return status.ok() ? Hold(budget, kBytesPerCut * cuts + kBytesPerPartTensor * parts, what) : status;
 }
 
+// `held`: bytes of the programs of other stages.
 absl::StatusOr<RankProgram> CompileRecipe(const ScheduleRecipe& recipe, const Inventory& inventory, Budget* budget,
-                                          bool digest) {
+                                          bool digest, uint64_t held = 0) {
   const uint64_t units = static_cast<uint64_t>(inventory.units_size());
   const uint64_t ops = MostOps(recipe, units);
   const auto what = [&] {
@@ -205,7 +210,7 @@ absl::StatusOr<RankProgram> CompileRecipe(const ScheduleRecipe& recipe, const In
   };
   absl::Status status = Spend(budget, ops * (kWorkPerOp + (digest ? kWorkPerDigested : 0)), what);
   const uint64_t bytes = kBytesPerOp + (recipe.edges.empty() ? 0 : kStreams * sizeof(int32_t));
-  if (status.ok()) status = Hold(budget, ops * bytes, what);
+  if (status.ok()) status = Hold(budget, held + ops * bytes, what);
   if (!status.ok()) return status;
   RankProgram program{.schedule = Build(inventory, recipe), .evaluation = BuildEvaluation(inventory, recipe)};
   if (program.schedule.ops.size() > ops) {
@@ -515,32 +520,63 @@ uint32_t OutlinedMicrobatches(const Train& train, const Inventory& inventory, co
   return some + (all - some) % mesh.pipeline;
 }
 
+absl::Status CheckTogether(const std::vector<RankProgram>& programs, const std::vector<StageModel>& models,
+                           Budget* budget) {
+  if (programs.size() < 2) return absl::OkStatus();
+  uint64_t ops = 0;
+  for (const RankProgram& program : programs) ops += program.schedule.ops.size() + program.evaluation.ops.size();
+  const auto what = [&] {
+    return absl::StrCat("schedules of ", programs.size(), " stages, ", ops, " ops; raise batch.microbatch");
+  };
+  absl::Status status = Spend(budget, ops * kWorkPerProven, what);
+  if (status.ok()) status = Hold(budget, ops * (sizeof(Op) + kBytesPerProven), what);
+  if (!status.ok()) return status;
+  std::vector<StageSchedule> training, evaluation;
+  for (size_t stage = 0; stage < programs.size(); ++stage) {
+    training.push_back({&programs[stage].schedule, &models[stage].inventory()});
+    evaluation.push_back({&programs[stage].evaluation, &models[stage].inventory()});
+  }
+  status = CheckStages(training);
+  return status.ok() ? CheckStages(evaluation) : status;
+}
+
+// By stage. A step has `microbatches`, or the spec's number.
+absl::StatusOr<std::vector<RankProgram>> CompileTogether(const Train& train, const Inventory& inventory,
+                                                         const Layout& layout, std::optional<uint32_t> microbatches,
+                                                         bool digest, Budget* budget) {
+  std::vector<RankProgram> programs;
+  std::vector<StageModel> models;
+  uint64_t held = 0;
+  for (uint32_t stage = 0; stage < layout.mesh.pipeline; ++stage) {
+    models.emplace_back(inventory, layout, stage);
+    const absl::StatusOr<ScheduleRecipe> recipe =
+        RecipeOf(train, inventory, models.back(), layout, stage, microbatches);
+    if (!recipe.ok()) return recipe.status();
+    absl::StatusOr<RankProgram> program = CompileRecipe(*recipe, models.back().inventory(), budget, digest, held);
+    if (!program.ok()) return program.status();
+    held += sizeof(Op) * (program->schedule.ops.size() + program->evaluation.ops.size());
+    programs.push_back(*std::move(program));
+  }
+  if (absl::Status s = CheckTogether(programs, models, budget); !s.ok()) return s;
+  return programs;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<RankProgram>> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
                                                  Budget* budget) {
   const uint32_t all = Microbatches(train.batch(), layout.mesh.data_ranks()),
                  some = OutlinedMicrobatches(train, inventory, layout.mesh);
-  std::vector<RankProgram> programs;
-  std::vector<StageModel> models;
-  for (uint32_t stage = 0; stage < layout.mesh.pipeline; ++stage) {
-    models.emplace_back(inventory, layout, stage);
-    const absl::StatusOr<ScheduleRecipe> recipe = RecipeOf(train, inventory, models.back(), layout, stage, some);
-    if (!recipe.ok()) return recipe.status();
-    absl::StatusOr<RankProgram> program = CompileRecipe(*recipe, models.back().inventory(), budget, /*digest=*/false);
-    if (!program.ok()) return program.status();
-    program->left_out = all - some;
-    programs.push_back(*std::move(program));
-  }
-  for (const bool evaluation : {false, true}) {
-    std::vector<StageSchedule> schedules;
-    for (size_t stage = 0; stage < programs.size(); ++stage) {
-      schedules.push_back(
-          {evaluation ? &programs[stage].evaluation : &programs[stage].schedule, &models[stage].inventory()});
-    }
-    if (absl::Status s = CheckStages(schedules); !s.ok()) return s;
-  }
+  absl::StatusOr<std::vector<RankProgram>> programs =
+      CompileTogether(train, inventory, layout, some, /*digest=*/false, budget);
+  if (!programs.ok()) return programs;
+  for (RankProgram& program : *programs) program.left_out = all - some;
   return programs;
+}
+
+absl::StatusOr<std::vector<RankProgram>> CompileStages(const Train& train, const Inventory& inventory,
+                                                       const Layout& layout, Budget* budget) {
+  return CompileTogether(train, inventory, layout, std::nullopt, /*digest=*/true, budget);
 }
 
 namespace {

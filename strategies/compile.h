@@ -123,6 +123,11 @@ std::string DigestOf(const RankProgram& program);
 absl::StatusOr<std::vector<RankProgram>> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
                                                  Budget* budget = nullptr);
 
+// By stage, the whole programs, as Compile has them. The stages fit together (CheckStages). All are held at the same
+// time: of as many ops as a spec may ask for, 130 MB.
+absl::StatusOr<std::vector<RankProgram>> CompileStages(const Train& train, const Inventory& inventory,
+                                                       const Layout& layout, Budget* budget = nullptr);
+
 // Bytes that a rank needs. All but the activations are allocated from the first step to the last: the sum of the parts
 // with the activations' peak is the peak.
 struct Memory {

@@ -287,20 +287,25 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inven
 absl::StatusOr<std::vector<WholeProgram>> CompileWhole(const Train& train, const Inventory& inventory,
                                                        const MemoryPlan& memory_plan, Budget* budget) {
   const Layout& layout = memory_plan.layout;
+  // An outline that leaves nothing out is the whole program, and was proven when it was made.
+  std::vector<RankProgram> compiled;
+  if (memory_plan.programs[0].left_out > 0) {
+    absl::StatusOr<std::vector<RankProgram>> all = CompileStages(train, inventory, layout, budget);
+    if (!all.ok()) return all.status();
+    compiled = *std::move(all);
+  }
   std::vector<WholeProgram> whole;
   for (uint32_t stage = 0; stage < memory_plan.programs.size(); ++stage) {
     const RankProgram& outline = memory_plan.programs[stage];
     const StageModel model(inventory, layout, stage);
-    if (outline.left_out == 0) {
+    if (compiled.empty()) {
       whole.push_back({DigestOf(outline), OpNames(outline.schedule, model.inventory()), outline.schedule.ops.size()});
       continue;
     }
-    const absl::StatusOr<RankProgram> program =
-        Compile(train, inventory, layout, RankAt(layout.mesh, {.pipeline = stage}), budget);
-    if (!program.ok()) return program.status();
-    const std::vector<Op>&some = outline.schedule.ops, &all = program->schedule.ops;
+    const RankProgram& program = compiled[stage];
+    const std::vector<Op>&some = outline.schedule.ops, &all = program.schedule.ops;
     const auto differ = std::mismatch(some.begin(), some.end(), all.begin(), all.end());
-    whole.push_back({program->digest, OpNames(program->schedule, model.inventory()),
+    whole.push_back({program.digest, OpNames(program.schedule, model.inventory()),
                      static_cast<size_t>(differ.first - some.begin())});
   }
   return whole;

@@ -47,7 +47,8 @@ struct WholeProgram {
   size_t outlined = 0;  // so many of its first ops are those of the plan's program
 };
 
-// By stage. Errors as Compile.
+// By stage; the whole step is proven across stages (CheckStages). Errors as Compile; Internal: the stages do not fit
+// together.
 absl::StatusOr<std::vector<WholeProgram>> CompileWhole(const Train& train, const Inventory& inventory,
                                                        const MemoryPlan& memory_plan, Budget* budget = nullptr);
 

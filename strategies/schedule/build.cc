@@ -591,7 +591,7 @@ class Builder {
                  reductions_after_.size() * (recipe_.sharded && recipe_.replicated ? 2 : 1) * (HasLevels() ? 3 : 1) +
                  3 + (HasLevels() ? holds_.size() : 0) + (recipe_.two_exchanges ? reductions_.size() : 0) +
                  (Offloads() ? holds_.size() + reductions_after_.size() + 2 * reductions_.size() : 0) +
-                 inputs_.moves.size());
+                 inputs_.moves.size() + (Pipelined() ? 2 * phases_.size() : 0));
     std::vector<int32_t> gathered(holds_.size());                                     // by hold: its op
     std::vector<int32_t> freed(static_cast<size_t>(slots_), -1);                      // by slot: the release
     std::vector<int32_t> reduced(static_cast<size_t>(schedule_.gradient_slots), -1);  // by gradient slot
