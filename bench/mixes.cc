@@ -122,6 +122,7 @@ absl::Status PrintMixes(const MixOptions& options) {
                   absl::StrCat(bound, FormatBytes(row->peak_bytes)).c_str(),
                   row->lost.empty() ? choice->fits ? "" : row->unfit.c_str() : row->lost.c_str());
     }
+    if (!choice->stopped.empty()) std::printf("       %s\n", choice->stopped.c_str());
     std::printf("       planned in %.2f s, with %.0f%% of the planning budget\n", took.count(),
                 100.0 * static_cast<double>(budget.spent()) / static_cast<double>(budget.spent() + budget.left()));
   }

@@ -28,6 +28,7 @@ struct Choice {
   size_t chosen = 0;
   bool fits = false;        // otherwise the chosen one is the one that needs least
   std::string reason;       // one line: what was chosen, by which figures, and what does not fit
+  std::string stopped;      // of ChooseMesh: the search ended with ways left that may be as good; empty: it did not
   uint64_t least_peak = 0;  // smallest of all candidates: no smaller slot suits the job
   MemoryPlan memory_plan;   // of the chosen candidate
 

@@ -5,11 +5,13 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -18,16 +20,18 @@
 #include "models/inventory.h"
 #include "strategies/bounds.h"
 #include "strategies/optimizer_plan.h"
+#include "strategies/schedule/build.h"
 
 namespace muster::strategies {
 namespace {
 
-constexpr double kSlower = 1.02;  // a simpler mix may take so much longer
-constexpr size_t kShown = 5;      // mixes that are reported
-constexpr size_t kMostPlanned = 128;
+constexpr double kSlower = 1.02;    // a simpler mix may take so much longer
+constexpr size_t kShown = 5;        // mixes that are reported
+constexpr size_t kMostUnfit = 128;  // are planned by their time, where nothing fits
 constexpr int kTriesOfAMesh = 3;
-constexpr uint64_t kWorkPerRank = 1000;  // of a plan and its prediction
-constexpr double kBudgetShare = 0.5;     // the rest is for the plan of the chosen one
+constexpr uint64_t kWorkPerRank = 1000;                    // of a plan and its prediction
+constexpr absl::string_view kActivations = "activations";  // of LargestPart
+constexpr double kBudgetShare = 0.5;                       // the rest is for the plan of the chosen one
 constexpr uint32_t kMaxStages = 256;
 constexpr uint32_t kMaxTensorRanks = 16;
 
@@ -47,6 +51,7 @@ struct Way {
   const Division* division = nullptr;
   Least least;
   size_t order = 0;   // the simplest first
+  size_t mix = 0;     // the same for those that differ in their microbatch alone
   std::string unfit;  // empty: its lower bound fits
 };
 
@@ -61,6 +66,7 @@ struct Planned {
 
 uint32_t StagesOf(const Train& train) { return std::max(1u, train.parallel().pipeline()); }
 uint32_t TensorOf(const Train& train) { return std::max(1u, train.parallel().tensor()); }
+uint32_t ScheduleOf(const Train& train) { return train.pipeline().schedule(); }
 
 // Whether each node has a multiple of so many neighboring ranks, so that they need not cross nodes.
 bool FillNodes(absl::Span<const RankPlace> ranks, uint32_t tensor) {
@@ -72,12 +78,6 @@ bool FillNodes(absl::Span<const RankPlace> ranks, uint32_t tensor) {
     }
   }
   return true;
-}
-
-// All but the microbatch.
-std::string KeyOf(const Train& train) {
-  return absl::StrCat(train.parallel().pipeline(), "/", train.parallel().tensor(), "/", train.pipeline().schedule(),
-                      "/", train.pipeline().chunks(), "/", NameOf(train), "/", train.offload().optimizer());
 }
 
 std::vector<uint32_t> MicrobatchesToTry(const Train& train, const Inventory& inventory, uint32_t data_ranks) {
@@ -125,20 +125,22 @@ class Search {
   }
 
   // Plans them, those that may be fastest first; and, if none of these fits, those that may need least. One of each
-  // mesh comes first: bounds of different meshes are not equally close. While nothing fits, at most `share` of the work
-  // that is left is spent.
+  // mesh and of each schedule comes first: bounds of different ones are not equally close. Then come those that look as
+  // if they fit, and last the others, until none is left that may be among the fastest, or the budget is spent. While
+  // nothing fits, at most `share` of the work that is left is spent.
   absl::Status Plan(double share) {
     plan_until_ = budget_->spent() + static_cast<uint64_t>(share * static_cast<double>(budget_->left()));
     exhausted_ = false;
-    const size_t before = planned_.size();
+    const size_t unfit = planned_.size() + kMostUnfit;
     const auto seconds = [](const Way& way) { return way.least.seconds; };
-    absl::Status status = PlanInOrder(before + kMostPlanned, seconds, kTriesOfAMesh);
-    if (status.ok()) status = PlanInOrder(before + kMostPlanned, seconds);
-    if (status.ok() && !AnyFits() && planned_.size() >= before + kMostPlanned) {
-      status = PlanInOrder(planned_.size() + kMostPlanned / 2,
-                           [](const Way& way) { return static_cast<double>(way.least.bytes()); });
+    absl::Status status = PlanInOrder(unfit, seconds, {.may_look_unfit = false, .of_a_mesh = kTriesOfAMesh});
+    if (status.ok()) status = PlanSchedules();
+    for (const bool may_look_unfit : {false, true}) {
+      if (status.ok()) status = PlanInOrder(unfit, seconds, {.may_look_unfit = may_look_unfit});
     }
-    return status;
+    if (!status.ok() || AnyFits()) return status;
+    status = PlanInOrder(unfit + kMostUnfit / 2, [](const Way& way) { return static_cast<double>(way.least.bytes()); });
+    return status.ok() && AnyFits() ? PlanInOrder(0, seconds) : status;
   }
 
   // Where no way is left by its bounds, the one that needs least, so that there is something to report.
@@ -189,23 +191,50 @@ class Search {
     return train;
   }
 
-  // `tries`: of each mesh, so many, or one that fits.
-  absl::Status PlanInOrder(size_t most, absl::FunctionRef<double(const Way&)> by,
-                           std::optional<int> tries = std::nullopt) {
+  struct Tries {
+    bool may_look_unfit = true;                   // LooksUnfit
+    std::optional<int> of_a_mesh = std::nullopt;  // so many of each, or one that fits
+  };
+
+  // Whether it may be one of the fastest, as far as is known: of each mix the largest microbatch that fits counts.
+  bool IsOpen(const Way& way) const {
+    const Mix& mix = mixes_[way.mix];
+    return way.unfit.empty() && way.least.seconds <= worst_shown_ && !mix.fits && way.least.bytes() < mix.unfit_bytes;
+  }
+
+  // While nothing fits, until `most` are planned.
+  absl::Status PlanInOrder(size_t most, absl::FunctionRef<double(const Way&)> by, const Tries& tries = {}) {
     std::map<std::pair<uint32_t, uint32_t>, int> tried;
-    std::vector<std::pair<double, const Way*>> open;
+    std::vector<std::pair<double, const Way*>> order;
     for (const Way& way : ways_) {
-      if (way.unfit.empty()) open.emplace_back(by(way), &way);
+      if (way.unfit.empty()) order.emplace_back(by(way), &way);
     }
-    std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (const auto& [key, way] : open) {
-      if (planned_.size() >= most || exhausted_) break;
-      if (way->least.seconds > WorstShown() || Fits(KeyOf(way->train)) || IsLikeAnUnfit(*way)) continue;
-      if (tries.has_value() && LooksUnfit(*way)) continue;
+    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [key, way] : order) {
+      if (exhausted_ || (planned_.size() >= most && !AnyFits())) break;
+      if (!IsOpen(*way) || (!tries.may_look_unfit && LooksUnfit(*way))) continue;
       int& of_mesh = tried[{StagesOf(way->train), TensorOf(way->train)}];
-      if (tries.has_value() && of_mesh++ >= *tries) continue;
+      if (tries.of_a_mesh.has_value() && of_mesh++ >= *tries.of_a_mesh) continue;
       if (absl::Status s = PlanOne(*way); !s.ok()) return s;
-      if (tries.has_value() && Fits(KeyOf(way->train))) of_mesh = *tries;
+      if (tries.of_a_mesh.has_value() && mixes_[way->mix].fits) of_mesh = *tries.of_a_mesh;
+    }
+    return absl::OkStatus();
+  }
+
+  // One by each schedule that none was planned by, so that the choice can say why it lost.
+  absl::Status PlanSchedules() {
+    std::set<uint32_t> planned;
+    for (const Planned& p : planned_) planned.insert(ScheduleOf(p.way->train));
+    std::map<uint32_t, const Way*> best;
+    const auto rank = [&](const Way& way) { return std::tuple(LooksUnfit(way), way.least.seconds); };
+    for (const Way& way : ways_) {
+      if (!way.unfit.empty() || planned.contains(ScheduleOf(way.train))) continue;
+      const Way*& of = best[ScheduleOf(way.train)];
+      if (of == nullptr || rank(way) < rank(*of)) of = &way;
+    }
+    for (const auto& [schedule, way] : best) {
+      if (exhausted_) break;
+      if (absl::Status s = PlanOne(*way); !s.ok()) return s;
     }
     return absl::OkStatus();
   }
@@ -236,6 +265,7 @@ class Search {
     for (const Strategy& strategy : DataStrategies(shape, ranks_)) {
       for (const bool recompute : {false, true}) {
         if (!recompute && train_.activation_checkpointing()) continue;
+        mixes_.emplace_back();
         for (const uint32_t microbatch : microbatches) {
           Way way{.train = With(shape, strategy, recompute), .division = &division};
           way.train.mutable_batch()->set_microbatch(microbatch);
@@ -244,7 +274,7 @@ class Search {
           if (s.ok()) s = Hold(budget_, ways_.size() * static_cast<uint64_t>(way.train.SpaceUsedLong()), what);
           if (!s.ok()) return s;
           way.least = division.bounds.Of(way.train, *cut);
-          way.order = ways_.size();
+          way.order = ways_.size(), way.mix = mixes_.size() - 1;
           way.unfit = WhyNot(way.least, StagesOf(shape));
           ways_.push_back(std::move(way));
         }
@@ -308,7 +338,10 @@ class Search {
       return absl::OkStatus();
     }
     // A table may be too large for one strategy and not for others.
-    if (absl::IsInvalidArgument(status) && ways_.size() > 1) return absl::OkStatus();
+    if (absl::IsInvalidArgument(status) && ways_.size() > 1) {
+      mixes_[way.mix].unfit_bytes = 0;
+      return absl::OkStatus();
+    }
     if (!status.ok()) return status;
     const std::vector<Predicted> predicted =
         PredictStep(way.train, inventory, plan->layout, plan->programs, ranks_, hardware_);
@@ -318,37 +351,35 @@ class Search {
     planned.way = &way, planned.peak = plan->peak(), planned.seconds = predicted[0].timeline.seconds;
     planned.compute = slowest.busy[static_cast<size_t>(Stream::kCompute)] - slow.exchanged;
     planned.exposed = slowest.exposed + slow.exchanged;
-    if (WhyUnfit(*plan, ranks_).empty()) return absl::OkStatus();
+    Mix& mix = mixes_[way.mix];
+    if (WhyUnfit(*plan, ranks_).empty()) {
+      mix.fits = true;
+      UpdateWorstShown();
+      return absl::OkStatus();
+    }
+    mix.unfit_bytes = std::min(mix.unfit_bytes, way.least.bytes());
     const auto most = std::max_element(plan->by_shard.begin(), plan->by_shard.end(),
                                        [](const Memory& a, const Memory& b) { return a.peak < b.peak; });
     planned.unfit = absl::StrCat(LargestPart(*most), " of ", FormatBytes(most->peak));
     return absl::OkStatus();
   }
 
-  bool Fits(const std::string& key) const {
-    return std::any_of(planned_.begin(), planned_.end(),
-                       [&](const Planned& p) { return p.unfit.empty() && KeyOf(p.way->train) == key; });
-  }
-
-  // One with as many stages and the same strategy was planned and did not fit, and by their bounds this one needs as
-  // much.
-  bool IsLikeAnUnfit(const Way& way) const {
-    return std::any_of(planned_.begin(), planned_.end(), [&](const Planned& p) {
-      const Train& other = p.way->train;
-      return !p.unfit.empty() && p.way->least.bytes() <= way.least.bytes() && KeyOf(other) == KeyOf(way.train);
-    });
-  }
-
-  // The fifth of the times of those that fit.
-  double WorstShown() const {
+  void UpdateWorstShown() {
     std::vector<double> times;
     for (const Planned& planned : planned_) {
       if (planned.unfit.empty()) times.push_back(planned.seconds);
     }
-    if (times.size() < kShown) return std::numeric_limits<double>::infinity();
+    if (times.size() < kShown) return;
     std::nth_element(times.begin(), times.begin() + kShown - 1, times.end());
-    return times[kShown - 1];
+    worst_shown_ = times[kShown - 1];
   }
+
+  // What is known of ways that differ in their microbatch alone.
+  struct Mix {
+    bool fits = false;  // one was planned and does
+    // The least bound of those that were planned and do not fit; 0: none can be planned.
+    uint64_t unfit_bytes = std::numeric_limits<uint64_t>::max();
+  };
 
   const Train& train_;
   const Inventory& inventory_;
@@ -359,23 +390,39 @@ class Search {
   std::map<std::tuple<uint32_t, uint32_t, bool>, absl::StatusOr<pipeline::StageOfUnit>> cuts_;
   std::vector<std::pair<Train, absl::Status>> left_out_;  // meshes whose ways are not listed, and why
   std::deque<Way> ways_;
+  std::vector<Mix> mixes_;
   std::vector<Planned> planned_;
-  uint64_t list_until_ = 0, plan_until_ = 0;  // work
+  double worst_shown_ = std::numeric_limits<double>::infinity();  // the fifth of the times of those that fit
+  uint64_t list_until_ = 0, plan_until_ = 0;                      // work
   bool exhausted_ = false;
 };
 
+// A recomputed forward comes before the first half of a split backward, on the way to the stage before, so more of the
+// bubble stays; and what the second half needs is kept after that all the same.
+std::string SplitNote(const Way& way) {
+  if (ScheduleOf(way.train) != PIPELINE_SCHEDULE_ZERO_BUBBLE || !way.train.activation_checkpointing()) return "";
+  const auto& units = way.division->share.units();
+  return std::any_of(units.begin(), units.end(), SplitsBackward) ? "; recomputation splits badly with a split backward"
+                                                                 : "";
+}
+
+std::string DoesNotFit(const Way& way, const std::string& unfit) {
+  return absl::StrCat("does not fit: ", unfit, absl::StartsWith(unfit, kActivations) ? SplitNote(way) : "");
+}
+
 // In what the loser takes longer most.
 std::string WhyLost(const Planned& loser, const Planned& winner) {
-  if (!loser.unfit.empty()) return absl::StrCat("does not fit: ", loser.unfit);
+  if (!loser.unfit.empty()) return DoesNotFit(*loser.way, loser.unfit);
   if (loser.seconds <= winner.seconds) return kAsFast;
   const bool recomputes = loser.way->train.activation_checkpointing() && !winner.way->train.activation_checkpointing();
   const auto share = [&](double seconds) { return absl::StrFormat(" %.0f%%", 100 * seconds / loser.seconds); };
-  const std::pair<double, std::string> parts[] = {
-      {loser.compute - winner.compute, recomputes ? "recomputing" : "computing"},
-      {loser.bubble() - winner.bubble(), absl::StrCat("bubble", share(loser.bubble()))},
-      {loser.exposed - winner.exposed, absl::StrCat("exposed communication", share(loser.exposed))}};
-  const auto& [more, name] = *std::max_element(std::begin(parts), std::end(parts));
-  return absl::StrCat(name, ": ", TimeText(std::max(0.0, more)), " more");
+  const std::string split = SplitNote(*winner.way).empty() ? SplitNote(*loser.way) : "";
+  const std::tuple<double, std::string, std::string> parts[] = {
+      {loser.compute - winner.compute, recomputes ? "recomputing" : "computing", ""},
+      {loser.bubble() - winner.bubble(), absl::StrCat("bubble", share(loser.bubble())), split},
+      {loser.exposed - winner.exposed, absl::StrCat("exposed communication", share(loser.exposed)), ""}};
+  const auto& [more, name, note] = *std::max_element(std::begin(parts), std::end(parts));
+  return absl::StrCat(name, ": ", TimeText(std::max(0.0, more)), " more", note);
 }
 
 Candidate CandidateOf(const Planned& planned) {
@@ -395,7 +442,7 @@ Candidate CandidateOf(const Way& way, const Planned& winner) {
           .peak_bytes = way.least.bytes(),
           .step_seconds = way.least.seconds,
           .unfit = way.unfit,
-          .lost = !way.unfit.empty()                   ? absl::StrCat("does not fit: ", way.unfit)
+          .lost = !way.unfit.empty()                   ? DoesNotFit(way, way.unfit)
                   : way.least.seconds < winner.seconds ? "was not planned: the limit of planning came first"
                                                        : absl::StrCat("takes at least ", TimeText(way.least.seconds)),
           .least = true};
@@ -428,8 +475,9 @@ absl::StatusOr<Choice> Search::Choose() const {
     add(CandidateOf(*planned));
     if (planned != winner) choice.candidates.back().lost = WhyLost(*planned, *winner);
   }
-  // Of other numbers of stages and of ranks that compute a unit, what was planned, or else the ways by their bounds.
-  for (const auto axis : {StagesOf, TensorOf}) {
+  // Of other numbers of stages and of ranks that compute a unit, and by other schedules, what was planned, or else the
+  // ways by their bounds.
+  for (const auto axis : {StagesOf, TensorOf, ScheduleOf}) {
     const auto shown = [&](uint32_t number) {
       return std::any_of(choice.candidates.begin(), choice.candidates.end(),
                          [&](const Candidate& candidate) { return axis(candidate.train) == number; });
@@ -455,6 +503,12 @@ absl::StatusOr<Choice> Search::Choose() const {
       if (shown(axis(train))) continue;
       add({.name = MixName(train), .train = train, .lost = "is too much work to plan", .least = true});
     }
+  }
+  const auto open = std::count_if(ways_.begin(), ways_.end(), [this](const Way& way) { return IsOpen(way); });
+  if (open > 0) {
+    choice.stopped = absl::StrCat("the search stopped after ", planned_.size(), " plans; by their lower bounds ", open,
+                                  open == 1 ? " more way to run may " : " more ways to run may ",
+                                  choice.fits ? "be among the fastest" : "fit");
   }
   return choice;
 }

@@ -24,12 +24,12 @@ absl::Span<const PipelineShape> PipelineShapes();
 // checkpointing and offloading stays; offload.optimizer is tried on GPUs where nothing else fits. What needs more
 // memory than slots have by its lower bound is left out. The others are planned and simulated by their lower bound of
 // time, the least first, and each only in the largest microbatch of those that fit, until no other can be among the
-// five fastest, or the part of the budget for it is spent. Takes the fastest that fits, but a simpler one that is less
-// than 2% slower.
+// five fastest, or the part of the budget for it is spent (Choice::stopped). Takes the fastest that fits, but a simpler
+// one that is less than 2% slower.
 //
 // The candidates are the five fastest that fit, the fastest first (fewer where fewer fit), and of each number of stages
-// and of ranks that compute a unit that they do not have the best one, each with the reason why it lost. Where nothing
-// fits, the chosen one is the one that needs least of those that were planned.
+// and of ranks that compute a unit, and by each schedule, that they do not have the best one, each with the reason why
+// it lost. Where nothing fits, the chosen one is the one that needs least of those that were planned.
 //
 // REQUIRES: `train` is resolved and says parallel: auto. Errors as Compile.
 absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,

@@ -172,15 +172,16 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
     std::vector<Cell> cells = {Cell(c.strategy(), c.strategy() == plan.strategy() ? Colour::kGreen : Colour::kNone),
                                bounded ? absl::StrCat(bound, FormatBytes(c.peak_bytes())) : "-",
                                bounded ? absl::StrCat(bound, Seconds(c.step_seconds())) : "-",
-                               !bounded            ? "-"
-                               : c.unfit().empty() ? "yes"
-                                                   : "no"};
+                               !bounded             ? "-"
+                               : !c.unfit().empty() ? "no"
+                               : c.least()          ? "?"
+                                                    : "yes"};
     if (reasons) cells.emplace_back(!c.lost().empty() ? c.lost() : c.unfit().empty() ? "chosen" : "least memory");
     table.Add(std::move(cells));
   }
   const std::string legend =
       absl::StrCat(reasons ? "the rule: the fastest that fits; one that is simpler if it is less than 2% slower\n" : "",
-                   least ? ">: a lower bound; that was enough to reject it without a full plan\n" : "");
+                   least ? ">: a lower bound of a mix that was not planned; ?: so whether it fits is not known\n" : "");
   return absl::StrCat(table.RenderOrBlocks(screen), Wrapped(legend, screen.width));
 }
 

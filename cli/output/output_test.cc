@@ -926,12 +926,15 @@ TEST(DescribePlan, SaysWhyMixesLost) {
   add("ddp, microbatch 8", 0.02, "", false);
   add("2 stages by 1f1b, single, microbatch 1", 0.03, "bubble: 8 ms more, 30% of its step", false);
   add("4 stages by gpipe, single, microbatch 1", 0.04, "takes at least 40 ms", true);
+  add("8 stages by gpipe, single, microbatch 1", 0.05, "does not fit: activations", true);
+  plan.mutable_candidates(3)->set_unfit("activations");
   const std::string text = DescribePlan(plan, {}, kPipe);
   for (const char* part :
        {"FITS  WHY NOT\n", "the rule: the fastest that fits; one that is simpler if it is less than 2% slower\n",
         "ddp, microbatch 8                          1 KiB    20 ms  yes   chosen\n",
-        "yes   bubble: 8 ms more, 30% of its step\n", "> 1 KiB  > 40 ms  yes   takes at least 40 ms\n",
-        ">: a lower bound; that was enough to reject it without a full plan\n"}) {
+        "yes   bubble: 8 ms more, 30% of its step\n", "> 1 KiB  > 40 ms  ?     takes at least 40 ms\n",
+        "> 1 KiB  > 50 ms  no    does not fit: activations\n",
+        ">: a lower bound of a mix that was not planned; ?: so whether it fits is not known\n"}) {
     EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;
   }
 }

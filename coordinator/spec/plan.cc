@@ -480,6 +480,7 @@ MadePlan PlanProgram(const PlanFor& on) {
 
 void AddChoice(const strategies::Choice& choice, PlanReply& plan) {
   plan.set_strategy_reason(choice.reason);
+  if (!choice.stopped.empty()) plan.add_notes(choice.stopped);
   for (const strategies::Candidate& candidate : choice.candidates) {
     CandidatePlan& c = *plan.add_candidates();
     c.set_strategy(candidate.name);
