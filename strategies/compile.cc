@@ -520,8 +520,9 @@ uint32_t OutlinedMicrobatches(const Train& train, const Inventory& inventory, co
   return some + (all - some) % mesh.pipeline;
 }
 
+// `held`: bytes of the programs.
 absl::Status CheckTogether(const std::vector<RankProgram>& programs, const std::vector<StageModel>& models,
-                           Budget* budget) {
+                           uint64_t held, Budget* budget) {
   if (programs.size() < 2) return absl::OkStatus();
   uint64_t ops = 0;
   for (const RankProgram& program : programs) ops += program.schedule.ops.size() + program.evaluation.ops.size();
@@ -529,7 +530,7 @@ absl::Status CheckTogether(const std::vector<RankProgram>& programs, const std::
     return absl::StrCat("schedules of ", programs.size(), " stages, ", ops, " ops; raise batch.microbatch");
   };
   absl::Status status = Spend(budget, ops * kWorkPerProven, what);
-  if (status.ok()) status = Hold(budget, ops * (sizeof(Op) + kBytesPerProven), what);
+  if (status.ok()) status = Hold(budget, held + ops * kBytesPerProven, what);
   if (!status.ok()) return status;
   std::vector<StageSchedule> training, evaluation;
   for (size_t stage = 0; stage < programs.size(); ++stage) {
@@ -554,10 +555,10 @@ absl::StatusOr<std::vector<RankProgram>> CompileTogether(const Train& train, con
     if (!recipe.ok()) return recipe.status();
     absl::StatusOr<RankProgram> program = CompileRecipe(*recipe, models.back().inventory(), budget, digest, held);
     if (!program.ok()) return program.status();
-    held += sizeof(Op) * (program->schedule.ops.size() + program->evaluation.ops.size());
+    held += sizeof(Op) * (program->schedule.ops.capacity() + program->evaluation.ops.capacity());
     programs.push_back(*std::move(program));
   }
-  if (absl::Status s = CheckTogether(programs, models, budget); !s.ok()) return s;
+  if (absl::Status s = CheckTogether(programs, models, held, budget); !s.ok()) return s;
   return programs;
 }
 
