@@ -501,6 +501,7 @@ std::vector<JobSpec> LargePlans() {
     train.mutable_batch()->set_sequences(sequences);
     if (microbatch > 0) train.mutable_batch()->set_microbatch(microbatch);
     train.mutable_strategy()->mutable_auto_();
+    train.mutable_parallel()->set_pipeline(1);  // of strategies alone
   };
   add(GPT2_SIZE_TINY, 64, 1000, 64 * 200, 1);
   add(GPT2_SIZE_TINY, 64, 4096, 64 * 61, 1);

@@ -42,6 +42,7 @@ TEST(PlanByStrategies, NamesTheSmallestSlotThatSuits) {
 // For auto, it is the slot of the strategy that needs least, which is then chosen.
 TEST(PlanByStrategies, AutoFitsWhatItNames) {
   JobSpec spec = Large(4);
+  spec.mutable_train()->mutable_parallel()->set_pipeline(1);
   spec.mutable_train()->mutable_strategy()->mutable_auto_();
   ASSERT_TRUE(spec::Resolve({}, spec).empty());
   const Planned roomy = *PlanByStrategies(spec, On(4, 80 * kGiB));

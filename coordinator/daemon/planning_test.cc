@@ -23,6 +23,7 @@ JobSpec HugeSpec() {
   spec.mutable_train()->mutable_batch()->set_sequences(64 * 200);
   spec.mutable_train()->mutable_batch()->set_microbatch(1);
   spec.mutable_train()->mutable_strategy()->mutable_auto_();
+  spec.mutable_train()->mutable_parallel()->set_pipeline(1);
   return spec;
 }
 

@@ -76,6 +76,7 @@ void MakePlannable(Random& random, JobSpec& spec) {
   switch (random.Below(4)) {
     case 0:
       strategy.mutable_auto_();
+      train.mutable_parallel();  // of strategies alone
       break;
     case 1:
       strategy.mutable_ddp();
