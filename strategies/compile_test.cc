@@ -357,6 +357,31 @@ TEST(Memory, AThousandRanksAreQuick) {
               16.0 * 1.5576e9 / 1024, 0.01 * 16 * 1.5576e9 / 1024);
 }
 
+// 8 stages of 16 shards of 8 tensor ranks, in a fifth of the work that a slow core does in a second (Budget::Limits).
+TEST(Memory, AMeshOfAThousandRanksTakesLittleWork) {
+  Train train = Tiny();
+  train.mutable_model()->mutable_llama()->set_size(LLAMA_SIZE_70B);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_batch()->set_sequences(1024), train.mutable_batch()->set_microbatch(1);
+  train.mutable_parallel()->set_pipeline(8), train.mutable_parallel()->set_tensor(8);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_SHARD_GRAD_OP);
+  const Inventory inventory = *models::MakeInventory(train);
+  Budget budget({.work = 100'000'000 / 5});
+  const auto layout = MakeLayout(train, inventory, AnyPlaces(1024), &budget);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->mesh, (Mesh{.pipeline = 8, .replica = 1, .shard = 16, .tensor = 8}));
+  const auto programs = Outline(train, inventory, *layout, &budget);
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  ASSERT_EQ(programs->size(), 8u) << "one for each stage, whatever its ranks";
+  const std::vector<Memory> owners = MemoryByShard(train, inventory, *layout, *programs);
+  ASSERT_EQ(owners.size(), 1024u);
+  double state = 0;
+  for (const Memory& memory : owners) state += static_cast<double>(memory.optimizer_state);
+  // AdamW's 8 bytes for each of 70.55 billion parameters; norms are counted by one of the ranks that have them.
+  EXPECT_NEAR(state, 8 * 70.55e9, 0.01 * 8 * 70.55e9);
+}
+
 TEST(ShareOf, CoversTheBatchInOrder) {
   for (const uint64_t sequences : {0u, 1u, 5u, 8u, 13u}) {
     for (const uint32_t world : {1u, 2u, 3u, 7u}) {

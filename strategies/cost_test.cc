@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "models/inventory.h"
+#include "strategies/fit.h"
 #include "strategies/partition/flat.h"
 #include "strategies/partition/table.h"
 
@@ -420,6 +421,35 @@ TEST(PredictStep, AThousandRanksAreQuick) {
   EXPECT_GT(p.timeline.seconds, 0.36);
   EXPECT_LT(p.timeline.seconds, 0.6);
   EXPECT_FALSE(FindHardware("h1").ok());
+}
+
+// All of a plan of 8 stages of 16 shards of 8 tensor ranks, in a fifth of the work that a slow core does in a second
+// (Budget::Limits).
+TEST(PredictStep, AMeshOfAThousandRanksTakesLittleWork) {
+  Train train = TinyToCost();
+  train.mutable_model()->mutable_llama()->set_size(LLAMA_SIZE_70B);
+  train.mutable_model()->mutable_llama()->set_context(4096);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_batch()->set_sequences(8192);
+  train.mutable_precision()->set_compute(DTYPE_BF16);
+  train.mutable_parallel()->set_pipeline(8), train.mutable_parallel()->set_tensor(8);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_SHARD_GRAD_OP);
+  const Inventory inventory = *models::MakeInventory(train, DEVICE_CUDA);
+  const Hardware h100 = *FindHardware("h100");
+  const std::vector<RankPlace> ranks = FullNodes(1024, 8, 0);
+  Budget budget({.work = 100'000'000 / 5});
+  const auto plan = PlanMemory(train, inventory, ranks, &budget);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_GT(plan->programs[0].left_out, 0u) << "of 512 microbatches";
+  ASSERT_TRUE(SpendOnTimes(plan->programs, &budget).ok());
+  const auto predicted = PredictStep(train, inventory, plan->layout, plan->programs, ranks, h100);
+  ASSERT_EQ(predicted.size(), 8u);
+  // 6 FLOPs for each of 70.55 billion parameters and each of 8192 x 4096 tokens, on 1,024 ranks of 445 TFLOP/s: 31.2 s.
+  // Exchanges of eight ranks inside each unit take longer.
+  EXPECT_GT(predicted[0].timeline.seconds, 31.2);
+  EXPECT_LT(predicted[0].timeline.seconds, 3 * 31.2);
+  EXPECT_TRUE(CompileWhole(train, inventory, *plan, &budget).ok()) << "all of them, proven together";
 }
 
 }  // namespace
