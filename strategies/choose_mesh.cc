@@ -29,9 +29,8 @@ constexpr double kSlower = 1.02;    // a simpler mix may take so much longer
 constexpr size_t kShown = 5;        // mixes that are reported
 constexpr size_t kMostUnfit = 128;  // are planned by their time, where nothing fits
 constexpr int kTriesOfAMesh = 3;
-constexpr uint64_t kWorkPerRank = 1000;                    // of a plan and its prediction
-constexpr absl::string_view kActivations = "activations";  // of LargestPart
-constexpr double kBudgetShare = 0.5;                       // the rest is for the plan of the chosen one
+constexpr uint64_t kWorkPerRank = 1000;  // of a plan and its prediction
+constexpr double kBudgetShare = 0.5;     // the rest is for the plan of the chosen one
 constexpr uint32_t kMaxStages = 256;
 constexpr uint32_t kMaxTensorRanks = 16;
 
@@ -94,6 +93,11 @@ std::vector<uint32_t> MicrobatchesToTry(const Train& train, const Inventory& inv
   return all;
 }
 
+struct Tries {
+  bool may_look_unfit = true;                   // Search::LooksUnfit
+  std::optional<int> of_a_mesh = std::nullopt;  // so many of each, or one that fits
+};
+
 class Search {
  public:
   Search(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks, const Hardware& hardware,
@@ -125,16 +129,16 @@ class Search {
   }
 
   // Plans them, those that may be fastest first; and, if none of these fits, those that may need least. One of each
-  // mesh and of each schedule comes first: bounds of different ones are not equally close. Then come those that look as
-  // if they fit, and last the others, until none is left that may be among the fastest, or the budget is spent. While
-  // nothing fits, at most `share` of the work that is left is spent.
+  // mesh comes first, and what would be shown: bounds of different ones are not equally close. Then come those that
+  // look as if they fit, and last the others, until none is left that may be among the fastest, or the budget is spent.
+  // While nothing fits, at most `share` of the work that is left is spent.
   absl::Status Plan(double share) {
     plan_until_ = budget_->spent() + static_cast<uint64_t>(share * static_cast<double>(budget_->left()));
     exhausted_ = false;
     const size_t unfit = planned_.size() + kMostUnfit;
     const auto seconds = [](const Way& way) { return way.least.seconds; };
     absl::Status status = PlanInOrder(unfit, seconds, {.may_look_unfit = false, .of_a_mesh = kTriesOfAMesh});
-    if (status.ok()) status = PlanSchedules();
+    if (status.ok()) status = PlanShown();
     for (const bool may_look_unfit : {false, true}) {
       if (status.ok()) status = PlanInOrder(unfit, seconds, {.may_look_unfit = may_look_unfit});
     }
@@ -162,6 +166,9 @@ class Search {
   absl::StatusOr<Choice> Choose() const;
 
  private:
+  // Whether recomputation is why a mix lost that splits its backwards.
+  bool SplitsBadly(const Planned& loser) const;
+
   // Where the model can be divided so, between neighboring ranks of a node; with sequence parallelism, which moves as
   // many bytes and keeps less, where the context can be.
   void Divide(uint32_t tensor) {
@@ -191,11 +198,6 @@ class Search {
     return train;
   }
 
-  struct Tries {
-    bool may_look_unfit = true;                   // LooksUnfit
-    std::optional<int> of_a_mesh = std::nullopt;  // so many of each, or one that fits
-  };
-
   // Whether it may be one of the fastest, as far as is known: of each mix the largest microbatch that fits counts.
   bool IsOpen(const Way& way) const {
     const Mix& mix = mixes_[way.mix];
@@ -221,20 +223,23 @@ class Search {
     return absl::OkStatus();
   }
 
-  // One by each schedule that none was planned by, so that the choice can say why it lost.
-  absl::Status PlanSchedules() {
-    std::set<uint32_t> planned;
-    for (const Planned& p : planned_) planned.insert(ScheduleOf(p.way->train));
-    std::map<uint32_t, const Way*> best;
+  // What the choice would show by its bounds alone: of each number of stages and of ranks that compute a unit of which
+  // nothing was planned the best one, if it may be one of the fastest; and one by each schedule, to say why it lost.
+  absl::Status PlanShown() {
     const auto rank = [&](const Way& way) { return std::tuple(LooksUnfit(way), way.least.seconds); };
-    for (const Way& way : ways_) {
-      if (!way.unfit.empty() || planned.contains(ScheduleOf(way.train))) continue;
-      const Way*& of = best[ScheduleOf(way.train)];
-      if (of == nullptr || rank(way) < rank(*of)) of = &way;
-    }
-    for (const auto& [schedule, way] : best) {
-      if (exhausted_) break;
-      if (absl::Status s = PlanOne(*way); !s.ok()) return s;
+    for (const auto axis : {StagesOf, TensorOf, ScheduleOf}) {
+      std::set<uint32_t> planned;
+      for (const Planned& p : planned_) planned.insert(axis(p.way->train));
+      std::map<uint32_t, const Way*> best;
+      for (const Way& way : ways_) {
+        if (planned.contains(axis(way.train)) || !(axis == ScheduleOf ? way.unfit.empty() : IsOpen(way))) continue;
+        const Way*& of = best[axis(way.train)];
+        if (of == nullptr || rank(way) < rank(*of)) of = &way;
+      }
+      for (const auto& [number, way] : best) {
+        if (exhausted_) return absl::OkStatus();
+        if (absl::Status s = PlanOne(*way); !s.ok()) return s;
+      }
     }
     return absl::OkStatus();
   }
@@ -397,32 +402,19 @@ class Search {
   bool exhausted_ = false;
 };
 
-// A recomputed forward comes before the first half of a split backward, on the way to the stage before, so more of the
-// bubble stays; and what the second half needs is kept after that all the same.
-std::string SplitNote(const Way& way) {
-  if (ScheduleOf(way.train) != PIPELINE_SCHEDULE_ZERO_BUBBLE || !way.train.activation_checkpointing()) return "";
-  const auto& units = way.division->share.units();
-  return std::any_of(units.begin(), units.end(), SplitsBackward) ? "; recomputation splits badly with a split backward"
-                                                                 : "";
-}
-
-std::string DoesNotFit(const Way& way, const std::string& unfit) {
-  return absl::StrCat("does not fit: ", unfit, absl::StartsWith(unfit, kActivations) ? SplitNote(way) : "");
-}
-
 // In what the loser takes longer most.
 std::string WhyLost(const Planned& loser, const Planned& winner) {
-  if (!loser.unfit.empty()) return DoesNotFit(*loser.way, loser.unfit);
-  if (loser.seconds <= winner.seconds) return kAsFast;
+  constexpr double kEqual = 1e-9;  // rounded sums
+  if (!loser.unfit.empty()) return absl::StrCat("does not fit: ", loser.unfit);
+  if (loser.seconds <= (1 + kEqual) * winner.seconds) return kAsFast;
   const bool recomputes = loser.way->train.activation_checkpointing() && !winner.way->train.activation_checkpointing();
   const auto share = [&](double seconds) { return absl::StrFormat(" %.0f%%", 100 * seconds / loser.seconds); };
-  const std::string split = SplitNote(*winner.way).empty() ? SplitNote(*loser.way) : "";
-  const std::tuple<double, std::string, std::string> parts[] = {
-      {loser.compute - winner.compute, recomputes ? "recomputing" : "computing", ""},
-      {loser.bubble() - winner.bubble(), absl::StrCat("bubble", share(loser.bubble())), split},
-      {loser.exposed - winner.exposed, absl::StrCat("exposed communication", share(loser.exposed)), ""}};
-  const auto& [more, name, note] = *std::max_element(std::begin(parts), std::end(parts));
-  return absl::StrCat(name, ": ", TimeText(std::max(0.0, more)), " more", note);
+  const std::pair<double, std::string> parts[] = {
+      {loser.compute - winner.compute, recomputes ? "recomputing" : "computing"},
+      {loser.bubble() - winner.bubble(), absl::StrCat("bubble", share(loser.bubble()))},
+      {loser.exposed - winner.exposed, absl::StrCat("exposed communication", share(loser.exposed))}};
+  const auto& [more, name] = *std::max_element(std::begin(parts), std::end(parts));
+  return absl::StrCat(name, ": ", TimeText(std::max(0.0, more)), " more");
 }
 
 Candidate CandidateOf(const Planned& planned) {
@@ -442,10 +434,29 @@ Candidate CandidateOf(const Way& way, const Planned& winner) {
           .peak_bytes = way.least.bytes(),
           .step_seconds = way.least.seconds,
           .unfit = way.unfit,
-          .lost = !way.unfit.empty()                   ? DoesNotFit(way, way.unfit)
+          .lost = !way.unfit.empty()                   ? absl::StrCat("does not fit: ", way.unfit)
                   : way.least.seconds < winner.seconds ? "was not planned: the limit of planning came first"
                                                        : absl::StrCat("takes at least ", TimeText(way.least.seconds)),
           .least = true};
+}
+
+// A recomputed forward comes before the first half of a split backward, on the way to the stage before, so it costs as
+// much as without the split; and what the second half needs is kept after that all the same. So where another schedule
+// fits as many stages, recomputes as well and is as fast, that is why.
+bool Search::SplitsBadly(const Planned& loser) const {
+  const Train& mine = loser.way->train;
+  const auto& units = loser.way->division->share.units();
+  if (ScheduleOf(mine) != PIPELINE_SCHEDULE_ZERO_BUBBLE || !mine.activation_checkpointing() ||
+      std::none_of(units.begin(), units.end(), SplitsBackward)) {
+    return false;
+  }
+  return std::any_of(planned_.begin(), planned_.end(), [&](const Planned& other) {
+    const Train& its = other.way->train;
+    const bool alike = StagesOf(its) == StagesOf(mine) && TensorOf(its) == TensorOf(mine) &&
+                       its.activation_checkpointing() && ScheduleOf(its) != PIPELINE_SCHEDULE_ZERO_BUBBLE;
+    const bool keeps_more = absl::StartsWith(loser.unfit, "activations");
+    return alike && other.unfit.empty() && (keeps_more || (loser.unfit.empty() && other.seconds <= loser.seconds));
+  });
 }
 
 absl::StatusOr<Choice> Search::Choose() const {
@@ -469,11 +480,19 @@ absl::StatusOr<Choice> Search::Choose() const {
   choice.least_peak = order[0]->peak;
   for (const Planned* planned : order) choice.least_peak = std::min(choice.least_peak, planned->peak);
   const auto add = [&](Candidate candidate) { choice.candidates.push_back(std::move(candidate)); };
+  const auto add_loser = [&](const Planned& planned) {
+    add(CandidateOf(planned));
+    choice.candidates.back().lost = absl::StrCat(
+        WhyLost(planned, *winner), SplitsBadly(planned) ? "; recomputation splits badly with a split backward" : "");
+  };
   for (const Planned* planned : order) {
     if (choice.candidates.size() == kShown || (choice.fits && !planned->unfit.empty())) break;
-    if (planned == winner) choice.chosen = choice.candidates.size();
+    if (planned != winner) {
+      add_loser(*planned);
+      continue;
+    }
+    choice.chosen = choice.candidates.size();
     add(CandidateOf(*planned));
-    if (planned != winner) choice.candidates.back().lost = WhyLost(*planned, *winner);
   }
   // Of other numbers of stages and of ranks that compute a unit, and by other schedules, what was planned, or else the
   // ways by their bounds.
@@ -483,9 +502,7 @@ absl::StatusOr<Choice> Search::Choose() const {
                          [&](const Candidate& candidate) { return axis(candidate.train) == number; });
     };
     for (const Planned* planned : order) {
-      if (shown(axis(planned->way->train))) continue;
-      add(CandidateOf(*planned));
-      choice.candidates.back().lost = WhyLost(*planned, *winner);
+      if (!shown(axis(planned->way->train))) add_loser(*planned);
     }
     std::map<uint32_t, const Way*> best;
     for (const Way& way : ways_) {

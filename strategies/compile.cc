@@ -145,7 +145,7 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& who
 // Work and bytes for each of the things that are counted before they are made.
 constexpr uint64_t kWorkPerOp = 16;       // emitted, checked, walked
 constexpr uint64_t kWorkPerDigested = 8;  // an op's text, hashed
-constexpr uint64_t kWorkPerProven = 8;    // matched with the other stages' ops and played with them
+constexpr uint64_t kWorkPerProven = 10;   // matched with the other stages' ops and played with them
 constexpr uint64_t kBytesPerOp = sizeof(Op) + 24;
 constexpr uint64_t kBytesPerProven = 24;  // its place in its stream and in its group
 constexpr uint64_t kWorkPerCut = 1;       // of a unit: planned, checked, summed up, serialized
