@@ -155,10 +155,10 @@ uint32_t Files(const Manifest& manifest) { return manifest.table().shards() * st
 // The ranks of one replica are numbered as the table's shards are.
 std::string PlaceOfFile(const Manifest& manifest, uint32_t file) {
   const PartitionTable& table = manifest.table();
-  const uint32_t tensor = partition::TensorRanks(table);
-  Mesh mesh{.pipeline = partition::Stages(table), .shard = partition::ShardsOfStage(table) / tensor, .tensor = tensor};
-  if ((mesh.pipeline == 1 && mesh.tensor == 1) || table.shards() == 0 || mesh.owners() != table.shards()) return "";
-  Coordinate at = CoordinateOf(mesh, file % table.shards());
+  if (table.shards() == 0) return "";
+  Mesh mesh = partition::MeshOf(table);
+  if (mesh.parts() == 1 || mesh.owners() != table.shards()) return "";
+  Coordinate at = CoordinateOfOwner(mesh, file % table.shards());
   mesh.replica = std::max(1u, manifest.replicas()), at.replica = file / table.shards();
   return Print(mesh, at);
 }
