@@ -159,8 +159,9 @@ TEST(Ranks, ATraceTellsWaitingForOtherSharesFromComputing) {
     EXPECT_GE(rank["collectives_milliseconds"].get<double>(), exchanged) << rank;
   }
   std::ifstream in(file);
+  const json trace = json::parse(in);
   std::set<std::string> names;
-  for (const json& event : json::parse(in)["traceEvents"]) {
+  for (const json& event : trace["traceEvents"]) {
     if (event["ph"] == "M") names.insert(event["args"]["name"].get<std::string>());
   }
   EXPECT_TRUE(names.contains("exchange"));
