@@ -51,7 +51,9 @@ std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
 std::string Reason(const Choice& choice, const Hardware& hardware) {
   const Candidate& chosen = choice.candidates[choice.chosen];
   const std::string name = NameOf(chosen.train);
-  if (!choice.fits) return absl::StrCat("nothing fits; ", name, " needs least: ", chosen.unfit);
+  if (!choice.fits) {
+    return absl::StrCat("no configuration fits; the smallest tried, ", name, ", does not: ", chosen.unfit);
+  }
   std::vector<std::string> slower, unfit;
   for (const Candidate& candidate : choice.candidates) {
     if (&candidate == &chosen) continue;

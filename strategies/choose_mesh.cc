@@ -532,15 +532,18 @@ absl::StatusOr<Choice> Search::Choose() const {
 
 std::string ReasonOf(const Choice& choice, const Hardware& hardware) {
   const Candidate& chosen = choice.candidates[choice.chosen];
-  if (!choice.fits) return absl::StrCat("nothing fits; ", chosen.name, " needs least: ", chosen.unfit);
-  std::vector<std::string> others;
+  if (!choice.fits) {
+    return absl::StrCat("no configuration fits; the smallest tried, ", chosen.name, ", does not: ", chosen.unfit);
+  }
+  std::string reason = absl::StrCat(chosen.name, ", ", TimeText(chosen.step_seconds), " a step predicted on ",
+                                    hardware.name, " and ", FormatBytes(chosen.peak_bytes), " a rank");
   for (const Candidate& candidate : choice.candidates) {
     if (&candidate == &chosen || candidate.least || !candidate.unfit.empty()) continue;
-    others.push_back(absl::StrCat(candidate.name, " ", TimeText(candidate.step_seconds), " (", candidate.lost, ")"));
+    absl::StrAppend(&reason, "; the next, ", candidate.name, ", takes ", TimeText(candidate.step_seconds), " (",
+                    candidate.lost, ")");
+    break;
   }
-  return absl::StrCat(chosen.name, ", ", TimeText(chosen.step_seconds), " a step predicted on ", hardware.name, " and ",
-                      FormatBytes(chosen.peak_bytes), " a rank",
-                      others.empty() ? "" : "; others that fit: ", absl::StrJoin(others, ", "));
+  return reason;
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ TEST(ChooseMesh, AModelTooLargeForOneRankIsDivided) {
 
   const Choice none = MixOf(train, FullNodes(1, 1, kGib), h100);
   EXPECT_FALSE(none.fits);
-  EXPECT_TRUE(absl::StartsWith(none.reason, "nothing fits; single with activation_checkpointing")) << none.reason;
+  EXPECT_TRUE(absl::StartsWith(none.reason, "no configuration fits; the smallest tried, single with activation_checkpointing")) << none.reason;
 }
 
 TEST(ChooseMesh, SaysOfEveryNumberOfStagesWhyItLost) {

@@ -81,7 +81,7 @@ TEST(Choose, LessMemoryNeedsMoreSharding) {
                                  [](const Candidate& c) { return c.unfit.empty(); });
     EXPECT_EQ(choice.fits, any);
     if (!choice.fits) {
-      EXPECT_TRUE(absl::StrContains(choice.reason, "nothing fits")) << choice.reason;
+      EXPECT_TRUE(absl::StrContains(choice.reason, "no configuration fits")) << choice.reason;
       continue;
     }
     some = true;

@@ -8,7 +8,7 @@ namespace muster::metrics {
 namespace {
 
 constexpr uint64_t kAllSteps = 100'000;
-constexpr char kVersion[] = "brain.Event:2";
+constexpr char kEventFileVersion[] = "brain.Event:2";
 
 double Seconds(const google::protobuf::Timestamp& time) {
   return static_cast<double>(time.seconds()) + static_cast<double>(time.nanos()) * 1e-9;
@@ -26,7 +26,7 @@ TensorBoardEvent At(const MetricPoint& point) {
 std::string FileStart(const MetricPoint& point) {
   TensorBoardEvent version;
   version.set_wall_time(Seconds(point.time()));
-  version.set_file_version(kVersion);
+  version.set_file_version(kEventFileVersion);
   TensorBoardEvent start = At(point);
   start.mutable_session_log()->set_status(TensorBoardEvent::START);
   return EventRecord(version.SerializeAsString()) + EventRecord(start.SerializeAsString());

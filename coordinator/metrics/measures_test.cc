@@ -85,6 +85,10 @@ TEST(CoordinatorPage, StuckSlotsAndNodesThatAreGoneAreCounted) {
   }
 }
 
+TEST(CoordinatorPage, SaysWhichBuildItIs) {
+  EXPECT_TRUE(absl::StrContains(CoordinatorPage({}, Measures()), "muster_build_info{version=\"0.1.0\"} 1\n"));
+}
+
 TEST(CoordinatorPage, LinksHaveTheirFigures) {
   Snapshot snapshot;
   Node& node = snapshot.nodes.emplace_back();

@@ -8,7 +8,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/checkpoint_names.h"
 #include "common/name.h"
@@ -732,6 +734,12 @@ class Resolver {
     return false;
   }
 
+  // The nearest to the decimal number that a user would write: of 0.003, 0.0003.
+  static double TenthOf(double number) {
+    double tenth = number / 10;
+    return absl::SimpleAtod(absl::StrFormat("%.15g", tenth), &tenth) ? tenth : number / 10;
+  }
+
   void LrSchedule_(Optimizer& o, double infinite) {
     LrSchedule& s = *o.mutable_lr_schedule();
     if (!s.has_warmup_steps()) s.set_warmup_steps(0);
@@ -743,7 +751,7 @@ class Resolver {
         min_lr = s.linear().min_lr();
         break;
       case LrSchedule::kCosine:
-        if (!s.cosine().has_min_lr()) s.mutable_cosine()->set_min_lr(o.lr() / 10);
+        if (!s.cosine().has_min_lr()) s.mutable_cosine()->set_min_lr(TenthOf(o.lr()));
         min_lr = s.cosine().min_lr();
         break;
       case LrSchedule::kStep:

@@ -152,6 +152,17 @@ TEST(Resolve, LionKeepsAdamWsProductOfRateAndDecay) {
   EXPECT_DOUBLE_EQ(optimizer.lr() * optimizer.weight_decay(), 3e-4 * 0.1);
 }
 
+TEST(Resolve, ACosineEndsAtATenthAsUsersWriteIt) {
+  for (const auto& [lr, tenth] :
+       {std::pair(0.003, 0.0003), std::pair(3e-4, 3e-5), std::pair(0.1, 0.01), std::pair(0.7, 0.07)}) {
+    JobSpec spec = Good();
+    spec.mutable_train()->mutable_optimizer()->set_lr(lr);
+    spec.mutable_train()->mutable_optimizer()->mutable_lr_schedule()->mutable_cosine();
+    ASSERT_EQ(Text(Resolve({}, spec)), "");
+    EXPECT_EQ(spec.train().optimizer().lr_schedule().cosine().min_lr(), tenth);
+  }
+}
+
 // torch.optim.Muon's defaults, and those of our AdamW.
 TEST(Resolve, MuonHasTorchsDefaults) {
   JobSpec spec = Good();

@@ -295,6 +295,40 @@ TEST(Borders, OnlyTheMeshCalculatesWithRanks) {
   }
 }
 
+// "kVersion" of "constexpr char kVersion[] = ...", at the beginning of a line; "": it defines no constant.
+std::string ConstantOf(const std::string& line) {
+  static const auto* const constants =
+      new std::regex(R"(^(inline )?(constexpr|const) [^=({]*\b(k[A-Z]\w*)(\[\])?\s*[={].*)");
+  std::smatch match;
+  return std::regex_match(line, match, *constants) ? match[3].str() : "";
+}
+
+// The sources of a target are compiled together, so a source's own constant would stand in for the header's in all of
+// the target's sources.
+TEST(Borders, ConstantsOfASourceHideNoneOfAHeader) {
+  ASSERT_EQ(ConstantOf("inline constexpr char kVersion[] = \"0.1.0\";"), "kVersion");
+  ASSERT_EQ(ConstantOf("constexpr absl::Duration kPatience = absl::Seconds(1);"), "kPatience");
+  ASSERT_EQ(ConstantOf("  const int kHere = 1;"), "");
+  std::map<std::string, std::string> of_headers;  // of namespace muster, which every source sees
+  for (const fs::path& file : Sources({".h"})) {
+    std::ifstream in(Root() / file);
+    bool everywhere = false;
+    for (std::string line; std::getline(in, line);) {
+      if (absl::StartsWith(line, "namespace ")) everywhere = line == "namespace muster {";
+      if (const std::string name = ConstantOf(line); everywhere && !name.empty()) of_headers[name] = file.string();
+    }
+  }
+  ASSERT_TRUE(of_headers.contains("kVersion"));
+  for (const fs::path& file : Sources({".cc"})) {
+    std::ifstream in(Root() / file);
+    for (std::string line; std::getline(in, line);) {
+      const auto hidden = of_headers.find(ConstantOf(line));
+      if (hidden == of_headers.end()) continue;
+      ADD_FAILURE() << file.string() << " hides " << hidden->first << " of " << hidden->second << ": " << line;
+    }
+  }
+}
+
 TEST(Borders, WordsAreFoundInsideOfNames) {
   EXPECT_EQ(absl::StrJoin(WordsOf("kLastWish(checkpoint_wish)"), " "), "k last wish checkpoint wish ");
 }

@@ -33,7 +33,7 @@ steps: 5
 // A port that something listens on, in $port, and a command after it.
 std::string WithATakenPort(const std::string& command) {
   return absl::StrCat(
-      "python3 -c 'import socket,time; s=socket.socket(); s.bind((\"127.0.0.1\",0)); s.listen(); "
+      "rm -f port; python3 -c 'import socket,time; s=socket.socket(); s.bind((\"127.0.0.1\",0)); s.listen(); "
       "print(s.getsockname()[1],flush=True); time.sleep(600)' > port & holder=$!\n"
       "until [ -s port ]; do read -rt 0.1 <> <(:) || true; done; port=$(cat port)\n"
       "code=0; ",
@@ -67,6 +67,11 @@ const std::vector<Mistake>& Mistakes() {
       {WithATakenPort(
            "muster-coordinator --state-dir c --listen unix:$HOME/z/c.sock --metrics-address 127.0.0.1:$port"),
        1, "already in use", ""},
+      // The coordinator has not heard of the node.
+      {WithATakenPort("muster-worker --coordinator unix:$HOME/r/coordinator.sock --state-dir w --run-dir r2 "
+                      "--metrics-address 127.0.0.1:$port"),
+       1, "already in use", ""},
+      {"test $(muster nodes | wc -l) = 2", 0, "", ""},
       {"muster local up --nodes 3", 2, "the service is running with 1 node, not 3: to change that, muster local down",
        ""},
       {"muster local up --slots 1", 2, "node-0 is running with 2 slots, not 1: to change that, muster local down", ""},

@@ -48,10 +48,12 @@ class TorchTest : public ::testing::Test {
   std::string Path(const std::string& name) const { return cluster_.folder() + "/" + name; }
   static std::string Example(const std::string& name) { return fs::canonical("examples/exec/" + name); }
 
+  // PyTorch's ranks now and then abort where they end on a busy machine ("terminate called without an active
+  // exception"), after which torchrun waits for a rank that it did not start. It is begun again then.
   Ran Torchrun(const std::string& arguments) {
-    return cluster_.Shell(
-        absl::StrCat(python_, " -m torch.distributed.run --nproc_per_node 2 --max_restarts 5 ", arguments),
-        cluster_.folder(), kPatience);
+    const std::string line = absl::StrCat("timeout -k 5 70 ", python_,
+                                          " -m torch.distributed.run --nproc_per_node 2 --max_restarts 5 ", arguments);
+    return cluster_.Shell(absl::StrCat(line, " || ", line, " || ", line), cluster_.folder(), kPatience);
   }
   // `more`: folders of modules.
   Ran MusterRun(const std::string& flags, const std::string& arguments, const std::string& more = "") {
@@ -162,13 +164,12 @@ TEST_F(TorchTest, FullySharded) {
   ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
   const Ran ours = MusterRun("", Example("fsdp2.py") + " --steps 5");
   ASSERT_EQ(ours.exit_code, 0) << ours.out << ours.err;
-  int lines = 0;
+  std::set<std::string> lines;
   for (const absl::string_view line : absl::StrSplit(theirs.out, '\n', absl::SkipEmpty())) {
-    if (!absl::StartsWith(line, "step ")) continue;
-    EXPECT_THAT(ours.out, HasSubstr(absl::StrCat("rank 0: ", line, "\n")));
-    ++lines;
+    if (absl::StartsWith(line, "step ")) lines.emplace(line);
   }
-  EXPECT_EQ(lines, 5);
+  EXPECT_EQ(lines.size(), 5u);
+  for (const std::string& line : lines) EXPECT_THAT(ours.out, HasSubstr(absl::StrCat("rank 0: ", line, "\n")));
 }
 
 TEST_F(TorchTest, FullyShardedIsKilledResumedAndResized) {

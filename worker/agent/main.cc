@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -340,17 +342,19 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &files);
 }
 
-// Serves the loop's state to Prometheus. Null: not requested.
-absl::StatusOr<std::unique_ptr<muster::MetricsEndpoint>> ServeMetrics(const Flags& flags, const muster::Node& node,
-                                                                      const muster::agent::Agent& agent,
-                                                                      muster::agent::EventLoop& loop) {
+// Serves the loop's state to Prometheus, once there is an agent. Null: not requested.
+absl::StatusOr<std::unique_ptr<muster::MetricsEndpoint>> ServeMetrics(
+    const Flags& flags, const muster::Node& node, const std::atomic<const muster::agent::Agent*>& serving,
+    muster::agent::EventLoop& loop) {
   if (flags.metrics_address.empty()) return nullptr;
   using Reach = muster::MetricsEndpoint::Reach;
   const Reach reach = flags.allow_remote_metrics ? Reach::kNetwork : Reach::kThisMachine;
   return muster::MetricsEndpoint::Start(flags.metrics_address, reach, [&]() -> absl::StatusOr<std::string> {
+    const muster::agent::Agent* const agent = serving;
+    if (agent == nullptr) return absl::UnavailableError("the daemon is starting");
     const auto taken = std::make_shared<std::promise<muster::agent::WorkerView>>();
     std::future<muster::agent::WorkerView> view = taken->get_future();
-    loop.Post([taken, &agent] { taken->set_value(agent.View()); });
+    loop.Post([taken, agent] { taken->set_value(agent->View()); });
     if (view.wait_for(kPagePatience) != std::future_status::ready) {
       return absl::UnavailableError("the daemon is busy or ending");
     }
@@ -380,6 +384,16 @@ int main(int argc, char** argv) {
   absl::StatusOr<muster::Node> node = PrepareNode(flags);
   if (!node.ok()) return Fail(node.status());
   muster::SetLogContext({{"node", node->id()}});
+  static const muster::RealClock clock;  // as long as any thread
+  const auto loop = std::make_shared<muster::agent::EventLoop>(&clock);
+  // Before the coordinator hears of the node, since a taken port ends the daemon.
+  std::atomic<const muster::agent::Agent*> serving = nullptr;
+  auto metrics = ServeMetrics(flags, *node, serving, *loop);
+  if (!metrics.ok()) return Fail(metrics.status());
+  if (*metrics != nullptr) {
+    std::printf("metrics at http://%s/metrics\n", (*metrics)->address().c_str());
+    std::fflush(stdout);
+  }
 
   const auto credentials =
       muster::agent::ObtainCredentials({flags.agent.coordinator, flags.join_token, flags.agent.state_dir, node->id()},
@@ -394,21 +408,15 @@ int main(int argc, char** argv) {
     return Fail(status);
   }
 
-  static const muster::RealClock clock;  // as long as any thread
-  const auto loop = std::make_shared<muster::agent::EventLoop>(&clock);
   muster::agent::Agent agent(flags.agent, *node, loop.get());
+  serving = &agent;
+  const absl::Cleanup before_the_agent = [&metrics] { metrics->reset(); };
   if (absl::Status status = agent.Start(); !status.ok()) return Fail(status);
   std::optional<muster::agent::Renewal> renewal;
   if (credentials.ok()) {
     renewal.emplace(muster::agent::Renewal::Options{flags.agent.coordinator, flags.agent.state_dir, node->id()},
                     *credentials, loop.get(),
                     [&agent](const muster::rpc::Security& security) { agent.UseSecurity(security); });
-  }
-  const auto metrics = ServeMetrics(flags, *node, agent, *loop);
-  if (!metrics.ok()) return Fail(metrics.status());
-  if (*metrics != nullptr) {
-    std::printf("metrics at http://%s/metrics\n", (*metrics)->address().c_str());
-    std::fflush(stdout);
   }
   loop->Watch(signals, [&] {
     signalfd_siginfo info{};

@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   muster::SetLogContext({muster::RankId{muster::JobId(job), generation, rank}});
   absl::StatusOr<muster::exec::Program> program = muster::exec::Program::Fork();
   if (!program.ok()) {
-    muster::LogError("rank failed", {{"error", program.status()}});
+    muster::LogError("rank failed", {{"error", program.status().message()}});
     return 1;
   }
   muster::rundir::CatchSignals();
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   options.link.key.set_rank(rank);
   const absl::StatusOr<muster::exec::Outcome> outcome =
       muster::exec::RunRank(options, *std::move(program), muster::rundir::Terminated);
-  if (!outcome.ok()) muster::LogError("rank failed", {{"error", outcome.status()}});
+  if (!outcome.ok()) muster::LogError("rank failed", {{"error", outcome.status().message()}});
   const int code = outcome.ok() ? EndAs(*outcome) : 1;
   // Not exit(), which waits for the dynamic linker: a thread may be left in a driver that does not answer.
   std::fflush(nullptr);

@@ -368,7 +368,7 @@ int main(int argc, char** argv) {
   }
   if (status.ok()) return 0;
   if (run_command->parsed()) {
-    muster::LogError("rank failed", {{"error", status}});
+    muster::LogError("rank failed", {{"error", status.message()}});
   } else {
     // These run in the place of the CLI's commands, so they speak as it does.
     Print(stderr, absl::StrCat("muster: ", status.message()));
