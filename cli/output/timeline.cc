@@ -35,7 +35,7 @@ constexpr KindColor kColors[] = {
     {"BackwardWeights", "#f0b6c6", "gradients of weights"},
     {"", "#c9c9c9", "the rest of computing"},
 };
-constexpr KindColor kStreams[] = {
+constexpr KindColor kStreamColors[] = {
     {"send", "#f0a36b", "activations and gradients between stages"},
     {"receive", "#f0a36b", ""},
     {"", "#b79ad6", "gathers, reductions and transfers"},
@@ -45,7 +45,7 @@ const KindColor& ColorOf(absl::string_view kind) {
   return *absl::c_find_if(kColors, [&](const KindColor& c) { return kind == c.kind || c.kind[0] == 0; });
 }
 const KindColor& StreamColorOf(absl::string_view stream) {
-  return *absl::c_find_if(kStreams, [&](const KindColor& c) { return absl::StartsWith(stream, c.kind); });
+  return *absl::c_find_if(kStreamColors, [&](const KindColor& c) { return absl::StartsWith(stream, c.kind); });
 }
 
 // What a stage does at a time: neighboring ops of one kind, microbatch and chunk.
@@ -191,7 +191,7 @@ std::string DrawColors(absl::string_view rows, bool chunks, double x, double y) 
     x += 30 + 6.5 * static_cast<double>(absl::string_view(color.meaning).size());
   };
   for (const KindColor& color : kColors) add(color);
-  for (const KindColor& color : kStreams) add(color);
+  for (const KindColor& color : kStreamColors) add(color);
   return chunks ? out + SvgText(x, y, "lighter: later chunks of a stage") : out;
 }
 

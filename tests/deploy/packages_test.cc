@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kVersion[] = "9.8.7~test";
+constexpr char kPackaged[] = "9.8.7~test";
 const std::vector<std::string>& Packages() {
   static const auto& packages =
       *new std::vector<std::string>{"muster-cli", "muster-coordinator", "muster-worker", "muster-trainer"};
@@ -69,7 +69,7 @@ class PackagesTest : public ::testing::Test {
     const std::string script = fs::canonical("WORKSPACE").parent_path().string() + "/tools/package.sh";
     const cli::Ended made =
         Shell(absl::StrCat("MUSTER_TORCH_CPU='", wheel, "' SOURCE_DATE_EPOCH=1700000000 '", script,
-                           "' --fast --version ", kVersion, " --programs '", bin, "' '", Out(), "'"));
+                           "' --fast --version ", kPackaged, " --programs '", bin, "' '", Out(), "'"));
     ASSERT_EQ(made.code, 0) << made.out << made.err;
     for (const std::string& package : Packages()) {
       const cli::Ended unpacked = Shell(absl::StrCat("dpkg-deb -R '", Deb(package), "' '", Root(package), "'"));
@@ -80,7 +80,7 @@ class PackagesTest : public ::testing::Test {
 
   static std::string Out() { return folder_->path() + "/out"; }
   static std::string Deb(const std::string& package) {
-    return absl::StrCat(Out(), "/", package, "_", kVersion, "_amd64.deb");
+    return absl::StrCat(Out(), "/", package, "_", kPackaged, "_amd64.deb");
   }
   static std::string Root(const std::string& package) { return absl::StrCat(folder_->path(), "/", package); }
   static std::string Field(const std::string& package, const std::string& field) {
@@ -171,7 +171,7 @@ TEST_F(PackagesTest, FilesBelongToRootAndOnlyRootWritesThem) {
 
 TEST_F(PackagesTest, ControlFilesSayWhatIsNeeded) {
   for (const std::string& package : Packages()) {
-    EXPECT_EQ(Field(package, "Version"), kVersion);
+    EXPECT_EQ(Field(package, "Version"), kPackaged);
     EXPECT_EQ(Field(package, "Architecture"), "amd64");
     const std::string depends = Field(package, "Depends");
     EXPECT_TRUE(absl::StrContains(depends, "libc6 (>= 2.")) << depends;
@@ -180,8 +180,8 @@ TEST_F(PackagesTest, ControlFilesSayWhatIsNeeded) {
     const bool daemon = package == "muster-coordinator" || package == "muster-worker";
     EXPECT_EQ(absl::StrContains(depends, "systemd | systemd-standalone-sysusers"), daemon) << depends;
   }
-  EXPECT_EQ(Field("muster-worker", "Recommends"), absl::StrCat("muster-trainer (= ", kVersion, ")"));
-  EXPECT_EQ(Field("muster-trainer", "Breaks"), absl::StrCat("muster-worker (<< ", kVersion, ")"));
+  EXPECT_EQ(Field("muster-worker", "Recommends"), absl::StrCat("muster-trainer (= ", kPackaged, ")"));
+  EXPECT_EQ(Field("muster-trainer", "Breaks"), absl::StrCat("muster-worker (<< ", kPackaged, ")"));
 }
 
 TEST_F(PackagesTest, DaemonsAreConfiguredByTheirOperators) {
@@ -252,7 +252,7 @@ TEST_F(PackagesTest, LicensesOfWhatIsInside) {
 
 TEST_F(PackagesTest, TheTarballIsOneFolder) {
   const cli::Ended listed = Shell(absl::StrCat("tar -tzf '", Out(), "'/muster-*.tar.gz"));
-  const std::string top = absl::StrCat("muster-", kVersion, "-linux-x86_64/");
+  const std::string top = absl::StrCat("muster-", kPackaged, "-linux-x86_64/");
   std::set<std::string> files;
   for (const absl::string_view line : absl::StrSplit(listed.out, '\n', absl::SkipEmpty())) {
     ASSERT_TRUE(absl::StartsWith(line, top)) << line;

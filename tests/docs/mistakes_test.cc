@@ -67,7 +67,7 @@ const std::vector<Mistake>& Mistakes() {
       {WithATakenPort(
            "muster-coordinator --state-dir c --listen unix:$HOME/z/c.sock --metrics-address 127.0.0.1:$port"),
        1, "already in use", ""},
-      // The coordinator has not heard of the node.
+      // The coordinator knows nothing of the node.
       {WithATakenPort("muster-worker --coordinator unix:$HOME/r/coordinator.sock --state-dir w --run-dir r2 "
                       "--metrics-address 127.0.0.1:$port"),
        1, "already in use", ""},

@@ -24,7 +24,7 @@ constexpr absl::Duration kSlack = absl::Seconds(15);
 constexpr absl::Duration kRecovery = absl::Seconds(60);
 
 // Four trials at a time: a frozen rank takes no CPU, and its job waits.
-const std::vector<std::vector<RankFault>> kGroups = {
+const std::vector<std::vector<RankFault>> kFaultGroups = {
     {{FaultKind::kFreeze, "forward", "ddp", 2, 1, 10},
      {FaultKind::kFreeze, "gather", "fsdp", 3, 2, 30},
      {FaultKind::kKill, "data", "ddp", 2, 0, 20},
@@ -92,7 +92,7 @@ void AreFoundAndRecoveredFrom(const std::vector<std::vector<RankFault>>& groups,
   }
 }
 
-TEST(RankFault, InEachPhaseIsFoundAndRecoveredFrom) { AreFoundAndRecoveredFrom(kGroups, 5); }
+TEST(RankFault, InEachPhaseIsFoundAndRecoveredFrom) { AreFoundAndRecoveredFrom(kFaultGroups, 5); }
 
 // Shards of two nodes of two ranks each, whose gathers and reductions have two levels.
 TEST(RankFault, BetweenNodesIsFoundAndRecoveredFrom) {

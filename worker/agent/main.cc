@@ -386,7 +386,7 @@ int main(int argc, char** argv) {
   muster::SetLogContext({{"node", node->id()}});
   static const muster::RealClock clock;  // as long as any thread
   const auto loop = std::make_shared<muster::agent::EventLoop>(&clock);
-  // Before the coordinator hears of the node, since a taken port ends the daemon.
+  // Before the coordinator knows of the node, since a taken port ends the daemon.
   std::atomic<const muster::agent::Agent*> serving = nullptr;
   auto metrics = ServeMetrics(flags, *node, serving, *loop);
   if (!metrics.ok()) return Fail(metrics.status());
