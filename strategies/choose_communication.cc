@@ -54,6 +54,12 @@ absl::Status ChooseCompression(Train& train, const Inventory& inventory, absl::S
     reason = "compression auto: none, because no gradients are summed over replicas";
     return absl::OkStatus();
   }
+  if (train.parallel().tensor() > 1 || train.offload().optimizer()) {
+    reason = absl::StrCat("compression auto: none, because ",
+                          train.offload().optimizer() ? "offload.optimizer" : "parallel.tensor",
+                          " is not supported with it");
+    return absl::OkStatus();
+  }
   const absl::StatusOr<double> exact = StepSeconds(train, inventory, ranks, hardware, budget, plan);
   if (!exact.ok()) return exact.status();
   Train with = train;

@@ -19,6 +19,7 @@
 #include "common/bytes.h"
 #include "models/inventory.h"
 #include "strategies/bounds.h"
+#include "strategies/compression.h"
 #include "strategies/optimizer_plan.h"
 #include "strategies/schedule/build.h"
 
@@ -173,6 +174,8 @@ class Search {
   // many bytes and keeps less, where the context can be.
   void Divide(uint32_t tensor) {
     if (!FillNodes(ranks_, tensor) || (tensor > 1 && NeedsWholeTensors(train_.optimizer()))) return;
+    // What all ranks of a unit hold alike, each would compress among other neighbors, and it would no longer be alike.
+    if (tensor > 1 && Compresses(train_.communication())) return;
     for (const bool sequence_parallel : {true, false}) {
       Train train = train_;
       train.mutable_parallel()->set_tensor(tensor);
@@ -477,6 +480,9 @@ absl::StatusOr<Choice> Search::Choose() const {
     const bool close = choice.fits && planned->unfit.empty() && planned->seconds <= kSlower * order[0]->seconds;
     if (close && planned->way->order < winner->way->order) winner = planned;
   }
+  // Among those that are shown, though many simpler mixes may be as fast.
+  const auto won = std::find(order.begin(), order.end(), winner);
+  if (won - order.begin() >= static_cast<ptrdiff_t>(kShown)) std::rotate(order.begin() + kShown - 1, won, won + 1);
   choice.least_peak = order[0]->peak;
   for (const Planned* planned : order) choice.least_peak = std::min(choice.least_peak, planned->peak);
   const auto add = [&](Candidate candidate) { choice.candidates.push_back(std::move(candidate)); };
@@ -588,7 +594,8 @@ absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory
   Budget part = budget == nullptr ? Budget() : budget->Part(kBudgetShare);
   Search search(train, inventory, ranks, hardware, &part);
   absl::Status status = search.List(/*offload=*/false);
-  const bool may_offload = inventory.device() == DEVICE_CUDA && !train.has_offload();
+  const bool may_offload = inventory.device() == DEVICE_CUDA && !train.has_offload() && !train.cuda_graphs() &&
+                           !Compresses(train.communication());
   if (status.ok()) status = search.Plan(may_offload ? 0.5 : 1);
   if (status.ok() && !search.AnyFits() && may_offload) {
     status = search.List(/*offload=*/true);

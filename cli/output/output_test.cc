@@ -1246,10 +1246,14 @@ TEST(Trace, RanksHaveTheirPlace) {
   EXPECT_EQ(RankLabel(rank), "rank 1 on node-a");
   rank.set_name("rank 1 (stage 0, tensor 1)");
   EXPECT_EQ(RankLabel(rank), "rank 1 (stage 0, tensor 1) on node-a");
-  for (const auto& event : ChromeTrace({rank})["traceEvents"]) {
+  const nlohmann::json trace = ChromeTrace({rank});
+  int named = 0;
+  for (const auto& event : trace["traceEvents"]) {
     if (event["name"] != "process_name") continue;
     EXPECT_EQ(event["args"]["name"], "rank 1 (stage 0, tensor 1) on node-a");
+    ++named;
   }
+  EXPECT_EQ(named, 1);
 }
 
 // A step of 20 ms on tensor ranks: two sums inside a forward, of which the first is under way while the unit computes,

@@ -278,13 +278,8 @@ class Resolver {
     }
   }
 
-  // parallel: auto, and strategy: auto beside nothing that says how several ranks divide the model: what it chooses
-  // cannot be given, too.
+  // parallel: auto: what it chooses cannot be given, too.
   bool AutoParallel_(Train& train) {
-    const bool open = train.strategy().has_auto_() && !train.has_parallel() && !train.has_pipeline();
-    if (open && spec_.resources().ranks() > 1 && !train.has_sync() && !train.has_bench()) {
-      train.mutable_parallel()->set_auto_(true);
-    }
     if (!train.parallel().auto_()) return false;
     const Parallel& p = train.parallel();
     if (p.has_pipeline() || p.has_tensor() || p.has_sequence_parallel()) {

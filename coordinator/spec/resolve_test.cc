@@ -322,37 +322,6 @@ TEST(Resolve, ParallelAutoLeavesTheMixOpen) {
   EXPECT_EQ(given.train().batch().microbatch(), 3u);
 }
 
-TEST(Resolve, StrategyAutoLeavesTheMixOpenWhereParallelIsLeftOut) {
-  const auto resolved = [](uint32_t ranks, const std::function<void(Train&)>& change) {
-    JobSpec spec = Good();
-    spec.mutable_resources()->set_ranks(ranks);
-    spec.mutable_train()->mutable_strategy()->mutable_auto_();
-    spec.mutable_train()->mutable_batch()->clear_microbatch();
-    change(*spec.mutable_train());
-    EXPECT_EQ(Text(Resolve({}, spec)), "");
-    JobSpec again = spec;
-    EXPECT_EQ(Text(Resolve({}, again)), "");
-    EXPECT_EQ(again.SerializeAsString(), spec.SerializeAsString());
-    return spec.train();
-  };
-  const Train open = resolved(4, [](Train&) {});
-  EXPECT_TRUE(open.parallel().auto_());
-  EXPECT_FALSE(open.parallel().has_pipeline());
-  EXPECT_FALSE(open.batch().has_microbatch());
-  const Train given = resolved(4, [](Train& train) { train.mutable_parallel()->set_pipeline(1); });
-  EXPECT_FALSE(given.parallel().auto_());
-  EXPECT_EQ(given.parallel().tensor(), 1u);
-  EXPECT_TRUE(given.batch().has_microbatch());
-  const Train alone = resolved(1, [](Train&) {});
-  EXPECT_FALSE(alone.has_parallel());
-  EXPECT_TRUE(alone.batch().has_microbatch());
-  JobSpec pipeline = Good();
-  pipeline.mutable_resources()->set_ranks(4);
-  pipeline.mutable_train()->mutable_strategy()->mutable_auto_();
-  pipeline.mutable_train()->mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
-  EXPECT_THAT(Text(Resolve({}, pipeline)), HasSubstr("pipeline: needs parallel: {pipeline: N}"));
-}
-
 void Divided(JobSpec& spec, uint32_t ranks) { spec.mutable_train()->mutable_parallel()->set_tensor(ranks); }
 
 TEST(Resolve, TensorRanksDivideRanksAndModel) {
