@@ -56,6 +56,37 @@ TEST(ChooseMesh, OnOneRankThereIsOneStage) {
   EXPECT_EQ(choice.candidates[choice.chosen].lost, "");
 }
 
+// Compressed sums would make what tensor ranks hold alike differ, and what is offloaded is not compressed.
+TEST(ChooseMesh, CompressionIsNeitherForTensorRanksNorOffloaded) {
+  Train train = Blocks(8, 2048, 64);
+  const auto divided = [](const Choice& choice) {
+    return std::any_of(choice.candidates.begin(), choice.candidates.end(),
+                       [](const Candidate& c) { return c.train.parallel().tensor() > 1; });
+  };
+  const std::vector<RankPlace> nodes = FullNodes(8, 4, 80 * kGib);
+  const Hardware h100 = *FindHardware("h100");
+  EXPECT_TRUE(divided(MixOf(train, nodes, h100)));
+  train.mutable_communication()->mutable_compression()->mutable_int8()->set_block(256);
+  const Choice compressed = MixOf(train, nodes, h100);
+  EXPECT_FALSE(divided(compressed)) << TextOf(compressed);
+
+  Train large = Blocks(32, 2048, 16);
+  EXPECT_TRUE(MixOf(large, FullNodes(1, 1, 20 * kGib), h100).train().offload().optimizer());
+  large.set_cuda_graphs(true);
+  EXPECT_FALSE(MixOf(large, FullNodes(1, 1, 20 * kGib), h100).train().offload().optimizer());
+}
+
+// Many mixes take as long where ranks hardly compute; the simplest of them is chosen, and shown.
+TEST(ChooseMesh, WhatIsChosenIsShown) {
+  for (const uint32_t ranks : {16u, 32u, 64u}) {
+    const Choice choice = MixOf(Blocks(4, 64, ranks), FullNodes(ranks, 8, 80 * kGib), *FindHardware("cpu"));
+    EXPECT_EQ(choice.candidates[choice.chosen].lost, "") << TextOf(choice);
+    const auto chosen = std::count_if(choice.candidates.begin(), choice.candidates.end(),
+                                      [](const Candidate& c) { return c.lost.empty(); });
+    EXPECT_EQ(chosen, 1) << TextOf(choice);
+  }
+}
+
 // Eight ranks of two nodes. Each layer has 12 width^2 = 50M parameters, 16 bytes of state in all: 6.4 GB of 8 layers. A
 // ring over NVLink moves them in milliseconds, so inside one node nothing is gained by stages, which idle.
 TEST(ChooseMesh, InsideANodeWithAFastNetworkThereIsNoPipeline) {
@@ -98,7 +129,9 @@ TEST(ChooseMesh, AModelTooLargeForOneRankIsDivided) {
 
   const Choice none = MixOf(train, FullNodes(1, 1, kGib), h100);
   EXPECT_FALSE(none.fits);
-  EXPECT_TRUE(absl::StartsWith(none.reason, "no configuration fits; the smallest tried, single with activation_checkpointing")) << none.reason;
+  EXPECT_TRUE(
+      absl::StartsWith(none.reason, "no configuration fits; the smallest tried, single with activation_checkpointing"))
+      << none.reason;
 }
 
 TEST(ChooseMesh, SaysOfEveryNumberOfStagesWhyItLost) {

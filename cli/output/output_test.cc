@@ -1246,7 +1246,7 @@ TEST(Trace, RanksHaveTheirPlace) {
   EXPECT_EQ(RankLabel(rank), "rank 1 on node-a");
   rank.set_name("rank 1 (stage 0, tensor 1)");
   EXPECT_EQ(RankLabel(rank), "rank 1 (stage 0, tensor 1) on node-a");
-  const nlohmann::json trace = ChromeTrace({rank});
+  const nlohmann::ordered_json trace = ChromeTrace({rank});
   int named = 0;
   for (const auto& event : trace["traceEvents"]) {
     if (event["name"] != "process_name") continue;
