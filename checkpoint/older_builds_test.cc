@@ -154,15 +154,20 @@ std::vector<float> ReadAll(const Checkpoint& checkpoint, const std::string& name
   return values;
 }
 
-TEST(OlderBuilds, TheFirstFormatIsRead) {
-  const TemporaryFolder folder;
-  const std::string path = folder.path() + "/step-0000000020-g2";
+// Returns the checkpoint's folder.
+std::string WriteFirstFormat(const std::string& folder, const std::string& shard0, const std::string& shard1) {
+  const std::string path = folder + "/step-0000000020-g2";
   std::filesystem::create_directory(path);
   Dump(path + "/manifest.json", kManifest);
   Dump(path + "/manifest.sha256", kManifestSum);
-  Dump(path + "/shard-00000.safetensors", File(kHeader0, kShard0));
-  Dump(path + "/shard-00001.safetensors", File(kHeader1, kShard1));
+  Dump(path + "/shard-00000.safetensors", shard0);
+  Dump(path + "/shard-00001.safetensors", shard1);
+  return path;
+}
 
+TEST(OlderBuilds, TheFirstFormatIsRead) {
+  const TemporaryFolder folder;
+  const std::string path = WriteFirstFormat(folder.path(), File(kHeader0, kShard0), File(kHeader1, kShard1));
   const auto checkpoint = Checkpoint::Open(path);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   EXPECT_THAT(ReadAll(*checkpoint, "wte.weight", {3, 4}, 0, 12),
@@ -192,12 +197,8 @@ TEST(OlderBuilds, TheFirstFormatIsRead) {
 
 TEST(OlderBuilds, TheFirstFormatIsChecked) {
   const TemporaryFolder folder;
-  const std::string path = folder.path() + "/step-0000000020-g2";
-  std::filesystem::create_directory(path);
-  Dump(path + "/manifest.json", kManifest);
-  Dump(path + "/manifest.sha256", kManifestSum);
-  Dump(path + "/shard-00000.safetensors", File(kHeader0, kShard0));
-  Dump(path + "/shard-00001.safetensors", File(kHeader1, kShard0));  // another's values
+  const std::string of_another = File(kHeader1, kShard0);
+  const std::string path = WriteFirstFormat(folder.path(), File(kHeader0, kShard0), of_another);
   EXPECT_EQ(Checkpoint::Open(path, Verification::kAsRead).status().code(), absl::StatusCode::kDataLoss);
 }
 

@@ -14,7 +14,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "models/inventory.h"
@@ -480,7 +479,7 @@ absl::StatusOr<Choice> Search::Choose() const {
     const bool close = choice.fits && planned->unfit.empty() && planned->seconds <= kSlower * order[0]->seconds;
     if (close && planned->way->order < winner->way->order) winner = planned;
   }
-  // Among those that are shown, though many simpler mixes may be as fast.
+  // So many others may be a little faster that it would not be among those that are shown.
   const auto won = std::find(order.begin(), order.end(), winner);
   if (won - order.begin() >= static_cast<ptrdiff_t>(kShown)) std::rotate(order.begin() + kShown - 1, won, won + 1);
   choice.least_peak = order[0]->peak;

@@ -14,18 +14,23 @@ namespace {
 
 constexpr uint64_t kGib = uint64_t{1} << 30;
 
-// Layers of equal work, so large that nothing but they counts.
-Train Blocks(uint32_t layers, uint32_t width, uint32_t sequences) {
-  Train train;
-  Llama& llama = *train.mutable_model()->mutable_llama();
-  llama.set_layers(layers), llama.set_heads(16), llama.set_width(width), llama.set_inner(4 * width);
-  llama.set_context(2048), llama.set_vocabulary(256);
+// The model is given; the mix of so many sequences a step is left open.
+void LeaveMixOpen(uint32_t sequences, Train& train) {
   *train.mutable_model() = *models::Resolve(train.model());
   train.mutable_strategy()->mutable_auto_();
   train.mutable_parallel()->set_auto_(true);
   train.mutable_batch()->set_sequences(sequences);
   train.mutable_precision()->set_compute(DTYPE_BF16);
   train.mutable_optimizer()->mutable_adamw();
+}
+
+// Layers of equal work, so large that nothing but they counts.
+Train Blocks(uint32_t layers, uint32_t width, uint32_t sequences) {
+  Train train;
+  Llama& llama = *train.mutable_model()->mutable_llama();
+  llama.set_layers(layers), llama.set_heads(16), llama.set_width(width), llama.set_inner(4 * width);
+  llama.set_context(2048), llama.set_vocabulary(256);
+  LeaveMixOpen(sequences, train);
   return train;
 }
 
@@ -169,12 +174,7 @@ Train Llama70B(uint32_t context, uint32_t sequences) {
   Train train;
   train.mutable_model()->mutable_llama()->set_size(LLAMA_SIZE_70B);
   train.mutable_model()->mutable_llama()->set_context(context);
-  *train.mutable_model() = *models::Resolve(train.model());
-  train.mutable_strategy()->mutable_auto_();
-  train.mutable_parallel()->set_auto_(true);
-  train.mutable_batch()->set_sequences(sequences);
-  train.mutable_precision()->set_compute(DTYPE_BF16);
-  train.mutable_optimizer()->mutable_adamw();
+  LeaveMixOpen(sequences, train);
   return train;
 }
 

@@ -98,17 +98,29 @@ TEST(Ranks, OneThatRefusesEndsTheJobForAll) {
   EXPECT_TRUE(cluster.Trainers().empty());
 }
 
-TEST(Ranks, ATraceShowsReductionsBehindTheBackward) {
+// Two ranks that train until they are cancelled, and a trace of four of their steps.
+struct TracedJob {
+  explicit TracedJob(const std::string& extra) {
+    cluster.StartCoordinator();
+    cluster.StartWorker(0, 2);
+    id = cluster.Submit({.name = "traced", .steps = 1000000, .extra = Ranks(2) + extra});
+    EXPECT_TRUE(cluster.WaitForStep(id, 5));
+    const std::string file = cluster.folder() + "/trace.json";
+    const Ran ran = cluster.Muster({"trace", id, "--steps", "4", "--save", file, "-o", "json"});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    ranks = json::parse(ran.out, nullptr, /*allow_exceptions=*/false);
+    std::ifstream in(file);
+    saved = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  }
+
   Cluster cluster;
-  cluster.StartCoordinator();
-  cluster.StartWorker(0, 2);
-  const std::string id = cluster.Submit(
-      {.name = "traced", .steps = 1000000, .extra = Ranks(2) + "strategy: {kind: ddp, bucket_mib: 0.01}\n"});
-  ASSERT_TRUE(cluster.WaitForStep(id, 5));
-  const std::string file = cluster.folder() + "/trace.json";
-  const Ran ran = cluster.Muster({"trace", id, "--steps", "4", "--save", file, "-o", "json"});
-  ASSERT_EQ(ran.exit_code, 0) << ran.err;
-  const json ranks = json::parse(ran.out);
+  std::string id;
+  json ranks, saved;
+};
+
+TEST(Ranks, ATraceShowsReductionsBehindTheBackward) {
+  TracedJob traced("strategy: {kind: ddp, bucket_mib: 0.01}\n");
+  auto& [cluster, id, ranks, trace] = traced;
   ASSERT_EQ(ranks.size(), 2u);
   for (const json& rank : ranks) {
     double sum = 0, compute = 0;
@@ -121,8 +133,6 @@ TEST(Ranks, ATraceShowsReductionsBehindTheBackward) {
     EXPECT_GT(rank["collectives_milliseconds"].get<double>(), 0) << rank;
     EXPECT_GT(rank["hidden_milliseconds"].get<double>(), 0) << "nothing overlaps: " << rank;
   }
-  std::ifstream in(file);
-  const json trace = json::parse(in);
   EXPECT_GT(trace["traceEvents"].size(), 100u);
 
   EXPECT_EQ(cluster.Muster({"trace", id, "--ranks", "5"}).exit_code, 2);
@@ -134,16 +144,8 @@ TEST(Ranks, ATraceShowsReductionsBehindTheBackward) {
 }
 
 TEST(Ranks, ATraceTellsWaitingForOtherSharesFromComputing) {
-  Cluster cluster;
-  cluster.StartCoordinator();
-  cluster.StartWorker(0, 2);
-  const std::string id = cluster.Submit(
-      {.name = "shares", .steps = 1000000, .extra = Ranks(2) + "parallel: {tensor: 2}\nstrategy: {kind: single}\n"});
-  ASSERT_TRUE(cluster.WaitForStep(id, 5));
-  const std::string file = cluster.folder() + "/trace.json";
-  const Ran ran = cluster.Muster({"trace", id, "--steps", "4", "--save", file, "-o", "json"});
-  ASSERT_EQ(ran.exit_code, 0) << ran.err;
-  const json ranks = json::parse(ran.out);
+  TracedJob traced("parallel: {tensor: 2}\nstrategy: {kind: single}\n");
+  auto& [cluster, id, ranks, trace] = traced;
   ASSERT_EQ(ranks.size(), 2u);
   for (size_t i = 0; i < ranks.size(); ++i) {
     const json& rank = ranks[i];
@@ -158,8 +160,6 @@ TEST(Ranks, ATraceTellsWaitingForOtherSharesFromComputing) {
     EXPECT_GT(exchanged, 0) << rank;
     EXPECT_GE(rank["collectives_milliseconds"].get<double>(), exchanged) << rank;
   }
-  std::ifstream in(file);
-  const json trace = json::parse(in);
   std::set<std::string> names;
   for (const json& event : trace["traceEvents"]) {
     if (event["ph"] == "M") names.insert(event["args"]["name"].get<std::string>());
