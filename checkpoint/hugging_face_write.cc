@@ -315,7 +315,8 @@ absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOption
   std::string out = options.out;
   while (out.size() > 1 && out.back() == '/') out.pop_back();
   std::error_code error;
-  if (fs::exists(fs::symlink_status(out, error))) return absl::AlreadyExistsError(absl::StrCat(out, " exists already; name another folder"));
+  if (fs::exists(fs::symlink_status(out, error)))
+    return absl::AlreadyExistsError(absl::StrCat(out, " exists already; name another folder"));
   const std::string prefix = StagingPrefix(out), staging = absl::StrCat(prefix, getpid());
   RemoveStale(prefix);
   fs::create_directory(staging, error);
