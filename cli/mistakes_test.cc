@@ -269,6 +269,36 @@ TEST_F(MistakesTest, CancelDoesNotAskAndDeleteDoes) {
   EXPECT_EQ(typed("delete -y b-0001", "").code, 0);
 }
 
+// Without -y and a terminal a question is an error of its own, so these messages show that nothing was asked before.
+TEST_F(MistakesTest, DeleteResolvesTheNameBeforeItAsks) {
+  Serve();
+  PutJob("b-0001", v1::JOB_STATE_COMPLETED);
+  PutJob("b-0002", v1::JOB_STATE_FAILED);
+  PutJob("b-0003", v1::JOB_STATE_RUNNING);
+  store_.Fail("Get", absl::FailedPreconditionError("b matches 3 jobs: b-0001, b-0002, b-0003"));
+  Says({"delete", "b"}, "muster: b matches 2 ended jobs: b-0001, b-0002");
+  PutJob("b-0001", v1::JOB_STATE_RUNNING);
+  Says({"delete", "b"}, "muster: nothing is changed: standard input is no terminal to ask; add -y");
+  EXPECT_EQ(Run({"delete", "-y", "b"}).err, "b-0002 deleted\n") << "the one that can be deleted";
+  EXPECT_TRUE(Called("Delete b-0002"));
+  PutJob("b-0002", v1::JOB_STATE_RUNNING);
+  Says({"delete", "b"}, "muster: b matches 3 jobs: b-0001, b-0002, b-0003");
+  EXPECT_FALSE(Called("Delete b"));
+}
+
+TEST_F(MistakesTest, DeleteTakesTheNameOfARun) {
+  Serve();
+  for (const char* id : {"dlc-abcd-1", "dlc-abcd-2"}) {
+    v1::Job job = PutJob(id, v1::JOB_STATE_COMPLETED);
+    job.mutable_spec()->mutable_train()->mutable_sync()->set_run("dlc-abcd");
+    store_.PutJob(job);
+  }
+  store_.Fail("Get", absl::FailedPreconditionError("dlc matches 2 jobs: dlc-abcd-1, dlc-abcd-2"));
+  Says({"delete", "dlc"}, "muster: nothing is changed: standard input is no terminal to ask; add -y");
+  EXPECT_EQ(Run({"delete", "-y", "dlc"}).err, "dlc deleted, all replicas\n");
+  EXPECT_TRUE(Called("Delete dlc"));
+}
+
 TEST_F(MistakesTest, AnErrorThatBeginsWithTheJobNamesItOnce) {
   Serve();
   store_.Fail("Cancel", absl::FailedPreconditionError("a-0001 completed already"));

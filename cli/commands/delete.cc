@@ -1,7 +1,11 @@
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/verb.h"
 #include "cli/output/format.h"
@@ -9,28 +13,67 @@
 namespace muster::cli {
 namespace {
 
-absl::Status Delete(Client& client, const std::string& name, bool ask, Format format) {
+constexpr size_t kMostNamed = 5;  // jobs in a message
+
+struct Target {
+  std::string name;  // for the coordinator
+  v1::Job job;       // empty: all replicas of a run
+};
+
+// What `name`, which begins the ids of several jobs, means to the coordinator's Delete: of these the one that has
+// ended, or all replicas of one run. FailedPrecondition, with `several`'s message or the ended jobs: neither.
+absl::StatusOr<Target> OfSeveral(Client& client, const std::string& name, const absl::Status& several) {
+  const absl::StatusOr<v1::ListJobsReply> list = client.ListJobs(/*all=*/true);
+  if (!list.ok()) return list.status();
+  std::vector<v1::Job> all, ended;
+  for (const v1::JobSummary& summary : list->jobs()) {
+    if (!absl::StartsWith(summary.job().id(), name)) continue;
+    all.push_back(summary.job());
+    if (Ended(summary.job().state())) ended.push_back(summary.job());
+  }
+  if (ended.size() == 1) return Target{ended.front().id(), ended.front()};
+  const std::vector<v1::Job>& meant = ended.empty() ? all : ended;
+  if (meant.empty()) return several;
+  const std::string& run = meant.front().spec().train().sync().run();
+  const bool one_run = absl::StartsWith(run, name) && std::all_of(meant.begin(), meant.end(), [&](const v1::Job& job) {
+                         return job.spec().train().sync().run() == run;
+                       });
+  if (one_run) return Target{name, {}};
+  if (ended.empty()) return several;
+  std::vector<std::string> ids;
+  for (size_t i = 0; i < std::min(ended.size(), kMostNamed); ++i) ids.push_back(ended[i].id());
+  return absl::FailedPreconditionError(absl::StrCat(name, " matches ", ended.size(),
+                                                    " ended jobs: ", absl::StrJoin(ids, ", "),
+                                                    ended.size() > kMostNamed ? ", ..." : ""));
+}
+
+absl::StatusOr<Target> TargetOf(Client& client, const std::string& name) {
   // The coordinator accepts deleting an unknown job, for retries; here a mistyped name must be an error.
   const absl::StatusOr<v1::GetJobReply> got = client.GetJob(name);
-  // It may name a run; if it matches several other jobs, Delete says so.
-  const bool several = absl::IsFailedPrecondition(got.status());
-  if (!got.ok() && !several) return got.status();
-  const std::string what = several ? absl::StrCat(OneLine(name), " (all its replicas)")
-                                   : absl::StrCat(OneLine(got->job().id()), " (", StateName(got->job().state()), ")");
+  if (got.ok()) return Target{got->job().id(), got->job()};
+  return absl::IsFailedPrecondition(got.status()) ? OfSeveral(client, name, got.status()) : got.status();
+}
+
+absl::Status Delete(Client& client, const std::string& name, bool ask, Format format) {
+  const absl::StatusOr<Target> target = TargetOf(client, name);
+  if (!target.ok()) return target.status();
+  const bool run = target->job.id().empty();
   if (ask) {
     // It shows which job a prefix or @last resolves to.
+    const std::string what = run ? absl::StrCat(OneLine(name), " (all its replicas)")
+                                 : absl::StrCat(OneLine(target->job.id()), " (", StateName(target->job.state()), ")");
     const absl::Status yes =
         Confirm(absl::StrCat("delete ", what, " with its events, metrics and logs?"), "not deleted");
     if (!yes.ok()) return yes;
   }
-  const absl::StatusOr<v1::DeleteReply> reply = client.Delete(several ? name : got->job().id());
+  const absl::StatusOr<v1::DeleteReply> reply = client.Delete(target->name);
   if (!reply.ok()) return reply.status();
-  if (several) {
+  if (run) {
     Say(absl::StrCat(OneLine(name), " deleted, all replicas"));
   } else if (format == Format::kTable) {
-    Say(absl::StrCat(OneLine(got->job().id()), " deleted"));
+    Say(absl::StrCat(OneLine(target->job.id()), " deleted"));
   } else {
-    PrintJob(got->job(), format);
+    PrintJob(target->job, format);
   }
   return absl::OkStatus();
 }
