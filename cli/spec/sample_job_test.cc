@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/spec/reader.h"
+#include "common/message/fields.h"
 
 namespace muster::cli {
 namespace {
@@ -52,6 +53,24 @@ TEST(SampleJob, EveryFieldThatIsCommentedOutMayBeUncommented) {
   EXPECT_EQ(spec.train().model().gpt2().layers(), 4u);
   EXPECT_EQ(spec.train().data().validation(), "val.bin");
   EXPECT_EQ(spec.train().validation().sequences(), 64u);
+}
+
+TEST(SampleJob, NamesEveryScheduleOfAPipeline) {
+  const std::string text = WriteSampleJob({});
+  const size_t at = text.find("# pipeline: {schedule: ");
+  ASSERT_NE(at, std::string::npos);
+  const std::string line = text.substr(at, text.find('\n', at) - at);
+  const auto& schedules = *v1::PipelineSchedule_descriptor();
+  EXPECT_GE(schedules.value_count(), 5);
+  for (int i = 1; i < schedules.value_count(); ++i) {
+    const std::string name = EnumText(*schedules.value(i));
+    EXPECT_TRUE(absl::StrContains(line, name)) << name << " is not in: " << line;
+  }
+  for (const char* options : {"schedule: gpipe", "schedule: 1f1b", "schedule: interleaved, chunks: 2",
+                              "schedule: zero_bubble, chunks: 1", "schedule: zero_bubble, chunks: 2"}) {
+    EXPECT_EQ(SampleProblems(absl::StrCat(text, "parallel: {pipeline: 2}\npipeline: {", options, "}\n")), "")
+        << options;
+  }
 }
 
 TEST(SampleJob, TakesWhatItIsGiven) {
