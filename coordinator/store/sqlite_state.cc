@@ -96,7 +96,14 @@ class SqliteState final : public StateStore {
     const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
     if (fd < 0) {
       const absl::Status status = CreateError(errno, path);
-      return absl::IsAlreadyExists(status) ? status : absl::InternalError(status.message());
+      if (absl::IsAlreadyExists(status)) return status;
+      // What the caller can mend is no internal error.
+      if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) {
+        return absl::Status(
+            status.code(),
+            absl::StrCat(status.message(), "; name a file in a folder that exists on the coordinator's machine"));
+      }
+      return absl::InternalError(status.message());
     }
     close(fd);
     absl::Status status = CopyTo(path);

@@ -61,7 +61,8 @@ class StateStore {
   virtual bool HasReserve() = 0;
 
   // Writes a consistent, durable copy to one new file, with the row kCopyKey. Returns its size in bytes. AlreadyExists,
-  // InvalidArgument (not an absolute path), or the disk's error, after which no file is left.
+  // InvalidArgument (not an absolute path), NotFound (no such folder), FailedPrecondition (its folder is a file), or
+  // Internal with the disk's error, after which no file is left.
   virtual absl::StatusOr<uint64_t> Backup(const std::string& path) = 0;
 };
 

@@ -231,7 +231,11 @@ TEST_F(StateTest, BackupIsWholeAndNeverOverwrites) {
   EXPECT_EQ(*bytes, std::filesystem::file_size(folder + "/state.db"));
   EXPECT_EQ(store->Backup(folder + "/state.db").status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(store->Backup("relative.db").status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(store->Backup(directory_ + "/no/such/folder.db").status().code(), absl::StatusCode::kInternal);
+  const absl::Status missing = store->Backup(directory_ + "/no/such/folder.db").status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(missing.message(),
+            absl::StrCat("cannot create ", directory_, "/no/such/folder.db: there is no folder ", directory_,
+                         "/no/such; name a file in a folder that exists on the coordinator's machine"));
 
   ASSERT_TRUE(store->Commit(4, {{{"job/b", "2"}}}).ok());  // the store still works
   const auto copy = OpenSqliteState(folder);

@@ -123,7 +123,10 @@ const std::vector<Mistake>& Mistakes() {
       {"muster checkpoint verify nowhere", 2, "muster: no job nowhere", ""},
       {"muster doctor --folder /nonexistent", 1, "-> mkdir -p /nonexistent", ""},
       {"muster doctor --folder /proc/x", 1, "/proc/x: the kernel provides /proc", "mkdir"},
-      {"muster backup nofolder/x.db", 1, "nofolder/x.db: there is no folder ", ""},
+      {"muster backup nofolder/x.db", 2, "/nofolder; name a file in a folder that exists on the coordinator's machine",
+       "INTERNAL"},
+      // The entry of that backup.
+      {"muster audit --method Backup --tail 1", 0, "NOT_FOUND: cannot create ", "INTERNAL"},
       {"muster data prepare book.txt nofolder/x.bin", 2, "cannot create nofolder/x.bin: there is no folder nofolder",
        ".new"},
       {"muster data prepare book.txt /proc/x", 2, "cannot create /proc/x: nothing can be created in /proc", ".new"},
