@@ -7,8 +7,10 @@
 #include <set>
 #include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "cli/spec/paths.h"
 #include "cli/spec/reader.h"
 #include "coordinator/spec/resolve.h"
@@ -126,6 +128,13 @@ const std::vector<Beside>& AllBeside() {
       {"data.augmentation.", images},
       {"resources.min_ranks", {{"resources.ranks", "4"}}},
       {"model.family", {{"model", "{family: custom}"}}},
+      {"model.task", {{"model", "{family: custom, library: /opt/libmine.so}"}}},
+      {"model.units",
+       {{"model",
+         "{family: custom, library: /opt/libmine.so, task: {name: tensors, targets_per_sample: 1, tensors: [{name: "
+         "user, "
+         "type: float, shape: [8], input: true}]}}"},
+        {"data", "{tensors: \"/data/*.safetensors\"}"}}},
       {"model.full_layers", {{"model", "{family: llama, size: 1b, window: 64}"}}},
       {"model.rope_scaling.kind", scaled("kind: linear, factor: 8")},
       {"model.rope_scaling.factor", scaled("kind: linear")},
@@ -238,13 +247,34 @@ TEST(SpecFields, EveryFieldSaysWhatItMeans) {
   }
 }
 
+// Of all sections: several choices have a field of the same path, such as model.layers.
 TEST(SpecFields, EveryFieldHasADefaultAndAnExample) {
-  for (const auto& [path, field] : FieldsByPath()) {
-    EXPECT_NE(field.fallback, "") << path;
-    const bool of_plugin = path == "model.task" || path == "model.units";  // `muster model inspect` writes them
-    const bool of_coordinator = path == "sync.run" || path == "sync.replica";
-    EXPECT_EQ(field.example.empty(), of_plugin || of_coordinator) << path;
+  for (const SpecSection& section : SpecSections()) {
+    for (const SpecField& field : section.fields) {
+      const std::string where = absl::StrCat(field.path, " ", section.choice);
+      EXPECT_NE(field.fallback, "") << where;
+      const bool of_coordinator = field.path == "sync.run" || field.path == "sync.replica";
+      EXPECT_EQ(field.example.empty(), of_coordinator) << where;
+    }
   }
+}
+
+// As a reader of the page sees it: | field | type | unit | default | example | meaning |.
+TEST(SpecFields, NoRowOfThePageHasAnEmptyExample) {
+  const auto pages = GeneratedPages(RunFromRunfiles, ReadRunfile);
+  ASSERT_TRUE(pages.ok()) << pages.status();
+  int rows = 0;
+  for (const Page& page : *pages) {
+    if (page.path != "docs/job-spec.md") continue;
+    for (const absl::string_view line : absl::StrSplit(page.text, '\n')) {
+      if (!absl::StartsWith(line, "| `") && !absl::StartsWith(line, "| [`")) continue;
+      const std::vector<absl::string_view> cells = absl::StrSplit(line, " | ");
+      ASSERT_GE(cells.size(), 6u) << line;
+      EXPECT_NE(absl::StripAsciiWhitespace(cells[4]), "") << line;
+      ++rows;
+    }
+  }
+  EXPECT_GT(rows, 150);
 }
 
 TEST(SpecFields, NoneAndFalseAreNotSaidOfFieldsWhoseCommentStatesAnotherDefault) {

@@ -58,8 +58,9 @@ void AddTable(const SpecSection& section, std::string& page) {
     const std::string key =
         field.link.empty() ? Code(field.key) : absl::StrCat("[", Code(field.key), "](#", Anchor(field.link), ")");
     absl::StrAppend(&page, "| ", key, " | ", Cell(field.type), " | ", field.unit, " | ", FallbackText(field.fallback),
-                    " | ", field.example.empty() ? "" : Code(absl::StrCat(field.key, ": ", field.example)), " | ",
-                    Cell(field.meaning), " |\n");
+                    " | ",
+                    field.example.empty() ? "not in job files" : Code(absl::StrCat(field.key, ": ", field.example)),
+                    " | ", Cell(field.meaning), " |\n");
   }
   absl::StrAppend(&page, "\n");
   for (const SpecField& field : section.fields) {

@@ -17,7 +17,7 @@ struct SpecField {
   std::string type;      // "number", "list of strings", "fp32, bf16 or fp16"
   std::string unit;      // "steps"; empty: a pure number, or none
   std::string fallback;  // "0.3": the default. "required", "none", "depends" on other fields, or "of its fields"
-  std::string example;   // YAML: "3e-4"; empty: job files do not set the field
+  std::string example;   // YAML: "3e-4"; empty: only the coordinator sets the field
   std::string meaning;   // the comment
   std::string link;      // the path of the section that describes the field's own fields; empty: it has none
   // Of an enum with comments: the value and its comment.
