@@ -474,6 +474,24 @@ TEST_F(MusterTest, EventsOfAllJobs) {
   EXPECT_EQ(json::parse(Run({"events", "-o", "json", "a-0001"}).out)["message"], "every rank runs");
 }
 
+TEST_F(MusterTest, EventsOfSeveralJobsAreAligned) {
+  Serve();
+  for (const char* id : {"a-0001", "a-longer-name-0002"}) PutJob(id, v1::JOB_STATE_RUNNING);
+  for (const char* id : {"a-0001", "a-longer-name-0002", "a-0001"}) {
+    store_.AppendEvent(id, "every rank runs", v1::JOB_STATE_RUNNING);
+  }
+  const std::string head = "1970-01-01T00:00:00Z  job.running             ";
+  const std::string last = head + "a-0001              every rank runs\n";
+  EXPECT_EQ(Run({"events"}).out, last + head + "a-longer-name-0002  every rank runs\n" + last);
+  EXPECT_EQ(Run({"events", "--tail", "1", "--type", "job"}).out, head + "a-0001  every rank runs\n");
+  // While it follows, it knows those that have come.
+  Program follows(Command({"events", "-f"}), environment_);
+  EXPECT_TRUE(follows.WaitForOut(last));
+  follows.Signal(SIGINT);
+  EXPECT_EQ(follows.Wait().out,
+            head + "a-0001  every rank runs\n" + head + "a-longer-name-0002  every rank runs\n" + last);
+}
+
 TEST_F(MusterTest, SteeringCommandsReachTheCoordinator) {
   v1::Node node;
   node.set_id("node-a");

@@ -86,20 +86,25 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
     // The coordinator cannot count the newest of a type.
     const bool count_here = !flags->types.empty() && !flags->follow;
     if (flags->tail && !count_here) request.set_tail(*flags->tail);
-    const Screen screen = invocation.Out();
-    std::deque<std::string> newest;
+    // Printed at the end, when it is known how wide their subjects are; while following, as they come.
+    std::deque<v1::StateEvent> kept;
     bool any = false;
+    int subject_columns = 0;
+    const auto print = [&](const v1::StateEvent& event) {
+      const Screen screen = invocation.Out();  // it may have been resized
+      Print(flags->format == Format::kJson ? LineOf(MessageTree(event))
+                                           : Wrapped(EventLine(event, screen, subject_columns), screen.width));
+    };
     const auto take = [&](const v1::WatchItem& item) {
       if (!item.has_event() || !IsOfType(item.event().kind(), flags->types)) return true;
       any = true;
-      std::string line = flags->format == Format::kJson ? LineOf(MessageTree(item.event()))
-                                                        : Wrapped(EventLine(item.event(), screen), screen.width);
-      if (!count_here || !flags->tail) {
-        Print(line);
+      if (!flags->follow) {
+        kept.push_back(item.event());
+        if (count_here && flags->tail && kept.size() > *flags->tail) kept.pop_front();
         return true;
       }
-      newest.push_back(std::move(line));
-      if (newest.size() > *flags->tail) newest.pop_front();
+      subject_columns = std::max(subject_columns, Width(EventSubject(item.event())));
+      print(item.event());
       return true;
     };
     if (flags->follow) {
@@ -109,8 +114,12 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
                           .detached = "detached",
                           .after_timeout = "detached"});
     }
-    if (absl::Status read = ReadItems(**client, request, take); !read.ok()) return read;
-    for (const std::string& line : newest) Print(line);
+    const absl::Status read = ReadItems(**client, request, take);
+    for (const v1::StateEvent& event : kept) {
+      subject_columns = std::max(subject_columns, Width(EventSubject(event)));
+    }
+    for (const v1::StateEvent& event : kept) print(event);
+    if (!read.ok()) return read;
     if (!any && flags->format == Format::kTable) Say(flags->types.empty() ? "no events" : "no events of these types");
     return kOk;
   });

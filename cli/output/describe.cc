@@ -391,10 +391,16 @@ Table MetricsTable(const std::vector<v1::MetricPoint>& points) {
   return table;
 }
 
-std::string EventLine(const v1::StateEvent& event, const Screen& screen) {
+std::string EventSubject(const v1::StateEvent& event) {
+  return OneLine(event.job().empty() ? event.node() : event.job());
+}
+
+std::string EventLine(const v1::StateEvent& event, const Screen& screen, int subject_columns) {
+  const std::string subject = EventSubject(event);
+  const std::string blanks(static_cast<size_t>(std::max(0, subject_columns - Width(subject))), ' ');
   return absl::StrCat(Paint(screen, Colour::kDim, DateAndTime(screen, FromProto(event.time()))), "  ",
-                      absl::StrFormat("%-22s", OneLine(event.kind())), "  ",
-                      OneLine(event.job().empty() ? event.node() : event.job()), "  ", OneLine(event.message()), "\n");
+                      absl::StrFormat("%-22s", OneLine(event.kind())), "  ", subject, blanks, "  ",
+                      OneLine(event.message()), "\n");
 }
 
 std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::StateEvent>& events, const Screen& screen,

@@ -20,8 +20,11 @@ std::string NodeNotes(const v1::ListNodesReply& reply);
 // Measured links between nodes, with `from`.
 Table LinkTable(const std::vector<v1::NodeLink>& links, absl::Time now);
 Table MetricsTable(const std::vector<v1::MetricPoint>& points);
-// On a terminal: "2026-01-01 12:00:00  job.running             gpt2-x7f2  every rank runs", and a newline.
-std::string EventLine(const v1::StateEvent& event, const Screen& screen);
+// What an event is about: its job, or else its node.
+std::string EventSubject(const v1::StateEvent& event);
+// On a terminal: "2026-01-01 12:00:00  job.running             gpt2-x7f2  every rank runs", and a newline. The subject
+// takes `subject_columns`, or more if it is longer.
+std::string EventLine(const v1::StateEvent& event, const Screen& screen, int subject_columns = 0);
 
 struct PlanSections {
   bool schedule = false;          // also list the ops of a step
