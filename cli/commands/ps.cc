@@ -47,9 +47,7 @@ std::string Text(const v1::ListJobsReply& reply, const PsFlags& flags, const Scr
     for (const v1::JobSummary& summary : reply.jobs()) absl::StrAppend(&names, summary.job().id(), "\n");
     return names;
   }
-  const bool wide = flags.format == Format::kWide;
-  const Table table = JobTable(reply, wide, screen, absl::Now());
-  return wide ? table.RenderOrBlocks(screen) : table.Render(screen);
+  return JobTable(reply, flags.format == Format::kWide, screen, absl::Now()).RenderOrBlocks(screen);
 }
 
 absl::StatusOr<ExitCode> Once(Client& client, const PsFlags& flags, const Screen& screen) {

@@ -213,7 +213,8 @@ std::string LastFault(const v1::Job& job) {
 Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, absl::Time now) {
   // Who asks for all columns gets them, on a narrow terminal too.
   std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true}};
-  for (const char* title : {"LOSS", "TOKENS/S", "TIME", "LEFT", "AGE"}) columns.push_back({title, true, wide ? 0 : 1});
+  const auto number = [&](const char* title, int optional) { columns.push_back({title, true, wide ? 0 : optional}); };
+  number("LOSS", 1), number("TOKENS/S", 2), number("TIME", 3), number("LEFT", 0), number("AGE", 4);
   if (wide) {
     for (const char* title : {"ENDS", "OWNER", "MODEL", "STRATEGY", "NODES"}) columns.push_back({title});
     for (const char* title : {"RANKS", "PRIORITY", "GENERATION", "RESTARTS"}) columns.push_back({title, true});
@@ -240,6 +241,9 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, 
                   absl::StrJoin(job.labels(), ","), job.note()});
     }
     row.emplace_back(wide ? job.reason() : Cut(OneLine(job.reason()), kReasonColumns, /*unicode=*/false));
+    for (Cell& cell : row) {
+      if (cell.text == "-") cell.text.clear();  // blocks have no lines for them
+    }
     table.Add(std::move(row));
   }
   return table;

@@ -294,6 +294,57 @@ TEST(JobTable, ShowsJobsOneALine) {
       "           0         0  -                    -           1st in the queue: 1 slot needed, 0 free\n");
 }
 
+TEST(JobTable, ShowsTheTimeLeftOnNarrowTerminalsToo) {
+  v1::ListJobsReply reply;
+  *reply.add_jobs()->mutable_job() = MakeJob();
+  v1::MetricPoint& metrics = *reply.mutable_jobs(0)->mutable_last_metrics();
+  metrics.set_step(450);
+  metrics.set_loss(2.13449);
+  metrics.set_step_seconds(2);  // 550 more
+  v1::Job& queued = *reply.add_jobs()->mutable_job();
+  queued = MakeJob();
+  queued.set_id("b-0001");
+  queued.set_state(v1::JOB_STATE_QUEUED);
+  queued.set_reason("1st in the queue: 1 slot needed, 0 free");
+  const auto at = [&](int width) {
+    const Screen screen = {.terminal = true, .unicode = true, .width = width};
+    return JobTable(reply, false, screen, kNow).RenderOrBlocks(screen);
+  };
+  EXPECT_EQ(at(80),
+            "JOB             STATE        STEP   LOSS     LEFT  REASON\n"
+            "gpt2-tiny-x7f2  running  450/1000  2.134  18m 20s  -\n"
+            "b-0001          queued     0/1000      -        -  1st in the queue: 1 slot nee…\n");
+  EXPECT_EQ(at(60),
+            "JOB             STATE        STEP     LEFT\n"
+            "  REASON\n"
+            "gpt2-tiny-x7f2  running  450/1000  18m 20s\n"
+            "b-0001          queued     0/1000        -\n"
+            "  1st in the queue: 1 slot needed, 0 free\n");
+  // The longest name that a job may have, and its four characters.
+  const std::string longest = std::string(40, 'n') + "-x7f2";
+  reply.mutable_jobs(0)->mutable_job()->set_id(longest);
+  EXPECT_EQ(at(60), "JOB       " + longest +
+                        "\n"
+                        "STATE     running\n"
+                        "STEP      450/1000\n"
+                        "LOSS      2.134\n"
+                        "TIME      2m 00s\n"
+                        "LEFT      18m 20s\n"
+                        "AGE       3m\n"
+                        "\n"
+                        "JOB       b-0001\n"
+                        "STATE     queued\n"
+                        "STEP      0/1000\n"
+                        "TIME      2m 00s\n"
+                        "AGE       3m\n"
+                        "REASON    1st in the queue: 1 slot needed, 0 free\n");
+  for (const int width : {60, 70, 80, 90, 120}) {
+    const std::string text = at(width);
+    EXPECT_TRUE(absl::StrContains(text, "18m 20s")) << text;
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) EXPECT_LE(Width(line), width) << line;
+  }
+}
+
 TEST(Clock, IsLocalOnATerminalAndUtcElsewhere) {
   const absl::Time time = absl::FromUnixSeconds(1'000'000'000);
   const Screen terminal = {.terminal = true};

@@ -115,10 +115,10 @@ Table Jobs(absl::Span<const v1::JobSummary* const> rows, const v1::ListNodesRepl
   for (const v1::JobSummary* row : rows) mfus.push_back(Mfu(*row, nodes));
   const bool mfu = std::any_of(mfus.begin(), mfus.end(), [](const auto& of_row) { return of_row.has_value(); });
   std::vector<Column> columns = {{"JOB"}, {"STATE"}, {"STEP", true, /*optional=*/1}};
-  const auto add = [&](const char* title) { columns.push_back({title, true, /*optional=*/3}); };
-  for (const char* title : {"LOSS", "TOKENS/S", "STEP-TIME", "TFLOP/S"}) add(title);
-  if (mfu) add("MFU");
-  for (const char* title : {"BUSY", "MEMORY", "LEFT", "AGE"}) add(title);
+  const auto add = [&](const char* title, int optional) { columns.push_back({title, true, optional}); };
+  for (const char* title : {"LOSS", "TOKENS/S", "STEP-TIME", "TFLOP/S"}) add(title, 3);
+  if (mfu) add("MFU", 3);
+  add("BUSY", 3), add("MEMORY", 3), add("LEFT", 1), add("AGE", 3);
   columns.push_back({"NODES", false, /*optional=*/2});
   Table table(columns);
   for (size_t i = 0; i < rows.size(); ++i) {
