@@ -410,6 +410,39 @@ TEST_F(TopTest, FitsTheTerminalAndScrolls) {
   EXPECT_FALSE(PressTopKey("x", view_));
 }
 
+TEST_F(TopTest, ShowsAsManyNodesAsFitAndTurnsTheirPages) {
+  nodes_.clear_nodes();
+  for (int i = 1; i <= 9; ++i) nodes_.add_nodes()->set_id(absl::StrCat("node-", i));
+  view_.keys = true;
+  Screen screen = {.terminal = true, .width = 80, .height = 12};
+  // Which nodes, which jobs and what the last line says of the nodes.
+  const auto shown = [&] {
+    const std::string page = Page(screen);
+    EXPECT_LT(std::count(page.begin(), page.end(), '\n'), screen.height) << page;
+    std::string nodes;
+    for (const absl::string_view line : absl::StrSplit(page, '\n')) {
+      if (absl::StartsWith(line, "node-")) absl::StrAppend(&nodes, line.substr(5, 1));
+    }
+    const std::string keys = page.substr(page.rfind('\n') + 1);
+    return absl::StrCat(nodes, "; ", keys.substr(0, keys.find("   q quit")));
+  };
+  EXPECT_EQ(shown(), "12; jobs 1-3 of 20   nodes 1-2 of 9 (n: next)");
+  for (const char* next :
+       {"34; jobs 1-3 of 20   nodes 3-4 of 9 (n: next)", "56; jobs 1-3 of 20   nodes 5-6 of 9 (n: next)",
+        "78; jobs 1-3 of 20   nodes 7-8 of 9 (n: next)", "9; jobs 1-4 of 20   nodes 9-9 of 9 (n: next)",
+        "12; jobs 1-3 of 20   nodes 1-2 of 9 (n: next)"}) {
+    EXPECT_TRUE(PressTopKey("n", view_));
+    EXPECT_EQ(shown(), next);
+  }
+  screen.height = 9;
+  EXPECT_EQ(shown(), "1; jobs 1-1 of 20   nodes 1-1 of 9 (n: next)");
+  screen.height = 8;
+  EXPECT_EQ(shown(), "; jobs 1-3 of 20   9 nodes do not fit");
+  screen.height = 24;
+  view_.first_node = 4;
+  EXPECT_EQ(shown(), "123456789; jobs 1-8 of 20");
+}
+
 TEST_F(TopTest, LeavesOutPartsOfItsLinesOnANarrowTerminal) {
   view_.keys = true;
   const std::string page = Page({.terminal = true, .unicode = true, .width = 60, .height = 20});

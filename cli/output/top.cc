@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
@@ -161,7 +160,8 @@ std::string UsedGpuMemory(const v1::Node& node, uint64_t all) {
   return absl::StrCat(FormatBytes(used), "/", FormatBytes(all));
 }
 
-Table Nodes(const v1::ListNodesReply& nodes) {
+// `count` nodes from `first` on.
+Table Nodes(const v1::ListNodesReply& nodes, int first, int count) {
   const bool gpus = std::any_of(nodes.nodes().begin(), nodes.nodes().end(),
                                 [](const v1::Node& node) { return node.use().devices_size() > 0; });
   std::vector<Column> columns = {{"NODE"},
@@ -173,7 +173,8 @@ Table Nodes(const v1::ListNodesReply& nodes) {
   if (gpus) columns.insert(columns.end(), {{"GPU", true}, {"GPU MEMORY", true, /*optional=*/1}});
   columns.push_back({"JOBS", false, /*optional=*/1, Narrow::kCut});
   Table table(columns);
-  for (const v1::Node& node : nodes.nodes()) {
+  for (int i = first; i < first + count; ++i) {
+    const v1::Node& node = nodes.nodes(i);
     int busy = 0;
     uint64_t memory = 0;
     std::vector<std::string> jobs;
@@ -215,6 +216,8 @@ bool PressTopKey(const std::string& key, TopView& view) {
     scroll(-kPage);
   } else if (key == "g") {
     view.first = 0;
+  } else if (key == "n") {
+    view.first_node += view.nodes_shown;
   } else if (key == "s") {
     view.sort = static_cast<TopSort>((static_cast<int>(view.sort) + 1) % kSorts);
   } else if (key == "r") {
@@ -225,25 +228,60 @@ bool PressTopKey(const std::string& key, TopView& view) {
   return true;
 }
 
+namespace {
+
+// A table has a blank line above it and a line of titles.
+constexpr int kTableLines = 2;
+
+int LinesOf(const std::string& text) { return static_cast<int>(std::count(text.begin(), text.end(), '\n')); }
+
+// The table of the nodes from view.first_node on, of at most so many lines; sets what of the view is about nodes.
+std::string NodeLines(const v1::ListNodesReply& nodes, const Screen& screen, int most_lines, TopView& view) {
+  const int total = nodes.nodes_size();
+  const auto page = [&](int first, int count) {
+    view.first_node = first;
+    view.nodes_shown = count;
+    return count == 0 ? "" : absl::StrCat("\n", Nodes(nodes, first, count).Render(screen));
+  };
+  const auto most = [&](int first) { return std::min(total - first, std::max(0, most_lines - kTableLines)); };
+  const int first = view.first_node < total ? std::max(0, view.first_node) : 0;
+  if (most(0) == total) {
+    if (std::string all = page(0, total); LinesOf(all) <= most_lines) return all;
+  }
+  // On a narrow terminal a node may take two lines.
+  for (int count = most(first); count > 0; --count) {
+    if (std::string some = page(first, count); LinesOf(some) <= most_lines) return some;
+  }
+  return page(first, 0);
+}
+
+// "nodes 3-4 of 9 (n: next)"; empty: all are shown.
+std::string HiddenNodes(const TopView& view, int total) {
+  if (view.nodes_shown == total) return "";
+  if (view.nodes_shown == 0) return absl::StrCat(total, total == 1 ? " node does not fit" : " nodes do not fit");
+  return absl::StrCat("nodes ", view.first_node + 1, "-", view.first_node + view.nodes_shown, " of ", total,
+                      " (n: next)");
+}
+
+}  // namespace
+
 std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nodes, const Screen& screen,
                     absl::Time now, TopView& view) {
-  // A table has a blank line above it and a line of titles.
-  constexpr int kTableLines = 2;
   constexpr int kLeastJobs = 3;
   const std::vector<const v1::JobSummary*> all = Sorted(jobs, view);
   const int total = static_cast<int>(all.size());
   int shown = total;
-  std::string node_lines = nodes.nodes_size() > 0 ? absl::StrCat("\n", Nodes(nodes).Render(screen)) : "";
+  std::string node_lines;
   if (screen.height > 0) {
-    const int fixed = 1 + kTableLines + (view.keys ? 2 : 0);
-    const int for_nodes = std::max(0, screen.height - fixed - std::min(total, kLeastJobs));
-    std::vector<std::string> lines = absl::StrSplit(node_lines, '\n');
-    if (static_cast<int>(lines.size()) - 1 > for_nodes) {
-      lines.resize(static_cast<size_t>(for_nodes));
-      node_lines = for_nodes > kTableLines ? absl::StrJoin(lines, "\n") + "\n" : "";
-    }
-    const int taken = static_cast<int>(std::count(node_lines.begin(), node_lines.end(), '\n'));
-    shown = std::clamp(screen.height - fixed - taken, 1, std::max(1, total));
+    const int job_titles = total > 0 ? kTableLines : 0;
+    const int rows = screen.height - 1 - (view.keys ? 2 : 0) - job_titles;
+    node_lines = NodeLines(nodes, screen, rows - std::min(total, kLeastJobs), view);
+    if (view.nodes_shown == 0) node_lines = NodeLines(nodes, screen, rows - std::min(total, 1), view);
+    shown = std::clamp(rows - LinesOf(node_lines), 1, std::max(1, total));
+  } else if (nodes.nodes_size() > 0) {
+    node_lines = absl::StrCat("\n", Nodes(nodes, 0, nodes.nodes_size()).Render(screen));
+    view.first_node = 0;
+    view.nodes_shown = nodes.nodes_size();
   }
   view.first = std::clamp(view.first, 0, std::max(0, total - shown));
   const auto rows = absl::MakeConstSpan(all).subspan(static_cast<size_t>(view.first), static_cast<size_t>(shown));
@@ -252,13 +290,14 @@ std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nod
   page += node_lines;
   if (view.keys) {
     const size_t first = total == 0 ? 0 : static_cast<size_t>(view.first) + 1;
-    const std::string keys =
-        Fitted({{absl::StrCat("jobs ", first, "-", static_cast<size_t>(view.first) + rows.size(), " of ", total)},
-                {"q quit", /*optional=*/1},
-                {absl::StrCat("s sort: ", kTopSorts[static_cast<int>(view.sort)]), /*optional=*/2},
-                {"r reverse", /*optional=*/3},
-                {"j, k scroll", /*optional=*/4}},
-               kGap, screen.width);
+    std::vector<Part> parts = {
+        {absl::StrCat("jobs ", first, "-", static_cast<size_t>(view.first) + rows.size(), " of ", total)}};
+    if (const std::string hidden = HiddenNodes(view, nodes.nodes_size()); !hidden.empty()) parts.push_back({hidden});
+    parts.insert(parts.end(), {{"q quit", /*optional=*/1},
+                               {absl::StrCat("s sort: ", kTopSorts[static_cast<int>(view.sort)]), /*optional=*/2},
+                               {"r reverse", /*optional=*/3},
+                               {"j, k scroll", /*optional=*/4}});
+    const std::string keys = Fitted(std::move(parts), kGap, screen.width);
     absl::StrAppend(&page, "\n", Paint(screen, Colour::kDim, Cut(keys, screen.width, screen.unicode)));
   }
   return page;

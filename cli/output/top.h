@@ -16,15 +16,19 @@ inline constexpr const char* kTopSorts[] = {"submitted", "job", "state", "tokens
 struct TopView {
   TopSort sort = TopSort::kSubmitted;
   bool reverse = false;
-  int first = 0;      // job that is shown first, from 0
-  bool keys = false;  // ends with a line of the keys
+  int first = 0;        // job that is shown first, from 0
+  int first_node = 0;   // likewise
+  int nodes_shown = 0;  // set by TopPage
+  bool keys = false;    // ends with a line of the keys
 };
 
-// Applies a key, as a terminal sends it: the arrows, page up and down, j, k, g, s and r. False: it means nothing here.
+// Applies a key, as a terminal sends it: the arrows, page up and down, j, k, g, n, s and r. False: it means nothing
+// here.
 bool PressTopKey(const std::string& key, TopView& view);
 
 // A line of totals, the running and waiting jobs with their metrics, and the nodes with their ranks.
-// On a terminal of known height the page fits it: `view.first`, which is brought into range, says which jobs are shown.
+// On a terminal of known height the page fits it: `view.first` and `view.first_node`, which are brought into range, say
+// which jobs and nodes are shown. Nodes give way to three jobs, and all but one job to the first node.
 std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nodes, const Screen& screen,
                     absl::Time now, TopView& view);
 
