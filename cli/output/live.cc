@@ -73,7 +73,8 @@ std::vector<std::string> JobView::Apply(const v1::WatchItem& item, absl::Time no
       held_as_of_ = now;
       return {};
     case v1::WatchItem::kEvent: {
-      ApplyState(item.event(), now);
+      // An older event says what the job was before the snapshot.
+      if (!item.in_snapshot()) ApplyState(item.event(), now);
       const std::string time = TimeOfDay(screen_, FromProto(item.event().time()));
       std::vector<std::string> lines = Tick(absl::InfiniteFuture());
       const std::string line = absl::StrCat(Paint(screen_, Colour::kDim, time), "  ", EventText(item.event()), "\n");

@@ -1403,6 +1403,25 @@ TEST(Trace, ViewersGetAProcessARankAndAThreadAStream) {
   EXPECT_EQ(threads, "steps host compute reduce ");
 }
 
+// A stream begins with the job as it is now, and then repeats how it came to that.
+TEST(JobView, TheLiveLineDoesNotGoBackToStatesBeforeTheSnapshot) {
+  JobView view(kTerminal);
+  v1::WatchItem snapshot;
+  *snapshot.mutable_snapshot() = MakeJob();
+  view.Apply(snapshot, kNow);
+  for (const v1::JobState state : {v1::JOB_STATE_QUEUED, v1::JOB_STATE_STARTING, v1::JOB_STATE_RUNNING}) {
+    v1::WatchItem event = Event("every rank runs", state);
+    event.set_in_snapshot(true);
+    EXPECT_EQ(view.Apply(event, kNow).size(), 1u) << "it is printed all the same";
+    EXPECT_TRUE(absl::StartsWith(view.LiveLine(kNow), "gpt2-tiny-x7f2  running  ")) << view.LiveLine(kNow);
+  }
+  // What happens after it counts, and a job that waits again says why.
+  view.Apply(Event("restart 1 of 3 after: rank 1 was killed by signal 9", v1::JOB_STATE_QUEUED), kNow);
+  EXPECT_TRUE(absl::StartsWith(view.LiveLine(kNow),
+                               "gpt2-tiny-x7f2  queued  restart 1 of 3 after: rank 1 was killed by signal 9"))
+      << view.LiveLine(kNow);
+}
+
 // The details of a fault's cause are printed once: by the restart, or by the summary of the failure.
 TEST(JobView, RepeatsNoCause) {
   JobView view(kPipe);

@@ -94,6 +94,12 @@ TEST_F(ServerTest, RunsAJobToItsEndAndStreamsItToFollowers) {
   EXPECT_LT(at("step 2"), at("event job.completed"));
   EXPECT_LT(static_cast<size_t>(at("log late\n")), items.size());
   EXPECT_EQ(std::count(items.begin(), items.end(), "step 1"), 1);  // sent twice, stored once
+  // Who followed saw the job end; who comes later gets a snapshot that has all of it.
+  const WatchItem& ended = followed[static_cast<size_t>(at("event job.completed"))];
+  EXPECT_FALSE(ended.in_snapshot()) << ended.ShortDebugString();
+  for (const WatchItem& item : Stored(job)) {
+    EXPECT_EQ(item.in_snapshot(), item.has_event()) << item.ShortDebugString();
+  }
 
   GetJobReply reply;
   ASSERT_TRUE(client_->Get(job, &reply).ok());

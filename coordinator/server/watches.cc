@@ -28,7 +28,8 @@ void SkipLines(uint64_t lines, LogChunk& chunk) {
   chunk.mutable_text()->erase(0, begin);
 }
 
-WatchItem ToWatchItem(StreamItem item) {
+// `snapshot_at`: the last position that the stream's snapshot has seen.
+WatchItem ToWatchItem(StreamItem item, uint64_t snapshot_at) {
   WatchItem result;
   result.set_cursor(CursorOf(item.sequence));
   result.set_job(item.job.value());
@@ -36,6 +37,7 @@ WatchItem ToWatchItem(StreamItem item) {
   if (auto* point = std::get_if<MetricPoint>(&item.body)) *result.mutable_metrics() = std::move(*point);
   if (auto* chunk = std::get_if<LogChunk>(&item.body)) *result.mutable_log() = std::move(*chunk);
   if (auto* gap = std::get_if<Gap>(&item.body)) *result.mutable_gap() = std::move(*gap);
+  result.set_in_snapshot(result.has_event() && item.sequence <= snapshot_at);
   return result;
 }
 
@@ -50,6 +52,7 @@ struct Watch {
   uint64_t trim_lines = 0;                   // lines to cut from it
   std::function<bool(const Job&)> may_read;  // null: every job
   bool snapshot = false;                     // not sent yet
+  uint64_t snapshot_at = 0;                  // last position when it was made; 0: none was
   bool saw_running = false;                  // the job had not ended when the stream opened
   std::optional<SteadyTime> linger;          // the job has ended; wait until then for its last items
   bool lingers = false;                      // it is in lingering_
@@ -163,6 +166,7 @@ absl::StatusOr<std::optional<WatchPage>> Watches::Read(const core::Core& core, S
     watch.snapshot = false;
     const absl::StatusOr<Job> job = core.GetJob(watch.filter.job);
     if (job.ok()) {
+      watch.snapshot_at = ledger_->last_sequence();
       WatchItem& item = result.items.emplace_back();
       item.set_job(job->id());
       *item.mutable_snapshot() = *job;
@@ -182,7 +186,7 @@ absl::StatusOr<std::optional<WatchPage>> Watches::Read(const core::Core& core, S
       if (item.sequence == watch.trim && std::holds_alternative<LogChunk>(item.body)) {
         SkipLines(watch.trim_lines, std::get<LogChunk>(item.body));
       }
-      result.items.push_back(ToWatchItem(std::move(item)));
+      result.items.push_back(ToWatchItem(std::move(item), watch.snapshot_at));
     }
     watch.after = page->next;
     if (!result.items.empty()) return result;
