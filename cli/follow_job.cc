@@ -145,18 +145,26 @@ absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const
   request.set_metrics(true);
   request.set_logs(options.logs);
   BottomLine bottom(out.terminal && !json);
+  int columns = out.width;
+  // Before whatever fits its lines to the terminal, which may have been resized.
+  const auto resize = [&] {
+    if (!out.terminal) return;
+    columns = ScreenOf(STDOUT_FILENO, /*no_colour=*/false).width;
+    view.Resize(columns);
+  };
   const auto take = [&](const v1::WatchItem& item) {
     if (json) {
       PrintLine(ItemTree(item));
       return true;
     }
+    resize();
     bottom.PrintAbove(view.Apply(item, absl::Now()));
     return true;
   };
   const auto idle = [&] {
     const absl::Time now = absl::Now();
     bottom.PrintAbove(view.Tick(now));
-    if (out.terminal) view.Resize(ScreenOf(STDOUT_FILENO, /*no_colour=*/false).width);
+    resize();
     bottom.Draw(view.LiveLine(now), now);
   };
   Following following{.take = take,
@@ -177,7 +185,8 @@ absl::StatusOr<ExitCode> FollowJob(Client& client, const std::string& job, const
   if (!got.ok()) return got.status();
   view.SetJob(got->job());
   if (!json) {
-    Print(Wrapped(view.Summary(absl::Now()), out.width));
+    resize();
+    Print(Wrapped(view.Summary(absl::Now()), columns));
     if (const std::string failure = view.FailureText(); !failure.empty()) Say(failure);
   }
   return ExitCodeOf(got->job().state());

@@ -5,6 +5,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -76,6 +77,16 @@ Program::~Program() {
   for (const int fd : {out_fd_, err_fd_}) {
     if (fd >= 0) close(fd);
   }
+}
+
+void Program::Resize(int columns, int rows) {
+  winsize size{.ws_row = static_cast<unsigned short>(rows),
+               .ws_col = static_cast<unsigned short>(columns),
+               .ws_xpixel = 0,
+               .ws_ypixel = 0};
+  MUSTER_CHECK(ioctl(out_fd_, TIOCSWINSZ, &size) == 0, "TIOCSWINSZ: ", std::strerror(errno));
+  // The kernel sends it only to those whose controlling terminal this is.
+  Signal(SIGWINCH);
 }
 
 // Reads the available output. False: both streams are at their end.

@@ -36,7 +36,12 @@ class Program {
   // Reads until `text` appears. False: the program ended or the time is over.
   bool WaitForOut(const std::string& text, absl::Duration at_most = absl::Seconds(30));
   bool WaitForErr(const std::string& text, absl::Duration at_most = absl::Seconds(30));
+  // Reads what comes within this time into out(). False: its streams have ended.
+  bool Read(absl::Duration at_most) { return Pump(at_most); }
+  const std::string& out() const { return ended_.out; }
   void Signal(int signal);
+  // Resizes its terminal and sends SIGWINCH. REQUIRES: it has one.
+  void Resize(int columns, int rows);
   // Waits for the exit; kills the program when the time is over.
   Ended Wait(absl::Duration at_most = absl::Seconds(60));
   pid_t pid() const { return pid_; }

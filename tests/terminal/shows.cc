@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cli/testing/program.h"
 
 namespace muster::terminal {
 namespace {
@@ -36,27 +35,29 @@ Shows::Shows() {
   job_ = cluster_.WriteJob({.name = "followed", .steps = 1'000'000, .checkpoints = cluster_.folder() + kLongPath});
 }
 
-Shows::Show Shows::Run(const std::string& name, std::vector<std::string> command, int columns,
-                       const std::string& until) {
-  Show show{name, absl::StrJoin(command, " "), Terminal(columns), Terminal(columns)};
-  std::vector<std::string> words = std::move(command);
-  words[0] = cli::ProgramPath("cli/muster");
-  for (std::string& word : words) {
+std::unique_ptr<cli::Program> Shows::Start(std::vector<std::string> command, int columns) const {
+  command[0] = cli::ProgramPath("cli/muster");
+  for (std::string& word : command) {
     if (word == kJob) word = job_;
   }
-  cli::Program program(words,
-                       {{"HOME", cluster_.folder()},
-                        {"XDG_STATE_HOME", cluster_.folder() + "/state"},
-                        {"MUSTER_ADDRESS", cluster_.address()},
-                        {"TERM", "xterm"},
-                        {"LANG", "C.UTF-8"},
-                        {"TZ", "UTC"}},
-                       "", /*terminal=*/true, columns);
+  const cli::Program::Environment environment = {{"HOME", cluster_.folder()},
+                                                 {"XDG_STATE_HOME", cluster_.folder() + "/state"},
+                                                 {"MUSTER_ADDRESS", cluster_.address()},
+                                                 {"TERM", "xterm"},
+                                                 {"LANG", "C.UTF-8"},
+                                                 {"TZ", "UTC"}};
+  return std::make_unique<cli::Program>(command, environment, "", /*terminal=*/true, columns);
+}
+
+Shows::Show Shows::Run(const std::string& name, const std::vector<std::string>& command, int columns,
+                       const std::string& until) {
+  Show show{name, absl::StrJoin(command, " "), Terminal(columns), Terminal(columns)};
+  const std::unique_ptr<cli::Program> program = Start(command, columns);
   if (!until.empty()) {
-    EXPECT_TRUE(program.WaitForOut(until)) << show.command;
-    program.Signal(SIGINT);
+    EXPECT_TRUE(program->WaitForOut(until)) << show.command;
+    program->Signal(SIGINT);
   }
-  const cli::Ended ended = program.Wait();
+  const cli::Ended ended = program->Wait();
   if (until.empty()) {
     EXPECT_EQ(ended.code, 0) << ended.out;
   }

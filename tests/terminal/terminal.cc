@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -84,6 +86,25 @@ void Terminal::Feed(const std::string& bytes) {
     at += length;
   }
   pending_.erase(0, at);
+}
+
+void Terminal::Resize(int columns) {
+  std::vector<std::vector<Cell>> rows;
+  int cursor_row = row_;
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    const std::vector<Cell>& row = rows_[r];
+    if (static_cast<int>(r) == row_) cursor_row = static_cast<int>(rows.size()) + column_ / columns;
+    for (size_t begin = 0; begin == 0 || begin < row.size(); begin += static_cast<size_t>(columns)) {
+      const size_t end = std::min(row.size(), begin + static_cast<size_t>(columns));
+      rows.emplace_back(row.begin() + static_cast<ptrdiff_t>(begin), row.begin() + static_cast<ptrdiff_t>(end));
+    }
+  }
+  const int below = row_ - static_cast<int>(rows_.size());  // of a cursor where nothing was written yet
+  if (below >= 0) cursor_row = static_cast<int>(rows.size()) + below;
+  rows_ = std::move(rows);
+  row_ = cursor_row;
+  column_ %= columns;
+  columns_ = columns;
 }
 
 std::vector<std::string> Terminal::Lines() const {

@@ -1,5 +1,5 @@
-// A terminal as far as `muster` uses one: text in UTF-8, colors, a carriage return, clearing, and lines that wrap or
-// are cut at the right edge.
+// A terminal as far as `muster` uses one: text in UTF-8, colors, a carriage return, clearing, lines that wrap or are
+// cut at the right edge, and a width that changes.
 //
 //   Terminal terminal(80);
 //   terminal.Feed(program_output);
@@ -18,6 +18,9 @@ class Terminal {
   explicit Terminal(int columns) : columns_(columns) {}
 
   void Feed(const std::string& bytes);
+  // As VTE, kitty and iTerm2 do: lines that are too wide continue in the next row, and the cursor stays at its
+  // character.
+  void Resize(int columns);
 
   // The lines, without spaces at their ends.
   std::vector<std::string> Lines() const;
@@ -38,7 +41,7 @@ class Terminal {
   void Put(const std::string& character);
   void Control(const std::string& parameters, char command);
 
-  const int columns_;
+  int columns_;
   std::vector<std::vector<Cell>> rows_;
   int row_ = 0, column_ = 0;
   bool wraps_ = true;
