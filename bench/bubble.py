@@ -34,7 +34,7 @@ SCHEDULES = {"gpipe": ("gpipe", 1, "gpipe"), "1f1b": ("1f1b", 1, "1f1b"),
 
 
 def words(values):
-    return [word for key, value in values.items() for word in ("--" + key, str(value))]
+    return [word for key, value in values.items() for word in ("--" + key.replace("_", "-"), str(value))]
 
 
 def predicted(stages, microbatches, found, args, traces=None):
@@ -48,7 +48,7 @@ def predicted(stages, microbatches, found, args, traces=None):
         found["computing"] = file.name
     rows = json.loads(subprocess.run(
         [args.predictor, "--hardware", "cpu", "--model", "tiny", "--compute", "fp32", "--json", "--ops", "--stages", str(stages),
-         "--sequences", str(microbatches // stages), "--ranks_per_node", str(stages)] + words(SHAPE) +
+         "--sequences", str(microbatches // stages), "--ranks-per-node", str(stages)] + words(SHAPE) +
         words({key: value for key, value in found.items() if value}), check=True, capture_output=True, text=True).stdout)["rows"]
     return {row["schedule"]: row for row in rows}
 

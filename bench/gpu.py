@@ -68,7 +68,7 @@ def shape_of(args):
 def shape_flags(ranks, args):
     return [word for key, value in {**shape_of(args), "threads": 1, "ranks": ranks, "dtype": args.dtype,
                                     "device": args.device, "microbatch": args.microbatch}.items()
-            for word in ("--" + key, str(value))]
+            for word in ("--" + key.replace("_", "-"), str(value))]
 
 
 def compare(strategy, peers, ranks, args):
@@ -148,7 +148,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=0, help="0: all GPUs")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="a round")
-    parser.add_argument("--warm_up", type=int, default=5, help="steps before the first round")
+    parser.add_argument("--warm-up", "--warm_up", type=int, default=5, help="steps before the first round")
     parser.add_argument("--graphs", action="store_true", help="without and with CUDA graphs; no PyTorch")
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()

@@ -35,7 +35,7 @@ def main():
         parser.error("--stages times --tensor must divide --ranks")
     mesh = {"ranks": args.ranks, "stages": args.stages, "tensor": args.tensor, "strategy": args.strategy}
     flags = [word for key, value in {**MODEL, **mesh, "sequences": args.stages, "microbatch": 1, "threads": 1}.items()
-             for word in ("--" + key, str(value))]
+             for word in ("--" + key.replace("_", "-"), str(value))]
     group = Group([args.side] + flags, {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **OURS, **os.environ},
                   args.ranks)
     answers = group.ask(args.steps)

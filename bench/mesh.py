@@ -35,7 +35,7 @@ CASES = {
 RANKS = 2
 MICROBATCHES = 8  # of a pipeline
 MODES = {"pipeline": ["--stages", str(RANKS)], "tensor": ["--tensor", str(RANKS)],
-         "sequence": ["--tensor", str(RANKS), "--sequence_parallel"]}
+         "sequence": ["--tensor", str(RANKS), "--sequence-parallel"]}
 LOSS_LIMIT, LOSS_STEPS = 5e-6, 20
 
 
@@ -43,7 +43,7 @@ def start(name, mode, folder, args):
     """The groups of both sides, and the layers of a pipeline's first stage."""
     case = {**CASES[name], "threads": args.threads}
     del case["steps"]
-    shape = [word for key, value in case.items() for word in ("--" + key, str(value))]
+    shape = [word for key, value in case.items() for word in ("--" + key.replace("_", "-"), str(value))]
     omp = {"OMP_NUM_THREADS": str(args.threads), "GLOO_SOCKET_IFNAME": "lo"}
     model = os.path.join(folder, "model.safetensors")
     side = [args.side, "--family", "llama"] + shape
@@ -123,8 +123,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--norm", default="torch", choices=("transformers", "torch"), help="PyTorch's RMSNorm")
     parser.add_argument("--sockets", action="store_true", help="ours by Gloo, as between machines")
-    parser.add_argument("--link_mbit", type=int, default=0, help="as bench/ranks.py")
-    parser.add_argument("--in_namespace", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--link-mbit", "--link_mbit", type=int, default=0, help="as bench/ranks.py")
+    parser.add_argument("--in-namespace", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()
     if args.link_mbit and not args.in_namespace:

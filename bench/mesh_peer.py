@@ -2,7 +2,7 @@
 
 Pipelines by torch.distributed.pipelining's Schedule1F1B, where the first stage has the embedding and --cut layers. Tensor
 parallelism by parallelize_module with the plan of PyTorch's tutorial: q, k, v, gate and up by columns, o and down by rows,
-embedding and head by the vocabulary, loss_parallel; with --sequence_parallel norms and residuals on a part of the tokens.
+embedding and head by the vocabulary, loss_parallel; with --sequence-parallel norms and residuals on a part of the tokens.
 
 The layers are those of Hugging Face's transformers, or with --norm torch their norms are torch.nn.RMSNorm. Fused AdamW, and
 gradients clipped to the norm over all ranks. Weights and tokens are read from the file of ours. Protocol as ranks_side.cc.
@@ -171,12 +171,12 @@ def main():
     parser = argparse.ArgumentParser()
     for name in ("layers", "heads", "key_value_heads", "inner", "width", "vocabulary", "context", "sequences", "threads",
                  "ranks", "rank"):
-        parser.add_argument("--" + name, type=int, required=True)
+        parser.add_argument(*dict.fromkeys(("--" + name.replace("_", "-"), "--" + name)), type=int, required=True)
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--cut", type=int, help="layers of the first stage")
     parser.add_argument("--microbatch", type=int, help="of a pipeline")
     parser.add_argument("--tensor", type=int, default=1)
-    parser.add_argument("--sequence_parallel", action="store_true")
+    parser.add_argument("--sequence-parallel", "--sequence_parallel", action="store_true")
     parser.add_argument("--norm", default="transformers", choices=("transformers", "torch"))
     parser.add_argument("--model", required=True, help="file of weights and tokens")
     parser.add_argument("--folder", required=True, help="where the ranks meet")

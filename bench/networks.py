@@ -97,14 +97,14 @@ def measure(name, mbit, milliseconds, nodes, args):
     case.pop("steps")
     half = args.ranks // 2
     flags = [word for key, value in {**case, "sequences": args.sequences, "threads": 1, "ranks": args.ranks}.items()
-             for word in ("--" + key, str(value))]
+             for word in ("--" + key.replace("_", "-"), str(value))]
     nodes.limit(mbit, milliseconds, args.wire)
     omp = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": nodes.device}
     peer = [args.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")]
 
     def options(mode):
         kind = mode.replace("levels_", "").replace("levels", "flat")
-        return ["--compression", OURS_BY[kind]] + (["--ranks_on_node", str(half)] if mode.startswith("levels") else [])
+        return ["--compression", OURS_BY[kind]] + (["--ranks-on-node", str(half)] if mode.startswith("levels") else [])
 
     def start(mode):
         def wrap(rank):
@@ -137,7 +137,7 @@ def measure(name, mbit, milliseconds, nodes, args):
         group.end()
 
     def ask(alone, more):
-        words = [args.predictor, "--link_mbit", str(mbit), "--link_ms", str(milliseconds), "--alone_ms", str(alone)] + more + flags
+        words = [args.predictor, "--link-mbit", str(mbit), "--link-ms", str(milliseconds), "--alone-ms", str(alone)] + more + flags
         return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
     alone_by = "none" if milliseconds else "loss"  # the latency of the loss's sum is not computing
@@ -195,11 +195,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="of a round")
     parser.add_argument("--every", type=int, default=50, help="steps between two exchanges of diloco")
-    parser.add_argument("--in_namespace", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--in-namespace", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()
     if not args.in_namespace:  # the cable is made in a namespace of its own
-        os.execvp("unshare", ["unshare", "-rn", sys.executable] + sys.argv + ["--in_namespace"])
+        os.execvp("unshare", ["unshare", "-rn", sys.executable] + sys.argv + ["--in-namespace"])
     nodes = Nodes()
     try:
         rows = []

@@ -72,13 +72,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", default="bazel-bin/bench/ranks_side", help="the built ranks_side")
     parser.add_argument("--folder", required=True, help="on the disk to measure")
-    parser.add_argument("--limit_mib", type=int, default=1280, help="memory of the rank, page cache included")
+    parser.add_argument("--limit-mib", "--limit_mib", type=int, default=1280, help="memory of the rank, page cache included")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2, help="of a round")
-    parser.add_argument("--disk_mib", type=int, default=512, help="of a measurement of the disk")
+    parser.add_argument("--disk-mib", "--disk_mib", type=int, default=512, help="of a measurement of the disk")
     args = parser.parse_args()
     flags = [word for key, value in {**MODEL, "threads": 1, "ranks": 1, "offload_to": args.folder}.items()
-             for word in ("--" + key, str(value))]
+             for word in ("--" + key.replace("_", "-"), str(value))]
     with memory_cgroup(args.limit_mib << 20) as (procs, peak):
         command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', procs, args.side] + flags
         group = Group(command, {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **OURS}, 1)

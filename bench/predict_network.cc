@@ -1,6 +1,6 @@
 // Predicts, by the simulator, the step that bench/networks.py measures: ranks on two nodes, half on each, over a link
 // of so many Mbit/s. Rates of the processor are those with which the prediction of a step's computing, exact sums or
-// not, is what was measured: --alone_ms, of ranks that sum nothing, or nothing but their loss. With --auto also chooses
+// not, is what was measured: --alone-ms, of ranks that sum nothing, or nothing but their loss. With --auto also chooses
 // levels and compression as the coordinator does where the spec leaves both to it. Prints one JSON line.
 #include <cstdint>
 #include <cstdio>
@@ -69,9 +69,9 @@ int main(int argc, char** argv) {
   bool choose = false;
   CLI::App app("The step that bench/networks.py measures, predicted");
   bench::AddShape(app, shape);
-  app.add_option("--link_mbit", mbit)->required();
-  app.add_option("--link_ms", link_milliseconds, "of latency");
-  app.add_option("--alone_ms", alone_milliseconds, "a step of ranks that sum nothing")->required();
+  app.add_option("--link-mbit,--link_mbit", mbit)->required();
+  app.add_option("--link-ms,--link_ms", link_milliseconds, "of latency");
+  app.add_option("--alone-ms,--alone_ms", alone_milliseconds, "a step of ranks that sum nothing")->required();
   app.add_flag("--auto", choose, "choose levels and compression");
   CLI11_PARSE(app, argc, argv);
 

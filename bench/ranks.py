@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Data parallel ranks on this machine compared to PyTorch's DistributedDataParallel over Gloo, interleaved in one run.
 
-    bazel build //bench:ranks_side && python3 bench/ranks.py [--link_mbit 1200] [--json FILE]
+    bazel build //bench:ranks_side && python3 bench/ranks.py [--link-mbit 1200] [--json FILE]
 
 For each case five groups of processes take turns, a few steps each, for several rounds: ours and PyTorch's, each also
 without reductions, and our reductions alone; idle groups wait on a pipe. A step takes as long as its slowest
@@ -11,7 +11,7 @@ rank, a time is the smallest of a round's steps; ratios are taken within a round
   cpu      processor time of a rank's step less that of the same step without reductions, all threads: if there are
            no more cores than ranks, this work cannot overlap
 Memory is the largest rank's peak resident size less what it held before its model existed.
---link_mbit runs everything in a network namespace of its own, whose loopback is that slow (tc tbf, both directions
+--link-mbit runs everything in a network namespace of its own, whose loopback is that slow (tc tbf, both directions
 together), and implies --sockets. The PyTorch interpreter is $MUSTER_PEER_PYTHON (tools/fetch_torch.sh peer
 makes it).
 """
@@ -97,7 +97,7 @@ def measure(name, ranks, args):
     case = dict(CASES[name])
     steps = case.pop("steps")
     flags = [word for key, value in {**case, "threads": args.threads, "ranks": ranks}.items()
-             for word in ("--" + key, str(value))]
+             for word in ("--" + key.replace("_", "-"), str(value))]
     omp = {"OMP_NUM_THREADS": str(args.threads), "GLOO_SOCKET_IFNAME": "lo"}
     peer = [args.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")]
 
@@ -152,7 +152,7 @@ def table(results):
 def on_slow_link(mbit):
     """Runs this script again where loopback is slow."""
     setup = ("ip link set lo up && tc qdisc add dev lo root tbf rate %dmbit burst 1m latency 2s && exec \"$@\"" % mbit)
-    os.execvp("unshare", ["unshare", "-rn", "sh", "-c", setup, "sh", sys.executable] + sys.argv + ["--in_namespace"])
+    os.execvp("unshare", ["unshare", "-rn", "sh", "-c", setup, "sh", sys.executable] + sys.argv + ["--in-namespace"])
 
 
 def main():
@@ -164,10 +164,10 @@ def main():
     parser.add_argument("--ranks", default="2")
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--link_mbit", type=int, default=0, help="0: as fast as loopback is")
+    parser.add_argument("--link-mbit", "--link_mbit", type=int, default=0, help="0: as fast as loopback is")
     parser.add_argument("--sockets", action="store_true",
                         help="ours by Gloo, as between machines, where they would read each other's memory")
-    parser.add_argument("--in_namespace", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--in-namespace", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help="write the results there too")
     args = parser.parse_args()
     if args.link_mbit and not args.in_namespace:

@@ -2,7 +2,7 @@
 // simulator.
 //
 //    bazel run //bench:scaling -- [--model xl] [--hardware h100] [--sequences 8] [--microbatch 8] [--compute bf16]
-//                                 [--memory 80GiB] [--least 1] [--most 1024] [--ranks_per_node 8] [--json]
+//                                 [--memory 80GiB] [--least 1] [--most 1024] [--ranks-per-node 8] [--json]
 //
 // With --stages 8,16,64 in place of strategies: the schedules of pipelines with so many stages of one rank each,
 // --sequences as microbatches of one (times the stages), kept activations or --recompute. The bubble is that of the
@@ -279,12 +279,12 @@ int main(int argc, char** argv) {
   app.add_option("--width", options.width);
   app.add_option("--vocabulary", options.vocabulary);
   app.add_option("--context", options.context);
-  app.add_option("--ranks_per_node", options.ranks_per_node, "instead of the hardware's");
-  app.add_option("--shard_ranks", options.shard_ranks, "that hold one copy of the model, for hybrid");
+  app.add_option("--ranks-per-node,--ranks_per_node", options.ranks_per_node, "instead of the hardware's");
+  app.add_option("--shard-ranks,--shard_ranks", options.shard_ranks, "that hold one copy of the model, for hybrid");
   app.add_option("--flops", options.flops, "measured FLOP/s of GEMMs");
-  app.add_option("--memory_rate", options.memory_bytes_per_second, "bytes a second, measured");
-  app.add_option("--link_rate", options.link_bytes_per_second, "bytes a second into a rank, measured");
-  app.add_option("--link_seconds", options.link_seconds, "of a hop, measured");
+  app.add_option("--memory-rate,--memory_rate", options.memory_bytes_per_second, "bytes a second, measured");
+  app.add_option("--link-rate,--link_rate", options.link_bytes_per_second, "bytes a second into a rank, measured");
+  app.add_option("--link-seconds,--link_seconds", options.link_seconds, "of a hop, measured");
   app.add_option("--memory", options.memory_bytes, "of a slot")->transform(CLI::AsSizeValue(false));
   app.add_option("--stages", options.stages, "of pipelines, whose schedules are compared")->delimiter(',');
   app.add_flag("--recompute", options.recompute, "of pipelines: activation checkpointing");

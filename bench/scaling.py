@@ -21,7 +21,7 @@ NAMES = {"ddp": "ddp", "zero1": "zero 1", "zero2": "zero 2", "shard_grad_op": "f
 
 
 def flags_of(name, keys):
-    return [word for key in keys for word in ("--" + key, str(CASES[name][key]))]
+    return [word for key in keys for word in ("--" + key.replace("_", "-"), str(CASES[name][key]))]
 
 
 SIZES = ("layers", "heads", "width", "vocabulary", "context", "sequences")
@@ -45,9 +45,9 @@ def best(a, b):
 
 
 def predicted(name, ranks, measured_rates, args):
-    words = [word for key, value in measured_rates.items() if value for word in ("--" + key, repr(value))]
+    words = [word for key, value in measured_rates.items() if value for word in ("--" + key.replace("_", "-"), repr(value))]
     out = subprocess.run([args.predictor, "--hardware", "cpu", "--model", "tiny", "--compute", "fp32", "--json", "--least",
-                          str(ranks), "--most", str(ranks), "--ranks_per_node", str(ranks), "--shard_ranks", "2",
+                          str(ranks), "--most", str(ranks), "--ranks-per-node", str(ranks), "--shard-ranks", "2",
                           "--microbatch",
                           str(CASES[name]["sequences"])] + flags_of(name, SIZES) + words,
                          check=True, capture_output=True, text=True).stdout

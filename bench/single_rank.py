@@ -77,7 +77,7 @@ def flags_of(name, threads):
     """A case's number of steps a round, and its flags."""
     case = dict(CASES[name])
     steps = case.pop("steps")
-    return steps, [word for key, value in {**case, "threads": threads}.items() for word in ("--" + key, str(value))]
+    return steps, [word for key, value in {**case, "threads": threads}.items() for word in ("--" + key.replace("_", "-"), str(value))]
 
 
 def measure_narrow(name, threads, isa, args):

@@ -29,7 +29,7 @@ def measure(name, args):
     case = dict(CASES[name])
     steps = case.pop("steps")
     flags = [word for key, value in {**case, "threads": args.threads, "ranks": args.ranks}.items()
-             for word in ("--" + key, str(value))]
+             for word in ("--" + key.replace("_", "-"), str(value))]
     omp = {"OMP_NUM_THREADS": str(args.threads), "GLOO_SOCKET_IFNAME": "lo"}
     peer = [args.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")]
     ours = args.strategies.split(",")

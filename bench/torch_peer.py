@@ -120,7 +120,7 @@ def main():
     for name in ("depth", "image"):
         parser.add_argument("--" + name, type=int, help="of resnet")
     parser.add_argument("--family", default="gpt2", choices=("gpt2", "llama", "resnet"))
-    parser.add_argument("--key_value_heads", type=int, help="of llama")
+    parser.add_argument("--key-value-heads", "--key_value_heads", type=int, help="of llama")
     parser.add_argument("--inner", type=int, help="of llama")
     parser.add_argument("--lora", type=int, default=0, help="rank of PEFT's adapters of all linear layers; 0: none")
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))

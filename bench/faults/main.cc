@@ -19,7 +19,8 @@ int main(int argc, char** argv) {
   app.add_option("--faults", options.faults, "how many in all; an eighth of them not of ranks")->capture_default_str();
   app.add_option("--detection", detection, "the coordinator's --detection")->capture_default_str();
   app.add_option("--seed", options.seed, "of the choice of victims and moments")->capture_default_str();
-  app.add_option("--at_once", options.at_once, "rank faults in progress at the same time")->capture_default_str();
+  app.add_option("--at-once,--at_once", options.at_once, "rank faults in progress at the same time")
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (!absl::ParseDuration(detection, &options.detection) || options.detection <= absl::ZeroDuration()) {
     std::fprintf(stderr, "faults: --detection \"%s\" is no duration\n", detection.c_str());

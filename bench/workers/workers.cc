@@ -215,8 +215,8 @@ int BeTheCrowd(const Flags& flags) {
 
 class HerdProcess {
  public:
-  // `role`: --be_herd_of or --be_crowd_of.
-  HerdProcess(const Flags& flags, const std::string& address, const std::string& role = "--be_herd_of") {
+  // `role`: --be-herd-of or --be-crowd-of.
+  HerdProcess(const Flags& flags, const std::string& address, const std::string& role = "--be-herd-of") {
     int in[2], out[2];
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) Die("no pipe");
     std::string program = std::filesystem::read_symlink("/proc/self/exe");
@@ -436,12 +436,12 @@ void MeasureCrowd(const Flags& flags, Coordinator& coordinator) {
   const size_t before = coordinator.ResidentBytes();
   thousand.hostile = 0;
   {
-    HerdProcess idle(thousand, coordinator.address(), "--be_crowd_of");
+    HerdProcess idle(thousand, coordinator.address(), "--be-crowd-of");
     idle.MustSay("contact");
     SubmitBeside("ranks and idle connections", flags, service, coordinator, herd, &idle);
   }
   thousand.hostile = flags.hostile;
-  HerdProcess crowd(thousand, coordinator.address(), "--be_crowd_of");
+  HerdProcess crowd(thousand, coordinator.address(), "--be-crowd-of");
   crowd.MustSay("contact");
   const std::vector<double> took = SubmitBeside("all", flags, service, coordinator, herd, &crowd);
   std::printf("memory of the coordinator: %zu MiB more than before the crowd\n",
@@ -590,24 +590,26 @@ int main(int argc, char** argv) {
   app.add_option("--submissions", flags.submissions)->check(CLI::Range(100, 100'000))->capture_default_str();
   app.add_option("--folder", flags.folder, "where the store is made")->capture_default_str();
   app.add_option("--detection", flags.detection, "of the coordinator")->capture_default_str();
-  app.add_option("--register_seconds", flags.register_seconds, "limit")->capture_default_str();
-  app.add_option("--steady_cores", flags.steady_cores, "limit")->capture_default_str();
-  app.add_option("--reconnect_seconds", flags.reconnect_seconds, "limit")->capture_default_str();
-  app.add_option("--readers_mib", flags.readers_mib, "limit")->capture_default_str();
-  app.add_option("--submit_ms", flags.submit_ms, "limit")->capture_default_str();
-  app.add_option("--get_ms", flags.get_ms, "limit, beside planning")->capture_default_str();
-  app.add_option("--plan_seconds", flags.plan_seconds, "limit")->capture_default_str();
-  app.add_option("--plan_mib", flags.plan_mib, "limit")->capture_default_str();
+  app.add_option("--register-seconds,--register_seconds", flags.register_seconds, "limit")->capture_default_str();
+  app.add_option("--steady-cores,--steady_cores", flags.steady_cores, "limit")->capture_default_str();
+  app.add_option("--reconnect-seconds,--reconnect_seconds", flags.reconnect_seconds, "limit")->capture_default_str();
+  app.add_option("--readers-mib,--readers_mib", flags.readers_mib, "limit")->capture_default_str();
+  app.add_option("--submit-ms,--submit_ms", flags.submit_ms, "limit")->capture_default_str();
+  app.add_option("--get-ms,--get_ms", flags.get_ms, "limit, beside planning")->capture_default_str();
+  app.add_option("--plan-seconds,--plan_seconds", flags.plan_seconds, "limit")->capture_default_str();
+  app.add_option("--plan-mib,--plan_mib", flags.plan_mib, "limit")->capture_default_str();
   app.add_option("--idle", flags.idle, "connections that ask nothing")->capture_default_str();
   app.add_option("--hostile", flags.hostile, "connections that send what they should not")->capture_default_str();
-  app.add_option("--crowd_submit_ms", flags.crowd_submit_ms, "limit, beside these")->capture_default_str();
-  app.add_option("--load_nice", flags.load_nice, "of the processes that make the load")->capture_default_str();
+  app.add_option("--crowd-submit-ms,--crowd_submit_ms", flags.crowd_submit_ms, "limit, beside these")
+      ->capture_default_str();
+  app.add_option("--load-nice,--load_nice", flags.load_nice, "of the processes that make the load")
+      ->capture_default_str();
   app.add_flag("--crowd", flags.only_crowd, "measure nothing else than beside these");
   app.add_flag("--planning", flags.only_planning, "measure nothing else");
   app.add_option("--coordinator", flags.coordinator, "program; the default is right below `bazel run`")
       ->capture_default_str();
-  app.add_option("--be_herd_of", flags.herd_of)->group("");
-  app.add_option("--be_crowd_of", flags.crowd_of)->group("");
+  app.add_option("--be-herd-of", flags.herd_of)->group("");
+  app.add_option("--be-crowd-of", flags.crowd_of)->group("");
   app.add_option("--port", flags.port)->group("");
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);

@@ -9,8 +9,8 @@ namespace {
 // since a test shares its cores.
 TEST(Workers, AHundredRegisterAndComeBackWithoutAFalseDeath) {
   const int status = system(
-      "bench/workers/workers --workers 100 --jobs 50 --readers 100 --submissions 100 --submit_ms 500 --get_ms 2000 "
-      "--plan_seconds 60 --detection 2s --idle 200 --hostile 50 --crowd_submit_ms 1000 "
+      "bench/workers/workers --workers 100 --jobs 50 --readers 100 --submissions 100 --submit-ms 500 --get-ms 2000 "
+      "--plan-seconds 60 --detection 2s --idle 200 --hostile 50 --crowd-submit-ms 1000 "
       "--folder /dev/shm");
   ASSERT_TRUE(WIFEXITED(status)) << status;
   EXPECT_EQ(WEXITSTATUS(status), 0) << "over a limit: see above";

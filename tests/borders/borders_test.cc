@@ -333,6 +333,23 @@ TEST(Borders, WordsAreFoundInsideOfNames) {
   EXPECT_EQ(absl::StrJoin(WordsOf("kLastWish(checkpoint_wish)"), " "), "k last wish checkpoint wish ");
 }
 
+// Of an option's names the first one is documented: --kebab-case, in the programs of bench/ too. An older spelling may
+// follow. Scripts in examples/ are those of users.
+TEST(Borders, FlagsAreKebabCase) {
+  const std::regex underscored(R"re(add_(option|flag|argument)\(\s*"--[a-z0-9-]*_)re");
+  EXPECT_TRUE(std::regex_search("app.add_option(\"--crowd_size\", size);", underscored));
+  EXPECT_FALSE(std::regex_search("app.add_option(\"--crowd-size,--crowd_size\", size);", underscored));
+  for (const fs::path& file : Sources({".h", ".cc", ".py"})) {
+    if (*file.begin() == "examples") continue;
+    std::ifstream in(Root() / file);
+    std::stringstream text;
+    text << in.rdbuf();
+    const std::string code = text.str();
+    std::smatch found;
+    EXPECT_FALSE(std::regex_search(code, found, underscored)) << file << ": " << found.str();
+  }
+}
+
 TEST(Borders, EveryIncludeIsAllowed) {
   const std::map<std::string, Rule> rules = ReadRules();
   ASSERT_TRUE(rules.contains("_test"));
