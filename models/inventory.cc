@@ -212,6 +212,11 @@ uint64_t Buffers(const Inventory& inventory) {
   return elements;
 }
 
+bool DependsOnMicrobatches(const Inventory& inventory) {
+  return std::any_of(inventory.units().begin(), inventory.units().end(),
+                     [](const Unit& unit) { return unit.buffers_size() > 0 || unit.has_exchange(); });
+}
+
 WindowBlocks BlocksOfWindow(uint64_t tokens, uint64_t window) {
   constexpr uint64_t kLeast = 128;  // a narrower one launches more kernels for nothing
   const auto aligned = [](uint64_t n) { return (n + 15) / 16 * 16; };

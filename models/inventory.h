@@ -59,6 +59,10 @@ int FirstTrained(const Inventory& inventory);
 // Elements of all buffers.
 uint64_t Buffers(const Inventory& inventory);
 
+// Whether what a step computes depends on its microbatches and on how many ranks compute them, beyond rounding: a unit
+// normalizes by the samples of a microbatch. Such units keep running statistics, or exchange sums.
+bool DependsOnMicrobatches(const Inventory& inventory);
+
 // The number of a unit in the whole model, of an inventory of all units or of a stage's (Inventory.chunks); and how
 // many units that has.
 int ModelUnit(const Inventory& inventory, int unit);

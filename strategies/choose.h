@@ -29,7 +29,7 @@ struct Choice {
   bool fits = false;        // otherwise the chosen one is the one that needs least
   std::string reason;       // one line: what was chosen, by which figures, and what does not fit
   std::string stopped;      // of ChooseMesh: the search ended with ways left that may be as good; empty: it did not
-  uint64_t least_peak = 0;  // smallest of all candidates: no smaller slot suits the job
+  uint64_t least_peak = 0;  // smallest of all candidates: no smaller slot suits the job; of ChooseMesh 0, not known
   MemoryPlan memory_plan;   // of the chosen candidate
 
   const Train& train() const { return candidates[chosen].train; }
@@ -43,7 +43,8 @@ absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, ab
                               const Hardware& hardware, Budget* budget = nullptr);
 
 // Of the ranks of one stage, simplest first: single on one; ddp, zero 1 and 2, fsdp shard_grad_op and full_shard on
-// several, and hybrid on several nodes with equally many ranks. Those that offload.parameters goes with.
+// several, and hybrid on several nodes with equally many ranks. Those that offload.parameters and the compression go
+// with.
 std::vector<Strategy> DataStrategies(const Train& train, absl::Span<const RankPlace> ranks);
 
 // Of a candidate that lost to one as fast.

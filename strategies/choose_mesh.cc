@@ -84,6 +84,8 @@ std::vector<uint32_t> MicrobatchesToTry(const Train& train, const Inventory& inv
   std::vector<uint32_t> all;
   if (train.batch().microbatch() > 0) {
     all = {std::min(share, train.batch().microbatch())};
+  } else if (models::DependsOnMicrobatches(inventory)) {
+    all = {share};  // the default
   } else {
     for (uint32_t m = 1; m < share; m *= 2) all.push_back(m);
     all.push_back(share);
@@ -111,7 +113,8 @@ class Search {
   absl::Status List(bool offload) {
     const uint32_t all = static_cast<uint32_t>(ranks_.size()), units = static_cast<uint32_t>(inventory_.units_size());
     list_until_ = budget_->spent() + budget_->left() / 2;  // the rest is for their plans
-    const bool cuts = models::CheckOutputs(inventory_).ok() && !train_.offload().activations();
+    const bool cuts = models::CheckOutputs(inventory_).ok() && !train_.offload().activations() &&
+                      !models::DependsOnMicrobatches(inventory_);
     for (uint32_t stages = 1; stages <= std::min({all, units, kMaxStages}); ++stages) {
       if (all % stages != 0 || (stages > 1 && !cuts)) continue;
       for (Division& division : divisions_) {
@@ -147,15 +150,20 @@ class Search {
     return status.ok() && AnyFits() ? PlanInOrder(0, seconds) : status;
   }
 
-  // Where no way is left by its bounds, the one that needs least, so that there is something to report.
+  // Where no way is left by its bounds, the one that needs least, so that there is something to report. Of ways that
+  // cannot be planned at all, the next one. InvalidArgument: none can.
   absl::Status PlanLeast() {
-    if (ways_.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("parallel: of ", ranks_.size(), " ranks no number of stages and no microbatch can be planned"));
+    std::vector<const Way*> order;
+    for (const Way& way : ways_) order.push_back(&way);
+    std::stable_sort(order.begin(), order.end(),
+                     [](const Way* a, const Way* b) { return a->least.bytes() < b->least.bytes(); });
+    for (const Way* way : order) {
+      if (mixes_[way->mix].unfit_bytes == 0) continue;
+      if (absl::Status s = PlanOne(*way); !s.ok() || !Nothing()) return s;
     }
-    const auto least = std::min_element(ways_.begin(), ways_.end(),
-                                        [](const Way& a, const Way& b) { return a.least.bytes() < b.least.bytes(); });
-    return PlanOne(*least);
+    if (!cannot_.ok()) return cannot_;
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel: of ", ranks_.size(), " ranks no number of stages and no microbatch can be planned"));
   }
 
   bool AnyFits() const {
@@ -163,6 +171,7 @@ class Search {
   }
   bool Nothing() const { return planned_.empty(); }
 
+  // REQUIRES: something was planned.
   absl::StatusOr<Choice> Choose() const;
 
  private:
@@ -345,8 +354,9 @@ class Search {
       return absl::OkStatus();
     }
     // A table may be too large for one strategy and not for others.
-    if (absl::IsInvalidArgument(status) && ways_.size() > 1) {
+    if (absl::IsInvalidArgument(status)) {
       mixes_[way.mix].unfit_bytes = 0;
+      cannot_ = std::move(status);
       return absl::OkStatus();
     }
     if (!status.ok()) return status;
@@ -399,6 +409,7 @@ class Search {
   std::deque<Way> ways_;
   std::vector<Mix> mixes_;
   std::vector<Planned> planned_;
+  absl::Status cannot_;  // why the last one that cannot be planned cannot; OK: all could
   double worst_shown_ = std::numeric_limits<double>::infinity();  // the fifth of the times of those that fit
   uint64_t list_until_ = 0, plan_until_ = 0;                      // work
   bool exhausted_ = false;
@@ -482,8 +493,6 @@ absl::StatusOr<Choice> Search::Choose() const {
   // So many others may be a little faster that it would not be among those that are shown.
   const auto won = std::find(order.begin(), order.end(), winner);
   if (won - order.begin() >= static_cast<ptrdiff_t>(kShown)) std::rotate(order.begin() + kShown - 1, won, won + 1);
-  choice.least_peak = order[0]->peak;
-  for (const Planned* planned : order) choice.least_peak = std::min(choice.least_peak, planned->peak);
   const auto add = [&](Candidate candidate) { choice.candidates.push_back(std::move(candidate)); };
   const auto add_loser = [&](const Planned& planned) {
     add(CandidateOf(planned));
@@ -535,10 +544,13 @@ absl::StatusOr<Choice> Search::Choose() const {
   return choice;
 }
 
-std::string ReasonOf(const Choice& choice, const Hardware& hardware) {
+std::string ReasonOf(const Choice& choice, const Inventory& inventory, const Hardware& hardware) {
   const Candidate& chosen = choice.candidates[choice.chosen];
+  const char* const kept = models::DependsOnMicrobatches(inventory)
+                               ? "; microbatch and stages are not searched, because batch normalization depends on them"
+                               : "";
   if (!choice.fits) {
-    return absl::StrCat("no configuration fits; the smallest tried, ", chosen.name, ", does not: ", chosen.unfit);
+    return absl::StrCat("no configuration fits; the smallest tried, ", chosen.name, ", does not: ", chosen.unfit, kept);
   }
   std::string reason = absl::StrCat(chosen.name, ", ", TimeText(chosen.step_seconds), " a step predicted on ",
                                     hardware.name, " and ", FormatBytes(chosen.peak_bytes), " a rank");
@@ -548,7 +560,7 @@ std::string ReasonOf(const Choice& choice, const Hardware& hardware) {
                     candidate.lost, ")");
     break;
   }
-  return reason;
+  return absl::StrCat(reason, kept);
 }
 
 }  // namespace
@@ -605,7 +617,7 @@ absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory
   if (!status.ok()) return status;
   absl::StatusOr<Choice> choice = search.Choose();
   if (!choice.ok()) return choice;
-  choice->reason = ReasonOf(*choice, hardware);
+  choice->reason = ReasonOf(*choice, inventory, hardware);
   Inventory divided = inventory;
   if (absl::Status s = models::Divide(choice->train(), divided); !s.ok()) return s;
   absl::StatusOr<MemoryPlan> chosen = PlanMemory(choice->train(), divided, ranks, budget);

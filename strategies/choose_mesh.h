@@ -21,7 +21,10 @@ absl::Span<const PipelineShape> PipelineShapes();
 // Tries every number of stages that divides the ranks, and 1, 2, 4, 8 and 16 ranks that compute each unit together
 // where these share a node; on each every shape, each of DataStrategies, microbatches of
 // powers of two and a rank's whole share, with and without activation checkpointing. What the spec says of microbatch,
-// checkpointing and offloading stays; offload.optimizer is tried on GPUs where nothing else fits. What needs more
+// checkpointing and offloading stays; offload.optimizer is tried on GPUs where nothing else fits. Nothing is tried that
+// ranks refuse: tensor ranks and offloading beside compression, offloading beside cuda_graphs. Of a model that
+// normalizes by the samples of a microbatch (models::DependsOnMicrobatches), the results would be others: it has one
+// stage, and of microbatches the spec's or a rank's whole share. What needs more
 // memory than slots have by its lower bound is left out. The others are planned and simulated by their lower bound of
 // time, the least first, and each only in the largest microbatch of those that fit, until no other can be among the
 // five fastest, or the part of the budget for it is spent (Choice::stopped). Takes the fastest that fits, but a simpler
@@ -29,9 +32,11 @@ absl::Span<const PipelineShape> PipelineShapes();
 //
 // The candidates are the five fastest that fit, the fastest first (fewer where fewer fit), and of each number of stages
 // and of ranks that compute a unit, and by each schedule, that they do not have the best one, each with the reason why
-// it lost. Where nothing fits, the chosen one is the one that needs least of those that were planned.
+// it lost. Where nothing fits, the chosen one is the one that needs least of those that were planned; others may need
+// less, so Choice::least_peak is not known.
 //
-// REQUIRES: `train` is resolved and says parallel: auto. Errors as Compile.
+// REQUIRES: `train` is resolved and says parallel: auto. Errors as Compile; InvalidArgument also where no way to run
+// can be planned.
 absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                   const Hardware& hardware, Budget* budget = nullptr);
 

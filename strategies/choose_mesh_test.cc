@@ -81,6 +81,69 @@ TEST(ChooseMesh, CompressionIsNeitherForTensorRanksNorOffloaded) {
   EXPECT_FALSE(MixOf(large, FullNodes(1, 1, 20 * kGib), h100).train().offload().optimizer());
 }
 
+// Hybrid sums over nodes what its ranks of a node own, which are parts of matrices.
+TEST(ChooseMesh, PowerSgdGetsWholeMatrices) {
+  Train train = Blocks(8, 512, 64);
+  const std::vector<RankPlace> nodes = FullNodes(8, 4, 80 * kGib);
+  const auto hybrid = [&] {
+    const std::vector<Strategy> all = DataStrategies(train, nodes);
+    return std::count_if(all.begin(), all.end(),
+                         [](const Strategy& s) { return s.fsdp().reshard() == RESHARD_HYBRID; });
+  };
+  EXPECT_EQ(hybrid(), 1);
+  train.mutable_communication()->mutable_compression()->mutable_power_sgd()->set_rank(4);
+  EXPECT_EQ(hybrid(), 0);
+}
+
+// 64 images on four ranks are normalized 16 at a time by default. Other microbatches, and stages, whose ranks are
+// fewer, would give other statistics, also where only they fit.
+TEST(ChooseMesh, BatchNormalizationKeepsItsMicrobatch) {
+  for (const bool sync : {false, true}) {
+    Train train;
+    Resnet& resnet = *train.mutable_model()->mutable_resnet();
+    resnet.set_depth(20), resnet.set_sync_batch_norm(sync);
+    *train.mutable_model() = *models::Resolve(train.model());
+    train.mutable_strategy()->mutable_auto_();
+    train.mutable_parallel()->set_auto_(true);
+    train.mutable_batch()->set_sequences(64);
+    train.mutable_optimizer()->mutable_sgd();
+    const Hardware h100 = *FindHardware("h100");
+    const auto all_have = [&](uint32_t microbatch, uint64_t memory_bytes) {
+      const Choice choice = MixOf(train, FullNodes(4, 4, memory_bytes), h100);
+      for (const Candidate& c : choice.candidates) {
+        EXPECT_EQ(c.train.batch().microbatch(), microbatch) << TextOf(choice);
+        EXPECT_EQ(c.train.parallel().pipeline(), 1u) << TextOf(choice);
+        EXPECT_EQ(c.train.parallel().tensor(), 1u) << TextOf(choice);
+      }
+      EXPECT_TRUE(absl::EndsWith(choice.reason, "not searched, because batch normalization depends on them"))
+          << choice.reason;
+      return choice;
+    };
+    all_have(16, 0);
+    EXPECT_FALSE(all_have(16, 1).fits);
+    train.mutable_batch()->set_microbatch(4);
+    all_have(4, 0);
+  }
+}
+
+// Of 4,098 units on 1,024 ranks no table of shards can be handed out, and all that offload.parameters goes with has
+// one; one head is not divided, and what is offloaded of activations has no stages.
+TEST(ChooseMesh, WhereNothingCanBePlannedItSaysWhy) {
+  Train train;
+  Gpt2& model = *train.mutable_model()->mutable_gpt2();
+  model.set_layers(4096), model.set_heads(1), model.set_width(2048), model.set_context(64), model.set_vocabulary(256);
+  LeaveMixOpen(1024, train);
+  train.set_activation_checkpointing(true);
+  Offload& offload = *train.mutable_offload();
+  offload.set_optimizer(true), offload.set_parameters(true), offload.set_activations(true);
+  const Hardware h100 = *FindHardware("h100");
+  const Inventory inventory = *models::MakeInventory(train.model(), DEVICE_CUDA);
+  Budget budget({.work = 100'000'000'000, .bytes = uint64_t{1} << 40});
+  const auto choice = ChooseMesh(train, inventory, FullNodes(1024, 1024, 0), h100, &budget);
+  EXPECT_TRUE(absl::IsInvalidArgument(choice.status())) << choice.status();
+  EXPECT_TRUE(absl::StrContains(choice.status().message(), "partition table takes more than")) << choice.status();
+}
+
 // Many mixes take as long where ranks hardly compute; the simplest of them is chosen, and shown.
 TEST(ChooseMesh, WhatIsChosenIsShown) {
   for (const uint32_t ranks : {16u, 32u, 64u}) {
