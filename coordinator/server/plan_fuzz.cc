@@ -186,6 +186,8 @@ muster::JobSpec SpecOf(Numbers& numbers) {
     train.clear_pipeline(), train.clear_parallel(), train.clear_strategy();
     train.mutable_parallel()->set_auto_(true);
   }
+  // strategy: auto, of strategies alone.
+  if (numbers.Below(2) == 0 && !train.has_parallel()) train.mutable_parallel()->set_pipeline(1);
   return spec;
 }
 

@@ -3,13 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/spec/good_spec_test.h"
 #include "coordinator/spec/resolve.h"
+#include "models/custom/custom.h"
 #include "models/inventory.h"
+#include "models/inventory_build.h"
+#include "models/task.h"
 
 namespace muster::spec {
 namespace {
@@ -448,11 +454,109 @@ TEST(Plan, OfAutoShowsTheCandidates) {
   JobSpec spec = Good();
   spec.mutable_resources()->set_ranks(2);
   spec.mutable_train()->mutable_strategy()->mutable_auto_();
-  ASSERT_TRUE(Resolve({}, spec).empty());
-  EXPECT_TRUE(spec.train().strategy().has_auto_()) << "until it is placed";
-  const PlanReply plan = Planned(spec);
+  JobSpec one_stage = spec;
+  one_stage.mutable_train()->mutable_parallel()->set_pipeline(1);
+  ASSERT_TRUE(Resolve({}, one_stage).empty());
+  EXPECT_TRUE(one_stage.train().strategy().has_auto_()) << "until it is placed";
+  const PlanReply plan = Planned(one_stage);
   EXPECT_EQ(plan.candidates_size(), 6);
   EXPECT_TRUE(absl::StartsWith(plan.strategy_reason(), plan.strategy())) << plan.strategy_reason();
+  // Without parallel, of stages and tensor ranks, too.
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  const PlanReply all = Planned(spec);
+  for (const char* part : {"2 stages by ", "tensor 2"}) {
+    EXPECT_TRUE(std::any_of(all.candidates().begin(), all.candidates().end(), [&](const CandidatePlan& c) {
+      return absl::StrContains(c.strategy(), part);
+    })) << part;
+  }
+}
+
+// What is tried for a job, on slots that hold everything and on slots that hold nothing, a spec may also say itself:
+// what ranks refuse, Resolve does.
+TEST(Plan, AutoTriesOnlyWhatASpecMaySay) {
+  struct Case {
+    const char* name;
+    std::function<void(Train&)> change;
+  };
+  const auto compression = [](Train& train) -> Compression& {
+    return *train.mutable_communication()->mutable_compression();
+  };
+  const std::vector<Case> cases = {
+      {"nothing", [](Train&) {}},
+      {"top_k", [&](Train& train) { compression(train).mutable_top_k(); }},
+      {"power_sgd", [&](Train& train) { compression(train).mutable_power_sgd(); }},
+      {"int8", [&](Train& train) { compression(train).mutable_int8(); }},
+      {"compression auto", [&](Train& train) { compression(train).mutable_auto_(); }},
+      {"hierarchy auto", [](Train& train) { train.mutable_communication()->set_hierarchy(HIERARCHY_AUTO); }},
+      {"cuda_graphs", [](Train& train) { train.set_cuda_graphs(true); }},
+      {"lora", [](Train& train) { train.mutable_lora(); }},
+      {"dropout", [](Train& train) { train.mutable_dropout()->set_attention(0.1); }},
+      {"muon", [](Train& train) { train.mutable_optimizer()->mutable_muon(); }},
+      {"adafactor", [](Train& train) { train.mutable_optimizer()->mutable_adafactor(); }},
+      {"fp16", [](Train& train) { train.mutable_precision()->set_compute(DTYPE_FP16); }},
+      {"offloaded parameters", [](Train& train) { train.mutable_offload()->set_parameters(true); }},
+      {"offloaded activations",
+       [](Train& train) {
+         train.set_activation_checkpointing(true);
+         train.mutable_offload()->set_activations(true);
+       }},
+      {"resnet",
+       [](Train& train) {
+         train.mutable_model()->mutable_resnet()->set_depth(8);
+         train.mutable_data()->clear_tokens();
+         train.mutable_data()->set_images("/images.bin");
+       }},
+      {"custom",
+       [](Train& train) {
+         Custom& custom = *train.mutable_model()->mutable_custom();
+         custom.set_library("/opt/models/librated.so");
+         Task& task = *custom.mutable_task();
+         task.set_name(models::kTensors);
+         task.set_targets_per_sample(1);
+         models::AddBatchTensor(task, "user", BatchTensor::FLOAT, {8}).set_input(true);
+         for (const char* name : {"first", "second"}) {
+           Unit& unit = *custom.add_units();
+           unit.set_name(name);
+           unit.set_kind(models::kCustomKind);
+           models::AddTensor(unit, absl::StrCat(name, ".weight"), {8}, Initialisation::ZEROS).set_decay(false);
+         }
+         train.mutable_data()->clear_tokens();
+         train.mutable_data()->set_tensors("/ratings-*.safetensors");
+       }},
+  };
+  for (const Case& c : cases) {
+    JobSpec spec = Good();
+    spec.mutable_resources()->set_ranks(8);
+    spec.mutable_resources()->set_device(DEVICE_CUDA);
+    Train& train = *spec.mutable_train();
+    train.mutable_strategy()->mutable_auto_();
+    train.mutable_batch()->set_sequences(32);
+    c.change(train);
+    ASSERT_TRUE(Resolve({}, spec).empty()) << c.name;
+    ASSERT_TRUE(spec.train().parallel().auto_()) << c.name;
+    for (const uint64_t memory_bytes : {0, 1}) {
+      PlanFor on = AnySlots(spec, *strategies::FindHardware("h100"), memory_bytes);
+      for (uint32_t rank = 0; rank < 8; ++rank) on.slots.ranks[rank].node = rank / 4;
+      const auto plan = core::PlanJob(spec, on.slots, on.hardware);
+      ASSERT_TRUE(plan.ok()) << c.name << plan.status();
+      ASSERT_TRUE(plan->choice.has_value()) << c.name;
+      std::vector<Train> tried = {plan->train};
+      for (const strategies::Candidate& candidate : plan->choice->candidates) tried.push_back(candidate.train);
+      EXPECT_GT(tried.size(), 1u) << c.name;
+      for (const Train& way : tried) {
+        JobSpec said = spec;
+        *said.mutable_train() = way;
+        // Chosen last: none, beside what it does not go with.
+        if (compression(*said.mutable_train()).has_auto_()) compression(*said.mutable_train()).mutable_none();
+        for (const SpecError& error : Resolve({}, said)) {
+          // A spec that names such a strategy is mistaken; for auto there is nothing to compress then.
+          if (absl::StrContains(error.message(), "compresses sums of gradients over replicas")) continue;
+          ADD_FAILURE() << c.name << ", " << memory_bytes << ": " << error.path() << ": " << error.message() << "\n"
+                        << way.ShortDebugString();
+        }
+      }
+    }
+  }
 }
 
 TEST(Plan, OfParallelAutoShowsTheMixesAndWhyTheyLost) {

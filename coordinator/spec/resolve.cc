@@ -278,8 +278,12 @@ class Resolver {
     }
   }
 
-  // parallel: auto: what it chooses cannot be given, too.
+  // parallel: auto, or strategy: auto where the spec does not say how ranks divide the model. The fields that it
+  // chooses cannot be given. Beside `parallel`, and in a bench, whose collectives are those of data-parallel ranks,
+  // strategy: auto chooses a strategy alone; sync refuses it.
   bool AutoParallel_(Train& train) {
+    const bool open = train.strategy().has_auto_() && !train.has_parallel() && !train.has_pipeline();
+    if (open && !train.has_sync() && !train.has_bench()) train.mutable_parallel()->set_auto_(true);
     if (!train.parallel().auto_()) return false;
     const Parallel& p = train.parallel();
     if (p.has_pipeline() || p.has_tensor() || p.has_sequence_parallel()) {
@@ -530,7 +534,9 @@ class Resolver {
     }
     const uint32_t ranks = DataRanks(spec_.resources().ranks());
     const uint32_t share = (batch.sequences() + ranks - 1) / ranks;
-    const bool chosen = train.parallel().auto_() && !batch.has_microbatch();  // when it is placed
+    // When it is placed. Of a model that normalizes by a microbatch it would change the result.
+    const bool chosen =
+        train.parallel().auto_() && !batch.has_microbatch() && !models::DependsOnMicrobatches(inventory_);
     if (!batch.has_microbatch() && !chosen) {
       batch.set_microbatch(Stages() == 1 ? share : std::max(1u, share / (kMicrobatchesAStage * Stages())));
     }

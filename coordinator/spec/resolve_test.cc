@@ -374,6 +374,70 @@ TEST(Resolve, RefusesWrongMeasurements) {
               HasSubstr("checkpoint.path: a job that measures collectives trains nothing to save"));
 }
 
+TEST(Resolve, StrategyAutoLeavesTheMixOpenWhereParallelIsLeftOut) {
+  const auto resolved = [](uint32_t ranks, const std::function<void(Train&)>& change) {
+    JobSpec spec = Good();
+    spec.mutable_resources()->set_ranks(ranks);
+    spec.mutable_train()->mutable_strategy()->mutable_auto_();
+    spec.mutable_train()->mutable_batch()->set_sequences(32);
+    change(*spec.mutable_train());
+    EXPECT_EQ(Text(Resolve({}, spec)), "");
+    JobSpec again = spec;
+    EXPECT_EQ(Text(Resolve({}, again)), "");
+    EXPECT_EQ(again.SerializeAsString(), spec.SerializeAsString());
+    return spec.train();
+  };
+  for (const uint32_t ranks : {1u, 4u}) {
+    const Train open = resolved(ranks, [](Train&) {});
+    EXPECT_TRUE(open.parallel().auto_());
+    EXPECT_FALSE(open.parallel().has_pipeline());
+    EXPECT_FALSE(open.batch().has_microbatch());
+  }
+  const Train given = resolved(4, [](Train& train) { train.mutable_parallel()->set_pipeline(1); });
+  EXPECT_FALSE(given.parallel().auto_());
+  EXPECT_EQ(given.parallel().tensor(), 1u);
+  EXPECT_EQ(given.batch().microbatch(), 8u);
+  // The statistics of batch normalization are those of a microbatch, so it is the default, whatever is chosen.
+  const auto images = [](Train& train) {
+    train.mutable_model()->mutable_resnet()->set_depth(20);
+    train.mutable_data()->clear_tokens();
+    train.mutable_data()->set_images("/images.bin");
+  };
+  const Train normalized = resolved(4, images);
+  EXPECT_TRUE(normalized.parallel().auto_());
+  EXPECT_EQ(normalized.batch().microbatch(), 8u);
+  const Train of_two = resolved(4, [&](Train& train) {
+    images(train);
+    train.mutable_parallel()->set_auto_(true);
+    train.mutable_batch()->set_microbatch(2);
+  });
+  EXPECT_EQ(of_two.batch().microbatch(), 2u);
+  // What is measured are the sums of strategies, and what says how ranks divide the model needs more than a strategy.
+  const Train bench = resolved(4, [](Train& train) { *train.mutable_bench() = Measurements(); });
+  EXPECT_FALSE(bench.parallel().auto_());
+  JobSpec pipeline = Good();
+  pipeline.mutable_resources()->set_ranks(4);
+  pipeline.mutable_train()->mutable_strategy()->mutable_auto_();
+  pipeline.mutable_train()->mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+  EXPECT_THAT(Text(Resolve({}, pipeline)), HasSubstr("pipeline: needs parallel: {pipeline: N}"));
+  JobSpec sync = Good();
+  sync.mutable_train()->mutable_strategy()->mutable_auto_();
+  sync.mutable_train()->mutable_sync();
+  EXPECT_EQ(Text(Resolve({}, sync)),
+            "strategy.kind: not supported with sync: replicas could get different ones; name one\n");
+}
+
+// A spec of fewer ranks is no other: their number need not be a multiple of anything that is chosen.
+TEST(Resolve, StrategyAutoTakesAnyLeastNumberOfRanks) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(8);
+  spec.mutable_resources()->set_min_ranks(3);
+  spec.mutable_train()->mutable_checkpoint()->set_path("/c");
+  spec.mutable_train()->mutable_strategy()->mutable_auto_();
+  EXPECT_EQ(Text(Resolve({}, spec)), "");
+  EXPECT_TRUE(spec.train().parallel().auto_());
+}
+
 // A trainer reads 0 where a default is forgotten, so each field has one, or is here.
 TEST(Resolve, LeavesNoFieldWithoutAValue) {
   const std::set<std::string> open_on_purpose = {
@@ -398,7 +462,7 @@ TEST(Resolve, LeavesNoFieldWithoutAValue) {
       [](Train& train) { train.mutable_strategy()->mutable_ddp(); },
       [](Train& train) { train.mutable_strategy()->mutable_zero(); },
       [](Train& train) { train.mutable_strategy()->mutable_fsdp(); },
-      [](Train& train) { train.mutable_strategy()->mutable_auto_(); },
+      [](Train& train) { train.mutable_strategy()->mutable_auto_(), train.mutable_parallel(); },
       [](Train& train) { train.mutable_optimizer()->mutable_adamw(); },
       [](Train& train) { train.mutable_optimizer()->mutable_lion(); },
       [](Train& train) { train.mutable_optimizer()->mutable_muon(); },
