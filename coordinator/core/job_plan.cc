@@ -33,6 +33,15 @@ bool DependsOnOtherSlots(const Strategy& strategy) {
          (fsdp.reshard() == RESHARD_HYBRID && fsdp.shard_ranks() == 0);
 }
 
+// The least memory of a slot; 0: of none it is known.
+uint64_t SmallestOf(const Slots& slots) {
+  uint64_t smallest = 0;
+  for (const RankPlace& rank : slots.ranks) {
+    if (rank.memory_bytes > 0 && (smallest == 0 || rank.memory_bytes < smallest)) smallest = rank.memory_bytes;
+  }
+  return smallest;
+}
+
 // A sum of a bucket over N nodes passes 2 (N - 1) links one after another, and sends 2 (N - 1) / N of the bucket over
 // each. With buckets of `kTimesLatency` N latency bandwidth, so many times as long is spent on sending as on latency.
 // Small buckets overlap better, so this counts only where the default is less, and half of the gradients is the most.
@@ -175,9 +184,15 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
     if (memory_plan.ok()) plan.unfit = {why, 0};
   } else if (memory_plan.ok()) {
     if (const std::string why = strategies::WhyUnfit(*memory_plan, slots.ranks); !why.empty()) {
-      if (least_peak == 0 && !DependsOnOtherSlots(plan.train.strategy())) least_peak = memory_plan->peak();
       unfit_by_memory = true;
-      plan.unfit = {why, least_peak == 0 ? 0 : strategies::SlotBytesFor(least_peak)};
+      if (plan.by_mesh) {
+        // Not all ways to run are planned, and those of other nodes are not known: smaller slots may suit it than those
+        // that the best one needs.
+        plan.unfit = {why, 0, SmallestOf(slots)};
+      } else {
+        if (least_peak == 0 && !DependsOnOtherSlots(plan.train.strategy())) least_peak = memory_plan->peak();
+        plan.unfit = {why, least_peak == 0 ? 0 : strategies::SlotBytesFor(least_peak)};
+      }
     }
   }
   if (!memory_plan.ok()) return memory_plan.status();

@@ -39,6 +39,9 @@ std::string SignatureOf(const Slots& slots);
 struct Unfit {
   std::string why;          // numbers, and what would fit
   uint64_t slot_bytes = 0;  // no slot of less memory suits any of its ranks; 0: that depends on the others
+  // Where slot_bytes is 0: slots with more memory than this, the least of those that it does not fit, may suit it; 0:
+  // more memory does not help.
+  uint64_t more_than_bytes = 0;
 };
 
 struct Planned {

@@ -86,6 +86,89 @@ TEST(Memory, ParallelAutoIsResolvedWhereItIsPlacedAndStored) {
   EXPECT_TRUE(w.Get(id).spec().train().parallel().auto_()) << "the next generation may choose another";
 }
 
+// Of which stages and tensor ranks are chosen, too.
+JobSpec LargeMix(const std::string& name, uint32_t ranks) {
+  JobSpec spec = Large(name, ranks);
+  spec.mutable_train()->clear_strategy();
+  spec.mutable_train()->mutable_strategy()->mutable_auto_();
+  spec.mutable_train()->mutable_batch()->clear_microbatch();
+  EXPECT_TRUE(spec::Resolve({}, spec).empty());
+  EXPECT_TRUE(spec.train().parallel().auto_());
+  return spec;
+}
+
+// Two slots of 1 GiB are free, and refused. It does not demand what the best mix that was planned for them needs:
+// larger slots are looked at, too, and one after another.
+TEST(Memory, AMixThatDoesNotFitLooksAtLargerSlots) {
+  World w;
+  w.Do(NodeConnected{Sized("a", 2, 1)});
+  const JobId id = w.Submit(LargeMix("auto", 2));
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED);
+  EXPECT_TRUE(absl::StrContains(w.Get(id).reason(), "does not fit the free slots")) << w.Get(id).reason();
+  w.Do(NodeConnected{Sized("b", 3, 2)});
+  EXPECT_EQ(w.State(id), JOB_STATE_QUEUED) << w.Get(id).reason();
+  w.Do(NodeConnected{Sized("c", 4, 80)});
+  ASSERT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+  const Generation generation = w.Newest(id);
+  for (const RankPlacement& rank : generation.ranks()) EXPECT_EQ(rank.node(), "c");
+}
+
+// Though two slots of 1 GiB are free: it waits for larger ones, and has them evicted.
+TEST(Memory, AMixPreemptsTheLargerSlotsThatItWaitsFor) {
+  WorldOptions options;
+  options.preempt_lower_priority = true;
+  World w(options);
+  w.Do(NodeConnected{Sized("c", 2, 80)});
+  JobSpec low = Large("low", 2);
+  low.set_priority(-1);
+  low.set_preemptible(true);
+  const JobId victim = w.Submit(low);
+  w.RunAll(victim);
+  w.TickAfter(absl::Hours(1));
+  w.Do(NodeConnected{Sized("a", 2, 1)});
+  const JobId id = w.Submit(LargeMix("auto", 2));
+  EXPECT_EQ(w.State(victim), JOB_STATE_STOPPING) << w.Get(id).reason();
+  w.Checkpoint(victim, 10);
+  w.EndAll(victim);
+  ASSERT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+  EXPECT_EQ(w.Newest(id).ranks(0).node(), "c");
+}
+
+// Whatever was chosen for four ranks, the next generation is planned anew for the two that are left.
+TEST(Memory, StrategyAutoIsChosenAgainForFewerRanks) {
+  World w;
+  JobSpec spec = Spec("auto");
+  spec.mutable_resources()->set_ranks(4);
+  spec.mutable_resources()->set_min_ranks(1);
+  Train& train = *spec.mutable_train();
+  train.clear_strategy();
+  train.mutable_strategy()->mutable_auto_();
+  train.mutable_batch()->clear_microbatch();
+  train.mutable_batch()->set_sequences(16);
+  ASSERT_TRUE(spec::Resolve({}, spec).empty());
+  w.Do(NodeConnected{Sized("a", 2, 8)});
+  w.Do(NodeConnected{Sized("b", 2, 8)});
+  const JobId id = w.Submit(spec);
+  const auto mesh_divides = [&](uint32_t ranks) {
+    ASSERT_EQ(static_cast<uint32_t>(w.Newest(id).ranks_size()), ranks) << w.Get(id).reason();
+    const Train run = w.core->DesiredFor(NodeId("a")).ranks(0).run().spec().train();
+    EXPECT_FALSE(run.parallel().auto_());
+    EXPECT_FALSE(run.strategy().has_auto_());
+    EXPECT_GT(run.batch().microbatch(), 0u);
+    const uint32_t of_one_copy = run.parallel().pipeline() * run.parallel().tensor();
+    ASSERT_GT(of_one_copy, 0u);
+    EXPECT_EQ(ranks % of_one_copy, 0u);
+  };
+  mesh_divides(4);
+  w.RunAll(id);
+  w.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
+  w.TickAfter(absl::Seconds(10));
+  w.EndAll(id);
+  w.TickAfter(absl::Seconds(1));
+  ASSERT_EQ(w.Newest(id).number(), 2u) << w.Get(id).reason();
+  mesh_divides(2);
+}
+
 TEST(Memory, AutoIsResolvedWhereItIsPlacedAndStored) {
   World w;
   JobSpec spec = Large("auto", 2);

@@ -60,8 +60,9 @@ void PlanCall::Planned(const PlanPool::Answer& plan) {
     found_.placing.nodes.clear();
     found_.placing.reason = unfit->why;
     const bool on_nodes = !found_.placing.slots.ranks.empty() && question_.assumptions.memory_bytes == 0;
-    if (first && on_nodes && unfit->slot_bytes > 0) {
-      slot_bytes_ = unfit->slot_bytes;
+    const uint64_t at_least = unfit->more_than_bytes > 0 ? unfit->more_than_bytes + 1 : unfit->slot_bytes;
+    if (first && on_nodes && at_least > 0) {
+      slot_bytes_ = at_least;
       return loop_->Post([self = shared_from_this()](Turn& turn) { self->Look(turn); });
     }
   }
