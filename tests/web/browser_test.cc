@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -240,6 +242,47 @@ TEST_F(WebPage, TracesTheRanksOfAJob) {
   int known = 0;
   for (const std::string& op : ops_shown) known += traced.contains(op) ? 1 : 0;
   EXPECT_GE(known, 5) << json(traced) << json(ops_shown);
+  EXPECT_EQ(browser.Errors(), json::array());
+}
+
+// The shards of each row of the picture of who owns what, in the order of its boxes.
+std::map<std::string, std::vector<int>> OwnersShown(Browser& browser, int boxes) {
+  std::map<std::string, std::vector<int>> owners;
+  browser.Eval("document.querySelector('#ownership').focus()");
+  const int rows = std::stoi(browser.Eval("document.querySelector('#ownership').dataset.rows").get<std::string>());
+  browser.Press(kRight);
+  for (int row = 0; row < rows; ++row) {
+    for (int box = 1; box < boxes; ++box) browser.Press(kLeft);
+    for (int box = 0; box < boxes; ++box) {
+      if (box > 0) browser.Press(kRight);
+      const std::vector<std::string> parts =
+          absl::StrSplit(browser.Text("#plan .says"), absl::MaxSplits(": shard ", 1));
+      if (parts.size() == 2) owners[parts[0]].push_back(std::atoi(parts[1].c_str()));
+    }
+    browser.Press(kDown);
+  }
+  return owners;
+}
+
+// Two shards of two tensor ranks: shard s of share t is number 2 s + t of the table, as the rank that owns it.
+TEST_F(WebPage, DrawsTheOwnersOfTensorShares) {
+  Start(4);
+  const std::string id =
+      cluster_.Submit({.name = "shares",
+                       .steps = 1'000'000,
+                       .checkpoint_every = 1'000'000,
+                       .extra = "resources: {ranks: 4}\nparallel: {tensor: 2}\nstrategy: {kind: fsdp}"});
+  Browser browser;
+  const std::string url = SignIn(browser);
+  browser.Open(url + "/jobs/" + id);
+  ASSERT_TRUE(browser.Await("document.querySelector('#plan')"));
+  browser.Click("#plan summary");
+  ASSERT_TRUE(browser.Await("document.querySelector('#ownership')"));
+  std::map<std::string, std::vector<int>> owners = OwnersShown(browser, /*boxes=*/2);
+  for (const char* unit : {"h.0", "h.1"}) {
+    EXPECT_EQ(owners[absl::StrCat(unit, " tensor 0")], (std::vector<int>{0, 2})) << unit;
+    EXPECT_EQ(owners[absl::StrCat(unit, " tensor 1")], (std::vector<int>{1, 3})) << unit;
+  }
   EXPECT_EQ(browser.Errors(), json::array());
 }
 

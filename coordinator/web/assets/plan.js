@@ -5,11 +5,12 @@ import {call, get} from './http.js';
 // Hues far apart for neighbors.
 const hue = (i) => `hsl(${(i * 137.5) % 360} 60% 55%)`;
 
-// Owned stretches of a unit's flat buffer: [{shard, length}], in order.
-function stretches(unit, firstShard) {
+// Owned stretches of a unit's flat buffer: [{shard, length}], in order. `owner` has the number, in the table, of each
+// shard of the unit's stage and tensor share (OwnerAt in strategies/schedule/mesh.h).
+function stretches(unit, owner) {
   if (unit.boundaries.length > 1) {
     const at = unit.boundaries.map(Number);
-    return at.slice(1).map((end, i) => ({shard: firstShard + i, length: end - at[i]})).filter((s) => s.length > 0);
+    return at.slice(1).map((end, i) => ({shard: owner(i), length: end - at[i]})).filter((s) => s.length > 0);
   }
   return unit.pieces.flatMap((piece) => piece.extents.map((e) => ({shard: e.shard, length: Number(e.length)})));
 }
@@ -77,17 +78,18 @@ function rowsPicture(id, label, rows, extent) {
 
 // Each unit is a row as long as its elements, in the colors of the shards that own them.
 function ownership(table) {
-  const stages = table.stages || 1, each = table.shards / stages;
+  const tensor = table.tensor || 1, each = table.shards / (table.stages || 1) / tensor;
   let longest = 1;
   const rows = table.units.map((unit) => {
     let at = 0;
-    const boxes = stretches(unit, unit.stage * each).map(({shard, length}) => {
+    const label = tensor > 1 ? `${unit.unit} tensor ${unit.tensor}` : unit.unit;
+    const boxes = stretches(unit, (i) => (unit.stage * each + i) * tensor + unit.tensor).map(({shard, length}) => {
       const begin = at;
       at += length;
-      return {begin, end: at, color: hue(shard), title: `${unit.unit}: shard ${shard} owns ${number(length)} elements from ${number(begin)} on`};
+      return {begin, end: at, color: hue(shard), title: `shard ${shard} owns ${number(length)} elements from ${number(begin)} on`};
     });
     longest = Math.max(longest, at);
-    return {label: unit.unit, boxes};
+    return {label, boxes};
   });
   return rowsPicture('ownership', `which of ${table.shards} shards owns what of ${rows.length} units`, rows, longest);
 }
