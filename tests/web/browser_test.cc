@@ -245,6 +245,44 @@ TEST_F(WebPage, TracesTheRanksOfAJob) {
   EXPECT_EQ(browser.Errors(), json::array());
 }
 
+// Answers requests for a trace with one step: a sum of 4 ms, another one after it, and a wait of 2 ms inside the first.
+constexpr char kTraceOfExchanges[] = R"(
+const real = window.fetch;
+const traced = {generation: '1', missing: [], ranks: [{rank: 0, node: 'a', name: 'rank 0 (tensor 0)', steps: [
+  {step: '7', begin: '2026-01-31T12:00:00Z', names: ['Forward h.0 m0', 'AllReduce', 'Wait'], spans: [
+    {name: 2, lane: 'LANE_EXCHANGE', begin: '3000000', nanoseconds: '2000000'},
+    {name: 1, lane: 'LANE_EXCHANGE', begin: '1000000', nanoseconds: '4000000'},
+    {name: 1, lane: 'LANE_EXCHANGE', begin: '5000000', nanoseconds: '2000000'},
+    {name: 0, lane: 'LANE_COMPUTE', begin: '0', nanoseconds: '9000000'}]}]}]};
+window.fetch = async (url, ...rest) =>
+  String(url).endsWith('/trace') ? new Response(JSON.stringify(traced)) : real(url, ...rest);)";
+
+TEST_F(WebPage, SpansOfALaneThatOverlapHaveRowsOfTheirOwn) {
+  Start();
+  const std::string id = cluster_.Submit({.name = "gang", .steps = 1});
+  ASSERT_TRUE(cluster_.WaitForState(id, "completed"));
+  Browser browser;
+  browser.BeforeEachPage(kTraceOfExchanges);
+  const std::string url = SignIn(browser);
+  browser.Open(url + "/jobs/" + id);
+  ASSERT_TRUE(browser.Await("document.querySelector('#trace')"));
+  browser.Click("#trace summary");
+  browser.Click("#trace button");
+  ASSERT_TRUE(browser.Await("document.querySelector('#traced')"));
+  browser.Eval("document.querySelector('#traced').focus()");
+  std::vector<std::string> says;
+  for (const char* key : {kRight, kRight, kDown, kDown}) {
+    browser.Press(key);
+    says.push_back(browser.Text("#trace .says"));
+  }
+  EXPECT_EQ(says, (std::vector<std::string>{"rank 0 (tensor 0) exchange: step 7, AllReduce: 4 ms from 1 ms on",
+                                            "rank 0 (tensor 0) exchange: step 7, AllReduce: 2 ms from 5 ms on",
+                                            "rank 0 (tensor 0) exchange (2): step 7, Wait: 2 ms from 3 ms on",
+                                            "rank 0 (tensor 0) compute: step 7, Forward h.0 m0: 9 ms from 0 ms on"}));
+  EXPECT_EQ(browser.Eval("document.querySelector('#traced').dataset.rows"), "3");
+  EXPECT_EQ(browser.Errors(), json::array());
+}
+
 // The shards of each row of the picture of who owns what, in the order of its boxes.
 std::map<std::string, std::vector<int>> OwnersShown(Browser& browser, int boxes) {
   std::map<std::string, std::vector<int>> owners;

@@ -122,7 +122,19 @@ function momentOf(text) {
   return {seconds: Date.parse(whole + 'Z') / 1000, nanoseconds: Number((fraction ?? '').padEnd(9, '0'))};
 }
 
-// What each rank did in the steps of a trace (proto/trace.proto): a row for each of its lanes.
+// Spans of a lane in as many rows as are needed for none to overlap another: [[span]], each row in the order of time.
+function apart(spans) {
+  const rows = [], end = (span) => Number(span.begin) + Number(span.nanoseconds);
+  const order = [...spans].sort((a, b) => a.begin - b.begin || b.nanoseconds - a.nanoseconds);
+  for (const span of order) {
+    const row = rows.find((row) => end(row.at(-1)) <= Number(span.begin));
+    if (row) row.push(span); else rows.push([span]);
+  }
+  return rows;
+}
+
+// What each rank did in the steps of a trace (proto/trace.proto): a row for each of its lanes, and more where spans of
+// a lane overlap.
 function traced(ranks) {
   const steps = ranks.flatMap(({steps: of}) => of.map((step) => momentOf(step.begin)));
   const zero = steps.reduce((least, at) => Math.min(least, at.seconds), Infinity);
@@ -131,18 +143,25 @@ function traced(ranks) {
   const rows = [];
   let last = 1e-9;
   for (const rank of ranks) {
-    const lanes = new Map();
+    const lanes = new Map();  // rows, by lane
     for (const step of rank.steps) {
       const begin = since(step.begin) - first;
-      for (const span of step.spans) {
-        const lane = span.lane.replace('LANE_', '').toLowerCase().replaceAll('_', ' ');
-        if (!lanes.has(lane)) lanes.set(lane, {label: `rank ${rank.rank} ${lane}`, name: `${rank.name} ${lane}`, boxes: []});
+      const boxOf = (span) => {
         const from = begin + Number(span.begin) / 1e6, to = from + Number(span.nanoseconds) / 1e6, op = step.names[span.name] ?? '';
-        lanes.get(lane).boxes.push({begin: from, end: to, color: colorOf(op), title: `step ${step.step}, ${op}: ${number(to - from)} ms from ${number(from)} ms on`});
         last = Math.max(last, to);
+        return {begin: from, end: to, color: colorOf(op), title: `step ${step.step}, ${op}: ${number(to - from)} ms from ${number(from)} ms on`};
+      };
+      for (const lane of new Set(step.spans.map((span) => span.lane))) {
+        if (!lanes.has(lane)) lanes.set(lane, []);
+        const its = lanes.get(lane);
+        apart(step.spans.filter((span) => span.lane === lane)).forEach((spans, i) => {
+          const text = lane.replace('LANE_', '').toLowerCase().replaceAll('_', ' ') + (i > 0 ? ` (${i + 1})` : '');
+          its[i] ??= {label: `rank ${rank.rank} ${text}`, name: `${rank.name} ${text}`, boxes: []};
+          its[i].boxes.push(...spans.map(boxOf));
+        });
       }
     }
-    rows.push(...lanes.values());
+    rows.push(...[...lanes.values()].flat());
   }
   return rowsPicture('traced', `${ranks.length} ranks, ${number(last)} ms`, rows, last);
 }
