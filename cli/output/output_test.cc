@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -1386,6 +1387,35 @@ TEST(Trace, RowsByUnitAndByOp) {
   const std::string table = ProfileTable(Profile(Traced(), TraceRows::kOp)).Render(Screen{});
   EXPECT_TRUE(absl::StrContains(table, "OptimizerStep")) << table;
   EXPECT_FALSE(absl::StrContains(table, "after")) << table;
+}
+
+// Ops of the whole step name no unit: what comes after their kind is a group, a slot or what they wait for. A unit may
+// be called like that, too.
+TEST(Trace, OnlyUnitsHaveRowsByUnit) {
+  v1::RankTrace rank;
+  v1::StepTrace& step = *rank.add_steps();
+  const auto add = [&](const char* name, v1::Lane lane = v1::LANE_COMPUTE) {
+    v1::Span& span = *step.add_spans();
+    span.set_name(static_cast<uint32_t>(step.names_size())), step.add_names(name);
+    span.set_lane(lane), span.set_begin(static_cast<uint64_t>(step.spans_size()) * 1'000'000);
+    span.set_nanoseconds(1'000'000);
+  };
+  for (const char* name :
+       {"Forward h.0 m0", "Forward in m0 in tensor after 3", "ReduceScalars in world after 7", "GradientNorm in world",
+        "OptimizerStep even after 9", "OptimizerStep h.0 after 9", "Snapshot", "the step's result"}) {
+    add(name);
+  }
+  add("data", v1::LANE_HOST);
+  const auto names = [&](TraceRows by) {
+    std::set<std::string> all;
+    for (const StepProfile::Row& row : Profile(rank, by).rows) all.insert(row.name);
+    return all;
+  };
+  EXPECT_EQ(names(TraceRows::kUnit),
+            (std::set<std::string>{"h.0", "in", "ReduceScalars", "GradientNorm", "OptimizerStep", "Snapshot",
+                                   "the step's result", "data", "(between)"}));
+  EXPECT_EQ(names(TraceRows::kKind), (std::set<std::string>{"Forward", "ReduceScalars", "GradientNorm", "OptimizerStep",
+                                                            "Snapshot", "the step's result", "data", "(between)"}));
 }
 
 TEST(Trace, ViewersGetAProcessARankAndAThreadAStream) {

@@ -1,14 +1,17 @@
 #include "cli/output/trace.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/proto_time.h"
 
@@ -58,11 +61,21 @@ const char* LaneName(v1::Lane lane) {
   }
 }
 
-// "Backward h.3 m0" by kind is "Backward", by unit "h.3", by op the op without its waits.
+// Whether an op's name goes on with its unit: "Backward h.3 m0". What an op of the whole step may have there instead:
+// "GradientNorm in world even after 7". A unit may have one of these names, and then its microbatch comes next.
+bool NamesUnit(const std::vector<std::string>& words) {
+  constexpr absl::string_view kOthers[] = {"on", "in", "slot", "even", "after"};
+  if (words.size() < 2) return false;
+  if (std::find(std::begin(kOthers), std::end(kOthers), words[1]) == std::end(kOthers)) return true;
+  return words.size() > 2 && words[2].size() > 1 && words[2][0] == 'm' && absl::ascii_isdigit(words[2][1]);
+}
+
+// "Backward h.3 m0" by kind is "Backward", by unit "h.3", by op the op without its waits. What is no op is a sentence
+// ("the step's result") and has its row as it is.
 std::string RowOf(const std::string& name, v1::Lane lane, TraceRows by) {
+  if (lane == v1::LANE_COMPUTE && !name.empty() && !absl::ascii_isupper(name[0])) return name;
   const std::vector<std::string> words = absl::StrSplit(name, ' ');
-  const bool unit = lane == v1::LANE_COMPUTE && words.size() > 1 && words[1] != "after";
-  if (by == TraceRows::kKind || !unit) return words[0];
+  if (by == TraceRows::kKind || lane != v1::LANE_COMPUTE || !NamesUnit(words)) return words[0];
   if (by == TraceRows::kUnit) return words[1];
   const size_t after = name.find(" after ");
   return name.substr(0, after);
