@@ -6,10 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/commands/commands.h"
-#include "cli/output/format.h"
 #include "cli/output/trace.h"
 #include "cli/output_format.h"
 #include "common/flags/values.h"
@@ -35,43 +33,6 @@ absl::Status WriteTrace(const std::string& path, const std::vector<v1::RankTrace
   return absl::InternalError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
 }
 
-std::string Headline(const v1::RankTrace& rank, const StepProfile& profile) {
-  std::string line = absl::StrCat(OneLine(RankLabel(rank)), ", ",
-                                  profile.first_step == profile.last_step
-                                      ? absl::StrCat("step ", profile.first_step)
-                                      : absl::StrCat("steps ", profile.first_step, " to ", profile.last_step),
-                                  absl::StrFormat(": %.2f ms a step", profile.milliseconds));
-  if (profile.collectives > 0) {
-    absl::StrAppend(&line, absl::StrFormat(", collectives %.2f ms, %.0f%% of them overlapped with compute",
-                                           profile.collectives, 100 * profile.hidden / profile.collectives));
-  }
-  return line + "\n";
-}
-
-nlohmann::ordered_json Tree(const v1::RankTrace& rank, const StepProfile& profile) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const StepProfile::Row& row : profile.rows) {
-    rows.push_back({{"what", row.name},
-                    {"milliseconds", row.milliseconds},
-                    {"times", row.spans},
-                    {"least", row.least},
-                    {"median", row.median},
-                    {"most", row.most}});
-  }
-  return {{"rank", rank.rank()},
-          {"node", rank.node()},
-          {"stage", rank.role().stage()},
-          {"replica", rank.role().replica()},
-          {"shard", rank.role().shard_in_stage()},
-          {"tensor", rank.role().tensor()},
-          {"first_step", profile.first_step},
-          {"last_step", profile.last_step},
-          {"milliseconds", profile.milliseconds},
-          {"collectives_milliseconds", profile.collectives},
-          {"hidden_milliseconds", profile.hidden},
-          {"rows", std::move(rows)}};
-}
-
 // The first rank in full, one line for each other rank.
 void Show(const std::vector<v1::RankTrace>& ranks, const TraceFlags& flags, const Screen& screen) {
   nlohmann::ordered_json trees = nlohmann::ordered_json::array();
@@ -79,10 +40,10 @@ void Show(const std::vector<v1::RankTrace>& ranks, const TraceFlags& flags, cons
   for (const v1::RankTrace& rank : ranks) {
     const StepProfile profile = Profile(rank, flags.by);
     if (flags.format != Format::kTable) {
-      trees.push_back(Tree(rank, profile));
+      trees.push_back(ProfileTree(rank, profile));
       continue;
     }
-    Print(Headline(rank, profile));
+    Print(ProfileHeadline(rank, profile, screen));
     if (std::exchange(first, false)) Print(ProfileTable(profile).Render(screen));
   }
   if (flags.format != Format::kTable) PrintTree(trees, flags.format);

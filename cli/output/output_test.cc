@@ -1380,6 +1380,19 @@ TEST(Trace, WaitsInsideOpsAreCollectivesAndNotComputing) {
   }
 }
 
+TEST(Trace, TheHeadlineFitsTheTerminal) {
+  v1::RankTrace rank = Traced();
+  rank.set_name("rank 1 (stage 0, tensor 1)");
+  const StepProfile profile = Profile(rank, TraceRows::kKind);
+  EXPECT_EQ(ProfileHeadline(rank, profile, Screen{}),
+            "rank 1 (stage 0, tensor 1) on node-a, steps 7 to 8: 10.00 ms a step, collectives 3.00 ms, 67% of them "
+            "overlapped with compute\n");
+  EXPECT_EQ(ProfileHeadline(rank, profile, Screen{.width = 60}),
+            "rank 1 (stage 0, tensor 1) on node-a, steps 7 to 8: 10.00 ms\n"
+            "  a step, collectives 3.00 ms, 67% of them overlapped with\n"
+            "  compute\n");
+}
+
 TEST(Trace, RowsByUnitAndByOp) {
   EXPECT_EQ(Profile(Traced(), TraceRows::kUnit).rows[0].name, "h.0");
   EXPECT_DOUBLE_EQ(Profile(Traced(), TraceRows::kUnit).rows[0].milliseconds, 6);

@@ -13,7 +13,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cli/output/format.h"
 #include "common/proto_time.h"
+#include "common/wrapped.h"
 
 namespace muster::cli {
 namespace {
@@ -256,6 +258,43 @@ Table ProfileTable(const StepProfile& profile) {
                spans ? ms(row.most) : ""});
   }
   return table;
+}
+
+std::string ProfileHeadline(const v1::RankTrace& rank, const StepProfile& profile, const Screen& screen) {
+  std::string line = absl::StrCat(OneLine(RankLabel(rank)), ", ",
+                                  profile.first_step == profile.last_step
+                                      ? absl::StrCat("step ", profile.first_step)
+                                      : absl::StrCat("steps ", profile.first_step, " to ", profile.last_step),
+                                  absl::StrFormat(": %.2f ms a step", profile.milliseconds));
+  if (profile.collectives > 0) {
+    absl::StrAppend(&line, absl::StrFormat(", collectives %.2f ms, %.0f%% of them overlapped with compute",
+                                           profile.collectives, 100 * profile.hidden / profile.collectives));
+  }
+  return Wrapped(line + "\n", screen.width, /*hang=*/2);
+}
+
+nlohmann::ordered_json ProfileTree(const v1::RankTrace& rank, const StepProfile& profile) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const StepProfile::Row& row : profile.rows) {
+    rows.push_back({{"what", row.name},
+                    {"milliseconds", row.milliseconds},
+                    {"times", row.spans},
+                    {"least", row.least},
+                    {"median", row.median},
+                    {"most", row.most}});
+  }
+  return {{"rank", rank.rank()},
+          {"node", rank.node()},
+          {"stage", rank.role().stage()},
+          {"replica", rank.role().replica()},
+          {"shard", rank.role().shard_in_stage()},
+          {"tensor", rank.role().tensor()},
+          {"first_step", profile.first_step},
+          {"last_step", profile.last_step},
+          {"milliseconds", profile.milliseconds},
+          {"collectives_milliseconds", profile.collectives},
+          {"hidden_milliseconds", profile.hidden},
+          {"rows", std::move(rows)}};
 }
 
 }  // namespace muster::cli

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "cli/output/screen.h"
 #include "cli/output/table.h"
 #include "proto/trace.pb.h"
 
@@ -39,5 +40,10 @@ struct StepProfile {
 // REQUIRES: `rank` has a step.
 StepProfile Profile(const v1::RankTrace& rank, TraceRows by);
 Table ProfileTable(const StepProfile& profile);
+// "rank 1 (tensor 1) on node-a, steps 7 to 8: 10.00 ms a step, collectives 3.00 ms, 67% of them overlapped with
+// compute", in lines as wide as the screen.
+std::string ProfileHeadline(const v1::RankTrace& rank, const StepProfile& profile, const Screen& screen);
+// The same, and the rows, for -o json.
+nlohmann::ordered_json ProfileTree(const v1::RankTrace& rank, const StepProfile& profile);
 
 }  // namespace muster::cli
