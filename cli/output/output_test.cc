@@ -1393,6 +1393,19 @@ TEST(Trace, TheHeadlineFitsTheTerminal) {
             "  compute\n");
 }
 
+// As describe -o json, which prints the message.
+TEST(Trace, ThePlaceOfARankHasTheNamesOfItsRole) {
+  v1::RankTrace rank = Traced();
+  v1::RankRole& role = *rank.mutable_role();
+  role.set_stage(1), role.set_replica(2), role.set_shard_in_stage(3), role.set_tensor(4), role.set_shard(77);
+  const nlohmann::ordered_json tree = ProfileTree(rank, Profile(rank, TraceRows::kKind));
+  EXPECT_EQ(tree["stage"], 1);
+  EXPECT_EQ(tree["replica"], 2);
+  EXPECT_EQ(tree["shard_in_stage"], 3);
+  EXPECT_EQ(tree["tensor"], 4);
+  EXPECT_FALSE(tree.contains("shard")) << "which is the number of an owner in the partition table";
+}
+
 TEST(Trace, RowsByUnitAndByOp) {
   EXPECT_EQ(Profile(Traced(), TraceRows::kUnit).rows[0].name, "h.0");
   EXPECT_DOUBLE_EQ(Profile(Traced(), TraceRows::kUnit).rows[0].milliseconds, 6);

@@ -287,7 +287,7 @@ nlohmann::ordered_json ProfileTree(const v1::RankTrace& rank, const StepProfile&
           {"node", rank.node()},
           {"stage", rank.role().stage()},
           {"replica", rank.role().replica()},
-          {"shard", rank.role().shard_in_stage()},
+          {"shard_in_stage", rank.role().shard_in_stage()},
           {"tensor", rank.role().tensor()},
           {"first_step", profile.first_step},
           {"last_step", profile.last_step},

@@ -43,7 +43,7 @@ Table ProfileTable(const StepProfile& profile);
 // "rank 1 (tensor 1) on node-a, steps 7 to 8: 10.00 ms a step, collectives 3.00 ms, 67% of them overlapped with
 // compute", in lines as wide as the screen.
 std::string ProfileHeadline(const v1::RankTrace& rank, const StepProfile& profile, const Screen& screen);
-// The same, and the rows, for -o json.
+// The same, and the rows, for -o json. The rank's place has the names of RankRole's fields.
 nlohmann::ordered_json ProfileTree(const v1::RankTrace& rank, const StepProfile& profile);
 
 }  // namespace muster::cli
