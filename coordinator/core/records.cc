@@ -13,6 +13,7 @@
 #include "common/checkpoint_names.h"
 #include "coordinator/core/job_paths.h"
 #include "coordinator/core/jobs.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::core {
 namespace {
@@ -60,6 +61,30 @@ bool ParseLarge(const std::string& bytes, google::protobuf::Message& message) {
 absl::Status Damaged(const std::string& key, const std::string& why) {
   return absl::DataLossError(absl::StrCat("the store's row ", key, " is damaged: ", why,
                                           "; restore a backup of state.db (muster backup makes them)"));
+}
+
+// Builds before the mesh had a shard axis of its own stored no RankRole.shard_in_stage: the owner's number has it. Of
+// numbers that no mesh has, such as those of programs, none is derived.
+void RestoreShards(Generation& generation) {
+  Mesh mesh;
+  uint32_t owners = 1;
+  for (const RankPlacement& rank : generation.ranks()) {
+    const RankRole& role = rank.role();
+    if (role.shard_in_stage() > 0) return;
+    mesh.pipeline = std::max(mesh.pipeline, role.stage() + 1);
+    mesh.tensor = std::max(mesh.tensor, role.tensor() + 1);
+    owners = std::max(owners, role.shard() + 1);
+  }
+  mesh = WithShardsFor(mesh, owners);
+  std::vector<uint32_t> shards;
+  for (const RankPlacement& rank : generation.ranks()) {
+    const Coordinate at = CoordinateOfOwner(mesh, rank.role().shard());
+    if (at.pipeline != rank.role().stage() || at.tensor != rank.role().tensor()) return;
+    shards.push_back(at.shard);
+  }
+  for (size_t rank = 0; rank < shards.size(); ++rank) {
+    generation.mutable_ranks(static_cast<int>(rank))->mutable_role()->set_shard_in_stage(shards[rank]);
+  }
 }
 
 // A generation that is stopping starts no rank again, so one that has exited needs its slots no more, however long the
@@ -162,6 +187,7 @@ absl::Status Records::LoadGeneration(const Row& row) {
   if (!GenerationState_IsValid(generation.state()) || generation.state() == GENERATION_STATE_UNSPECIFIED) {
     return Damaged(row.key, "it has no state");
   }
+  RestoreShards(generation);
   job->generations.emplace(number, GenerationMachine(std::move(generation)));
   return absl::OkStatus();
 }

@@ -69,6 +69,33 @@ TEST(Recovery, RowsThatContradictEachOtherAreNamed) {
   }
 }
 
+// Two stages of two shards of two tensor ranks, as a build stored them whose roles had no shard_in_stage: owner
+// (stage * 2 + shard) * 2 + tensor.
+TEST(Recovery, RanksOfAnOlderBuildHaveTheirShards) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("n", 8)});
+  JobSpec spec = Gang("p", 8);
+  spec.mutable_train()->mutable_parallel()->set_pipeline(2);
+  const JobId id = w.Submit(spec);
+  ASSERT_EQ(w.Newest(id).ranks_size(), 8);
+  const auto shards_of = [&](const std::vector<uint32_t>& owners) {
+    Generation stored = w.Newest(id);
+    for (uint32_t rank = 0; rank < 8; ++rank) {
+      RankRole& role = *stored.mutable_ranks(static_cast<int>(rank))->mutable_role();
+      role.Clear();
+      role.set_rank(rank), role.set_stage(rank / 4), role.set_tensor(rank % 2), role.set_shard(owners[rank]);
+    }
+    w.rows["generation/" + id.value() + "/0000000001"] = stored.SerializeAsString();
+    w.Restart();
+    const Generation restored = w.Newest(id);
+    std::vector<uint32_t> shards;
+    for (const RankPlacement& rank : restored.ranks()) shards.push_back(rank.role().shard_in_stage());
+    return shards;
+  };
+  EXPECT_EQ(shards_of({0, 1, 2, 3, 4, 5, 6, 7}), (std::vector<uint32_t>{0, 0, 1, 1, 0, 0, 1, 1}));
+  EXPECT_EQ(shards_of({0, 0, 0, 0, 0, 0, 0, 0}), (std::vector<uint32_t>(8, 0))) << "no mesh has such owners";
+}
+
 // ---- Random histories: after every event the recovered core shows the same, and the invariants hold. ----
 
 std::string Shown(const Core& core) {

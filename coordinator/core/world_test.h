@@ -133,7 +133,7 @@ inline WorldOptions AnyWorld() {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       RankRole& role = planned.roles.emplace_back();
       role.set_rank(rank);
-      if (stages > 1) role.set_shard(rank), role.set_stage(rank / each);
+      if (stages > 1) role.set_shard(rank), role.set_stage(rank / each), role.set_shard_in_stage(rank % each);
     }
     return planned;
   };
