@@ -46,11 +46,12 @@ struct RunningGeneration {
     // many.
     bool frozen = false;
     uint64_t shown_op = 0, shown_step = 0;  // ObservedRank.op, .op_step
-    uint64_t exchanges = 0;                 // begun inside the op that was issued last
+    // Begun inside the op that was issued last; none: its worker does not count them, or it does not stall.
+    std::optional<uint64_t> exchanges;
     // Index of the current op of a rank that stalls.
     uint64_t op() const { return !frozen ? completed : issued == 0 ? 0 : issued - 1; }
-    // Whether that op has begun `exchanges`. None if it waits for an earlier one.
-    bool exchanges_in_op() const { return exchanges > 0 && issued == op() + 1; }
+    // Whether `exchanges` is about that op. Not if it waits for an earlier one.
+    bool exchanges_in_op() const { return exchanges.has_value() && issued == op() + 1; }
   };
   std::map<uint32_t, RankProgress> progress;  // by rank, from the last report
   SteadyTime peers_unblocked_at;      // when a frozen or unknown rank resumed; its peers' stalls count from here

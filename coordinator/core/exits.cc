@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
-#include "strategies/schedule/mesh.h"
 
 namespace muster::core {
 namespace {
@@ -36,14 +35,18 @@ std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
 
 }  // namespace
 
-std::string RankName(const Generation& generation, uint32_t rank) {
+Mesh MeshOf(const Generation& generation) {
   Mesh mesh;
   for (const RankPlacement& placed : generation.ranks()) {
     mesh.pipeline = std::max(mesh.pipeline, placed.role().stage() + 1);
     mesh.replica = std::max(mesh.replica, placed.role().replica() + 1);
     mesh.tensor = std::max(mesh.tensor, placed.role().tensor() + 1);
   }
-  mesh = WithShardsFor(mesh, static_cast<uint32_t>(generation.ranks_size()));
+  return WithShardsFor(mesh, static_cast<uint32_t>(generation.ranks_size()));
+}
+
+std::string RankName(const Generation& generation, uint32_t rank) {
+  const Mesh mesh = MeshOf(generation);
   if ((mesh.pipeline == 1 && mesh.tensor == 1) || rank >= mesh.ranks()) return absl::StrCat("rank ", rank);
   return absl::StrCat("rank ", rank, " (", Print(mesh, CoordinateOf(mesh, rank)), ")");
 }

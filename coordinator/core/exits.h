@@ -5,6 +5,7 @@
 #include <string>
 
 #include "proto/job.pb.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::core {
 
@@ -17,6 +18,8 @@ std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank)
 
 // "rank 5", and of a pipeline where it is: "rank 5 (stage 1, shard 1)".
 std::string RankName(const Generation& generation, uint32_t rank);
+// By the roles of its ranks.
+Mesh MeshOf(const Generation& generation);
 
 // Whether the rank's end is a fault that its node may be to blame for. A rank that vanished is not: when a node is
 // lost, all its ranks vanish for one fault.

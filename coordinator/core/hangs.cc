@@ -5,10 +5,12 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/core/exits.h"
+#include "strategies/schedule/mesh.h"
 #include "strategies/schedule/ops.h"
 
 namespace muster::core {
@@ -32,7 +34,7 @@ void Hangs::Note(JobEntry& job, const NodeEntry& node, const ObservedRank& seen,
               seen.frozen(),
               seen.op(),
               seen.op_step(),
-              seen.op_exchanges()};
+              seen.has_op_exchanges() ? std::optional(seen.op_exchanges()) : std::nullopt};
 }
 
 // How long the slowest rank may stall.
@@ -76,11 +78,43 @@ uint32_t Hangs::StageThatAllWaitFor(const JobEntry& job, const Generation& gener
   return misses_gradients.has_value() ? (*misses_gradients + 1) % stages : otherwise;
 }
 
+// Ranks that compute units together do so inside their passes, or else those with samples of their own (normalization
+// over a batch): both are of one stage. What ranks of two such groups have begun does not compare.
+std::map<uint32_t, Hangs::Entered> Hangs::EnteredOf(const JobEntry& job, const Generation& generation) {
+  std::map<uint32_t, Entered> by_rank;
+  const Mesh mesh = MeshOf(generation);
+  std::map<std::tuple<uint32_t, uint64_t, uint64_t, uint64_t>, std::vector<uint32_t>> together;
+  for (const RankPlacement& rank : generation.ranks()) {
+    const auto found = job.running->progress.find(rank.rank());
+    if (rank.state() == RANK_STATE_EXITED || found == job.running->progress.end()) continue;
+    const RunningGeneration::RankProgress& p = found->second;
+    if (!p.exchanges_in_op()) continue;
+    Coordinate group = CoordinateOf(mesh, rank.rank());
+    if (mesh.tensor > 1) {
+      group.tensor = 0;
+    } else {
+      group.replica = group.shard = 0;
+    }
+    together[{RankAt(mesh, group), p.step, p.issued, p.completed}].push_back(rank.rank());
+  }
+  for (const auto& [key, ranks] : together) {
+    Entered all{.least = *job.running->progress.at(ranks[0]).exchanges, .first = ranks[0]};
+    all.most = all.least;
+    for (const uint32_t rank : ranks) {
+      const uint64_t begun = *job.running->progress.at(rank).exchanges;
+      all.least = std::min(all.least, begun);
+      if (begun > all.most) all.most = begun, all.first = rank;
+    }
+    for (const uint32_t rank : ranks) by_rank[rank] = all;
+  }
+  return by_rank;
+}
+
 // A rank that hangs makes all others wait: they stall in their collectives, or idle between two steps. The slowest rank
 // is at fault. The others may also have waited for a rank whose process was frozen; when it resumes, their stall time
 // restarts. While a node is silent its ranks' progress is unknown, and the node's own time-out comes first. The ops of
 // two stages of a pipeline do not compare by their numbers, so ranks that wait for another stage come last. Ranks that
-// compute units together are at the same op: the slowest has begun the fewest exchanges inside it.
+// compute units together are at the same op: the slowest of them has begun fewer exchanges inside it than another one.
 void Hangs::Check(JobEntry& job, uint32_t reporter, Transaction& transaction) {
   const GenerationMachine& generation = *job.newest();
   if (generation.state() != GENERATION_STATE_RUNNING ||
@@ -88,10 +122,12 @@ void Hangs::Check(JobEntry& job, uint32_t reporter, Transaction& transaction) {
     return;
   }
   const RankPlacement* culprit = nullptr;
+  const std::map<uint32_t, Entered> entered = EnteredOf(job, generation.record());
   const auto place = [&](const RankPlacement& rank) {
     const RunningGeneration::RankProgress& p = job.running->progress.at(rank.rank());
-    return std::tuple(!p.frozen, p.step, WaitsForAnotherStage(job, rank), p.issued, p.completed, p.exchanges,
-                      rank.rank());
+    const auto its = entered.find(rank.rank());
+    const bool lags = its != entered.end() && *p.exchanges == its->second.least && *p.exchanges < its->second.most;
+    return std::tuple(!p.frozen, p.step, WaitsForAnotherStage(job, rank), p.issued, p.completed, !lags, rank.rank());
   };
   for (const RankPlacement& rank : generation.record().ranks()) {
     if (rank.state() == RANK_STATE_EXITED) continue;
@@ -115,6 +151,16 @@ void Hangs::Check(JobEntry& job, uint32_t reporter, Transaction& transaction) {
   if (stalled > LimitOf(job, progress) - kBetweenReports) Fail(job, *culprit, progress, transaction);
 }
 
+// ", inside the unit (...)": how far the rank has come in its op. "": it may not have begun it.
+std::string Hangs::WhereInside(uint64_t begun, const Entered& all) {
+  if (all.most == 0) return "";
+  const std::string own = begun == 0 ? "no exchange" : absl::StrCat("exchange ", begun);
+  return absl::StrCat(", inside the unit (it has entered ", own,
+                      begun < all.most
+                          ? absl::StrCat("; rank ", all.first, " has entered exchange ", all.most, " and waits for it)")
+                          : " and no later one)");
+}
+
 void Hangs::Fail(JobEntry& job, const RankPlacement& culprit, const RunningGeneration::RankProgress& progress,
                  Transaction& transaction) {
   const Generation& generation = job.newest()->record();
@@ -129,9 +175,9 @@ void Hangs::Fail(JobEntry& job, const RankPlacement& culprit, const RunningGener
   failure.set_detected_seconds(absl::ToDoubleSeconds(progress.stalled));
   RankExit& exit = *failure.mutable_exit();
   exit.set_cause(RankExit::HUNG);
-  const std::string exchange = op.empty() || !progress.exchanges_in_op()
-                                   ? ""
-                                   : absl::StrCat(", in exchange ", progress.exchanges, " or after it");
+  const std::map<uint32_t, Entered> entered = EnteredOf(job, generation);
+  const auto its = entered.find(culprit.rank());
+  const std::string exchange = op.empty() || its == entered.end() ? "" : WhereInside(*progress.exchanges, its->second);
   exit.set_message(absl::StrCat(RankName(generation, culprit.rank()), " on ", culprit.node(), " hung in step ",
                                 failure.step(), op.empty() ? "" : " at ", op, exchange, ": no progress for ",
                                 absl::ToInt64Seconds(progress.stalled), " s"));

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "coordinator/core/generations.h"
 
@@ -23,6 +25,14 @@ class Hangs {
   static bool WaitsForAnotherStage(const JobEntry& job, const RankPlacement& rank);
   // `otherwise`: none of them waits for activations or gradients.
   static uint32_t StageThatAllWaitFor(const JobEntry& job, const Generation& generation, uint32_t otherwise);
+  // By rank: what is known of the ranks that exchange values with it inside the op that it has issued last, and are at
+  // the same op. Empty: it has no count to compare.
+  struct Entered {
+    uint64_t least = 0, most = 0;  // begun by one of them, itself included
+    uint32_t first = 0;            // rank that has begun the most
+  };
+  static std::map<uint32_t, Entered> EnteredOf(const JobEntry& job, const Generation& generation);
+  static std::string WhereInside(uint64_t begun, const Entered& all);
   absl::Duration LimitOf(const JobEntry& job, const RunningGeneration::RankProgress& slowest) const;
   void Fail(JobEntry& job, const RankPlacement& culprit, const RunningGeneration::RankProgress& progress,
             Transaction& transaction);

@@ -1,6 +1,8 @@
 // Detection of ranks that make no progress, and which rank is at fault.
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -26,7 +28,7 @@ class Hangs : public testing::Test {
     uint64_t step, issued, completed;
     double stalled;
     bool frozen = false;
-    uint64_t exchanges = 0;
+    std::optional<uint64_t> exchanges = 0;
   };
   void Report(const std::vector<Page>& pages) {
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
@@ -97,8 +99,56 @@ TEST_F(Hangs, TheReportNamesTheExchangeInsideTheOp) {
   Report(
       {{10, 13, 12, 31, false, 3}, {10, 13, 12, 31, false, 2}, {10, 13, 12, 31, false, 3}, {10, 13, 12, 31, false, 3}});
   ASSERT_EQ(w_.State(id_), JOB_STATE_STOPPING);
-  EXPECT_EQ(w_.Get(id_).failure().exit().message(),
-            "rank 1 on a hung in step 11 at Release u12, in exchange 2 or after it: no progress for 31 s");
+  EXPECT_EQ(
+      w_.Get(id_).failure().exit().message(),
+      "rank 1 on a hung in step 11 at Release u12, inside the unit (it has entered exchange 2; rank 0 has entered "
+      "exchange 3 and waits for it): no progress for 31 s");
+}
+
+// Two groups of tensor ranks: 0 and 1, 2 and 3. They exchange nothing with one another inside their passes.
+class HungTensorRanks : public Hangs {
+ protected:
+  HungTensorRanks() {
+    w_.Do(CancelJob{id_});
+    for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+    JobSpec spec = Gang("t", kRanks);
+    spec.mutable_train()->mutable_parallel()->set_tensor(2);
+    id_ = w_.Submit(spec);
+    Run(id_);
+  }
+  std::string MessageOf(const std::vector<std::optional<uint64_t>>& exchanges) {
+    std::vector<Page> pages;
+    for (const auto& begun : exchanges) pages.push_back({10, 13, 12, 31, false, begun});
+    Report(pages);
+    EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
+    return w_.Get(id_).failure().exit().message();
+  }
+};
+
+TEST_F(HungTensorRanks, OnlyThoseOfOneGroupAreCompared) {
+  EXPECT_EQ(MessageOf({1, 1, 3, 2}),
+            "rank 3 (shard 1, tensor 1) on b hung in step 11 at Release u12, inside the unit (it has entered exchange "
+            "2; rank 2 has entered exchange 3 and waits for it): no progress for 31 s");
+}
+
+TEST_F(HungTensorRanks, BeforeTheFirstExchange) {
+  EXPECT_EQ(MessageOf({2, 2, 0, 1}),
+            "rank 2 (shard 1, tensor 0) on b hung in step 11 at Release u12, inside the unit (it has entered no "
+            "exchange; rank 3 has entered exchange 1 and waits for it): no progress for 31 s");
+}
+
+// The first of those that are alike, and what is known of it.
+TEST_F(HungTensorRanks, AllInTheSameExchange) {
+  EXPECT_EQ(MessageOf({2, 2, 1, 1}),
+            "rank 0 (shard 0, tensor 0) on a hung in step 11 at Release u12, inside the unit (it has entered exchange "
+            "2 and no later one): no progress for 31 s");
+}
+
+// An older worker counts none: that is not a count of 0.
+TEST_F(HungTensorRanks, WithoutACountNoneIsBlamedForIt) {
+  EXPECT_EQ(MessageOf({1, 1, 2, std::nullopt}),
+            "rank 0 (shard 0, tensor 0) on a hung in step 11 at Release u12, inside the unit (it has entered exchange "
+            "1 and no later one): no progress for 31 s");
 }
 
 TEST_F(Hangs, LaterExitsAreCollateral) {

@@ -125,7 +125,7 @@ inline WorldOptions AnyWorld() {
     Planned planned;
     planned.table_sha256 = absl::StrCat("table of ", spec.name());
     const auto ranks = static_cast<uint32_t>(slots.ranks.size());
-    const uint32_t stages = StagesOf(spec), each = ranks / stages;
+    const uint32_t stages = StagesOf(spec), each = ranks / stages, tensor = TensorRanksOf(spec);  // not both
     for (uint32_t stage = 0; stage < stages; ++stage) {
       planned.digests.push_back(absl::StrCat("digest ", stage));
       planned.op_names.push_back(stages == 1 ? AnyOps() : AnyStage(stage, stages));
@@ -134,6 +134,7 @@ inline WorldOptions AnyWorld() {
       RankRole& role = planned.roles.emplace_back();
       role.set_rank(rank);
       if (stages > 1) role.set_shard(rank), role.set_stage(rank / each), role.set_shard_in_stage(rank % each);
+      if (tensor > 1) role.set_shard(rank), role.set_tensor(rank % tensor), role.set_shard_in_stage(rank / tensor);
     }
     return planned;
   };
@@ -249,7 +250,7 @@ class World {
   // A report with the figures of the rank's progress page; `stalled`: seconds without progress.
   Outcome RankProgress(const JobId& id, uint32_t number, uint64_t step, uint64_t issued, uint64_t completed,
                        double stalled, bool frozen = false, uint64_t op = 0, uint64_t op_step = 0,
-                       uint64_t exchanges = 0) {
+                       std::optional<uint64_t> exchanges = 0) {
     const Generation g = Newest(id);
     const NodeId node(g.ranks(static_cast<int>(number)).node());
     NodeObserved event{node, Incarnation(core->GetNode(node)->incarnation()), {}};
@@ -265,7 +266,7 @@ class World {
     rank.set_frozen(frozen);
     rank.set_op(op);
     rank.set_op_step(op_step);
-    rank.set_op_exchanges(exchanges);
+    if (exchanges.has_value()) rank.set_op_exchanges(*exchanges);
     return Do(event);
   }
   Outcome Checkpoint(const JobId& id, uint64_t step, uint64_t generation = 0) {
