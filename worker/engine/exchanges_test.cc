@@ -140,9 +140,11 @@ TEST(TensorExchanges, AreSpansInsideTheOp) {
   // What becomes part of a graph is not recorded, and neither is anything without a trace.
   recorder.Start();
   recorder.Begin();
-  recorder.Pause();
-  exchanges.Sum(at::ones({2}));
-  recorder.Resume();
+  {
+    const Recorder::Pause outer(&recorder);
+    { const Recorder::Pause inner(&recorder); }
+    exchanges.Sum(at::ones({2}));
+  }
   recorder.End("Prepare");
   ASSERT_EQ(recorder.Take().size(), 1u);
   exchanges.Sum(at::ones({2}));

@@ -231,6 +231,8 @@ class SlowStreams final : public Streams {
     return absl::OkStatus();
   }
   absl::StatusOr<bool> Copied() override { return true; }
+  bool captures() const override { return true; }
+  absl::Status BeginCapture() override { return absl::OkStatus(); }
   void Forget(Mark mark) override { forgotten_ = mark; }
   absl::StatusOr<bool> Reached(Mark mark) override {
     if (mark == broken_) return absl::InternalError("an illegal memory access");
@@ -282,6 +284,24 @@ TEST_F(QueueTest, FinishWaitsForTheEarliestOfTheSchedulesInFlight) {
   ASSERT_TRUE(queue->Finish().ok());
   EXPECT_THAT(listener_.waits, ElementsAre(1, 0));
   EXPECT_EQ(device.forgotten_, 3u);
+}
+
+// A capture that ends early, by an error or with the queue, leaves nothing paused.
+TEST_F(QueueTest, ACaptureThatDoesNotEndPausesNoRecord) {
+  for (const bool abandons : {true, false}) {
+    auto queue = MakeStreamQueue({.inventory = &inventory_, .recorder = &recorder_},
+                                 std::make_unique<SlowStreams>(std::map<Streams::Mark, int>{}));
+    recorder_.Start();
+    schedule_.ops = Ops().Compute().all();
+    ASSERT_TRUE(queue->BeginCapture(schedule_).ok());
+    EXPECT_FALSE(recorder_.on());
+    if (abandons) {
+      queue->Abandon();
+    } else {
+      queue = nullptr;
+    }
+    EXPECT_TRUE(recorder_.on()) << abandons;
+  }
 }
 
 // What reads host memory that the device writes begins only when the device is there.

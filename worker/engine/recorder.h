@@ -31,10 +31,18 @@ class Recorder {
   ~Recorder();
 
   void Start();
-  bool on() const { return on_ && !paused_; }
-  // Between them nothing is recorded: what is issued becomes part of a graph, and its events have no times.
-  void Pause() { paused_ = true; }
-  void Resume() { paused_ = false; }
+  bool on() const { return on_ && pauses_ == 0; }
+  // While one lives nothing is recorded: what is issued becomes part of a graph, and its events have no times. The
+  // recorder outlives it.
+  class [[nodiscard]] Pause {
+   public:
+    explicit Pause(Recorder* recorder) : recorder_(*recorder) { ++recorder_.pauses_; }
+    ~Pause() { --recorder_.pauses_; }
+    Pause(const Pause&) = delete;
+
+   private:
+    Recorder& recorder_;
+  };
   // One op, or what is inside it: End is of the newest Begin that has none yet. On a GPU both are called with the op's
   // stream as the current one. Nothing while it is off: a name that must be formatted is made only if on().
   void Begin();
@@ -53,7 +61,8 @@ class Recorder {
     size_t event = 0;  // of the GPU's
   };
   const bool cuda_;
-  bool on_ = false, paused_ = false;
+  bool on_ = false;
+  int pauses_ = 0;          // that live
   std::vector<Open> open_;  // begun and not ended
   std::vector<OpSpan> spans_;
   std::unique_ptr<Events> events_;

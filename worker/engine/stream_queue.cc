@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -125,6 +126,8 @@ class StreamQueue final : public Queue {
   void Abandon() override {
     in_flight_.clear();
     for (auto& stream : held_) stream.clear();
+    capturing_ = false;
+    pause_.reset();
   }
   double waited_seconds() const override { return 0; }
 
@@ -139,14 +142,14 @@ class StreamQueue final : public Queue {
     order_.Fence();
     begun_ = absl::OkStatus();
     capturing_ = true;
-    options_.recorder->Pause();
+    pause_.emplace(options_.recorder);
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<Graph>> EndCapture() override {
     const absl::Status ended = EndAll();
     capturing_ = false;
-    options_.recorder->Resume();
+    pause_.reset();
     in_flight_.pop_back();
     absl::StatusOr<std::unique_ptr<Graph>> graph = streams_->EndCapture();
     if (!ended.ok()) return ended;
@@ -278,7 +281,8 @@ class StreamQueue final : public Queue {
   std::deque<InFlight> in_flight_;               // begun and not finished
   absl::Status begun_;
   bool capturing_ = false;
-  bool copies_ = false;  // and kCompute does not wait for that yet
+  std::optional<Recorder::Pause> pause_;  // of the capture
+  bool copies_ = false;                   // and kCompute does not wait for that yet
   AccessOrder::Clock copied_{};
   AccessOrder order_{/*begins_in_order=*/true};
   std::vector<AccessOrder::Clock> clocks_;  // of the newest schedule, by op, if the order of accesses is checked
