@@ -629,12 +629,41 @@ uint64_t FixedBytes(const Inventory& inventory, const Layout& layout) {
 
 namespace {
 
+// By shard: what compressed sums over replicas keep, of each range of gradients that is summed. Each has its own
+// messages, with their padding.
+std::vector<uint64_t> KeptByShard(const Compression& compression, const StageModel& model, const Mesh& mesh,
+                                  const Schedule& schedule, const UnitSizes& sizes, bool whole_gradients) {
+  std::vector<uint64_t> kept(model.table().shards());
+  const auto kept_of = [&](uint64_t elements, const std::vector<GradientPart>& parts) {
+    const uint64_t of_place = (elements + mesh.replicas_inside - 1) / mesh.replicas_inside;
+    return KeptBytes(compression, static_cast<int64_t>(of_place), parts, mesh.replicas_between());
+  };
+  for (const Op& op : schedule.ops) {
+    if (op.kind != OpKind::kAllReduce) continue;
+    if (whole_gradients) {
+      const uint64_t elements =
+          std::accumulate(sizes.trained.begin() + op.unit, sizes.trained.begin() + op.unit_end, uint64_t{0});
+      const uint64_t bytes = kept_of(elements, GradientParts(model.inventory(), op.unit, op.unit_end));
+      for (uint64_t& of_shard : kept) of_shard += bytes;
+      continue;
+    }
+    for (int32_t u = op.unit; u < op.unit_end; ++u) {
+      for (const partition::OwnedRange& range :
+           partition::TrainedPart(partition::OwnedUnitOf(model.table(), model.inventory(), u)).ranges) {
+        kept[range.shard] += kept_of(range.end - range.begin, {});
+      }
+    }
+  }
+  return kept;
+}
+
 // Of the shards of one stage and share.
 std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, const Layout& layout,
                                   const StageModel& model, const RankProgram& program) {
   const Inventory& inventory = model.inventory();
   const PartitionTable& table = model.table();
-  const Buffers buffers = BuffersOf(program, SizesOf(table, inventory));
+  const UnitSizes sizes = SizesOf(table, inventory);
+  const Buffers buffers = BuffersOf(program, sizes);
   const uint64_t sequences = MicrobatchRows(train.batch(), layout.mesh.data_ranks());
   const uint64_t width = DtypeBytes(train.precision().compute()), master = DtypeBytes(StoredDtype(train, false)),
                  frozen_bytes = DtypeBytes(StoredDtype(train, true));
@@ -669,6 +698,11 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
   const std::vector<uint64_t> owned = partition::OwnedElements(table, inventory),
                               owned_trained = partition::TrainedElements(table, inventory),
                               state = StateBytes(AppliedOptimizer(train, buffers.over_replicas), inventory, table);
+  std::vector<uint64_t> kept_sums;
+  if (buffers.over_replicas && Compresses(train.communication())) {
+    kept_sums = KeptByShard(train.communication().compression(), model, layout.mesh, program.schedule, sizes,
+                            buffers.whole_gradients);
+  }
   for (size_t shard = 0; shard < owned.size(); ++shard) {
     const uint64_t own = owned[shard], trained = owned_trained[shard];
     Memory& memory = shards.emplace_back(common);
@@ -692,12 +726,7 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
     if (narrow_reduce && buffers.reduces) {
       memory.reduce_buffers += 2 * (buffers.whole_gradients ? buffers.trained : buffers.waiting);
     }
-    if (buffers.over_replicas && Compresses(train.communication())) {
-      const uint64_t summed = (buffers.whole_gradients ? buffers.trained : trained) / layout.mesh.replicas_inside;
-      memory.reduce_buffers +=
-          KeptBytes(train.communication().compression(), static_cast<int64_t>(summed),
-                    GradientParts(inventory, 0, inventory.units_size()), layout.mesh.replicas_between());
-    }
+    if (!kept_sums.empty()) memory.reduce_buffers += kept_sums[shard];
     memory.peak = memory.fixed + memory.parameters + memory.gradients + memory.optimizer_state + memory.gather_buffers +
                   memory.reduce_buffers + memory.activations;
     if (inventory.device() != DEVICE_CUDA && train.offload().to().empty()) memory.peak += memory.host;

@@ -78,6 +78,35 @@ TEST(Compile, AdafactorKeepsARowAndAColumnOfAMatrix) {
             4 * (4 * (matrices + vectors) + (vocabulary + c) + (context + c) + 2 * c));
 }
 
+// Blocks so large that each range of gradients is one block of each of two ranks: what is to be sent and a part's sum,
+// in fp32, three blocks; and the codes of two, with a scale each, of both exchanges.
+TEST(Compile, EachCompressedSumHasPaddingOfItsOwn) {
+  constexpr uint64_t kBlock = uint64_t{1} << 20, kOfASum = 4 * 3 * kBlock + 2 * 2 * (kBlock + 4);
+  Train train = Tiny();
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const auto kept = [&](uint32_t ranks, uint64_t* owned) {
+    const Layout layout = *MakeLayout(train, inventory, AnyPlaces(ranks));
+    train.mutable_communication()->clear_compression();
+    const Memory exact = Needs(train, inventory, layout);
+    train.mutable_communication()->mutable_compression()->mutable_int8()->set_block(kBlock);
+    *owned = exact.gradients;
+    return Needs(train, inventory, layout).reduce_buffers - exact.reduce_buffers;
+  };
+  uint64_t owned = 0;
+  train.mutable_strategy()->mutable_ddp()->set_bucket_mib(0.1);
+  const uint64_t replicated = kept(2, &owned);
+  EXPECT_EQ(owned, 4 * partition::FlatElements(inventory));
+  const auto ops = Compile(train, inventory, *MakeLayout(train, inventory, AnyPlaces(2)), 0)->schedule.ops;
+  const auto sums = std::count_if(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::kAllReduce; });
+  EXPECT_GT(sums, 2);
+  EXPECT_EQ(replicated, owned + static_cast<uint64_t>(sums) * kOfASum);
+
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_HYBRID);
+  train.mutable_strategy()->mutable_fsdp()->set_shard_ranks(2);
+  const uint64_t sharded = kept(4, &owned);
+  EXPECT_EQ(sharded, owned + static_cast<uint64_t>(inventory.units_size()) * kOfASum) << "a range of each unit";
+}
+
 // Where activations are few, the temporaries of the update are more: bf16 of the largest matrix twice, and of its
 // smaller side squared twice, and the panels of a CPU.
 TEST(Compile, ThePlanHasMuonsTemporaries) {

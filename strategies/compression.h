@@ -53,7 +53,7 @@ ExchangedBytes BytesOf(const Compression& compression, int64_t elements, const s
 uint64_t SentBytes(const Compression& compression, int64_t elements, const std::vector<GradientPart>& parts,
                    uint32_t ranks);
 
-// What a rank keeps from step to step, and the messages: of each range of so many elements.
+// What a rank keeps from step to step, and the messages: of one range, of so many elements, that is summed by itself.
 uint64_t KeptBytes(const Compression& compression, int64_t elements, const std::vector<GradientPart>& parts,
                    uint32_t ranks);
 
