@@ -164,11 +164,12 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
   std::vector<Column> columns = {{"CANDIDATE"}, {"PEAK", true}, {"STEP", true}, {"FITS"}};
   if (reasons) columns.push_back({.title = "WHY NOT", .narrow = Narrow::kWrap});
   Table table(columns);
-  bool least = false;
+  bool least = false, may_fit = false, unknown = false;
   for (const v1::CandidatePlan& c : plan.candidates()) {
     const char* bound = c.least() ? "> " : "";
     const bool bounded = c.step_seconds() > 0;  // otherwise nothing is known of it
-    least |= c.least() && bounded;
+    least |= c.least() && bounded, may_fit |= c.least() && bounded && c.unfit().empty(),
+        unknown |= c.least() && !bounded;
     std::vector<Cell> cells = {Cell(c.strategy(), c.strategy() == plan.strategy() ? Colour::kGreen : Colour::kNone),
                                bounded ? absl::StrCat(bound, FormatBytes(c.peak_bytes())) : "-",
                                bounded ? absl::StrCat(bound, Seconds(c.step_seconds())) : "-",
@@ -179,9 +180,13 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
     if (reasons) cells.emplace_back(!c.lost().empty() ? c.lost() : c.unfit().empty() ? "chosen" : "least memory");
     table.Add(std::move(cells));
   }
+  std::vector<std::string> marks;
+  if (least) marks.push_back("> at least so much (lower bounds of a mix that was not planned)");
+  if (may_fit) marks.push_back("? such a mix may fit");
+  if (unknown) marks.push_back("- not known, because it is too much work to plan");
   const std::string legend =
       absl::StrCat(reasons ? "the rule: the fastest that fits; one that is simpler if it is less than 2% slower\n" : "",
-                   least ? ">: a lower bound of a mix that was not planned; ?: so whether it fits is not known\n" : "");
+                   absl::StrJoin(marks, "; "), marks.empty() ? "" : "\n");
   return absl::StrCat(table.RenderOrBlocks(screen), Wrapped(legend, screen.width));
 }
 
