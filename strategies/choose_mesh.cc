@@ -30,6 +30,7 @@ constexpr size_t kShown = 5;        // mixes that are reported
 constexpr size_t kMostUnfit = 128;  // are planned by their time, where nothing fits
 constexpr int kTriesOfAMesh = 3;
 constexpr uint64_t kWorkPerRank = 1000;  // of a plan and its prediction
+constexpr uint64_t kWorkPerLook = 5;     // comparing a way with one that was planned
 constexpr double kBudgetShare = 0.5;     // the rest is for the plan of the chosen one
 constexpr uint32_t kMaxStages = 256;
 constexpr uint32_t kMaxTensorRanks = 16;
@@ -225,7 +226,12 @@ class Search {
     std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     for (const auto& [key, way] : order) {
       if (exhausted_ || (planned_.size() >= most && !AnyFits())) break;
-      if (!IsOpen(*way) || (!tries.may_look_unfit && LooksUnfit(*way))) continue;
+      if (!IsOpen(*way)) continue;
+      if (!tries.may_look_unfit) {
+        const absl::StatusOr<bool> unfit = LooksUnfit(*way);
+        if (!unfit.ok()) return unfit.status();
+        if (*unfit) continue;
+      }
       int& of_mesh = tried[{StagesOf(way->train), TensorOf(way->train)}];
       if (tries.of_a_mesh.has_value() && of_mesh++ >= *tries.of_a_mesh) continue;
       if (absl::Status s = PlanOne(*way); !s.ok()) return s;
@@ -237,19 +243,22 @@ class Search {
   // What the choice would show by its bounds alone: of each number of stages and of ranks that compute a unit of which
   // nothing was planned the best one, if it may be one of the fastest; and one by each schedule, to say why it lost.
   absl::Status PlanShown() {
-    const auto rank = [&](const Way& way) { return std::tuple(LooksUnfit(way), way.least.seconds); };
     for (const auto axis : {StagesOf, TensorOf, ScheduleOf}) {
       std::set<uint32_t> planned;
       for (const Planned& p : planned_) planned.insert(axis(p.way->train));
-      std::map<uint32_t, const Way*> best;
+      std::map<uint32_t, std::tuple<bool, double, const Way*>> best;  // looks unfit, seconds; by number
       for (const Way& way : ways_) {
         if (planned.contains(axis(way.train)) || !(axis == ScheduleOf ? way.unfit.empty() : IsOpen(way))) continue;
-        const Way*& of = best[axis(way.train)];
-        if (of == nullptr || rank(way) < rank(*of)) of = &way;
+        const absl::StatusOr<bool> unfit = LooksUnfit(way);
+        if (!unfit.ok()) return unfit.status();
+        const auto [of, fresh] = best.try_emplace(axis(way.train), *unfit, way.least.seconds, &way);
+        auto& [of_unfit, of_seconds, of_way] = of->second;
+        if (std::tie(*unfit, way.least.seconds) < std::tie(of_unfit, of_seconds))
+          of->second = {*unfit, way.least.seconds, &way};
       }
       for (const auto& [number, way] : best) {
         if (exhausted_) return absl::OkStatus();
-        if (absl::Status s = PlanOne(*way); !s.ok()) return s;
+        if (absl::Status s = PlanOne(*std::get<const Way*>(way)); !s.ok()) return s;
       }
     }
     return absl::OkStatus();
@@ -270,7 +279,7 @@ class Search {
   absl::Status ListShape(const Train& shape, Division& division, bool offload) {
     const absl::StatusOr<pipeline::StageOfUnit>& cut = CutOf(shape);
     if (!cut.ok()) return cut.status();
-    const auto what = [&] { return absl::StrCat("ways to run on ", ranks_.size(), " ranks"); };
+    const auto what = [&] { return What(); };
     if (budget_->spent() > list_until_) return absl::ResourceExhaustedError(what());
     const auto units = static_cast<uint64_t>(inventory_.units_size());
     const uint64_t kinds = std::min<uint64_t>(units, static_cast<uint64_t>(division.bounds.kinds()) +
@@ -299,28 +308,34 @@ class Search {
     return absl::OkStatus();
   }
 
-  // The largest slot of the stage that needs most, which some rank of it does not exceed; 0: unknown.
-  uint64_t LargestSlot(const Least& least, uint32_t stages) const {
+  // The largest slot of the stage that needs most, which some rank of it does not exceed; 0: unknown. Of each stage the
+  // ranks are looked through once.
+  uint64_t LargestSlot(const Least& least, uint32_t stages) {
+    const auto [at, fresh] = largest_slots_.emplace(std::pair(stages, least.stage), 0);
+    if (!fresh) return at->second;
     const Mesh mesh = WithReplicasFor({.pipeline = stages}, static_cast<uint32_t>(ranks_.size()));
     uint64_t most = 0;
     for (const RankPlace& rank : OfStage(mesh, ranks_, least.stage)) {
       if (rank.memory_bytes == 0) return 0;
       most = std::max(most, rank.memory_bytes);
     }
-    return most;
+    return at->second = most;
   }
 
-  std::string WhyNot(const Least& least, uint32_t stages) const {
+  std::string WhyNot(const Least& least, uint32_t stages) {
     const uint64_t most = LargestSlot(least, stages);
     if (most == 0 || SlotBytesFor(least.bytes()) <= most) return "";
     return absl::StrCat(LargestPart(least), " of at least ", FormatBytes(least.bytes()));
   }
 
   // It would not fit if its bound were as loose as that of one in the same order that was planned and did not. Where a
-  // plan takes much of the budget, those that may fit come first.
-  bool LooksUnfit(const Way& way) const {
+  // plan takes much of the budget, those that may fit come first. Errors of the budget; true if that ends the search.
+  absl::StatusOr<bool> LooksUnfit(const Way& way) {
     const uint64_t most = LargestSlot(way.least, StagesOf(way.train));
     if (most == 0) return false;
+    absl::Status status = EndIfFound(Spend(budget_, kWorkPerLook * planned_.size(), [&] { return What(); }));
+    if (!status.ok()) return status;
+    if (exhausted_) return true;
     return std::any_of(planned_.begin(), planned_.end(), [&](const Planned& p) {
       const Train &mine = way.train, &other = p.way->train;
       const bool alike = (StagesOf(mine) > 1) == (StagesOf(other) > 1) &&
@@ -333,6 +348,15 @@ class Search {
     });
   }
 
+  std::string What() const { return absl::StrCat("ways to run on ", ranks_.size(), " ranks"); }
+
+  // What was found when the budget is spent is enough, if it is anything.
+  absl::Status EndIfFound(absl::Status status) {
+    if (!absl::IsResourceExhausted(status) || planned_.empty() || budget_->again()) return status;
+    exhausted_ = true;
+    return absl::OkStatus();
+  }
+
   absl::Status PlanOne(const Way& way) {
     if (budget_->spent() > plan_until_ && !planned_.empty() && !AnyFits()) {
       exhausted_ = true;
@@ -340,19 +364,15 @@ class Search {
     }
     const Inventory& inventory = way.division->inventory;
     // Roles, and who of each group is on which node.
-    absl::Status status = Spend(budget_, kWorkPerRank * ranks_.size(),
-                                [&] { return absl::StrCat("ways to run on ", ranks_.size(), " ranks"); });
+    absl::Status status = Spend(budget_, kWorkPerRank * ranks_.size(), [&] { return What(); });
     absl::StatusOr<MemoryPlan> plan;
     if (status.ok()) {
       plan = PlanMemory(way.train, inventory, ranks_, budget_);
       status = plan.status();
     }
     if (status.ok()) status = SpendOnTimes(plan->programs, budget_);
-    // What was found by now is enough, if it is anything.
-    if (absl::IsResourceExhausted(status) && !planned_.empty() && !budget_->again()) {
-      exhausted_ = true;
-      return absl::OkStatus();
-    }
+    status = EndIfFound(std::move(status));
+    if (exhausted_) return absl::OkStatus();
     // A table may be too large for one strategy and not for others.
     if (absl::IsInvalidArgument(status)) {
       mixes_[way.mix].unfit_bytes = 0;
@@ -408,6 +428,7 @@ class Search {
   std::vector<std::pair<Train, absl::Status>> left_out_;  // meshes whose ways are not listed, and why
   std::deque<Way> ways_;
   std::vector<Mix> mixes_;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> largest_slots_;  // by number of stages, and stage
   std::vector<Planned> planned_;
   absl::Status cannot_;  // why the last one that cannot be planned cannot; OK: all could
   double worst_shown_ = std::numeric_limits<double>::infinity();  // the fifth of the times of those that fit

@@ -297,6 +297,23 @@ TEST(ChooseMesh, SaysThatRecomputationSplitsBadlyWithASplitBackward) {
   EXPECT_TRUE(absl::EndsWith(why(false), " more")) << why(false);
 }
 
+// Ways are compared with those that were planned where it is known how large the slots are. Otherwise the search is the
+// same, if all fit.
+TEST(ChooseMesh, WhatItComparesIsWork) {
+  const Train train = Blocks(8, 512, 64);
+  const Inventory inventory = *models::MakeInventory(train.model(), DEVICE_CUDA);
+  const auto search = [&](uint64_t slot) {
+    Budget budget;
+    const auto choice = ChooseMesh(train, inventory, FullNodes(8, 8, slot), *FindHardware("h100"), &budget);
+    EXPECT_TRUE(choice.ok()) << choice.status();
+    return std::pair(budget.spent(), TextOf(*choice));
+  };
+  const auto [known, with] = search(1024 * 1024 * kGib);
+  const auto [unknown, without] = search(0);
+  EXPECT_EQ(with, without);
+  EXPECT_GT(known, unknown);
+}
+
 // Within the planning budget, which a slow core spends in 5 s.
 TEST(ChooseMesh, AThousandRanksAreWithinTheBudget) {
   Train train;
