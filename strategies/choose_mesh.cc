@@ -46,6 +46,14 @@ struct Division {
   Bounds bounds;
 };
 
+// Where no backward splits, zero_bubble of one chunk is 1F1B. Of two chunks it is a schedule of its own: its chunks lie
+// in a V.
+bool IsRepeated(const PipelineShape& shape, const Division& division) {
+  const auto& units = division.share.units();
+  return shape.schedule == PIPELINE_SCHEDULE_ZERO_BUBBLE && shape.chunks == 1 &&
+         std::none_of(units.begin(), units.end(), SplitsBackward);
+}
+
 struct Way {
   Train train;
   const Division* division = nullptr;
@@ -121,7 +129,7 @@ class Search {
       for (Division& division : divisions_) {
         if (all / stages % models::TensorRanks(division.inventory) != 0) continue;
         for (const PipelineShape& shape : stages > 1 ? PipelineShapes() : PipelineShapes().subspan(0, 1)) {
-          if (uint64_t{stages} * shape.chunks > units) continue;
+          if (uint64_t{stages} * shape.chunks > units || IsRepeated(shape, division)) continue;
           const Train train = ShapeOf(stages, division, shape);
           const absl::Status status = ListShape(train, division, offload);
           if (!status.ok() && (budget_->again() || !absl::IsResourceExhausted(status))) return status;

@@ -297,6 +297,33 @@ TEST(ChooseMesh, SaysThatRecomputationSplitsBadlyWithASplitBackward) {
   EXPECT_TRUE(absl::EndsWith(why(false), " more")) << why(false);
 }
 
+// Convolutions, and layers with adapters, have no split backward: zero_bubble of one chunk would be 1F1B once more.
+TEST(ChooseMesh, NoScheduleIsShownTwice) {
+  Train images;
+  images.mutable_model()->mutable_resnet()->set_depth(20);
+  LeaveMixOpen(64, images);
+  Train adapted = Blocks(8, 1024, 8);
+  adapted.mutable_lora()->set_rank(8), adapted.mutable_lora()->set_alpha(8);
+  adapted.mutable_lora()->add_targets("self_attn.q_proj");
+  const auto has = [](const Train& train, absl::string_view name) {
+    const Inventory inventory = *models::MakeInventory(train, DEVICE_CUDA);
+    for (const uint32_t ranks : {2u, 4u, 8u}) {
+      Budget budget;
+      const auto choice = ChooseMesh(train, inventory, FullNodes(ranks, 8, 80 * kGib), *FindHardware("h100"), &budget);
+      EXPECT_TRUE(choice.ok()) << choice.status();
+      for (const Candidate& c : choice->candidates) {
+        if (absl::StrContains(c.name, name)) return true;
+      }
+    }
+    return false;
+  };
+  for (const Train& train : {images, adapted}) {
+    EXPECT_FALSE(has(train, " stages by zero_bubble, "));
+    EXPECT_TRUE(has(train, " stages by zero_bubble of 2 chunks, ")) << "its chunks lie in a V";
+  }
+  EXPECT_TRUE(has(Blocks(8, 1024, 8), " stages by zero_bubble"));
+}
+
 // Ways are compared with those that were planned where it is known how large the slots are. Otherwise the search is the
 // same, if all fit.
 TEST(ChooseMesh, WhatItComparesIsWork) {
