@@ -28,6 +28,7 @@ namespace {
 constexpr double kSlower = 1.02;    // a simpler mix may take so much longer
 constexpr size_t kShown = 5;        // mixes that are reported
 constexpr size_t kMostUnfit = 128;  // are planned by their time, where nothing fits
+constexpr size_t kMostLeast = 16;   // are planned by their memory, then, whatever their bounds
 constexpr int kTriesOfAMesh = 3;
 constexpr uint64_t kWorkPerRank = 1000;  // of a plan and its prediction
 constexpr uint64_t kWorkPerLook = 5;     // comparing a way with one that was planned
@@ -159,17 +160,35 @@ class Search {
     return status.ok() && AnyFits() ? PlanInOrder(0, seconds) : status;
   }
 
-  // Where no way is left by its bounds, the one that needs least, so that there is something to report. Of ways that
-  // cannot be planned at all, the next one. InvalidArgument: none can.
+  // Where nothing fits, also those that need least by their bounds, though these may not fit, so that the smallest is
+  // reported. One of each mesh: what a bound leaves out, such as the buffers of communicators, depends most on that.
+  // If none of these can be planned at all, any that can. InvalidArgument: none can.
   absl::Status PlanLeast() {
-    std::vector<const Way*> order;
-    for (const Way& way : ways_) order.push_back(&way);
-    std::stable_sort(order.begin(), order.end(),
-                     [](const Way* a, const Way* b) { return a->least.bytes() < b->least.bytes(); });
-    for (const Way* way : order) {
-      if (mixes_[way->mix].unfit_bytes == 0) continue;
-      if (absl::Status s = PlanOne(*way); !s.ok() || !Nothing()) return s;
+    std::map<std::pair<uint32_t, uint32_t>, const Way*> of_mesh;
+    std::vector<const Way*> all;
+    for (const Way& way : ways_) {
+      const Way*& least = of_mesh[{StagesOf(way.train), TensorOf(way.train)}];
+      if (least == nullptr || way.least.bytes() < least->least.bytes()) least = &way;
+      all.push_back(&way);
     }
+    std::vector<const Way*> order;
+    for (const auto& [mesh, way] : of_mesh) order.push_back(way);
+    for (std::vector<const Way*>* ways : {&order, &all}) {
+      std::stable_sort(ways->begin(), ways->end(),
+                       [](const Way* a, const Way* b) { return a->least.bytes() < b->least.bytes(); });
+    }
+    const size_t most = planned_.size() + kMostLeast;
+    for (const Way* way : order) {
+      if (exhausted_ || planned_.size() >= most) break;
+      if (way->least.bytes() >= mixes_[way->mix].unfit_bytes) continue;  // it was planned
+      if (absl::Status s = PlanOne(*way); !s.ok()) return s;
+    }
+    for (const Way* way : all) {
+      if (!planned_.empty()) return absl::OkStatus();
+      if (mixes_[way->mix].unfit_bytes == 0) continue;
+      if (absl::Status s = PlanOne(*way); !s.ok()) return s;
+    }
+    if (!planned_.empty()) return absl::OkStatus();
     if (!cannot_.ok()) return cannot_;
     return absl::InvalidArgumentError(
         absl::StrCat("parallel: of ", ranks_.size(), " ranks no number of stages and no microbatch can be planned"));
@@ -178,7 +197,6 @@ class Search {
   bool AnyFits() const {
     return std::any_of(planned_.begin(), planned_.end(), [](const Planned& p) { return p.unfit.empty(); });
   }
-  bool Nothing() const { return planned_.empty(); }
 
   // REQUIRES: something was planned.
   absl::StatusOr<Choice> Choose() const;
@@ -641,7 +659,7 @@ absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory
     status = search.List(/*offload=*/true);
     if (status.ok()) status = search.Plan(1);
   }
-  if (status.ok() && search.Nothing()) status = search.PlanLeast();
+  if (status.ok() && !search.AnyFits()) status = search.PlanLeast();
   if (budget != nullptr) budget->Charge(part);
   if (!status.ok()) return status;
   absl::StatusOr<Choice> choice = search.Choose();

@@ -32,8 +32,9 @@ absl::Span<const PipelineShape> PipelineShapes();
 //
 // The candidates are the five fastest that fit, the fastest first (fewer where fewer fit), and of each number of stages
 // and of ranks that compute a unit, and by each schedule, that they do not have the best one, each with the reason why
-// it lost. Where nothing fits, the chosen one is the one that needs least of those that were planned; others may need
-// less, so Choice::least_peak is not known.
+// it lost. Where nothing fits, the ways of each mesh that need least by their bounds are planned as well, and the
+// chosen one is the one that needs least of all that were planned; others may need less, so Choice::least_peak is not
+// known.
 //
 // REQUIRES: `train` is resolved and says parallel: auto. Errors as Compile; InvalidArgument also where no way to run
 // can be planned.

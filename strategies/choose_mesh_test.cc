@@ -202,6 +202,25 @@ TEST(ChooseMesh, AModelTooLargeForOneRankIsDivided) {
       << none.reason;
 }
 
+// It is not larger than slots in which the job fits. In the smallest slots nothing fits by its bound; in the others
+// something is planned and does not fit.
+TEST(ChooseMesh, WhereNothingFitsTheSmallestThatWasTriedIsReported) {
+  const Train train = Blocks(8, 1024, 8);
+  const Hardware h100 = *FindHardware("h100");
+  ASSERT_TRUE(MixOf(train, FullNodes(4, 4, 2 * kGib), h100).fits);
+  for (const uint64_t slot : {kGib / 50, kGib / 10, kGib / 3, kGib}) {
+    const Choice choice = MixOf(train, FullNodes(4, 4, slot), h100);
+    ASSERT_FALSE(choice.fits);
+    const Candidate& smallest = choice.candidates[choice.chosen];
+    EXPECT_TRUE(absl::StrContains(choice.reason, absl::StrCat("the smallest tried, ", smallest.name, ", does not: ")));
+    EXPECT_EQ(choice.least_peak, 0u);
+    EXPECT_LE(SlotBytesFor(smallest.peak_bytes), 2 * kGib) << TextOf(choice);
+    for (const Candidate& c : choice.candidates) {
+      EXPECT_TRUE(c.least || c.peak_bytes >= smallest.peak_bytes) << TextOf(choice);
+    }
+  }
+}
+
 TEST(ChooseMesh, SaysOfEveryNumberOfStagesWhyItLost) {
   const Choice choice = MixOf(Blocks(30, 2048, 128), FullNodes(32, 8, 80 * kGib), *FindHardware("h100"));
   std::set<uint32_t> stages;
