@@ -47,7 +47,11 @@ std::string WhyBroken(const std::string& path) {
   const std::filesystem::path target = std::filesystem::read_symlink(path, error);
   struct stat found {};
   if (error || stat(path.c_str(), &found) == 0) return "";
-  if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP) return "";  // there, but not for this user
+  if (errno == ELOOP) {
+    return absl::StrCat("is part of a loop of symbolic links (to ", target.native(),
+                        "): let one of them name what is there, or remove them");
+  }
+  if (errno != ENOENT && errno != ENOTDIR) return "";  // there, but not for this user
   return absl::StrCat("is a broken symbolic link (to ", target.native(), "): create what it names, or remove it");
 }
 

@@ -18,8 +18,8 @@ absl::Status FileError(int error, std::string_view what);
 // Whether the kernel provides the folder (/proc, /sys), so that users can create nothing in it.
 bool IsKernelFolder(const std::string& folder);
 
-// Why a broken symbolic link is one: "is a broken symbolic link (to /x): ...", the rest of a sentence that begins with
-// the path. Empty: `path` is no link, or what it names is there.
+// Why a symbolic link names nothing: "is a broken symbolic link (to /x): ...", "is part of a loop of symbolic links (to
+// /x): ...", the rest of a sentence that begins with the path. Empty: `path` is no link, or what it names is there.
 std::string WhyBroken(const std::string& path);
 
 // Why the parent folder of `path` lets nothing be created: it is missing, is a file, or is the kernel's. Empty: none of

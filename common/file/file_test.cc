@@ -216,7 +216,11 @@ TEST(MakeConfinedFolders, ABrokenLinkIsInTheWay) {
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
     EXPECT_EQ(status.message(),
               absl::StrCat(link, " is a broken symbolic link (to nowhere/x): create what it names, or remove it"));
-    EXPECT_EQ(MakeConfinedFolders(loop + below).code(), StatusCode::kFailedPrecondition) << below;
+    const absl::Status looped = MakeConfinedFolders(loop + below);
+    EXPECT_EQ(looped.code(), StatusCode::kFailedPrecondition) << looped;
+    EXPECT_EQ(looped.message(), absl::StrCat(loop,
+                                             " is part of a loop of symbolic links (to loop): let one of them name "
+                                             "what is there, or remove them"));
   }
   std::filesystem::create_directories(folder.path() + "/nowhere/x");
   EXPECT_TRUE(MakeConfinedFolders(link + "/a/b").ok());
