@@ -1,5 +1,7 @@
 #include "common/checkpoint_names.h"
 
+#include <filesystem>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -40,20 +42,40 @@ std::optional<StepName> ParseRemoving(std::string_view name) {
   return ParseAfter(std::string_view(kRemoving.data(), kRemoving.size()), name);
 }
 
-std::string WhyReserved(std::string_view path) {
+namespace {
+
+struct Reserved {
+  std::string name;
+  const char* why = nullptr;  // no other folder may have it
+  const char* instead = nullptr;
+};
+// The first part of that kind.
+std::optional<Reserved> ReservedPart(std::string_view path) {
   for (const absl::string_view part : absl::StrSplit(absl::string_view(path.data(), path.size()), '/')) {
     const std::string name(part);
     if (ParseDirectory(name).has_value() || ParseStaging(name).has_value() || ParseRemoving(name).has_value()) {
-      return absl::StrCat("is in ", name,
-                          ", and only a checkpoint has such a name: name a folder outside of checkpoints");
+      return Reserved{name, "only a checkpoint has such a name", "name a folder outside of checkpoints"};
     }
     if (name == kOwnerFile || name == kPreviousOwnerFile || name.starts_with(kClaimPrefix)) {
-      return absl::StrCat("is in ", name,
-                          ", and only the file that says which job owns a folder of checkpoints has such a name: name "
-                          "another folder");
+      return Reserved{name, "only the file that says which job owns a folder of checkpoints has such a name",
+                      "name another folder"};
     }
   }
-  return "";
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string WhyReserved(std::string_view path) {
+  const std::optional<Reserved> part = ReservedPart(path);
+  if (!part.has_value()) return "";
+  // By the names alone: no file is looked at.
+  const std::string direct = std::filesystem::path(path).lexically_normal().native();
+  if (const std::optional<Reserved> in = ReservedPart(direct); in.has_value()) {
+    return absl::StrCat("is in ", in->name, ", and ", in->why, ": ", in->instead);
+  }
+  return absl::StrCat("goes through ", part->name, " by \"..\", and ", part->why, ": write ", direct,
+                      ", if that is the folder");
 }
 
 }  // namespace muster::checkpoint

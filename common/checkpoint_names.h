@@ -35,8 +35,11 @@ std::optional<StepName> ParseRemoving(std::string_view name);
 
 // Why no job may have its checkpoints at `path`: a part of it has one of these names, so that the job that owns the
 // folder around it could not write its checkpoint or its owner file there, or would remove the folder. The rest of a
-// sentence that begins with the path. Empty: no part has. Takes the path as it is written: making the folder
-// "step-0000000100-g3/../x" makes the first one, too.
+// sentence that begins with the path. Empty: no part has.
+//
+// Also of "step-0000000100-g3/../x", which is not in that folder: making x makes it on the way. Its ".." is not
+// resolved here. Where the first part is a symbolic link, ".." is above what that names. The message names the folder
+// "x".
 std::string WhyReserved(std::string_view path);
 
 }  // namespace muster::checkpoint

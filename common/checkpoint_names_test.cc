@@ -31,7 +31,7 @@ TEST(WhyReserved, APartThatIsTheNameOfACheckpoint) {
                                          ", and only a checkpoint has such a name: name a folder outside of "
                                          "checkpoints");
     for (const char* path : {"", "/", "/runs/x/"}) {
-      for (const char* below : {"", "/", "/in/it", "//./in", "/../x"}) {
+      for (const char* below : {"", "/", "/in/it", "//./in", "/in/../it"}) {
         EXPECT_EQ(WhyReserved(absl::StrCat(path, name, below)), why) << path << name << below;
       }
     }
@@ -44,11 +44,27 @@ TEST(WhyReserved, APartThatIsTheNameOfAnOwnersFile) {
                                          ", and only the file that says which job owns a folder of checkpoints has "
                                          "such a name: name another folder");
     for (const char* path : {"", "/", "/runs/x/"}) {
-      for (const char* below : {"", "/", "/in/it", "/step-0000000020-g1", "/../x"}) {
+      for (const char* below : {"", "/", "/in/it", "/step-0000000020-g1"}) {
         EXPECT_EQ(WhyReserved(absl::StrCat(path, name, below)), why) << path << name << below;
       }
     }
   }
+}
+
+TEST(WhyReserved, APathThatLeavesSuchAPartGoesThroughIt) {
+  EXPECT_EQ(
+      WhyReserved("x/step-0000000020-g1/../y"),
+      "goes through step-0000000020-g1 by \"..\", and only a checkpoint has such a name: write x/y, if that is the "
+      "folder");
+  EXPECT_EQ(
+      WhyReserved("/runs/x/.staging-step-0000000020-g1/a//../.././y"),
+      "goes through .staging-step-0000000020-g1 by \"..\", and only a checkpoint has such a name: write /runs/x/y, "
+      "if that is the folder");
+  EXPECT_EQ(WhyReserved("/x/owner.json/../y"),
+            "goes through owner.json by \"..\", and only the file that says which job owns a folder of checkpoints has "
+            "such a name: write /x/y, if that is the folder");
+  EXPECT_EQ(WhyReserved("/x/owner.json/../step-0000000020-g1"),
+            "is in step-0000000020-g1, and only a checkpoint has such a name: name a folder outside of checkpoints");
 }
 
 TEST(WhyReserved, NoOtherName) {
