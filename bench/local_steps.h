@@ -3,13 +3,16 @@
 // link.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "bench/file_key_value.h"
+#include "common/proto_time.h"
 #include "worker/collectives/group.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/local_steps.h"
@@ -39,8 +42,8 @@ class Replica {
     steps.key.set_rank(options.rank);
     if (options.ranks > 1) steps.world = world;
     made->steps_ = std::make_unique<trainer::LocalSteps>(
-        steps, made->state_.get(), [of = made.get()](const SyncRequest& request) { return of->Decide(request); },
-        [] {});
+        steps, made->state_.get(),
+        [of = made.get()](const SyncRequest& request, const trainer::Begun&) { return of->Decide(request); }, [] {});
     if (absl::Status started = made->steps_->Start(); !started.ok()) return started;
     return made;
   }
@@ -54,8 +57,21 @@ class Replica {
   static std::string Name(const char* what, uint64_t exchange, uint32_t replica, uint32_t rank) {
     return absl::StrCat("sync/", what, "/", exchange, "/", replica, "/", rank);
   }
-  // An exchange counts once all ranks of all replicas hold the contributions of all.
+  // Waits as the coordinator does.
   absl::StatusOr<SyncReply> Decide(const SyncRequest& request) {
+    const absl::Time until = absl::Now() + FromProto(request.wait());
+    while (true) {
+      SyncReply reply = DecideNow(request);
+      bool waits = request.offers() && reply.decision() == SyncReply::WAIT;
+      for (const SyncPeer& peer : reply.peers()) {
+        waits = waits && std::count(request.holds().begin(), request.holds().end(), peer.replica()) > 0;
+      }
+      if (!waits || absl::Now() > until) return reply;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+  // An exchange counts once all ranks of all replicas hold the contributions of all.
+  SyncReply DecideNow(const SyncRequest& request) {
     SyncReply reply;
     reply.set_secret("measured");
     reply.set_decision(SyncReply::WAIT);
@@ -69,9 +85,10 @@ class Replica {
         return files_.Wait(Name(what, request.exchange(), replica, rank), absl::ZeroDuration());
       };
       for (uint32_t rank = 0; rank < options_.ranks; ++rank) all_hold = found("held", rank).ok() && all_hold;
-      // The first rank fetches from other replicas, and the others from it.
+      // The first rank fetches from other replicas, and the others from it once it has all.
       const auto address = found("offer", 0);
       if (!address.ok()) continue;
+      if (replica != options_.replica && options_.rank != 0 && !FirstHolds(request.exchange())) continue;
       SyncPeer& peer = *reply.add_peers();
       peer.set_replica(replica), peer.set_address(*address);
     }
@@ -79,6 +96,10 @@ class Replica {
     reply.set_decision(SyncReply::APPLY), reply.set_exchange(request.exchange() + 1);
     for (uint32_t replica = 0; replica < options_.replicas; ++replica) reply.add_members(replica);
     return reply;
+  }
+
+  bool FirstHolds(uint64_t exchange) {
+    return files_.Wait(Name("held", exchange, options_.replica, 0), absl::ZeroDuration()).ok();
   }
 
   const Options options_;

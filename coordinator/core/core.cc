@@ -37,6 +37,7 @@ Outcome Core::Handle(const Event& event, Now now) {
   outcome.status = transaction.status;
   outcome.job = transaction.submitted;
   outcome.sync = std::move(transaction.sync);
+  outcome.sync_waits_until = transaction.sync_waits_until;
   if (!transaction.status.ok()) {
     outcome.reason = std::string(transaction.status.message());
     return outcome;
@@ -49,6 +50,7 @@ Outcome Core::Handle(const Event& event, Now now) {
   state_->queue.ScheduleAfter(event, transaction);
   state_->requests.PruneEnded(transaction);
   state_->jobs.KeepTimes(transaction);
+  state_->exchanges.NoteJobs(transaction);
   state_->more_work = transaction.work_left ? std::optional(now.steady) : std::nullopt;
   outcome.reason = std::move(transaction.reason);
   state_->records.Write(transaction, outcome);

@@ -219,7 +219,11 @@ struct EndGeneration {
 struct ForgetJob {
   JobId job;
 };  // removes its metrics and logs
-using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob, CancelPlan, RequestPlan>;
+struct AskSyncAgain {
+  std::string run;
+  std::optional<uint32_t> source_rank = std::nullopt;  // only requests with this source_rank; none: all
+};  // SyncRank may have another reply for ranks of the run whose last one had nothing for them to do
+using Action = std::variant<SendDesired, CloseStream, EndGeneration, ForgetJob, AskSyncAgain, CancelPlan, RequestPlan>;
 
 struct RowChange {
   // "job/<id>", "generation/<job>/<10 digits>", "node/<id>", "run/<id>", "project/<name>", "usage/<project>",
@@ -236,6 +240,9 @@ struct Outcome {
   std::string reason;  // one line, for the log and tests
   JobId job;           // of SubmitJob; the first, of several replicas
   SyncReply sync;      // of SyncRank
+  // Of SyncRank, if `sync` has nothing for the rank to do: the same event has the same reply until then, or until an
+  // AskSyncAgain.
+  std::optional<SteadyTime> sync_waits_until;
 };
 
 struct Options {

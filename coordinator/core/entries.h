@@ -140,6 +140,7 @@ struct OpenExchange {
     uint64_t generation = 0;
     uint64_t exchange = 0;  // that the rank has applied
     std::string address;
+    bool operator==(const Place&) const = default;
   };
   std::map<uint32_t, Offer> offers;                      // by replica
   std::map<uint32_t, std::map<uint32_t, Place>> places;  // by replica and rank

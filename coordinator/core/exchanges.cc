@@ -38,6 +38,12 @@ std::set<uint32_t> HeldByAll(const OpenExchange::Offer& offer) {
   return all;
 }
 
+// All ranks of the replica have applied the newest exchange.
+bool HasApplied(const std::map<uint32_t, OpenExchange::Place>& places, const SyncFragment& fragment) {
+  return !places.empty() && std::all_of(places.begin(), places.end(),
+                                        [&](const auto& of) { return of.second.exchange == fragment.exchange(); });
+}
+
 bool Trains(const JobEntry& job) {
   const JobState state = job.machine.state();
   return state == JOB_STATE_STARTING || state == JOB_STATE_RUNNING;
@@ -174,12 +180,26 @@ void Exchanges::AddPeers(const Asked& asked, const std::set<uint32_t>& replicas,
   }
 }
 
+std::set<uint32_t> Exchanges::Fetchable(const Asked& asked) const {
+  // Ranks with the same share of the model get it from the first one of them.
+  const uint32_t source = asked.request().source_rank();
+  std::set<uint32_t> replicas = {asked.replica};
+  for (const auto& [replica, offer] : asked.open->offers) {
+    const auto of_source = offer.holds.find(source);
+    if (of_source == offer.holds.end()) continue;
+    if (source == asked.event->rank.rank) {
+      replicas.insert(replica);
+    } else if (replica == asked.replica) {
+      replicas.insert(of_source->second.begin(), of_source->second.end());
+    }
+  }
+  return replicas;
+}
+
 std::set<uint32_t> Exchanges::Sources(const Asked& asked) const {
   std::set<uint32_t> sources;
   for (const auto& [replica, places] : asked.open->places) {
-    const bool applied = std::all_of(places.begin(), places.end(),
-                                     [&](const auto& of) { return of.second.exchange == asked.fragment->exchange(); });
-    if (replica != asked.replica && applied && !places.empty() &&
+    if (replica != asked.replica && HasApplied(places, *asked.fragment) &&
         IsCurrent(*asked.run, replica, places.begin()->second.generation)) {
       sources.insert(replica);
     }
@@ -190,6 +210,7 @@ std::set<uint32_t> Exchanges::Sources(const Asked& asked) const {
 // The newest exchange was decided: with this rank's offer, or without.
 void Exchanges::Behind(const Asked& asked, Transaction& transaction) {
   const SyncFragment& fragment = *asked.fragment;
+  OpenExchange& open = *asked.open;
   SyncReply& reply = transaction.sync;
   reply.set_exchange(fragment.exchange());
   const auto is_own = [&](const SyncMember& member) {
@@ -201,10 +222,76 @@ void Exchanges::Behind(const Asked& asked, Transaction& transaction) {
     for (const SyncMember& member : fragment.members()) reply.add_members(member.replica());
     return;
   }
-  reply.set_decision(asked.job->machine.state() == JOB_STATE_STOPPING ? SyncReply::SKIP : SyncReply::CATCH_UP);
-  asked.open->behind.insert(asked.replica);
-  asked.open->offers.erase(asked.replica);
+  open.behind.insert(asked.replica);
+  if (open.offers.erase(asked.replica) > 0) transaction.Do(AskSyncAgain{asked.run->record.id()});
+  if (asked.job->machine.state() == JOB_STATE_STOPPING) {
+    reply.set_decision(SyncReply::SKIP);
+    return;
+  }
+  reply.set_decision(SyncReply::CATCH_UP);
   AddPeers(asked, Sources(asked), reply);
+  if (reply.peers_size() > 0) return;
+  if (!open.first_sourceless.has_value()) open.first_sourceless = transaction.now.steady;
+  transaction.sync_waits_until = *open.first_sourceless + asked.patience();
+}
+
+void Exchanges::OnBehind(const Asked& asked, Transaction& transaction) {
+  OpenExchange& open = *asked.open;
+  SyncFragment& fragment = *asked.fragment;
+  Behind(asked, transaction);
+  if (!transaction.sync_waits_until.has_value()) {
+    open.first_sourceless.reset();
+    return;
+  }
+  if (transaction.now.steady < *transaction.sync_waits_until) return;
+  // No one has the newest one: on from the newest that is left, as of the ranks that have asked.
+  uint64_t newest = 0;
+  for (const auto& [replica, of_ranks] : open.places) {
+    uint64_t all = ~uint64_t{0};
+    for (const auto& [rank, place] : of_ranks) {
+      all = std::min(all, IsCurrent(*asked.run, replica, place.generation) ? place.exchange : 0);
+    }
+    if (!of_ranks.empty()) newest = std::max(newest, all);
+  }
+  fragment.set_exchange(newest);
+  fragment.clear_members();
+  open.excused.clear();
+  open.first_sourceless.reset();
+  transaction.TouchRun(asked.run->record.id());
+  transaction.AddEvent(asked.job, asked.event->rank.generation, "", "sync.rolled_back",
+                       absl::StrCat("no replica of ", asked.run->record.id(), " has the result of exchange ",
+                                    fragment.highest(), " any more; the run goes on from exchange ", newest));
+  transaction.Do(AskSyncAgain{asked.run->record.id()});  // this request, too, then finds its place
+}
+
+void Exchanges::OnOffer(const Asked& asked, Transaction& transaction) {
+  OpenExchange& open = *asked.open;
+  const SyncRequest& request = asked.request();
+  const uint32_t rank = asked.event->rank.rank;
+  OpenExchange::Offer& offer = open.offers[asked.replica];
+  if (offer.generation != asked.event->rank.generation) offer = {asked.event->rank.generation, {}};
+  std::set<uint32_t> holds = {request.holds().begin(), request.holds().end()};
+  const auto [held, is_new] = offer.holds.try_emplace(rank);
+  const bool changes = is_new || held->second != holds;
+  held->second = std::move(holds);
+  open.excused.erase(asked.replica);
+  if (!open.first_offer.has_value()) open.first_offer = transaction.now.steady;
+  CloseIfDecided(asked, transaction);
+  if (request.exchange() < asked.fragment->exchange()) {
+    transaction.Do(AskSyncAgain{asked.run->record.id()});
+    return Behind(asked, transaction);
+  }
+  if (changes) transaction.Do(AskSyncAgain{asked.run->record.id(), rank});  // they can fetch more
+  SyncReply& reply = transaction.sync;
+  AddPeers(asked, Fetchable(asked), reply);
+  const bool fetches = std::any_of(reply.peers().begin(), reply.peers().end(), [&](const SyncPeer& peer) {
+    return std::count(request.holds().begin(), request.holds().end(), peer.replica()) == 0;
+  });
+  if (fetches) return;
+  // Once that has passed, no replica offers on all of its ranks, and an offer decides.
+  const SteadyTime out_of_patience = *open.first_offer + asked.patience();
+  transaction.sync_waits_until =
+      out_of_patience > transaction.now.steady ? out_of_patience : transaction.now.steady + absl::Hours(1);
 }
 
 void Exchanges::On(const SyncRank& event, Transaction& transaction) {
@@ -214,10 +301,13 @@ void Exchanges::On(const SyncRank& event, Transaction& transaction) {
   OpenExchange& open = *asked.open;
   SyncFragment& fragment = *asked.fragment;
   const SyncRequest& request = event.request;
-  asked.run->layouts[asked.replica] = {event.rank.generation, request.layout()};
+  const AskSyncAgain all{asked.run->record.id()};
+  const std::pair<uint64_t, std::string> layout{event.rank.generation, request.layout()};
+  if (std::exchange(asked.run->layouts[asked.replica], layout) != layout) transaction.Do(all);
   auto& places = open.places[asked.replica];
   std::erase_if(places, [&](const auto& of) { return of.second.generation != event.rank.generation; });
-  places[event.rank.rank] = {event.rank.generation, request.exchange(), request.address()};
+  const OpenExchange::Place place{event.rank.generation, request.exchange(), request.address()};
+  const bool moved = std::exchange(places[event.rank.rank], place) != place;
   // Offers of generations that are gone; patience begins with the first of the others.
   std::erase_if(open.offers, [&](const auto& of) { return !IsCurrent(*asked.run, of.first, of.second.generation); });
   if (open.offers.empty()) open.first_offer.reset();
@@ -233,54 +323,36 @@ void Exchanges::On(const SyncRank& event, Transaction& transaction) {
     open.excused.clear();
     open.first_offer.reset();
     transaction.TouchRun(asked.run->record.id());
+    transaction.Do(all);
   }
-  if (request.exchange() < fragment.exchange()) {
-    Behind(asked, transaction);
-    if (reply.decision() != SyncReply::CATCH_UP || reply.peers_size() > 0) {
-      open.first_sourceless.reset();
-      return;
-    }
-    if (!open.first_sourceless.has_value()) open.first_sourceless = transaction.now.steady;
-    if (transaction.now.steady - *open.first_sourceless < asked.patience()) return;
-    // No one has the newest one: on from the newest that is left, as of the ranks that have asked.
-    uint64_t newest = 0;
-    for (const auto& [replica, of_ranks] : open.places) {
-      uint64_t all = ~uint64_t{0};
-      for (const auto& [rank, place] : of_ranks) {
-        all = std::min(all, IsCurrent(*asked.run, replica, place.generation) ? place.exchange : 0);
-      }
-      if (!of_ranks.empty()) newest = std::max(newest, all);
-    }
-    fragment.set_exchange(newest);
-    fragment.clear_members();
-    open.excused.clear();
-    open.first_sourceless.reset();
-    transaction.TouchRun(asked.run->record.id());
-    transaction.AddEvent(asked.job, event.rank.generation, "", "sync.rolled_back",
-                         absl::StrCat("no replica of ", asked.run->record.id(), " has the result of exchange ",
-                                      fragment.highest(), " any more; the run goes on from exchange ", newest));
-    return;  // the next request finds its place
-  }
+  if (request.exchange() < fragment.exchange()) return OnBehind(asked, transaction);
+  if (moved && HasApplied(places, fragment)) transaction.Do(all);  // others can catch up from it
   // Who has just caught up has nothing to offer yet.
-  if (open.behind.erase(asked.replica) > 0) open.excused.insert(asked.replica);
+  if (open.behind.erase(asked.replica) > 0) {
+    open.excused.insert(asked.replica);
+    transaction.Do(all);
+  }
   if (asked.job->machine.state() == JOB_STATE_STOPPING) {
-    open.offers.erase(asked.replica);
+    if (open.offers.erase(asked.replica) > 0) transaction.Do(all);
     reply.set_decision(SyncReply::SKIP);
     return;
   }
   reply.set_decision(SyncReply::WAIT);
   reply.set_exchange(fragment.exchange());
-  if (!request.offers()) return;
-  OpenExchange::Offer& offer = open.offers[asked.replica];
-  if (offer.generation != event.rank.generation) offer = {event.rank.generation, {}};
-  offer.holds[event.rank.rank] = {request.holds().begin(), request.holds().end()};
-  open.excused.erase(asked.replica);
-  if (!open.first_offer.has_value()) open.first_offer = transaction.now.steady;
-  CloseIfDecided(asked, transaction);
-  if (request.exchange() < fragment.exchange()) return Behind(asked, transaction);
-  std::set<uint32_t> offering;
-  for (const auto& [replica, of] : open.offers) offering.insert(replica);
-  AddPeers(asked, offering, reply);
+  if (request.offers()) OnOffer(asked, transaction);
+}
+
+void Exchanges::NoteJobs(Transaction& transaction) const {
+  std::set<JobId> jobs = transaction.jobs;
+  for (const auto& [job, generation] : transaction.generations) jobs.insert(job);
+  std::set<std::string> runs;
+  for (const JobId& id : jobs) {
+    const JobEntry* job = records_->FindJob(id);
+    if (job != nullptr) runs.insert(job->record().spec().train().sync().run());
+  }
+  for (const std::string& run : runs) {
+    if (!run.empty()) transaction.Do(AskSyncAgain{run});
+  }
 }
 
 }  // namespace muster::core

@@ -5,7 +5,8 @@
 // and asks until the exchange is closed. It is closed with all that offer once every replica that runs has offered and
 // each of them holds the contributions of all, so whoever is part of an exchange can apply it, whatever happens to the
 // others. Once the first offer is `patience` old, replicas are left out until that holds for the rest. What was decided
-// is on disk before anyone learns of it.
+// is on disk before anyone learns of it. A request whose reply has nothing for its rank to do need not be repeated
+// until an AskSyncAgain, or Outcome.sync_waits_until.
 //
 // A replica that an exchange was decided without catches up: it takes the state of one that has applied it. The next
 // exchange waits for it as for an offer, since its source would else go on before it asks. If none is left that has,
@@ -27,6 +28,8 @@ class Exchanges {
   Exchanges(Records* records, const Generations* generations) : records_(records), generations_(generations) {}
 
   void On(const SyncRank& event, Transaction& transaction);
+  // At the end of each transaction: which replicas run and stop decides what others wait for.
+  void NoteJobs(Transaction& transaction) const;
 
  private:
   struct Asked;  // one request, with what it is about
@@ -42,6 +45,11 @@ class Exchanges {
   void CloseIfDecided(const Asked& asked, Transaction& transaction);
   void Close(const Asked& asked, const std::set<uint32_t>& members, Transaction& transaction);
   void Behind(const Asked& asked, Transaction& transaction);
+  // Of the newest exchange: it was decided, or the rank offers its part.
+  void OnBehind(const Asked& asked, Transaction& transaction);
+  void OnOffer(const Asked& asked, Transaction& transaction);
+  // Replicas whose contributions this rank can fetch now, and its own.
+  std::set<uint32_t> Fetchable(const Asked& asked) const;
   void AddPeers(const Asked& asked, const std::set<uint32_t>& replicas, SyncReply& reply) const;
   // Those that run and have applied the fragment's newest exchange on all ranks that a rank could fetch from.
   std::set<uint32_t> Sources(const Asked& asked) const;

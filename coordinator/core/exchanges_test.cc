@@ -206,6 +206,59 @@ TEST(Exchanges, IfNoOneHasTheNewestTheRunGoesOnFromWhatThereIs) {
   EXPECT_EQ(Show(r.Ask(0, 0, true, {0, 1})), "APPLY 2 members 0,1 peers ") << "no number is used twice";
 }
 
+// Whether requests that wait are to be repeated: of this source rank, or of all ranks.
+bool AsksAgain(const Outcome& outcome, uint32_t source_rank = 0) {
+  return std::any_of(outcome.actions.begin(), outcome.actions.end(), [&](const Action& action) {
+    const auto* again = std::get_if<AskSyncAgain>(&action);
+    return again != nullptr && again->source_rank.value_or(source_rank) == source_rank;
+  });
+}
+
+TEST(Exchanges, ARequestWithNothingToDoIsRepeatedOnlyWhenItsReplyMayChange) {
+  Running r(2);
+  const SteadyTime begin = r.w.clock.Read().steady;
+  for (const uint32_t replica : {0, 1}) {
+    EXPECT_EQ(r.Send(replica, 0, false).sync_waits_until, std::nullopt) << "it is up to date";
+  }
+  EXPECT_EQ(r.Send(0, 0, true, {0}).sync_waits_until, begin + absl::Seconds(30)) << "patience";
+  const Outcome other = r.Send(1, 0, true, {1});
+  EXPECT_EQ(other.sync_waits_until, std::nullopt) << "it can fetch";
+  EXPECT_TRUE(AsksAgain(other));
+  EXPECT_FALSE(AsksAgain(other, /*source_rank=*/1)) << "only ranks that fetch from rank 0 can do more";
+  r.w.clock.Advance(absl::Seconds(10));
+  const Outcome holds = r.Send(1, 0, true, {0, 1});
+  EXPECT_EQ(holds.sync_waits_until, begin + absl::Seconds(30));
+  EXPECT_TRUE(AsksAgain(holds));
+  EXPECT_FALSE(AsksAgain(r.Send(1, 0, true, {0, 1}))) << "two that wait would wake each other for ever";
+  const Outcome closed = r.Send(0, 0, true, {0, 1});
+  EXPECT_EQ(closed.sync.decision(), SyncReply::APPLY);
+  EXPECT_EQ(closed.sync_waits_until, std::nullopt);
+  EXPECT_TRUE(AsksAgain(closed, /*source_rank=*/7));
+
+  EXPECT_EQ(r.Send(0, 1, true, {0}).sync_waits_until, begin + absl::Seconds(40));
+  EXPECT_TRUE(AsksAgain(r.w.Report(r.Of(1), RANK_STATE_EXITED, RankExit::FAILED))) << "it is no longer waited for";
+}
+
+TEST(Exchanges, ARankFetchesFromItsSourceOnceThatHoldsIt) {
+  Running r(2, /*ranks=*/2);
+  const auto ask = [&](uint32_t replica, uint32_t rank, const std::vector<uint32_t>& holds) {
+    SyncRequest request;
+    request.set_offers(true);
+    for (const uint32_t of : holds) request.add_holds(of);
+    request.set_address(absl::StrCat("r", replica, ".", rank));
+    request.set_layout("even");
+    return r.w.Do(SyncRank{{r.Of(replica), r.w.Newest(r.Of(replica)).number(), rank}, request});
+  };
+  ask(0, 0, {0});
+  EXPECT_EQ(Show(ask(1, 1, {1}).sync), "WAIT 0 members  peers ") << "its source has not come";
+  EXPECT_EQ(Show(ask(1, 0, {1}).sync), "WAIT 0 members  peers 0@r0.0,1@r1.0");
+  const Outcome before = ask(1, 1, {1});
+  EXPECT_EQ(Show(before.sync), "WAIT 0 members  peers 1@r1.0") << "its source has only its own";
+  EXPECT_TRUE(before.sync_waits_until.has_value());
+  EXPECT_TRUE(AsksAgain(ask(1, 0, {0, 1})));
+  EXPECT_EQ(Show(ask(1, 1, {1}).sync), "WAIT 0 members  peers 0@r0.0,1@r1.0");
+}
+
 TEST(Exchanges, RefusesOtherLayoutsAndJobsWithoutReplicas) {
   Running r(2);
   r.Ask(0, 0, false);
@@ -242,7 +295,8 @@ TEST(Exchanges, CompleteLeavesOutAsFewAsNeeded) {
 }
 
 // Replicas that crash, come late, lose each other and go back to checkpoints, and a coordinator that restarts: whoever
-// has an exchange has the same content, and when the trouble ends all of them meet again.
+// has an exchange has the same content, and when the trouble ends all of them meet again. A reply that has nothing to
+// do stays so until the core says otherwise, so a call that waits for it is not forgotten.
 TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
@@ -258,11 +312,41 @@ TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
     std::vector<Replica> all(kReplicas);
     std::map<uint64_t, std::string> content = {{0, "start"}};
     uint64_t contributions = 0;
+    // The replicas' newest requests, as far as they wait.
+    struct Waiting {
+      uint64_t exchange;
+      bool offers;
+      std::vector<uint32_t> holds;
+      SteadyTime until;
+    };
+    std::map<uint32_t, Waiting> waiting;
+    const auto drop_woken = [&] {
+      if (!r.w.asked_again.empty()) waiting.clear();
+      r.w.asked_again.clear();
+    };
+    const auto check_waiting = [&] {
+      drop_woken();
+      for (const auto& [of, asked] : waiting) {
+        if (r.w.clock.Read().steady >= asked.until) continue;
+        const Outcome outcome = r.Send(of, asked.exchange, asked.offers, asked.holds);
+        ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+        ASSERT_TRUE(outcome.sync_waits_until.has_value())
+            << "seed " << seed << ": replica " << of << " would sleep on " << Show(outcome.sync);
+        ASSERT_TRUE(r.w.asked_again.empty()) << "seed " << seed << ": to repeat a request changes something";
+      }
+    };
     const auto step = [&](uint32_t of, bool trouble) {
       Replica& own = all[of];
       if (!own.offers && (!trouble || one_of(3))) own = {own.exchange, own.saved, true, {of}, ++contributions};
-      const SyncReply reply =
-          r.Ask(of, own.exchange, own.offers, std::vector<uint32_t>(own.holds.begin(), own.holds.end()));
+      const std::vector<uint32_t> holds(own.holds.begin(), own.holds.end());
+      const Outcome outcome = r.Send(of, own.exchange, own.offers, holds);
+      ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+      const SyncReply& reply = outcome.sync;
+      waiting.erase(of);
+      if (outcome.sync_waits_until.has_value()) {
+        waiting[of] = {own.exchange, own.offers, holds, *outcome.sync_waits_until};
+      }
+      drop_woken();
       switch (reply.decision()) {
         case SyncReply::WAIT:
           for (const SyncPeer& peer : reply.peers()) {
@@ -297,10 +381,16 @@ TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
       if (one_of(40)) {
         r.Restart(of);
         all[of] = {all[of].saved, all[of].saved, false, {}, 0};
+        waiting.erase(of);
       }
       if (one_of(20)) all[of].saved = all[of].exchange;
-      if (one_of(30)) r.RestartCoordinator(kReplicas);
+      if (one_of(30)) {
+        r.RestartCoordinator(kReplicas);
+        waiting.clear();
+      }
       if (one_of(10)) r.w.clock.Advance(absl::Seconds(random() % 40));
+      check_waiting();
+      if (testing::Test::HasFatalFailure()) return;
       step(of, /*trouble=*/true);
       if (testing::Test::HasFatalFailure()) return;
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -57,6 +58,7 @@ class Transaction {
   std::string reason;
   JobId submitted;
   SyncReply sync;
+  std::optional<SteadyTime> sync_waits_until;
   std::set<JobId> jobs;
   std::set<std::pair<JobId, uint64_t>> generations;
   std::set<NodeId> nodes;

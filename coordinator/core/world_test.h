@@ -199,6 +199,7 @@ class World {
     for (const Action& action : out.actions) {
       if (const auto* cancel = std::get_if<CancelPlan>(&action)) requested.erase(cancel->key);
       if (const auto* request = std::get_if<RequestPlan>(&action)) requested.emplace(request->key, *request);
+      if (const auto* again = std::get_if<AskSyncAgain>(&action)) asked_again.push_back(*again);
     }
     return out;
   }
@@ -349,6 +350,7 @@ class World {
   WorldOptions options;
   std::map<std::string, RequestPlan> requested;  // by key
   bool held = false;                             // plans are not made
+  std::vector<AskSyncAgain> asked_again;
   FakeClock clock;
   std::map<std::string, std::string> rows;
   std::vector<std::string> events;

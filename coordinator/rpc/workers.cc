@@ -44,7 +44,10 @@ absl::Status Explained(const absl::Status& status, const core::Core& core, const
       absl::StrCat(status.message(), ": ", missing.empty() ? "every rank has arrived, but none has set it" : missing));
 }
 
-absl::Duration WaitOf(const RendezvousGetRequest& request) { return std::min(FromProto(request.wait()), kLongestWait); }
+template <typename Request>
+absl::Duration WaitOf(const Request& request) {
+  return std::min(FromProto(request.wait()), kLongestWait);
+}
 
 // One RendezvousGet: finishes when the value is set, the wait is over, or the caller disconnects.
 class GetReactor final : public grpc::ServerUnaryReactor, public SelfOwned<GetReactor> {
@@ -89,6 +92,43 @@ class GetReactor final : public grpc::ServerUnaryReactor, public SelfOwned<GetRe
   uint64_t wait_ = 0;  // of the loop's thread
 };
 
+// One Sync: finishes when the rank has something to do, the wait is over, or the caller disconnects.
+class SyncReactor final : public grpc::ServerUnaryReactor, public SelfOwned<SyncReactor> {
+ public:
+  SyncReactor(const SyncRequest* request, SyncReply* reply, std::string node, server::Loop* loop)
+      : request_(request), reply_(reply), node_(std::move(node)), loop_(loop) {}
+
+  void Begin() {
+    loop_->Post([self = shared_from_this()](Turn& turn) {
+      const RankId rank = RankOf(self->request_->key());
+      if (absl::Status status = Arrive(turn, rank, self->node_); !status.ok()) {
+        turn.AfterCommit([self, status] { self->Finish(ToGrpc(status)); });
+        return;
+      }
+      self->call_ = turn.sync_calls().Begin(turn, {rank, *self->request_}, turn.now().steady + WaitOf(*self->request_),
+                                            [self](absl::StatusOr<SyncReply> reply) {
+                                              const absl::Status status = reply.status();
+                                              if (status.ok()) *self->reply_ = *std::move(reply);
+                                              self->Finish(ToGrpc(status));
+                                            });
+    });
+  }
+
+  void OnCancel() override {
+    loop_->Post([self = shared_from_this()](Turn& turn) {
+      turn.AfterCommit([self, &calls = turn.sync_calls()] { calls.Cancel(self->call_); });
+    });
+  }
+  void OnDone() override { Release(); }
+
+ private:
+  const SyncRequest* const request_;
+  SyncReply* const reply_;
+  const std::string node_;
+  server::Loop* const loop_;
+  uint64_t call_ = 0;  // of the loop's thread
+};
+
 }  // namespace
 
 grpc::ServerBidiReactor<WorkerMessage, CoordinatorMessage>* WorkersService::Connect(
@@ -130,18 +170,9 @@ grpc::ServerUnaryReactor* WorkersService::Sync(grpc::CallbackServerContext* cont
                                                SyncReply* reply) {
   const absl::StatusOr<Principal> caller = gate_->Admit(*context, "/muster.v1.Workers/Sync");
   if (!caller.ok()) return EndWith(caller.status(), *context);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([=, node = caller->node](Turn& turn) {
-    const RankId rank = RankOf(request->key());
-    absl::Status status = Arrive(turn, rank, node);
-    if (status.ok()) {
-      const core::Outcome& outcome = turn.Handle(core::SyncRank{rank, *request});
-      status = outcome.status;
-      *reply = outcome.sync;
-    }
-    turn.AfterCommit([=] { reactor->Finish(ToGrpc(status)); });
-  });
-  return reactor;
+  const std::shared_ptr<SyncReactor> call = SyncReactor::Make(request, reply, caller->node, loop_);
+  call->Begin();
+  return call.get();
 }
 
 grpc::ServerWriteReactor<TableChunk>* WorkersService::FetchTable(grpc::CallbackServerContext* context,

@@ -89,6 +89,7 @@ void Loop::Drain() {
       turn.workers().CloseAll(why);
       turn.watches().CloseAll(why);
       turn.rendezvous().EndAll(why);
+      turn.sync_calls().EndAll(why);
       turn.traces().EndAll(why);
     });
   });

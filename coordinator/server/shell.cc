@@ -35,6 +35,7 @@ Ledger& Turn::ledger() { return *shell_->ledger_; }
 Watches& Turn::watches() { return shell_->watches_; }
 WorkerSessions& Turn::workers() { return shell_->workers_; }
 Rendezvous& Turn::rendezvous() { return shell_->rendezvous_; }
+SyncCalls& Turn::sync_calls() { return shell_->sync_calls_; }
 Tables& Turn::tables() { return shell_->tables_; }
 Traces& Turn::traces() { return shell_->traces_; }
 
@@ -107,6 +108,7 @@ SteadyTime Shell::NextDeadline() const {
   const auto consider = [&](const std::optional<SteadyTime>& other) { next = std::min(next, other.value_or(next)); };
   consider(core_->NextTick());
   consider(rendezvous_.NextDeadline());
+  consider(sync_calls_.NextDeadline());
   consider(traces_.NextDeadline());
   consider(watches_.NextDeadline());
   if (staged_since_.has_value()) consider(*staged_since_ + kFlushAfter);
@@ -123,6 +125,7 @@ void Shell::DoTurn(const std::deque<std::function<void(Turn&)>>& work) {
     workers_.CheckLiveness(turn);
     next_liveness_ = turn.now().steady + liveness_interval_;
   }
+  sync_calls_.AskAgain(turn);
   Commit(turn);
   // Callbacks may add more callbacks.
   while (!turn.after_commit_.empty()) {
@@ -187,6 +190,8 @@ void Shell::Act(const core::Action& action) {
     if (!status.ok() && !absl::IsResourceExhausted(status)) EndProcess("forgetting a job", status);
     watches_.Wake({forget->job});
     if (observer_ != nullptr) observer_->Forgot(forget->job);
+  } else if (const auto* again = std::get_if<core::AskSyncAgain>(&action)) {
+    sync_calls_.Wake(*again);
   } else if (const auto* request = std::get_if<core::RequestPlan>(&action)) {
     plans_->Request(*request);
   } else if (const auto* cancel = std::get_if<core::CancelPlan>(&action)) {

@@ -27,6 +27,7 @@
 #include "coordinator/server/ledger.h"
 #include "coordinator/server/plan_pool.h"
 #include "coordinator/server/rendezvous.h"
+#include "coordinator/server/sync_calls.h"
 #include "coordinator/server/tables.h"
 #include "coordinator/server/traces.h"
 #include "coordinator/server/watches.h"
@@ -90,6 +91,7 @@ class Turn {
   Watches& watches();
   WorkerSessions& workers();
   Rendezvous& rendezvous();
+  SyncCalls& sync_calls();
   Tables& tables();
   Traces& traces();
 
@@ -139,6 +141,7 @@ class Shell {
   Watches watches_;
   WorkerSessions workers_;
   Rendezvous rendezvous_;
+  SyncCalls sync_calls_;
   Tables tables_;
   Traces traces_;
   AuditLimit audit_limit_;

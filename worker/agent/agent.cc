@@ -440,8 +440,8 @@ uint64_t Agent::Reported(const RankId& id, uint64_t step, uint64_t sequence) {
 
 void Agent::Set(const SetRequest& request, ValueCallback done) { relay_->Set(request, std::move(done)); }
 
-void Agent::Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) {
-  relay_->Sync(request, std::move(done));
+std::function<void()> Agent::Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) {
+  return relay_->Sync(request, std::move(done));
 }
 
 void Agent::Get(const GetRequest& request, ValueCallback done) { relay_->Get(request, std::move(done)); }

@@ -80,7 +80,7 @@ class Agent final : public TrainerHost {
   uint64_t Reported(const RankId& rank, uint64_t step, uint64_t sequence) override;
   void Set(const SetRequest& request, ValueCallback done) override;
   void Get(const GetRequest& request, ValueCallback done) override;
-  void Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) override;
+  std::function<void()> Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) override;
   std::function<void()> Wait(const WaitRequest& request, ValueCallback done) override;
 
  private:

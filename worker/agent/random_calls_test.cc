@@ -58,9 +58,10 @@ class NotingHost final : public TrainerHost {
       if (const ValueCallback last = std::exchange(*once, nullptr)) last(absl::CancelledError("the trainer has gone"));
     };
   }
-  void Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) override {
+  std::function<void()> Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) override {
     Note(RankOf(request.key()));
     done(SyncReply());
+    return [] {};
   }
 
   uint64_t of_own() const { return own_; }

@@ -136,14 +136,17 @@ void Relay::Get(const GetRequest& request, ValueCallback done) {
       });
 }
 
-void Relay::Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) {
-  auto call = std::make_shared<Call<SyncRequest, SyncReply>>(request, token_, kRelayDeadline);
+std::function<void()> Relay::Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) {
+  const absl::Duration wait = std::clamp(FromProto(request.wait()), absl::ZeroDuration(), kOneWait);
+  auto call = std::make_shared<Call<SyncRequest, SyncReply>>(request, token_, wait + kRelayDeadline);
+  *call->request.mutable_wait() = ToProto(wait);
   stub_->async()->Sync(&call->context, &call->request, &call->reply,
                        [loop = loop_->shared_from_this(), call, done = std::move(done)](const grpc::Status& status) {
                          absl::StatusOr<SyncReply> decided = call->reply;
                          if (!status.ok()) decided = rpc::FromGrpc(status);
                          loop->Post([done, decided = std::move(decided)] { done(decided); });
                        });
+  return [call] { call->context.TryCancel(); };
 }
 
 std::function<void()> Relay::Wait(const WaitRequest& request, ValueCallback done) {

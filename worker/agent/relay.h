@@ -38,7 +38,7 @@ class Relay {
   std::function<void()> Wait(const WaitRequest& request, ValueCallback done);
 
   // Once: the trainer asks again by itself.
-  void Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done);
+  std::function<void()> Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done);
 
   // Loads the keys of a rank that an earlier daemon started; the coordinator may not have them.
   void Adopt(const RankId& rank);

@@ -37,7 +37,9 @@ class TrainerHost {
   virtual void Get(const GetRequest& request, ValueCallback done) = 0;
   // Returns a function that cancels the wait when the trainer has gone; it may be called after `done`, too.
   virtual std::function<void()> Wait(const WaitRequest& request, ValueCallback done) = 0;
-  virtual void Sync(const SyncRequest& request, std::function<void(absl::StatusOr<SyncReply>)> done) = 0;
+  // As Wait.
+  virtual std::function<void()> Sync(const SyncRequest& request,
+                                     std::function<void(absl::StatusOr<SyncReply>)> done) = 0;
 };
 
 // The longest path that a Unix socket can have.
@@ -52,7 +54,7 @@ class TrainerServer {
                                                               TrainerHost* host);
   virtual ~TrainerServer() = default;
   // From the loop's thread: ends the calls, running what is posted to the loop meanwhile; trainers attach again at the
-  // next daemon. From now on the host is not called, but Wait's `done` and its stop may still be.
+  // next daemon. From now on the host is not called, but `done` of Wait and Sync and their stop may still be.
   virtual void Shutdown() = 0;
 };
 

@@ -88,18 +88,15 @@ class Commands final : public grpc::ServerWriteReactor<Command>, public CommandS
 // A call that is answered later; its caller may be gone by then.
 class Waiting final : public grpc::ServerUnaryReactor, public rpc::SelfOwned<Waiting> {
  public:
-  Waiting(std::shared_ptr<HostGate> gate, const WaitRequest* request, GetReply* reply)
-      : gate_(std::move(gate)), request_(request), reply_(reply) {}
+  // Begins the call at the host, and returns what stops it.
+  using Done = std::function<void(const absl::Status&)>;
+  using Start = std::function<std::function<void()>(TrainerHost* host, Done done)>;
+  Waiting(std::shared_ptr<HostGate> gate, Start start) : gate_(std::move(gate)), start_(std::move(start)) {}
 
   void Begin() {
     gate_->Post([self = shared_from_this()](TrainerHost* host) {
       if (host == nullptr) return self->Finish(rpc::ToGrpc(Closing()));
-      auto stop = host->Wait(*self->request_, [self](absl::StatusOr<std::string> value) {
-        const absl::Status status = value.status();
-        if (status.ok()) self->reply_->set_value(*std::move(value));
-        self->Finish(rpc::ToGrpc(status));
-      });
-      self->stop_ = std::move(stop);
+      self->stop_ = self->start_(host, [self](const absl::Status& status) { self->Finish(rpc::ToGrpc(status)); });
       if (self->cancelled_) self->stop_();
     });
   }
@@ -114,8 +111,7 @@ class Waiting final : public grpc::ServerUnaryReactor, public rpc::SelfOwned<Wai
 
  private:
   const std::shared_ptr<HostGate> gate_;
-  const WaitRequest* const request_;
-  GetReply* const reply_;
+  const Start start_;
   // Of the loop's thread.
   std::function<void()> stop_;
   bool cancelled_ = false;
@@ -186,23 +182,30 @@ grpc::ServerUnaryReactor* TrainerService::Sync(grpc::CallbackServerContext* cont
                                                SyncReply* reply) {
   const absl::Status status = callers_->Check(context->peer(), request->key());
   if (!status.ok()) return EndWith(context, status);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  gate_->Post([reactor, request, reply](TrainerHost* host) {
-    if (host == nullptr) return reactor->Finish(rpc::ToGrpc(Closing()));
-    host->Sync(*request, [reactor, reply](absl::StatusOr<SyncReply> decided) {
-      const absl::Status status = decided.status();
-      if (status.ok()) *reply = *std::move(decided);
-      reactor->Finish(rpc::ToGrpc(status));
-    });
-  });
-  return reactor;
+  const std::shared_ptr<Waiting> waiting =
+      Waiting::Make(gate_, [request, reply](TrainerHost* host, const Waiting::Done& done) {
+        return host->Sync(*request, [reply, done](absl::StatusOr<SyncReply> decided) {
+          const absl::Status status = decided.status();
+          if (status.ok()) *reply = *std::move(decided);
+          done(status);
+        });
+      });
+  waiting->Begin();
+  return waiting.get();
 }
 
 grpc::ServerUnaryReactor* TrainerService::Wait(grpc::CallbackServerContext* context, const WaitRequest* request,
                                                GetReply* reply) {
   const absl::Status status = callers_->Check(context->peer(), request->key());
   if (!status.ok()) return EndWith(context, status);
-  const std::shared_ptr<Waiting> waiting = Waiting::Make(gate_, request, reply);
+  const std::shared_ptr<Waiting> waiting =
+      Waiting::Make(gate_, [request, reply](TrainerHost* host, const Waiting::Done& done) {
+        return host->Wait(*request, [reply, done](absl::StatusOr<std::string> value) {
+          const absl::Status status = value.status();
+          if (status.ok()) reply->set_value(*std::move(value));
+          done(status);
+        });
+      });
   waiting->Begin();
   return waiting.get();
 }

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/log/log.h"
+#include "common/proto_time.h"
 #include "common/rpc/rpc.h"
 #include "common/version.h"
 #include "proto/trainer_service.grpc.pb.h"
@@ -18,7 +19,7 @@
 namespace muster::trainer {
 namespace {
 
-constexpr absl::Duration kSyncDeadline = absl::Seconds(15);  // of an answer from the coordinator
+constexpr absl::Duration kSyncDeadline = absl::Seconds(15);  // of a reply from the coordinator, beside its wait
 
 }  // namespace
 
@@ -191,12 +192,15 @@ Link::Received Link::Newest() const {
   return state_->received;
 }
 
-absl::StatusOr<SyncReply> Link::Sync(const SyncRequest& request) const {
+absl::StatusOr<SyncReply> Link::Sync(const SyncRequest& request,
+                                     const std::function<void(std::function<void()>)>& begun) const {
   grpc::ClientContext context;
   rpc::AddCallMetadata("", context);
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kSyncDeadline));
+  context.set_deadline(absl::ToChronoTime(absl::Now() + FromProto(request.wait()) + kSyncDeadline));
   SyncReply reply;
+  begun([&context] { context.TryCancel(); });
   const grpc::Status status = state_->stub->Sync(&context, request, &reply);
+  begun(nullptr);
   if (!status.ok()) return rpc::FromGrpc(status);
   return reply;
 }

@@ -56,8 +56,10 @@ class Link {
   // calls are sent as one.
   void Ring(uint64_t sequence, uint64_t step);
 
-  // As Trainer.Sync, once, from any thread. Cancelled: the link is being destroyed.
-  absl::StatusOr<SyncReply> Sync(const SyncRequest& request) const;
+  // As Trainer.Sync, once, from any thread. `begun` is given the function that interrupts the call, and null at its
+  // end. Cancelled: it was interrupted, or the rank has asked again.
+  absl::StatusOr<SyncReply> Sync(const SyncRequest& request,
+                                 const std::function<void(std::function<void()>)>& begun) const;
 
  private:
   struct State;

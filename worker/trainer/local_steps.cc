@@ -10,10 +10,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/log/log.h"
+#include "common/proto_time.h"
 
 namespace muster::trainer {
 namespace {
 
+// Of one request, for a decision or for something to fetch.
+constexpr absl::Duration kWait = absl::Seconds(5);
+// Between two requests, where the reply had something to fetch that could not be fetched.
 constexpr absl::Duration kAskAgain = absl::Milliseconds(20), kAsksSlowly = absl::Milliseconds(250);
 constexpr absl::Duration kAway = absl::Milliseconds(250);  // between two tries while the coordinator is
 
@@ -59,6 +63,14 @@ void LocalSteps::Join() {
 bool LocalSteps::Pause(absl::Duration time) {
   absl::MutexLock lock(&mutex_);
   return !mutex_.AwaitWithTimeout(absl::Condition(&cancelled_), time);
+}
+
+Begun LocalSteps::Interruptible() {
+  return [this](std::function<void()> interrupt) {
+    absl::MutexLock lock(&mutex_);
+    interrupt_ = std::move(interrupt);
+    if (cancelled_ && interrupt_) interrupt_();
+  };
 }
 
 bool LocalSteps::DueAfter(uint64_t step) const {
@@ -131,14 +143,9 @@ absl::StatusOr<Fetched> LocalSteps::Fetch(const std::string& address, uint32_t f
     if (cancelled_) return absl::CancelledError("the rank is ending");
     secret = secret_;
   }
-  const auto begun = [this](std::function<void()> interrupt) {
-    absl::MutexLock lock(&mutex_);
-    interrupt_ = std::move(interrupt);
-    if (cancelled_ && interrupt_) interrupt_();
-  };
   const absl::Time begin = absl::Now();
-  absl::StatusOr<Fetched> fetched =
-      FetchFrom(address, secret, fragment, base, replica, absl::Seconds(options_.sync.patience_seconds()), begun);
+  absl::StatusOr<Fetched> fetched = FetchFrom(address, secret, fragment, base, replica,
+                                              absl::Seconds(options_.sync.patience_seconds()), Interruptible());
   if (fetched.ok()) {
     LogDebug("fetched from a replica", {{"replica", replica},
                                         {"address", address},
@@ -195,7 +202,9 @@ LocalSteps::Result LocalSteps::Run(const Flight& flight) {
   while (true) {
     SyncRequest request = RequestOf(flight.fragment, held);
     request.set_offers(flight.own != nullptr);
-    const absl::StatusOr<SyncReply> reply = ask_(request);
+    *request.mutable_wait() = ToProto(kWait);
+    const absl::Time asked = absl::Now();
+    const absl::StatusOr<SyncReply> reply = ask_(request, Interruptible());
     if (!reply.ok() && IsAwayNow(reply.status())) {
       if (!Pause(kAway)) return result;
       continue;
@@ -241,7 +250,7 @@ LocalSteps::Result LocalSteps::Run(const Flight& flight) {
         result.status = absl::InternalError("the coordinator's answer to Sync has no decision");
         return result;
     }
-    if (!Pause(pause)) return result;
+    if (!Pause(pause - (absl::Now() - asked))) return result;
     pause = std::min(2 * pause, kAsksSlowly);
   }
 }
@@ -320,10 +329,10 @@ absl::Status LocalSteps::Take(const Result& result, uint32_t fragment) {
     default:
       return absl::OkStatus();
   }
-  // Those that catch up learn that it is here.
+  // Those that catch up learn that it is here: the reply does not wait, and Join waits for it.
   Join();
   thread_ = std::thread([this, request = RequestOf(fragment, {})] {
-    while (!ask_(request).ok()) {
+    while (!ask_(request, [](const std::function<void()>&) {}).ok()) {
       if (!Pause(kAway)) return;
     }
   });

@@ -54,7 +54,8 @@ class LocalSteps {
     Device device = DEVICE_CPU;
     collectives::Group* world = nullptr;  // null: the rank is alone
   };
-  using Ask = std::function<absl::StatusOr<SyncReply>(const SyncRequest&)>;  // from any thread; the coordinator
+  // The coordinator, from any thread.
+  using Ask = std::function<absl::StatusOr<SyncReply>(const SyncRequest&, const Begun&)>;
   // `state` outlives it. `waiting` is called several times a second while the owner's thread waits.
   LocalSteps(Options options, OuterState* state, Ask ask, std::function<void()> waiting);
   ~LocalSteps();
@@ -90,6 +91,7 @@ class LocalSteps {
   absl::StatusOr<bool> AllHave(const Result& own) const;
   absl::Status Take(const Result& result, uint32_t fragment);
   bool Pause(absl::Duration time);  // false: the flight is cancelled
+  Begun Interruptible();            // of a call that Join interrupts
   void Join();
   bool source() const { return options_.source_rank == options_.key.rank(); }
 
@@ -103,7 +105,7 @@ class LocalSteps {
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<Result> result_ ABSL_GUARDED_BY(mutex_);
-  std::function<void()> interrupt_ ABSL_GUARDED_BY(mutex_);  // the fetch in progress; null: none
+  std::function<void()> interrupt_ ABSL_GUARDED_BY(mutex_);  // the call in progress; null: none
   std::string secret_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  // of the flight
 };

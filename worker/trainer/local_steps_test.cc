@@ -7,6 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "common/proto_time.h"
+
 namespace muster::trainer {
 namespace {
 
@@ -126,7 +129,8 @@ struct Replica {
     state = OuterState::Create(&parameters, parameters.inventory, sync).value();
     steps = std::make_unique<LocalSteps>(
         LocalSteps::Options{.key = {}, .sync = sync, .host = "127.0.0.1", .layout = "", .source_rank = 0, .steps = 100},
-        state.get(), [&decider, number](const SyncRequest& request) { return decider.Ask(request, number); }, [] {});
+        state.get(),
+        [&decider, number](const SyncRequest& request, const Begun&) { return decider.Ask(request, number); }, [] {});
   }
   OneParameter parameters;
   std::unique_ptr<OuterState> state;
@@ -177,6 +181,28 @@ TEST(LocalSteps, ADelayedResultIsMixedIn) {
   EXPECT_NEAR(one.parameters.value[0], 0.5f * 0.5f + 0.5f * 0.4f, 1e-6f);
   ASSERT_TRUE(other.steps->AfterStep(6).ok());
   EXPECT_NEAR(other.parameters.value[0], 0.5f * 0.2f + 0.5f * 0.4f, 1e-6f);
+}
+
+// A rank that ends does not wait for the reply to a request that the coordinator holds until it has something to do.
+TEST(LocalSteps, ARequestThatWaitsIsInterruptedAtTheEnd) {
+  OneParameter parameters(1);
+  const Sync sync = SyncOf(4, 1, 2);
+  const auto state = OuterState::Create(&parameters, parameters.inventory, sync).value();
+  absl::Notification interrupted;
+  const auto ask = [&](const SyncRequest& request, const Begun& begun) -> absl::StatusOr<SyncReply> {
+    SyncReply reply;
+    reply.set_decision(SyncReply::WAIT);
+    if (!request.offers()) return reply;
+    EXPECT_GT(FromProto(request.wait()), absl::ZeroDuration());
+    begun([&] { interrupted.Notify(); });
+    EXPECT_TRUE(interrupted.WaitForNotificationWithTimeout(absl::Seconds(60)));
+    begun(nullptr);
+    return absl::CancelledError("interrupted");
+  };
+  LocalSteps steps({.key = {}, .sync = sync, .host = "127.0.0.1", .layout = "", .source_rank = 0, .steps = 100},
+                   state.get(), ask, [] {});
+  ASSERT_TRUE(steps.Start().ok());
+  ASSERT_TRUE(steps.AfterStep(4).ok());
 }
 
 TEST(ReplicaServer, ServesOnlyWhoKnowsTheSecret) {

@@ -221,7 +221,8 @@ std::unique_ptr<LocalSteps> Loop::MakeLocalSteps() {
                               .device = assignment_.device(),
                               .world = rank_.ranks.groups[kWorldGroup]};
   return std::make_unique<LocalSteps>(
-      std::move(options), rank_.outer.get(), [this](const SyncRequest& request) { return link_.Sync(request); },
+      std::move(options), rank_.outer.get(),
+      [this](const SyncRequest& request, const Begun& begun) { return link_.Sync(request, begun); },
       [this] { pulse_.Enter(rundir::kSyncing); });
 }
 

@@ -131,8 +131,7 @@ absl::StatusOr<ReplicaServer::Found> ReplicaServer::Find(uint32_t fragment, cons
 }
 
 absl::StatusOr<Fetched> FetchFrom(const std::string& address, const std::string& secret, uint32_t fragment,
-                                  const uint64_t* base, uint32_t replica, absl::Duration patience,
-                                  const std::function<void(std::function<void()>)>& begun) {
+                                  const uint64_t* base, uint32_t replica, absl::Duration patience, const Begun& begun) {
   const std::unique_ptr<Replicas::Stub> stub = Replicas::NewStub(rpc::Dial(address));
   grpc::ClientContext context;
   rpc::AddCallMetadata("", context);

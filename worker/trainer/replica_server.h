@@ -58,15 +58,16 @@ class ReplicaServer {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// What a rank of another replica, or of this one, serves. `base`: as FetchReplicaRequest. `begun` is given the function
-// that interrupts the call, and null at its end. Errors are those of the call. DeadlineExceeded: it took longer than
-// `patience`.
+// Is given the function that interrupts a call, and null at its end.
+using Begun = std::function<void(std::function<void()>)>;
+
+// What a rank of another replica, or of this one, serves. `base`: as FetchReplicaRequest. Errors are those of the call.
+// DeadlineExceeded: it took longer than `patience`.
 struct Fetched {
   std::string bytes;
   uint64_t exchange = 0;  // of a state
 };
 absl::StatusOr<Fetched> FetchFrom(const std::string& address, const std::string& secret, uint32_t fragment,
-                                  const uint64_t* base, uint32_t replica, absl::Duration patience,
-                                  const std::function<void(std::function<void()>)>& begun);
+                                  const uint64_t* base, uint32_t replica, absl::Duration patience, const Begun& begun);
 
 }  // namespace muster::trainer
