@@ -418,6 +418,9 @@ TEST(PowerSgdSum, IsThePapersAlgorithm) {
     const at::Tensor p = std::get<0>(at::linalg_qr(at::matmul(m, q)));
     const at::Tensor expected = at::matmul(p, at::matmul(m.t(), p).t());
     EXPECT_LT(matrix(ranks[1].steps[step].sum).sub(expected).abs().max().item<float>(), 1e-4);
+    // The next step begins with this one's Q, whose columns have the signs of P's.
+    const at::Tensor next = StateOf(ranks[1].steps[step], "power_sgd_q");
+    EXPECT_LT(next.abs().sub(at::matmul(m.t(), p).abs()).abs().max().item<float>(), 1e-4);
     for (const int64_t i : {0, 1, 2 + 300, 2 + 303}) {
       EXPECT_FLOAT_EQ(ranks[1].steps[step].sum[i].item<float>(), sum[i].item<float>()) << "what is no matrix is exact";
     }
@@ -446,7 +449,6 @@ TEST(PowerSgdSum, GradientsOfZeroStayZeroAndRecover) {
   EXPECT_LT(ranks[0].steps[2].sum.sub(2).abs().max().item<float>(), 1e-5);
 }
 
-// Each rounding is off by half a step of its block's scale at most: that of a rank, and that of the sum.
 // Each kind's first sum is checked there against the exact one.
 TEST(TimeCompressedSum, AllRanksReportTheSame) {
   std::vector<Compression> kinds(3);
@@ -477,6 +479,7 @@ TEST(TimeCompressedSum, AllRanksReportTheSame) {
   }
 }
 
+// Each rounding is off by half a step of its block's scale at most: that of a rank, and that of the sum.
 TEST(Int8Sum, IsOffByHalfAStepOfEachRounding) {
   constexpr int64_t kElements = 1000;
   const Gradients gradients = Random(kElements);
