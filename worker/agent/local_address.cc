@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/tls/endpoint.h"
 
 namespace muster::agent {
 namespace {
@@ -43,7 +44,55 @@ bool SameAddress(const sockaddr& a, const sockaddr& b) {
                      &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, sizeof(in6_addr)) == 0;
 }
 
+// The address from which this machine would reach `target`; nothing is sent. Empty, with errno: no route leads there.
+std::string SourceTowards(const addrinfo& target) {
+  const int fd = socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return "";
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  char name[NI_MAXHOST];
+  const bool found = connect(fd, target.ai_addr, target.ai_addrlen) == 0 &&
+                     getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0;
+  close(fd);
+  const bool named =
+      found && getnameinfo(reinterpret_cast<sockaddr*>(&own), size, name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0;
+  return named ? name : "";
+}
+
+// That of the default route; without one, the first IPv4 address of an interface that is up and no loopback. Empty:
+// none.
+std::string AddressOnANetwork() {
+  sockaddr_in anywhere{};
+  anywhere.sin_family = AF_INET;
+  anywhere.sin_port = htons(9);
+  anywhere.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, on no network (RFC 5737)
+  addrinfo target{};
+  target.ai_family = AF_INET;
+  target.ai_addr = reinterpret_cast<sockaddr*>(&anywhere);
+  target.ai_addrlen = sizeof anywhere;
+  if (std::string address = SourceTowards(target); !address.empty()) return address;
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(first, freeifaddrs);
+  for (const ifaddrs* interface = first; interface != nullptr; interface = interface->ifa_next) {
+    const bool usable = interface->ifa_addr != nullptr && interface->ifa_addr->sa_family == AF_INET &&
+                        (interface->ifa_flags & IFF_UP) != 0 && (interface->ifa_flags & IFF_LOOPBACK) == 0;
+    char name[NI_MAXHOST];
+    if (usable &&
+        getnameinfo(interface->ifa_addr, sizeof(sockaddr_in), name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0) {
+      return name;
+    }
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string AddressForPeers(const std::string& coordinator_host, const std::string& own) {
+  if (!tls::IsLoopback(own) || tls::IsLoopback(coordinator_host)) return own;
+  const std::string address = AddressOnANetwork();
+  return address.empty() ? own : address;
+}
 
 absl::StatusOr<std::string> LocalAddressTowards(const std::string& coordinator) {
   if (absl::StartsWith(coordinator, "unix:")) return "127.0.0.1";
@@ -61,19 +110,9 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& coordinator) 
   const Addresses all(found, freeaddrinfo);
   std::string why = "it has no address";
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    const int fd = socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    sockaddr_storage own{};
-    socklen_t size = sizeof own;
-    char name[NI_MAXHOST];
-    const bool good = connect(fd, one->ai_addr, one->ai_addrlen) == 0 &&
-                      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0;
-    if (!good) why = std::strerror(errno);
-    close(fd);
-    if (good &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&own), size, name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0) {
-      return name;
-    }
+    errno = 0;
+    if (const std::string own = SourceTowards(*one); !own.empty()) return AddressForPeers(target.host, own);
+    if (errno != 0) why = std::strerror(errno);
   }
   return failed(why);
 }

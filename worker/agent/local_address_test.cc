@@ -1,7 +1,9 @@
 #include "worker/agent/local_address.h"
 
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 #include <net/if.h>
+#include <sys/socket.h>
 
 #include "absl/strings/match.h"
 
@@ -13,6 +15,29 @@ TEST(LocalAddress, IsThatOfTheWayToTheCoordinator) {
   EXPECT_EQ(*LocalAddressTowards("127.0.0.1:9460"), "127.0.0.1");
   EXPECT_EQ(*LocalAddressTowards("localhost:9460"), "127.0.0.1");
   EXPECT_EQ(*LocalAddressTowards("127.0.0.7:9460"), "127.0.0.1") << "all of 127/8 is reached from there";
+}
+
+TEST(LocalAddress, OfTheCoordinatorsMachineIsNotLoopbackForItsPeers) {
+  const std::string network = AddressForPeers("gpu-head", "127.0.0.1");  // 127.0.1.1 gpu-head
+  const absl::StatusOr<Interface> interface = InterfaceOf(network);
+  ASSERT_TRUE(interface.ok()) << network << ": " << interface.status();
+  ifaddrs* all = nullptr;
+  ASSERT_EQ(getifaddrs(&all), 0);
+  bool others = false;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    others = others || (one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET &&
+                        (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0);
+  }
+  freeifaddrs(all);
+  EXPECT_EQ(interface->loopback, !others) << network;
+}
+
+TEST(LocalAddress, StaysWhereItIsMeant) {
+  EXPECT_EQ(AddressForPeers("localhost", "127.0.0.1"), "127.0.0.1") << "a service on one machine";
+  EXPECT_EQ(AddressForPeers("127.0.1.1", "127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(AddressForPeers("::1", "::1"), "::1");
+  EXPECT_EQ(AddressForPeers("gpu-head", "192.0.2.7"), "192.0.2.7");
+  EXPECT_EQ(AddressForPeers("gpu-head", "fd00::7"), "fd00::7");
 }
 
 TEST(LocalAddress, WithoutAWaySaysWhatToDo) {
