@@ -3,7 +3,7 @@
 //   bazel build //bench:compression && bazel-bin/bench/compression
 //
 // Milliseconds for each million elements, in buckets of a quarter of a million; the smallest and the median of 30
-// steps.
+// steps. With --json one line: the median by kind.
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 
@@ -12,7 +12,11 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "strategies/compression.h"
 #include "worker/collectives/threads.h"
@@ -25,7 +29,8 @@ using muster::compression::CompressedSum;
 constexpr int64_t kBucket = 250'000, kBuckets = 4;
 constexpr int kSteps = 30;
 
-void Measure(const std::string& name, const muster::compression::Options& options) {
+// The smallest and the median.
+std::pair<double, double> Measure(const muster::compression::Options& options) {
   const auto groups = muster::collectives::MakeThreads(1, absl::Seconds(30));
   std::vector<std::unique_ptr<CompressedSum>> sums;
   std::vector<at::Tensor> given, gradients;
@@ -48,25 +53,37 @@ void Measure(const std::string& name, const muster::compression::Options& option
     times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
   }
   std::sort(times.begin(), times.end());
-  std::printf("%-24s %6.2f %6.2f\n", name.c_str(), times.front(), times[times.size() / 2]);
+  return {times.front(), times[times.size() / 2]};
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  CLI::App app("What compressing and applying a sum of gradients takes of one core");
+  bool json = false;
+  app.add_flag("--json", json, "one line");
+  CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
+  std::vector<std::pair<std::string, muster::compression::Options>> kinds;
   for (const bool sampled : {false, true}) {
     for (const double ratio : {0.1, 0.01, 0.001}) {
       muster::compression::Options options;
       muster::TopK& top_k = *options.compression.mutable_top_k();
       top_k.set_ratio(ratio), top_k.set_values(muster::SENT_VALUES_BF16);
       top_k.set_selection(sampled ? muster::SELECTION_SAMPLED : muster::SELECTION_EXACT);
-      Measure(muster::strategies::NameOf(options.compression) + (sampled ? " sampled" : ""), options);
+      kinds.emplace_back(muster::strategies::NameOf(options.compression) + (sampled ? " sampled" : ""), options);
     }
   }
   muster::compression::Options power, int8;
   power.compression.mutable_power_sgd()->set_rank(4);
   int8.compression.mutable_int8()->set_block(256);
-  Measure("power_sgd of rank 4", power);
-  Measure("int8", int8);
+  kinds.emplace_back("power_sgd of rank 4", power);
+  kinds.emplace_back("int8", int8);
+  nlohmann::json medians;
+  for (const auto& [name, options] : kinds) {
+    const auto [smallest, median] = Measure(options);
+    if (!json) std::printf("%-24s %6.2f %6.2f\n", name.c_str(), smallest, median);
+    medians[name] = median;
+  }
+  if (json) std::printf("%s\n", medians.dump().c_str());
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Ranks of two nodes over a limited link, compared to PyTorch's DistributedDataParallel and its hooks, in one run.
 
-    bazel build //bench:ranks_side //bench:slow_wire //bench:predict_network && python3 bench/networks.py [--links 100:0,100:20] [--json FILE]
+    bazel build //bench:ranks_side //bench:slow_wire //bench:predict_network //bench:compression &&
+        python3 bench/networks.py [--links 100:0,100:20] [--json FILE]
 
 The nodes are two network namespaces with half of the ranks each; what leaves a node passes a link of so many Mbit/s (0: as
 fast as the kernel is), by tc tbf, or one with milliseconds of latency in each direction, by bench/slow_wire, a process that
@@ -14,7 +15,10 @@ ratios are taken within a round, with their median and range.
   loss   the ranks sum the loss alone, in each step
   comm   the step less that of `loss`; of PyTorch's, less the same one without reductions
   MB     that leave a node in a step, both nodes on average, headers and acknowledgements included
-  plan   the step as the simulator predicts it (bench/predict_network), over the step's median
+  plan   the step as the simulator predicts it (bench/predict_network), over the step's median. Its rates of computing are
+         those of `loss`, or of `none` where the link has latency. What a byte over sockets takes of a core is measured
+         first, on this link, by ranks that do nothing but sum; what an element of a compressed sum takes, by
+         bench/compression
   auto   what the coordinator would choose of AUTO for this link (predict_network --auto), and its step over the fastest of these
   own    the share of the time that MB take on the link alone, of comm: 1 is a link that is never idle
 All over Gloo with AdamW and clipping, one thread a rank. The PyTorch interpreter is $MUSTER_PEER_PYTHON
@@ -32,6 +36,10 @@ from ranks import CASES, OURS, Group, spread
 
 OURS_BY = {"flat": "", "top_k": "top_k 0.01 bf16 exact", "sampled": "top_k 0.01 bf16 sampled", "power_sgd": "power_sgd 4",
            "int8": "int8 256"}
+# As bench/compression names them.
+COMPRESSIONS = {"top_k": "top_k 1/100 in bf16", "sampled": "top_k 1/100 in bf16 sampled", "power_sgd": "power_sgd of rank 4",
+                "int8": "int8"}
+PAYLOAD = 1448 / 1514  # of a frame that TCP sends
 AUTO = ["flat", "levels", "int8", "levels_int8"]  # what hierarchy and compression: auto choose from
 MODES = ["flat", "levels", "diloco", "top_k", "levels_top_k", "levels_sampled", "power_sgd", "levels_int8", "torch", "torch_bf16",
          "torch_powersgd"]
@@ -92,7 +100,7 @@ class Nodes:
             holder.wait()
 
 
-def measure(name, mbit, milliseconds, nodes, args):
+def measure(name, mbit, milliseconds, nodes, compressing, args):
     case = dict(CASES[name])
     case.pop("steps")
     half = args.ranks // 2
@@ -102,9 +110,11 @@ def measure(name, mbit, milliseconds, nodes, args):
     omp = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": nodes.device}
     peer = [args.python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")]
 
+    def kind_of(mode):
+        return mode.replace("levels_", "").replace("levels", "flat")
+
     def options(mode):
-        kind = mode.replace("levels_", "").replace("levels", "flat")
-        return ["--compression", OURS_BY[kind]] + (["--ranks-on-node", str(half)] if mode.startswith("levels") else [])
+        return ["--compression", OURS_BY[kind_of(mode)]] + (["--ranks-on-node", str(half)] if mode.startswith("levels") else [])
 
     def start(mode):
         def wrap(rank):
@@ -113,13 +123,24 @@ def measure(name, mbit, milliseconds, nodes, args):
             hook = mode.split("_")[1:]
             more = ["--reduce", "none"] if hook == ["none"] else ["--hook"] + hook if hook else []
             return Group(peer + more + flags, omp, args.ranks, wrap=wrap)
-        if mode in ("none", "loss"):
+        if mode in ("none", "loss", "only"):
             more = ["--reduce", mode]
         else:
             more = ["--replicas", "2", "--every", str(args.every)] if mode == "diloco" else options(mode)
         hosts = [{"MUSTER_BENCH_HOST": nodes.address(rank // half)} for rank in range(args.ranks)]
         return Group([args.side] + more + flags, {**omp, **OURS}, args.ranks, of_rank=hosts, wrap=wrap)
 
+    def socket_megabytes():
+        """A second of a core: in a ring a rank receives as much as leaves a node."""
+        group = start("only")
+        group.run(3)
+        before = nodes.sent()
+        milliseconds = group.run(args.steps)["cpu_milliseconds"]
+        sent = sum(b - a for a, b in zip(before, nodes.sent())) / 2 / args.steps
+        group.end()
+        return PAYLOAD * sent / 1e6 / (milliseconds / 1e3)
+
+    socket_mb = socket_megabytes()
     modes = ["none", "loss", "torch_none"] + args.modes.split(",")
     groups = {mode: start(mode) for mode in modes}
     for group in groups.values():
@@ -137,12 +158,13 @@ def measure(name, mbit, milliseconds, nodes, args):
         group.end()
 
     def ask(alone, more):
-        words = [args.predictor, "--link-mbit", str(mbit), "--link-ms", str(milliseconds), "--alone-ms", str(alone)] + more + flags
+        words = [args.predictor, "--link-mbit", str(mbit), "--link-ms", str(milliseconds), "--alone-ms", str(alone),
+                 "--socket-mb", str(socket_mb), "--cores", str(len(os.sched_getaffinity(0)))] + more + flags
         return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
     alone_by = "none" if milliseconds else "loss"  # the latency of the loss's sum is not computing
     lone = spread([r[alone_by]["mean_milliseconds"] for r in rounds])["median"]
-    chosen = ask(lone, ["--auto"])["chosen"] if mbit else None
+    chosen = ask(lone, ["--auto", "--compressing-ns", str(compressing["int8"])])["chosen"] if mbit else None
 
     rows = []
     for mode in modes:
@@ -154,7 +176,10 @@ def measure(name, mbit, milliseconds, nodes, args):
         if mode != alone:
             row["communication"] = spread(comm)
             if mbit and mode != "diloco" and mode in args.modes.split(",") and not mode.startswith("torch"):
-                row["predicted"] = ask(lone, options(mode))["step_milliseconds"] / row["milliseconds"]["median"]
+                nanoseconds = compressing.get(kind_of(mode), 0)
+                predicted = ask(lone, options(mode) + ["--compressing-ns", str(nanoseconds)])["step_milliseconds"]
+                row["predicted"] = predicted / row["milliseconds"]["median"]
+                row["rates"] = {"socket_megabytes_per_second": socket_mb, "compressing_nanoseconds": nanoseconds}
             row["busy"] = megabytes * 8e3 / mbit / row["communication"]["median"] if mbit else None
             row["over_none"] = spread([r[mode]["mean_milliseconds"] / r[alone]["mean_milliseconds"] for r in rounds])
             for other in ("flat", "torch"):
@@ -185,6 +210,7 @@ def main():
     parser.add_argument("--side", default="bazel-bin/bench/ranks_side", help="the built ranks_side")
     parser.add_argument("--wire", default="bazel-bin/bench/slow_wire", help="the built slow_wire")
     parser.add_argument("--predictor", default="bazel-bin/bench/predict_network", help="the built predict_network")
+    parser.add_argument("--compression", default="bazel-bin/bench/compression", help="the built compression")
     parser.add_argument("--python", default=os.environ.get("MUSTER_PEER_PYTHON",
                                                            os.path.expanduser("~/.cache/muster/peer/bin/python")))
     parser.add_argument("--cases", default="tiny")
@@ -200,13 +226,16 @@ def main():
     args = parser.parse_args()
     if not args.in_namespace:  # the cable is made in a namespace of its own
         os.execvp("unshare", ["unshare", "-rn", sys.executable] + sys.argv + ["--in-namespace"])
+    done = subprocess.run([args.compression, "--json"], check=True, capture_output=True, text=True, env={**os.environ, **OURS})
+    per_million = json.loads(done.stdout)  # milliseconds
+    compressing = {kind: per_million[name] for kind, name in COMPRESSIONS.items()}  # nanoseconds of an element
     nodes = Nodes()
     try:
         rows = []
         for name in args.cases.split(","):
             for link in args.links.split(","):
                 mbit, milliseconds = link.split(":")
-                rows += measure(name, int(mbit), float(milliseconds), nodes, args)
+                rows += measure(name, int(mbit), float(milliseconds), nodes, compressing, args)
         print(table(rows))
         print(machine())
     finally:

@@ -1,10 +1,14 @@
 // Predicts, by the simulator, the step that bench/networks.py measures: ranks on two nodes, half on each, over a link
-// of so many Mbit/s. Rates of the processor are those with which the prediction of a step's computing, exact sums or
-// not, is what was measured: --alone-ms, of ranks that sum nothing, or nothing but their loss. With --auto also chooses
-// levels and compression as the coordinator does where the spec leaves both to it. Prints one JSON line.
+// of so many Mbit/s. The rates of computing are those with which a step's computing is predicted to take what was
+// measured: --alone-ms, of ranks that sum nothing, or nothing but their loss. They say nothing about moving and
+// compressing bytes, which are measured on a core by itself (--socket-mb, --compressing-ns) and take longer where ranks
+// share cores. With --auto also chooses levels and compression as the coordinator does where the spec leaves both to
+// it. Prints one JSON line.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -65,28 +69,41 @@ absl::StatusOr<std::string> Choose(const bench::Dimensions& shape, const strateg
 
 int main(int argc, char** argv) {
   bench::Dimensions shape;
-  double mbit = 0, link_milliseconds = 0, alone_milliseconds = 0;
+  double mbit = 0, link_milliseconds = 0, alone_milliseconds = 0, socket_megabytes = 0, compressing_nanoseconds = 0;
+  double cores = std::max(1u, std::thread::hardware_concurrency());
   bool choose = false;
   CLI::App app("The step that bench/networks.py measures, predicted");
   bench::AddShape(app, shape);
   app.add_option("--link-mbit,--link_mbit", mbit)->required();
   app.add_option("--link-ms,--link_ms", link_milliseconds, "of latency");
   app.add_option("--alone-ms,--alone_ms", alone_milliseconds, "a step of ranks that sum nothing")->required();
+  app.add_option("--socket-mb", socket_megabytes, "a second that a core receives over sockets while it sends as many");
+  app.add_option("--compressing-ns", compressing_nanoseconds,
+                 "that a core takes for an element of a compressed sum; with --auto of int8");
+  app.add_option("--cores", cores, "of the machine, which all ranks share");
   app.add_flag("--auto", choose, "choose levels and compression");
   CLI11_PARSE(app, argc, argv);
 
   strategies::Hardware hardware = *strategies::FindHardware("cpu");
-  hardware.at_full_speed = 0;  // what was measured includes the sharing of cores
+  hardware.at_full_speed = 0;  // what was measured of a step includes the sharing of cores
+  const double on_a_core = std::max(1.0, shape.ranks / cores), compressing = compressing_nanoseconds * 1e-9 * on_a_core;
+  hardware.socket_bytes_per_second = socket_megabytes * 1e6 / on_a_core;
+  hardware.compressing = {.top_k = compressing, .power_sgd = compressing, .int8 = compressing};
+  hardware.inside.bytes_per_second /= on_a_core;
   hardware.ranks_per_node = shape.ranks / 2;
   hardware.between.bytes_per_second = mbit * 1e6 / 8 * kPayload / hardware.ranks_per_node;
   hardware.between.seconds = hardware.between.ring_seconds = kKernelSeconds + link_milliseconds / 1e3;
   bench::Dimensions exact = shape;
   exact.compression.clear(), exact.ranks_on_node = 0;
-  absl::StatusOr<Timeline> step = Predict(exact, hardware);
+  // What travels takes a share of the cores, which is no computing.
+  strategies::Hardware unlinked = hardware;
+  unlinked.between = unlinked.inside = {.bytes_per_second = 1e15};
+  unlinked.socket_bytes_per_second = 0;
+  absl::StatusOr<Timeline> step = Predict(exact, unlinked);
   if (step.ok()) {
     const double scale = step->busy[static_cast<size_t>(Stream::kCompute)] / (alone_milliseconds / 1e3);
     hardware.fp32_flops *= scale, hardware.bf16_flops *= scale, hardware.memory_bytes_per_second *= scale;
-    hardware.op_seconds /= scale, hardware.inside.bytes_per_second *= scale;
+    hardware.op_seconds /= scale;
     step = Predict(shape, hardware);
   }
   const absl::StatusOr<std::string> chosen = choose && step.ok() ? Choose(exact, hardware) : "";

@@ -122,6 +122,12 @@ double RingLatency(const GroupTopology& g, const Hardware& hardware) {
                      : hardware.inside.seconds + (inside - 1) * hardware.inside.ring_seconds;
 }
 
+// At which a rank itself receives and sends what the group moves.
+double RankRate(const GroupTopology& g, const Hardware& hardware) {
+  return OverSockets(g, hardware) && hardware.socket_bytes_per_second > 0 ? hardware.socket_bytes_per_second
+                                                                          : hardware.inside.bytes_per_second;
+}
+
 // Of what takes `inside` seconds over the links of a node, and the bytes that enter a node over its ports.
 double Slower(const GroupTopology& g, const Hardware& hardware, double entering, double inside) {
   if (g.nodes <= 1) return inside;
@@ -132,26 +138,26 @@ double Slower(const GroupTopology& g, const Hardware& hardware, double entering,
 
 OpCost Moved(const GroupTopology& g, const Hardware& hardware, double bytes, double incoming) {
   if (g.ranks <= 1) return {};
-  const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : incoming / hardware.inside.bytes_per_second;
+  const double moving = incoming / RankRate(g, hardware);
+  const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : moving;
   const double entering = bytes * (g.ranks - 1) / g.ranks;
   if (!OverSockets(g, hardware)) {
     return {.latency = RingLatency(g, hardware), .work = Slower(g, hardware, entering, inside)};
   }
   return {.latency = kAnnounced * hardware.between.seconds,
           .work = Slower(g, hardware, entering, inside),
-          .processor = incoming / hardware.inside.bytes_per_second};
+          .processor = moving};
 }
 
 // Twice what moves its bytes: to where they are added, and back.
 OpCost Summed(const GroupTopology& g, const Hardware& hardware, double bytes) {
   if (g.ranks <= 1 || bytes == 0) return {};
   const double ring = bytes * (g.ranks - 1) / g.ranks, tree = bytes * (g.nodes - 1) / g.nodes;
-  const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : ring / hardware.inside.bytes_per_second;
+  const double moving = ring / RankRate(g, hardware);
+  const double inside = g.least_on_node == 1 && g.nodes == g.ranks ? 0 : moving;
   const double work = 2 * Slower(g, hardware, hardware.sums_by_rings ? ring : tree, inside);
   if (!OverSockets(g, hardware)) return {.latency = 2 * TreeLatency(g, hardware), .work = work};
-  return {.latency = SocketSumLatency(g, hardware, bytes),
-          .work = work,
-          .processor = 2 * ring / hardware.inside.bytes_per_second};
+  return {.latency = SocketSumLatency(g, hardware, bytes), .work = work, .processor = 2 * moving};
 }
 
 bool IsNetwork(const GroupTopology& g, const Hardware& hardware) {
@@ -409,14 +415,22 @@ class CostModel {
     } else {
       cost = Moved(op.group, ranks * bytes, (ranks - 1) * bytes);
     }
-    const CompressionWork work = WorkOf(compression);
     if (first) {
-      const double computing = rates_.slowdown * static_cast<double>(elements) *
-                               (work.bytes / hardware_.memory_bytes_per_second + work.flops / hardware_.fp32_flops);
+      const double computing = rates_.slowdown * static_cast<double>(elements) * CompressingSeconds(compression);
       cost.work += computing;
       cost.processor += computing;
     }
     return cost;
+  }
+
+  // Of a sum of one element, on a core of its own.
+  double CompressingSeconds(const Compression& compression) const {
+    const double measured = compression.has_top_k()       ? hardware_.compressing.top_k
+                            : compression.has_power_sgd() ? hardware_.compressing.power_sgd
+                                                          : hardware_.compressing.int8;
+    if (measured > 0) return measured;
+    const CompressionWork work = WorkOf(compression);
+    return work.bytes / hardware_.memory_bytes_per_second + work.flops / hardware_.fp32_flops;
   }
 
   // What the first unit of a chunk reads.

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "models/inventory.h"
+#include "strategies/compression.h"
 #include "strategies/fit.h"
 #include "strategies/partition/flat.h"
 #include "strategies/partition/table.h"
@@ -335,6 +336,39 @@ TEST(Cost, GloosRingWaitsForItsMessagesOneAfterAnother) {
   EXPECT_NEAR(sum(100e6), 0.3 + 2 * 75e6 / (2 * 62.5e6), 0.1);
   // Of gathers each rank sends its part to each other one at once.
   EXPECT_NEAR(Moved(four, far, 8, 6).latency, 44e-3, 5e-3);
+}
+
+// What was measured of a core replaces what its links and memory are taken to have; nothing else follows it.
+TEST(Cost, MeasuredRatesOfACoreCount) {
+  Hardware h = Round();
+  h.sums_by_rings = true, h.sharing = Sharing::kProcessor;
+  const GroupTopology apart{.ranks = 4, .nodes = 2, .least_on_node = 2}, together{.ranks = 4, .least_on_node = 4};
+  EXPECT_NEAR(Summed(apart, h, 100e6).processor, 2 * 75e6 / 250e6, 1e-9);
+  h.socket_bytes_per_second = 50e6;
+  EXPECT_NEAR(Summed(apart, h, 100e6).processor, 2 * 75e6 / 50e6, 1e-9);
+  EXPECT_NEAR(Moved(apart, h, 100e6, 75e6).processor, 75e6 / 50e6, 1e-9);
+  EXPECT_NEAR(Summed(together, h, 100e6).work, 2 * 75e6 / 250e6, 1e-9) << "ranks of a node use no sockets";
+
+  Train train = TinyToCost();
+  train.mutable_strategy()->mutable_ddp();
+  const auto processor = [&](const Hardware& hardware) {
+    double all = 0;
+    for (const OpCost& cost : Predict(train, FullNodes(4, 2, 0), hardware).costs) all += cost.processor;
+    return all;
+  };
+  const double elements = static_cast<double>(partition::FlatElements(*models::MakeInventory(train.model())));
+  for (const std::string kind : {"top_k", "power_sgd", "int8"}) {
+    Compression& compression = *train.mutable_communication()->mutable_compression();
+    Hardware slow = h;
+    if (kind == "top_k") compression.mutable_top_k(), slow.compressing.top_k = 1e-6;
+    if (kind == "power_sgd") compression.mutable_power_sgd(), slow.compressing.power_sgd = 1e-6;
+    if (kind == "int8") compression.mutable_int8(), slow.compressing.int8 = 1e-6;
+    FillDefaults(train.optimizer(), compression);
+    // In its place WorkOf counts less than 30 ns for each element here.
+    EXPECT_NEAR(processor(slow) - processor(h), elements * 1e-6, elements * 1e-7) << kind;
+    slow = h, slow.compressing = {.top_k = 1e-6, .power_sgd = 1e-6, .int8 = 1e-6};
+    EXPECT_NEAR(processor(slow) - processor(h), elements * 1e-6, elements * 1e-7) << kind << ", and nothing twice";
+  }
 }
 
 // Four ranks on two nodes, B bytes, each rank with a port. A ring brings 3/4 B into each node, over its two ports;
