@@ -266,6 +266,26 @@ TEST(Blocks, ThatAnotherTestRunsAreInIt) {
   EXPECT_GT(checked, 0);
 }
 
+// tools/clean_machine.sh types these pages before anything is built, so it has a reader of its own.
+TEST(Blocks, AreReadByTheCleanMachineAsTheyAreHere) {
+  for (const char* page : {"README.md", "docs/quickstart.md"}) {
+    std::string expected;
+    for (const Block& block : BlocksOf(ReadPage(page)).blocks) {
+      absl::StrAppend(&expected, block.line, block.second_machine ? "|second|" : "|first|", block.save_as, "|",
+                      block.not_typed, "|", absl::StrJoin(block.replaced, " "), "\n", block.text);
+    }
+    EXPECT_NE(expected, "");
+    const std::string command = absl::StrCat("/usr/bin/python3 '", (Root() / "tests/docs/type_pages.py").string(),
+                                             "' --root '", Root().string(), "' --list ", page, " 2>&1");
+    FILE* pipe = popen(command.c_str(), "re");
+    ASSERT_NE(pipe, nullptr);
+    std::string read;
+    for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) read.push_back(static_cast<char>(c));
+    EXPECT_EQ(pclose(pipe), 0) << read;
+    EXPECT_EQ(read, expected) << page;
+  }
+}
+
 // For those who read the log: what no test types, and why.
 TEST(Blocks, ThatAreNotTyped) {
   std::map<std::string, int> reasons;
