@@ -103,7 +103,8 @@ TEST(Resume, AdaptersOverFrozenWeightsInBf16EndWithTheSameWeights) {
   const JobSpec spec = job(disturbed);
   Assignment assignment = disturbed.Assign(spec, 1);
   Process first = disturbed.Start(assignment);
-  ASSERT_TRUE(Eventually([&] { return disturbed.StepOf(assignment) >= 30 || !first.Running(); }));
+  // A checkpoint is written beside later steps, on a busy machine for many of them.
+  ASSERT_TRUE(Eventually([&] { return disturbed.NewestWeights(spec).first >= 20 || !first.Running(); }));
   first.Signal(SIGKILL);
   first.Wait();
   assignment = disturbed.Assign(spec, 2);
