@@ -22,7 +22,8 @@ TEST(FullDisk, CostsHistoryAndNoJob) {
   // A disk of its own: of 64 MiB, of which 16 are reserved for the state of jobs.
   cluster.coordinator_state = cluster.folder() + "/disk";
   std::filesystem::create_directory(cluster.coordinator_state);
-  cluster.coordinator_flags = {"--min-free-bytes=4000000"};
+  // More than the reserve: when that is spent, its space is free, and new jobs are refused as before.
+  cluster.coordinator_flags = {"--min-free-bytes=20000000"};
   cluster.prefix = [&](const std::string& name) -> std::vector<std::string> {
     if (name != "coordinator") return {};
     return {"/usr/bin/unshare",
