@@ -14,7 +14,7 @@ packages="bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-skylib g++ bi
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libspdlog-dev libfmt-dev libgtest-dev libgmock-dev
   libabsl-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev librapidcheck-dev libgloo-dev libboost1.81-dev
   libjemalloc-dev dpkg-dev chrpath libpng-dev libjpeg62-turbo-dev zlib1g-dev python3 python3-pip bible-kjv bible-kjv-text"
-[ "${1:-}" = test ] && packages="$packages python3-venv cmake prometheus jq zsh fish iproute2 chromium chromium-driver openssl dataset-fashion-mnist podman runc catatonit busybox-static"
+[ "${1:-}" = test ] && packages="$packages python3-venv cmake prometheus jq curl zsh fish iproute2 chromium chromium-driver openssl dataset-fashion-mnist podman runc catatonit busybox-static"
 [ "${1:-}" = lint ] && packages="$packages clang-14 clang-format-14 clang-tidy-14"
 
 missing=
