@@ -295,8 +295,12 @@ TEST_F(MistakesTest, DeleteTakesTheNameOfARun) {
   }
   store_.Fail("Get", absl::FailedPreconditionError("dlc matches 2 jobs: dlc-abcd-1, dlc-abcd-2"));
   Says({"delete", "dlc"}, "muster: nothing is changed: standard input is no terminal to ask; add -y");
-  EXPECT_EQ(Run({"delete", "-y", "dlc"}).err, "dlc deleted, all replicas\n");
-  EXPECT_TRUE(Called("Delete dlc"));
+  EXPECT_EQ(Run({"delete", "-y", "dlc"}).err, "dlc-abcd deleted, all its replicas\n");
+  EXPECT_TRUE(Called("Delete dlc-abcd"));
+  v1::Job running = PutJob("dlc-abcd-3", v1::JOB_STATE_RUNNING);
+  running.mutable_spec()->mutable_train()->mutable_sync()->set_run("dlc-abcd");
+  store_.PutJob(running);
+  EXPECT_EQ(Run({"delete", "-y", "dlc"}).err, "dlc-abcd deleted, its 2 ended replicas\n");
 }
 
 TEST_F(MistakesTest, AnErrorThatBeginsWithTheJobNamesItOnce) {

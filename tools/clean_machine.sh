@@ -82,13 +82,15 @@ done
 folder=$(mktemp -d /var/tmp/muster-clean-XXXXXX)
 root=$folder/root
 started=()
+groups() { find /sys/fs/cgroup -depth -type d -path '*/libpod_parent*' 2>/dev/null; }
+groups >"$folder/groups"
 finish() {
   local code=$? pid
   trap - EXIT
   # --kill-child ends all that they began.
   for pid in "${started[@]}"; do { kill -KILL "$pid" && wait "$pid"; } 2>/dev/null || true; done
-  # podman's groups; those of other containers are in use
-  find /sys/fs/cgroup -depth -type d -path '*/libpod_parent*' -exec rmdir {} + 2>/dev/null || true
+  # podman's groups that began here
+  groups | grep -vxFf "$folder/groups" | xargs -r -n1 rmdir 2>/dev/null || true
   rm -rf --one-file-system "$folder"
   exit $code
 }

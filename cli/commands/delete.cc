@@ -16,8 +16,9 @@ namespace {
 constexpr size_t kMostNamed = 5;  // jobs in a message
 
 struct Target {
-  std::string name;  // for the coordinator
-  v1::Job job;       // empty: all replicas of a run
+  std::string name;      // for the coordinator
+  v1::Job job;           // empty: replicas of a run
+  std::string replicas;  // which of a run, in words
 };
 
 // What `name`, which begins the ids of several jobs, means to the coordinator's Delete: of these the one that has
@@ -38,7 +39,14 @@ absl::StatusOr<Target> OfSeveral(Client& client, const std::string& name, const 
   const bool one_run = absl::StartsWith(run, name) && std::all_of(meant.begin(), meant.end(), [&](const v1::Job& job) {
                          return job.spec().train().sync().run() == run;
                        });
-  if (one_run) return Target{name, {}};
+  if (one_run && ended.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no replica of ", run, " has ended: cancel it first (muster cancel ", run, ")"));
+  }
+  if (one_run) {
+    const bool whole = ended.size() == all.size();
+    return Target{run, {}, whole ? "all its replicas" : absl::StrCat("its ", ended.size(), " ended replicas")};
+  }
   if (ended.empty()) return several;
   std::vector<std::string> ids;
   for (size_t i = 0; i < std::min(ended.size(), kMostNamed); ++i) ids.push_back(ended[i].id());
@@ -60,7 +68,7 @@ absl::Status Delete(Client& client, const std::string& name, bool ask, Format fo
   const bool run = target->job.id().empty();
   if (ask) {
     // It shows which job a prefix or @last resolves to.
-    const std::string what = run ? absl::StrCat(OneLine(name), " (all its replicas)")
+    const std::string what = run ? absl::StrCat(OneLine(target->name), " (", target->replicas, ")")
                                  : absl::StrCat(OneLine(target->job.id()), " (", StateName(target->job.state()), ")");
     const absl::Status yes =
         Confirm(absl::StrCat("delete ", what, " with its events, metrics and logs?"), "not deleted");
@@ -69,7 +77,7 @@ absl::Status Delete(Client& client, const std::string& name, bool ask, Format fo
   const absl::StatusOr<v1::DeleteReply> reply = client.Delete(target->name);
   if (!reply.ok()) return reply.status();
   if (run) {
-    Say(absl::StrCat(OneLine(name), " deleted, all replicas"));
+    Say(absl::StrCat(OneLine(target->name), " deleted, ", target->replicas));
   } else if (format == Format::kTable) {
     Say(absl::StrCat(OneLine(target->job.id()), " deleted"));
   } else {

@@ -20,6 +20,8 @@ namespace muster::cli {
 
 namespace {
 
+constexpr size_t kAlignedTogether = 10'000;  // events that are kept in memory
+
 // Whether "rank.exited" is one of {"rank"} or {"rank.exited"}; no types: all are.
 bool IsOfType(const std::string& kind, const std::vector<std::string>& types) {
   return types.empty() || std::any_of(types.begin(), types.end(), [&](const std::string& type) {
@@ -86,7 +88,7 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
     // The coordinator cannot count the newest of a type.
     const bool count_here = !flags->types.empty() && !flags->follow;
     if (flags->tail && !count_here) request.set_tail(*flags->tail);
-    // Printed at the end, when it is known how wide their subjects are; while following, as they come.
+    // Printed when it is known how wide their subjects are; while following, as they come.
     std::deque<v1::StateEvent> kept;
     bool any = false;
     int subject_columns = 0;
@@ -95,12 +97,25 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
       Print(flags->format == Format::kJson ? LineOf(MessageTree(event))
                                            : Wrapped(EventLine(event, screen, subject_columns), screen.width));
     };
+    const auto flush = [&] {
+      for (const v1::StateEvent& event : kept) {
+        subject_columns = std::max(subject_columns, Width(EventSubject(event)));
+      }
+      for (const v1::StateEvent& event : kept) print(event);
+      kept.clear();
+    };
     const auto take = [&](const v1::WatchItem& item) {
       if (!item.has_event() || !IsOfType(item.event().kind(), flags->types)) return true;
       any = true;
       if (!flags->follow) {
+        const bool newest = count_here && flags->tail;
+        if (flags->format == Format::kJson && !newest) {
+          print(item.event());
+          return true;
+        }
         kept.push_back(item.event());
-        if (count_here && flags->tail && kept.size() > *flags->tail) kept.pop_front();
+        if (newest && kept.size() > *flags->tail) kept.pop_front();
+        if (!newest && kept.size() >= kAlignedTogether) flush();
         return true;
       }
       subject_columns = std::max(subject_columns, Width(EventSubject(item.event())));
@@ -115,10 +130,7 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
                           .after_timeout = "detached"});
     }
     const absl::Status read = ReadItems(**client, request, take);
-    for (const v1::StateEvent& event : kept) {
-      subject_columns = std::max(subject_columns, Width(EventSubject(event)));
-    }
-    for (const v1::StateEvent& event : kept) print(event);
+    flush();
     if (!read.ok()) return read;
     if (!any && flags->format == Format::kTable) Say(flags->types.empty() ? "no events" : "no events of these types");
     return kOk;

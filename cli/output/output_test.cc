@@ -1019,17 +1019,16 @@ TEST(DescribePlan, SaysWhyMixesLost) {
         "ddp, microbatch 8                          1 KiB    20 ms  yes   chosen\n",
         "yes   bubble: 8 ms more, 30% of its step\n", "> 1 KiB  > 40 ms  ?     takes at least 40 ms\n",
         "> 1 KiB  > 50 ms  no    does not fit: activations\n",
-        "2% slower\n> at least so much (lower bounds of a mix that was not planned); ? such a mix may fit\n"}) {
+        "2% slower\n> a lower bound: this mix was not planned; ? it may fit\n"}) {
     EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;
   }
   // Each mark that is in the table, and no other one.
   plan.mutable_candidates(2)->set_unfit("activations");
-  EXPECT_TRUE(absl::StrContains(DescribePlan(plan, {}, kPipe),
-                                "2% slower\n> at least so much (lower bounds of a mix that was not planned)\n"));
+  EXPECT_TRUE(
+      absl::StrContains(DescribePlan(plan, {}, kPipe), "2% slower\n> a lower bound: this mix was not planned\n"));
   plan.mutable_candidates()->DeleteSubrange(2, 2);
   add("128 stages by gpipe, single, microbatch 1", 0, "is too much work to plan", true);
-  EXPECT_TRUE(absl::StrContains(DescribePlan(plan, {}, kPipe),
-                                "2% slower\n- not known, because it is too much work to plan\n"));
+  EXPECT_TRUE(absl::StrContains(DescribePlan(plan, {}, kPipe), "2% slower\n- unknown: too much work to plan\n"));
 }
 
 TEST(DescribeJob, ShowsAllPartsOfAJob) {

@@ -31,7 +31,7 @@ strategy:
 
 # With several ranks: stages of a pipeline, each with some of the layers; the strategy then holds inside each stage.
 # parallel: {pipeline: 2}
-# pipeline: {schedule: 1f1b}   # or gpipe; with chunks: 2 also interleaved; with chunks: 1 or 2 zero_bubble
+# pipeline: {schedule: 1f1b}   # or gpipe, interleaved (chunks: 2 or more), zero_bubble (chunks: 1 or 2)
 
 resources:
   ranks: 1

@@ -326,13 +326,12 @@ void Queue::Schedule(Transaction& transaction) {
 // is being made, those slots are reserved against jobs after it in the queue, and the job keeps them even if better
 // ones become free: otherwise a cluster that changes all the time would keep it planning forever. Jobs before it in the
 // queue may still take them. If the slots are too small, the job waits for larger ones; a job that may run on fewer
-// ranks tries fewer. Where it is not known how large they must be, the next larger ones are tried in the same pass.
+// ranks tries fewer.
 std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim& claim, const std::optional<Kind>& kind,
-                                          scheduler::Demand& asked, scheduler::Pass& pass, scheduler::QuotaPass& quotas,
+                                          scheduler::Demand demand, scheduler::Pass& pass, scheduler::QuotaPass& quotas,
                                           Refusals& refusals, Transaction& transaction) {
   using Purpose = Plans::Purpose;
   const JobId id = job.id();
-  scheduler::Demand demand = asked;
   for (int attempt = 0; attempt < kSizesTried; ++attempt) {
     const Plans::Wanted* wanted = plans_->Find(id, Purpose::kStart);
     scheduler::Decision decision = pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
@@ -360,12 +359,8 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim&
       return Placement{std::move(decision), wanted->slots, **wanted->answer};
     }
     plans_->Drop(id, Purpose::kStart);
-    const Unfit* const unfit = RefusedOn(job, SlotsFor(decision));
-    if (job.slot_bytes > demand.slot_bytes) {
+    if (job.slot_bytes != demand.slot_bytes) {
       demand.slot_bytes = job.slot_bytes;
-    } else if (unfit != nullptr && unfit->more_than_bytes > 0) {
-      // In this pass alone: others of as much memory may suit it later.
-      demand.slot_bytes = asked.slot_bytes = unfit->more_than_bytes + 1;
     } else if (decision.ranks.size() > job.least_ranks()) {
       demand.ranks = static_cast<uint32_t>(decision.ranks.size()) - job.least_group();
     } else {

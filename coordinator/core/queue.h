@@ -106,10 +106,9 @@ class Queue {
   void PauseIfReservationLost(JobEntry& job, Transaction& transaction);
   // Of a waiting job: forgets those of the jobs before it that have completed, and fails it if one cannot any more.
   void LookAtJobsBefore(JobEntry& job, Transaction& transaction);
-  // nullopt: it waits, or has failed because it cannot be laid out. `asked` gets the size of the slots that it waits
-  // for, where free ones are too small.
+  // nullopt: it waits, or has failed because it cannot be laid out.
   std::optional<Placement> FindStart(JobEntry& job, const scheduler::Claim& claim, const std::optional<Kind>& kind,
-                                     scheduler::Demand& asked, scheduler::Pass& pass, scheduler::QuotaPass& quotas,
+                                     scheduler::Demand demand, scheduler::Pass& pass, scheduler::QuotaPass& quotas,
                                      Refusals& refusals, Transaction& transaction);
 
   // The places in the queue's order of all jobs that have not ended.
