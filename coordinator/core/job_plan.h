@@ -38,10 +38,9 @@ std::string SignatureOf(const Slots& slots);
 // Why a job cannot start on its slots, though it could elsewhere.
 struct Unfit {
   std::string why;          // numbers, and what would fit
-  uint64_t slot_bytes = 0;  // no slot of less memory suits any of its ranks; 0: that depends on the others
-  // Where slot_bytes is 0: slots with more memory than this, the least of those that it does not fit, may suit it; 0:
-  // more memory does not help.
-  uint64_t more_than_bytes = 0;
+  // No slot of less memory suits any of its ranks; 0: that depends on the others. Of a mesh that is chosen: a byte more
+  // than the least slot that it was refused on, since only a part of all ways to run is planned.
+  uint64_t slot_bytes = 0;
 };
 
 struct Planned {

@@ -6,6 +6,10 @@
 
 namespace muster::rpc {
 
+namespace {
+constexpr int kMostLooks = 8;  // as many sizes of slots as the queue tries in a pass
+}
+
 using server::PlanPool;
 using server::Turn;
 
@@ -28,7 +32,7 @@ PlanCall* PlanCall::Start(Question question, server::Loop* loop, Answer answer) 
 void PlanCall::Look(Turn& turn) {
   if (!Open()) return;
   core::Core::Placing placing = turn.core().WouldPlace(question_.resolved, slot_bytes_, question_.whole);
-  // The slots of the first look show what does not fit.
+  // The slots of the look before show what does not fit.
   if (slot_bytes_ > 0 && placing.slots.ranks.empty()) return Conclude();
   absl::StatusOr<spec::PlanFor> on = spec::SlotsToPlanFor(question_.resolved, placing.slots, question_.assumptions);
   if (!on.ok()) return End(on.status());
@@ -54,15 +58,14 @@ void PlanCall::Ask() {
 
 void PlanCall::Planned(const PlanPool::Answer& plan) {
   if (!plan.ok()) return End(plan.status());
-  const bool first = slot_bytes_ == 0;
   found_.plan = *plan;
   if (const std::optional<core::Unfit>& unfit = (*plan)->planned->unfit; unfit.has_value()) {
     found_.placing.nodes.clear();
     found_.placing.reason = unfit->why;
     const bool on_nodes = !found_.placing.slots.ranks.empty() && question_.assumptions.memory_bytes == 0;
-    const uint64_t at_least = unfit->more_than_bytes > 0 ? unfit->more_than_bytes + 1 : unfit->slot_bytes;
-    if (first && on_nodes && at_least > 0) {
-      slot_bytes_ = at_least;
+    // The queue tries larger slots, too, a job whose mesh is chosen one size after another.
+    if (on_nodes && unfit->slot_bytes > slot_bytes_ && ++looks_ < kMostLooks) {
+      slot_bytes_ = unfit->slot_bytes;
       return loop_->Post([self = shared_from_this()](Turn& turn) { self->Look(turn); });
     }
   }

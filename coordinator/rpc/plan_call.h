@@ -70,7 +70,8 @@ class PlanCall final : public grpc::ServerUnaryReactor, public SelfOwned<PlanCal
 
   // One step at a time: of the loop or of the pool.
   Found found_;
-  uint64_t slot_bytes_ = 0;  // of the second look
+  uint64_t slot_bytes_ = 0;  // of the looks after the first
+  int looks_ = 0;
 
   Mutex mutex_;
   uint64_t ticket_ ABSL_GUARDED_BY(mutex_) = 0;
