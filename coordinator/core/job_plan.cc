@@ -186,9 +186,10 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
     if (const std::string why = strategies::WhyUnfit(*memory_plan, slots.ranks); !why.empty()) {
       unfit_by_memory = true;
       if (plan.by_mesh) {
-        // Not all ways to run are planned, so smaller slots may suit it than the best of these needs.
+        // Not all ways to run are planned, so smaller slots may suit it than the best of these needs. Slots of like
+        // machines differ by less than this.
         const uint64_t smallest = SmallestOf(slots);
-        plan.unfit = {why, smallest == 0 ? 0 : smallest + 1};
+        plan.unfit = {why, smallest + smallest / 64};
       } else {
         if (least_peak == 0 && !DependsOnOtherSlots(plan.train.strategy())) least_peak = memory_plan->peak();
         plan.unfit = {why, least_peak == 0 ? 0 : strategies::SlotBytesFor(least_peak)};

@@ -308,6 +308,7 @@ void Queue::Schedule(Transaction& transaction) {
       generations_->Start(job, *std::move(start), transaction);
     } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !any_in_backoff && !transaction.Full()) {
       demand.device = cluster.Resolve(demand.device);
+      demand.slot_bytes = job.slot_bytes;  // larger, if the free ones have just refused it
       std::vector<scheduler::NodeView> nodes = NodeViews(claims);
       for (const auto& [holder, decision] : reserved) Reserve(holder, decision, nodes);
       const std::optional<SteadyTime> later =
