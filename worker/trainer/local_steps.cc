@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -203,7 +204,7 @@ LocalSteps::Result LocalSteps::Run(const Flight& flight) {
     SyncRequest request = RequestOf(flight.fragment, held);
     request.set_offers(flight.own != nullptr);
     *request.mutable_wait() = ToProto(kWait);
-    const absl::Time asked = absl::Now();
+    const auto asked = std::chrono::steady_clock::now();
     const absl::StatusOr<SyncReply> reply = ask_(request, Interruptible());
     if (!reply.ok() && IsAwayNow(reply.status())) {
       if (!Pause(kAway)) return result;
@@ -250,7 +251,7 @@ LocalSteps::Result LocalSteps::Run(const Flight& flight) {
         result.status = absl::InternalError("the coordinator's answer to Sync has no decision");
         return result;
     }
-    if (!Pause(pause - (absl::Now() - asked))) return result;
+    if (!Pause(pause - absl::FromChrono(std::chrono::steady_clock::now() - asked))) return result;
     pause = std::min(2 * pause, kAsksSlowly);
   }
 }
