@@ -134,7 +134,8 @@ struct NodeEntry {
 struct OpenExchange {
   struct Offer {
     uint64_t generation = 0;
-    std::map<uint32_t, std::set<uint32_t>> holds;  // by rank: replicas whose contributions it has
+    // By rank: replicas whose contributions it has, and the generations that made them. 0: unknown.
+    std::map<uint32_t, std::map<uint32_t, uint64_t>> holds;
   };
   struct Place {
     uint64_t generation = 0;

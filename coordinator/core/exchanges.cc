@@ -25,15 +25,29 @@ struct Exchanges::Asked {
 
 namespace {
 
-// What all ranks of the replica hold.
-std::set<uint32_t> HeldByAll(const OpenExchange::Offer& offer) {
+// By replica, the generation whose contribution the rank has.
+std::map<uint32_t, uint64_t> HoldsOf(const SyncRequest& request) {
+  std::map<uint32_t, uint64_t> holds;
+  for (int i = 0; i < request.holds_size(); ++i) {
+    holds[request.holds(i)] = i < request.held_generations_size() ? request.held_generations(i) : 0;
+  }
+  return holds;
+}
+
+// A replica that restarts within an exchange makes another contribution. Older workers do not say which one they have.
+bool Holds(const std::map<uint32_t, uint64_t>& holds, uint32_t replica, uint64_t generation) {
+  const auto held = holds.find(replica);
+  return held != holds.end() && (held->second == 0 || held->second == generation);
+}
+
+// Of `offers`, those that all ranks of the replica hold.
+std::set<uint32_t> HeldByAll(const OpenExchange::Offer& offer, const std::map<uint32_t, OpenExchange::Offer>& offers) {
   std::set<uint32_t> all;
-  for (auto it = offer.holds.begin(); it != offer.holds.end(); ++it) {
-    if (it == offer.holds.begin()) {
-      all = it->second;
-    } else {
-      std::erase_if(all, [&](uint32_t replica) { return !it->second.contains(replica); });
-    }
+  for (const auto& [replica, other] : offers) {
+    const bool held = std::all_of(
+        offer.holds.begin(), offer.holds.end(),
+        [&, of = replica, made = other.generation](const auto& of_rank) { return Holds(of_rank.second, of, made); });
+    if (held) all.insert(replica);
   }
   return all;
 }
@@ -131,7 +145,7 @@ void Exchanges::CloseIfDecided(const Asked& asked, Transaction& transaction) {
   OpenExchange& open = *asked.open;
   const std::set<uint32_t> offering = Offering(asked), expected = Expected(asked);
   std::map<uint32_t, std::set<uint32_t>> holds;
-  for (const uint32_t replica : offering) holds[replica] = HeldByAll(open.offers.at(replica));
+  for (const uint32_t replica : offering) holds[replica] = HeldByAll(open.offers.at(replica), open.offers);
   const std::set<uint32_t> complete = Complete(offering, holds);
   if (complete.empty()) return;
   const bool all =
@@ -177,6 +191,7 @@ void Exchanges::AddPeers(const Asked& asked, const std::set<uint32_t>& replicas,
     SyncPeer& peer = *reply.add_peers();
     peer.set_replica(replica);
     peer.set_address(place->second.address);
+    peer.set_generation(place->second.generation);
   }
 }
 
@@ -190,7 +205,9 @@ std::set<uint32_t> Exchanges::Fetchable(const Asked& asked) const {
     if (source == asked.event->rank.rank) {
       replicas.insert(replica);
     } else if (replica == asked.replica) {
-      replicas.insert(of_source->second.begin(), of_source->second.end());
+      for (const auto& [held, generation] : of_source->second) {
+        if (generation == 0 || IsCurrent(*asked.run, held, generation)) replicas.insert(held);
+      }
     }
   }
   return replicas;
@@ -270,10 +287,10 @@ void Exchanges::OnOffer(const Asked& asked, Transaction& transaction) {
   const uint32_t rank = asked.event->rank.rank;
   OpenExchange::Offer& offer = open.offers[asked.replica];
   if (offer.generation != asked.event->rank.generation) offer = {asked.event->rank.generation, {}};
-  std::set<uint32_t> holds = {request.holds().begin(), request.holds().end()};
+  const std::map<uint32_t, uint64_t> holds = HoldsOf(request);
   const auto [held, is_new] = offer.holds.try_emplace(rank);
   const bool changes = is_new || held->second != holds;
-  held->second = std::move(holds);
+  held->second = holds;
   open.excused.erase(asked.replica);
   if (!open.first_offer.has_value()) open.first_offer = transaction.now.steady;
   CloseIfDecided(asked, transaction);
@@ -285,7 +302,7 @@ void Exchanges::OnOffer(const Asked& asked, Transaction& transaction) {
   SyncReply& reply = transaction.sync;
   AddPeers(asked, Fetchable(asked), reply);
   const bool fetches = std::any_of(reply.peers().begin(), reply.peers().end(), [&](const SyncPeer& peer) {
-    return std::count(request.holds().begin(), request.holds().end(), peer.replica()) == 0;
+    return !Holds(holds, peer.replica(), peer.generation());
   });
   if (fetches) return;
   // Once that has passed, no replica offers on all of its ranks, and an offer decides.

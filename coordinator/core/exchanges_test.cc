@@ -19,21 +19,21 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-JobSpec Replicated(const std::string& name, uint32_t replicas, uint32_t ranks = 1) {
+JobSpec Replicated(const std::string& name, uint32_t replicas, uint32_t ranks = 1, uint32_t patience_seconds = 30) {
   JobSpec spec = Spec(name, 0, /*max_restarts=*/1000);
   spec.mutable_resources()->set_ranks(ranks);
   Sync& sync = *spec.mutable_train()->mutable_sync();
   sync.set_replicas(replicas);
-  sync.set_patience_seconds(30);
+  sync.set_patience_seconds(patience_seconds);
   sync.set_fragments(1);
   return spec;
 }
 
 // A run whose replicas all train, each on a node of its own.
 struct Running {
-  explicit Running(uint32_t replicas, uint32_t ranks = 1) : w(AnyWorld()) {
+  explicit Running(uint32_t replicas, uint32_t ranks = 1, uint32_t patience_seconds = 30) : w(AnyWorld()) {
     for (uint32_t i = 0; i < replicas; ++i) w.Return(Hello(absl::StrCat("n", i), static_cast<int>(ranks)));
-    first = w.Submit(Replicated("dlc", replicas, ranks));
+    first = w.Submit(Replicated("dlc", replicas, ranks, patience_seconds));
     run = first.value().substr(0, first.value().size() - 2);
     for (uint32_t i = 0; i < replicas; ++i) Train(i, ranks);
   }
@@ -56,12 +56,14 @@ struct Running {
     w.PassBackoff();
     Train(replica);
   }
+  // Without `generations`, as an older worker.
   Outcome Send(uint32_t replica, uint64_t exchange, bool offers, const std::vector<uint32_t>& holds = {},
-               uint32_t rank = 0, const std::string& layout = "even") {
+               uint32_t rank = 0, const std::string& layout = "even", const std::vector<uint64_t>& generations = {}) {
     SyncRequest request;
     request.set_exchange(exchange);
     request.set_offers(offers);
     for (const uint32_t of : holds) request.add_holds(of);
+    for (const uint64_t of : generations) request.add_held_generations(of);
     request.set_address(absl::StrCat("r", replica, ".", rank));
     request.set_layout(layout);
     request.set_source_rank(rank);
@@ -161,7 +163,7 @@ TEST(Exchanges, AReplicaThatDoesNotRunIsNotWaitedFor) {
 }
 
 TEST(Exchanges, AnOfferOfAGenerationThatIsGoneDoesNotCount) {
-  Running r(2);
+  Running r(2);  // of older workers, which do not say of which generation they hold what
   r.Ask(1, 0, true, {1});
   r.Restart(1);
   EXPECT_EQ(r.Ask(0, 0, true, {0, 1}).decision(), SyncReply::WAIT);
@@ -171,6 +173,51 @@ TEST(Exchanges, AnOfferOfAGenerationThatIsGoneDoesNotCount) {
   r.Restart(1);
   r.Ask(0, 1, false);
   EXPECT_EQ(Show(r.Ask(1, 0, true, {0, 1})), "CATCH_UP 1 members  peers 0@r0.0");
+}
+
+// Replica 1 resumes from a checkpoint within an exchange, and offers something else than what replica 0 has fetched.
+TEST(Exchanges, AContributionOfAGenerationThatIsGoneIsFetchedAgain) {
+  Running r(3, /*ranks=*/1, /*patience_seconds=*/3600);
+  const auto offer = [&](uint32_t replica, const std::vector<uint32_t>& holds, const std::vector<uint64_t>& of) {
+    return r.Send(replica, 0, true, holds, 0, "even", of);
+  };
+  offer(1, {1}, {1});
+  EXPECT_EQ(offer(0, {0}, {1}).sync.peers(1).generation(), 1u);
+  offer(0, {0, 1}, {1, 1});
+  r.Restart(1);
+  offer(2, {0, 2}, {1, 1});
+  offer(1, {0, 1, 2}, {1, 2, 1});
+  const Outcome other = offer(2, {0, 1, 2}, {1, 2, 1});
+  EXPECT_EQ(Show(other.sync), "WAIT 0 members  peers 0@r0.0,1@r1.0,2@r2.0") << "replica 0 has another one";
+  const Outcome stale = offer(0, {0, 1, 2}, {1, 1, 1});
+  EXPECT_EQ(Show(stale.sync), "WAIT 0 members  peers 0@r0.0,1@r1.0,2@r2.0");
+  EXPECT_EQ(stale.sync.peers(1).generation(), 2u);
+  EXPECT_EQ(stale.sync_waits_until, std::nullopt) << "it can fetch";
+  EXPECT_EQ(Show(offer(0, {0, 1, 2}, {1, 2, 1}).sync), "APPLY 1 members 0,1,2 peers ");
+}
+
+// The other ranks of a replica fetch what its first one has, which may be of a generation that is gone.
+TEST(Exchanges, ARankDoesNotFetchWhatItsSourceHasOfAGenerationThatIsGone) {
+  Running r(2, /*ranks=*/2, /*patience_seconds=*/3600);
+  const auto ask = [&](uint32_t replica, uint32_t rank, uint64_t generation, const std::vector<uint64_t>& of) {
+    SyncRequest request;
+    request.set_offers(true);
+    for (const uint32_t held : {0, 1}) request.add_holds(held);
+    for (const uint64_t held : of) request.add_held_generations(held);
+    request.set_address(absl::StrCat("r", replica, ".", rank));
+    request.set_layout("even");
+    return r.w.Do(SyncRank{{r.Of(replica), generation, rank}, request}).sync;
+  };
+  ask(1, 0, 1, {1, 1});
+  ask(0, 0, 1, {1, 1});
+  EXPECT_EQ(Show(ask(0, 1, 1, {1, 1})), "WAIT 0 members  peers 0@r0.0,1@r1.0");
+  for (const uint32_t rank : {0, 1}) r.w.ReportRank(r.Of(1), rank, RANK_STATE_EXITED, RankExit::FAILED);
+  r.w.PassBackoff();
+  r.Train(1, 2);
+  ask(1, 0, 2, {1, 2});
+  EXPECT_EQ(Show(ask(0, 1, 1, {1, 1})), "WAIT 0 members  peers 0@r0.0");
+  ask(0, 0, 1, {1, 2});
+  EXPECT_EQ(Show(ask(0, 1, 1, {1, 1})), "WAIT 0 members  peers 0@r0.0,1@r1.0");
 }
 
 TEST(Exchanges, ThoseThatDoNotReachEachOtherAreSeparated) {
@@ -303,11 +350,14 @@ TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
     const auto one_of = [&](uint32_t n) { return random() % n == 0; };
     constexpr uint32_t kReplicas = 3;
     Running r(kReplicas);
+    struct Contribution {
+      uint64_t generation = 0;
+      uint64_t content = 0;  // different each time that one is made
+    };
     struct Replica {
       uint64_t exchange = 0, saved = 0;
       bool offers = false;
-      std::set<uint32_t> holds;
-      uint64_t offered = 0;  // what it contributes, different each time
+      std::map<uint32_t, Contribution> holds;  // by replica, its own included
     };
     std::vector<Replica> all(kReplicas);
     std::map<uint64_t, std::string> content = {{0, "start"}};
@@ -317,6 +367,7 @@ TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
       uint64_t exchange;
       bool offers;
       std::vector<uint32_t> holds;
+      std::vector<uint64_t> generations;
       SteadyTime until;
     };
     std::map<uint32_t, Waiting> waiting;
@@ -328,7 +379,7 @@ TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
       drop_woken();
       for (const auto& [of, asked] : waiting) {
         if (r.w.clock.Read().steady >= asked.until) continue;
-        const Outcome outcome = r.Send(of, asked.exchange, asked.offers, asked.holds);
+        const Outcome outcome = r.Send(of, asked.exchange, asked.offers, asked.holds, 0, "even", asked.generations);
         ASSERT_TRUE(outcome.status.ok()) << outcome.status;
         ASSERT_TRUE(outcome.sync_waits_until.has_value())
             << "seed " << seed << ": replica " << of << " would sleep on " << Show(outcome.sync);
@@ -337,41 +388,50 @@ TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
     };
     const auto step = [&](uint32_t of, bool trouble) {
       Replica& own = all[of];
-      if (!own.offers && (!trouble || one_of(3))) own = {own.exchange, own.saved, true, {of}, ++contributions};
-      const std::vector<uint32_t> holds(own.holds.begin(), own.holds.end());
-      const Outcome outcome = r.Send(of, own.exchange, own.offers, holds);
+      if (!own.offers && (!trouble || one_of(3))) {
+        const uint64_t generation = r.w.Newest(r.Of(of)).number();
+        own = {own.exchange, own.saved, true, {{of, {generation, ++contributions}}}};
+      }
+      std::vector<uint32_t> holds;
+      std::vector<uint64_t> generations;
+      for (const auto& [replica, held] : own.holds) holds.push_back(replica), generations.push_back(held.generation);
+      const Outcome outcome = r.Send(of, own.exchange, own.offers, holds, 0, "even", generations);
       ASSERT_TRUE(outcome.status.ok()) << outcome.status;
       const SyncReply& reply = outcome.sync;
       waiting.erase(of);
       if (outcome.sync_waits_until.has_value()) {
-        waiting[of] = {own.exchange, own.offers, holds, *outcome.sync_waits_until};
+        waiting[of] = {own.exchange, own.offers, holds, generations, *outcome.sync_waits_until};
       }
       drop_woken();
       switch (reply.decision()) {
         case SyncReply::WAIT:
           for (const SyncPeer& peer : reply.peers()) {
             const Replica& other = all[peer.replica()];
-            const bool there = other.offers && other.exchange == own.exchange;
-            if (there && (!trouble || !one_of(4))) own.holds.insert(peer.replica());
+            const auto held = own.holds.find(peer.replica());
+            if (held != own.holds.end() && held->second.generation == peer.generation()) continue;
+            if (!other.offers || other.exchange != own.exchange || (trouble && one_of(4))) continue;
+            own.holds[peer.replica()] = {peer.generation(), other.holds.at(peer.replica()).content};
           }
           return;
         case SyncReply::APPLY: {
-          const std::string made = absl::StrCat(content.at(own.exchange), "+", absl::StrJoin(reply.members(), ","));
+          std::string made = content.at(own.exchange);
+          for (const uint32_t member : reply.members()) {
+            ASSERT_TRUE(own.holds.contains(member)) << "seed " << seed;
+            absl::StrAppend(&made, " ", member, ":", own.holds.at(member).content);
+          }
           const auto [known, fresh] = content.emplace(reply.exchange(), made);
           ASSERT_EQ(known->second, made) << "seed " << seed << ": two results of exchange " << reply.exchange();
-          for (const uint32_t member : reply.members()) ASSERT_TRUE(own.holds.contains(member)) << "seed " << seed;
-          own = {reply.exchange(), own.saved, false, {}, 0};
+          own = {reply.exchange(), own.saved, false, {}};
           return;
         }
         case SyncReply::CATCH_UP:
           for (const SyncPeer& peer : reply.peers()) {
             if (all[peer.replica()].exchange != reply.exchange()) continue;
             ASSERT_TRUE(content.contains(reply.exchange()));
-            own = {reply.exchange(), own.saved, false, {}, 0};
+            own = {reply.exchange(), own.saved, false, {}};
             return;
           }
-          own.offers = false;
-          return;
+          return;  // asks again, with the same offer
         default:
           FAIL() << "no one stops";
       }
@@ -380,7 +440,7 @@ TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
       const uint32_t of = random() % kReplicas;
       if (one_of(40)) {
         r.Restart(of);
-        all[of] = {all[of].saved, all[of].saved, false, {}, 0};
+        all[of] = {all[of].saved, all[of].saved, false, {}};
         waiting.erase(of);
       }
       if (one_of(20)) all[of].saved = all[of].exchange;

@@ -110,12 +110,15 @@ absl::Status LocalSteps::AfterStep(uint64_t step) {
   return absl::OkStatus();
 }
 
-SyncRequest LocalSteps::RequestOf(uint32_t fragment, const std::map<uint32_t, Bytes>& held) const {
+SyncRequest LocalSteps::RequestOf(uint32_t fragment, const std::map<uint32_t, Held>& held) const {
   SyncRequest request;
   *request.mutable_key() = options_.key;
   request.set_fragment(fragment);
   request.set_exchange(state_->exchange(fragment));
-  for (const auto& [replica, bytes] : held) request.add_holds(replica);
+  for (const auto& [replica, of] : held) {
+    request.add_holds(replica);
+    request.add_held_generations(of.generation);
+  }
   request.set_address(server_->address());
   request.set_layout(options_.layout);
   request.set_source_rank(options_.source_rank);
@@ -159,7 +162,7 @@ absl::StatusOr<Fetched> LocalSteps::Fetch(const std::string& address, uint32_t f
 }
 
 bool LocalSteps::FetchOffers(const Flight& flight, uint64_t base, const SyncReply& reply,
-                             std::map<uint32_t, Bytes>& held) {
+                             std::map<uint32_t, Held>& held) {
   // Ranks with the same share of the model get it from the first one of them.
   std::string first;
   for (const SyncPeer& peer : reply.peers()) {
@@ -168,12 +171,14 @@ bool LocalSteps::FetchOffers(const Flight& flight, uint64_t base, const SyncRepl
   bool got = false;
   for (const SyncPeer& peer : reply.peers()) {
     const std::string& from = source() ? peer.address() : first;
-    if (held.contains(peer.replica()) || from.empty()) continue;
+    if (peer.replica() == options_.sync.replica() || from.empty()) continue;
+    const auto older = held.find(peer.replica());
+    if (older != held.end() && older->second.generation == peer.generation()) continue;
     absl::StatusOr<Fetched> fetched = Fetch(from, flight.fragment, &base, peer.replica());
     if (!fetched.ok()) continue;
     Bytes bytes = std::make_shared<const std::string>(std::move(fetched->bytes));
     server_->Offer(flight.fragment, base, peer.replica(), bytes);
-    held.emplace(peer.replica(), std::move(bytes));
+    held[peer.replica()] = {std::move(bytes), peer.generation()};
     got = true;
   }
   return got;
@@ -194,9 +199,9 @@ bool LocalSteps::FetchState(const Flight& flight, const SyncReply& reply, Result
 LocalSteps::Result LocalSteps::Run(const Flight& flight) {
   Result result;
   const uint64_t base = state_->exchange(flight.fragment);
-  std::map<uint32_t, Bytes> held;
+  std::map<uint32_t, Held> held;
   if (flight.own != nullptr) {
-    held.emplace(options_.sync.replica(), flight.own);
+    held[options_.sync.replica()] = {flight.own, options_.key.generation()};
     server_->Offer(flight.fragment, base, options_.sync.replica(), flight.own);
   }
   absl::Duration pause = kAskAgain;
@@ -238,7 +243,7 @@ LocalSteps::Result LocalSteps::Run(const Flight& flight) {
                                                              ", which this rank does not have"));
             return result;
           }
-          result.contributions.emplace(*of);
+          result.contributions.emplace(member, of->second.bytes);
         }
         return result;
       case SyncReply::CATCH_UP:

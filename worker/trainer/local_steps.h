@@ -83,11 +83,16 @@ class LocalSteps {
   void Depart(uint32_t fragment, Bytes own);
   absl::Status Arrive();
   Result Run(const Flight& flight);
-  // Fetches what `peers` offer and `held` lacks. Whether it got something.
-  bool FetchOffers(const Flight& flight, uint64_t base, const SyncReply& reply, std::map<uint32_t, Bytes>& held);
+  // A contribution, and the generation of the replica that made it.
+  struct Held {
+    Bytes bytes;
+    uint64_t generation = 0;
+  };
+  // Fetches what `peers` offer and `held` lacks, or has from a generation that is gone. Whether it got something.
+  bool FetchOffers(const Flight& flight, uint64_t base, const SyncReply& reply, std::map<uint32_t, Held>& held);
   bool FetchState(const Flight& flight, const SyncReply& reply, Result& result);
   absl::StatusOr<Fetched> Fetch(const std::string& address, uint32_t fragment, const uint64_t* base, uint32_t replica);
-  SyncRequest RequestOf(uint32_t fragment, const std::map<uint32_t, Bytes>& held) const;
+  SyncRequest RequestOf(uint32_t fragment, const std::map<uint32_t, Held>& held) const;
   absl::StatusOr<bool> AllHave(const Result& own) const;
   absl::Status Take(const Result& result, uint32_t fragment);
   bool Pause(absl::Duration time);  // false: the flight is cancelled

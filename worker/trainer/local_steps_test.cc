@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "common/proto_time.h"
 
@@ -181,6 +183,51 @@ TEST(LocalSteps, ADelayedResultIsMixedIn) {
   EXPECT_NEAR(one.parameters.value[0], 0.5f * 0.5f + 0.5f * 0.4f, 1e-6f);
   ASSERT_TRUE(other.steps->AfterStep(6).ok());
   EXPECT_NEAR(other.parameters.value[0], 0.5f * 0.2f + 0.5f * 0.4f, 1e-6f);
+}
+
+// From 1, this replica goes to 0.6. The other one goes to 0.2, restarts within the exchange, and then goes to 0.8.
+TEST(LocalSteps, WhatAGenerationThatIsGoneContributedIsReplaced) {
+  Decider unused;
+  Replica other(1, SyncOf(4, 1, 0), unused);
+  const auto server = ReplicaServer::Start("127.0.0.1", other.state.get()).value();
+  server->UseSecret("s3cret");
+  const auto contribute = [&](float value) {
+    other.parameters.value = {value};
+    server->Offer(0, 0, 1, std::make_shared<const std::string>(other.state->Contribution(0).value()));
+  };
+  std::vector<std::string> asked;
+  const auto ask = [&](const SyncRequest& request, const Begun&) -> absl::StatusOr<SyncReply> {
+    SyncReply reply;
+    reply.set_secret("s3cret");
+    reply.set_decision(SyncReply::WAIT);
+    if (!request.offers()) return reply;
+    asked.push_back(absl::StrCat(absl::StrJoin(request.holds(), ","), " of generations ",
+                                 absl::StrJoin(request.held_generations(), ",")));
+    if (asked.size() == 3) {
+      reply.set_decision(SyncReply::APPLY);
+      reply.set_exchange(1);
+      for (const uint32_t member : {0, 1}) reply.add_members(member);
+      return reply;
+    }
+    contribute(asked.size() == 1 ? 0.2f : 0.8f);
+    SyncPeer& peer = *reply.add_peers();
+    peer.set_replica(1);
+    peer.set_address(server->address());
+    peer.set_generation(asked.size());
+    return reply;
+  };
+  OneParameter parameters(1);
+  const Sync sync = SyncOf(4, 1, 0);
+  const auto state = OuterState::Create(&parameters, parameters.inventory, sync).value();
+  LocalSteps::Options options{
+      .key = {}, .sync = sync, .host = "127.0.0.1", .layout = "", .source_rank = 0, .steps = 100};
+  options.key.set_generation(7);
+  LocalSteps steps(options, state.get(), ask, [] {});
+  ASSERT_TRUE(steps.Start().ok());
+  parameters.value = {0.6f};
+  ASSERT_TRUE(steps.AfterStep(4).ok());
+  EXPECT_THAT(asked, ElementsAre("0 of generations 7", "0,1 of generations 7,1", "0,1 of generations 7,2"));
+  EXPECT_NEAR(parameters.value[0], 0.7f, 1e-6f);
 }
 
 // A rank that ends does not wait for the reply to a request that the coordinator holds until it has something to do.
