@@ -110,9 +110,12 @@ absl::Status Exchanges::Find(const SyncRank& event, Asked& asked) {
 
 absl::Status Exchanges::CheckLayout(const Asked& asked) const {
   for (const auto& [replica, layout] : asked.run->layouts) {
-    if (replica == asked.replica || layout.second == asked.request().layout() ||
-        !IsCurrent(*asked.run, replica, layout.first)) {
-      continue;
+    if (layout.second == asked.request().layout() || !IsCurrent(*asked.run, replica, layout.first)) continue;
+    if (replica == asked.replica) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "rank ", asked.event->rank.rank, " of replica ", replica, " of ", asked.run->record.id(),
+          " divides the model in another way than the replica's other ranks, or than it did before: their ",
+          "nodes run different builds or files; make these the same on all nodes, and resume the job"));
     }
     return absl::FailedPreconditionError(
         absl::StrCat("replica ", asked.replica, " of ", asked.run->record.id(), " divides the model over its ranks ",

@@ -319,6 +319,21 @@ TEST(Exchanges, RefusesOtherLayoutsAndJobsWithoutReplicas) {
   EXPECT_EQ(w.Do(SyncRank{{alone, 2, 0}, {}}).status.code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// Else two of its requests that wait would replace each other's layout, and wake each other, for ever.
+TEST(Exchanges, RefusesAnotherLayoutOfTheSameGeneration) {
+  Running r(2, /*ranks=*/2);
+  r.Ask(0, 0, true, {0}, 0);
+  const Outcome other = r.Send(0, 0, true, {0}, 1, "uneven");
+  EXPECT_EQ(other.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(other.status.message()), HasSubstr("rank 1 of replica 0 of "));
+  EXPECT_FALSE(AsksAgain(other, /*source_rank=*/0));
+  EXPECT_FALSE(AsksAgain(r.Send(0, 0, true, {0}, 0), /*source_rank=*/0));
+  Running restarted(2);
+  restarted.Ask(0, 0, false);
+  restarted.Restart(0);
+  EXPECT_TRUE(restarted.Send(0, 0, false, {}, 0, "uneven").status.ok()) << "a new generation may have other nodes";
+}
+
 TEST(Exchanges, AReplicaThatStopsAppliesOnlyWhatWasDecided) {
   Running r(2);
   r.Ask(1, 0, true, {1});
