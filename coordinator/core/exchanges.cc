@@ -243,7 +243,12 @@ void Exchanges::Behind(const Asked& asked, Transaction& transaction) {
     return;
   }
   open.behind.insert(asked.replica);
-  if (open.offers.erase(asked.replica) > 0) transaction.Do(AskSyncAgain{asked.run->record.id()});
+  // Other ranks of the replica may be further on: to withdraw their part would only have them offer it again.
+  const auto offer = open.offers.find(asked.replica);
+  if (offer != open.offers.end() && offer->second.holds.erase(asked.event->rank.rank) > 0) {
+    if (offer->second.holds.empty()) open.offers.erase(offer);
+    transaction.Do(AskSyncAgain{asked.run->record.id()});
+  }
   if (asked.job->machine.state() == JOB_STATE_STOPPING) {
     reply.set_decision(SyncReply::SKIP);
     return;
@@ -348,7 +353,7 @@ void Exchanges::On(const SyncRank& event, Transaction& transaction) {
   if (request.exchange() < fragment.exchange()) return OnBehind(asked, transaction);
   if (moved && HasApplied(places, fragment)) transaction.Do(all);  // others can catch up from it
   // Who has just caught up has nothing to offer yet.
-  if (open.behind.erase(asked.replica) > 0) {
+  if (HasApplied(places, fragment) && open.behind.erase(asked.replica) > 0) {
     open.excused.insert(asked.replica);
     transaction.Do(all);
   }

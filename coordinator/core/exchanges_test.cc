@@ -334,6 +334,24 @@ TEST(Exchanges, RefusesAnotherLayoutOfTheSameGeneration) {
   EXPECT_TRUE(restarted.Send(0, 0, false, {}, 0, "uneven").status.ok()) << "a new generation may have other nodes";
 }
 
+TEST(Exchanges, RanksOfAReplicaAtDifferentExchangesDoNotWakeEachOtherForEver) {
+  Running r(2, /*ranks=*/2);
+  r.Ask(0, 1, true, {0}, 0);
+  for (int turn = 0; turn < 3; ++turn) {
+    const Outcome older = r.Send(0, 0, false, {}, 1);
+    EXPECT_EQ(Show(older.sync), "CATCH_UP 1 members  peers ");
+    EXPECT_FALSE(AsksAgain(older));
+    EXPECT_FALSE(AsksAgain(r.Send(0, 1, true, {0}, 0)));
+  }
+  EXPECT_TRUE(AsksAgain(r.Send(0, 1, true, {0}, 1))) << "all of it has caught up: it is not waited for";
+  const Outcome back = r.Send(0, 0, true, {0}, 1);
+  EXPECT_TRUE(AsksAgain(back)) << "its part does not count any more";
+  EXPECT_FALSE(AsksAgain(r.Send(0, 0, true, {0}, 1)));
+  for (const uint32_t rank : {0, 1}) r.Ask(1, 1, true, {0, 1}, rank);
+  EXPECT_EQ(r.Ask(0, 1, true, {0, 1}, 0).decision(), SyncReply::WAIT) << "one rank of replica 0 does not offer";
+  EXPECT_EQ(Show(r.Ask(0, 1, true, {0, 1}, 1)), "APPLY 2 members 0,1 peers ");
+}
+
 TEST(Exchanges, AReplicaThatStopsAppliesOnlyWhatWasDecided) {
   Running r(2);
   r.Ask(1, 0, true, {1});
