@@ -25,6 +25,22 @@ struct Exchanges::Asked {
 
 namespace {
 
+// Of an address and of a layout. Requests that wait are kept: an honest address is a host name (at most 253 characters)
+// and a port, a layout a SHA-256 and four numbers.
+constexpr size_t kMostTextBytes = 512;
+
+absl::Status CheckSize(const SyncRequest& request, uint32_t replicas) {
+  for (const auto& [field, text] : {std::pair("address", &request.address()), std::pair("layout", &request.layout())}) {
+    if (text->size() <= kMostTextBytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat("an exchange's ", field, " has ", text->size(),
+                                                   " bytes, and at most ", kMostTextBytes, " are accepted"));
+  }
+  const int held = std::max(request.holds_size(), request.held_generations_size());
+  if (held <= static_cast<int64_t>(replicas)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a rank holds ", held, " contributions, but its run has ", replicas, " replicas"));
+}
+
 // By replica, the generation whose contribution the rank has.
 std::map<uint32_t, uint64_t> HoldsOf(const SyncRequest& request) {
   std::map<uint32_t, uint64_t> holds;
@@ -98,6 +114,7 @@ absl::Status Exchanges::Find(const SyncRank& event, Asked& asked) {
     return absl::InvalidArgumentError(absl::StrCat(event.rank.job.value(), " has no replicas (sync in its spec)"));
   }
   asked.run = &run->second;
+  if (absl::Status status = CheckSize(event.request, asked.run->record.replicas()); !status.ok()) return status;
   const uint32_t fragment = event.request.fragment();
   if (fragment >= asked.run->open.size()) {
     return absl::InvalidArgumentError(absl::StrCat("run ", run->first, " has no fragment ", fragment));

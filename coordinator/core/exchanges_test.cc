@@ -334,6 +334,27 @@ TEST(Exchanges, RefusesAnotherLayoutOfTheSameGeneration) {
   EXPECT_TRUE(restarted.Send(0, 0, false, {}, 0, "uneven").status.ok()) << "a new generation may have other nodes";
 }
 
+// Requests that wait are kept.
+TEST(Exchanges, RefusesRequestsLargerThanAnyHonestOne) {
+  Running r(2);
+  const auto send = [&](const std::string& address, const std::string& layout, int holds, int generations) {
+    SyncRequest request;
+    request.set_address(address);
+    request.set_layout(layout);
+    for (int i = 0; i < holds; ++i) request.add_holds(0);
+    for (int i = 0; i < generations; ++i) request.add_held_generations(1);
+    return r.w.Do(SyncRank{{r.Of(0), 1, 0}, request}).status;
+  };
+  EXPECT_EQ(send(std::string(513, 'a'), "", 0, 0).message(),
+            "an exchange's address has 513 bytes, and at most 512 are accepted");
+  EXPECT_EQ(send("", std::string(513, 'a'), 0, 0).message(),
+            "an exchange's layout has 513 bytes, and at most 512 are accepted");
+  EXPECT_EQ(send("", "", 3, 0).message(), "a rank holds 3 contributions, but its run has 2 replicas");
+  EXPECT_EQ(send("", "", 0, 3).message(), "a rank holds 3 contributions, but its run has 2 replicas");
+  EXPECT_EQ(send("", "", 3, 0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(send(std::string(512, 'a'), std::string(512, 'a'), 2, 2).ok());
+}
+
 TEST(Exchanges, RanksOfAReplicaAtDifferentExchangesDoNotWakeEachOtherForEver) {
   Running r(2, /*ranks=*/2);
   r.Ask(0, 1, true, {0}, 0);
