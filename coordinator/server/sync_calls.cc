@@ -6,6 +6,12 @@
 #include "coordinator/server/shell.h"
 
 namespace muster::server {
+namespace {
+
+// A change may be due to all ranks of a large run: others, heartbeats too, are not to wait for all of them.
+constexpr size_t kCallsPerTurn = 256;
+
+}  // namespace
 
 std::pair<RankId, uint32_t> SyncCalls::KeyOf(const Call& call) {
   return {call.asked.rank, call.asked.request.fragment()};
@@ -71,7 +77,7 @@ void SyncCalls::Wake(const core::AskSyncAgain& again) {
 void SyncCalls::AskAgain(Turn& turn) {
   std::vector<uint64_t> numbers;
   for (const auto& [due, number] : due_) {
-    if (due > turn.now().steady) break;
+    if (due > turn.now().steady || numbers.size() == kCallsPerTurn) break;
     numbers.push_back(number);
   }
   for (const uint64_t number : numbers) Ask(turn, number, *Take(number));

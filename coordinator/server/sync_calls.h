@@ -37,7 +37,7 @@ class SyncCalls {
 
   // In the turn after the one that produced the action.
   void Wake(const core::AskSyncAgain& again);
-  // Asks again for all calls that are due.
+  // Asks again for calls that are due, at most 256 in a turn; the rest stay due, so the next turn follows at once.
   void AskAgain(Turn& turn);
   void EndAll(const absl::Status& why);
   std::optional<SteadyTime> NextDeadline() const;

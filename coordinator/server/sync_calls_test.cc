@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,14 +30,15 @@ class PlansOnRequest final : public CorePlans {
 
 class SyncCallsTest : public ::testing::Test {
  protected:
-  SyncCallsTest() {
+  explicit SyncCallsTest(uint32_t replicas = 2, uint32_t fragments = 1) {
     shell_ = Shell::Start({}, &clock_, &plans_, Ledger::Open(folder_.path(), {}).value()).value();
     core::NodeConnected hello;
     hello.node.set_id("n0"), hello.node.set_hostname("n0.host"), hello.node.set_boot_id("boot");
     hello.node.set_incarnation("i1");
-    for (int i = 0; i < 2; ++i) {
-      hello.node.add_slots()->set_index(i);
-      hello.node.mutable_slots(i)->set_device(DEVICE_CPU);
+    for (uint32_t i = 0; i < replicas; ++i) {
+      Slot& slot = *hello.node.add_slots();
+      slot.set_index(i);
+      slot.set_device(DEVICE_CPU);
     }
     Do(hello);
     Observe({});
@@ -46,7 +48,8 @@ class SyncCallsTest : public ::testing::Test {
     train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_TINY);
     train.mutable_data()->set_tokens("/t.bin");
     train.set_steps(100);
-    train.mutable_sync()->set_replicas(2);
+    train.mutable_sync()->set_replicas(replicas);
+    train.mutable_sync()->set_fragments(fragments);
     train.mutable_sync()->set_patience_seconds(30);
     EXPECT_TRUE(spec::Resolve({}, spec).empty());
     Do(core::SubmitJob{.request_id = "r", .owner = "me", .spec = spec, .suffix = "x7f2", .secret = "s3"});
@@ -57,8 +60,8 @@ class SyncCallsTest : public ::testing::Test {
       EXPECT_TRUE(plan.ok()) << plan.status();
       Do(core::PlanReady{request.key, std::make_shared<const core::Planned>(core::PlannedOf(*plan))});
     }
-    std::vector<ObservedRank> ranks(2);
-    for (uint32_t replica = 0; replica < 2; ++replica) {
+    std::vector<ObservedRank> ranks(replicas);
+    for (uint32_t replica = 0; replica < replicas; ++replica) {
       ranks[replica].mutable_key()->set_job(RankOf(replica).job.value());
       ranks[replica].mutable_key()->set_generation(RankOf(replica).generation);
       ranks[replica].set_state(RANK_STATE_RUNNING);
@@ -79,17 +82,20 @@ class SyncCallsTest : public ::testing::Test {
 
   // A call of a replica that offers its part. Its reply is added to `replies_`.
   uint64_t Ask(uint32_t replica, const std::vector<uint32_t>& holds, absl::Duration wait) {
+    uint64_t number = 0;
+    shell_->DoTurn({[&](Turn& turn) { number = Begin(turn, replica, holds, wait); }});
+    return number;
+  }
+  uint64_t Begin(Turn& turn, uint32_t replica, const std::vector<uint32_t>& holds, absl::Duration wait,
+                 uint32_t fragment = 0) {
     core::SyncRank asked{RankOf(replica), {}};
+    asked.request.set_fragment(fragment);
     asked.request.set_offers(true);
     asked.request.set_address(absl::StrCat("r", replica));
     for (const uint32_t of : holds) asked.request.add_holds(of);
-    uint64_t number = 0;
-    shell_->DoTurn({[&](Turn& turn) {
-      number = turn.sync_calls().Begin(
-          turn, asked, turn.now().steady + wait,
-          [this, replica](absl::StatusOr<SyncReply> reply) { replies_.push_back(Show(replica, reply)); });
-    }});
-    return number;
+    return turn.sync_calls().Begin(
+        turn, asked, turn.now().steady + wait,
+        [this, replica](absl::StatusOr<SyncReply> reply) { replies_.push_back(Show(replica, reply)); });
   }
   static std::string Show(uint32_t replica, const absl::StatusOr<SyncReply>& reply) {
     if (!reply.ok()) return absl::StrCat(replica, ": ", absl::StatusCodeToString(reply.status().code()));
@@ -182,6 +188,30 @@ TEST_F(SyncCallsTest, ANewerCallOfTheRankOrItsCallerEndsAnOlderOne) {
   Replies();
   Settle();
   EXPECT_EQ(Replies(), "") << "each is answered once";
+}
+
+class ManySyncCallsTest : public SyncCallsTest {
+ protected:
+  ManySyncCallsTest() : SyncCallsTest(/*replicas=*/8, /*fragments=*/40) {}
+};
+
+// The last replica does not come, and the calls of the other 7 for 40 fragments reach their deadline at the same time.
+TEST_F(ManySyncCallsTest, AtMost256AreAskedAgainInATurn) {
+  std::vector<uint32_t> all(8);
+  std::iota(all.begin(), all.end(), 0);
+  shell_->DoTurn({[&](Turn& turn) {
+    for (uint32_t fragment = 0; fragment < 40; ++fragment) {
+      for (uint32_t replica = 0; replica < 7; ++replica) Begin(turn, replica, all, absl::Seconds(20), fragment);
+    }
+  }});
+  Settle();
+  ASSERT_EQ(replies_.size(), 0u) << replies_.front();
+  clock_.Advance(absl::Seconds(20));
+  shell_->DoTurn({});
+  EXPECT_EQ(replies_.size(), 256u);
+  EXPECT_LE(shell_->NextDeadline(), clock_.Read().steady) << "the next turn does not wait";
+  shell_->DoTurn({});
+  EXPECT_EQ(replies_.size(), 280u);
 }
 
 TEST_F(SyncCallsTest, AnErrorOfTheCoreEndsTheCall) {
