@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 
@@ -59,8 +60,17 @@ std::string SourceTowards(const addrinfo& target) {
   return named ? name : "";
 }
 
-// That of the default route; without one, the first IPv4 address of an interface that is up and no loopback. Empty:
-// none.
+// An interface without a carrier (a bridge without containers, an unplugged port) and a link-local address (RFC 3927,
+// often of a board's management controller) are up, but lead to no other machine.
+bool LeadsToANetwork(const ifaddrs& interface) {
+  constexpr unsigned kInUse = IFF_UP | IFF_RUNNING;
+  if (interface.ifa_addr == nullptr || interface.ifa_addr->sa_family != AF_INET) return false;
+  if ((interface.ifa_flags & kInUse) != kInUse || (interface.ifa_flags & IFF_LOOPBACK) != 0) return false;
+  const uint32_t address = ntohl(reinterpret_cast<const sockaddr_in&>(*interface.ifa_addr).sin_addr.s_addr);
+  return address >> 16 != 0xA9FE;  // 169.254
+}
+
+// That of the default route; without one, the first IPv4 address that leads to a network. Empty: none.
 std::string AddressOnANetwork() {
   sockaddr_in anywhere{};
   anywhere.sin_family = AF_INET;
@@ -75,10 +85,8 @@ std::string AddressOnANetwork() {
   if (getifaddrs(&first) != 0) return "";
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(first, freeifaddrs);
   for (const ifaddrs* interface = first; interface != nullptr; interface = interface->ifa_next) {
-    const bool usable = interface->ifa_addr != nullptr && interface->ifa_addr->sa_family == AF_INET &&
-                        (interface->ifa_flags & IFF_UP) != 0 && (interface->ifa_flags & IFF_LOOPBACK) == 0;
     char name[NI_MAXHOST];
-    if (usable &&
+    if (LeadsToANetwork(*interface) &&
         getnameinfo(interface->ifa_addr, sizeof(sockaddr_in), name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0) {
       return name;
     }

@@ -14,8 +14,8 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& coordinator);
 
 // `own`, but for a loopback address that this machine has towards a coordinator whose name is no loopback's: on the
 // coordinator's machine, Debian's installer makes its name 127.0.1.1 (/etc/hosts), where no other machine reaches it.
-// Then the address of the default route, without one that of the first interface; `own` if the machine has only
-// loopback.
+// Then the address of the default route, without one that of the first interface that runs (IFF_RUNNING), link-local
+// ones left out; `own` if there is none.
 std::string AddressForPeers(const std::string& coordinator_host, const std::string& own);
 
 struct Interface {

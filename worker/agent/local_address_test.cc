@@ -1,8 +1,10 @@
 #include "worker/agent/local_address.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "absl/strings/match.h"
@@ -25,8 +27,11 @@ TEST(LocalAddress, OfTheCoordinatorsMachineIsNotLoopbackForItsPeers) {
   ASSERT_EQ(getifaddrs(&all), 0);
   bool others = false;
   for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
-    others = others || (one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET &&
-                        (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0);
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    char address[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, address, sizeof address);
+    others = others || ((one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_RUNNING) != 0 &&
+                        (one->ifa_flags & IFF_LOOPBACK) == 0 && !absl::StartsWith(address, "169.254."));
   }
   freeifaddrs(all);
   EXPECT_EQ(interface->loopback, !others) << network;
