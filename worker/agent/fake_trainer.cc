@@ -121,7 +121,7 @@ class Life {
     (*page)->step = 4;
     (*page)->op_issued = 9;
     (*page)->op_completed = 8;
-    (*page)->op_exchanges = 2;
+    (*page)->op_exchanges = 3;
     while (!stop_requested && access((rank_dir + "/go").c_str(), F_OK) != 0) {
       ++(*page)->heartbeat;
       absl::SleepFor(absl::Milliseconds(10));

@@ -292,7 +292,7 @@ ObservedRank Rank::Observe(bool stop_desired, bool forgotten, Now now) const {
     if (const auto& stall = stall_detector_->stall(); stall.has_value() && !ended()) {
       result.set_op_issued(stall->op_issued);
       result.set_op_completed(stall->op_completed);
-      result.set_op_exchanges(stall->op_exchanges);
+      if (stall->op_exchanges.has_value()) result.set_op_exchanges(*stall->op_exchanges);
       result.set_frozen(stall->frozen);
       result.set_stalled_seconds(absl::ToDoubleSeconds(stall->duration));
     }

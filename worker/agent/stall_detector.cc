@@ -36,7 +36,9 @@ void StallDetector::Look(SteadyTime now) {
   last_heartbeat_ = heartbeat;
   stall_.reset();
   op_ = seen[1] == 0 ? 0 : std::min(seen[2] + 1, seen[1]);  // all that were issued may be done, too
-  if (stalled_ >= kStallThreshold) stall_ = {seen[0], seen[1], seen[2], seen[3], stalled_, silent_ >= kFrozen};
+  if (stalled_ < kStallThreshold) return;
+  stall_ = {seen[0], seen[1], seen[2], std::nullopt, stalled_, silent_ >= kFrozen};
+  if (seen[3] > 0) stall_->op_exchanges = seen[3] - 1;
 }
 
 }  // namespace muster::agent

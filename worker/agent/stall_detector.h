@@ -26,9 +26,10 @@ class StallDetector {
 
   struct Stall {
     uint64_t step = 0;  // finished
-    uint64_t op_issued = 0, op_completed = 0, op_exchanges = 0;
-    absl::Duration duration;  // since one of these changed, or a stage between two steps showed progress
-    bool frozen = false;      // no heartbeats either: the process is stopped or starved of CPU
+    uint64_t op_issued = 0, op_completed = 0;
+    std::optional<uint64_t> op_exchanges;  // none: the trainer's build does not count them
+    absl::Duration duration;               // since one of these changed, or a stage between two steps showed progress
+    bool frozen = false;                   // no heartbeats either: the process is stopped or starved of CPU
   };
 
   void Look(SteadyTime now);

@@ -41,7 +41,7 @@ TEST_F(StallDetectorTest, AStallIsReportedFromASecondOnUntilProgress) {
   page().step = 7;
   page().op_issued = 5;
   page().op_completed = 3;
-  page().op_exchanges = 2;
+  page().op_exchanges = 3;
   Pass(Seconds(1));
   EXPECT_FALSE(stall_detector_.stall().has_value()) << "the first look only begins";
   Pass(Milliseconds(200));
@@ -56,6 +56,16 @@ TEST_F(StallDetectorTest, AStallIsReportedFromASecondOnUntilProgress) {
   page().op_completed = 4;
   Pass(Milliseconds(200));
   EXPECT_FALSE(stall_detector_.stall().has_value());
+}
+
+TEST_F(StallDetectorTest, ABuildThatDoesNotCountExchangesIsNotOneThatHasBegunNone) {
+  Create();
+  page().op_issued = 5;
+  Pass(Seconds(2));
+  EXPECT_EQ(stall_detector_.stall()->op_exchanges, std::nullopt);
+  page().op_exchanges = 1;
+  Pass(Seconds(2));
+  EXPECT_EQ(stall_detector_.stall()->op_exchanges, 0u);
 }
 
 TEST_F(StallDetectorTest, EachFieldIsProgress) {

@@ -45,8 +45,8 @@ struct Progress {
   std::atomic<uint64_t> alive_at_stage;  // grows four times a second in stages below kOps
   std::atomic<uint64_t> heartbeat;       // grows four times a second while the process runs
   // How often the op that was issued last has begun to wait for what its unit exchanges with other ranks inside its
-  // pass. Ranks that compute units together are at the same op: the one that hangs has begun fewer. 0 in the pages of
-  // older builds.
+  // pass, plus 1; 0: this build does not count. Ranks that compute units together are at the same op: the one that
+  // hangs has begun fewer.
   std::atomic<uint64_t> op_exchanges;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

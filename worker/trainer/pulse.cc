@@ -20,6 +20,7 @@ absl::StatusOr<std::unique_ptr<Pulse>> Pulse::Start(const std::string& rank_dir,
 
 Pulse::Pulse(std::unique_ptr<rundir::ProgressPage> page, absl::Duration patience)
     : page_(std::move(page)), most_heartbeats_(absl::IDivDuration(patience, kHeartbeat, &patience)) {
+  (*page_)->op_exchanges.store(1, kRelaxed);
   Enter(rundir::kLoading);
   thread_ = std::thread([this] { Heartbeat(); });
 }
@@ -57,10 +58,10 @@ void Pulse::Begin(int32_t index, OpKind kind) {
 }
 
 void Pulse::ForgetExchanges() {
-  if (std::exchange(exchanges_, 0) > 0) (*page_)->op_exchanges.store(0, kRelaxed);
+  if (std::exchange(exchanges_, 0) > 0) (*page_)->op_exchanges.store(1, kRelaxed);
 }
 
-void Pulse::Exchange() { (*page_)->op_exchanges.store(++exchanges_, kRelaxed); }
+void Pulse::Exchange() { (*page_)->op_exchanges.store(++exchanges_ + 1, kRelaxed); }
 
 void Pulse::WaitFor(int32_t earlier, OpKind kind) { Show(earlier, kind); }
 
