@@ -85,6 +85,7 @@ absl::StatusOr<ExitCode> Repeat(const Screen& screen, bool changed,
       if ((!key.empty() && on_key(key)) || (screen.terminal && Resized(size))) break;
     }
   }
+  if (on_key != nullptr) Print("\n");  // the cursor is on the page's last line
   return kInterrupted;
 }
 

@@ -3,7 +3,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/file/read_file.h"
 #include "common/sha256.h"
 
@@ -112,6 +114,12 @@ std::optional<std::string> Lacks(const Principal& principal, Needs needs, const 
   return std::nullopt;
 }
 
+// "Nodes.Drain" of "/muster.v1.Nodes/Drain".
+std::string NameOf(std::string_view method) {
+  const std::string whole(method);
+  return absl::StrReplaceAll(absl::StripPrefix(whole, "/muster.v1."), {{"/", "."}});
+}
+
 const Rule* RuleOf(std::string_view method) {
   for (const Rule& rule : kRules) {
     if (rule.method == method) return &rule;
@@ -143,7 +151,7 @@ absl::Status Authorize(const Principal& principal, std::string_view method, cons
   const std::optional<std::string> lacks = Lacks(principal, rule->needs, resource);
   if (!lacks.has_value()) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat(principal.name, " may not call ", std::string(method), " here: it needs ", *lacks));
+      absl::StrCat(principal.name, " may not call ", NameOf(method), " here: it needs ", *lacks));
 }
 
 absl::StatusOr<Tokens> Tokens::Load(const std::string& path) {

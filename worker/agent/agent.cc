@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
 #include "common/file/store_files.h"
@@ -383,7 +385,9 @@ void Agent::StopRank(Rank& rank) {
     stop.set_checkpoint_first(true);
     *stop.mutable_deadline() = ToProto(options_.drain_deadline);
   }
-  LogInfo("stopping rank", {rank.id(), {"reason", EndReason_Name(stop.reason())}});
+  LogInfo(
+      "stopping rank",
+      {rank.id(), {"reason", absl::AsciiStrToLower(absl::StripPrefix(EndReason_Name(stop.reason()), "END_REASON_"))}});
   rank.Stop(stop, loop_->now());
 }
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -315,7 +316,9 @@ void Runner::CheckStop(Now now) {
     const std::optional<Stop> stop = link_.Newest().stop;
     const bool gentle = stop.has_value() && stop->checkpoint_first();
     signal_at_ = now.steady + (gentle ? absl::Seconds(exec().stop_grace_seconds()) : absl::ZeroDuration());
-    LogInfo("asked to stop", {{"reason", stop.has_value() ? EndReason_Name(stop->reason()) : "SIGTERM"}});
+    LogInfo("asked to stop", {{"reason", stop.has_value() ? absl::AsciiStrToLower(absl::StripPrefix(
+                                                                EndReason_Name(stop->reason()), "END_REASON_"))
+                                                          : "SIGTERM"}});
     if (absl::Status status = WriteDurably(options_.rank_dir + "/stop", "stop\n"); !status.ok()) {
       LogWarn("cannot make the stop file", {{"error", status}});
     }

@@ -83,16 +83,16 @@ absl::Status Run(const RunOptions& options) {
 int Threads(int asked) { return asked > 0 ? asked : muster::trainer::AvailableCores(); }
 
 // The tokenizer that made a model's tokens, as its checkpoint says. Null: each byte is one, or it is not known.
-// FailedPrecondition: it is not there any more, or is another one now.
+// FailedPrecondition: it is not there any more, or is another one now; `flag` names a copy of it.
 absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> LoadRecorded(
-    const std::optional<muster::TokenizerOrigin>& origin) {
+    const std::optional<muster::TokenizerOrigin>& origin, absl::string_view flag) {
   if (!origin.has_value() || origin->path().empty()) return std::unique_ptr<muster::data::Tokenizer>();
   absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> tokenizer = muster::data::Tokenizer::Load(origin->path());
   if (tokenizer.ok() && (*tokenizer)->origin().sha256() == origin->sha256()) return tokenizer;
   return absl::FailedPreconditionError(absl::StrCat(
       "the tokenizer that made this model's tokens, ", origin->path(), ", ",
       tokenizer.ok() ? "has changed since" : absl::StrCat("cannot be read: ", tokenizer.status().message()),
-      "; give a copy of it with --tokenizer"));
+      "; give a copy of it with ", flag));
 }
 
 // Loads the given tokenizer, else the one beside the model, else the recorded one. Null: the model's tokens are bytes.
@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> LoadTokenizer(
     std::error_code error;
     if (std::filesystem::exists(folder + name, error)) return muster::data::Tokenizer::Load(folder);
   }
-  return LoadRecorded(recorded);
+  return LoadRecorded(recorded, "--tokenizer");
 }
 
 // It may still have the same ids, in other files, so it is used.
@@ -178,9 +178,9 @@ absl::Status Export(const std::string& path, muster::checkpoint::ExportOptions o
   const absl::StatusOr<muster::checkpoint::Checkpoint> checkpoint = muster::trainer::OpenNewest(path);
   if (!checkpoint.ok()) return checkpoint.status();
   if (options.tokenizer_from.empty() && checkpoint->manifest().has_tokenizer()) {
-    const auto tokenizer = LoadRecorded(checkpoint->manifest().tokenizer());
+    const auto tokenizer = LoadRecorded(checkpoint->manifest().tokenizer(), "--tokenizer-from");
     if (!tokenizer.ok()) {
-      muster::LogWarn("exporting without a tokenizer", {{"error", tokenizer.status()}});
+      Print(stderr, absl::StrCat("muster: warning: exported without a tokenizer: ", tokenizer.status().message()));
     } else if (*tokenizer != nullptr) {
       const std::filesystem::path from((*tokenizer)->origin().path());
       options.tokenizer_from = std::filesystem::is_directory(from) ? from : from.parent_path();

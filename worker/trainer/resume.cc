@@ -148,7 +148,7 @@ absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, 
       return resumed;
     }
     if (!IsDamage(all)) return all;
-    LogError("damaged checkpoint; trying an older one", {{"checkpoint", directory}, {"error", all}});
+    LogError("corrupt checkpoint skipped; trying an older one", {{"checkpoint", directory}, {"error", all.message()}});
     causes.emplace_back(all.message());
   }
   return absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", absl::StrJoin(causes, "; ")));

@@ -157,7 +157,7 @@ TEST(Resume, ADamagedCheckpointIsPassedOverLoudly) {
   ASSERT_EQ(assignment.resume_from().directory(), steps[0].Directory());
   Process again = bench.Start(assignment);
   ASSERT_EQ(again.Wait(), 0) << again.Log();
-  EXPECT_THAT(again.Log(), AllOf(HasSubstr("damaged checkpoint"), HasSubstr("it was cut"),
+  EXPECT_THAT(again.Log(), AllOf(HasSubstr("corrupt checkpoint skipped"), HasSubstr("it was cut"),
                                  HasSubstr(absl::StrCat(steps[0].Directory(), "/shard-00000.safetensors"))));
   EXPECT_EQ(bench.Records(assignment).front().running().resumed_step(), steps[1].step);
   ExpectSameEnd(bench, spec);
@@ -177,7 +177,7 @@ TEST(Resume, ACheckpointThatMayNotBeReadIsNotPassedOver) {
     Process again = bench.Start(assignment);
     EXPECT_NE(again.Wait(), 0);
     EXPECT_THAT(again.Log(), AllOf(HasSubstr(newest + ": Permission denied, this process runs as user "),
-                                   Not(HasSubstr("damaged checkpoint"))));
+                                   Not(HasSubstr("corrupt checkpoint skipped"))));
   });
   const std::vector<Record> records = bench.Records(assignment);
   ASSERT_FALSE(records.empty());
@@ -245,7 +245,7 @@ TEST(Resume, AnotherJobGoesOnWhereOneStopped) {
   ASSERT_TRUE(Eventually([&] { return newest() >= 140; })) << killed.Log();
   killed.Signal(SIGKILL);
   killed.Wait();
-  EXPECT_THAT(killed.Log(), AllOf(HasSubstr("damaged checkpoint"), HasSubstr(steps[0].Directory())));
+  EXPECT_THAT(killed.Log(), AllOf(HasSubstr("corrupt checkpoint skipped"), HasSubstr(steps[0].Directory())));
   EXPECT_EQ(bench.Records(other).front().running().resumed_step(), steps[1].step);
   // Its own ones go before the other job's, which is not even there any more.
   fs::remove_all(bench.Path("checkpoints"));

@@ -349,7 +349,12 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   std::ofstream(merges, std::ios::app) << "\n";
   Process changed = sample(bench_->Path("pairs"), {});
   EXPECT_EQ(changed.Wait(), 2);
-  EXPECT_THAT(changed.Log(), HasSubstr(bench_->Path("tokenizer") + ", has changed since; give a copy of it with"));
+  EXPECT_THAT(changed.Log(),
+              HasSubstr(bench_->Path("tokenizer") + ", has changed since; give a copy of it with --tokenizer\n"));
+  Process exported = Run({"export", "--checkpoint", bench_->Path("pairs"), "--out", bench_->Path("without-tokenizer")});
+  EXPECT_EQ(exported.Wait(), 0) << exported.Log();
+  EXPECT_THAT(exported.Log(), HasSubstr("muster: warning: exported without a tokenizer: the tokenizer that made"));
+  EXPECT_THAT(exported.Log(), HasSubstr("; give a copy of it with --tokenizer-from\n"));
 }
 
 TEST_F(SampleTest, AJobInBf16LearnsAsMuch) {

@@ -280,7 +280,7 @@ absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {
   absl::StatusOr<checkpoint::Opened> opened = checkpoint::OpenFirstWhole(folders);
   if (!opened.ok()) return opened.status();
   for (const absl::Status& damaged : opened->damaged) {
-    LogError("skipping a damaged checkpoint", {{"error", damaged}});
+    LogError("corrupt checkpoint skipped", {{"error", damaged.message()}});
   }
   return std::move(opened->checkpoint);
 }
