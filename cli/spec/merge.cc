@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/spec/suggest.h"
 #include "common/message/fields.h"
 
 namespace muster::cli {
@@ -23,10 +24,10 @@ bool HasKey(const Descriptor& type, const std::string& key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-// The kind that the map says; null: none, or one that there is not.
+// The kind that the map says, or that the reader suggests in its place and reads; null: none.
 const FieldDescriptor* KindIn(Node& map, const OneofDescriptor& oneof) {
   const auto entry = EntryOf(map, oneof.name());
-  return entry == map.entries.end() ? nullptr : Member(oneof, entry->value.text);
+  return entry == map.entries.end() ? nullptr : Member(oneof, Nearest(entry->value.text, MemberNames(oneof)));
 }
 
 void DropOtherKinds(const OneofDescriptor& oneof, Node& over, Node& into) {

@@ -102,22 +102,12 @@ class MessageReader {
     if (node.kind == Node::Kind::kNull && !path.empty()) {
       return Note(node.where, path, "is empty: give it a value or leave the key out");
     }
-    if (const FieldDescriptor* field = AutoField(*message.GetDescriptor());
-        field != nullptr && node.kind == Node::Kind::kScalar && node.text == "auto") {
-      return message.GetReflection()->SetBool(&message, field, true);
-    }
-    // `strategy: ddp` is short for `strategy: {kind: ddp}`.
-    if (const OneofDescriptor* kinds = NamedByAWord(*message.GetDescriptor());
-        kinds != nullptr && node.kind == Node::Kind::kScalar) {
-      if (const FieldDescriptor* member = Member(*kinds, node.text); member != nullptr) {
-        message.GetReflection()->MutableMessage(&message, member);
-        return;
-      }
-    }
+    if (node.kind == Node::Kind::kScalar && ReadWord(node.text, message)) return;
     if (node.kind != Node::Kind::kMap) {
       std::vector<std::string> words;
       if (!path.empty()) words = WordsFor(*message.GetDescriptor());
       const std::string nearest = node.kind == Node::Kind::kScalar ? Nearest(node.text, words) : "";
+      ReadWord(nearest, message);
       words.emplace_back("a map");
       return Note(node.where, path, absl::StrCat("expected ", ListWords(words), ", got ", Describe(node)), nearest);
     }
@@ -138,6 +128,20 @@ class MessageReader {
  private:
   void Note(const Location& where, const std::string& path, std::string message, std::string suggestion = "") {
     problems_.push_back(Problem{where, path, std::move(message), std::move(suggestion)});
+  }
+
+  // A word in place of a map: `parallel: auto`, or `strategy: ddp`, short for `strategy: {kind: ddp}`. False: no word
+  // of this type.
+  static bool ReadWord(const std::string& word, Message& message) {
+    const Descriptor& type = *message.GetDescriptor();
+    if (const FieldDescriptor* field = AutoField(type); field != nullptr && word == "auto") {
+      message.GetReflection()->SetBool(&message, field, true);
+      return true;
+    }
+    const OneofDescriptor* kinds = NamedByAWord(type);
+    const FieldDescriptor* member = kinds == nullptr ? nullptr : Member(*kinds, word);
+    if (member != nullptr) message.GetReflection()->MutableMessage(&message, member);
+    return member != nullptr;
   }
 
   // The keys that `message` accepts, given the members that `node` chooses; creates the members.
@@ -180,21 +184,19 @@ class MessageReader {
       Note(value.where, own_path, absl::StrCat("expected ", ListWords(names), ", got ", Describe(value)));
       return nullptr;
     }
-    const FieldDescriptor* member = Member(oneof, value.text);
-    if (member == nullptr) {
-      for (const Retired& old : kRetired) {
-        if (own_path != old.path || value.text != old.value) continue;
-        Note(value.where, own_path, old.now);
-        return nullptr;
-      }
-      Note(value.where, own_path, absl::StrCat("expected ", ListWords(names), ", got ", Describe(value)),
-           Nearest(value.text, names));
+    if (const FieldDescriptor* member = Member(oneof, value.text); member != nullptr) return member;
+    for (const Retired& old : kRetired) {
+      if (own_path != old.path || value.text != old.value) continue;
+      Note(value.where, own_path, old.now);
+      return nullptr;
     }
-    return member;
+    const std::string nearest = Nearest(value.text, names);
+    Note(value.where, own_path, absl::StrCat("expected ", ListWords(names), ", got ", Describe(value)), nearest);
+    return Member(oneof, nearest);
   }
 
-  // A key of a oneof whose member is open, in a part of a file or since its name is wrong: its value has to fit one
-  // member that has it. False: none has.
+  // A key of a oneof whose member is open, in a part of a file or since no member has a name like the one given: its
+  // value has to fit one member that has it. False: none has.
   bool ReadOfAnyMember(const Entry& entry, const std::string& path, const Location& where, const Descriptor& type,
                        const std::map<std::string, std::string>& chosen) {
     const Node map{.kind = Node::Kind::kMap, .where = where, .entries = {entry}};
@@ -319,7 +321,7 @@ class MessageReader {
       if (owners.empty()) continue;
       const auto it = chosen.find(oneof.name());
       if (it == chosen.end()) continue;
-      // The unknown member has been reported; its fields cannot be checked.
+      // The unknown member has been reported, and no known one is like it: its fields cannot be checked.
       if (it->second.empty()) return true;
       Note(entry.where, path,
            absl::StrCat("belongs to ", absl::StrJoin(owners, " or "), ", but ", oneof.name(), " is ", it->second));

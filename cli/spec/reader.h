@@ -4,7 +4,9 @@
 //   for (const Problem& p : reading.problems) std::cerr << p.ToString() << "\n";
 //
 // Checks the form: names, types, ranges of the types, oneofs. The coordinator checks the values; its errors name paths,
-// which Locate maps to lines. Reports all problems at once. Pure; safe from any thread.
+// which Locate maps to lines. Reports all problems at once: a misspelled kind is read as the kind that its error
+// suggests, as Clang goes on as if its fix-it were applied, so that errors in its fields show too. Pure; safe from any
+// thread.
 #pragma once
 
 #include <optional>

@@ -101,10 +101,14 @@ TEST(ReadSpec, FieldsOfAnotherMemberNameTheirOwner) {
   EXPECT_EQ(Problems("optimizer: {lr_schedule: {min_lr: 1}}\n"),
             "job.yaml:3:27: optimizer.lr_schedule.min_lr: belongs to kind: linear or kind: cosine, "
             "but kind is constant\n");
-  // The wrong member is the only error; its fields cannot be checked.
+  // The wrong member is the only error: the one that is suggested has the field.
   EXPECT_EQ(Problems("strategy: {kind: zerro, stage: 1}\n"),
             "job.yaml:3:18: strategy.kind: expected single, ddp, zero, fsdp or auto, "
             "got the string \"zerro\", did you mean zero?\n");
+  // Nothing is like it: whose fields these are is not known.
+  EXPECT_EQ(Problems("strategy: {kind: megatron, stage: 1, reshard: hybrid}\n"),
+            "job.yaml:3:18: strategy.kind: expected single, ddp, zero, fsdp or auto, "
+            "got the string \"megatron\"\n");
 }
 
 TEST(ReadSpec, AutoStandsInPlaceOfAMapThatHasIt) {
@@ -196,6 +200,31 @@ TEST(ReadSpec, UnderAWrongKindTheOtherErrorsShowToo) {
       "job.yaml:4:19: optimizer.kind: expected adamw, sgd, lion, muon or adafactor, got the string \"adam\", did "
       "you mean adamw?\n"
       "job.yaml:4:42: optimizer.beta1: expected a number, got the string \"x\"\n");
+}
+
+TEST(ReadSpec, AMisspelledKindIsReadAsTheOneThatIsSuggested) {
+  const Reading reading = ReadSpec(
+      "apiVersion: muster/v1\nkind: Job\nmodel: {family: gtp2, heads: 3}\n"
+      "optimizer: {kind: adam, beta2: 1.5, lr_schedule: {kind: cos, min_lr: 9}}\nstrategy: fdsp\nparallel: atuo\n",
+      "job.yaml", {});
+  EXPECT_EQ(reading.problems.size(), 5u) << Text(reading.problems);
+  const v1::Train& train = reading.spec.train();
+  EXPECT_EQ(train.model().gpt2().heads(), 3u);
+  EXPECT_EQ(train.optimizer().adamw().beta2(), 1.5);
+  EXPECT_EQ(train.optimizer().lr_schedule().cosine().min_lr(), 9);
+  EXPECT_TRUE(train.strategy().has_fsdp());
+  EXPECT_TRUE(train.parallel().auto_());
+  EXPECT_EQ(Problems("optimizer: {kind: adam, beta2: 1, momentum: 1}\n"),
+            "job.yaml:3:19: optimizer.kind: expected adamw, sgd, lion, muon or adafactor, got the string \"adam\", did "
+            "you mean adamw?\n"
+            "job.yaml:3:35: optimizer.momentum: belongs to kind: sgd or kind: muon, but kind is adamw\n");
+  // Without a suggestion no kind is assumed.
+  const Reading open =
+      ReadSpec("apiVersion: muster/v1\nkind: Job\noptimizer: {kind: shampoo, beta2: 1.5}\n", "job.yaml", {});
+  EXPECT_EQ(Text(open.problems),
+            "job.yaml:3:19: optimizer.kind: expected adamw, sgd, lion, muon or adafactor, got the string "
+            "\"shampoo\"\n");
+  EXPECT_EQ(open.spec.train().optimizer().kind_case(), v1::Optimizer::KIND_NOT_SET);
 }
 
 TEST(ReadSpec, ABrokenFileStillShowsItsOtherErrors) {
@@ -376,6 +405,10 @@ TEST(Merge, OfATemplateAndAJob) {
       {"strategy: {kind: fsdp, reshard: hybrid}\n", "strategy: {kind: fsdpp}\n",
        "job.yaml:4:18: strategy.kind: expected single, ddp, zero, fsdp or auto, got the string \"fsdpp\", did you mean "
        "fsdp?\n"},
+      // What the template says of another kind goes, as it would without the mistake.
+      {"optimizer: {kind: sgd, momentum: 0.5}\n", "optimizer: {kind: adam}\n",
+       "job.yaml:4:19: optimizer.kind: expected adamw, sgd, lion, muon or adafactor, got the string \"adam\", did you "
+       "mean adamw?\n"},
       {"strategy: {reshard: hybrid}\n", "",
        "template base:1:12: strategy.reshard: belongs to kind: fsdp, but kind is single\n"},
       {"workload: exec\n", "steps: 1\n", "job.yaml:4:1: steps: belongs to workload: train, but workload is exec\n"},

@@ -89,6 +89,12 @@ const std::vector<Mistake>& Mistakes() {
       {"muster validate job.yaml --set data.path=x", 2, "did you mean data.tokens?", ""},
       {"muster validate job.yaml --set resources.gpus=2", 2, "did you mean resources.ranks?", ""},
       {"muster validate job.yaml --set optimizer.lr_schedule.kind=cos", 2, "did you mean cosine?", ""},
+      {"muster validate job.yaml --set optimizer.kind=adam --set optimizer.beta2=1.5 --set model.family=gtp2 "
+       "--set model.heads=3",
+       2,
+       "did you mean adamw?\nmuster: --set model.heads: 3 does not divide width 128\n"
+       "muster: --set optimizer.beta2: must be at least 0 and less than 1, got 1.5\n",
+       ""},
       {"muster validate job.yaml --set resources.device=tpu", 2, "expected auto, cpu or cuda, got", ""},
       {"muster validate job.yaml --set steps=18446744073709551615", 2, "must be at most 1000000000000, got", ""},
       {"muster validate job.yaml --set checkpoint.path=/proc/x", 2, "cannot create folders in /proc", ""},
