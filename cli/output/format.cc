@@ -118,7 +118,9 @@ std::optional<absl::Duration> Remaining(const v1::Job& job, const v1::MetricPoin
   const uint64_t total = job.spec().train().steps();
   if (job.state() != v1::JOB_STATE_RUNNING || !metrics.has_step_seconds()) return std::nullopt;
   if (metrics.step() == 0 || metrics.step() > total) return std::nullopt;
-  return std::min(absl::Seconds(static_cast<double>(total - metrics.step()) * metrics.step_seconds()),
+  // The coordinator knows no mean of a job whose steps it has not seen since its start.
+  const double step = metrics.mean_step_seconds() > 0 ? metrics.mean_step_seconds() : metrics.step_seconds();
+  return std::min(absl::Seconds(static_cast<double>(total - metrics.step()) * step),
                   LimitLeft(job, absl::Seconds(job.held_seconds())));
 }
 

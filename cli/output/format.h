@@ -28,7 +28,7 @@ std::string Significant(double value);  // four significant digits: "2.134", "0.
 std::string Grouped(uint64_t count);    // "1,234,567"
 // What the time_limit leaves of a job that has held slots for so long; infinite: there is none.
 absl::Duration LimitLeft(const v1::Job& job, absl::Duration held);
-// Until a running job ends, by its last step's time or by its time_limit; none: unknown.
+// Until a running job ends, by the mean time of its recent steps or by its time_limit; none: unknown.
 std::optional<absl::Duration> Remaining(const v1::Job& job, const v1::MetricPoint& metrics);
 std::string TimeLeft(const v1::Job& job, const v1::MetricPoint& metrics);  // empty: unknown
 std::string BusyCores(const v1::NodeUse& use);                             // "1.4/8"; empty: not measured

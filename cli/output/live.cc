@@ -16,8 +16,6 @@
 namespace muster::cli {
 namespace {
 
-// Weight of the newest step in the smoothed step time: a pause for a checkpoint fades within some ten steps.
-constexpr double kSmoothing = 0.1;
 // The curve needs no more points, and a stream may bring 100,000.
 constexpr size_t kMaxPoints = 8192;
 
@@ -48,11 +46,7 @@ void JobView::SetJob(const v1::Job& job) { job_ = job; }
 
 void JobView::ApplyMetrics(const v1::MetricPoint& point) {
   step_ = point.step();
-  if (point.has_step_seconds() && point.step_seconds() > 0) {
-    seconds_per_step_ = seconds_per_step_ == 0
-                            ? point.step_seconds()
-                            : seconds_per_step_ + kSmoothing * (point.step_seconds() - seconds_per_step_);
-  }
+  step_time_.Add(step_, point.step_seconds());
   if (const std::string rate = Rate(point); !rate.empty()) rate_ = rate;
   if (point.has_loss()) {
     loss_ = point.loss();
@@ -167,9 +161,9 @@ std::string JobView::MetricsLine(const v1::MetricPoint& point, absl::Time now) c
 }
 
 std::optional<absl::Duration> JobView::TimeLeft(absl::Time now) const {
-  if (TotalSteps() == 0 || seconds_per_step_ <= 0) return std::nullopt;
+  if (TotalSteps() == 0 || step_time_.mean_seconds() <= 0) return std::nullopt;
   const uint64_t left = TotalSteps() - std::min(step_, TotalSteps());
-  return std::min(absl::Seconds(seconds_per_step_ * static_cast<double>(left)), LimitLeft(job_, Held(now)));
+  return std::min(absl::Seconds(step_time_.mean_seconds() * static_cast<double>(left)), LimitLeft(job_, Held(now)));
 }
 
 std::string JobView::Bar(double fraction, int columns) const {

@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "cli/output/screen.h"
+#include "common/step_time.h"
 #include "proto/jobs.pb.h"
 
 namespace muster::cli {
@@ -54,7 +55,7 @@ class JobView {
   v1::Job job_;
   std::optional<absl::Time> held_as_of_;  // the time of job_.held_seconds; none: of a job that is not followed
   uint64_t step_ = 0;
-  double seconds_per_step_ = 0;  // smoothed
+  StepTime step_time_;
   std::string rate_;
   std::string cause_;  // of the newest fault
   bool details_shown_ = false;

@@ -725,6 +725,29 @@ TEST(JobView, LiveLineOfAWaitingJobSaysWhy) {
   EXPECT_EQ(view.LiveLine(kNow), "gpt2-tiny-x7f2  queued  2nd in the queue  3m 00s");
 }
 
+TEST(JobTable, TheTimeLeftFollowsFromTheMeanTimeOfSteps) {
+  v1::MetricPoint metrics;
+  metrics.set_step(450);  // of 1000
+  metrics.set_step_seconds(7);
+  EXPECT_EQ(TimeLeft(MakeJob(), metrics), "1h 04m");
+  metrics.set_mean_step_seconds(2);
+  EXPECT_EQ(TimeLeft(MakeJob(), metrics), "18m 20s");
+}
+
+// Steps of 1 s and of 3 s, of which 900 are left: half an hour.
+TEST(JobView, TheTimeLeftIsSteadyWhereStepsAreNot) {
+  JobView view({.terminal = true, .unicode = true, .width = 100});
+  view.SetJob(MakeJob());
+  for (uint64_t step = 1; step <= 100; ++step) {
+    v1::WatchItem item = Metrics(step, 2.5);
+    item.mutable_metrics()->set_step_seconds(step % 2 == 0 ? 1 : 3);
+    view.Apply(item, kNow);
+    if (step < 98) continue;
+    const std::string line = view.LiveLine(kNow);
+    EXPECT_TRUE(absl::StrContains(line, "29m ") || absl::StrContains(line, "30m ")) << line;
+  }
+}
+
 TEST(JobView, ATimeLimitThatComesBeforeTheLastStepIsWhatIsLeft) {
   JobView view(kPipe);
   v1::WatchItem snapshot;

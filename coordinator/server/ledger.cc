@@ -252,7 +252,19 @@ absl::Status Ledger::PruneNodeEvents() {
   return absl::OkStatus();
 }
 
+MetricPoint Ledger::LastMetrics(const JobId& job) const {
+  MetricPoint last = history_->LastMetrics(job);
+  const auto found = step_times_.find(job);
+  if (last.has_step_seconds() && found != step_times_.end()) {
+    last.set_mean_step_seconds(found->second.mean_seconds());
+  }
+  return last;
+}
+
 void Ledger::Stage(const JobId& job, std::variant<MetricPoint, LogChunk> item) {
+  if (const auto* point = std::get_if<MetricPoint>(&item); point != nullptr && point->step_seconds() > 0) {
+    step_times_[job].Add(point->step(), point->step_seconds());
+  }
   store::HistoryItem& staged = staged_items_.emplace_back();
   staged.job = job;
   std::visit([&](auto& body) { staged.body = std::move(body); }, item);
@@ -430,6 +442,7 @@ absl::Status Ledger::Forget(const JobId& job, uint64_t before) {
   // Otherwise staged input of its ranks would bring the job back.
   if (absl::Status status = Flush(); !status.ok()) return status;
   if (absl::Status status = history_->Forget(job); !status.ok()) return status;
+  step_times_.erase(job);
   const auto found = events_of_job_.find(job);
   if (found == events_of_job_.end()) return absl::OkStatus();
   std::vector<store::Change> changes;

@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "common/step_time.h"
 #include "coordinator/store/history.h"
 #include "coordinator/store/state.h"
 #include "proto/job.pb.h"
@@ -123,7 +124,8 @@ class Ledger {
   absl::StatusOr<StreamPage> Read(const StreamFilter& filter, uint64_t after);
   // The newest `count` items; each line of a log counts as one.
   absl::StatusOr<TailStart> FindTail(const StreamFilter& filter, uint64_t count);
-  MetricPoint LastMetrics(const JobId& job) const { return history_->LastMetrics(job); }
+  // With mean_step_seconds, of the steps since this Ledger was opened.
+  MetricPoint LastMetrics(const JobId& job) const;
 
   // At most `count` entries of the audit log with numbers below `before` (0: the newest), newest first.
   absl::StatusOr<std::vector<AuditEntry>> ReadAudit(uint64_t before, size_t count);
@@ -174,6 +176,7 @@ class Ledger {
   std::vector<store::HistoryItem> staged_items_;  // without sequences yet
   std::map<RankId, store::Acknowledged> staged_input_;
   std::set<JobId> staged_jobs_;
+  std::map<JobId, StepTime> step_times_;
   StoredInput stored_input_;
   std::set<JobId> changed_jobs_;
 };

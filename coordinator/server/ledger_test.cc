@@ -43,6 +43,12 @@ class LedgerTest : public ::testing::Test {
     point.set_step(step);
     ledger_->Stage(JobId(job), point);
   }
+  void StageStep(const std::string& job, uint64_t step, double seconds) {
+    MetricPoint point;
+    point.set_step(step);
+    point.set_step_seconds(seconds);
+    ledger_->Stage(JobId(job), point);
+  }
   void StageLog(const std::string& job, const std::string& text) {
     LogChunk chunk;
     chunk.set_generation(1);
@@ -106,6 +112,21 @@ TEST_F(LedgerTest, StagedItemsAreInvisibleUntilStoredAndStandBeforeTheirJobsEven
   EXPECT_EQ(ledger_->staged(), 0u);
   EXPECT_EQ(ledger_->TakeChangedJobs(), (std::set<JobId>{JobId("a"), JobId("b")}));
   EXPECT_TRUE(ledger_->TakeChangedJobs().empty());
+}
+
+TEST_F(LedgerTest, LastMetricsHaveTheMeanTimeOfRecentSteps) {
+  StageStep("a", 1, 50);  // warms up
+  for (uint64_t step = 2; step <= 100; ++step) StageStep("a", step, step % 2 == 0 ? 1 : 3);
+  StageStep("b", 1, 0.5);
+  EXPECT_FALSE(ledger_->LastMetrics(JobId("a")).has_mean_step_seconds()) << "none of them is stored";
+  ASSERT_TRUE(ledger_->Flush().ok());
+  EXPECT_EQ(ledger_->LastMetrics(JobId("a")).step_seconds(), 1);
+  EXPECT_NEAR(ledger_->LastMetrics(JobId("a")).mean_step_seconds(), 2, 0.1);
+  EXPECT_EQ(ledger_->LastMetrics(JobId("b")).mean_step_seconds(), 0.5);
+  ASSERT_TRUE(ledger_->Forget(JobId("a"), ledger_->last_sequence()).ok());
+  StageStep("a", 7, 4);
+  ASSERT_TRUE(ledger_->Flush().ok());
+  EXPECT_EQ(ledger_->LastMetrics(JobId("a")).mean_step_seconds(), 4);
 }
 
 TEST_F(LedgerTest, ReportsWhoseInputIsStored) {
