@@ -492,6 +492,18 @@ TEST_F(MusterTest, EventsOfSeveralJobsAreAligned) {
             head + "a-0001  every rank runs\n" + head + "a-longer-name-0002  every rank runs\n" + last);
 }
 
+TEST_F(MusterTest, ALongSubjectOfAnEventMovesItsOwnLineOnly) {
+  Serve();
+  const std::string longest = std::string(40, 'n') + "-x7f2";
+  for (const std::string& id : {std::string("a-0001"), longest}) {
+    PutJob(id, v1::JOB_STATE_RUNNING);
+    store_.AppendEvent(id, "every rank runs", v1::JOB_STATE_RUNNING);
+  }
+  const std::string head = "1970-01-01T00:00:00Z  job.running             ";
+  EXPECT_EQ(Run({"events"}).out,
+            head + "a-0001                    every rank runs\n" + head + longest + "  every rank runs\n");
+}
+
 TEST_F(MusterTest, SteeringCommandsReachTheCoordinator) {
   v1::Node node;
   node.set_id("node-a");

@@ -21,6 +21,7 @@ namespace muster::cli {
 namespace {
 
 constexpr size_t kAlignedTogether = 10'000;  // events that are kept in memory
+constexpr int kMostSubjectColumns = 24;      // of those that are aligned: one long id does not wrap all other lines
 
 // Whether "rank.exited" is one of {"rank"} or {"rank.exited"}; no types: all are.
 bool IsOfType(const std::string& kind, const std::vector<std::string>& types) {
@@ -97,10 +98,11 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
       Print(flags->format == Format::kJson ? LineOf(MessageTree(event))
                                            : Wrapped(EventLine(event, screen, subject_columns), screen.width));
     };
+    const auto align = [&](const v1::StateEvent& event) {
+      subject_columns = std::max(subject_columns, std::min(kMostSubjectColumns, Width(EventSubject(event))));
+    };
     const auto flush = [&] {
-      for (const v1::StateEvent& event : kept) {
-        subject_columns = std::max(subject_columns, Width(EventSubject(event)));
-      }
+      for (const v1::StateEvent& event : kept) align(event);
       for (const v1::StateEvent& event : kept) print(event);
       kept.clear();
     };
@@ -118,7 +120,7 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
         if (!newest && kept.size() >= kAlignedTogether) flush();
         return true;
       }
-      subject_columns = std::max(subject_columns, Width(EventSubject(item.event())));
+      align(item.event());
       print(item.event());
       return true;
     };
