@@ -152,11 +152,13 @@ absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& req
     if (status.ok()) return reply;
     reached = reached || stubs_->channel->GetState(false) == GRPC_CHANNEL_READY;
     if (status == absl::DeadlineExceededError(kNoAnswer)) {
-      const std::string pending =
-          reached && !shown_by.empty() ? absl::StrCat("; the request is still pending: see ", shown_by) : "";
-      return absl::DeadlineExceededError(absl::StrCat("the coordinator at ", connection_.address,
-                                                      " did not answer within ", absl::FormatDuration(timeout),
-                                                      pending));
+      const std::string within = absl::StrCat(" within ", absl::FormatDuration(timeout));
+      if (reached && !shown_by.empty()) {
+        return absl::DeadlineExceededError(absl::StrCat("no answer from the coordinator", within,
+                                                        "; the request may still take effect: see ", shown_by));
+      }
+      return absl::DeadlineExceededError(
+          absl::StrCat("the coordinator at ", connection_.address, " did not answer", within));
     }
     if (!absl::IsUnavailable(status)) return status;
     if (!reached || absl::Now() - start + pause > std::min(timeout, kRetryFor)) {
