@@ -245,6 +245,19 @@ TEST_F(MusterTest, TrainMakesASpecFromFlags) {
   EXPECT_EQ(Run({"train", "--model", "gpt2:tiny", "-d"}).err, "muster: --data: missing\nmuster: --steps: missing\n");
 }
 
+// What runs, the id, and what to type next.
+TEST_F(MusterTest, ADetachedSubmissionPrintsThreeLines) {
+  Serve();
+  const Ended ended =
+      Run({"submit", "-d", folder_.Write("job.yaml", kSpec), "--set", "checkpoint.path=/checkpoints/{job}"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "new-0001\n");
+  EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 2) << ended.err;
+  EXPECT_TRUE(
+      absl::EndsWith(ended.err, "\nnext: muster watch new-0001   muster logs -f new-0001   muster cancel new-0001\n"))
+      << ended.err;
+}
+
 TEST_F(MusterTest, ASubmissionIsRetriedWithTheSameRequestId) {
   // Simulates a coordinator that died between its commit and its reply.
   store_.Fail("Submit", absl::UnavailableError("shutting down"), true);

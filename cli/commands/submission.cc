@@ -81,7 +81,7 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
   const bool follow = !options.detach && (options.follow || (interactive && invocation.Out().terminal));
   if (interactive) Say(PlanSummary(WithoutRepetition(reply->plan()), invocation.Err()));
   const std::string& checkpoints = reply->job().spec().train().checkpoint().path();
-  if (interactive && !checkpoints.empty()) Say(absl::StrCat("checkpoints: ", checkpoints));
+  if (interactive && follow && !checkpoints.empty()) Say(absl::StrCat("checkpoints: ", checkpoints));
   if (interactive || options.format == Format::kName) {
     Print(id + "\n");
   } else if (follow) {
