@@ -39,7 +39,7 @@ TEST_F(VerbTest, NodesByUniqueBeginnings) {
   EXPECT_EQ(Run({"drain", "beta"}).err, "beta-3333: live, draining\n");
   const Ended both = Run({"drain", "alpha"});
   EXPECT_EQ(both.code, 2);
-  EXPECT_EQ(both.err, "muster: \"alpha\" matches 2 nodes: alpha-1111, alpha-2222\n");
+  EXPECT_EQ(both.err, "muster: \"alpha\" matches 2 nodes: alpha-1111, alpha-2222: name one of them\n");
   EXPECT_EQ(Run({"undrain", "betta-3333"}).err, "muster: no node \"betta-3333\", did you mean beta-3333?\n");
 }
 

@@ -275,14 +275,14 @@ TEST_F(MistakesTest, DeleteResolvesTheNameBeforeItAsks) {
   PutJob("b-0001", v1::JOB_STATE_COMPLETED);
   PutJob("b-0002", v1::JOB_STATE_FAILED);
   PutJob("b-0003", v1::JOB_STATE_RUNNING);
-  store_.Fail("Get", absl::FailedPreconditionError("b matches 3 jobs: b-0001, b-0002, b-0003"));
-  Says({"delete", "b"}, "muster: b matches 2 ended jobs: b-0001, b-0002");
+  store_.Fail("Get", absl::FailedPreconditionError("b matches 3 jobs: b-0001, b-0002, b-0003: name one of them"));
+  Says({"delete", "b"}, "muster: b matches 2 ended jobs: b-0001, b-0002: name one of them");
   PutJob("b-0001", v1::JOB_STATE_RUNNING);
   Says({"delete", "b"}, "muster: nothing is changed: standard input is no terminal to ask; add -y");
   EXPECT_EQ(Run({"delete", "-y", "b"}).err, "b-0002 deleted\n") << "the one that can be deleted";
   EXPECT_TRUE(Called("Delete b-0002"));
   PutJob("b-0002", v1::JOB_STATE_RUNNING);
-  Says({"delete", "b"}, "muster: b matches 3 jobs: b-0001, b-0002, b-0003");
+  Says({"delete", "b"}, "muster: b matches 3 jobs: b-0001, b-0002, b-0003: name one of them");
   EXPECT_FALSE(Called("Delete b"));
 }
 

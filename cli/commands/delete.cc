@@ -52,7 +52,7 @@ absl::StatusOr<Target> OfSeveral(Client& client, const std::string& name, const 
   for (size_t i = 0; i < std::min(ended.size(), kMostNamed); ++i) ids.push_back(ended[i].id());
   return absl::FailedPreconditionError(absl::StrCat(name, " matches ", ended.size(),
                                                     " ended jobs: ", absl::StrJoin(ids, ", "),
-                                                    ended.size() > kMostNamed ? ", ..." : ""));
+                                                    ended.size() > kMostNamed ? ", ..." : "", ": name one of them"));
 }
 
 absl::StatusOr<Target> TargetOf(Client& client, const std::string& name) {

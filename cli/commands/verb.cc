@@ -57,8 +57,8 @@ absl::StatusOr<std::string> NodeNamed(const std::string& text, const v1::ListNod
   }
   if (fitting.size() == 1) return fitting.front();
   if (!fitting.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("\"", text, "\" matches ", fitting.size(), " nodes: ", absl::StrJoin(fitting, ", ")));
+    return absl::FailedPreconditionError(absl::StrCat("\"", text, "\" matches ", fitting.size(),
+                                                      " nodes: ", absl::StrJoin(fitting, ", "), ": name one of them"));
   }
   return CheckNamed(text, ids, "node", "muster nodes");
 }

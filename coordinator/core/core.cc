@@ -115,7 +115,7 @@ absl::Status Ambiguous(const std::string& prefix, const std::vector<const JobEnt
   return absl::FailedPreconditionError(
       absl::StrCat(prefix, " matches ", found.size(),
                    " jobs: ", absl::StrJoin(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown), ", ", name),
-                   found.size() > shown ? ", …" : ""));
+                   found.size() > shown ? ", …" : "", ": name one of them"));
 }
 
 }  // namespace

@@ -91,12 +91,13 @@ TEST(Endings, APrefixMeansTheJobThatTheRequestFits) {
   EXPECT_EQ(w.core->FindReplicas(ended.value(), Among::kLive).value(), std::vector<JobId>{ended}) << "a whole id";
   w.Submit(Spec("b"));
   const absl::Status several = w.core->FindReplicas("b", Among::kLive).status();
-  EXPECT_EQ(several.message(), "b matches 2 jobs: b-s2, b-s3");
+  EXPECT_EQ(several.message(), "b matches 2 jobs: b-s2, b-s3: name one of them");
   for (const char* id : {"b-s2", "b-s3"}) w.Do(CancelJob{JobId(id)});
   const absl::Status none = w.core->FindReplicas("b", Among::kLive).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(none.message(), "no running or queued job begins with b");
-  EXPECT_EQ(w.core->FindReplicas("b", Among::kEnded).status().message(), "b matches 3 jobs: b-s1, b-s2, b-s3");
+  EXPECT_EQ(w.core->FindReplicas("b", Among::kEnded).status().message(),
+            "b matches 3 jobs: b-s1, b-s2, b-s3: name one of them");
 }
 
 TEST(Endings, AJobThatNoNodesCouldHoldSaysSo) {

@@ -96,7 +96,9 @@ class SqliteState final : public StateStore {
     const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
     if (fd < 0) {
       const absl::Status status = CreateError(errno, path);
-      if (absl::IsAlreadyExists(status)) return status;
+      if (absl::IsAlreadyExists(status)) {
+        return absl::AlreadyExistsError(absl::StrCat(status.message(), "; name another file, or remove this one"));
+      }
       // What the caller can mend is no internal error.
       if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) {
         return absl::Status(

@@ -229,7 +229,9 @@ TEST_F(StateTest, BackupIsWholeAndNeverOverwrites) {
   const auto bytes = store->Backup(folder + "/state.db");
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_EQ(*bytes, std::filesystem::file_size(folder + "/state.db"));
-  EXPECT_EQ(store->Backup(folder + "/state.db").status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(store->Backup(folder + "/state.db").status(),
+            absl::AlreadyExistsError(absl::StrCat("cannot create ", folder,
+                                                  "/state.db: File exists; name another file, or remove this one")));
   EXPECT_EQ(store->Backup("relative.db").status().code(), absl::StatusCode::kInvalidArgument);
   const absl::Status missing = store->Backup(directory_ + "/no/such/folder.db").status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
