@@ -52,7 +52,8 @@ std::string Reason(const Choice& choice, const Hardware& hardware) {
   const Candidate& chosen = choice.candidates[choice.chosen];
   const std::string name = NameOf(chosen.train);
   if (!choice.fits) {
-    return absl::StrCat("no configuration fits; the smallest tried, ", name, ", does not: ", chosen.unfit);
+    return absl::StrCat("no configuration fits; the smallest tried, ", name, ", needs ", FormatBytes(chosen.peak_bytes),
+                        " a rank: ", chosen.unfit);
   }
   std::vector<std::string> slower, unfit;
   for (const Candidate& candidate : choice.candidates) {

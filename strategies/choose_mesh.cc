@@ -597,7 +597,10 @@ std::string ReasonOf(const Choice& choice, const Inventory& inventory, const Har
                                ? "; microbatch and stages are not searched, because batch normalization depends on them"
                                : "";
   if (!choice.fits) {
-    return absl::StrCat("no configuration fits; the smallest tried, ", chosen.name, ", does not: ", chosen.unfit, kept);
+    const std::string needs = FormatBytes(chosen.peak_bytes);
+    return absl::StrCat("no configuration fits; the smallest tried, ", chosen.name, ", needs ", needs,
+                        " a rank (largest part: ", absl::StripSuffix(chosen.unfit, absl::StrCat(" of ", needs)), ")",
+                        kept);
   }
   std::string reason = absl::StrCat(chosen.name, ", ", TimeText(chosen.step_seconds), " a step predicted on ",
                                     hardware.name, " and ", FormatBytes(chosen.peak_bytes), " a rank");

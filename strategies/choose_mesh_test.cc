@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "models/inventory.h"
 
 namespace muster::strategies {
@@ -212,7 +213,11 @@ TEST(ChooseMesh, WhereNothingFitsTheSmallestThatWasTriedIsReported) {
     const Choice choice = MixOf(train, FullNodes(4, 4, slot), h100);
     ASSERT_FALSE(choice.fits);
     const Candidate& smallest = choice.candidates[choice.chosen];
-    EXPECT_TRUE(absl::StrContains(choice.reason, absl::StrCat("the smallest tried, ", smallest.name, ", does not: ")));
+    const std::string needs = FormatBytes(smallest.peak_bytes);
+    EXPECT_TRUE(absl::StrContains(choice.reason, absl::StrCat("the smallest tried, ", smallest.name, ", needs ", needs,
+                                                              " a rank (largest part: ")))
+        << choice.reason;
+    EXPECT_FALSE(absl::StrContains(choice.reason, absl::StrCat(" of ", needs))) << "once\n" << choice.reason;
     EXPECT_EQ(choice.least_peak, 0u);
     EXPECT_LE(SlotBytesFor(smallest.peak_bytes), 2 * kGib) << TextOf(choice);
     for (const Candidate& c : choice.candidates) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "models/inventory.h"
 #include "strategies/partition/flat.h"
 
@@ -81,7 +82,11 @@ TEST(Choose, LessMemoryNeedsMoreSharding) {
                                  [](const Candidate& c) { return c.unfit.empty(); });
     EXPECT_EQ(choice.fits, any);
     if (!choice.fits) {
-      EXPECT_TRUE(absl::StrContains(choice.reason, "no configuration fits")) << choice.reason;
+      const Candidate& smallest = choice.candidates[choice.chosen];
+      EXPECT_TRUE(
+          absl::StartsWith(choice.reason, absl::StrCat("no configuration fits; the smallest tried, ", smallest.name,
+                                                       ", needs ", FormatBytes(smallest.peak_bytes), " a rank: rank ")))
+          << choice.reason;
       continue;
     }
     some = true;
@@ -142,8 +147,9 @@ TEST(Fit, SaysWhoDoesNotAndWhatWould) {
   ranks[1].memory_bytes = 64 * kGiB;
   EXPECT_EQ(WhyUnfit(*PlanMemory(train, inventory, ranks), ranks), "");
   ranks[1].memory_bytes = 1 << 20;
-  EXPECT_TRUE(
-      absl::StrContains(WhatWouldFit(train, inventory, ranks), "no configuration fits; the smallest tried needs "));
+  const std::string none = WhatWouldFit(train, inventory, ranks);
+  EXPECT_TRUE(absl::StartsWith(none, "no configuration fits; of the changes that were tried, ")) << none;
+  EXPECT_TRUE(absl::StrContains(none, " a rank: use a smaller model, or slots of ")) << none;
 }
 
 // Each suggestion fits when it is followed.
