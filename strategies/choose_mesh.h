@@ -21,14 +21,14 @@ absl::Span<const PipelineShape> PipelineShapes();
 // Tries every number of stages that divides the ranks, and 1, 2, 4, 8 and 16 ranks that compute each unit together
 // where these share a node; on each every shape (zero_bubble of one chunk only where some unit's backward splits, since
 // it is 1F1B otherwise), each of DataStrategies, microbatches of powers of two and a rank's whole share, with and
-// without activation checkpointing. What the spec says of microbatch, checkpointing and offloading stays; offload.optimizer is tried on GPUs where nothing else fits. Nothing is tried that
-// ranks refuse: tensor ranks and offloading beside compression, offloading beside cuda_graphs. Of a model that
-// normalizes by the samples of a microbatch (models::DependsOnMicrobatches), the results would be others: it has one
-// stage, and of microbatches the spec's or a rank's whole share. What needs more
-// memory than slots have by its lower bound is left out. The others are planned and simulated by their lower bound of
-// time, the least first, and each only in the largest microbatch of those that fit, until no other can be among the
-// five fastest, or the part of the budget for it is spent (Choice::stopped). Takes the fastest that fits, but a simpler
-// one that is less than 2% slower.
+// without activation checkpointing. What the spec says of microbatch, checkpointing and offloading stays;
+// offload.optimizer is tried on GPUs where nothing else fits. Nothing is tried that ranks refuse: tensor ranks and
+// offloading beside compression, offloading beside cuda_graphs. Of a model that normalizes by the samples of a
+// microbatch (models::DependsOnMicrobatches), the results would be others: it has one stage, and of microbatches the
+// spec's or a rank's whole share. What needs more memory than slots have by its lower bound is left out. The others are
+// planned and simulated by their lower bound of time, the least first, and each only in the largest microbatch of those
+// that fit, until no other can be among the five fastest, or the part of the budget for it is spent (Choice::stopped).
+// Takes the fastest that fits, but a simpler one that is less than 2% slower.
 //
 // The candidates are the five fastest that fit, the fastest first (fewer where fewer fit), and of each number of stages
 // and of ranks that compute a unit, and by each schedule, that they do not have the best one, each with the reason why

@@ -37,7 +37,7 @@ std::string SignatureOf(const Slots& slots);
 
 // Why a job cannot start on its slots, though it could elsewhere.
 struct Unfit {
-  std::string why;          // numbers, and what would fit
+  std::string why;  // numbers, and what would fit
   // No slot of less memory suits any of its ranks; 0: that depends on the others. Of a mesh that is chosen: a
   // little more than the least slot that it was refused on, since only a part of all ways to run is planned.
   uint64_t slot_bytes = 0;

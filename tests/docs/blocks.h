@@ -18,7 +18,8 @@
 //   <!-- beside: FIELDS -->                 of a job whose other fields the block shows
 //   <!-- on the second machine -->
 //
-// type_pages.py reads the same for tools/clean_machine.sh, which has no program of ours yet; commands_test compares them.
+// type_pages.py reads the same for tools/clean_machine.sh, which has no program of ours yet; commands_test compares
+// them.
 #pragma once
 
 #include <map>

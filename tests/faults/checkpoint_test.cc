@@ -101,8 +101,9 @@ TEST(Checkpoints, AllRanksSkipADamagedOneAndLogIt) {
   ASSERT_EQ(cluster.Muster({"resume", id}).exit_code, 0);
   const auto log = [&](const char* rank) { return cluster.Muster({"logs", id, "--rank", rank}).out; };
   for (const char* rank : {"0", "1"}) {
-    EXPECT_TRUE(Eventually([&] { return absl::StrContains(log(rank), "corrupt checkpoint skipped; trying an older one"); },
-                           absl::Seconds(60)))
+    EXPECT_TRUE(
+        Eventually([&] { return absl::StrContains(log(rank), "corrupt checkpoint skipped; trying an older one"); },
+                   absl::Seconds(60)))
         << log(rank);
     EXPECT_TRUE(Eventually(
         [&] {
