@@ -43,7 +43,7 @@ WatchItem ToWatchItem(StreamItem item, uint64_t snapshot_at) {
 
 }  // namespace
 
-struct Watch {
+struct Watch {  // NOLINT(clang-analyzer-optin.performance.Padding): in the order of what belongs together
   StreamFilter filter;
   bool follow = false;
   uint64_t after = 0;                        // delivered up to here
