@@ -181,9 +181,9 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
     table.Add(std::move(cells));
   }
   std::vector<std::string> marks;
-  if (least) marks.push_back("> a lower bound: this mix was not planned");
-  if (may_fit) marks.push_back("? it may fit");
-  if (unknown) marks.push_back("- unknown: too much work to plan");
+  if (least) marks.emplace_back("> a lower bound: this mix was not planned");
+  if (may_fit) marks.emplace_back("? it may fit");
+  if (unknown) marks.emplace_back("- unknown: too much work to plan");
   const std::string legend =
       absl::StrCat(reasons ? "the rule: the fastest that fits; one that is simpler if it is less than 2% slower\n" : "",
                    absl::StrJoin(marks, "; "), marks.empty() ? "" : "\n");
