@@ -31,11 +31,34 @@ std::string AdoptHint(const std::string& path) {
                       path);
 }
 
+// Another name of `path`, below which a folder would be in the other job's folder. Empty: no symbolic link is in it.
+std::string Linked(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return "";
+  std::string place = PlaceOf(absolute.native()), direct = absolute.lexically_normal().native();
+  while (direct.size() > 1 && direct.back() == '/') direct.pop_back();
+  return place == direct ? "" : place;
+}
+
+// The path, with the folder that it leads to.
+std::string Named(const std::string& path) {
+  const std::string place = Linked(path);
+  return place.empty() ? path : absl::StrCat(path, " (through a symbolic link: ", place, ")");
+}
+
 std::string OwnFolderHint(const std::string& path) {
-  return absl::StrCat(
-      "give this job a folder of its own ({name} or {job} in checkpoint.path makes one; checkpoint.resume_from "
-      "continues from another job's checkpoint), or, if the other job is over, move or remove its folder; ",
-      AdoptHint(path));
+  const std::string place = Linked(path);
+  if (place.empty()) {
+    return absl::StrCat(
+        "give this job a folder of its own ({name} or {job} in checkpoint.path makes one; checkpoint.resume_from "
+        "continues from another job's checkpoint), or, if the other job is over, move or remove its folder; ",
+        AdoptHint(path));
+  }
+  return absl::StrCat("name a folder outside of ", place,
+                      " ({name} or {job} in checkpoint.path makes one per job; checkpoint.resume_from continues from "
+                      "another job's checkpoint), or, if the other job is over, move or remove ",
+                      place, "; ", AdoptHint(path));
 }
 
 // Enough to tell two stores apart.
@@ -86,8 +109,8 @@ absl::Status CheckWriters(const std::string& path, const std::string& job) {
     const std::optional<std::string> writer = WriterOf(absl::StrCat(path, "/", step.Directory()));
     if (!writer.has_value() || *writer == job) continue;
     const std::string whose = writer->empty() ? "imported checkpoints" : absl::StrCat("checkpoints of job ", *writer);
-    return absl::FailedPreconditionError(
-        absl::StrCat("checkpoint.path ", path, " holds ", whose, " (", step.Directory(), "): ", OwnFolderHint(path)));
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", Named(path), " holds ", whose, " (",
+                                                      step.Directory(), "): ", OwnFolderHint(path)));
   }
   return absl::OkStatus();
 }
@@ -96,14 +119,16 @@ absl::Status CheckWriters(const std::string& path, const std::string& job) {
 absl::Status CheckPlace(const std::string& path) {
   std::error_code error;
   if (std::filesystem::exists(absl::StrCat(path, "/", kManifestFile), error)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("checkpoint.path ", path, " is itself a checkpoint: name a folder for this job's checkpoints"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "checkpoint.path ", Named(path), " is itself a checkpoint: name a folder for this job's checkpoints"));
   }
-  const std::filesystem::path real = std::filesystem::weakly_canonical(path, error);
-  std::string why = WhyReserved(path);
-  if (why.empty() && !error) why = WhyReserved(real.native());
+  if (const std::string why = WhyReserved(path); !why.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", path, " ", why));
+  }
+  // Before a link to nothing is reported as broken: creating what it names would not help.
+  const std::string why = WhyReserved(PlaceOf(path));
   return why.empty() ? absl::OkStatus()
-                     : absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", path, " ", why));
+                     : absl::FailedPreconditionError(absl::StrCat("checkpoint.path ", Named(path), " ", why));
 }
 
 }  // namespace
@@ -117,17 +142,17 @@ absl::Status BelongsToAnother(const std::string& path, const FolderOwner& owner,
   const std::string file = absl::StrCat("(", path, "/", kOwnerFile, ")");
   if (owner.job() == holder.job) {
     return absl::FailedPreconditionError(
-        absl::StrCat("checkpoint.path ", path, " belongs to job ", owner.job(), OfStore(owner.store_id()), " ", file,
-                     ", and this coordinator has store ", Short(holder.store_id),
+        absl::StrCat("checkpoint.path ", Named(path), " belongs to job ", owner.job(), OfStore(owner.store_id()), " ",
+                     file, ", and this coordinator has store ", Short(holder.store_id),
                      ": two coordinators must not share a folder. If the other one no longer runs the job, "
                      "because the folder was moved or restored by hand, ",
                      AdoptHint(path)));
   }
   const bool other_store = !owner.store_id().empty() && !holder.store_id.empty() && owner.store_id() != holder.store_id;
   return absl::FailedPreconditionError(absl::StrCat(
-      "checkpoint.path ", path, " belongs to job ", owner.job(), other_store ? OfStore(owner.store_id()) : "", " ",
-      file, ", not to ", holder.job.empty() ? "an import" : holder.job, other_store ? OfStore(holder.store_id) : "",
-      ": ", OwnFolderHint(path)));
+      "checkpoint.path ", Named(path), " belongs to job ", owner.job(), other_store ? OfStore(owner.store_id()) : "",
+      " ", file, ", not to ", holder.job.empty() ? "an import" : holder.job,
+      other_store ? OfStore(holder.store_id) : "", ": ", OwnFolderHint(path)));
 }
 
 absl::Status WriteOwnerFile(const std::string& file, const FolderOwner& owner, const FileOptions& options) {

@@ -112,7 +112,8 @@ TEST_F(OwnerTest, NoFolderIsMadeInThePlaceOfACheckpoint) {
   fs::remove(path_ + "-link");
   fs::create_directory_symlink(Directory(15000), path_ + "-link");
   EXPECT_THAT(std::string(Claim(path_ + "-link/in", {"job-2"}).message()),
-              HasSubstr("-link/in is in step-0000015000-g1, and only a checkpoint"));
+              AllOf(HasSubstr("-link/in (through a symbolic link: "),
+                    HasSubstr("/step-0000015000-g1/in) is in step-0000015000-g1, and only a checkpoint")));
   fs::remove(path_ + "-link");
   EXPECT_TRUE(Claim(path_ + "/step-15000-g1/in", {"job-2"}).ok()) << "no name of a checkpoint";
 }
@@ -170,9 +171,40 @@ TEST_F(OwnerTest, OtherNamesOfAFolderAreTheSameFolder) {
   const TemporaryFolder elsewhere;
   const std::string alias = elsewhere.path() + "/alias";
   fs::create_directory_symlink(path_, alias);
-  ExpectRefused(Claim(alias, {"job-2"}), "job-1");
+  const std::string real = fs::canonical(std::string(path_)).native();
+  const absl::Status refused = Claim(alias, {"job-2"});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(
+      refused.message(),
+      absl::StrCat("checkpoint.path ", alias, " (through a symbolic link: ", real, ") belongs to job job-1 (", alias,
+                   "/owner.json), not to job-2: name a folder outside of ", real,
+                   " ({name} or {job} in checkpoint.path makes one per job; checkpoint.resume_from continues from "
+                   "another job's checkpoint), or, if the other job is over, move or remove ",
+                   real,
+                   "; to let the next job that uses the folder go on from its checkpoints: muster checkpoint "
+                   "adopt ",
+                   alias));
+  EXPECT_EQ(Claim(alias, {"job-2"}), refused) << "nothing changed";
   ExpectRefused(Claim(path_ + "/../" + fs::path(path_).filename().string(), {"job-2"}), "job-1");
   EXPECT_TRUE(Claim(alias, {"job-1"}).ok());
+}
+
+// The place is refused at once. As a broken link, it would be refused again after its target was created.
+TEST_F(OwnerTest, ALinkIntoACheckpointIsRefusedWhetherItsTargetIsThere) {
+  ASSERT_TRUE(Claim(path_, {"job-1"}).ok());
+  const TemporaryFolder elsewhere;
+  const std::string target = fs::canonical(std::string(path_)).native() + "/step-0000000020-g1/mine";
+  fs::create_symlink(target, elsewhere.path() + "/second");
+  fs::create_symlink("second", elsewhere.path() + "/first");
+  for (const bool made : {false, true}) {
+    if (made) fs::create_directories(target);
+    EXPECT_EQ(Claim(elsewhere.path() + "/first/x", {"job-2"}),
+              absl::FailedPreconditionError(absl::StrCat(
+                  "checkpoint.path ", elsewhere.path(), "/first/x (through a symbolic link: ", target,
+                  "/x) is in step-0000000020-g1, and only a checkpoint has such a name: name a folder outside of "
+                  "checkpoints")))
+        << made;
+  }
 }
 
 TEST_F(OwnerTest, AnUnreadableOwnerIsNotTakenOver) {

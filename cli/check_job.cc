@@ -14,6 +14,8 @@
 #include "checkpoint/check_start.h"
 #include "cli/command.h"
 #include "cli/spec/paths.h"
+#include "common/checkpoint_names.h"
+#include "common/file/beneath.h"
 #include "common/file_error.h"
 #include "data/file_pattern.h"
 #include "data/token_file.h"
@@ -109,6 +111,11 @@ std::string ExistingPart(std::string path) {
 
 std::string WhyNoNewFolder(const std::string& path) {
   const std::string existing = ExistingPart(path);
+  // The coordinator, which checks names, does not see where a link leads, and creating what it names would not help.
+  const std::string place = PlaceOf(existing);
+  if (const std::string why = checkpoint::WhyReserved(place); !why.empty() && checkpoint::WhyReserved(path).empty()) {
+    return absl::StrCat(existing, " (through a symbolic link: ", place, ") ", why);
+  }
   if (const std::string why = WhyBroken(existing); !why.empty()) return absl::StrCat(existing, " ", why);
   if (std::string why = WhyNoFolder(existing); !why.empty()) return why;
   if (IsKernelFolder(existing)) {

@@ -394,6 +394,22 @@ TEST_F(MistakesTest, AFolderForCheckpointsThatIsABrokenLink) {
   EXPECT_EQ(Run({"validate", file}).code, 0);
 }
 
+// Creating what the link names would lead to a second refusal.
+TEST_F(MistakesTest, AFolderForCheckpointsThatIsALinkIntoAnotherJobsCheckpoint) {
+  ServeWithANodeHere();
+  folder_.Write("train.bin", std::string(1000, '\0'));
+  const std::string target =
+      absl::StrCat(std::filesystem::canonical(std::string(folder_.path())).native(), "/runs/a/step-0000000020-g1/mine");
+  std::filesystem::create_symlink(target, folder_.path() + "/link");
+  const std::string file = folder_.Write("job.yaml", absl::StrCat(kGoodJob, "checkpoint: {path: link}\n"));
+  const std::string says = absl::StrCat(
+      file, ":7:20: checkpoint.path: ", folder_.path(), "/link (through a symbolic link: ", target,
+      ") is in step-0000000020-g1, and only a checkpoint has such a name: name a folder outside of checkpoints\n");
+  IsRefused(file, says);
+  std::filesystem::create_directories(target);
+  IsRefused(file, says);
+}
+
 // As the trainer would, after minutes in the queue.
 TEST_F(MistakesTest, TokensThatDoNotFitTheModel) {
   ServeWithANodeHere();

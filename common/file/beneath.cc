@@ -119,6 +119,22 @@ std::string RealPath(const std::string& path) {
   return text;
 }
 
+std::string PlaceOf(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as the kernel follows
+  std::string place = RealPath(path);
+  for (int links = 0; links < kMostLinks; ++links) {
+    std::error_code error;
+    fs::path existing = place;
+    while (!fs::exists(fs::symlink_status(existing, error)) && existing.has_relative_path()) {
+      existing = existing.parent_path();
+    }
+    const fs::path target = fs::read_symlink(existing, error);
+    if (error) return place;
+    place = RealPath(existing.parent_path() / target / fs::path(place).lexically_relative(existing));
+  }
+  return place;
+}
+
 bool IsWithin(const std::string& path, const std::string& folder) {
   const auto [at, end] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
   return at == folder.end() && (end == path.end() || *end == '/' || folder == "/");

@@ -31,6 +31,8 @@ absl::Status MakeFoldersBeneath(const std::vector<std::string>& roots, const std
 
 // The path without symbolic links, as far as it exists, and without "..".
 std::string RealPath(const std::string& path);
+// Where something of that path would be created: as RealPath, also through symbolic links to what is not there.
+std::string PlaceOf(const std::string& path);
 // Whether `path` is `folder` or below it. Both are compared as text.
 bool IsWithin(const std::string& path, const std::string& folder);
 

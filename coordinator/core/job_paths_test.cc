@@ -110,16 +110,39 @@ TEST(JobPaths, AnIdThatIsTheNameOfACheckpointIsRefused) {
 
 TEST(JobPaths, AnEndedJobKeepsItsFolderUntilItIsDeleted) {
   World w;
+  w.Do(NodeConnected{Hello("n", 1)});
   const JobId one = w.Submit(SpecAt("one", "/runs/a"));
+  w.Report(one, RANK_STATE_RUNNING);
+  ASSERT_TRUE(w.Checkpoint(one, 10).status.ok());
   ASSERT_TRUE(w.Do(CancelJob{one}).status.ok());
+  w.Report(one, RANK_STATE_EXITED, RankExit::STOPPED);
   const absl::Status refused = SubmitStatus(w, SpecAt("one", "/runs/a"), "r");
-  EXPECT_THAT(std::string(refused.message()),
-              AllOf(HasSubstr("cancelled"), HasSubstr("muster delete one-s1"), HasSubstr("move or remove")));
+  EXPECT_EQ(refused.message(),
+            "checkpoint.path /runs/a belongs to job \"one\" (one-s1, cancelled): choose another path, or put {job} in "
+            "it for a folder per job; to use the folder again, forget that job (muster delete one-s1) and move or "
+            "remove its checkpoints");
   w.Restart();
   EXPECT_EQ(SubmitStatus(w, SpecAt("two", "/runs/a"), "r").message(), refused.message()) << "also after a restart";
   ASSERT_TRUE(w.Do(DeleteJob{one}).status.ok());
   EXPECT_TRUE(SubmitStatus(w, SpecAt("two", "/runs/a"), "r").ok());
   EXPECT_FALSE(SubmitStatus(w, SpecAt("three", "/runs/a"), "q3").ok());
+}
+
+// Its path was a link to another job's folder, for example: its worker refused it, and the folder is not its own.
+TEST(JobPaths, AJobThatSavedNothingAtItsPathIsNotSaidToOwnTheFolder) {
+  World w;
+  w.Do(NodeConnected{Hello("n", 1)});
+  const JobId one = w.Submit(SpecAt("one", "/runs/alias"));
+  w.Report(one, RANK_STATE_EXITED, RankExit::REFUSED);
+  ASSERT_EQ(w.State(one), JOB_STATE_FAILED);
+  EXPECT_EQ(
+      SubmitStatus(w, SpecAt("two", "/runs/alias/"), "r").message(),
+      "checkpoint.path /runs/alias/ is the path of job \"one\" (one-s1, failed), which saved no checkpoint there: "
+      "choose another path, or put {job} in it for a folder per job; to use the path again, delete that job "
+      "(muster delete one-s1), and if the folder exists, read /runs/alias/owner.json first: if it names one-s1, "
+      "move or remove the folder; if it names another job, the folder is that job's, so choose another path");
+  ASSERT_TRUE(w.Do(DeleteJob{one}).status.ok());
+  EXPECT_TRUE(SubmitStatus(w, SpecAt("two", "/runs/alias"), "r").ok());
 }
 
 // An older Muster let jobs share a folder: its store is read, each of them keeps it, and no other job gets it.

@@ -387,10 +387,19 @@ std::string Records::FolderConflict(const JobSpec& spec) const {
   if (first == folders_.end() || first->first != folder) return "";
   const JobEntry& other = jobs.at(first->second);
   const std::string& id = first->second.value();
-  std::string conflict =
-      absl::StrCat("checkpoint.path ", path, " belongs to job \"", other.record().spec().name(), "\" (", id, ", ",
-                   NameOf(other.machine.state()), "): choose another path, or put {job} in it for a folder per job");
-  if (other.machine.ended()) {
+  // It may be a link to another job's folder, from which that job was refused: nothing in it is known to be its own.
+  const bool unused = other.machine.ended() && other.record().checkpoints().empty();
+  std::string conflict = absl::StrCat(
+      "checkpoint.path ", path, unused ? " is the path of job \"" : " belongs to job \"", other.record().spec().name(),
+      "\" (", id, ", ", NameOf(other.machine.state()), unused ? "), which saved no checkpoint there" : ")",
+      ": choose another path, or put {job} in it for a folder per job");
+  if (unused) {
+    absl::StrAppend(&conflict, "; to use the path again, delete that job (muster delete ", id,
+                    "), and if the folder exists, read ", folder, "/", checkpoint::kOwnerFile, " first: if it names ",
+                    id,
+                    ", move or remove the folder; if it names another job, the folder is that job's, so choose "
+                    "another path");
+  } else if (other.machine.ended()) {
     absl::StrAppend(&conflict, "; to use the folder again, forget that job (muster delete ", id,
                     ") and move or remove its checkpoints");
   }
