@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/commands/commands.h"
+#include "cli/interrupt.h"
 #include "cli/local/service.h"
 #include "cli/output/format.h"
 #include "cli/output/table.h"
@@ -91,7 +92,8 @@ void RegisterDown(CLI::App& app, Invocation& invocation) {
     const absl::StatusOr<absl::Duration> timeout = TimeoutOr(invocation, absl::Minutes(2));
     if (!timeout.ok()) return timeout.status();
     LocalService service(FoldersOf(invocation, ""), Say);
-    if (absl::Status down = service.Down(*timeout, *force); !down.ok()) return down;
+    const InterruptScope interrupts;
+    if (absl::Status down = service.Down(*timeout, *force, Interrupted); !down.ok()) return down;
     return kOk;
   });
 }

@@ -219,6 +219,35 @@ TEST_F(LocalTest, ForceKillsWhatDoesNotStop) {
   EXPECT_TRUE(Pids().empty());
 }
 
+TEST_F(LocalTest, CtrlCDuringDownSaysWhatStillRunsAndTheNextDownStopsIt) {
+  // The node of the second worker does not end before it may.
+  folder_.Write(
+      "bin/muster-worker",
+      "#!/bin/sh\ntouch $FAKE_NODES/$$\n"
+      "end() { case \"$all\" in *worker-1*) while [ ! -e $FAKE_NODES/../go ]; do sleep 0.05; done;; esac; exit 0; }\n"
+      "all=\"$*\"\ntrap end TERM\nwhile :; do sleep 0.05; done\n",
+      true);
+  ASSERT_EQ(Run({"up", "--nodes", "2"}).code, 0);
+  const auto pids = Pids();
+  Program down({ProgramPath("cli/muster"), "local", "down"}, environment_);
+  ASSERT_TRUE(down.WaitForErr("worker-0 stopped"));
+  down.Signal(SIGINT);
+  const Ended interrupted = down.Wait();
+  EXPECT_EQ(interrupted.code, 130);
+  EXPECT_EQ(
+      interrupted.err,
+      absl::StrCat("draining: running jobs write a checkpoint and return to the queue\nworker-0 stopped (pid ",
+                   pids.at("worker-0"), ")\nmuster: interrupted; still stopping: worker-1 (pid ", pids.at("worker-1"),
+                   ", log ", StateFile("worker-1.log"), "); not stopped: coordinator (pid ", pids.at("coordinator"),
+                   ", log ", StateFile("coordinator.log"), "); to stop the rest: muster local down\n"));
+  EXPECT_EQ(Pids().size(), 2u);
+  folder_.Write("go", "");
+  const Ended rest = Run({"down"});
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_TRUE(absl::StrContains(rest.err, "coordinator stopped")) << rest.err;
+  EXPECT_TRUE(Pids().empty());
+}
+
 TEST_F(LocalTest, NodesShareTheCores) {
   folder_.Write("bin/muster-worker", absl::StrCat("#!/bin/sh\ntaskset -cp $$ >&2\n", std::string(kWorker).substr(10)),
                 true);

@@ -22,6 +22,7 @@ namespace muster::cli {
 namespace {
 
 constexpr absl::Duration kStartPoll = absl::Milliseconds(50);
+constexpr absl::Duration kInterruptPoll = absl::Milliseconds(100);
 constexpr int kShownLines = 10;
 constexpr char kCoordinator[] = "coordinator";
 constexpr char kTrainerSocket[] = "/trainer.sock";
@@ -30,6 +31,11 @@ constexpr char kMetricsFlag[] = "--metrics-address";
 bool FitsASocket(const std::string& path) { return path.size() < sizeof(sockaddr_un::sun_path); }
 
 std::string WorkerName(int index) { return absl::StrCat("worker-", index); }
+
+// REQUIRES: it runs.
+std::string WithItsLog(const LocalDaemon& daemon) {
+  return absl::StrCat(daemon.name, " (pid ", daemon.process->pid, ", log ", daemon.log, ")");
+}
 
 // Held by one `local up` or `down` at a time.
 absl::StatusOr<FileLock> LockService(const std::string& folder) {
@@ -304,7 +310,8 @@ void LocalService::Forget(const std::string& name) const {
   unlink(SlotsFile(name).c_str());
 }
 
-absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, absl::Duration timeout, bool force) {
+absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, const std::vector<LocalDaemon>& later,
+                                absl::Duration timeout, bool force, const std::function<bool()>& interrupted) {
   const absl::Time deadline = absl::Now() + timeout;
   for (const LocalDaemon& daemon : daemons) {
     const absl::Status sent = Signal(*daemon.process, SIGTERM);
@@ -312,22 +319,34 @@ absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, absl::D
   }
   std::vector<std::string> left;
   for (const LocalDaemon& daemon : daemons) {
-    bool ended = WaitForEnd(*daemon.process, deadline - absl::Now());
-    const bool killed = !ended && force && Signal(*daemon.process, SIGKILL).ok();
+    bool ended = false;
+    do {  // after an interruption, each daemon is looked at once more
+      ended = WaitForEnd(*daemon.process, std::min(deadline - absl::Now(), kInterruptPoll));
+    } while (!ended && absl::Now() < deadline && !interrupted());
+    const bool killed = !ended && force && !interrupted() && Signal(*daemon.process, SIGKILL).ok();
     if (killed) ended = WaitForEnd(*daemon.process, absl::Seconds(10));
     if (!ended) {
-      left.push_back(absl::StrCat(daemon.name, " (pid ", daemon.process->pid, ", log ", daemon.log, ")"));
+      left.push_back(WithItsLog(daemon));
       continue;
     }
     Forget(daemon.name);
     say_(absl::StrCat(daemon.name, killed ? " killed" : " stopped", " (pid ", daemon.process->pid, ")"));
+  }
+  if (interrupted() && (!left.empty() || !later.empty())) {
+    std::vector<std::string> states;
+    if (!left.empty()) states.push_back(absl::StrCat("still stopping: ", absl::StrJoin(left, ", ")));
+    std::vector<std::string> running;
+    for (const LocalDaemon& daemon : later) running.push_back(WithItsLog(daemon));
+    if (!running.empty()) states.push_back(absl::StrCat("not stopped: ", absl::StrJoin(running, ", ")));
+    return absl::CancelledError(
+        absl::StrCat("interrupted; ", absl::StrJoin(states, "; "), "; to stop the rest: muster local down"));
   }
   if (left.empty()) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat("still running after ", absl::FormatDuration(timeout), ": ",
                                                   absl::StrJoin(left, ", "), "; to kill them: --force"));
 }
 
-absl::Status LocalService::Down(absl::Duration timeout, bool force) {
+absl::Status LocalService::Down(absl::Duration timeout, bool force, const std::function<bool()>& interrupted) {
   const auto lock = LockService(folders_.state);
   if (!lock.ok()) return lock.status();
   std::vector<LocalDaemon> coordinators, workers;
@@ -349,8 +368,8 @@ absl::Status LocalService::Down(absl::Duration timeout, bool force) {
     return absl::OkStatus();
   }
   if (!workers.empty()) say_("draining: running jobs write a checkpoint and return to the queue");
-  if (absl::Status status = Stop(workers, timeout, force); !status.ok()) return status;
-  return Stop(coordinators, timeout, force);
+  if (absl::Status status = Stop(workers, coordinators, timeout, force, interrupted); !status.ok()) return status;
+  return Stop(coordinators, {}, timeout, force, interrupted);
 }
 
 }  // namespace muster::cli

@@ -56,8 +56,9 @@ class LocalService {
   absl::Status Up(const LocalOptions& options);
 
   // Sends SIGTERM to the workers, which drain, then to the coordinator. DeadlineExceeded names the daemons that still
-  // run; with `force` they are killed instead. Touches only processes that Up started.
-  absl::Status Down(absl::Duration timeout, bool force);
+  // run; with `force` they are killed instead. Touches only processes that Up started. Cancelled: `interrupted` became
+  // true; the message says what still runs, and another Down finishes.
+  absl::Status Down(absl::Duration timeout, bool force, const std::function<bool()>& interrupted);
 
   // The daemons that were started here, the coordinator first.
   std::vector<LocalDaemon> List() const;
@@ -84,7 +85,9 @@ class LocalService {
   absl::Status CheckSlots(int wanted);
   // Unavailable if a daemon started by this call has exited.
   absl::Status CheckStarted() const;
-  absl::Status Stop(const std::vector<LocalDaemon>& daemons, absl::Duration timeout, bool force);
+  // `later`: what the caller stops after these, which an interruption leaves alone.
+  absl::Status Stop(const std::vector<LocalDaemon>& daemons, const std::vector<LocalDaemon>& later,
+                    absl::Duration timeout, bool force, const std::function<bool()>& interrupted);
 
   struct Started {
     std::string name;
