@@ -186,6 +186,23 @@ TEST_F(ConfigTest, AnErrorNamesWhatTheValueComesFrom) {
             "--address: invalid coordinator address 127.0.0.1:abc: use unix:/path or host:port");
 }
 
+TEST_F(ConfigTest, ARelativeRuntimeFolderIsAnError) {
+  const auto says = [&] { return std::string(Resolve({}).status().message()); };
+  variables_["MUSTER_RUNTIME_DIR"] = "run/x";
+  EXPECT_TRUE(absl::IsInvalidArgument(Resolve({}).status()));
+  EXPECT_EQ(says(),
+            "MUSTER_RUNTIME_DIR: run/x is a relative path, which would be another folder for each working directory: "
+            "set MUSTER_RUNTIME_DIR to an absolute path, one that begins with /");
+  EXPECT_EQ(Resolve({"host:1"})->address, "host:1") << "it is not used";
+  variables_.erase("MUSTER_RUNTIME_DIR");
+  variables_["XDG_RUNTIME_DIR"] = "~/run";
+  EXPECT_EQ(says(),
+            "XDG_RUNTIME_DIR: ~/run is a relative path, which would be another folder for each working directory: set "
+            "XDG_RUNTIME_DIR to an absolute path, one that begins with /");
+  variables_["XDG_RUNTIME_DIR"] = "/run/user/1";
+  EXPECT_EQ(Resolve({})->address, "unix:/run/user/1/muster/coordinator.sock");
+}
+
 TEST_F(ConfigTest, ATokenFileThatIsNotThereIsAnError) {
   EXPECT_TRUE(absl::IsNotFound(Resolve({"", folder_ + "/missing", ""}).status()));
 }

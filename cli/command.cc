@@ -49,7 +49,9 @@ absl::StatusOr<std::unique_ptr<Client>> Invocation::Connect() const {
   absl::StatusOr<Connection> connection = ResolveConnection(flags, environment);
   if (!connection.ok()) return connection.status();
   if (connection->default_address) {
-    if (absl::Status ours = CheckRuntimeFolder(RuntimeFolder(environment)); !ours.ok()) return ours;
+    const absl::StatusOr<std::string> runtime = RuntimeFolder(environment);
+    if (!runtime.ok()) return runtime.status();
+    if (absl::Status ours = CheckRuntimeFolder(*runtime); !ours.ok()) return ours;
   }
   if (absl::Status secure = Client::Secure(*connection); !secure.ok()) return secure;
   return std::make_unique<Client>(*connection);

@@ -101,7 +101,9 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
   const Setting address = pick("--address", flags.address, {"MUSTER_ADDRESS", "MUSTER_COORDINATOR"}, "address");
   connection.address = address.value;
   if (connection.address.empty()) {
-    connection.address = absl::StrCat("unix:", RuntimeFolder(environment), "/coordinator.sock");
+    const absl::StatusOr<std::string> runtime = RuntimeFolder(environment);
+    if (!runtime.ok()) return runtime.status();
+    connection.address = absl::StrCat("unix:", *runtime, "/coordinator.sock");
     connection.default_address = true;
   }
   if (!connection.default_address) {
@@ -140,9 +142,15 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
   return connection;
 }
 
-std::string RuntimeFolder(const Environment& environment) {
-  if (const std::string own = Or(environment("MUSTER_RUNTIME_DIR"), ""); !own.empty()) return own;
-  if (const std::string xdg = Or(environment("XDG_RUNTIME_DIR"), ""); !xdg.empty()) return xdg + "/muster";
+absl::StatusOr<std::string> RuntimeFolder(const Environment& environment) {
+  for (const auto& [variable, below] : {std::pair{"MUSTER_RUNTIME_DIR", ""}, {"XDG_RUNTIME_DIR", "/muster"}}) {
+    const std::string folder = Or(environment(variable), "");
+    if (folder.empty()) continue;
+    if (folder[0] == '/') return absl::StrCat(folder, below);
+    return absl::InvalidArgumentError(absl::StrCat(
+        variable, ": ", folder, " is a relative path, which would be another folder for each working directory: set ",
+        variable, " to an absolute path, one that begins with /"));
+  }
   return absl::StrCat("/tmp/muster-", getuid());
 }
 

@@ -38,8 +38,9 @@ Environment ProcessEnvironment();
 // be read.
 absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const Environment& environment);
 
-// $MUSTER_RUNTIME_DIR, else $XDG_RUNTIME_DIR/muster, else /tmp/muster-<uid>: sockets live there.
-std::string RuntimeFolder(const Environment& environment);
+// $MUSTER_RUNTIME_DIR, else $XDG_RUNTIME_DIR/muster, else /tmp/muster-<uid>: sockets live there. InvalidArgument: the
+// variable holds a relative path, which would name another folder in each working folder.
+absl::StatusOr<std::string> RuntimeFolder(const Environment& environment);
 // $XDG_STATE_HOME/muster, else ~/.local/state/muster.
 std::string StateFolder(const Environment& environment);
 

@@ -147,6 +147,17 @@ TEST_F(MistakesTest, AVariableIsNamedWhereItIsWrong) {
   }
 }
 
+TEST_F(MistakesTest, ARelativeRuntimeFolder) {
+  environment_["MUSTER_RUNTIME_DIR"] = "r";
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"ps"}, {"local", "up"}, {"local", "down"}, {"local", "status"}}) {
+    Says(command,
+         "muster: MUSTER_RUNTIME_DIR: r is a relative path, which would be another folder for each working directory: "
+         "set MUSTER_RUNTIME_DIR to an absolute path, one that begins with /");
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/state/muster/local")) << "nothing was started";
+}
+
 TEST_F(MistakesTest, ATooLongSocketPath) {
   const std::string path = "/" + std::string(141, 's');
   Says({"--address", "unix:" + path, "ps"},

@@ -56,6 +56,8 @@ void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
     const std::string state_dir =
         flags->state_dir.empty() ? StateFolder(invocation.environment) + "/coordinator"
                                  : AbsolutePath(flags->state_dir, getcwd(here, sizeof here) == nullptr ? "/" : here);
+    const absl::StatusOr<std::string> runtime = RuntimeFolder(invocation.environment);
+    if (!runtime.ok()) return runtime.status();
     const bool again = tls::HasTrust(state_dir);
     if (absl::Status made = MakeFolders(state_dir); !made.ok()) return made;
     const std::vector<std::string> hosts = WithOwnNames(flags->hosts);
@@ -68,8 +70,7 @@ void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
     if (again) {
       Say("restart the coordinator to use it");
     } else {
-      Say(NextSteps(state_dir, hosts.front(),
-                    absl::StrCat("unix:", RuntimeFolder(invocation.environment), "/coordinator.sock")));
+      Say(NextSteps(state_dir, hosts.front(), absl::StrCat("unix:", *runtime, "/coordinator.sock")));
     }
     return kOk;
   });

@@ -33,7 +33,10 @@ std::vector<Finding> Examine(Invocation& invocation, const DoctorFlags& flags) {
   const Screen clock = flags.format == Format::kTable ? invocation.Out() : Screen{};
   add({CheckClock(clock), CheckRankUsers(), CheckDisk(StateFolder(invocation.environment), "the state folder")});
   for (const std::string& folder : flags.folders) add({CheckFolder(folder)});
-  add({CheckRuntime(RuntimeFolder(invocation.environment))});
+  const absl::StatusOr<std::string> runtime = RuntimeFolder(invocation.environment);
+  add({runtime.ok() ? CheckRuntime(*runtime)
+                    : Finding{"runtime folder", Severity::kProblem, std::string(runtime.status().message()),
+                              "export MUSTER_RUNTIME_DIR=/tmp/muster-$(id -u)"}});
   add(CheckPrograms(flags.bin_dir.empty() ? invocation.BinaryFolder() : flags.bin_dir));
   add(CheckGpus());
   if (invocation.flags.timeout.empty()) invocation.flags.timeout = "5s";

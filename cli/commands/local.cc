@@ -17,8 +17,10 @@
 namespace muster::cli {
 namespace {
 
-LocalFolders FoldersOf(const Invocation& invocation, const std::string& bin_dir) {
-  return LocalFolders{StateFolder(invocation.environment) + "/local", RuntimeFolder(invocation.environment),
+absl::StatusOr<LocalFolders> FoldersOf(const Invocation& invocation, const std::string& bin_dir) {
+  const absl::StatusOr<std::string> runtime = RuntimeFolder(invocation.environment);
+  if (!runtime.ok()) return runtime.status();
+  return LocalFolders{StateFolder(invocation.environment) + "/local", *runtime,
                       bin_dir.empty() ? invocation.BinaryFolder() : bin_dir};
 }
 
@@ -70,12 +72,13 @@ void RegisterUp(CLI::App& app, Invocation& invocation) {
     const absl::StatusOr<std::string> roots = AbsoluteFolders(flags->plugin_roots);
     if (!roots.ok()) return roots.status();
     flags->options.plugin_roots = *roots;
-    const LocalFolders folders = FoldersOf(invocation, flags->bin_dir);
-    LocalService service(folders, Say);
+    const absl::StatusOr<LocalFolders> folders = FoldersOf(invocation, flags->bin_dir);
+    if (!folders.ok()) return folders.status();
+    LocalService service(*folders, Say);
     if (absl::Status up = service.Up(flags->options); !up.ok()) return up;
-    Say(absl::StrCat("ready at ", folders.Address()));
+    Say(absl::StrCat("ready at ", folders->Address()));
     const absl::StatusOr<Connection> connection = ResolveConnection(invocation.flags, invocation.environment);
-    if (connection.ok() && connection->address != folders.Address()) {
+    if (connection.ok() && connection->address != folders->Address()) {
       Say(absl::StrCat("note: other commands use ", connection->address,
                        ", which a flag, MUSTER_ADDRESS or context.yaml sets"));
     }
@@ -91,7 +94,9 @@ void RegisterDown(CLI::App& app, Invocation& invocation) {
   OnRun(command, invocation, [&invocation, force]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<absl::Duration> timeout = TimeoutOr(invocation, absl::Minutes(2));
     if (!timeout.ok()) return timeout.status();
-    LocalService service(FoldersOf(invocation, ""), Say);
+    const absl::StatusOr<LocalFolders> folders = FoldersOf(invocation, "");
+    if (!folders.ok()) return folders.status();
+    LocalService service(*folders, Say);
     const InterruptScope interrupts;
     if (absl::Status down = service.Down(*timeout, *force, Interrupted); !down.ok()) return down;
     return kOk;
@@ -104,10 +109,11 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
                                  "Show the daemons on this machine; exit code 1 if one is dead", "muster local status");
   AddFormat(command, *format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, format]() -> absl::StatusOr<ExitCode> {
-    const LocalFolders folders = FoldersOf(invocation, "");
-    const std::vector<LocalDaemon> daemons = LocalService(folders, Say).List();
+    const absl::StatusOr<LocalFolders> folders = FoldersOf(invocation, "");
+    if (!folders.ok()) return folders.status();
+    const std::vector<LocalDaemon> daemons = LocalService(*folders, Say).List();
     if (*format != Format::kTable) {
-      nlohmann::ordered_json tree = {{"address", folders.Address()}, {"daemons", nlohmann::ordered_json::array()}};
+      nlohmann::ordered_json tree = {{"address", folders->Address()}, {"daemons", nlohmann::ordered_json::array()}};
       for (const LocalDaemon& daemon : daemons) {
         tree["daemons"].push_back({{"name", daemon.name},
                                    {"running", daemon.process.has_value()},
