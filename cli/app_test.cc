@@ -214,7 +214,8 @@ TEST_F(ConfigTest, ATokenOfOtherBytesNamesItsSource) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     return std::string(status.message());
   };
-  constexpr char kWrong[] = "; expected one word of printable ASCII characters";
+  constexpr char kWrong[] =
+      ", which a request cannot carry; copy the token again: it is one word of printable ASCII characters";
   Context("token: \"a\\nb\"\n");
   EXPECT_EQ(says({}),
             absl::StrCat(folder_, "/muster/context.yaml: token: this is no token: byte 2 of 3 is 0x0a", kWrong));

@@ -76,17 +76,25 @@ absl::Status ProbeHandshake(const Connection& connection) {
                                              "coordinator token create` (--token-file)"));
 }
 
+// A coordinator that refuses the token cannot say where this command has it from.
+absl::Status NamingToken(const Connection& connection, const absl::Status& status) {
+  if (!absl::IsUnauthenticated(status) || connection.token.empty()) return status;
+  return absl::Status(status.code(), absl::StrCat(connection.token_from, ": ", status.message()));
+}
+
 class GrpcWatchCall final : public WatchCall {
  public:
-  GrpcWatchCall(v1::Jobs::Stub& stub, const std::string& token, const v1::WatchRequest& request) {
-    rpc::AddCallMetadata(token, context_);
+  GrpcWatchCall(v1::Jobs::Stub& stub, const Connection& connection, const v1::WatchRequest& request)
+      : connection_(connection) {
+    rpc::AddCallMetadata(connection.token, context_);
     reader_ = stub.Watch(&context_, request);
   }
   bool Read(v1::WatchItem& item) override { return reader_->Read(&item); }
-  absl::Status Finish() override { return rpc::FromGrpc(reader_->Finish()); }
+  absl::Status Finish() override { return NamingToken(connection_, rpc::FromGrpc(reader_->Finish())); }
   void Cancel() override { context_.TryCancel(); }
 
  private:
+  const Connection connection_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReader<v1::WatchItem>> reader_;
 };
@@ -112,7 +120,9 @@ absl::Status Client::Secure(Connection& connection) {
   if (absl::StartsWith(connection.address, "unix:")) return absl::OkStatus();
   if (connection.authority.empty() && tls::IsToken(connection.token)) {
     const absl::StatusOr<tls::Token> token = tls::ParseToken(connection.token);
-    if (!token.ok()) return token.status();
+    if (!token.ok()) {
+      return absl::Status(token.status().code(), absl::StrCat(connection.token_from, ": ", token.status().message()));
+    }
     const absl::Duration timeout =
         connection.timeout > absl::ZeroDuration() ? std::min(connection.timeout, kHandshakeTimeout) : kHandshakeTimeout;
     absl::StatusOr<std::string> authority = tls::FetchAuthority(connection.address, token->authority_sha256, timeout);
@@ -124,8 +134,10 @@ absl::Status Client::Secure(Connection& connection) {
   }
   const absl::Status secure = rpc::CheckSecure(connection.address, {connection.authority, {}});
   if (secure.ok()) return secure;
+  const std::string given =
+      connection.token.empty() ? "" : absl::StrCat("; ", connection.token_from, " holds no token that names it");
   return absl::Status(secure.code(),
-                      absl::StrCat(secure.message(), ": give a token of `muster coordinator token create` ",
+                      absl::StrCat(secure.message(), given, ": give a token of `muster coordinator token create` ",
                                    "(--token-file, MUSTER_TOKEN_FILE), or the coordinator's ca.crt (--ca, MUSTER_CA)"));
 }
 
@@ -160,7 +172,7 @@ absl::StatusOr<Reply> Client::Call(Stub& stub, Method method, const Request& req
       return absl::DeadlineExceededError(
           absl::StrCat("the coordinator at ", connection_.address, " did not answer", within));
     }
-    if (!absl::IsUnavailable(status)) return status;
+    if (!absl::IsUnavailable(status)) return NamingToken(connection_, status);
     if (!reached || absl::Now() - start + pause > std::min(timeout, kRetryFor)) {
       // The coordinator's own message ("shutting down") is worth more than our guess.
       const bool ours = absl::StrContains(status.message(), "failed to connect") ||
@@ -401,7 +413,7 @@ absl::StatusOr<v1::RevokeNodeReply> Client::RevokeNode(const std::string& node) 
 }
 
 std::unique_ptr<WatchCall> Client::Watch(const v1::WatchRequest& request) {
-  return std::make_unique<GrpcWatchCall>(stubs_->jobs, connection_.token, request);
+  return std::make_unique<GrpcWatchCall>(stubs_->jobs, connection_, request);
 }
 
 v1::SpecErrors SpecErrorsOf(const absl::Status& status) {

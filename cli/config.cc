@@ -130,6 +130,7 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
   }
   if (const absl::Status status = tls::CheckTokenText(token.value); !status.ok()) return WrongSetting(token, status);
   connection.token = token.value;
+  connection.token_from = token.from;
   if (const Setting ca = pick("--ca", flags.ca, {"MUSTER_CA"}, "ca"); !ca.value.empty()) {
     const absl::StatusOr<std::string> authority = ReadWhole(ca.value, kMaxAuthorityBytes);
     if (!authority.ok()) return WrongSetting(ca, authority.status());

@@ -21,8 +21,9 @@ struct ConnectionFlags {
 };
 
 struct Connection {
-  std::string address;    // "unix:/run/user/1000/muster/coordinator.sock", "127.0.0.1:7000"
-  std::string token;      // empty: none
+  std::string address;     // "unix:/run/user/1000/muster/coordinator.sock", "127.0.0.1:7000"
+  std::string token;       // empty: none
+  std::string token_from;  // where it was set: "MUSTER_TOKEN", "--token-file: /t"
   std::string authority;  // PEM of the authority that must have signed the coordinator's certificate; empty: plain text
   absl::Duration timeout;        // of one call, or of following; zero: each call's default
   bool default_address = false;  // no address was configured

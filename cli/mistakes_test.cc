@@ -158,6 +158,37 @@ TEST_F(MistakesTest, ARelativeRuntimeFolder) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/state/muster/local")) << "nothing was started";
 }
 
+TEST_F(MistakesTest, ATokenThatIsNone) {
+  Serve();
+  environment_["MUSTER_TOKEN"] = "garbage";
+  for (const char* method : {"List", "Watch"}) {
+    store_.Fail(method,
+                absl::UnauthenticatedError("the coordinator does not know this token: ask an admin for a new one"));
+  }
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"ps"}, {"watch", "a-0001"}}) {
+    const Ended unknown = Run(command);
+    EXPECT_EQ(unknown.code, 4);
+    EXPECT_EQ(unknown.err,
+              "muster: MUSTER_TOKEN: the coordinator does not know this token: ask an admin for a new one\n");
+  }
+  // Before anything is sent.
+  environment_["MUSTER_ADDRESS"] = "10.255.255.1:7070";
+  Says({"ps"},
+       "muster: 10.255.255.1:7070 is beyond this machine, which needs TLS, and no authority to trust is configured; "
+       "MUSTER_TOKEN holds no token that names it: give a token of `muster coordinator token create` (--token-file, "
+       "MUSTER_TOKEN_FILE), or the coordinator's ca.crt (--ca, MUSTER_CA)");
+  environment_["MUSTER_TOKEN"] = "muster1.abc";
+  Says({"ps"},
+       "muster: MUSTER_TOKEN: this is no token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET), "
+       "perhaps because it was cut off: copy it again, or ask an admin for a new one");
+  environment_["MUSTER_TOKEN"] = "two words";
+  Says({"ps"},
+       "muster: MUSTER_TOKEN: this is no token: byte 4 of 9 is 0x20, which a request cannot carry; copy the token "
+       "again: "
+       "it is one word of printable ASCII characters");
+}
+
 TEST_F(MistakesTest, ATooLongSocketPath) {
   const std::string path = "/" + std::string(141, 's');
   Says({"--address", "unix:" + path, "ps"},

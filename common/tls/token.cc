@@ -38,7 +38,8 @@ absl::Status CheckTokenText(std::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat("this is no token: byte ", wrong - text.begin() + 1, " of ",
                                                  text.size(), " is 0x",
                                                  absl::Hex(static_cast<unsigned char>(*wrong), absl::kZeroPad2),
-                                                 "; expected one word of printable ASCII characters"));
+                                                 ", which a request cannot carry; copy the token again: it is one word "
+                                                 "of printable ASCII characters"));
 }
 
 absl::StatusOr<Token> ParseToken(std::string_view text) {
@@ -50,7 +51,8 @@ absl::StatusOr<Token> ParseToken(std::string_view text) {
                     CheckTokenText(parts[3]).ok();
   if (!fits) {
     return absl::InvalidArgumentError(
-        "this is no token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET); was it cut off?");
+        "this is no token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET), perhaps because it was "
+        "cut off: copy it again, or ask an admin for a new one");
   }
   return Token{parts[1], parts[2], parts[3]};
 }
