@@ -122,7 +122,7 @@ std::string WhyNoNewFolder(const std::string& path) {
     return absl::StrCat("cannot create folders in ", existing, ", which the kernel provides");
   }
   if (access(existing.c_str(), W_OK | X_OK) == 0) return "";
-  return absl::StrCat("cannot write to ", existing, ": ", std::strerror(errno));
+  return std::string(FileError(errno, absl::StrCat("cannot write to ", existing)).message());
 }
 
 bool StartsFromFiles(const v1::Train& train) {

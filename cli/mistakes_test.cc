@@ -13,6 +13,7 @@
 #include "cli/testing/muster_fixture_test.h"
 #include "common/rpc/rpc.h"
 #include "gmock/gmock.h"
+#include "testing/small_disk.h"
 #include "testing/wait.h"
 
 namespace muster::cli {
@@ -422,6 +423,31 @@ TEST_F(MistakesTest, FilesThatAreNotThere) {
   folder_.Write("train.bin", std::string(1000, '\0'));
   EXPECT_EQ(Run({"submit", "-d", file, "--set", absl::StrCat("checkpoint.path=", folder_.path(), "/runs/{job}")}).code,
             0);
+}
+
+TEST_F(MistakesTest, AFullAndAReadOnlyDisk) {
+  ServeWithANodeHere();
+  folder_.Write("train.bin", std::string(1000, '\0'));
+  const SmallDisk disk(folder_.path() + "/disk", 1);
+  ASSERT_TRUE(disk.ok());
+  const std::string file = disk.path() + "/new.yaml";
+  disk.Fill();
+  const Ended full = Run({"init", file});
+  EXPECT_EQ(full.code, 1);
+  EXPECT_EQ(full.err, absl::StrCat("muster: cannot write ", file,
+                                   ": no space left on the device: remove files, or name a folder on another disk "
+                                   "(see df)\n"));
+  disk.Free();
+  ASSERT_TRUE(disk.MakeReadOnly());
+  constexpr char kReadOnly[] =
+      ": the file system is read-only: name a folder on another one, or remount it for writing (see mount)\n";
+  const Ended refused = Run({"init", file});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_EQ(refused.err, absl::StrCat("muster: cannot create ", file, kReadOnly));
+  const std::string job = folder_.Write("job.yaml", absl::StrCat(kGoodJob, "checkpoint: {path: disk}\n"));
+  IsRefused(job, absl::StrCat(job, ":7:20: checkpoint.path: cannot write to ", disk.path(), kReadOnly));
+  EXPECT_THAT(Run({"doctor", "--folder", disk.path()}).out,
+              HasSubstr("mounted read-only\n                         -> mount it for writing, or name another folder"));
 }
 
 TEST_F(MistakesTest, AFolderForCheckpointsThatIsABrokenLink) {

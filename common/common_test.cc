@@ -104,8 +104,14 @@ TEST(FileError, NamesTheCauseAndWhereToLook) {
   for (const int full : {ENOSPC, EDQUOT, EFBIG}) {
     EXPECT_EQ(FileError(full, "writing x").code(), absl::StatusCode::kResourceExhausted);
   }
-  EXPECT_EQ(FileError(ENOSPC, "writing x").message(), "writing x: no space left on the device (see df)");
-  EXPECT_EQ(FileError(EDQUOT, "writing x").message(), "writing x: disk quota exceeded (see quota)");
+  EXPECT_EQ(FileError(ENOSPC, "writing x").message(),
+            "writing x: no space left on the device: remove files, or name a folder on another disk (see df)");
+  EXPECT_EQ(FileError(EDQUOT, "writing x").message(),
+            "writing x: disk quota exceeded: remove files, or ask for a larger quota (see quota)");
+  EXPECT_EQ(FileError(EROFS, "writing x").code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(FileError(EROFS, "writing x").message(),
+            "writing x: the file system is read-only: name a folder on another one, or remount it for writing (see "
+            "mount)");
   EXPECT_EQ(FileError(EIO, "writing x").code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(FileError(ENOENT, "opening x").code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(FileError(EACCES, "opening x").code(), absl::StatusCode::kPermissionDenied);

@@ -21,13 +21,19 @@ absl::Status FileError(int error, std::string_view what) {
   const std::string message(what);
   if (IsFullDisk(error)) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        message, error == EDQUOT ? ": disk quota exceeded (see quota)" : ": no space left on the device (see df)"));
+        message, error == EDQUOT
+                     ? ": disk quota exceeded: remove files, or ask for a larger quota (see quota)"
+                     : ": no space left on the device: remove files, or name a folder on another disk (see df)"));
   }
   switch (error) {
     case EFBIG:
       return absl::ResourceExhaustedError(absl::StrCat(message, ": file size limit reached (see ulimit -f)"));
     case EIO:
       return absl::DataLossError(absl::StrCat(message, ": the disk reports an input/output error (see dmesg)"));
+    case EROFS:
+      return absl::PermissionDeniedError(absl::StrCat(
+          message,
+          ": the file system is read-only: name a folder on another one, or remount it for writing (see mount)"));
     case EACCES:
       return absl::PermissionDeniedError(absl::StrCat(message, ": Permission denied, this process runs as user ",
                                                       geteuid(), " (see ls -l, also of the folders above)"));

@@ -36,6 +36,8 @@ class SmallDisk {
     close(fd);
   }
   void Free() const { unlink(Filler().c_str()); }
+  // False: it is still writable.
+  bool MakeReadOnly() const { return mount("none", path_.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr) == 0; }
 
  private:
   std::string Filler() const { return path_ + "/filler"; }

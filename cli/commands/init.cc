@@ -36,7 +36,7 @@ absl::Status WriteJobFile(const std::string& path, const std::string& text, bool
   const int error = written < 0 ? errno : ENOSPC;
   if (close(file) == 0 && written == static_cast<ssize_t>(text.size())) return absl::OkStatus();
   unlink(path.c_str());
-  return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
+  return FileError(error, absl::StrCat("cannot write ", path));
 }
 
 // Values from the command line obey the rules of a job file. Errors name the flags: the file is not written yet.

@@ -45,13 +45,14 @@ Finding CheckDisk(const std::string& folder, const std::string& what) {
   }
   const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
   const std::string text = absl::StrCat(FormatBytes(free), " free for ", what, " ", folder);
-  if (access(existing.c_str(), W_OK | X_OK) != 0) {
-    return {"disk", Severity::kProblem, absl::StrCat(text, ", but ", existing, " is not writable"),
-            absl::StrCat("chown or chmod ", existing, ", or name another folder")};
-  }
+  // First: access() refuses writing there, too, and no chmod would help.
   if ((disk.f_flag & ST_RDONLY) != 0) {
     return {"disk", Severity::kProblem, absl::StrCat(text, ", mounted read-only"),
             "mount it for writing, or name another folder"};
+  }
+  if (access(existing.c_str(), W_OK | X_OK) != 0) {
+    return {"disk", Severity::kProblem, absl::StrCat(text, ", but ", existing, " is not writable"),
+            absl::StrCat("chown or chmod ", existing, ", or name another folder")};
   }
   if (free < kTooLittleFree) {
     return {"disk", Severity::kProblem, text,

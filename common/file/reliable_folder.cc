@@ -64,7 +64,7 @@ absl::Status CheckReliable(const std::string& folder, bool allow_network, long t
   const int first = open(probe.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   // A full disk says nothing about locks and fsync; what a process needs to store there has its own reserve.
   if (first < 0 && IsFullDisk(errno)) return absl::OkStatus();
-  if (first < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write to ", folder));
+  if (first < 0) return FileError(errno, absl::StrCat("cannot write to ", folder));
   const int second = open(probe.c_str(), O_RDWR | O_CLOEXEC);
   const auto removed = absl::MakeCleanup([&] {
     close(first);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/file/durable_file.h"
+#include "common/file_error.h"
 #include "worker/rundir/log.h"
 #include "worker/rundir/segments.h"
 
@@ -28,7 +29,7 @@ struct LogWriter::State {
     if (fd >= 0) close(fd);
     const std::string path = SegmentPath(directory, kLogPrefix, segment);
     fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+    if (fd < 0) return FileError(errno, absl::StrCat("cannot open ", path));
     struct stat found {};
     if (fstat(fd, &found) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
     bytes = static_cast<uint64_t>(found.st_size);

@@ -36,7 +36,7 @@ struct OutboxWriter::State {
   absl::Status OpenSegment(uint64_t index) {
     const std::string path = SegmentPath(directory, kOutboxPrefix, index);
     const int opened = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
-    if (opened < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+    if (opened < 0) return FileError(errno, absl::StrCat("cannot open ", path));
     if (fd >= 0) close(fd);
     fd = opened, segment = index, allocated = 0;
     return SyncFolder(directory);

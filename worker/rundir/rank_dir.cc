@@ -231,12 +231,12 @@ absl::Status RankDir::KeepKey(const std::string& name, const std::string& value)
   const std::string file = path_ + "/keys";
   const std::string line = absl::StrCat("\n", absl::Base64Escape(name), " ", absl::Base64Escape(value), "\n");
   const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", file));
+  if (fd < 0) return FileError(errno, absl::StrCat("cannot open ", file));
   const ssize_t written = write(fd, line.data(), line.size());
   const int error = written < 0 ? errno : ENOSPC;
   close(fd);
   if (written == static_cast<ssize_t>(line.size())) return absl::OkStatus();
-  return absl::ErrnoToStatus(error, absl::StrCat("cannot append to ", file));
+  return FileError(error, absl::StrCat("cannot append to ", file));
 }
 
 std::map<std::string, std::string> RankDir::Keys() const {
