@@ -79,6 +79,37 @@ TEST_F(MusterTest, UsageErrorsAreTwoAndSuggest) {
   EXPECT_EQ(Run({"local", "up", "--help"}).code, 0);
 }
 
+// The longest line of what a program printed, in characters of ASCII.
+size_t LongestLine(const std::string& printed) {
+  size_t longest = 0;
+  for (const absl::string_view line : absl::StrSplit(printed, absl::ByAnyChar("\r\n"))) {
+    longest = std::max(longest, line.size());
+  }
+  return longest;
+}
+
+TEST_F(MusterTest, PsWatchFitsTheTerminalAfterItWasResized) {
+  environment_["TERM"] = "dumb";  // without colors and codes, so that bytes are columns
+  environment_["LANG"] = "C";
+  Serve();
+  v1::Job job = PutJob("gpt2-tiny-x7f2", v1::JOB_STATE_QUEUED);
+  job.set_reason("2nd in the queue: needs 16 slots, 0 of 16 free (in use: gpt2-medium-a1b2, gpt2-medium-c3d4)");
+  store_.PutJob(job);
+  Program watch(Command({"ps", "--watch"}), environment_, "", /*terminal=*/true, /*columns=*/100);
+  ASSERT_TRUE(watch.WaitForOut("2nd in the queue"));
+  EXPECT_GT(LongestLine(watch.out()), 70u);
+  EXPECT_LE(LongestLine(watch.out()), 100u);
+  watch.Resize(70, 40);
+  const size_t before = watch.out().size();
+  job.set_reason(absl::StrCat("1st", job.reason().substr(3)));
+  store_.PutJob(job);
+  ASSERT_TRUE(watch.WaitForOut("1st in the queue"));
+  watch.Signal(SIGINT);
+  const Ended ended = watch.Wait();
+  EXPECT_EQ(ended.code, 130);
+  EXPECT_LE(LongestLine(ended.out.substr(before)), 70u) << ended.out;
+}
+
 TEST_F(MusterTest, EachStatusHasItsExitCode) {
   Serve();
   const std::pair<absl::Status, int> kCases[] = {

@@ -70,7 +70,7 @@ absl::StatusOr<ExitCode> Again(Client& client, const PsFlags& flags, const Scree
     const absl::StatusOr<v1::ListJobsReply> reply = List(client, flags);
     if (!reply.ok()) return reply.status();
     Screen now = screen;
-    if (screen.terminal) now.width = ScreenOf(STDOUT_FILENO, /*no_colour=*/false).width;
+    if (screen.width > 0) now.width = ScreenOf(STDOUT_FILENO, /*no_colour=*/false).width;  // TERM=dumb has one, too
     return json ? LineOf(MessageTree(*reply)["jobs"]) : Text(*reply, flags, now);
   };
   return Repeat(json ? Screen{} : screen, !json, glance);
