@@ -83,6 +83,12 @@ void RegisterPs(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(
       app, "ps", kGroupLook, "List jobs",
       "muster ps -a -o wide\nmuster ps --user ann --state queued,running\nmuster ps -a -l team=nlp\nmuster ps --watch");
+  command->footer(
+      absl::StrCat("Columns:\n"
+                   "  TIME                        how long the job has held its slots, without the queue and pauses\n"
+                   "  LEFT                        time until its last step, or until its time limit stops it\n"
+                   "  AGE                         time since it was submitted\n\n",
+                   command->get_footer()));
   command->add_flag("-a,--all", flags->all, "also show ended jobs");
   command->add_option("--user", flags->user, "only the jobs of this user")->type_name("NAME");
   command->add_option("--state", flags->states, "only jobs in these states: queued, running, failed, ...")

@@ -195,9 +195,10 @@ std::string TimeBreakdownText(const v1::TimeBreakdown& time) {
 }
 
 // Since it first ran, until it ended.
-std::string RunTime(const v1::Job& job, absl::Time now) {
-  if (!job.has_started()) return "-";
-  return Span((job.has_ended() ? FromProto(job.ended()) : now) - FromProto(job.started()));
+// As Slurm's TIME: all generations, without the queue and pauses.
+std::string RunTime(const v1::Job& job) {
+  if (job.held_seconds() <= 0) return "-";
+  return Span(absl::Seconds(std::round(job.held_seconds())));
 }
 
 // The last fault of a job that continued after it.
@@ -230,7 +231,7 @@ Table JobTable(const v1::ListJobsReply& reply, bool wide, const Screen& screen, 
                              StepText(summary),
                              Metric(metrics, &v1::MetricPoint::has_loss, &v1::MetricPoint::loss),
                              metrics.has_tokens_per_second() ? Count(metrics.tokens_per_second()) : "-",
-                             RunTime(job, now),
+                             RunTime(job),
                              TimeLeft(job, metrics),
                              AgeOf(job.submitted(), job.has_submitted(), now)};
     if (wide) {

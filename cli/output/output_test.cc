@@ -43,6 +43,7 @@ v1::Job MakeJob() {
   job.mutable_spec()->mutable_train()->mutable_strategy()->mutable_zero()->set_stage(3);
   SetTime(*job.mutable_submitted(), absl::Minutes(3));
   SetTime(*job.mutable_started(), absl::Minutes(2));
+  job.set_held_seconds(120);
   return job;
 }
 
@@ -293,6 +294,24 @@ TEST(JobTable, ShowsJobsOneALine) {
       "b-0001          queued     0/1000      -         -  2m 00s     -   3m  -     ann    gpt2 tiny  zero 3    -      "
       "     2         0"
       "           0         0  -                    -           1st in the queue: 1 slot needed, 0 free\n");
+}
+
+// Started an hour ago, it ran for 10 minutes, was paused, and has run for 90.4 s since.
+TEST(JobTable, TimeIsWithoutPausesAndTheQueue) {
+  v1::ListJobsReply reply;
+  v1::Job& job = *reply.add_jobs()->mutable_job();
+  job = MakeJob();
+  SetTime(*job.mutable_submitted(), absl::Hours(2));
+  SetTime(*job.mutable_started(), absl::Hours(1));
+  job.set_held_seconds(690.4);
+  job.mutable_time_breakdown()->set_paused(2909.6);
+  *reply.add_jobs()->mutable_job() = job;
+  reply.mutable_jobs(1)->mutable_job()->set_state(v1::JOB_STATE_COMPLETED);
+  SetTime(*reply.mutable_jobs(1)->mutable_job()->mutable_ended(), absl::Minutes(1));
+  EXPECT_EQ(JobTable(reply, false, kPipe, kNow).Render(kPipe),
+            "JOB             STATE        STEP  LOSS  TOKENS/S     TIME  LEFT  AGE  REASON\n"
+            "gpt2-tiny-x7f2  running    0/1000     -         -  11m 30s     -   2h  -\n"
+            "gpt2-tiny-x7f2  completed  0/1000     -         -  11m 30s     -   2h  -\n");
 }
 
 TEST(JobTable, ShowsTheTimeLeftOnNarrowTerminalsToo) {
