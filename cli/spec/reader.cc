@@ -10,9 +10,11 @@
 #include "absl/strings/str_join.h"
 #include "cli/spec/field.h"
 #include "cli/spec/merge.h"
+#include "cli/spec/scalar.h"
 #include "cli/spec/set.h"
 #include "cli/spec/suggest.h"
 #include "common/message/fields.h"
+#include "common/step_bounds.h"
 #include "proto/options.pb.h"
 
 namespace muster::cli {
@@ -233,6 +235,11 @@ class MessageReader {
       for (const ForeignValue& foreign : kForeignValues) {
         const bool fits = path == foreign.path || absl::StartsWith(path, absl::StrCat(foreign.path, "."));
         if (fits && node.text == foreign.value) problem->suggestion = foreign.now;
+      }
+      // As the coordinator says it of numbers that the field holds.
+      if (path == "steps" && node.kind == Node::Kind::kScalar && CoreType(node.text) == ScalarType::kInteger &&
+          !node.quoted) {
+        problem->message = StepsOutOfBounds(node.text);
       }
       Note(node.where, path, std::move(problem->message), std::move(problem->suggestion));
     }

@@ -93,6 +93,14 @@ TEST(ReadSpec, UnknownFieldsSuggestTheNearestName) {
             "job.yaml:3:24: strategy.stagge: unknown field, did you mean strategy.stage?\n");
 }
 
+TEST(ReadSpec, StepsThatNoFieldHoldsAreOutOfTheBoundsOfSteps) {
+  EXPECT_EQ(Problems("steps: -1\n"), "job.yaml:3:8: steps: must be 1 to 1000000000000, got -1\n");
+  EXPECT_EQ(Problems("steps: 99999999999999999999\n"),
+            "job.yaml:3:8: steps: must be 1 to 1000000000000, got 99999999999999999999\n");
+  EXPECT_EQ(Problems("steps: \"10\"\n"),
+            "job.yaml:3:8: steps: expected an integer, got the string \"10\", did you mean 10?\n");
+}
+
 TEST(ReadSpec, FieldsOfAnotherMemberNameTheirOwner) {
   EXPECT_EQ(Problems("strategy: {kind: ddp, stage: 1}\n"),
             "job.yaml:3:23: strategy.stage: belongs to kind: zero, but kind is ddp\n");

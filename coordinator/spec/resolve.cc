@@ -16,6 +16,7 @@
 #include "common/name.h"
 #include "common/node/node_selector.h"
 #include "common/rank_variables.h"
+#include "common/step_bounds.h"
 #include "common/time_limit.h"
 #include "coordinator/core/job_paths.h"
 #include "coordinator/spec/resolve_exec.h"
@@ -30,7 +31,6 @@
 namespace muster::spec {
 namespace {
 
-constexpr uint64_t kMaxSteps = 1'000'000'000'000;  // their product with a batch stays below 2^63
 constexpr uint64_t kMaxCollectiveBytes = uint64_t{16} << 30, kMaxMeasurements = 10'000;  // of a bench
 constexpr uint32_t kMaxSequences = 1u << 20;
 constexpr size_t kMaxPathBytes = 4095;  // PATH_MAX without its zero
@@ -1061,10 +1061,8 @@ class Resolver {
   void Steps(Train& train) {
     if (!train.has_steps()) {
       Error("steps", "missing: how many optimizer steps to train");
-    } else if (train.steps() == 0) {
-      Error("steps", "must be at least 1, got 0");
-    } else if (train.steps() > kMaxSteps) {
-      Error("steps", absl::StrCat("must be at most ", kMaxSteps, ", got ", train.steps()));
+    } else if (train.steps() == 0 || train.steps() > kMaxSteps) {
+      Error("steps", StepsOutOfBounds(absl::StrCat(train.steps())));
     }
     if (!train.has_seed()) train.set_seed(1);
     if (!train.has_deterministic()) train.set_deterministic(true);
