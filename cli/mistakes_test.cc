@@ -329,6 +329,26 @@ TEST_F(MistakesTest, DeleteResolvesTheNameBeforeItAsks) {
   EXPECT_FALSE(Called("Delete b"));
 }
 
+TEST_F(MistakesTest, DeleteChecksAllJobsBeforeItDeletesOne) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_COMPLETED);
+  PutJob("b-0002", v1::JOB_STATE_RUNNING);
+  PutJob("c-0003", v1::JOB_STATE_PAUSED);
+  constexpr char kNothing[] = "nothing was done: fix the errors above, or leave those jobs out\n";
+  const Ended running = Run({"delete", "-y", "a-0001", "b-0002", "c-0003"});
+  EXPECT_EQ(running.code, 2);
+  EXPECT_EQ(running.err, absl::StrCat("muster: b-0002 has not ended: cancel it first (muster cancel b-0002)\n"
+                                      "muster: c-0003 has not ended: cancel it first (muster cancel c-0003)\n",
+                                      kNothing));
+  const Ended unknown = Run({"delete", "-y", "a-0001", "nosuch"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_EQ(unknown.err, absl::StrCat("muster: nosuch: no job nosuch\n", kNothing));
+  EXPECT_FALSE(Called("Delete a-0001"));
+  Says({"delete", "-y", "b-0002"}, "muster: b-0002 has not ended: cancel it first (muster cancel b-0002)");
+  PutJob("b-0002", v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(Run({"delete", "-y", "a-0001", "b-0002"}).err, "a-0001 deleted\nb-0002 deleted\n");
+}
+
 TEST_F(MistakesTest, DeleteTakesTheNameOfARun) {
   Serve();
   for (const char* id : {"dlc-abcd-1", "dlc-abcd-2"}) {

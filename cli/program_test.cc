@@ -559,6 +559,7 @@ TEST_F(MusterTest, SteeringCommandsReachTheCoordinator) {
   EXPECT_EQ(Run({"pause", "a-0001"}).err, "a-0001: running\n");
   EXPECT_EQ(Run({"resume", "a-0001", "-o", "name"}).out, "a-0001\n");
   EXPECT_EQ(Run({"cancel", "-y", "a-0001"}).code, 0);
+  PutJob("a-0001", v1::JOB_STATE_CANCELLED);
   EXPECT_EQ(Run({"delete", "-y", "a-0001"}).err, "a-0001 deleted\n");
   EXPECT_EQ(Run({"drain", "node-a"}).err, "node-a: live, draining\n");
   EXPECT_EQ(Run({"undrain", "node-a"}).err, "node-a: live\n");

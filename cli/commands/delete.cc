@@ -62,6 +62,15 @@ absl::StatusOr<Target> TargetOf(Client& client, const std::string& name) {
   return absl::IsFailedPrecondition(got.status()) ? OfSeveral(client, name, got.status()) : got.status();
 }
 
+// As the coordinator would refuse it, but before another job is deleted.
+absl::Status CheckEnded(Client& client, const std::string& name) {
+  const absl::StatusOr<Target> target = TargetOf(client, name);
+  if (!target.ok()) return target.status();
+  const std::string& id = target->job.id();
+  if (id.empty() || Ended(target->job.state())) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(id, " has not ended: cancel it first (muster cancel ", id, ")"));
+}
+
 absl::Status Delete(Client& client, const std::string& name, bool ask, Format format) {
   const absl::StatusOr<Target> target = TargetOf(client, name);
   if (!target.ok()) return target.status();
@@ -92,9 +101,10 @@ void RegisterDelete(CLI::App& app, Invocation& invocation) {
   const auto yes = std::make_shared<bool>(false);
   const Verb verb = {"delete", "Delete ended jobs with their events, metrics and logs; checkpoints stay",
                      "muster delete -y gpt2-tiny-x7f2"};
-  CLI::App* command = AddJobVerb(app, invocation, verb, [yes](Client& client, const std::string& name, Format format) {
-    return Delete(client, name, !*yes, format);
-  });
+  CLI::App* command = AddJobVerb(
+      app, invocation, verb,
+      [yes](Client& client, const std::string& name, Format format) { return Delete(client, name, !*yes, format); },
+      CheckEnded);
   command->add_flag("-y,--yes", *yes, "do not ask for confirmation; needed where standard input is no terminal");
 }
 

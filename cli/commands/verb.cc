@@ -20,28 +20,51 @@ struct VerbFlags {
 
 using Resolve = std::function<absl::StatusOr<std::string>(Client& client, const std::string& text)>;
 
+// Does `one` for every name. The status of the first failure; if there are several names, all failures are printed.
+absl::Status ForEach(const std::vector<std::string>& names,
+                     const std::function<absl::Status(const std::string&)>& one) {
+  absl::Status first;
+  for (const std::string& text : names) {
+    const absl::Status status = one(text);
+    if (status.ok()) continue;
+    if (names.size() == 1 || absl::IsUnavailable(status)) return status;
+    const bool named = absl::StartsWith(status.message(), text);
+    Say(absl::StrCat("muster: ", named ? "" : absl::StrCat(OneLine(text), ": "), Lines(std::string(status.message()))));
+    first.Update(status);
+  }
+  return first;
+}
+
 CLI::App* AddVerb(CLI::App& app, Invocation& invocation, const Verb& verb, const char* of, const char* what,
-                  Resolve resolve, Apply apply) {
+                  Resolve resolve, Apply apply, Check check) {
   const auto flags = std::make_shared<VerbFlags>();
   CLI::App* command = AddCommand(app, verb.name, kGroupSteer, verb.description, verb.example);
   command->add_option(of, flags->names, what)->required();
   AddFormat(command, flags->format, {"table", "json", "yaml", "name"});
   OnRun(command, invocation,
-        [&invocation, flags, resolve = std::move(resolve), apply = std::move(apply)]() -> absl::StatusOr<ExitCode> {
+        [&invocation, flags, resolve = std::move(resolve), apply = std::move(apply),
+         check = std::move(check)]() -> absl::StatusOr<ExitCode> {
           const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
           if (!client.ok()) return client.status();
-          absl::Status first;
-          for (const std::string& text : flags->names) {
-            const absl::StatusOr<std::string> name = resolve(**client, text);
-            const absl::Status status = name.ok() ? apply(**client, *name, flags->format) : name.status();
-            if (status.ok()) continue;
-            if (flags->names.size() == 1 || absl::IsUnavailable(status)) return status;
-            const bool named = absl::StartsWith(status.message(), text);
-            Say(absl::StrCat("muster: ", named ? "" : absl::StrCat(OneLine(text), ": "),
-                             Lines(std::string(status.message()))));
-            first.Update(status);
+          const bool several = flags->names.size() > 1;
+          const auto ended = [&](const absl::Status& status) -> absl::StatusOr<ExitCode> {
+            if (!status.ok() && (!several || absl::IsUnavailable(status))) return status;  // not printed yet
+            return status.ok() ? kOk : ExitCodeOf(status);
+          };
+          if (check != nullptr) {
+            const absl::Status checked = ForEach(flags->names, [&](const std::string& text) {
+              const absl::StatusOr<std::string> found = resolve(**client, text);
+              return found.ok() ? check(**client, *found) : found.status();
+            });
+            if (!checked.ok()) {
+              if (several) Say("nothing was done: fix the errors above, or leave those jobs out");
+              return ended(checked);
+            }
           }
-          return first.ok() ? kOk : ExitCodeOf(first);
+          return ended(ForEach(flags->names, [&](const std::string& text) {
+            const absl::StatusOr<std::string> found = resolve(**client, text);
+            return found.ok() ? apply(**client, *found, flags->format) : found.status();
+          }));
         });
   return command;
 }
@@ -74,11 +97,11 @@ absl::Status CheckNamed(const std::string& name, const std::vector<std::string>&
                    nearest.empty() ? absl::StrCat("; see: ", lists) : absl::StrCat(", did you mean ", nearest, "?")));
 }
 
-CLI::App* AddJobVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply) {
+CLI::App* AddJobVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply, Check check) {
   return AddVerb(
       app, invocation, verb, "JOB", "ids, unique prefixes of ids, or @last",
       [&invocation](Client& client, const std::string& text) { return invocation.JobNamed(text, client); },
-      std::move(apply));
+      std::move(apply), std::move(check));
 }
 
 CLI::App* AddNodeVerb(CLI::App& app, Invocation& invocation, const Verb& verb, Apply apply) {
@@ -89,7 +112,7 @@ CLI::App* AddNodeVerb(CLI::App& app, Invocation& invocation, const Verb& verb, A
         if (!nodes.ok()) return nodes.status();
         return NodeNamed(text, *nodes);
       },
-      std::move(apply));
+      std::move(apply), /*check=*/nullptr);
 }
 
 }  // namespace muster::cli
