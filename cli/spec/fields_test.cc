@@ -252,6 +252,10 @@ std::vector<Wrong> WrongsOf(const Place& place) {
       break;
     default:
       wrongs = WrongIntegers(*place.field);
+      for (Wrong& wrong : wrongs) {
+        const bool outside = wrong.message.starts_with("is out of range") || wrong.message.starts_with("must not be");
+        if (place.path == "steps" && outside) wrong.message = "must be 1 to 1000000000000, got " + wrong.value;
+      }
   }
   wrongs.push_back({"", kEmpty, "", true});
   wrongs.push_back({"null", kEmpty, ""});

@@ -236,6 +236,7 @@ class MessageReader {
         const bool fits = path == foreign.path || absl::StartsWith(path, absl::StrCat(foreign.path, "."));
         if (fits && node.text == foreign.value) problem->suggestion = foreign.now;
       }
+      SetMeant(node, problem->suggestion, field, owner);
       // As the coordinator says it of numbers that the field holds.
       if (path == "steps" && node.kind == Node::Kind::kScalar && CoreType(node.text) == ScalarType::kInteger &&
           !node.quoted) {
@@ -243,6 +244,16 @@ class MessageReader {
       }
       Note(node.where, path, std::move(problem->message), std::move(problem->suggestion));
     }
+  }
+
+  // As if the suggestion were in the file: what depends on the value is checked in the same pass.
+  static void SetMeant(const Node& node, const std::string& suggestion, const FieldDescriptor& field, Message& owner) {
+    // A suggested string is the value that is there, in quotes.
+    if (suggestion.empty() || field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) return;
+    Node meant = node;
+    meant.text = suggestion;
+    meant.quoted = false;
+    SetScalar(meant, field, owner);
   }
 
   void ReadList(const Node& node, const std::string& path, Message& owner, const FieldDescriptor& field) {
@@ -266,6 +277,7 @@ class MessageReader {
       if (field.message_type() != nullptr) {
         ReadMap(item, item_path, item.where, *owner.GetReflection()->AddMessage(&owner, &field));
       } else if (auto problem = SetScalar(item, field, owner)) {
+        SetMeant(item, problem->suggestion, field, owner);
         Note(item.where, item_path, std::move(problem->message), std::move(problem->suggestion));
       }
     }

@@ -101,6 +101,33 @@ TEST(ReadSpec, StepsThatNoFieldHoldsAreOutOfTheBoundsOfSteps) {
             "job.yaml:3:8: steps: expected an integer, got the string \"10\", did you mean 10?\n");
 }
 
+// What depends on the value is then checked in the same pass, here and by the coordinator.
+TEST(ReadSpec, AMisspelledValueIsReadAsItsSuggestion) {
+  const Reading reading = ReadSpec(
+      "apiVersion: muster/v1\nkind: Job\nmodel: {family: gpt2, size: tinny}\nprecision: {compute: bf61, reduce: "
+      "float16}\n"
+      "optimizer: {lr_schedule: {kind: cosin, min_lr: 0.1}}\nstrategy: zerro\nsteps: 1e3\nseed: \"7\"\n"
+      "deterministic: yes\n",
+      "job.yaml", {});
+  EXPECT_EQ(reading.problems.size(), 8u) << Text(reading.problems);
+  const v1::Train& train = reading.spec.train();
+  EXPECT_EQ(train.model().gpt2().size(), v1::GPT2_SIZE_TINY);
+  EXPECT_EQ(train.precision().compute(), v1::DTYPE_BF16);
+  EXPECT_EQ(train.precision().reduce(), v1::DTYPE_FP16);
+  EXPECT_EQ(train.optimizer().lr_schedule().cosine().min_lr(), 0.1);
+  EXPECT_TRUE(train.strategy().has_zero());
+  EXPECT_EQ(train.steps(), 1000u);
+  EXPECT_EQ(train.seed(), 7u);
+  EXPECT_TRUE(train.deterministic());
+  // Nothing is like these.
+  const Reading unlike =
+      ReadSpec("apiVersion: muster/v1\nkind: Job\nmodel: {family: gpt2, size: huge}\nprecision: {compute: int4}\n",
+               "job.yaml", {});
+  EXPECT_EQ(unlike.problems.size(), 2u) << Text(unlike.problems);
+  EXPECT_FALSE(unlike.spec.train().model().gpt2().has_size());
+  EXPECT_FALSE(unlike.spec.train().precision().has_compute());
+}
+
 TEST(ReadSpec, FieldsOfAnotherMemberNameTheirOwner) {
   EXPECT_EQ(Problems("strategy: {kind: ddp, stage: 1}\n"),
             "job.yaml:3:23: strategy.stage: belongs to kind: zero, but kind is ddp\n");

@@ -95,6 +95,8 @@ const std::vector<Mistake>& Mistakes() {
        "did you mean adamw?\nmuster: --set model.heads: 3 does not divide width 128\n"
        "muster: --set optimizer.beta2: must be at least 0 and less than 1, got 1.5\n",
        ""},
+      {"muster validate job.yaml --set model.size=tinny --set model.heads=3", 2,
+       "did you mean tiny?\nmuster: --set model.heads: 3 does not divide width 128\n", ""},
       {"muster validate job.yaml --set resources.device=tpu", 2, "expected auto, cpu or cuda, got", ""},
       {"muster validate job.yaml --set steps=18446744073709551615", 2,
        "steps: must be 1 to 1000000000000, got 18446744073709551615", ""},
