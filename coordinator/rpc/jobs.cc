@@ -135,6 +135,7 @@ Job WhatAllSee(const Job& job) {
   *seen.mutable_submitted() = job.submitted();
   if (job.has_started()) *seen.mutable_started() = job.started();
   if (job.has_ended()) *seen.mutable_ended() = job.ended();
+  seen.set_held_seconds(job.held_seconds());
   seen.set_sequence(job.sequence());
   seen.set_generation(job.generation());
   seen.set_queue_position(job.queue_position());
