@@ -275,10 +275,10 @@ TEST_F(WebPage, SpansOfALaneThatOverlapHaveRowsOfTheirOwn) {
     browser.Press(key);
     says.push_back(browser.Text("#trace .says"));
   }
-  EXPECT_EQ(says, (std::vector<std::string>{"rank 0 (tensor 0) exchange: step 7, AllReduce: 4 ms from 1 ms on",
-                                            "rank 0 (tensor 0) exchange: step 7, AllReduce: 2 ms from 5 ms on",
-                                            "rank 0 (tensor 0) exchange (2): step 7, Wait: 2 ms from 3 ms on",
-                                            "rank 0 (tensor 0) compute: step 7, Forward h.0 m0: 9 ms from 0 ms on"}));
+  EXPECT_EQ(says, (std::vector<std::string>{"rank 0 (tensor 0) exchange: step 7, AllReduce: 4 ms, from 1 ms",
+                                            "rank 0 (tensor 0) exchange: step 7, AllReduce: 2 ms, from 5 ms",
+                                            "rank 0 (tensor 0) exchange (2): step 7, Wait: 2 ms, from 3 ms",
+                                            "rank 0 (tensor 0) compute: step 7, Forward h.0 m0: 9 ms, from 0 ms"}));
   EXPECT_EQ(browser.Eval("document.querySelector('#traced').dataset.rows"), "3");
   EXPECT_EQ(browser.Errors(), json::array());
 }

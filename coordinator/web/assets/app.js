@@ -75,7 +75,7 @@ function queuePage() {
   view.replaceChildren(el('h1', {}, 'Queue'), head, list.box);
   return live(async () => {
     const queued = (await allJobs(false)).filter(({job}) => Number(job.queue_position ?? 0) > 0);
-    head.textContent = queued.length === 0 ? 'No job waits.' : `${queued.length} jobs wait, in this order.`;
+    head.textContent = queued.length === 0 ? 'No jobs are queued.' : `Queued jobs: ${queued.length}, next first.`;
     list.show(queued);
   });
 }
@@ -103,7 +103,7 @@ function jobsPage() {
   const show = () => {
     const text = find.value.toLowerCase();
     const shown = text ? jobs.filter((job) => fits(job, text)) : jobs;
-    count.textContent = `${shown.length} of ${jobs.length} jobs${whole ? '' : ' so far'}`;
+    count.textContent = `${shown.length} of ${jobs.length} jobs${whole ? '' : ', still loading'}`;
     list.show(shown);
   };
   find.addEventListener('input', show);
@@ -118,7 +118,7 @@ function jobsPage() {
 
 function signInPage(message) {
   const token = el('input', {type: 'password', autocomplete: 'off', 'aria-label': 'token', id: 'token'});
-  view.replaceChildren(el('h1', {}, 'Sign in'), el('p', {}, 'Run ', el('code', {}, 'muster ui'), ', or give a token:'),
+  view.replaceChildren(el('h1', {}, 'Sign in'), el('p', {}, 'Run ', el('code', {}, 'muster ui'), ' and open its link, or enter a token:'),
     el('form', {onsubmit: (event) => { event.preventDefault(); signIn({token: token.value}); }}, token, el('button', {id: 'sign-in'}, 'Sign in')),
     message ? el('p', {class: 'bad', id: 'refused'}, message) : '');
   token.focus();

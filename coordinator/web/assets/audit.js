@@ -18,7 +18,7 @@ export async function auditPage(view) {
       const reply = await get('audit?' + ask);
       const next = table(['time', 'user', 'role', 'token', 'from', 'method', 'object', 'outcome'], reply.entries.map((e) => [time(e.time), e.user, e.role,
         e.token_id, e.peer, e.method, e.object, el('span', {class: e.code === 'OK' ? '' : 'bad'},
-          [e.code, e.message, e.details.join(', '), Number(e.left_out) > 0 ? `${e.left_out} earlier calls of this user that changed nothing are not listed` : ''].filter((t) => t).join(': '))]));
+          [e.code, e.message, e.details.join(', '), Number(e.left_out) > 0 ? `${e.left_out} earlier calls of this user are not listed: they changed nothing, and exceeded the limit of entries a minute` : ''].filter((t) => t).join(': '))]));
       if (body()) body().append(...next.querySelectorAll('tbody tr')); else rows.replaceChildren(next);
       entries += reply.entries.length;
       page = reply.next_page;

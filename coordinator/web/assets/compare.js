@@ -21,7 +21,7 @@ function lowest({metrics}, key) {
 // Several jobs side by side: what differs between their specs, how they stand, and their losses in one chart.
 export async function comparePage(view, ids) {
   if (ids.length === 0) {
-    view.replaceChildren(el('h1', {}, 'Compare'), el('p', {}, 'Choose jobs on the page ', el('a', {href: '/jobs'}, 'Jobs'), '.'));
+    view.replaceChildren(el('h1', {}, 'Compare'), el('p', {}, 'Select jobs to compare on the page ', el('a', {href: '/jobs'}, 'Jobs'), '.'));
     return () => {};
   }
   const jobs = await Promise.all(ids.map(async (id) => {
@@ -39,7 +39,7 @@ export async function comparePage(view, ids) {
     row('restarts', ({job}) => String(job.restarts))];
   const losses = chart('loss', jobs.map(({id}) => id));
   view.replaceChildren(el('h1', {}, 'Compare'), table(['', ...jobs.map(({id}) => el('a', {href: '/jobs/' + encodeURIComponent(id)}, id))], figures),
-    losses.box, el('h2', {}, 'Fields that differ'), fields.length === 0 ? el('p', {}, 'The specs are the same.') :
+    losses.box, el('h2', {}, 'Fields that differ'), fields.length === 0 ? el('p', {}, 'The specs of these jobs are equal.') :
       table(['field', ...jobs.map(({id}) => id)], fields.map((key) => [key, ...jobs.map(({spec}) => spec[key] ?? '')])));
   view.querySelector('table').id = 'compared';
   const joined = uPlot.join(jobs.map(({metrics}) => {

@@ -19,7 +19,7 @@ export async function call(method, path, body) {
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch {
-    throw new Refused(0, 'UNAVAILABLE', 'the coordinator does not answer; trying again');
+    throw new Refused(0, 'UNAVAILABLE', 'the coordinator does not respond; retrying');
   }
   const text = await reply.text();
   let json = {};

@@ -85,7 +85,7 @@ export async function jobPage(view, id) {
     past.replaceChildren(el('h2', {}, 'Generations'), generationBar(job, generations),
       table(['generation', 'state', 'reason', 'ranks', 'created', 'ended', 'resumed from step'], generations.map((g) => [String(g.number), state(g.state),
         name(g.reason).replace('unspecified', ''), String(g.ranks.length), time(g.created), time(g.ended), String(g.resumed_step)])),
-      generations.length > 0 && Number(generations.at(-1).number) > 1 ? el('p', {class: 'dim'}, `and ${Number(generations.at(-1).number) - 1} earlier ones: muster describe`) : '',
+      generations.length > 0 && Number(generations.at(-1).number) > 1 ? el('p', {class: 'dim'}, `and ${Number(generations.at(-1).number) - 1} earlier generations: see muster describe`) : '',
       el('h2', {}, 'Checkpoints'), el('div', {id: 'checkpoints'},
         table(['step', 'directory', 'published'], [...(job.checkpoints ?? []), ...(job.script_checkpoint ? [job.script_checkpoint] : [])].map((c) => [String(c.step), c.directory, time(c.published)]))));
     return job;
@@ -198,7 +198,7 @@ export async function jobPage(view, id) {
     const cursor = Object.entries(positions).map(([kind, at]) => `${kind}:${at}`).join(',');
     stream = watch(`jobs/${id}/watch?events=1&metrics=1&logs=1` + (filter.rank ? `&rank=${filter.rank}` : ''), cursor, {
       state: ({event}) => { addEvents([event]); standing.soon(); }, metrics: addPoint, log: addLog,
-      gap: ({gap}) => { if (gap.what === 'logs') showLines(['[log lines are missing here: they were dropped]']); }});
+      gap: ({gap}) => { if (gap.what === 'logs') showLines(['[log lines were dropped here]']); }});
   };
   const searchLogs = async () => {
     const positions = Object.fromEntries(stream.cursor().split(',').map((part) => part.split(':')));

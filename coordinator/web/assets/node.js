@@ -17,13 +17,13 @@ export async function nodePage(view, id) {
   async function load() {
     const node = (await get('nodes')).nodes.find((known) => known.id === id);
     if (!node) {
-      about.textContent = 'There is no such node.';
+      about.textContent = 'The coordinator knows no node with this id. See the list on the page Cluster.';
       return;
     }
     const {points} = await get(`nodes/${encodeURIComponent(id)}/use`);
     const use = node.use;
     about.replaceChildren(state(node.state), use ? ` ${use.busy_cores.toFixed(1)} of ${use.cores} cores busy, ` +
-      `${bytes(use.used_memory_bytes)} of ${bytes(use.memory_bytes)} memory used` : ' not measured');
+      `${bytes(use.used_memory_bytes)} of ${bytes(use.memory_bytes)} memory used` : ' (use not measured)');
     reserved.replaceChildren('reserved: ', ...reservedFor(node.reservation));
     reserved.hidden = !node.reservation;
     const deviceOf = new Map((use?.devices ?? []).map((device) => [device.slot, device]));

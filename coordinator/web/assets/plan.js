@@ -20,7 +20,7 @@ function stretches(unit, owner) {
 // label if it has none).
 function rowsPicture(id, label, rows, extent) {
   const ROW = 18, LEFT = 150;
-  const canvas = el('canvas', {id, role: 'application', 'aria-label': `${label}; arrow keys tell what is where`, tabindex: '0', 'data-rows': rows.length,
+  const canvas = el('canvas', {id, role: 'application', 'aria-label': `${label}; use the arrow keys to read its boxes`, tabindex: '0', 'data-rows': rows.length,
     'data-boxes': rows.reduce((sum, row) => sum + row.boxes.length, 0)});
   const says = el('p', {class: 'dim says', role: 'status'}, ' ');
   const box = el('div', {class: 'scroll'}, canvas, says);
@@ -86,7 +86,7 @@ function ownership(table) {
     const boxes = stretches(unit, (i) => (unit.stage * each + i) * tensor + unit.tensor).map(({shard, length}) => {
       const begin = at;
       at += length;
-      return {begin, end: at, color: hue(shard), title: `shard ${shard} owns ${number(length)} elements from ${number(begin)} on`};
+      return {begin, end: at, color: hue(shard), title: `shard ${shard} owns ${number(length)} elements, from element ${number(begin)}`};
     });
     longest = Math.max(longest, at);
     return {label, boxes};
@@ -149,7 +149,7 @@ function traced(ranks) {
       const boxOf = (span) => {
         const from = begin + Number(span.begin) / 1e6, to = from + Number(span.nanoseconds) / 1e6, op = step.names[span.name] ?? '';
         last = Math.max(last, to);
-        return {begin: from, end: to, color: colorOf(op), title: `step ${step.step}, ${op}: ${number(to - from)} ms from ${number(from)} ms on`};
+        return {begin: from, end: to, color: colorOf(op), title: `step ${step.step}, ${op}: ${number(to - from)} ms, from ${number(from)} ms`};
       };
       for (const lane of new Set(step.spans.map((span) => span.lane))) {
         if (!lanes.has(lane)) lanes.set(lane, []);
@@ -168,15 +168,15 @@ function traced(ranks) {
 
 // What is planned for a job, and a trace of its ranks, each made when it is asked for.
 export function plannedParts(id) {
-  const plan = el('details', {id: 'plan'}, el('summary', {}, 'Plan: who owns what, and a step'));
+  const plan = el('details', {id: 'plan'}, el('summary', {}, 'Plan: ownership of tensors, and one step'));
   plan.addEventListener('toggle', async () => {
     if (!plan.open || plan.childElementCount > 1) return;
     const wait = el('p', {class: 'dim'}, 'planning');
     plan.append(wait);
     try {
       const reply = await get(`jobs/${id}/plan`);
-      wait.replaceWith(...reply.table ? [el('h3', {}, 'Who owns what'), ownership(reply.table), ...reply.placement.map((line) => el('p', {class: 'dim'}, line))] :
-        [el('p', {class: 'dim'}, 'The table is too large to show; muster plan draws it.')],
+      wait.replaceWith(...reply.table ? [el('h3', {}, 'Ownership of tensors'), ownership(reply.table), ...reply.placement.map((line) => el('p', {class: 'dim'}, line))] :
+        [el('p', {class: 'dim'}, 'The partition table is too large to show here. To draw it, run muster plan -o svg.')],
       ...reply.ops.length > 0 ? [el('h3', {}, 'A step, as planned'), timeline(reply.ops)] : [], table(RANK_HEADS, rankRows(reply.ranks.slice(0, 1000))));
     } catch (error) {
       wait.textContent = error.message;
@@ -188,18 +188,18 @@ export function plannedParts(id) {
   const form = el('form', {onsubmit: async (event) => {
     event.preventDefault();
     record.disabled = true;
-    says.textContent = 'waiting for the next steps';
+    says.textContent = 'recording the next steps ...';
     try {
       const reply = await call('POST', `jobs/${id}/trace`, {steps: Number(steps.value), ranks: (ranks.value.match(/\d+/g) ?? []).map(Number), wait: '60s'});
       picture.replaceChildren(reply.ranks.length > 0 ? traced(reply.ranks) : '');
-      says.textContent = `generation ${reply.generation}` + (reply.missing.length > 0 ? `; nothing from ranks ${reply.missing.join(', ')} yet: record again` : '') +
-        '. Each rank by its own node\'s clock. muster trace --save FILE writes one for Perfetto.';
+      says.textContent = `generation ${reply.generation}` + (reply.missing.length > 0 ? `; ranks ${reply.missing.join(', ')} have not reported yet: record again` : '') +
+        '. The times of each rank are by the clock of its node. For Perfetto, run muster trace --save FILE.';
     } catch (error) {
       says.textContent = error.message;
     }
     record.disabled = false;
   }}, el('label', {}, 'steps ', steps), el('label', {}, 'ranks ', ranks), record);
-  const trace = el('details', {id: 'trace'}, el('summary', {}, 'Trace: what the ranks do in a step'), form, says, picture);
+  const trace = el('details', {id: 'trace'}, el('summary', {}, 'Trace: the ops of each rank in a step'), form, says, picture);
   return [plan, trace];
 }
 
