@@ -12,7 +12,8 @@ namespace muster {
 bool IsFullDisk(int error);
 
 // The Status of a failed file operation, "<what>: <cause>". Like absl::ErrnoToStatus, but says what to check next: no
-// space, a quota or a size limit is ResourceExhausted, EIO is DataLoss, a read-only file system is PermissionDenied. `error` is an errno.
+// space, a quota or a size limit is ResourceExhausted, EIO is DataLoss, a read-only file system is PermissionDenied.
+// `error` is an errno.
 absl::Status FileError(int error, std::string_view what);
 
 // Whether the kernel provides the folder (/proc, /sys), so that users can create nothing in it.

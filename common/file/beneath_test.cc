@@ -164,6 +164,22 @@ INSTANTIATE_TEST_SUITE_P(Kernels, Beneath, testing::Bool(),
                          [](const auto& info) { return info.param ? "Openat2" : "Older"; });
 
 // The whole process is confined, so in a process of its own.
+TEST(PlaceOf, FollowsLinksToWhatIsNotThereYet) {
+  const TemporaryFolder folder;
+  const std::string root = fs::canonical(std::string(folder.path())).native();
+  const auto at = [&](const std::string& name) { return root + "/" + name; };
+  fs::create_directories(at("there"));
+  fs::create_symlink("there", at("link"));
+  fs::create_symlink(at("missing/folder"), at("absolute"));
+  fs::create_symlink("absolute/below", at("relative"));
+  fs::create_symlink("loop", at("loop"));
+  EXPECT_EQ(PlaceOf(at("there/a/../b/")), at("there/b"));
+  EXPECT_EQ(PlaceOf(at("link/new")), at("there/new"));
+  EXPECT_EQ(PlaceOf(at("absolute")), at("missing/folder"));
+  EXPECT_EQ(PlaceOf(at("relative/x")), at("missing/folder/below/x"));
+  EXPECT_EQ(PlaceOf(at("loop/x")), at("loop/x")) << "leads nowhere, and the search ends";
+}
+
 TEST(Confined, OnlyWhereItWasSaid) {
   const TemporaryFolder folder;
   const std::string inside = folder.path() + "/in/file", outside = folder.path() + "/out/file";
