@@ -10,10 +10,10 @@
 
 namespace muster {
 
-inline constexpr uint64_t kMaxSteps = 1'000'000'000'000;  // their product with a batch stays below 2^63
+inline constexpr uint64_t kMaxJobSteps = 1'000'000'000'000;  // their product with a batch stays below 2^63
 
 inline std::string StepsOutOfBounds(absl::string_view got) {
-  return absl::StrCat("must be 1 to ", kMaxSteps, ", got ", got);
+  return absl::StrCat("must be 1 to ", kMaxJobSteps, ", got ", got);
 }
 
 }  // namespace muster

@@ -1061,7 +1061,7 @@ class Resolver {
   void Steps(Train& train) {
     if (!train.has_steps()) {
       Error("steps", "missing: how many optimizer steps to train");
-    } else if (train.steps() == 0 || train.steps() > kMaxSteps) {
+    } else if (train.steps() == 0 || train.steps() > kMaxJobSteps) {
       Error("steps", StepsOutOfBounds(absl::StrCat(train.steps())));
     }
     if (!train.has_seed()) train.set_seed(1);
