@@ -194,7 +194,6 @@ std::string TimeBreakdownText(const v1::TimeBreakdown& time) {
                          excluded.empty() ? "" : "; excludes ", absl::StrJoin(excluded, ", "));
 }
 
-// Since it first ran, until it ended.
 // As Slurm's TIME: all generations, without the queue and pauses.
 std::string RunTime(const v1::Job& job) {
   if (job.held_seconds() <= 0) return "-";
