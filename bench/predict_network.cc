@@ -87,8 +87,8 @@ int main(int argc, char** argv) {
   strategies::Hardware hardware = *strategies::FindHardware("cpu");
   hardware.at_full_speed = 0;  // what was measured of a step includes the sharing of cores
   const double on_a_core = std::max(1.0, shape.ranks / cores), compressing = compressing_nanoseconds * 1e-9 * on_a_core;
-  hardware.socket_bytes_per_second = socket_megabytes * 1e6 / on_a_core;
-  hardware.compressing = {.top_k = compressing, .power_sgd = compressing, .int8 = compressing};
+  hardware.core.socket_bytes_per_second = socket_megabytes * 1e6 / on_a_core;
+  hardware.core.compressing = {.top_k = compressing, .power_sgd = compressing, .int8 = compressing};
   hardware.inside.bytes_per_second /= on_a_core;
   hardware.ranks_per_node = shape.ranks / 2;
   hardware.between.bytes_per_second = mbit * 1e6 / 8 * kPayload / hardware.ranks_per_node;
@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
   // What travels takes a share of the cores, which is no computing.
   strategies::Hardware unlinked = hardware;
   unlinked.between = unlinked.inside = {.bytes_per_second = 1e15};
-  unlinked.socket_bytes_per_second = 0;
+  unlinked.core.socket_bytes_per_second = 0;
   absl::StatusOr<Timeline> step = Predict(exact, unlinked);
   if (step.ok()) {
     const double scale = step->busy[static_cast<size_t>(Stream::kCompute)] / (alone_milliseconds / 1e3);

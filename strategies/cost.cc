@@ -124,8 +124,8 @@ double RingLatency(const GroupTopology& g, const Hardware& hardware) {
 
 // At which a rank itself receives and sends what the group moves.
 double RankRate(const GroupTopology& g, const Hardware& hardware) {
-  return OverSockets(g, hardware) && hardware.socket_bytes_per_second > 0 ? hardware.socket_bytes_per_second
-                                                                          : hardware.inside.bytes_per_second;
+  return OverSockets(g, hardware) && hardware.core.socket_bytes_per_second > 0 ? hardware.core.socket_bytes_per_second
+                                                                               : hardware.inside.bytes_per_second;
 }
 
 // Of what takes `inside` seconds over the links of a node, and the bytes that enter a node over its ports.
@@ -425,9 +425,9 @@ class CostModel {
 
   // Of a sum of one element, on a core of its own.
   double CompressingSeconds(const Compression& compression) const {
-    const double measured = compression.has_top_k()       ? hardware_.compressing.top_k
-                            : compression.has_power_sgd() ? hardware_.compressing.power_sgd
-                                                          : hardware_.compressing.int8;
+    const double measured = compression.has_top_k()       ? hardware_.core.compressing.top_k
+                            : compression.has_power_sgd() ? hardware_.core.compressing.power_sgd
+                                                          : hardware_.core.compressing.int8;
     if (measured > 0) return measured;
     const CompressionWork work = WorkOf(compression);
     return work.bytes / hardware_.memory_bytes_per_second + work.flops / hardware_.fp32_flops;

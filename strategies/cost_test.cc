@@ -344,7 +344,7 @@ TEST(Cost, MeasuredRatesOfACoreCount) {
   h.sums_by_rings = true, h.sharing = Sharing::kProcessor;
   const GroupTopology apart{.ranks = 4, .nodes = 2, .least_on_node = 2}, together{.ranks = 4, .least_on_node = 4};
   EXPECT_NEAR(Summed(apart, h, 100e6).processor, 2 * 75e6 / 250e6, 1e-9);
-  h.socket_bytes_per_second = 50e6;
+  h.core.socket_bytes_per_second = 50e6;
   EXPECT_NEAR(Summed(apart, h, 100e6).processor, 2 * 75e6 / 50e6, 1e-9);
   EXPECT_NEAR(Moved(apart, h, 100e6, 75e6).processor, 75e6 / 50e6, 1e-9);
   EXPECT_NEAR(Summed(together, h, 100e6).work, 2 * 75e6 / 250e6, 1e-9) << "ranks of a node use no sockets";
@@ -360,13 +360,13 @@ TEST(Cost, MeasuredRatesOfACoreCount) {
   for (const std::string kind : {"top_k", "power_sgd", "int8"}) {
     Compression& compression = *train.mutable_communication()->mutable_compression();
     Hardware slow = h;
-    if (kind == "top_k") compression.mutable_top_k(), slow.compressing.top_k = 1e-6;
-    if (kind == "power_sgd") compression.mutable_power_sgd(), slow.compressing.power_sgd = 1e-6;
-    if (kind == "int8") compression.mutable_int8(), slow.compressing.int8 = 1e-6;
+    if (kind == "top_k") compression.mutable_top_k(), slow.core.compressing.top_k = 1e-6;
+    if (kind == "power_sgd") compression.mutable_power_sgd(), slow.core.compressing.power_sgd = 1e-6;
+    if (kind == "int8") compression.mutable_int8(), slow.core.compressing.int8 = 1e-6;
     FillDefaults(train.optimizer(), compression);
     // In its place WorkOf counts less than 30 ns for each element here.
     EXPECT_NEAR(processor(slow) - processor(h), elements * 1e-6, elements * 1e-7) << kind;
-    slow = h, slow.compressing = {.top_k = 1e-6, .power_sgd = 1e-6, .int8 = 1e-6};
+    slow = h, slow.core.compressing = {.top_k = 1e-6, .power_sgd = 1e-6, .int8 = 1e-6};
     EXPECT_NEAR(processor(slow) - processor(h), elements * 1e-6, elements * 1e-7) << kind << ", and nothing twice";
   }
 }

@@ -21,6 +21,16 @@ struct Link {
   double ring_seconds = 0;
 };
 
+// What a core was measured to do beside GEMMs, which says little about it: cores with AMX compute several times as fast
+// as others, and move and compress bytes no faster. 0: not measured.
+struct Compressing {  // seconds for each element of a sum
+  double top_k = 0, power_sgd = 0, int8 = 0;
+};
+struct CoreRates {
+  double socket_bytes_per_second = 0;  // that it receives over sockets while it sends as many; else as Hardware.inside
+  Compressing compressing = {};        // else as WorkOf (strategies/compression.h)
+};
+
 // Rates are those that training reaches, not those of the data sheet; `assumptions` states their source.
 struct Hardware {
   std::string name;
@@ -43,14 +53,7 @@ struct Hardware {
   bool sums_by_rings = false;
   double share_seconds = 0;  // for each share of a collective of uneven shares: an op of its own for NCCL
   Sharing sharing = Sharing::kLinks;
-
-  // What a rank's core was measured to do beside GEMMs, which says little about it: cores with AMX compute several
-  // times as fast as others, and move and compress bytes no faster. 0: not measured.
-  double socket_bytes_per_second = 0;  // that it receives over sockets while it sends as many; else as `inside`
-  struct Compressing {                 // seconds for each element of a sum; else as WorkOf (strategies/compression.h)
-    double top_k = 0, power_sgd = 0, int8 = 0;
-  };
-  Compressing compressing = {};
+  CoreRates core = {};  // of a rank's core
 };
 
 // The built-in ones; "cpu" has no instructions for bf16, "cpu-bf16" has them. InvalidArgument lists the known ones.

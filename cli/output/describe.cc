@@ -336,15 +336,29 @@ std::string NodeNotes(const v1::ListNodesReply& reply) {
 }
 
 Table LinkTable(const std::vector<v1::NodeLink>& links, absl::Time now) {
-  Table table(
-      {{"FROM"}, {"TO"}, {"BANDWIDTH", true}, {"USUAL", true, /*optional=*/1}, {"LATENCY", true}, {"MEASURED", true}});
+  // Of the core of FROM: what it moves over sockets, and takes to compress a million gradients to int8.
+  const bool cores = std::any_of(links.begin(), links.end(), [](const v1::NodeLink& link) { return link.has_core(); });
+  std::vector<Column> columns = {
+      {"FROM"}, {"TO"}, {"BANDWIDTH", true}, {"USUAL", true, /*optional=*/1}, {"LATENCY", true}};
+  if (cores) {
+    columns.push_back({"CORE-SOCKETS", true, /*optional=*/3});
+    columns.push_back({"CORE-INT8", true, /*optional=*/2});
+  }
+  columns.push_back({"MEASURED", true});
+  Table table(columns);
   for (const v1::NodeLink& link : links) {
     const bool slow = link.usual_bytes_per_second() > 0 && link.bytes_per_second() < link.usual_bytes_per_second() / 2;
-    table.Add({link.from(), link.node(),
-               Cell(FormatBitRate(link.bytes_per_second()), slow ? Colour::kYellow : Colour::kNone),
-               link.usual_bytes_per_second() > 0 ? FormatBitRate(link.usual_bytes_per_second()) : "",
-               FormatLatency(link.latency_seconds()),
-               absl::StrCat(AgeOf(link.measured(), link.has_measured(), now), " ago")});
+    std::vector<Cell> row = {link.from(), link.node(),
+                             Cell(FormatBitRate(link.bytes_per_second()), slow ? Colour::kYellow : Colour::kNone),
+                             link.usual_bytes_per_second() > 0 ? FormatBitRate(link.usual_bytes_per_second()) : "",
+                             FormatLatency(link.latency_seconds())};
+    if (cores) {
+      const v1::CoreRates& core = link.core();
+      row.push_back(core.socket_bytes_per_second() > 0 ? FormatBitRate(core.socket_bytes_per_second()) : "");
+      row.push_back(core.int8_seconds() > 0 ? FormatLatency(1e6 * core.int8_seconds()) : "");
+    }
+    row.push_back(absl::StrCat(AgeOf(link.measured(), link.has_measured(), now), " ago"));
+    table.Add(std::move(row));
   }
   return table;
 }

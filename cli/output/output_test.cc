@@ -538,6 +538,12 @@ TEST(LinkTable, ShowsBitsAndMilliseconds) {
             "FROM  TO    BANDWIDTH      USUAL  LATENCY  MEASURED\n"
             "a     b   96.2 Mbit/s          -  1.08 ms    3m ago\n"
             "b     a    9.6 Mbit/s  96 Mbit/s  1.08 ms    3m ago\n");
+  good.mutable_core()->set_socket_bytes_per_second(5e8);
+  good.mutable_core()->set_int8_seconds(4e-9);
+  EXPECT_EQ(LinkTable({good, slow}, kNow).Render(kPipe),
+            "FROM  TO    BANDWIDTH      USUAL  LATENCY  CORE-SOCKETS  CORE-INT8  MEASURED\n"
+            "a     b   96.2 Mbit/s          -  1.08 ms      4 Gbit/s       4 ms    3m ago\n"
+            "b     a    9.6 Mbit/s  96 Mbit/s  1.08 ms             -          -    3m ago\n");
 }
 
 TEST(NodeTable, SaysWhichNodesAreNotReady) {

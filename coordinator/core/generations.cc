@@ -155,6 +155,13 @@ void Generations::Start(JobEntry& job, Placement placement, Transaction& transac
   if (const std::optional<strategies::Link>& network = placement.slots.network; network.has_value()) {
     record.mutable_network()->set_bytes_per_second(network->bytes_per_second);
     record.mutable_network()->set_latency_seconds(network->seconds);
+    const strategies::CoreRates& rates = placement.slots.core;
+    CoreRates core;
+    core.set_socket_bytes_per_second(rates.socket_bytes_per_second);
+    core.set_top_k_seconds(rates.compressing.top_k);
+    core.set_power_sgd_seconds(rates.compressing.power_sgd);
+    core.set_int8_seconds(rates.compressing.int8);
+    if (core.ByteSizeLong() > 0) *record.mutable_network()->mutable_core() = core;
   }
   if (!job.record().spec().has_exec()) {  // a program measures nothing
     for (LinkPair& pair : PairsToMeasure(*records_, record, options_->links_valid_for, transaction.now)) {
@@ -564,6 +571,9 @@ Slots PlacedSlots(const Generation& generation) {
   if (generation.has_network()) {
     const double latency = generation.network().latency_seconds();
     slots.network = strategies::Link{generation.network().bytes_per_second(), latency, latency};
+    const CoreRates& core = generation.network().core();
+    slots.core = {core.socket_bytes_per_second(),
+                  {.top_k = core.top_k_seconds(), .power_sgd = core.power_sgd_seconds(), .int8 = core.int8_seconds()}};
   }
   std::map<std::string, uint32_t> numbers;
   for (const RankPlacement& rank : generation.ranks()) {

@@ -91,7 +91,7 @@ strategies::Hardware HardwareFor(const Slots& slots) {
   uint32_t most = 1;
   for (const RankPlace& rank : slots.ranks) most = std::max(most, ++on_node[rank.node]);
   hardware.between = *slots.network;
-  if (slots.device != DEVICE_CUDA) hardware.between.bytes_per_second /= most;
+  if (slots.device != DEVICE_CUDA) hardware.between.bytes_per_second /= most, hardware.core = slots.core;
   return hardware;
 }
 
@@ -102,6 +102,9 @@ std::string SignatureOf(const Slots& slots) {
   }
   if (slots.network.has_value()) {
     absl::StrAppend(&signature, "@", slots.network->bytes_per_second, ":", slots.network->seconds);
+    const strategies::Compressing& compressing = slots.core.compressing;
+    absl::StrAppend(&signature, ":", slots.core.socket_bytes_per_second, ":", compressing.top_k, ":",
+                    compressing.power_sgd, ":", compressing.int8);
   }
   return signature;
 }

@@ -30,6 +30,7 @@ struct Slots {
   bool fast_bf16 = false;              // every node's CPU is known to have instructions for bf16
   // The slowest of the links between their nodes, as earlier ranks measured them; none: one node, or not all are known.
   std::optional<strategies::Link> network = std::nullopt;
+  strategies::CoreRates core = {};  // measured with those links
 };
 
 // Equal for slots on which the planner gives the same plan for a job.
@@ -71,7 +72,7 @@ uint32_t TensorRanksOf(const JobSpec& spec);
 // The hardware to predict times for, from the name that the device reports. `fast_bf16` counts for CPUs only.
 strategies::Hardware HardwareOf(Device device, const std::string& model, bool fast_bf16 = false);
 // Of the slots, with the measured network in place of the assumed one. GPUs have a port each, as the rank that
-// measured; CPUs of a node share one.
+// measured; CPUs of a node share one, and have a core each as the one that was measured.
 strategies::Hardware HardwareFor(const Slots& slots);
 
 // A plan with all that explains it.

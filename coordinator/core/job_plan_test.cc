@@ -124,6 +124,40 @@ TEST(HardwareFor, TakesTheMeasuredNetwork) {
   EXPECT_EQ(HardwareFor(slots).between.bytes_per_second, 1e9 / 8) << "eight ranks share the node's port";
 }
 
+TEST(HardwareFor, TakesWhatACoreWasMeasuredToMoveAndCompress) {
+  Slots slots{strategies::FullNodes(4, 2, 0), DEVICE_CPU, ""};
+  slots.network = strategies::Link{125e6, 1e-3, 1e-3};
+  EXPECT_EQ(HardwareFor(slots).core.socket_bytes_per_second, 0) << "not measured";
+  const std::string signature = SignatureOf(slots);
+  slots.core = {.socket_bytes_per_second = 4e8, .compressing = {.top_k = 2e-8, .power_sgd = 3e-8, .int8 = 4e-9}};
+  EXPECT_NE(SignatureOf(slots), signature) << "another plan may be the best";
+  const strategies::CoreRates core = HardwareFor(slots).core;
+  EXPECT_EQ(core.socket_bytes_per_second, 4e8);
+  EXPECT_EQ(core.compressing.top_k, 2e-8);
+  EXPECT_EQ(core.compressing.power_sgd, 3e-8);
+  EXPECT_EQ(core.compressing.int8, 4e-9);
+  slots.device = DEVICE_CUDA;
+  EXPECT_EQ(HardwareFor(slots).core.compressing.int8, 0) << "GPUs compress, not cores";
+}
+
+// A sum of 4 bytes an element over 100 Mbit/s takes 320 ns an element each way. int8 is a quarter of it, unless cores
+// need longer than that to compress.
+TEST(PlanJob, AutomaticCompressionDependsOnWhatACoreWasMeasuredToTake) {
+  JobSpec spec = Large(2);
+  spec.mutable_train()->mutable_strategy()->mutable_ddp();
+  spec.mutable_train()->mutable_communication()->mutable_compression()->mutable_auto_();
+  ASSERT_TRUE(spec::Resolve({}, spec).empty());
+  Slots slots{strategies::FullNodes(2, 1, 0), DEVICE_CPU, ""};
+  slots.network = strategies::Link{12.5e6, 1e-3, 1e-3};
+  const auto compression = [&] {
+    return PlanJob(spec, slots, HardwareFor(slots))->train.communication().compression().kind_case();
+  };
+  slots.core.compressing.int8 = 4e-9;
+  EXPECT_EQ(compression(), Compression::kInt8);
+  slots.core.compressing.int8 = 4e-6;
+  EXPECT_EQ(compression(), Compression::kNone);
+}
+
 TEST(PlanByStrategies, BucketsGrowWithTheLatencyOfTheMeasuredNetwork) {
   JobSpec spec = Large(2);
   spec.mutable_train()->mutable_strategy()->mutable_ddp();

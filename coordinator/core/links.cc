@@ -100,8 +100,34 @@ NodeLink& LinkTo(Node& node, const std::string& to) {
 }
 
 double TwoDigits(double value) {
+  if (value <= 0) return 0;
   const double power = std::pow(10, std::floor(std::log10(value)) - 1);
   return std::round(value / power) * power;
+}
+
+bool IsFigure(double value) { return std::isfinite(value) && value > 0; }
+
+// What was not measured this time stays as it was.
+void KeepCore(const CoreRates& reported, CoreRates& core) {
+  CoreRates good;
+  if (IsFigure(reported.socket_bytes_per_second())) {
+    good.set_socket_bytes_per_second(reported.socket_bytes_per_second());
+  }
+  if (IsFigure(reported.top_k_seconds())) good.set_top_k_seconds(reported.top_k_seconds());
+  if (IsFigure(reported.power_sgd_seconds())) good.set_power_sgd_seconds(reported.power_sgd_seconds());
+  if (IsFigure(reported.int8_seconds())) good.set_int8_seconds(reported.int8_seconds());
+  core.MergeFrom(good);
+}
+
+// Calls `visit` with the record of each link that ranks on these nodes measure; null: it never was.
+template <typename Visit>
+void ForLinks(const Records& records, const std::vector<scheduler::RankSlot>& ranks, const Visit& visit) {
+  const std::vector<LowestRank> lowest =
+      LowestRanks(ranks.size(), [&](size_t rank) { return ranks[rank].node.value(); });
+  for (const auto& [a, b] : Rounds(lowest.size())) {
+    visit(FindLink(records, lowest[a].node, lowest[b].node));
+    visit(FindLink(records, lowest[b].node, lowest[a].node));
+  }
 }
 
 }  // namespace
@@ -135,9 +161,8 @@ void KeepLinks(Records& records, const JobEntry& job, const RankPlacement& rank,
   const Generation& generation = job.newest()->record();
   for (const RankLink& reported : links) {
     const RankPlacement* to = job.newest()->rank(reported.to());
-    const auto good = [](double value) { return std::isfinite(value) && value > 0; };
-    if (to == nullptr || to->node() == rank.node() || !good(reported.bytes_per_second()) ||
-        !good(reported.latency_seconds())) {
+    if (to == nullptr || to->node() == rank.node() || !IsFigure(reported.bytes_per_second()) ||
+        !IsFigure(reported.latency_seconds())) {
       continue;
     }
     NodeLink& link = LinkTo(from->machine.fields(), to->node());
@@ -157,6 +182,7 @@ void KeepLinks(Records& records, const JobEntry& job, const RankPlacement& rank,
     link.set_usual_bytes_per_second(MedianOf(link.earlier_bytes_per_second()));
     link.set_bytes_per_second(reported.bytes_per_second());
     link.set_latency_seconds(reported.latency_seconds());
+    if (reported.has_core()) KeepCore(reported.core(), *link.mutable_core());
     *link.mutable_measured() = ToProto(transaction.now.wall);
     transaction.Touch(NodeId(rank.node()));
     if (!IsSlow(link) && !was_slow) continue;
@@ -176,20 +202,36 @@ void KeepLinks(Records& records, const JobEntry& job, const RankPlacement& rank,
 }
 
 std::optional<strategies::Link> SlowestLink(const Records& records, const std::vector<scheduler::RankSlot>& ranks) {
-  const std::vector<LowestRank> lowest =
-      LowestRanks(ranks.size(), [&](size_t rank) { return ranks[rank].node.value(); });
   double bytes_per_second = std::numeric_limits<double>::infinity(), seconds = 0;
-  for (const auto& [a, b] : Rounds(lowest.size())) {
-    for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
-      const NodeLink* link = FindLink(records, lowest[from].node, lowest[to].node);
-      if (link == nullptr) return std::nullopt;
-      bytes_per_second = std::min(bytes_per_second, link->bytes_per_second());
-      seconds = std::max(seconds, link->latency_seconds());
-    }
-  }
-  if (lowest.size() < 2) return std::nullopt;
+  bool all = true;
+  ForLinks(records, ranks, [&](const NodeLink* link) {
+    all &= link != nullptr;
+    if (link == nullptr) return;
+    bytes_per_second = std::min(bytes_per_second, link->bytes_per_second());
+    seconds = std::max(seconds, link->latency_seconds());
+  });
+  if (!all || seconds == 0) return std::nullopt;
   const double latency = TwoDigits(seconds);
   return strategies::Link{TwoDigits(bytes_per_second), latency, latency};
+}
+
+strategies::CoreRates SlowestCore(const Records& records, const std::vector<scheduler::RankSlot>& ranks) {
+  strategies::CoreRates slowest;
+  double& sockets = slowest.socket_bytes_per_second;
+  strategies::Compressing& compressing = slowest.compressing;
+  ForLinks(records, ranks, [&](const NodeLink* link) {
+    if (link == nullptr) return;
+    const CoreRates& core = link->core();
+    const double own = core.socket_bytes_per_second();
+    if (own > 0) sockets = sockets > 0 ? std::min(sockets, own) : own;
+    compressing.top_k = std::max(compressing.top_k, core.top_k_seconds());
+    compressing.power_sgd = std::max(compressing.power_sgd, core.power_sgd_seconds());
+    compressing.int8 = std::max(compressing.int8, core.int8_seconds());
+  });
+  for (double* const value : {&sockets, &compressing.top_k, &compressing.power_sgd, &compressing.int8}) {
+    *value = TwoDigits(*value);
+  }
+  return slowest;
 }
 
 std::vector<NodeLink> LinksOf(const Records& records, const Generation& generation) {

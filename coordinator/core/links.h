@@ -33,6 +33,8 @@ void KeepLinks(Records& records, const JobEntry& job, const RankPlacement& rank,
 // The lowest bandwidth and the highest latency of the links that PairsToMeasure would name for these ranks, both
 // rounded to two digits so that noise makes no new plan. Nullopt: one node, or a link of them was never measured.
 std::optional<strategies::Link> SlowestLink(const Records& records, const std::vector<scheduler::RankSlot>& ranks);
+// Of what was measured with the same links: the slowest core's, rounded likewise. 0 where no link has a figure.
+strategies::CoreRates SlowestCore(const Records& records, const std::vector<scheduler::RankSlot>& ranks);
 
 // Those measured between the nodes of the generation, with `from`.
 std::vector<NodeLink> LinksOf(const Records& records, const Generation& generation);

@@ -259,6 +259,62 @@ TEST(Links, TheSlowestOneIsWhatLaterGenerationsArePlannedWith) {
   EXPECT_FALSE(w.core->WouldPlace(Gang("one", 1)).slots.network.has_value());
 }
 
+CoreRates RatesOf(double sockets, double top_k, double power_sgd, double int8) {
+  CoreRates core;
+  core.set_socket_bytes_per_second(sockets);
+  core.set_top_k_seconds(top_k);
+  core.set_power_sgd_seconds(power_sgd);
+  core.set_int8_seconds(int8);
+  return core;
+}
+
+Outcome ReportWithCore(World& w, const JobId& id, uint32_t from, double bytes_per_second, const CoreRates& core) {
+  RankRecord event{{id, w.Newest(id).number(), from}, {}};
+  RankLink& link = *event.record.mutable_running()->add_links();
+  link.set_to(1 - from);
+  link.set_bytes_per_second(bytes_per_second);
+  link.set_latency_seconds(1e-3);
+  *link.mutable_core() = core;
+  return w.Do(event);
+}
+
+TEST(Links, TheSlowestCoreIsWhatLaterGenerationsArePlannedWith) {
+  World w(AnyWorld());
+  const JobId id = StartOn(w, 2);
+  ReportBoth(w, id, 1e7);
+  EXPECT_EQ(w.core->WouldPlace(Gang("next", 2)).slots.core.socket_bytes_per_second, 0) << "older workers";
+  ReportWithCore(w, id, 0, 1.1e7, RatesOf(8.04e8, 2.04e-8, 5e-8, 3e-9));
+  ReportWithCore(w, id, 1, 1.2e7, RatesOf(4.04e8, 1.04e-8, 6.02e-8, 4.04e-9));
+  const Node node = w.core->GetNode(NodeId("n0")).value();
+  EXPECT_EQ(node.links(0).core().socket_bytes_per_second(), 8.04e8);
+  const auto check = [](const strategies::CoreRates& core) {
+    EXPECT_DOUBLE_EQ(core.socket_bytes_per_second, 4e8) << "rounded";
+    EXPECT_DOUBLE_EQ(core.compressing.top_k, 2e-8);
+    EXPECT_DOUBLE_EQ(core.compressing.power_sgd, 6e-8);
+    EXPECT_DOUBLE_EQ(core.compressing.int8, 4e-9);
+  };
+  check(w.core->WouldPlace(Gang("next", 2)).slots.core);
+  // A generation keeps what it was planned for, also for a plan that is made again after a restart.
+  EndJob(w, id);
+  const JobId next = StartOn(w, 2);
+  ReportWithCore(w, next, 0, 1.3e7, RatesOf(1e8, 1e-7, 1e-7, 1e-7));
+  w.Restart();
+  check(PlacedSlots(w.Newest(next)).core);
+}
+
+TEST(Links, WhatACoreTakesIsKeptUntilItIsMeasuredAgain) {
+  World w(AnyWorld());
+  const JobId id = StartOn(w, 2);
+  ReportWithCore(w, id, 0, 1e7, RatesOf(8e8, 2e-8, 5e-8, 3e-9));
+  ReportLink(w, id, 0, 1, 1.1e7);  // by a rank on a GPU, or of an older worker
+  double next = 1.2e7;             // what repeats the figures of a link is no new report
+  for (const double nonsense : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    ReportWithCore(w, id, 0, next += 1e6, RatesOf(nonsense, nonsense, nonsense, nonsense));
+  }
+  const CoreRates core = w.core->GetNode(NodeId("n0"))->links(0).core();
+  EXPECT_EQ(core.SerializeAsString(), RatesOf(8e8, 2e-8, 5e-8, 3e-9).SerializeAsString());
+}
+
 // Predicted times, and with them what is chosen by them, depend on all of it.
 TEST(Links, APlanThatIsMadeAgainIsForTheSameSlots) {
   World w(AnyWorld());

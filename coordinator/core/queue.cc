@@ -457,6 +457,7 @@ Slots Queue::SlotsFor(const scheduler::Decision& decision) const {
     if (slots.ranks.size() == 1) slots.model = slot->model();
   }
   slots.network = SlowestLink(*records_, decision.ranks);
+  if (slots.network.has_value() && slots.device != DEVICE_CUDA) slots.core = SlowestCore(*records_, decision.ranks);
   return slots;
 }
 

@@ -1,6 +1,7 @@
 #include "coordinator/metrics/measures.h"
 
 #include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
@@ -111,6 +112,25 @@ void WriteLinks(const std::vector<Node>& nodes, Exposition& page) {
         &NodeLink::usual_bytes_per_second);
   write("muster_link_latency_seconds", "Latency from a node to another, one way, as ranks last measured it.",
         &NodeLink::latency_seconds);
+  page.Begin("muster_link_socket_bytes_per_second", Kind::kGauge,
+             "What a core of a node could receive over a link while it sends as much, if it did nothing else.");
+  for (const Node& node : nodes) {
+    for (const NodeLink& link : node.links()) {
+      const double rate = link.core().socket_bytes_per_second();
+      if (rate > 0) page.Add({{"from", node.id()}, {"to", link.node()}}, rate);
+    }
+  }
+  page.Begin("muster_link_compression_seconds", Kind::kGauge,
+             "What a core of a node takes to compress a gradient, as measured with a link.");
+  for (const Node& node : nodes) {
+    for (const NodeLink& link : node.links()) {
+      for (const auto& [kind, seconds] :
+           {std::pair("int8", link.core().int8_seconds()), std::pair("power_sgd", link.core().power_sgd_seconds()),
+            std::pair("top_k", link.core().top_k_seconds())}) {
+        if (seconds > 0) page.Add({{"from", node.id()}, {"kind", kind}, {"to", link.node()}}, seconds);
+      }
+    }
+  }
 }
 
 void WriteUses(const std::vector<Node>& nodes, Exposition& page) {

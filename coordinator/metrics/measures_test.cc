@@ -102,6 +102,14 @@ TEST(CoordinatorPage, LinksHaveTheirFigures) {
   EXPECT_TRUE(absl::StrContains(page, "muster_link_bytes_per_second{from=\"a\",to=\"b\"} 12500000\n")) << page;
   EXPECT_TRUE(absl::StrContains(page, "muster_link_latency_seconds{from=\"a\",to=\"b\"} 0.001\n"));
   EXPECT_FALSE(absl::StrContains(page, "muster_link_usual_bytes_per_second{")) << "measured for the first time";
+  EXPECT_FALSE(absl::StrContains(page, "muster_link_socket_bytes_per_second{")) << "by an older worker";
+  snapshot.nodes[0].mutable_links(0)->mutable_core()->set_socket_bytes_per_second(5e8);
+  snapshot.nodes[0].mutable_links(0)->mutable_core()->set_int8_seconds(0.25);
+  page = CoordinatorPage(snapshot, measures);
+  EXPECT_TRUE(absl::StrContains(page, "muster_link_socket_bytes_per_second{from=\"a\",to=\"b\"} 500000000\n")) << page;
+  EXPECT_TRUE(absl::StrContains(page, "muster_link_compression_seconds{from=\"a\",kind=\"int8\",to=\"b\"} 0.25\n"))
+      << page;
+  EXPECT_FALSE(absl::StrContains(page, "kind=\"top_k\"")) << "not measured";
   snapshot.nodes[0].mutable_links(0)->set_usual_bytes_per_second(25e6);
   page = CoordinatorPage(snapshot, measures);
   EXPECT_TRUE(absl::StrContains(page, "muster_link_usual_bytes_per_second{from=\"a\",to=\"b\"} 25000000\n"));

@@ -114,8 +114,18 @@ std::string NetworkLine(const PlanFor& on) {
   for (const RankPlace& rank : on.slots.ranks) nodes.insert(rank.node);
   if (nodes.size() < 2) return "";
   const strategies::Link& link = on.slots.network.has_value() ? *on.slots.network : on.hardware.between;
-  return absl::StrCat(on.slots.network.has_value() ? "measured: " : "believed: ", FormatBitRate(link.bytes_per_second),
-                      " and ", FormatLatency(link.seconds));
+  std::string line =
+      absl::StrCat(on.slots.network.has_value() ? "measured: " : "believed: ", FormatBitRate(link.bytes_per_second),
+                   " and ", FormatLatency(link.seconds));
+  const strategies::CoreRates& core = on.hardware.core;
+  if (core.socket_bytes_per_second > 0) {
+    absl::StrAppend(&line, "; a core moves ", FormatBitRate(core.socket_bytes_per_second), " over sockets");
+  }
+  if (core.compressing.int8 > 0) {
+    absl::StrAppend(&line, "; a core compresses a million gradients to int8 in ",
+                    FormatLatency(core.compressing.int8 * 1e6));
+  }
+  return line;
 }
 
 void AddTimes(const strategies::Predicted& predicted, const PlanFor& on, Simulated& simulated) {
@@ -511,7 +521,7 @@ absl::StatusOr<PlanFor> SlotsToPlanFor(const JobSpec& resolved, const core::Slot
   }
   const bool anywhere = placed.ranks.empty() || assumptions.memory_bytes > 0;
   PlanFor on = anywhere ? AnySlots(resolved, hardware, assumptions.memory_bytes) : PlanFor{placed, std::move(hardware)};
-  if (!assumptions.hardware.empty()) on.slots.network.reset();
+  if (!assumptions.hardware.empty()) on.slots.network.reset(), on.slots.core = {};
   on.ops = assumptions.ops;
   return on;
 }

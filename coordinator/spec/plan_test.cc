@@ -407,6 +407,11 @@ TEST(Plan, SaysWhetherLinksWereMeasured) {
   const double gradients = 4.0 * static_cast<double>(models::Parameters(*models::MakeInventory(spec.train())));
   EXPECT_GT(measured.step_seconds(), gradients / 1.25e6);
   EXPECT_LT(measured.step_seconds(), 1.5 * gradients / 1.25e6 + believed.step_seconds());
+  placed.core = {.socket_bytes_per_second = 5e8, .compressing = {.int8 = 4e-9}};
+  EXPECT_EQ(
+      simulated({}).network(),
+      "measured: 10 Mbit/s and 1 ms; a core moves 4 Gbit/s over sockets; a core compresses a million gradients to "
+      "int8 in 4 ms");
   EXPECT_EQ(simulated({.hardware = "cpu"}).network(), "believed: 4.8 Gbit/s and 150 us");
   placed.ranks = strategies::FullNodes(2, 2, 0);
   placed.network.reset();

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,12 +19,31 @@ constexpr size_t kMostPings = 25;
 // Long enough that neither latency nor a shaper's burst counts.
 constexpr double kLongEnoughSeconds = 0.06;
 
+// Less of a message is what any message takes.
+constexpr int64_t kCountedBytes = 32 << 10;
+
+// Of the processor.
+struct Used {
+  double bytes = 0, seconds = 0;
+  void Add(int64_t more, absl::Duration took) {
+    if (more >= kCountedBytes) bytes += static_cast<double>(more), seconds += absl::ToDoubleSeconds(took);
+  }
+};
+struct UsedBoth {
+  Used sending, receiving;
+  double bytes_per_second() const {
+    if (sending.seconds <= 0 || receiving.seconds <= 0) return 0;
+    return 1 / (sending.seconds / sending.bytes + receiving.seconds / receiving.bytes);
+  }
+};
+
 // Between two ranks. One asks for messages and times them, the other one takes them until the next is announced with no
 // bytes.
 class Prober {
  public:
-  Prober(Group& group, int peer, c10::Device device, const std::function<absl::Duration()>& now)
-      : group_(group), peer_(peer), device_(device), now_(now) {}
+  Prober(Group& group, int peer, c10::Device device, const std::function<absl::Duration()>& now,
+         const std::function<absl::Duration()>& used, UsedBoth& total)
+      : group_(group), peer_(peer), device_(device), now_(now), used_(used), total_(total) {}
 
   absl::StatusOr<MeasuredLink> Measure(absl::Duration budget);
   absl::Status Serve();
@@ -44,6 +64,8 @@ class Prober {
   const int peer_;
   const c10::Device device_;
   const std::function<absl::Duration()>& now_;
+  const std::function<absl::Duration()>& used_;
+  UsedBoth& total_;
 };
 
 // Seconds from the sending of a message of so many bytes until the other rank's answer to it is here.
@@ -56,12 +78,13 @@ absl::StatusOr<double> Prober::Time(int64_t bytes) {
   if (ahead()) {
     if (absl::Status s = Finish(std::move(ready_work), ready); !s.ok()) return s;
   }
-  const absl::Duration begin = now_();
+  const absl::Duration begin = now_(), used = used_();
   const std::unique_ptr<Work> sent = group_.Send(payload, peer_);
   if (!ahead()) answer_work = group_.Recv(answer, peer_);
   if (absl::Status s = Finish(std::move(answer_work), answer); !s.ok()) return s;
   const double seconds = absl::ToDoubleSeconds(now_() - begin);
   if (absl::Status s = sent->Wait(); !s.ok()) return s;
+  total_.sending.Add(bytes, used_() - used);
   return std::max(seconds, 1e-9);
 }
 
@@ -73,6 +96,7 @@ absl::Status Prober::Serve() {
     const auto bytes = static_cast<int64_t>(size.item<double>());
     if (bytes <= 0) return absl::OkStatus();
     const at::Tensor payload = Payload(bytes), token = Token(1);
+    const absl::Duration used = used_();
     std::unique_ptr<Work> taken = group_.Recv(payload, peer_);
     if (ahead()) {
       size = Token(0);
@@ -80,6 +104,7 @@ absl::Status Prober::Serve() {
       if (absl::Status s = group_.Send(token, peer_)->Wait(); !s.ok()) return s;
     }
     if (absl::Status s = Finish(std::move(taken), payload); !s.ok()) return s;
+    total_.receiving.Add(bytes, used_() - used);
     if (absl::Status s = Finish(group_.Send(token, peer_), token); !s.ok()) return s;
     if (!ahead()) size = Token(0), next = group_.Recv(size, peer_);
   }
@@ -140,9 +165,16 @@ absl::StatusOr<MeasuredLink> Prober::Measure(absl::Duration budget) {
 
 absl::Duration SteadyNow() { return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()); }
 
+absl::Duration ProcessorTime() {
+  timespec used = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return absl::DurationFromTimespec(used);
+}
+
 absl::StatusOr<std::vector<MeasuredLink>> MeasureLinks(Group& group, const std::vector<std::pair<int, int>>& pairs,
                                                        absl::Duration budget, c10::Device device,
-                                                       const std::function<absl::Duration()>& now) {
+                                                       const std::function<absl::Duration()>& now,
+                                                       const std::function<absl::Duration()>& used) {
   std::vector<MeasuredLink> links;
   std::map<int, int> pairs_of;  // by rank
   int most = 1;
@@ -151,8 +183,9 @@ absl::StatusOr<std::vector<MeasuredLink>> MeasureLinks(Group& group, const std::
   for (const auto& [first, second] : pairs) {
     if (group.rank() != first && group.rank() != second) continue;
     const int peer = group.rank() == first ? second : first;
+    UsedBoth total;
     for (const int measuring : {first, second}) {
-      Prober prober(group, peer, device, now);
+      Prober prober(group, peer, device, now, used, total);
       if (measuring != group.rank()) {
         if (absl::Status s = prober.Serve(); !s.ok()) return s;
         continue;
@@ -161,6 +194,7 @@ absl::StatusOr<std::vector<MeasuredLink>> MeasureLinks(Group& group, const std::
       if (!link.ok()) return link.status();
       links.push_back(*link);
     }
+    links.back().socket_bytes_per_second = total.bytes_per_second();
   }
   return links;
 }

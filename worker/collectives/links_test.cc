@@ -25,6 +25,8 @@ struct SimulatedLinks {
   };
   std::map<std::pair<int, int>, One> links;  // by (from, to)
   std::map<int, absl::Duration> now;         // by rank; only its thread reads or changes it
+  std::map<int, absl::Duration> used;        // likewise: of its processor
+  double sending = 0, receiving = 0;         // seconds of a processor for each byte
   std::mutex mutex;
   std::condition_variable arrived;
   struct Sent {
@@ -52,6 +54,7 @@ class ReceivedWork final : public Work {
     lock.unlock();
     absl::Duration& now = between_.now.at(way_.second);
     now = std::max(now, sent.at);
+    between_.used.at(way_.second) += absl::Seconds(between_.receiving * static_cast<double>(values_.nbytes()));
     EXPECT_EQ(sent.values.numel(), values_.numel());
     values_.copy_(sent.values);
     return absl::OkStatus();
@@ -72,6 +75,7 @@ class SimulatedGroup final : public Group {
   std::unique_ptr<Work> Send(at::Tensor values, int to) override {
     const SimulatedLinks::One& link = between_.links.at({rank_, to});
     const double seconds = link.latency_seconds + static_cast<double>(values.nbytes()) / link.bytes_per_second;
+    between_.used.at(rank_) += absl::Seconds(between_.sending * static_cast<double>(values.nbytes()));
     const std::lock_guard lock(between_.mutex);
     between_.sent[{rank_, to}].push_back({values.clone(), between_.now.at(rank_) + absl::Seconds(seconds)});
     between_.arrived.notify_all();
@@ -101,13 +105,14 @@ struct MeasuredByAll {
 
 MeasuredByAll MeasureSimulated(SimulatedLinks& between, int size, const std::vector<std::pair<int, int>>& pairs) {
   MeasuredByAll all{.links = std::vector<std::vector<MeasuredLink>>(static_cast<size_t>(size))};
-  for (int rank = 0; rank < size; ++rank) between.now[rank] = absl::ZeroDuration();
+  for (int rank = 0; rank < size; ++rank) between.now[rank] = between.used[rank] = absl::ZeroDuration();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       SimulatedGroup group(between, rank, size);
-      auto measured =
-          MeasureLinks(group, pairs, absl::Milliseconds(800), c10::kCPU, [&now = between.now.at(rank)] { return now; });
+      auto measured = MeasureLinks(
+          group, pairs, absl::Milliseconds(800), c10::kCPU, [&now = between.now.at(rank)] { return now; },
+          [&used = between.used.at(rank)] { return used; });
       ASSERT_TRUE(measured.ok()) << measured.status();
       all.links[static_cast<size_t>(rank)] = *std::move(measured);
     });
@@ -138,6 +143,25 @@ TEST(MeasureLinks, FindsBandwidthAndLatencyOfEachDirectionWithinASecond) {
       EXPECT_NEAR(all.links[rank][0].latency_seconds, link.latency_seconds, 0.1 * link.latency_seconds);
     }
   }
+}
+
+// 2 ns to send a byte and 3 ns to receive one: a core that does both moves 200 MB/s in each direction, whatever the
+// link carries.
+TEST(MeasureLinks, FindsWhatACoreMovesFromItsProcessorTime) {
+  for (const double bytes_per_second : {12.5e6, 1.25e9}) {
+    SimulatedLinks between;
+    between.links = {{{0, 1}, {bytes_per_second, 1e-3}}, {{1, 0}, {bytes_per_second, 1e-3}}};
+    between.sending = 2e-9, between.receiving = 3e-9;
+    const MeasuredByAll all = MeasureSimulated(between, 2, {{0, 1}});
+    for (const int rank : {0, 1}) {
+      EXPECT_NEAR(all.links[rank][0].socket_bytes_per_second / 200e6, 1, 0.01) << bytes_per_second;
+    }
+  }
+  // Of 1 Mbit/s no message is large enough to say anything.
+  SimulatedLinks between;
+  between.links = {{{0, 1}, {125e3, 2e-3}}, {{1, 0}, {125e3, 2e-3}}};
+  between.sending = between.receiving = 1e-9;
+  EXPECT_EQ(MeasureSimulated(between, 2, {{0, 1}}).links[0][0].socket_bytes_per_second, 0);
 }
 
 TEST(MeasureLinks, TakesLinksOfDifferentRanksAtTheSameTime) {
@@ -175,6 +199,9 @@ TEST(MeasureLinks, WorksOverGloosSocketsAndDirectly) {
         EXPECT_NE(link.to, static_cast<int>(rank));
         EXPECT_GT(link.bytes_per_second, 0);
         EXPECT_GT(link.latency_seconds, 0);
+        if (direct) continue;  // the ranks of a machine may send by its memory
+        EXPECT_GT(link.socket_bytes_per_second, 1e6) << "any CPU of this century";
+        EXPECT_LT(link.socket_bytes_per_second, 1e12);
       }
     }
   }

@@ -13,6 +13,7 @@
 #include "models/inventory.h"
 #include "worker/collectives/links.h"
 #include "worker/plugins/library.h"
+#include "worker/trainer/compressing.h"
 #include "worker/trainer/resume.h"
 #include "worker/trainer/speed.h"
 #include "worker/trainer/weights.h"
@@ -116,6 +117,7 @@ absl::Status OpenData(const Train& train, Rank& rank) {
 
 // In all. The links of a pair of nodes take half of it in each direction.
 constexpr absl::Duration kMeasureLinks = absl::Milliseconds(800);
+constexpr absl::Duration kMeasureCompressing = absl::Milliseconds(100);
 
 absl::StatusOr<std::vector<RankLink>> MeasureNetwork(const Assignment& assignment, const Ranks& ranks) {
   std::vector<RankLink> links;
@@ -129,13 +131,26 @@ absl::StatusOr<std::vector<RankLink>> MeasureNetwork(const Assignment& assignmen
   const c10::Device device(assignment.device() == DEVICE_CUDA ? c10::kCUDA : c10::kCPU);
   const auto measured = collectives::MeasureLinks(*world, pairs, kMeasureLinks, device);
   if (!measured.ok()) return measured.status();
+  // Afterwards: before it, a rank would delay those that wait for it, and a first message that takes long counts.
+  strategies::Compressing compressing;
+  if (device.is_cpu() && !measured->empty()) compressing = MeasureCompressing(kMeasureCompressing);
   for (const collectives::MeasuredLink& of : *measured) {
     RankLink& link = links.emplace_back();
     link.set_to(static_cast<uint32_t>(of.to));
     link.set_bytes_per_second(of.bytes_per_second);
     link.set_latency_seconds(of.latency_seconds);
-    LogInfo("link measured",
-            {{"to_rank", of.to}, {"bytes_per_second", of.bytes_per_second}, {"latency_seconds", of.latency_seconds}});
+    if (device.is_cpu()) {
+      CoreRates& core = *link.mutable_core();
+      core.set_socket_bytes_per_second(of.socket_bytes_per_second);
+      core.set_top_k_seconds(compressing.top_k);
+      core.set_power_sgd_seconds(compressing.power_sgd);
+      core.set_int8_seconds(compressing.int8);
+    }
+    LogInfo("link measured", {{"to_rank", of.to},
+                              {"bytes_per_second", of.bytes_per_second},
+                              {"latency_seconds", of.latency_seconds},
+                              {"socket_bytes_per_second", of.socket_bytes_per_second},
+                              {"int8_seconds", compressing.int8}});
   }
   const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
   if (!links.empty()) LogInfo("links measured", {{"took", absl::Trunc(took, absl::Milliseconds(1))}});
