@@ -130,12 +130,21 @@ struct NodeEntry {
   const Node& record() const { return machine.record(); }
 };
 
+// Which of a replica's contributions to an exchange. 0: unknown, since a worker is older.
+struct Contribution {
+  uint64_t generation = 0;
+  uint64_t step = 0;  // after which it was made
+  bool operator==(const Contribution&) const = default;
+};
+
 // The exchange of a fragment that is not decided yet. After a restart of the coordinator ranks ask again.
 struct OpenExchange {
   struct Offer {
     uint64_t generation = 0;
-    // By rank: replicas whose contributions it has, and the generations that made them. 0: unknown.
-    std::map<uint32_t, std::map<uint32_t, uint64_t>> holds;
+    uint64_t step = 0;  // as Contribution
+    SteadyTime since;   // when its first rank offered
+    // By rank: replicas whose contributions it has, and which.
+    std::map<uint32_t, std::map<uint32_t, Contribution>> holds;
   };
   struct Place {
     uint64_t generation = 0;

@@ -35,34 +35,38 @@ absl::Status CheckSize(const SyncRequest& request, uint32_t replicas) {
     return absl::InvalidArgumentError(absl::StrCat("an exchange's ", field, " has ", text->size(),
                                                    " bytes, and at most ", kMostTextBytes, " are accepted"));
   }
-  const int held = std::max(request.holds_size(), request.held_generations_size());
+  const int held = std::max({request.holds_size(), request.held_generations_size(), request.held_steps_size()});
   if (held <= static_cast<int64_t>(replicas)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("a rank holds ", held, " contributions, but its run has ", replicas, " replicas"));
 }
 
-// By replica, the generation whose contribution the rank has.
-std::map<uint32_t, uint64_t> HoldsOf(const SyncRequest& request) {
-  std::map<uint32_t, uint64_t> holds;
+// By replica, which contribution the rank has.
+std::map<uint32_t, Contribution> HoldsOf(const SyncRequest& request) {
+  std::map<uint32_t, Contribution> holds;
   for (int i = 0; i < request.holds_size(); ++i) {
-    holds[request.holds(i)] = i < request.held_generations_size() ? request.held_generations(i) : 0;
+    holds[request.holds(i)] = {i < request.held_generations_size() ? request.held_generations(i) : 0,
+                               i < request.held_steps_size() ? request.held_steps(i) : 0};
   }
   return holds;
 }
 
-// A replica that restarts within an exchange makes another contribution. Older workers do not say which one they have.
-bool Holds(const std::map<uint32_t, uint64_t>& holds, uint32_t replica, uint64_t generation) {
+// A replica that restarts within an exchange, or that has gone on without it, makes another contribution. Older workers
+// do not say which one they have.
+bool Holds(const std::map<uint32_t, Contribution>& holds, uint32_t replica, const Contribution& made) {
   const auto held = holds.find(replica);
-  return held != holds.end() && (held->second == 0 || held->second == generation);
+  if (held == holds.end()) return false;
+  const auto [generation, step] = held->second;
+  return (generation == 0 || generation == made.generation) && (step == 0 || made.step == 0 || step == made.step);
 }
 
 // Of `offers`, those that all ranks of the replica hold.
 std::set<uint32_t> HeldByAll(const OpenExchange::Offer& offer, const std::map<uint32_t, OpenExchange::Offer>& offers) {
   std::set<uint32_t> all;
   for (const auto& [replica, other] : offers) {
-    const bool held = std::all_of(
-        offer.holds.begin(), offer.holds.end(),
-        [&, of = replica, made = other.generation](const auto& of_rank) { return Holds(of_rank.second, of, made); });
+    const bool held = std::all_of(offer.holds.begin(), offer.holds.end(),
+                                  [&, of = replica, made = Contribution{other.generation, other.step}](
+                                      const auto& of_rank) { return Holds(of_rank.second, of, made); });
     if (held) all.insert(replica);
   }
   return all;
@@ -212,6 +216,10 @@ void Exchanges::AddPeers(const Asked& asked, const std::set<uint32_t>& replicas,
     peer.set_replica(replica);
     peer.set_address(place->second.address);
     peer.set_generation(place->second.generation);
+    const auto offer = asked.open->offers.find(replica);
+    if (offer != asked.open->offers.end() && offer->second.generation == place->second.generation) {
+      peer.set_step(offer->second.step);
+    }
   }
 }
 
@@ -225,8 +233,8 @@ std::set<uint32_t> Exchanges::Fetchable(const Asked& asked) const {
     if (source == asked.event->rank.rank) {
       replicas.insert(replica);
     } else if (replica == asked.replica) {
-      for (const auto& [held, generation] : of_source->second) {
-        if (generation == 0 || IsCurrent(*asked.run, held, generation)) replicas.insert(held);
+      for (const auto& [other, made] : asked.open->offers) {
+        if (Holds(of_source->second, other, {made.generation, made.step})) replicas.insert(other);
       }
     }
   }
@@ -311,8 +319,11 @@ void Exchanges::OnOffer(const Asked& asked, Transaction& transaction) {
   const SyncRequest& request = asked.request();
   const uint32_t rank = asked.event->rank.rank;
   OpenExchange::Offer& offer = open.offers[asked.replica];
-  if (offer.generation != asked.event->rank.generation) offer = {asked.event->rank.generation, {}};
-  const std::map<uint32_t, uint64_t> holds = HoldsOf(request);
+  if (offer.generation != asked.event->rank.generation || offer.step < request.step()) {
+    offer = {asked.event->rank.generation, request.step(), transaction.now.steady, {}};
+  }
+  if (request.step() < offer.step) return;  // of a request that was overtaken
+  const std::map<uint32_t, Contribution> holds = HoldsOf(request);
   const auto [held, is_new] = offer.holds.try_emplace(rank);
   const bool changes = is_new || held->second != holds;
   held->second = holds;
@@ -323,17 +334,23 @@ void Exchanges::OnOffer(const Asked& asked, Transaction& transaction) {
     transaction.Do(AskSyncAgain{asked.run->record.id()});
     return Behind(asked, transaction);
   }
-  if (changes) transaction.Do(AskSyncAgain{asked.run->record.id(), rank});  // they can fetch more
   SyncReply& reply = transaction.sync;
+  const SteadyTime gives_up = offer.since + asked.patience();
+  if (transaction.now.steady >= gives_up && !Offering(asked).contains(asked.replica)) {
+    offer.holds.erase(rank);
+    if (offer.holds.empty()) open.offers.erase(asked.replica);
+    reply.set_decision(SyncReply::SKIP);
+    return;
+  }
+  if (changes) transaction.Do(AskSyncAgain{asked.run->record.id(), rank});  // they can fetch more
   AddPeers(asked, Fetchable(asked), reply);
   const bool fetches = std::any_of(reply.peers().begin(), reply.peers().end(), [&](const SyncPeer& peer) {
-    return !Holds(holds, peer.replica(), peer.generation());
+    return !Holds(holds, peer.replica(), {peer.generation(), peer.step()});
   });
   if (fetches) return;
-  // Once that has passed, no replica offers on all of its ranks, and an offer decides.
+  // Once that has passed, no replica offers on all of its ranks.
   const SteadyTime out_of_patience = *open.first_offer + asked.patience();
-  transaction.sync_waits_until =
-      out_of_patience > transaction.now.steady ? out_of_patience : transaction.now.steady + absl::Hours(1);
+  transaction.sync_waits_until = out_of_patience > transaction.now.steady ? out_of_patience : gives_up;
 }
 
 void Exchanges::On(const SyncRank& event, Transaction& transaction) {

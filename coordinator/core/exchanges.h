@@ -4,9 +4,10 @@
 // A replica offers its contribution to the next exchange of a fragment, fetches those of the others from their ranks,
 // and asks until the exchange is closed. It is closed with all that offer once every replica that runs has offered and
 // each of them holds the contributions of all, so whoever is part of an exchange can apply it, whatever happens to the
-// others. Once the first offer is `patience` old, replicas are left out until that holds for the rest. What was decided
-// is on disk before anyone learns of it. A request whose reply has nothing for its rank to do need not be repeated
-// until an AskSyncAgain, or Outcome.sync_waits_until.
+// others. Once the first offer is `patience` old, replicas are left out until that holds for the rest. A replica of
+// which only some ranks offer for so long goes on without the exchange: its other ranks have found something else, and
+// wait for these. What was decided is on disk before anyone learns of it. A request whose reply has nothing for its
+// rank to do need not be repeated until an AskSyncAgain, or Outcome.sync_waits_until.
 //
 // A replica that an exchange was decided without catches up: it takes the state of one that has applied it. The next
 // exchange waits for it as for an offer, since its source would else go on before it asks. If none is left that has,

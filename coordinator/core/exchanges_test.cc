@@ -220,6 +220,51 @@ TEST(Exchanges, ARankDoesNotFetchWhatItsSourceHasOfAGenerationThatIsGone) {
   EXPECT_EQ(Show(ask(0, 1, 1, {1, 1})), "WAIT 0 members  peers 0@r0.0,1@r1.0");
 }
 
+// A generation that has gone on without the exchange offers something else to it later.
+TEST(Exchanges, AContributionOfAnotherStepIsFetchedAgain) {
+  Running r(2, /*ranks=*/1, /*patience_seconds=*/3600);
+  const auto offer = [&](uint32_t replica, uint64_t step, const std::map<uint32_t, uint64_t>& held) {
+    SyncRequest request;
+    request.set_offers(true);
+    request.set_step(step);
+    for (const auto& [of, made_after] : held) {
+      request.add_holds(of);
+      request.add_held_generations(1);
+      request.add_held_steps(made_after);
+    }
+    request.set_address(absl::StrCat("r", replica, ".0"));
+    request.set_layout("even");
+    return r.w.Do(SyncRank{{r.Of(replica), 1, 0}, request});
+  };
+  offer(1, 4, {{1, 4}});
+  EXPECT_EQ(offer(0, 6, {{0, 6}}).sync.peers(1).step(), 4u);
+  EXPECT_TRUE(offer(0, 6, {{0, 6}, {1, 4}}).sync_waits_until.has_value());
+  EXPECT_EQ(Show(offer(1, 8, {{0, 6}, {1, 8}}).sync), "WAIT 0 members  peers 0@r0.0,1@r1.0") << "0 has another one";
+  const Outcome stale = offer(0, 6, {{0, 6}, {1, 4}});
+  EXPECT_EQ(stale.sync.peers(1).step(), 8u);
+  EXPECT_EQ(stale.sync_waits_until, std::nullopt) << "it can fetch";
+  EXPECT_EQ(offer(1, 4, {{0, 6}, {1, 4}}).sync.decision(), SyncReply::WAIT) << "a request that was overtaken";
+  EXPECT_EQ(Show(offer(0, 6, {{0, 6}, {1, 8}}).sync), "APPLY 1 members 0,1 peers ");
+}
+
+// Rank 1 has fetched a state to catch up with, and waits for rank 0 to have it, too; but since then the run has gone on
+// from an older exchange.
+TEST(Exchanges, ARankThatOffersWithoutTheOthersOfItsReplicaGivesUp) {
+  Running r(2, /*ranks=*/2);
+  const SteadyTime begin = r.w.clock.Read().steady;
+  EXPECT_EQ(r.Send(0, 0, true, {0}, 0).sync_waits_until, begin + absl::Seconds(30));
+  r.w.clock.Advance(absl::Seconds(10));
+  EXPECT_EQ(r.Send(1, 0, true, {1}, 0).sync.decision(), SyncReply::WAIT);
+  r.w.clock.Advance(absl::Seconds(20));
+  EXPECT_EQ(r.Ask(0, 0, true, {0}, 0).decision(), SyncReply::SKIP);
+  const Outcome other = r.Send(1, 0, true, {1}, 0);
+  EXPECT_EQ(other.sync.decision(), SyncReply::WAIT) << "its own patience is not over";
+  EXPECT_EQ(other.sync_waits_until, begin + absl::Seconds(40));
+  // Once all of its ranks offer, it takes part.
+  r.Ask(0, 0, true, {0}, 0);
+  EXPECT_EQ(Show(r.Ask(0, 0, true, {0}, 1)), "APPLY 1 members 0 peers ");
+}
+
 TEST(Exchanges, ThoseThatDoNotReachEachOtherAreSeparated) {
   Running r(3);
   r.Ask(0, 0, true, {0, 1});

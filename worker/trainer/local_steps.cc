@@ -104,7 +104,7 @@ absl::Status LocalSteps::AfterStep(uint64_t step) {
   if (begins.has_value()) {
     absl::StatusOr<std::string> own = state_->Contribution(*begins);
     if (!own.ok()) return own.status();
-    Depart(*begins, std::make_shared<const std::string>(*std::move(own)));
+    Depart(*begins, std::make_shared<const std::string>(*std::move(own)), step);
   }
   if (flight_.has_value() && (options_.sync.delay() == 0 || step == options_.steps)) return Arrive();
   return absl::OkStatus();
@@ -118,6 +118,7 @@ SyncRequest LocalSteps::RequestOf(uint32_t fragment, const std::map<uint32_t, He
   for (const auto& [replica, of] : held) {
     request.add_holds(replica);
     request.add_held_generations(of.generation);
+    request.add_held_steps(of.step);
   }
   request.set_address(server_->address());
   request.set_layout(options_.layout);
@@ -125,9 +126,9 @@ SyncRequest LocalSteps::RequestOf(uint32_t fragment, const std::map<uint32_t, He
   return request;
 }
 
-void LocalSteps::Depart(uint32_t fragment, Bytes own) {
+void LocalSteps::Depart(uint32_t fragment, Bytes own, uint64_t step) {
   Join();
-  flight_ = Flight{fragment, std::move(own)};
+  flight_ = Flight{fragment, step, std::move(own)};
   {
     absl::MutexLock lock(&mutex_);
     result_.reset();
@@ -173,12 +174,13 @@ bool LocalSteps::FetchOffers(const Flight& flight, uint64_t base, const SyncRepl
     const std::string& from = source() ? peer.address() : first;
     if (peer.replica() == options_.sync.replica() || from.empty()) continue;
     const auto older = held.find(peer.replica());
-    if (older != held.end() && older->second.generation == peer.generation()) continue;
+    const bool same_step = older != held.end() && (peer.step() == 0 || older->second.step == peer.step());
+    if (same_step && older->second.generation == peer.generation()) continue;
     absl::StatusOr<Fetched> fetched = Fetch(from, flight.fragment, &base, peer.replica());
     if (!fetched.ok()) continue;
     Bytes bytes = std::make_shared<const std::string>(std::move(fetched->bytes));
     server_->Offer(flight.fragment, base, peer.replica(), bytes);
-    held[peer.replica()] = {std::move(bytes), peer.generation()};
+    held[peer.replica()] = {std::move(bytes), peer.generation(), peer.step()};
     got = true;
   }
   return got;
@@ -201,13 +203,14 @@ LocalSteps::Result LocalSteps::Run(const Flight& flight) {
   const uint64_t base = state_->exchange(flight.fragment);
   std::map<uint32_t, Held> held;
   if (flight.own != nullptr) {
-    held[options_.sync.replica()] = {flight.own, options_.key.generation()};
+    held[options_.sync.replica()] = {flight.own, options_.key.generation(), flight.step};
     server_->Offer(flight.fragment, base, options_.sync.replica(), flight.own);
   }
   absl::Duration pause = kAskAgain;
   while (true) {
     SyncRequest request = RequestOf(flight.fragment, held);
     request.set_offers(flight.own != nullptr);
+    request.set_step(flight.step);
     *request.mutable_wait() = ToProto(kWait);
     const auto asked = std::chrono::steady_clock::now();
     const absl::StatusOr<SyncReply> reply = ask_(request, Interruptible());

@@ -78,17 +78,18 @@ class LocalSteps {
   };
   struct Flight {
     uint32_t fragment = 0;
-    Bytes own;  // null: nothing is offered
+    uint64_t step = 0;  // after which it departs; 0: before the first one
+    Bytes own;          // null: nothing is offered
   };
-  void Depart(uint32_t fragment, Bytes own);
+  void Depart(uint32_t fragment, Bytes own, uint64_t step = 0);
   absl::Status Arrive();
   Result Run(const Flight& flight);
-  // A contribution, and the generation of the replica that made it.
+  // A contribution, and the generation of the replica that made it, after which step.
   struct Held {
     Bytes bytes;
-    uint64_t generation = 0;
+    uint64_t generation = 0, step = 0;
   };
-  // Fetches what `peers` offer and `held` lacks, or has from a generation that is gone. Whether it got something.
+  // Fetches what `peers` offer and `held` lacks, or has another one of. Whether it got something.
   bool FetchOffers(const Flight& flight, uint64_t base, const SyncReply& reply, std::map<uint32_t, Held>& held);
   bool FetchState(const Flight& flight, const SyncReply& reply, Result& result);
   absl::StatusOr<Fetched> Fetch(const std::string& address, uint32_t fragment, const uint64_t* base, uint32_t replica);
