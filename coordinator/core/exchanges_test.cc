@@ -119,6 +119,20 @@ TEST(Exchanges, ASubmittedRunIsAJobForEachReplica) {
   w.Restart();
 }
 
+// Two jobs with one request would be a damaged store at the next start.
+TEST(Exchanges, ARunWithoutItsFirstReplicaStillHasItsRequest) {
+  World w(AnyWorld());
+  const SubmitJob submit{.request_id = "once", .owner = "me", .spec = Replicated("dlc", 2), .suffix = "abcd"};
+  const JobId first = w.Do(submit).job;
+  w.Do(CancelJob{first});
+  ASSERT_TRUE(w.Do(DeleteJob{first}).status.ok());
+  const absl::Status again = w.Do(submit).status;
+  EXPECT_EQ(again.code(), absl::StatusCode::kAlreadyExists) << again;
+  EXPECT_THAT(std::string(again.message()), HasSubstr("request id once belongs to the run of dlc-abcd-1"));
+  w.Restart();
+  EXPECT_EQ(w.core->ListJobs(true).size(), 1u);
+}
+
 TEST(Exchanges, AreClosedOnceAllHoldWhatAllOffer) {
   Running r(3);
   EXPECT_EQ(Show(r.Ask(0, 0, true, {0})), "WAIT 0 members  peers 0@r0.0");

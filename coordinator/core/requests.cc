@@ -135,6 +135,18 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   if (!transaction.status.ok()) return;
   if (event.plan.has_value()) plans_->Offer(*event.plan);
   const uint32_t replicas = ReplicasOf(event.spec);
+  // A client's request numbers have no spaces, so no one else has this one.
+  const auto request_of = [&](uint32_t replica) {
+    return replica == 0 ? event.request_id : absl::StrCat(event.request_id, " replica ", replica);
+  };
+  for (uint32_t replica = 1; replica < replicas; ++replica) {
+    const JobEntry* known = records_->FindRequest(request_of(replica));
+    if (known == nullptr) continue;
+    transaction.status = absl::AlreadyExistsError(
+        absl::StrCat("request id ", event.request_id, " belongs to the run of ", known->record().id(),
+                     ", of which the first replica was deleted; submit with another request id"));
+    return;
+  }
   std::string id = absl::StrCat(event.spec.name(), "-", event.suffix);
   const auto taken = [&] { return records_->jobs.contains(JobId(id)) || records_->runs.contains(id); };
   for (int n = 2; taken(); ++n) id = absl::StrCat(event.spec.name(), "-", event.suffix, n);
@@ -160,9 +172,7 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   transaction.TouchRun(id);
   transaction.submitted = JobOfReplica(id, 0);
   for (uint32_t replica = 0; replica < replicas; ++replica) {
-    // A client's request numbers have no spaces, so no one else has this one.
-    const std::string request = replica == 0 ? event.request_id : absl::StrCat(event.request_id, " replica ", replica);
-    Add(event, JobOfReplica(id, replica), request, std::move(specs[replica]), *project, transaction);
+    Add(event, JobOfReplica(id, replica), request_of(replica), std::move(specs[replica]), *project, transaction);
   }
 }
 
