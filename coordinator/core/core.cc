@@ -319,6 +319,8 @@ std::vector<NodeLink> Core::ListLinks(const JobId& job) const {
   return LinksOf(state_->records, entry->newest()->record());
 }
 
+size_t Core::EntriesOfExchanges() const { return EntriesOf(state_->records); }
+
 absl::StatusOr<Node> Core::GetNode(const NodeId& node) const {
   const NodeEntry* entry = state_->records.FindNode(node);
   if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no node ", node.value(), "; muster nodes lists them"));

@@ -361,6 +361,8 @@ class Core {
   // The full desired state of a node, with its revision. A new rank may be desired on a slot where a rank of a lost
   // generation is still being killed; the worker waits for the slot.
   Desired DesiredFor(const NodeId& node) const;
+  // What is kept in memory of all exchanges between replicas, in entries of a few words each.
+  size_t EntriesOfExchanges() const;
   // Whether the node has sent a full report since its Hello. Until then no desired state is sent to it.
   bool HasReported(const NodeId& node) const;
   // Where a job with this spec would start now: a node per rank, or none and the reason. If none, `slots` are those

@@ -100,6 +100,21 @@ std::set<uint32_t> Complete(std::set<uint32_t> offering, const std::map<uint32_t
   }
 }
 
+size_t EntriesOf(const Records& records) {
+  size_t entries = 0;
+  for (const auto& [id, run] : records.runs) {
+    entries += run.layouts.size();
+    for (const OpenExchange& open : run.open) {
+      entries += open.offers.size() + open.behind.size() + open.excused.size();
+      for (const auto& [replica, places] : open.places) entries += places.size();
+      for (const auto& [replica, offer] : open.offers) {
+        for (const auto& [rank, held] : offer.holds) entries += 1 + held.size();
+      }
+    }
+  }
+  return entries;
+}
+
 const JobEntry* Exchanges::ReplicaOf(const RunEntry& run, uint32_t replica) const {
   return records_->FindJob(JobOfReplica(run.record.id(), replica));
 }

@@ -59,6 +59,9 @@ class Exchanges {
   const Generations* const generations_;
 };
 
+// What is kept in memory of the exchanges of all runs: see Core::EntriesOfExchanges.
+size_t EntriesOf(const Records& records);
+
 // The largest part of `offering` that can be found by leaving out the replica with most pairs of which one lacks the
 // other's contribution, one after the other, until there is no such pair; among equals the last. `holds`: by replica.
 std::set<uint32_t> Complete(std::set<uint32_t> offering, const std::map<uint32_t, std::set<uint32_t>>& holds);

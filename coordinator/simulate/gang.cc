@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/simulate/coordinator.h"
+#include "coordinator/simulate/replica.h"
 #include "coordinator/simulate/worker_node.h"
 
 namespace muster::simulate {
@@ -25,6 +26,15 @@ RankExit Exit(RankExit::Cause cause, const std::string& message, int signal = 0)
 }
 
 }  // namespace
+
+Gang::Gang(World* world, const Ran& any)
+    : world_(world), job_(any.rank.job), generation_(any.rank.generation), name_(any.name) {}
+Gang::~Gang() = default;
+
+const Gang* Gangs::Find(const JobId& job, uint64_t name) const {
+  const auto found = gangs_.find({job, name});
+  return found == gangs_.end() ? nullptr : found->second.get();
+}
 
 Gang& Gangs::Of(const Ran& rank) {
   std::unique_ptr<Gang>& gang = gangs_[{rank.rank.job, rank.name}];
@@ -46,6 +56,7 @@ void Gang::Join(const std::shared_ptr<Process>& process) {
   process->gang = this;
   process->page.moved = world_->agenda.now();
   members_[process->id.rank] = process;
+  if (replica_ == nullptr && train().has_sync()) replica_ = std::make_unique<Replica>(world_, this, train().sync());
   step_time_ = world_->random.Between(absl::Seconds(2), absl::Seconds(6));
   world_->agenda.After(world_->random.Between(absl::Seconds(1), absl::Seconds(5)), [this, process] { Load(process); });
 }
@@ -79,8 +90,12 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
 // As trainer::Resume: after a restore the published ones may all have been replaced by newer ones.
 bool Gang::Resume(const Process& process) {
   const auto& steps = folder().steps;
-  if (steps.contains(process.assignment.resume_from().directory())) {
+  const auto load = [this](const std::string& directory) {
+    if (replica_ != nullptr) replica_->Load(folder().outers.at(directory));
+  };
+  if (const std::string& directory = process.assignment.resume_from().directory(); steps.contains(directory)) {
     step_ = process.assignment.resume_from().step();
+    load(directory);
     return true;
   }
   if (world_->judge.restores() == 0) return false;
@@ -95,7 +110,11 @@ bool Gang::Resume(const Process& process) {
   }
   if (!older.has_value() && !newest.has_value()) return false;
   world_->Count(older.has_value() ? "resumed from an older checkpoint" : "resumed from an unpublished checkpoint");
-  step_ = older.value_or(newest.value_or(std::pair<uint64_t, uint64_t>())).first;
+  const auto chosen = older.value_or(newest.value_or(std::pair<uint64_t, uint64_t>()));
+  step_ = chosen.first;
+  for (const auto& [name, step] : steps) {
+    if (step == chosen) load(name);
+  }
   return true;
 }
 
@@ -183,7 +202,29 @@ void Gang::BeginIfAllMet() {
   }
   // The previous generation wrote its last checkpoint, but was killed before its orderly end.
   if (step_ >= train().steps()) return EndAll(RankExit::COMPLETED);
-  PlanStep();
+  CatchUp(0);
+}
+
+void Gang::CatchUp(uint32_t fragment) {
+  if (replica_ == nullptr || fragment == replica_->fragments()) return PlanStep();
+  Exchange(fragment, /*offers=*/false, [this, fragment] { CatchUp(fragment + 1); });
+}
+
+void Gang::Exchange(uint32_t fragment, bool offers, std::function<void()> done) {
+  replica_->Exchange(fragment, offers, std::move(done));
+  if (!std::exchange(waiting_, true)) WaitForExchange();
+}
+
+void Gang::WaitForExchange() {
+  world_->agenda.After(step_time_, [this] {
+    waiting_ = replica_->exchanging() && Intact() && !ending_;
+    if (!waiting_) return;
+    CheckContact();
+    if (!WaitsForFrozen()) {
+      for (const auto& [rank, process] : members_) process->page = {step_, 0, 0, world_->agenda.now()};
+    }
+    WaitForExchange();
+  });
 }
 
 // A rank that no one could stop ends itself.
@@ -204,17 +245,7 @@ void Gang::PlanStep() {
 
 void Gang::EndStep() {
   if (!Intact() || ending_) return;
-  const auto any = [this](bool Process::*what) {
-    return std::any_of(members_.begin(), members_.end(), [&](const auto& member) { return (*member.second).*what; });
-  };
-  if (any(&Process::frozen)) {  // the others wait for it
-    for (const auto& [rank, process] : members_) {
-      if (process->frozen || process->page.issued == kCollective) continue;
-      process->page = {step_, kCollective, kCollective - 1, world_->agenda.now()};
-    }
-    return PlanStep();
-  }
-  if (writing_) return PlanStep();
+  if (WaitsForFrozen() || writing_) return PlanStep();
   CheckContact();
   ++step_;
   for (const auto& [rank, process] : members_) process->page = {step_, 0, 0, world_->agenda.now()};
@@ -223,6 +254,23 @@ void Gang::EndStep() {
   record.mutable_metrics()->set_loss(static_cast<double>(name_));
   members_.at(0)->node->Append(members_.at(0)->id, std::move(record));
   for (const auto& [rank, process] : members_) process->node->ReportStep(process->id, step_);
+  const std::optional<uint32_t> due = replica_ == nullptr ? std::nullopt : replica_->DueAfter(step_);
+  if (due.has_value()) return Exchange(*due, /*offers=*/true, [this] { FinishStep(); });
+  FinishStep();
+}
+
+// The others are in the collective in which they wait for it.
+bool Gang::WaitsForFrozen() {
+  const bool any =
+      std::any_of(members_.begin(), members_.end(), [](const auto& member) { return member.second->frozen; });
+  for (const auto& [rank, process] : members_) {
+    if (!any || process->frozen || process->page.issued == kCollective) continue;
+    process->page = {step_, kCollective, kCollective - 1, world_->agenda.now()};
+  }
+  return any;
+}
+
+void Gang::FinishStep() {
   const bool last = step_ >= train().steps();
   const bool all_asked = std::all_of(members_.begin(), members_.end(), [](const auto& m) { return m.second->asked; });
   if (last || all_asked || step_ % train().checkpoint().every_steps() == 0) return WriteCheckpoint(last || all_asked);
@@ -233,7 +281,8 @@ void Gang::EndStep() {
 void Gang::WriteCheckpoint(bool last) {
   writing_ = true;
   const uint64_t step = step_;
-  world_->agenda.After(world_->random.Between(absl::Milliseconds(200), absl::Seconds(3)), [this, step, last] {
+  const Outers outers = replica_ == nullptr ? Outers() : replica_->outers();
+  world_->agenda.After(world_->random.Between(absl::Milliseconds(200), absl::Seconds(3)), [=, this] {
     writing_ = false;
     if (!Intact() || ending_) return;
     const bool full = world_->agenda.now() < world_->disk_full_until;
@@ -250,6 +299,7 @@ void Gang::WriteCheckpoint(bool last) {
       world_->judge.Written(written);
       if (folder().owner != job_) world_->judge.Fail("a folder has one owner", absl::StrCat(job_.value(), " writes"));
       folder().steps[written.directory] = {step, generation_};
+      if (replica_ != nullptr) folder().outers[written.directory] = outers;
       Record record;
       record.mutable_checkpoint()->set_step(step);
       record.mutable_checkpoint()->set_directory(written.directory);
@@ -318,6 +368,7 @@ void Gang::EndProcess(Process& process, RankExit exit) {
   if (!process.alive) return;
   process.alive = false;
   world_->judge.Ended({process.id, name_});
+  if (replica_ != nullptr && replica_->exchanging() && !world_->calm) world_->Count("rank ended in an exchange");
   process.node->ProcessEnded(process.id, std::move(exit));
   if (ending_ || !running_) return;
   const auto members = members_;

@@ -18,6 +18,7 @@
 namespace muster::simulate {
 
 class Gang;
+class Replica;
 
 // A rank's progress page (worker/rundir/progress.h). Only one op of a step is modeled: the collective in which all
 // ranks meet.
@@ -43,8 +44,8 @@ struct Process {
 // The processes of one generation.
 class Gang {
  public:
-  Gang(World* world, const Ran& any)
-      : world_(world), job_(any.rank.job), generation_(any.rank.generation), name_(any.name) {}
+  Gang(World* world, const Ran& any);
+  ~Gang();
 
   void Join(const std::shared_ptr<Process>& process);
   // The worker's command and signal.
@@ -58,6 +59,8 @@ class Gang {
   void Thaw(Process& process);
 
   uint64_t step() const { return step_; }
+  const Replica* replica() const { return replica_.get(); }  // null: the job is not one of a run
+  bool Intact() const;                                       // every member is there and runs
   const std::map<uint32_t, std::shared_ptr<Process>>& members() const { return members_; }
 
  private:
@@ -71,9 +74,15 @@ class Gang {
   void BeginIfAllMet();
   void PlanStep();
   void EndStep();
+  bool WaitsForFrozen();
+  void FinishStep();
+  // Before the first step: with what others have decided, from this fragment on.
+  void CatchUp(uint32_t fragment);
+  // While an exchange is in progress the ranks make no step, but they do not hang.
+  void Exchange(uint32_t fragment, bool offers, std::function<void()> done);
+  void WaitForExchange();
   void WriteCheckpoint(bool last);
   void EndAll(RankExit::Cause cause);
-  bool Intact() const;  // every member is there and runs
   void EndSoon(const std::shared_ptr<Process>& process, absl::Duration latest, RankExit exit);
   const Train& train() const { return members_.begin()->second->assignment.spec().train(); }
 
@@ -87,12 +96,15 @@ class Gang {
   bool running_ = false;
   bool ending_ = false;  // by an orderly stop
   bool writing_ = false;
+  bool waiting_ = false;              // for an exchange
+  std::unique_ptr<Replica> replica_;  // null: as replica()
 };
 
 class Gangs {
  public:
   explicit Gangs(World* world) : world_(world) {}
   Gang& Of(const Ran& rank);
+  const Gang* Find(const JobId& job, uint64_t name) const;  // null: there is none
   // All gangs.
   std::vector<std::shared_ptr<Process>> Living() const;
 

@@ -57,6 +57,7 @@ void Judge::Changed(const store::Change& change) {
   if (absl::StartsWith(change.key, "reservation/")) {
     books_.reservations[change.key.substr(12)].ParseFromString(*change.value);
   }
+  if (absl::StartsWith(change.key, "run/")) return RunChanged(change.key.substr(4), *change.value);
   if (absl::StartsWith(change.key, "job/")) return JobChanged(JobId(change.key.substr(4)), *change.value);
 }
 
@@ -329,6 +330,8 @@ void Judge::RowDeleted(const std::string& key) {
     account.deleted = true;
   } else if (absl::StartsWith(key, "reservation/")) {
     books_.reservations.erase(key.substr(12));
+  } else if (absl::StartsWith(key, "run/")) {
+    books_.runs.erase(key.substr(4));
   } else if (absl::StartsWith(key, "node/")) {
     Fail("rows", absl::StrCat(key, " was removed"));
   }

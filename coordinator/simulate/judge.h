@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,13 @@ struct JobAccount {
   uint64_t hung_generation = 0;       // the last generation that was reported as hung
 };
 
+// A run with local steps, likewise.
+struct RunAccount {
+  SyncRun run;
+  // By fragment and exchange: the replicas that it was decided with, and their generations.
+  std::vector<std::map<uint64_t, std::vector<std::pair<uint32_t, uint64_t>>>> decided;
+};
+
 // What the judge knows from the disk. It goes back with the disk when a copy of that is restored.
 struct Books {
   std::map<JobId, JobAccount> jobs;
@@ -77,6 +85,7 @@ struct Books {
   std::set<JobId> cancelled;
   std::map<std::string, Project> projects;
   std::map<std::string, Reservation> reservations;
+  std::map<std::string, RunAccount> runs;
   struct StreamEvent {
     uint64_t sequence;
     JobId job;
@@ -130,6 +139,18 @@ class Judge {
   // To a reader of the whole stream, which has seen `position` events.
   void Read(const StateEvent& event, size_t& position);
 
+  // ---- Exchanges of runs with local steps. ----
+  // A rank's request, when the coordinator handles it, and what it replies.
+  void Asked(const Ran& ran, const Sync& sync, const SyncRequest& request);
+  void Replied(const Ran& ran, const Sync& sync, const SyncRequest& request, const SyncReply& reply);
+  // What the coordinator keeps in memory of all exchanges.
+  void KeptForExchanges(size_t entries);
+  // A rank has applied an exchange, or caught up with it. `source`: of ranks that have the same share of the model.
+  void Exchanged(const Ran& ran, const Sync& sync, uint32_t fragment, uint64_t exchange, uint32_t source,
+                 uint64_t content);
+  uint64_t restarts_in_exchanges() const;  // of the coordinator, while a replica offered
+  uint64_t EventsOf(const std::string& kind) const;
+
   // ---- The nodes. ----
   void Written(const WrittenCheckpoint& checkpoint) { written_.insert(checkpoint); }
   void Started(const Ran& rank, const std::string& node);
@@ -168,6 +189,7 @@ class Judge {
   void PublishedIn(const JobId& id, const Job& job, JobAccount& account);
   void GenerationChanged(Generation generation);
   void RowDeleted(const std::string& key);
+  void RunChanged(const std::string& id, const std::string& bytes);
   // What projects share: a generation has started, or is stopped so that another job can start.
   void CheckQuota(const std::string& name, const JobAccount& account);
   void CheckPreemption(const JobId& id, const Generation& generation, JobAccount& account);
@@ -205,6 +227,14 @@ class Judge {
     absl::Duration longest;  // longest earlier freeze
   };
   std::map<Ran, FrozenRank> frozen_;
+  // Since when the ranks of a replica offer a contribution, without a break: by run, replica and fragment.
+  struct OfferAccount {
+    std::tuple<uint64_t, uint64_t, uint64_t> of;  // the generation's name, the base, the coordinator's life
+    std::map<uint32_t, SteadyTime> since;         // by rank
+  };
+  std::map<std::tuple<std::string, uint32_t, uint32_t>, OfferAccount> offers_;
+  std::map<std::tuple<std::string, uint32_t, uint64_t, uint32_t>, uint64_t> contents_;
+  uint64_t restarts_in_exchanges_ = 0;
   uint64_t coordinator_starts_ = 0, started_in_reservations_ = 0, started_before_reservations_ = 0;
   static constexpr uint64_t kFirstHash = 0xcbf29ce484222325;  // FNV-1a
   uint64_t fingerprint_ = kFirstHash;

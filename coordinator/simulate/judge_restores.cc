@@ -18,6 +18,8 @@ void Judge::ReportedDropped(const JobId& job, uint64_t items) {
 
 void Judge::CoordinatorStarted() {
   ++coordinator_starts_;
+  restarts_in_exchanges_ +=
+      std::any_of(offers_.begin(), offers_.end(), [](const auto& offer) { return !offer.second.since.empty(); });
   dropped_.clear();  // it has forgotten
 }
 

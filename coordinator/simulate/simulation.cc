@@ -127,6 +127,31 @@ void DrawReservations(Random random, Settings& settings) {
   if (settings.reserved) settings.longest_wall_jump = absl::Seconds(20);
 }
 
+// Likewise. The planner would need a model.
+void DrawReplicas(Random random, Settings& settings) {
+  settings.replicated = random.Percent(10) && !settings.real_plans;
+}
+
+JobSpec MakeReplicated(Random& random) {
+  JobSpec spec;
+  spec.set_name("run");
+  spec.set_max_restarts(static_cast<uint32_t>(random.Between(2, 8)));
+  spec.mutable_resources()->set_ranks(static_cast<uint32_t>(random.Between(1, 3)));
+  spec.mutable_resources()->set_device(DEVICE_AUTO);
+  Train& train = *spec.mutable_train();
+  train.set_steps(static_cast<uint64_t>(random.Between(20, 60)));
+  train.mutable_checkpoint()->set_path("/checkpoints/{job}");
+  train.mutable_checkpoint()->set_every_steps(static_cast<uint64_t>(random.Between(2, 8)));
+  train.mutable_checkpoint()->set_keep(2);
+  Sync& sync = *train.mutable_sync();
+  sync.set_replicas(static_cast<uint32_t>(random.Between(2, 4)));
+  sync.set_fragments(static_cast<uint32_t>(random.Between(1, 2)));
+  sync.set_every(static_cast<uint32_t>(random.Between(2, 6)));
+  // Often so much that a replica that restarts is waited for.
+  sync.set_patience_seconds(static_cast<uint32_t>(random.Percent(50) ? random.Between(5, 20) : random.Between(30, 90)));
+  return spec;
+}
+
 void DrawSettings(World& world) {
   Random& random = world.random;
   core::Options& core = world.settings.core;
@@ -154,12 +179,14 @@ class Run {
         sharing_(seed ^ 0x9e3779b9),
         chains_(seed ^ 0x85ebca6b),
         places_(seed ^ 0xc2b2ae35),
-        reservations_(seed ^ 0x27d4eb2f) {
+        reservations_(seed ^ 0x27d4eb2f),
+        replicas_(seed ^ 0x165667b1) {
     DrawSettings(world_);
     DrawRareFaults(Random(~seed), world_.settings);
     DrawSharing(Random(seed * 3 + 1), world_.settings);
     DrawOrderAndPlaces(Random(seed * 5 + 2), world_.settings);
     DrawReservations(Random(seed * 7 + 3), world_.settings);
+    DrawReplicas(Random(seed * 11 + 4), world_.settings);
     world_.judge.Expect(world_.settings.core.preemption_min_run, world_.settings.core.preempt_lower_priority);
     if (trace == nullptr) return;
     world_.trace = [this, trace](const std::string& line) {
@@ -246,6 +273,11 @@ class Run {
       users_.push_back(std::make_unique<User>(&world_, absl::StrCat("request", i), std::move(spec), owner));
       if (world_.settings.chained && i > 0 && chains_.Percent(60)) users_.back()->ComeAfter(JobsBefore());
       world_.agenda.After(random.Between(absl::ZeroDuration(), absl::Seconds(i < 3 ? 20 : 300)),
+                          [user = users_.back().get()] { user->Submit(); });
+    }
+    if (world_.settings.replicated) {
+      users_.push_back(std::make_unique<User>(&world_, "replicas", MakeReplicated(replicas_)));
+      world_.agenda.After(replicas_.Between(absl::ZeroDuration(), absl::Seconds(20)),
                           [user = users_.back().get()] { user->Submit(); });
     }
     if (world_.settings.shared) SetProjects(slots, most);
@@ -364,6 +396,7 @@ class Run {
   void Calm() {
     if (world_.judge.failed()) return;
     world_.Trace([] { return "faults are over"; });
+    world_.calm = true;
     faults_->HealAll();
     ResumeInTheEnd(&world_);
     for (const Project& project : projects_) SetProject(&world_, project);  // a restored store may not know it
@@ -399,6 +432,11 @@ class Run {
     }
     for (const auto& reader : readers_) world_.judge.Conclude(reader->position());
     if (world_.settings.only_coordinator_fails) world_.judge.ConcludeUndisturbed();
+    if (world_.settings.replicated) {
+      world_.counts["coordinator restarted in an exchange"] += world_.judge.restarts_in_exchanges();
+      world_.counts["replica left out of an exchange"] += world_.judge.EventsOf("sync.left_out");
+      world_.counts["run went on from an older exchange"] += world_.judge.EventsOf("sync.rolled_back");
+    }
     if (world_.settings.reserved) {
       world_.counts["generation in its reservation"] += world_.judge.started_in_reservations();
       world_.counts["generation that ends before a reservation"] += world_.judge.started_before_reservations();
@@ -412,7 +450,7 @@ class Run {
   }
 
   World world_;
-  Random jumps_, sharing_, chains_, places_, reservations_;
+  Random jumps_, sharing_, chains_, places_, reservations_, replicas_;
   std::vector<std::unique_ptr<User>> users_;
   std::vector<Project> projects_;
   std::vector<std::unique_ptr<Reader>> readers_;

@@ -36,7 +36,7 @@ TEST_F(Simulation, ASeedReplaysByteForByte) {
 
 // Each of these seeds once found a bug, at least in the simulation of that time: docs/internals/reliability.md.
 TEST_F(Simulation, SeedsThatWereRed) {
-  for (const uint64_t seed : {29u, 772u, 1170u, 2412u, 9371u, 50183u}) EXPECT_EQ(Simulate(seed).failure, "") << seed;
+  for (const uint64_t seed : {29u, 772u, 1170u, 1934u, 2412u, 9371u, 50183u}) EXPECT_EQ(Simulate(seed).failure, "") << seed;
 }
 
 // A fault that no longer happens would leave every invariant green. Those with an effect of their own are known by it:
@@ -86,6 +86,15 @@ TEST_F(Simulation, EveryFaultHappens) {
       "reservation set",
       "reservation deleted",
       "generation in its reservation",
+      "exchange applied",
+      "replica caught up",
+      "replica late for an exchange",
+      "replica out of reach of the others",
+      "replica left out of an exchange",
+      "run went on from an older exchange",
+      "ranks of a replica asked before and after a decision",
+      "rank ended in an exchange",
+      "coordinator restarted in an exchange",
   };
   for (uint64_t seed = 1; seed <= kMostSeeds && !missing.empty(); ++seed) {
     for (const auto& [name, count] : Simulate(seed).counts) {

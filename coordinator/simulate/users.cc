@@ -58,6 +58,9 @@ void User::Submit() {
           request_ += "-alone";
           return Submit();
         }
+        if (absl::IsAlreadyExists(status) && spec_.train().has_sync()) {
+          return world->Count("run submitted again without its first replica");
+        }
         const std::string path = spec_.train().checkpoint().path();
         if (absl::IsFailedPrecondition(status) && world->judge.WasTaken(path)) {
           world->Count("checkpoint.path of another job refused");

@@ -42,10 +42,18 @@ struct Settings {
   bool chained = false;                 // some jobs come after others
   bool placed = false;                  // some jobs say how their ranks lie on nodes
   bool shared = false;                  // two projects with quotas, time limits, and preemption
+  bool replicated = false;              // a run with local steps on several replicas
   bool reserved = false;                // nodes are reserved in windows of time
   bool wall_clock_never_jumps = false;  // it never jumps, whatever the faults are
   absl::Duration longest_wall_jump = absl::InfiniteDuration();
 };
+
+// What a replica of a run with local steps has of a fragment (worker/trainer/outer_state.h).
+struct Outer {
+  uint64_t exchange = 0;
+  std::map<uint32_t, uint64_t> content;  // by rank; none: as at the start of the run
+};
+using Outers = std::vector<Outer>;  // by fragment
 
 struct World {
   explicit World(uint64_t seed) : random(seed), judge(agenda.clock()), disk(&judge) {}
@@ -68,6 +76,7 @@ struct World {
   Settings settings;
   std::function<void(const std::string&)> trace;
   std::map<std::string, uint64_t> counts;
+  bool calm = false;                                   // faults are over
   absl::Duration slow_network = absl::ZeroDuration();  // added to every delay, at most
 
   // On the nodes' shared disk, by checkpoint.path.
@@ -75,6 +84,7 @@ struct World {
     JobId owner;  // empty: not claimed yet
     // Complete checkpoints by name, each with its step and generation.
     std::map<std::string, std::pair<uint64_t, uint64_t>> steps;
+    std::map<std::string, Outers> outers;  // in them, of a replica
   };
   std::map<std::string, CheckpointFolder> folders;
   SteadyTime disk_full_until;
