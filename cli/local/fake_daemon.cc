@@ -1,5 +1,6 @@
 // Replaces muster-coordinator in the tests of `muster local`: serves, and lists a live node for each file in
-// $FAKE_NODES, with as many slots as it says. The fake worker is a shell script that creates such a file.
+// $FAKE_NODES, with as many slots as its first line says; the second line, if any, is the problem that the check of the
+// trainer found. The fake worker is a shell script that creates such a file.
 #include <csignal>
 
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "absl/time/clock.h"
+#include "common/proto_time.h"
 #include "testing/fake_coordinator.h"
 #include "testing/fake_store.h"
 
@@ -32,8 +34,15 @@ int main(int argc, char** argv) {
       nodes.emplace_back().set_id(entry.path().filename());
       nodes.back().set_state(v1::NODE_STATE_LIVE);
       int slots = 0;
-      std::ifstream(entry.path()) >> slots;
+      std::ifstream file(entry.path());
+      file >> slots >> std::ws;
       for (int i = 0; i < slots; ++i) nodes.back().add_slots();
+      if (std::string problem; std::getline(file, problem)) {
+        Preflight& preflight = *nodes.back().mutable_preflight();
+        *preflight.mutable_time() = ToProto(absl::Now());
+        preflight.add_checks()->set_name("trainer");
+        preflight.mutable_checks(0)->set_problem(problem);
+      }
     }
     return nodes;
   };

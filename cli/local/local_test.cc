@@ -156,6 +156,27 @@ TEST_F(LocalTest, ADaemonThatEndsAtOnceShowsItsLog) {
   EXPECT_EQ(Run({"down"}).code, 0);
 }
 
+TEST_F(LocalTest, ANodeWhoseCheckFoundAProblemIsNotReady) {
+  folder_.Write("bin/muster-worker",
+                "#!/bin/sh\n"
+                "echo '1\nmuster-trainer does not load: libtorch.so: cannot open shared object file' "
+                ">$FAKE_NODES/../part; mv $FAKE_NODES/../part $FAKE_NODES/node-0\n"
+                "trap 'rm $FAKE_NODES/node-0; exit 0' TERM\nwhile :; do sleep 0.05; done\n",
+                true);
+  const std::string line =
+      "muster: worker-0 is not ready: muster-trainer does not load: libtorch.so: cannot open shared object file; see: "
+      "muster doctor\n";
+  const Ended up = Run({"up"});
+  EXPECT_EQ(up.code, 1);
+  EXPECT_TRUE(absl::EndsWith(up.err, line)) << up.err;
+  EXPECT_FALSE(absl::StrContains(up.err, "ready at")) << up.err;
+  // Likewise of the worker that runs already.
+  const Ended again = Run({"up"});
+  EXPECT_EQ(again.code, 1);
+  EXPECT_TRUE(absl::EndsWith(again.err, line)) << again.err;
+  EXPECT_EQ(Run({"down"}).code, 0);
+}
+
 TEST_F(LocalTest, ANodeThatDoesNotComeIsATimeOutWithTheLogsEnd) {
   folder_.Write("bin/muster-worker",
                 "#!/bin/sh\necho 'cannot connect' >&2\ntrap 'exit 0' TERM\n"

@@ -17,6 +17,8 @@
 #include "cli/client.h"
 #include "cli/output/format.h"
 #include "common/file/lock.h"
+#include "common/node/not_ready.h"
+#include "common/proto_time.h"
 
 namespace muster::cli {
 namespace {
@@ -31,6 +33,12 @@ constexpr char kMetricsFlag[] = "--metrics-address";
 bool FitsASocket(const std::string& path) { return path.size() < sizeof(sockaddr_un::sun_path); }
 
 std::string WorkerName(int index) { return absl::StrCat("worker-", index); }
+
+// worker-N is the node node-N.
+std::string DaemonOf(const v1::Node& node) {
+  absl::string_view number = node.id();
+  return absl::ConsumePrefix(&number, "node-") ? absl::StrCat("worker-", number) : OneLine(node.id());
+}
 
 // REQUIRES: it runs.
 std::string WithItsLog(const LocalDaemon& daemon) {
@@ -234,20 +242,35 @@ absl::Status LocalService::WaitUntilServing(absl::Time deadline) {
   }
 }
 
-absl::Status LocalService::WaitUntilLive(int nodes, absl::Time deadline) {
+bool LocalService::IsStale(const v1::Node& node, absl::Time began) const {
+  if (!node.has_preflight() || FromProto(node.preflight().time()) >= began) return false;
+  return std::any_of(started_.begin(), started_.end(),
+                     [name = DaemonOf(node)](const Started& started) { return started.name == name; });
+}
+
+absl::Status LocalService::WaitUntilLive(int nodes, absl::Time began, absl::Time deadline) {
   Client client(LocalConnection(folders_, absl::Seconds(5)));
   while (true) {
     const absl::StatusOr<v1::ListNodesReply> reply = client.ListNodes();
     int live = 0;
+    std::vector<std::string> problems;
     if (reply.ok()) {
       for (const v1::Node& node : reply->nodes()) {
-        const bool checks = node.has_preflight() && !node.preflight().has_time();
-        live += node.state() == v1::NODE_STATE_LIVE && !checks ? 1 : 0;
+        if (node.state() != v1::NODE_STATE_LIVE || IsStale(node, began)) continue;
+        if (NotReady(node).empty()) {
+          ++live;
+        } else if (const std::string found = ProblemsOf(node.preflight()); !found.empty()) {
+          problems.push_back(absl::StrCat(DaemonOf(node), " is not ready: ", found));
+        }
       }
       if (live >= nodes) return absl::OkStatus();
     }
     if (absl::Status started = CheckStarted(); !started.ok()) return started;
-    if (absl::Now() > deadline) {
+    const bool late = absl::Now() > deadline;
+    if (!problems.empty() && (late || live + static_cast<int>(problems.size()) >= nodes)) {
+      return absl::InternalError(absl::StrCat(absl::StrJoin(problems, "; "), "; see: muster doctor"));
+    }
+    if (late) {
       const std::string log = LogFile(WorkerName(0));
       return absl::DeadlineExceededError(absl::StrCat(live, " of ", nodes, " nodes are ready; the log ", log,
                                                       " ends with:\n", LastLines(log, 0, kShownLines)));
@@ -288,7 +311,7 @@ absl::Status LocalService::Up(const LocalOptions& options) {
   if (absl::Status fits = CheckSocketPaths(*nodes); !fits.ok()) return fits;
   if (const auto last = MetricsAddressOf(options.metrics_address, *nodes - 1); !last.ok()) return last.status();
   started_.clear();
-  const absl::Time deadline = absl::Now() + options.timeout;
+  const absl::Time began = absl::Now(), deadline = began + options.timeout;
   if (absl::Status status = StartCoordinator(options); !status.ok()) return status;
   if (absl::Status status = WaitUntilServing(deadline); !status.ok()) return status;
   for (const LocalDaemon& daemon : List()) {  // left from an earlier, larger service
@@ -301,7 +324,7 @@ absl::Status LocalService::Up(const LocalOptions& options) {
   for (int index = 0; index < *nodes; ++index) {
     if (absl::Status status = StartWorker(index, *nodes, options); !status.ok()) return status;
   }
-  if (absl::Status status = WaitUntilLive(*nodes, deadline); !status.ok()) return status;
+  if (absl::Status status = WaitUntilLive(*nodes, began, deadline); !status.ok()) return status;
   return CheckSlots(options.slots);
 }
 

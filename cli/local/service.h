@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "cli/config.h"
 #include "cli/local/process.h"
+#include "proto/job.pb.h"
 
 namespace muster::cli {
 
@@ -52,7 +53,8 @@ class LocalService {
   // FailedPrecondition: another number of nodes or slots runs, or a daemon that serves metrics elsewhere.
   // InvalidArgument: a socket's path would be too long. NotFound: a program is missing. AlreadyExists: something else
   // serves the address. Unavailable: a daemon ended at once; the message has the end of its log. DeadlineExceeded.
-  // Aborted: another `local` command is at work.
+  // Internal: a worker's check of the machine found a problem, so that its node takes no ranks. Aborted: another
+  // `local` command is at work.
   absl::Status Up(const LocalOptions& options);
 
   // Sends SIGTERM to the workers, which drain, then to the coordinator. DeadlineExceeded names the daemons that still
@@ -80,7 +82,9 @@ class LocalService {
   absl::Status Start(const std::string& name, const std::string& program, const std::vector<std::string>& arguments,
                      const std::vector<int>& cores = {});
   absl::Status WaitUntilServing(absl::Time deadline);
-  absl::Status WaitUntilLive(int nodes, absl::Time deadline);
+  absl::Status WaitUntilLive(int nodes, absl::Time began, absl::Time deadline);
+  // Whether the node's worker was started by this call, at `began` or later, and has not reported a check since then.
+  bool IsStale(const v1::Node& node, absl::Time began) const;
   // FailedPrecondition: a node has another number of slots than `wanted` (0: any).
   absl::Status CheckSlots(int wanted);
   // Unavailable if a daemon started by this call has exited.

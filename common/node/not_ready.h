@@ -3,17 +3,21 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/job.pb.h"
 
 namespace muster {
 
-// "disk: 3 MiB free in /var/lib/muster; device 1: no answer within 1m30s"
+// "disk: 3 MiB free in /var/lib/muster; device 1: no answer within 1m30s". A problem that names its program itself has
+// no name before it: "muster-trainer does not load: ..." of the check "trainer".
 inline std::string ProblemsOf(const Preflight& preflight) {
   std::string problems;
   for (const PreflightCheck& check : preflight.checks()) {
     if (check.problem().empty()) continue;
-    absl::StrAppend(&problems, problems.empty() ? "" : "; ", check.name(), ": ", check.problem());
+    const bool named = absl::StartsWith(check.problem(), absl::StrCat("muster-", check.name(), " "));
+    absl::StrAppend(&problems, problems.empty() ? "" : "; ", named ? "" : check.name(), named ? "" : ": ",
+                    check.problem());
   }
   return problems;
 }

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -30,6 +32,7 @@
 #include "common/log/log.h"
 #include "common/process/spawn.h"
 #include "common/proto_time.h"
+#include "common/utf8.h"
 
 namespace muster::agent {
 namespace {
@@ -38,6 +41,7 @@ constexpr uint64_t kLeastFreeBytes = uint64_t{64} << 20;
 constexpr double kSlowShare = 0.5;
 constexpr int kKillPatienceMs = 5000;
 constexpr size_t kLongestOutput = 64 << 10;
+constexpr size_t kLongestLine = 512;
 
 PreflightCheck& Add(Preflight& preflight, std::string name, const std::string& problem, std::string result) {
   PreflightCheck& check = *preflight.add_checks();
@@ -87,15 +91,22 @@ void CheckFolders(const PreflightOptions& options, Preflight& preflight) {
 struct Child {
   pid_t pid = -1;
   int pidfd = -1;
-  int output = -1;
+  int output = -1, error = -1;
 };
 
 absl::StatusOr<Child> StartTrainer(const PreflightOptions& options, const std::vector<Slot>& devices) {
-  int ends[2];
+  int ends[2], errors[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe");
+  if (pipe2(errors, O_CLOEXEC) != 0) {
+    close(ends[0]);
+    close(ends[1]);
+    return absl::ErrnoToStatus(errno, "pipe");
+  }
+  fcntl(errors[0], F_SETFL, O_NONBLOCK);
   Program program{.arguments = {options.trainer, "preflight", "--host", options.host},
                   .environment = OwnEnvironment(),
                   .output = ends[1],
+                  .error = errors[1],
                   .leads = Program::Leads::kGroup};
   std::vector<std::string> uuids, slots;
   for (const Slot& slot : devices) {
@@ -107,11 +118,14 @@ absl::StatusOr<Child> StartTrainer(const PreflightOptions& options, const std::v
   if (!slots.empty()) program.arguments.insert(program.arguments.end(), {"--cuda", absl::StrJoin(slots, ",")});
   const absl::StatusOr<pid_t> pid = Spawn(std::move(program));
   close(ends[1]);
+  close(errors[1]);
   if (!pid.ok()) {
     close(ends[0]);
+    close(errors[0]);
     return pid.status();
   }
-  return Child{.pid = *pid, .pidfd = static_cast<int>(syscall(SYS_pidfd_open, *pid, 0)), .output = ends[0]};
+  return Child{
+      .pid = *pid, .pidfd = static_cast<int>(syscall(SYS_pidfd_open, *pid, 0)), .output = ends[0], .error = errors[0]};
 }
 
 // How it ended: "was killed by signal 9". One that does not end, since a device holds it, is left behind.
@@ -122,6 +136,44 @@ std::string Reap(const Child& child) {
   if (waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED) != 0) return "is gone";
   if (info.si_code == CLD_EXITED) return absl::StrCat("ended with code ", info.si_status);
   return absl::StrCat("was killed by signal ", info.si_status);
+}
+
+// What the trainer has printed to standard error, which is this daemon's log, too.
+class ErrorOutput {
+ public:
+  // Takes what is there. False: its end.
+  bool Read(int descriptor) {
+    char buffer[4096];
+    const ssize_t bytes = read(descriptor, buffer, sizeof buffer);
+    if (bytes <= 0) return bytes < 0 && (errno == EAGAIN || errno == EINTR);
+    std::fwrite(buffer, 1, static_cast<size_t>(bytes), stderr);
+    text_.append(buffer, static_cast<size_t>(bytes));
+    if (text_.size() > kLongestOutput) text_.erase(0, text_.size() - kLongestOutput);
+    return true;
+  }
+  // The last line that is not empty, such as the dynamic loader's.
+  std::string LastLine() const {
+    const absl::string_view text = absl::StripTrailingAsciiWhitespace(text_);
+    return CleanText(text.substr(text.rfind('\n') + 1), kLongestLine);  // npos + 1: from the start
+  }
+
+ private:
+  std::string text_;
+};
+
+// Of a process that printed `line` last and ended without a finding. 127 is the exit code of the dynamic loader.
+std::string WhyNoFinding(const std::string& end, bool begun, absl::string_view line) {
+  if (begun || end != "ended with code 127") {
+    return absl::StrCat("the process that checks it ", end, line.empty() ? "" : ": ", line);
+  }
+  constexpr absl::string_view kLoader = "error while loading shared libraries: ";
+  if (const size_t at = line.find(kLoader); at != line.npos) line.remove_prefix(at + kLoader.size());
+  return absl::StrCat("muster-trainer does not load: ", line.empty() ? absl::StrCat("its process ", end) : line);
+}
+
+bool HasInput(int descriptor) {
+  pollfd waiting = {descriptor, POLLIN, 0};
+  return poll(&waiting, 1, 0) > 0;
 }
 
 struct DeviceCheck {
@@ -144,6 +196,7 @@ class Findings {
   }
   // Of the check that was begun and has no finding.
   void Fail(const std::string& problem) { checks_[current_.empty() ? "trainer" : current_].problem = problem; }
+  bool begun() const { return !current_.empty() || !checks_.empty(); }
   bool complete() const { return current_.empty() && !checks_.empty(); }
   std::map<std::string, DeviceCheck>& checks() { return checks_; }
 
@@ -170,14 +223,19 @@ class Findings {
 // Each line has to come within the patience after the last one. False: cancelled.
 bool Follow(const PreflightOptions& options, const Child& child, int cancelled, Findings& findings) {
   absl::Time deadline = absl::Now() + options.patience;
+  ErrorOutput printed;
+  int error = child.error;
   while (true) {
-    pollfd waiting[2] = {{child.output, POLLIN, 0}, {cancelled, POLLIN, 0}};
+    pollfd waiting[3] = {{child.output, POLLIN, 0}, {cancelled, POLLIN, 0}, {error, POLLIN, 0}};
     const int64_t left = std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()));
-    const int ready = poll(waiting, 2, static_cast<int>(left));
+    const int ready = poll(waiting, 3, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;
     const bool stop = waiting[1].revents != 0;
+    if (waiting[2].revents != 0 && !printed.Read(error)) error = -1;  // poll ignores it from now on
+    const bool has_output = waiting[0].revents != 0;
+    if (!has_output && !stop && absl::Now() < deadline) continue;
     char buffer[4096];
-    const ssize_t bytes = ready > 0 && !stop ? read(child.output, buffer, sizeof buffer) : -1;
+    const ssize_t bytes = has_output && !stop ? read(child.output, buffer, sizeof buffer) : -1;
     if (bytes > 0) {
       if (findings.Read({buffer, static_cast<size_t>(bytes)})) deadline = absl::Now() + options.patience;
       continue;
@@ -187,7 +245,10 @@ bool Follow(const PreflightOptions& options, const Child& child, int cancelled, 
     if (bytes < 0) {
       findings.Fail(absl::StrCat("no answer within ", absl::FormatDuration(options.patience)));
     } else if (!findings.complete() || end != "ended with code 0") {
-      findings.Fail(absl::StrCat("the process that checks it ", end));
+      // A child that it left may print for ever.
+      for (int reads = 0; reads < 64 && error >= 0 && HasInput(error) && printed.Read(error); ++reads) {
+      }
+      findings.Fail(WhyNoFinding(end, findings.begun(), printed.LastLine()));
     }
     return !stop;
   }
@@ -261,6 +322,7 @@ void CheckDevices(const PreflightOptions& options, const std::vector<Slot>& free
   } else {
     const bool done = Follow(options, *child, cancelled, findings);
     close(child->output);
+    close(child->error);
     if (child->pidfd >= 0) close(child->pidfd);
     if (!done) return;
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/node/not_ready.h"
 #include "testing/temporary_folder.h"
 
 namespace muster::agent {
@@ -88,8 +89,28 @@ TEST_F(PreflightTest, NamesTheDeviceAtWhichTheProcessDies) {
 TEST_F(PreflightTest, ATrainerThatCannotStartIsAProblem) {
   options_.trainer = "/nonexistent/trainer";
   EXPECT_THAT(Problem(CheckMachine(options_, {Cpu()}), "trainer"), HasSubstr("/nonexistent/trainer"));
-  Trainer("", "exit 127");  // a library is missing
-  EXPECT_EQ(Problem(CheckMachine(options_, {Cpu()}), "trainer"), "the process that checks it ended with code 127");
+  // A library is missing; the second is what glibc's loader prints.
+  Trainer("", "exit 127");
+  EXPECT_EQ(Problem(CheckMachine(options_, {Cpu()}), "trainer"),
+            "muster-trainer does not load: its process ended with code 127");
+  Trainer("",
+          "echo '/opt/muster-trainer: error while loading shared libraries: libtorch.so: cannot open shared object "
+          "file: Permission denied' >&2; exit 127");
+  const Preflight unloadable = CheckMachine(options_, {Cpu()});
+  EXPECT_EQ(Problem(unloadable, "trainer"),
+            "muster-trainer does not load: libtorch.so: cannot open shared object file: Permission denied");
+  EXPECT_EQ(ProblemsOf(unloadable),
+            "muster-trainer does not load: libtorch.so: cannot open shared object file: Permission denied");
+}
+
+TEST_F(PreflightTest, SaysWhatAProcessThatFailedPrintedLast) {
+  Trainer("begin\\tcpu\\n", "echo 'first' >&2; echo 'no room for the test matrix' >&2; echo >&2; exit 1");
+  EXPECT_EQ(Problem(CheckMachine(options_, {Cpu()}), "cpu"),
+            "the process that checks it ended with code 1: no room for the test matrix");
+  // One that only writes to standard error does not keep the check going.
+  options_.patience = absl::Milliseconds(300);
+  Trainer("begin\\tcpu\\n", "while :; do echo more >&2; done");
+  EXPECT_EQ(Problem(CheckMachine(options_, {Cpu()}), "cpu"), "no answer within 300ms");
 }
 
 TEST_F(PreflightTest, TheProcessSeesTheDevicesOfTheFreeSlots) {
