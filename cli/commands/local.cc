@@ -106,12 +106,14 @@ void RegisterDown(CLI::App& app, Invocation& invocation) {
 void RegisterStatus(CLI::App& app, Invocation& invocation) {
   const auto format = std::make_shared<Format>(Format::kTable);
   CLI::App* command = AddCommand(app, "status", "Commands",
-                                 "Show the daemons on this machine; exit code 1 if one is dead", "muster local status");
+                                 "Show the daemons on this machine; exit code 1 if one is dead or cannot be reached",
+                                 "muster local status");
   AddFormat(command, *format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, format]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<LocalFolders> folders = FoldersOf(invocation, "");
     if (!folders.ok()) return folders.status();
-    const std::vector<LocalDaemon> daemons = LocalService(*folders, Say).List();
+    const LocalService service(*folders, Say);
+    const std::vector<LocalDaemon> daemons = service.List();
     if (*format != Format::kTable) {
       nlohmann::ordered_json tree = {{"address", folders->Address()}, {"daemons", nlohmann::ordered_json::array()}};
       for (const LocalDaemon& daemon : daemons) {
@@ -123,7 +125,8 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
       PrintTree(tree, *format);
       return kOk;
     }
-    if (daemons.empty()) {
+    const absl::Status known = service.Check();
+    if (daemons.empty() && known.ok()) {
       Say("nothing is running; start with: muster local up");
       return kOk;
     }
@@ -136,7 +139,11 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
                  runs ? absl::StrCat(daemon.process->pid) : "", runs ? Age(RunningFor(*daemon.process)) : "",
                  daemon.log});
     }
-    Print(table.Render(invocation.Out()));
+    if (!daemons.empty()) Print(table.Render(invocation.Out()));
+    if (!known.ok()) {
+      Say(std::string(known.message()));
+      return kJobFailed;
+    }
     if (dead.empty()) return kOk;
     Say(absl::StrCat(absl::StrJoin(dead, ", "), dead.size() == 1 ? " is dead" : " are dead",
                      ": see the log, then start again with: muster local up"));

@@ -216,14 +216,50 @@ TEST_F(LocalTest, DownTouchesNothingThatItDidNotStart) {
                  absl::StrCat("unix:", folder_.path(), "/run/coordinator.sock")},
                 environment_);
   ASSERT_TRUE(other.WaitForErr("serving"));
-  const Ended refused = Run({"down"});
-  EXPECT_EQ(refused.code, 2);
-  EXPECT_TRUE(absl::StrContains(refused.err, "was not started by `muster local`")) << refused.err;
-  const Ended up = Run({"up"});
-  EXPECT_EQ(up.code, 2);
-  EXPECT_TRUE(absl::StrContains(up.err, "not started by `muster local`, is listening")) << up.err;
+  const std::string unknown = absl::StrCat(
+      "a coordinator (pid ", other.pid(), ") answers at ", folder_.path(),
+      "/run/coordinator.sock, but the state folder ", folder_.path(),
+      "/state/muster/local does not know it: set XDG_STATE_HOME as when it was started, or stop it with kill ",
+      other.pid(), "\n");
+  for (const char* verb : {"up", "down"}) {
+    const Ended refused = Run({verb});
+    EXPECT_EQ(refused.code, 2) << verb;
+    EXPECT_EQ(refused.err, "muster: " + unknown);
+  }
+  // The state folder is a new one, as after a change of HOME.
+  std::filesystem::remove_all(StateFile(""));
+  const Ended status = Run({"status"});
+  EXPECT_EQ(status.code, 1);
+  EXPECT_EQ(status.out, "");
+  EXPECT_EQ(status.err, unknown);
+  // Or it cannot be used.
+  std::ofstream(folder_.path() + "/state/muster/local") << "a file";
+  for (const char* verb : {"up", "down"}) EXPECT_EQ(Run({verb}).err, "muster: " + unknown) << verb;
   other.Signal(SIGTERM);
   EXPECT_EQ(other.Wait().code, 0);
+}
+
+// As a cleaner of /tmp does.
+TEST_F(LocalTest, ACoordinatorWhoseSocketIsGoneIsNotReachable) {
+  ASSERT_EQ(Run({"up"}).code, 0);
+  const auto pids = Pids();
+  const std::string socket = folder_.path() + "/run/coordinator.sock";
+  ASSERT_TRUE(std::filesystem::remove(socket));
+  const std::string line = absl::StrCat("the coordinator (pid ", pids.at("coordinator"), ") runs, but its socket ",
+                                        socket, " is gone: muster local down, then muster local up\n");
+  const Ended status = Run({"status"});
+  EXPECT_EQ(status.code, 1);
+  EXPECT_EQ(status.err, line);
+  const Ended up = Run({"up"});
+  EXPECT_EQ(up.code, 2);
+  EXPECT_EQ(up.err, "muster: " + line);
+  EXPECT_EQ(Pids(), pids);
+  // The advice holds.
+  EXPECT_EQ(Run({"down"}).code, 0);
+  const Ended again = Run({"up"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(Run({"status"}).code, 0);
+  EXPECT_EQ(Run({"down"}).code, 0);
 }
 
 TEST_F(LocalTest, ForceKillsWhatDoesNotStop) {

@@ -4,8 +4,10 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -161,6 +164,38 @@ std::vector<std::string> ArgumentsOf(const ProcessId& process) {
   words.pop_back();  // after the last zero
   if (!words.empty()) words.erase(words.begin());
   return words;
+}
+
+std::optional<pid_t> ListenerAt(const std::string& path) {
+  sockaddr_un at{};
+  if (path.size() >= sizeof at.sun_path) return std::nullopt;
+  at.sun_family = AF_UNIX;
+  path.copy(at.sun_path, path.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return std::nullopt;
+  const absl::Cleanup closing = [&] { close(fd); };
+  // EAGAIN: it listens, and its backlog is full. Only a connection has the credentials of who listens (unix(7)).
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) {
+    return errno == EAGAIN ? std::optional<pid_t>(0) : std::nullopt;
+  }
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
+bool IsSocketGone(const std::string& path) {
+  struct stat found {};
+  if (lstat(path.c_str(), &found) == 0 || errno != ENOENT) return false;
+  // proc(5): "Num RefCount Protocol Flags Type St Inode Path"; bit 16 of the flags: it listens.
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);) {
+    if (!absl::EndsWith(line, " " + path)) continue;
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', 4));
+    uint32_t flags = 0;
+    if (fields.size() < 5 || !absl::SimpleHexAtoi(fields[3], &flags)) continue;
+    if ((flags & 0x10000) != 0) return true;
+  }
+  return false;
 }
 
 std::optional<ProcessId> ReadPidFile(const std::string& path) {

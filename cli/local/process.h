@@ -50,6 +50,13 @@ bool WaitForEnd(const ProcessId& process, absl::Duration at_most);
 // Its arguments, without the program; empty: the process is gone.
 std::vector<std::string> ArgumentsOf(const ProcessId& process);
 
+// The process that listens at the Unix socket `path`; pid 0: it is of another pid namespace. Nothing: none does, or it
+// is not for this user.
+std::optional<pid_t> ListenerAt(const std::string& path);
+
+// Whether a process listens at a Unix socket that was bound to `path`, whose file is gone since: no client reaches it.
+bool IsSocketGone(const std::string& path);
+
 // Reads "PID START" from a file. A missing or damaged file gives nothing.
 std::optional<ProcessId> ReadPidFile(const std::string& path);
 absl::Status WritePidFile(const std::string& path, const ProcessId& process);

@@ -138,16 +138,29 @@ absl::Status LocalService::CheckMetricsOf(const std::string& name, const Process
                    ": to change that, muster local down, then up --metrics-address ADDRESS"));
 }
 
+absl::Status LocalService::Check() const {
+  // Nothing in a folder that others may write to is ours.
+  if (!CheckRuntimeFolder(folders_.runtime).ok()) return absl::OkStatus();
+  const std::string socket = folders_.Address().substr(5);
+  if (const auto running = Running(kCoordinator)) {
+    if (!IsSocketGone(socket)) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("the coordinator (pid ", running->pid, ") runs, but its socket ",
+                                                      socket, " is gone: muster local down, then muster local up"));
+  }
+  const std::optional<pid_t> pid = ListenerAt(socket);
+  if (!pid.has_value()) return absl::OkStatus();
+  const std::string process = *pid > 0 ? absl::StrCat(*pid) : "its process id";
+  return absl::FailedPreconditionError(
+      absl::StrCat("a coordinator", *pid > 0 ? absl::StrCat(" (pid ", *pid, ")") : "", " answers at ", socket,
+                   ", but the state folder ", folders_.state,
+                   " does not know it: set XDG_STATE_HOME as when it was started, or stop it with kill ", process));
+}
+
 absl::Status LocalService::StartCoordinator(const LocalOptions& options) {
+  if (absl::Status known = Check(); !known.ok()) return known;
   if (const auto running = Running(kCoordinator)) {
     say_(absl::StrCat("coordinator is running (pid ", running->pid, ")"));
     return CheckMetricsOf(kCoordinator, *running, options.metrics_address);
-  }
-  Client client(LocalConnection(folders_, absl::Seconds(2)));
-  if (client.Version().ok()) {
-    return absl::AlreadyExistsError(absl::StrCat("another coordinator, not started by `muster local`, is listening on ",
-                                                 folders_.Address(),
-                                                 ": stop it, or set MUSTER_RUNTIME_DIR to another folder"));
   }
   std::vector<std::string> arguments = {
       "--state-dir", folders_.state + "/coordinator", "--listen", folders_.Address(), "--web-address", "127.0.0.1:0"};
@@ -301,9 +314,16 @@ absl::Status LocalService::CheckSlots(int wanted) {
   return absl::OkStatus();
 }
 
+// A state folder that cannot be used may be the wrong one.
+absl::Status LocalService::WhyNotLocked(const absl::Status& status) const {
+  if (absl::IsAborted(status)) return status;
+  const absl::Status known = Check();
+  return known.ok() ? status : known;
+}
+
 absl::Status LocalService::Up(const LocalOptions& options) {
   const auto lock = LockService(folders_.state);
-  if (!lock.ok()) return lock.status();
+  if (!lock.ok()) return WhyNotLocked(lock.status());
   if (absl::Status made = MakeFolders(folders_.runtime); !made.ok()) return made;
   if (absl::Status ours = CheckRuntimeFolder(folders_.runtime); !ours.ok()) return ours;
   const absl::StatusOr<int> nodes = DecideNodes(options);
@@ -371,7 +391,7 @@ absl::Status LocalService::Stop(const std::vector<LocalDaemon>& daemons, const s
 
 absl::Status LocalService::Down(absl::Duration timeout, bool force, const std::function<bool()>& interrupted) {
   const auto lock = LockService(folders_.state);
-  if (!lock.ok()) return lock.status();
+  if (!lock.ok()) return WhyNotLocked(lock.status());
   std::vector<LocalDaemon> coordinators, workers;
   for (LocalDaemon& daemon : List()) {
     if (!daemon.process) {
@@ -381,12 +401,7 @@ absl::Status LocalService::Down(absl::Duration timeout, bool force, const std::f
     (daemon.name == kCoordinator ? coordinators : workers).push_back(std::move(daemon));
   }
   if (coordinators.empty() && workers.empty()) {
-    Client client(LocalConnection(folders_, absl::Seconds(2)));
-    if (client.Version().ok()) {
-      return absl::FailedPreconditionError(absl::StrCat("the coordinator at ", folders_.Address(),
-                                                        " was not started by `muster local` with this state folder (",
-                                                        folders_.state, "): stop it where it was started"));
-    }
+    if (absl::Status known = Check(); !known.ok()) return known;
     say_("nothing is running");
     return absl::OkStatus();
   }

@@ -50,17 +50,22 @@ class LocalService {
   // Starts the daemons that do not run and waits until the coordinator answers and `nodes` nodes are live. Leaves
   // running daemons alone. Each worker is a node of its own, node-0 and so on, with its own folders and its share of
   // the cores (ShareOfCores).
-  // FailedPrecondition: another number of nodes or slots runs, or a daemon that serves metrics elsewhere.
-  // InvalidArgument: a socket's path would be too long. NotFound: a program is missing. AlreadyExists: something else
-  // serves the address. Unavailable: a daemon ended at once; the message has the end of its log. DeadlineExceeded.
-  // Internal: a worker's check of the machine found a problem, so that its node takes no ranks. Aborted: another
-  // `local` command is at work.
+  // FailedPrecondition: another number of nodes or slots runs, or a daemon that serves metrics elsewhere; or as Check.
+  // InvalidArgument: a socket's path would be too long. NotFound: a program is missing. Unavailable: a daemon ended at
+  // once; the message has the end of its log. DeadlineExceeded. Internal: a worker's check of the machine found a
+  // problem, so that its node takes no ranks. Aborted: another `local` command is at work.
   absl::Status Up(const LocalOptions& options);
 
   // Sends SIGTERM to the workers, which drain, then to the coordinator. DeadlineExceeded names the daemons that still
-  // run; with `force` they are killed instead. Touches only processes that Up started. Cancelled: `interrupted` became
-  // true; the message says what still runs, and another Down finishes.
+  // run; with `force` they are killed instead. Touches only processes that Up started. FailedPrecondition: none runs,
+  // and another process listens at the address. Cancelled: `interrupted` became true; the message says what still runs,
+  // and another Down finishes.
   absl::Status Down(absl::Duration timeout, bool force, const std::function<bool()>& interrupted);
+
+  // Whether the coordinator that the state folder knows is the one that clients reach. FailedPrecondition: it runs, but
+  // its socket's file is gone, as after a cleaner of /tmp; or another process listens at the address, as after a change
+  // of HOME.
+  absl::Status Check() const;
 
   // The daemons that were started here, the coordinator first.
   std::vector<LocalDaemon> List() const;
@@ -71,6 +76,7 @@ class LocalService {
   void Forget(const std::string& name) const;  // the files of a daemon that does not run
   std::string LogFile(const std::string& name) const { return folders_.state + "/" + name + ".log"; }
   std::optional<ProcessId> Running(const std::string& name) const;
+  absl::Status WhyNotLocked(const absl::Status& status) const;
   absl::Status StartCoordinator(const LocalOptions& options);
   // Whether `process` was started to serve metrics there. FailedPrecondition.
   absl::Status CheckMetricsOf(const std::string& name, const ProcessId& process, const std::string& address) const;

@@ -74,6 +74,11 @@ std::string PeerName(const sockaddr_storage& address) {
   return absl::StrCat("ipv6:[", HostOf(address), "]:", ntohs(six.sin6_port));
 }
 
+// As users know one of our addresses.
+std::string ListenerName(const sockaddr_storage& address) {
+  return address.ss_family == AF_UNIX ? reinterpret_cast<const sockaddr_un&>(address).sun_path : PeerName(address);
+}
+
 ino_t InodeOf(int fd) {
   struct stat info {};
   return fstat(fd, &info) == 0 ? info.st_ino : 0;
@@ -418,18 +423,27 @@ absl::Status FrontDoor::ProbeOnce(const Listener& listener) {
   // EAGAIN: the backlog of a Unix socket is full at this moment.
   while (connect(fd, reinterpret_cast<sockaddr*>(&to), length) != 0 && errno != EINPROGRESS) {
     if (errno != EAGAIN || clock_->Read().steady - began >= limits_.probe_patience) {
-      return absl::ErrnoToStatus(errno, "cannot connect");
+      const int error = errno;
+      if (listener.local && error == ENOENT) {
+        return absl::NotFoundError(absl::StrCat("the socket ", ListenerName(to),
+                                                " is gone: another program removed it, such as a cleaner of /tmp"));
+      }
+      return absl::ErrnoToStatus(error, absl::StrCat("cannot connect to ", ListenerName(to)));
     }
     pollfd wake{wake_, POLLIN, 0};
     if (poll(&wake, 1, 50) > 0) return absl::OkStatus();  // stopping
   }
   pollfd ready{fd, POLLOUT, 0};
-  if (poll(&ready, 1, patience) <= 0) return absl::DeadlineExceededError("no connection");
+  if (poll(&ready, 1, patience) <= 0)
+    return absl::DeadlineExceededError(absl::StrCat("no connection to ", ListenerName(to)));
   constexpr char kHello[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";  // the preface and empty settings
-  if (send(fd, kHello, sizeof kHello - 1, MSG_NOSIGNAL) < 0) return absl::ErrnoToStatus(errno, "cannot send");
+  if (send(fd, kHello, sizeof kHello - 1, MSG_NOSIGNAL) < 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot send to ", ListenerName(to)));
+  }
   ready = {fd, POLLIN, 0};
   // The answer may also be the end of the connection: TLS refuses what is no handshake.
-  if (poll(&ready, 1, patience) <= 0) return absl::DeadlineExceededError("no answer");
+  if (poll(&ready, 1, patience) <= 0)
+    return absl::DeadlineExceededError(absl::StrCat("no answer from ", ListenerName(to)));
   return absl::OkStatus();
 }
 

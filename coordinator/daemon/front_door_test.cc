@@ -20,6 +20,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/daemon/server_fixture_test.h"
 #include "testing/wait.h"
@@ -345,6 +346,29 @@ TEST_F(FrontDoorTest, TheProbeReportsADoorThatDoesNotOpen) {
     if (bound.sin_family == AF_INET && ntohs(bound.sin_port) == *port) shutdown(fd, SHUT_RDWR);
   }
   EXPECT_TRUE(Eventually([&] { return failed.load(); }));
+  door.Stop();
+}
+
+// As a cleaner of /tmp does.
+TEST_F(FrontDoorTest, TheProbeSaysThatTheSocketIsGone) {
+  absl::Mutex mutex;
+  std::string failed;
+  FrontDoor door({.connections = 10, .probe_every = absl::Milliseconds(50), .probe_patience = absl::Milliseconds(200)},
+                 &clock_, [&](const absl::Status& why) {
+                   const absl::MutexLock lock(&mutex);
+                   failed = std::string(why.message());
+                 });
+  grpc::ServerBuilder builder;
+  const std::string socket = absl::StrCat(folder_.path(), "/door.sock");
+  ASSERT_TRUE(door.Open(*ParseAddress("unix:" + socket), builder, grpc::InsecureServerCredentials()).ok());
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  door.Start();
+  ASSERT_EQ(unlink(socket.c_str()), 0);
+  EXPECT_TRUE(Eventually([&] {
+    const absl::MutexLock lock(&mutex);
+    return failed ==
+           absl::StrCat("the socket ", socket, " is gone: another program removed it, such as a cleaner of /tmp");
+  }));
   door.Stop();
 }
 

@@ -390,8 +390,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     parts->instruments.Stop();
     return status;
   }
-  parts->door = std::make_unique<FrontDoor>(options.connections, clock,
-                                            [](const absl::Status& why) { EndProcess("accepting connections", why); });
+  parts->door = std::make_unique<FrontDoor>(options.connections, clock, EndUnreachable);
   parts->instruments.WatchConnections(parts->door.get());
   const absl::StatusOr<std::string> local_token = RandomText(kLocalTokenSize);
   if (!local_token.ok()) return local_token.status();

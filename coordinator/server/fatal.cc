@@ -14,4 +14,12 @@ void EndProcess(const char* what, const absl::Status& status) {
   std::abort();
 }
 
+void EndUnreachable(const absl::Status& status) {
+  LogError(
+      "clients and workers cannot connect; ending, so that the next start listens anew. The store is intact, and the "
+      "next start recovers every accepted job",
+      {{"error", status}});
+  std::abort();
+}
+
 }  // namespace muster::server

@@ -8,4 +8,8 @@ namespace muster::server {
 // start recovers from the disk.
 [[noreturn]] void EndProcess(const char* what, const absl::Status& status);
 
+// Likewise where the store is fine, but clients and workers cannot connect: `status` says to which address and why. The
+// next start listens anew.
+[[noreturn]] void EndUnreachable(const absl::Status& status);
+
 }  // namespace muster::server
