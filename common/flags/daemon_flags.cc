@@ -1,6 +1,7 @@
 #include "common/flags/daemon_flags.h"
 
 #include <algorithm>
+#include <iostream>
 #include <memory>
 #include <vector>
 
@@ -145,7 +146,10 @@ int ParseFlags(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (app.exit(error) != 0) return 2;
+    if (std::cout.flush()) return 0;
+    std::cerr << app.get_name() << ": cannot write to standard output: is the disk full?\n";
+    return 1;
   }
   return -1;
 }

@@ -23,7 +23,7 @@ CLI::Option* AddDuration(CLI::App& app, const std::string& name, absl::Duration&
 
 // Shows values in words rather than the parser's types, and accepts flags with underscores, too. -1: `app` has its
 // values; otherwise the program exits with this code: 0 after --help and --version, 2 after a wrong flag, which is
-// printed to stderr after the program's name.
+// printed to stderr after the program's name; 1 if standard output takes no page or version.
 int ParseFlags(CLI::App& app, int argc, char** argv);
 
 }  // namespace muster

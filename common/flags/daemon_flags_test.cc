@@ -1,7 +1,11 @@
 #include "common/flags/daemon_flags.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -94,6 +98,27 @@ TEST(DaemonFlagsTest, RefusesInOurWords) {
   EXPECT_EQ(says({"--level", "loud", "run"}), "program: --level: \"loud\" is not one of info, warn");
   EXPECT_EQ(says({"run", "what"}), "program: unknown argument what");
   EXPECT_EQ(says({"run", "--what"}), "program: unknown option --what");
+}
+
+TEST(DaemonFlagsTest, AFullStandardOutputIsAnError) {
+  std::fflush(stdout);
+  const int before = dup(STDOUT_FILENO), full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(before, 0);
+  ASSERT_GE(full, 0);
+  CLI::App app("", "program");
+  app.set_version_flag("--version", "1.2.3");
+  std::string program = "program", version = "--version";
+  char* argv[] = {program.data(), version.data()};
+  testing::internal::CaptureStderr();
+  dup2(full, STDOUT_FILENO);
+  const int code = ParseFlags(app, 2, argv);
+  dup2(before, STDOUT_FILENO);
+  close(before);
+  close(full);
+  std::cout.clear();
+  std::clearerr(stdout);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "program: cannot write to standard output: is the disk full?\n");
+  EXPECT_EQ(code, 1);
 }
 
 TEST(KebabFlagsTest, ValuesAndUnknownNamesStayAsTyped) {

@@ -17,8 +17,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hugging_face.h"
+#include "common/bytes.h"
 #include "common/file/beneath.h"
 #include "common/flags/daemon_flags.h"
 #include "common/log/log.h"
@@ -80,6 +82,25 @@ absl::Status Run(const RunOptions& options) {
       .status();
 }
 
+// As the CLI does, in whose place these commands run.
+void Print(FILE* to, const std::string& text) {
+  std::fputs(muster::Wrapped(absl::StrCat(text, "\n"), muster::ColumnsOf(fileno(to))).c_str(), to);
+}
+
+// The text is whole on standard output, whatever it is: a full disk must not look like success.
+absl::Status FlushOutput() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
+  return absl::UnknownError("cannot write to standard output: is the disk full?");
+}
+
+void SaySkipped(const std::string& folder, const absl::Status& error, const std::string& used) {
+  absl::string_view why = error.message();
+  if (!absl::ConsumePrefix(&why, absl::StrCat(folder, "/"))) absl::ConsumePrefix(&why, absl::StrCat(folder, ": "));
+  Print(stderr,
+        absl::StrCat("muster: skipped the corrupt checkpoint ", std::filesystem::path(folder).filename().string(), ": ",
+                     why, "; using ", std::filesystem::path(used).filename().string()));
+}
+
 int Threads(int asked) { return asked > 0 ? asked : muster::trainer::AvailableCores(); }
 
 // The tokenizer that made a model's tokens, as its checkpoint says. Null: each byte is one, or it is not known.
@@ -120,7 +141,7 @@ void WarnOfAnother(const muster::TokenizerOrigin& used, const std::optional<must
 absl::Status Sample(const std::string& path, int threads, const std::string& library, const std::string& given,
                     const SampleOptions& options) {
   const absl::StatusOr<muster::trainer::InferenceModel> model =
-      muster::trainer::LoadForInference(path, Threads(threads), library);
+      muster::trainer::LoadForInference(path, Threads(threads), library, SaySkipped);
   if (!model.ok()) return model.status();
   const absl::StatusOr<std::unique_ptr<muster::data::Tokenizer>> tokenizer =
       LoadTokenizer(given, path, model->tokenizer);
@@ -150,15 +171,10 @@ std::function<void(uint64_t done, uint64_t all)> Progress() {
   };
 }
 
-// As the CLI does, in whose place these commands run.
-void Print(FILE* to, const std::string& text) {
-  std::fputs(muster::Wrapped(absl::StrCat(text, "\n"), muster::ColumnsOf(fileno(to))).c_str(), to);
-}
-
 absl::Status Evaluate(const std::string& path, int threads, const std::string& library, const std::string& tokens,
                       uint64_t sequences, bool json) {
   absl::StatusOr<muster::trainer::InferenceModel> model =
-      muster::trainer::LoadForInference(path, Threads(threads), library);
+      muster::trainer::LoadForInference(path, Threads(threads), library, SaySkipped);
   if (!model.ok()) return model.status();
   const absl::StatusOr<muster::trainer::Evaluated> found =
       muster::trainer::Evaluate(*model, tokens, sequences, Progress());
@@ -175,7 +191,7 @@ absl::Status Evaluate(const std::string& path, int threads, const std::string& l
 
 // The files of the recorded tokenizer go along, unless others are given.
 absl::Status Export(const std::string& path, muster::checkpoint::ExportOptions options) {
-  const absl::StatusOr<muster::checkpoint::Checkpoint> checkpoint = muster::trainer::OpenNewest(path);
+  const absl::StatusOr<muster::checkpoint::Checkpoint> checkpoint = muster::trainer::OpenNewest(path, SaySkipped);
   if (!checkpoint.ok()) return checkpoint.status();
   if (options.tokenizer_from.empty() && checkpoint->manifest().has_tokenizer()) {
     const auto tokenizer = LoadRecorded(checkpoint->manifest().tokenizer(), "--tokenizer-from");
@@ -194,16 +210,17 @@ absl::Status Export(const std::string& path, muster::checkpoint::ExportOptions o
                        : !train.data().images().empty() ? "torchvision"
                                                         : "Hugging Face's transformers";
   Print(stdout, absl::StrCat(options.out, ": step ", checkpoint->manifest().step(), " of ",
-                             muster::models::Describe(train.model()), " as ", reader, " reads it, ", exported->bytes,
-                             " bytes of weights in ", exported->files, exported->files == 1 ? " file" : " files"));
+                             muster::models::Describe(train.model()), " as ", reader, " reads it, ",
+                             muster::FormatBytes(exported->bytes), " of weights in ", exported->files,
+                             exported->files == 1 ? " file" : " files"));
   return absl::OkStatus();
 }
 
 absl::Status Import(const std::string& from, const std::string& out) {
   const absl::StatusOr<muster::checkpoint::Written> written = muster::trainer::ImportCheckpoint(from, out);
   if (!written.ok()) return written.status();
-  Print(stdout, absl::StrCat(out, "/", written->name.Directory(), ": ", written->bytes, " bytes, of ", from,
-                             "; a job starts from it by model.from: ", out));
+  Print(stdout, absl::StrCat(out, "/", written->name.Directory(), ": ", muster::FormatBytes(written->bytes), " from ",
+                             from, "; a job starts from it by model.from: ", out));
   return absl::OkStatus();
 }
 
@@ -249,6 +266,10 @@ int SelfCheck() {
     return 1;
   }
   std::printf("%s", muster::collectives::Describe(*backends).c_str());
+  if (const absl::Status flushed = FlushOutput(); !flushed.ok()) {
+    std::fprintf(stderr, "muster-trainer: %s\n", std::string(flushed.message()).c_str());
+    return 1;
+  }
   return 0;
 }
 
@@ -366,6 +387,7 @@ int main(int argc, char** argv) {
   } else {
     status = Evaluate(checkpoint, threads, library, tokens, sequences, json);
   }
+  if (status.ok() && !run_command->parsed()) status = FlushOutput();
   if (status.ok()) return 0;
   if (run_command->parsed()) {
     muster::LogError("rank failed", {{"error", status.message()}});

@@ -150,6 +150,36 @@ TEST_F(SampleTest, EvalGivesTheValidationLoss) {
   EXPECT_EQ(windows, 62u);  // of 1,000 tokens
 }
 
+// A full disk loses output and must not look like success.
+TEST_F(SampleTest, AFullStandardOutputIsAnError) {
+  const std::string from = bench_->Path("checkpoints");
+  const std::vector<std::string> commands = {
+      "--version", absl::StrCat("sample --threads 1 --tokens 5 --checkpoint ", from),
+      absl::StrCat("eval --threads 1 --checkpoint ", from, " --data ", bench_->Path("val.bin")),
+      absl::StrCat("export --checkpoint ", from, " --out ", bench_->Path("export-full"))};
+  for (const std::string& command : commands) {
+    Process process({"/bin/sh", "-c", absl::StrCat("worker/trainer/muster-trainer ", command, " >/dev/full")},
+                    bench_->Path("full"));
+    EXPECT_EQ(process.Wait(), 1) << command;
+    EXPECT_THAT(process.Log(), HasSubstr("cannot write to standard output: is the disk full?\n")) << command;
+  }
+}
+
+// These commands take the place of the CLI's, so they speak as it does; the log of a job is not for a terminal.
+TEST_F(SampleTest, SaysWhichCorruptCheckpointItSkipped) {
+  const std::string folder = bench_->Path("damaged"), newer = folder + "/step-0000000400-g1";
+  std::filesystem::create_directories(folder);
+  for (const std::string& step : {folder + "/step-0000000300-g1", newer}) {
+    std::filesystem::copy(bench_->Path("checkpoints/step-0000000300-g1"), step,
+                          std::filesystem::copy_options::recursive);
+  }
+  std::ofstream(newer + "/manifest.json", std::ios::app) << " ";
+  Process process = Run({"sample", "--checkpoint", folder, "--tokens", "5"});
+  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_THAT(process.Log(), StartsWith("muster: skipped the corrupt checkpoint step-0000000400-g1: "));
+  EXPECT_THAT(process.Log(), AllOf(HasSubstr("; using step-0000000300-g1\n"), Not(HasSubstr(" error trainer "))));
+}
+
 // Before families and tasks, a manifest's units had numbered kinds and a number of heads, and the inventory had a
 // vocabulary and a context.
 TEST_F(SampleTest, ACheckpointOfAnOlderBuildIsEvaluatedAndExported) {

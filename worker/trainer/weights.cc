@@ -206,11 +206,15 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
   return InferenceModel{*std::move(inventory), *std::move(data), std::nullopt, *std::move(engine)};
 }
 
+void LogSkipped(const std::string& /*folder*/, const absl::Status& error, const std::string& /*used*/) {
+  LogError("corrupt checkpoint skipped", {{"error", error.message()}});
+}
+
 absl::Status LoadFromAny(const Train& train, engine::Engine& engine) {
   const std::string& path = train.model().from();
   if (absl::Status status = checkpoint::CheckListable(path); !status.ok()) return status;
   if (checkpoint::StepFolders(path).empty()) return Import(path, train.model(), engine);
-  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
+  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path, LogSkipped);
   if (!checkpoint.ok()) return checkpoint.status();
   const Manifest& manifest = checkpoint->manifest();
   const std::string& directory = checkpoint->directory();
@@ -234,13 +238,14 @@ absl::Status LoadInitial(const Train& train, engine::Engine& engine) {
   return status.ok() ? status : absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
 }
 
-absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads, const std::string& library) {
+absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads, const std::string& library,
+                                                const OnSkipped& skipped) {
   std::error_code error;
   if (std::filesystem::exists(absl::StrCat(path, "/", checkpoint::kConfigFile), error)) {
     Train train;
     return LoadHuggingFace(path, threads, library, train);
   }
-  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path);
+  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path, skipped);
   if (!checkpoint.ok()) return checkpoint.status();
   Train train = checkpoint->manifest().spec().train();
   train.clear_parallel(), train.clear_pipeline();
@@ -270,17 +275,19 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
   return checkpoint::Write(path, std::move(manifest), ParameterRuns(*model->engine));
 }
 
-absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path) {
+absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path, const OnSkipped& skipped) {
   if (absl::Status status = checkpoint::CheckListable(path); !status.ok()) return status;
   const std::vector<std::string> folders = checkpoint::StepFolders(path);
   if (folders.empty()) {
     return absl::NotFoundError(absl::StrCat(
-        path, " is no checkpoint and holds none: expected a folder named like step-0000000100-g1, or one of such"));
+        path,
+        " is not a checkpoint and holds none: expected a folder named like step-0000000100-g1, or the folder that "
+        "holds such folders"));
   }
   absl::StatusOr<checkpoint::Opened> opened = checkpoint::OpenFirstWhole(folders);
   if (!opened.ok()) return opened.status();
-  for (const absl::Status& damaged : opened->damaged) {
-    LogError("corrupt checkpoint skipped", {{"error", damaged.message()}});
+  for (size_t i = 0; i < opened->damaged.size(); ++i) {
+    skipped(folders[i], opened->damaged[i], opened->checkpoint.directory());
   }
   return std::move(opened->checkpoint);
 }

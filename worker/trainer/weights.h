@@ -1,6 +1,7 @@
 // Copies between an engine's state and a checkpoint's tensors.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,9 @@ absl::Status AsErrorOfJob(const absl::Status& status);
 // Others as checkpoint::HuggingFaceModel and checkpoint::Write.
 absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& directory, const std::string& path);
 
+// Receives each damaged step folder that is skipped, with its error, and the folder that is used instead.
+using OnSkipped = std::function<void(const std::string& folder, const absl::Status& error, const std::string& used)>;
+
 // A model to evaluate, sample or export, on one CPU rank, without optimizer state.
 struct InferenceModel {
   Inventory inventory;
@@ -62,11 +66,12 @@ struct InferenceModel {
 //
 // `library`: of a custom model, which the program's user names himself: a path that a checkpoint names is not run.
 // FailedPrecondition: a custom model without a library, or a built-in one with one.
-absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads, const std::string& library = "");
+absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads, const std::string& library,
+                                                const OnSkipped& skipped);
 
-// Opens `path` itself if it is a step folder, else the newest intact step below it; logs the damaged ones it skips.
-// NotFound: no checkpoint there. DataLoss: none is whole.
-absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path);
+// Opens `path` itself if it is a step folder, else the newest intact step below it. NotFound: no checkpoint there.
+// DataLoss: none is whole.
+absl::StatusOr<checkpoint::Checkpoint> OpenNewest(const std::string& path, const OnSkipped& skipped);
 
 // Cores that this process may use.
 int AvailableCores();
