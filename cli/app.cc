@@ -14,9 +14,9 @@
 #include "cli/completion.h"
 #include "cli/help_page.h"
 #include "cli/output/format.h"
-#include "cli/spec/suggest.h"
 #include "common/flags/daemon_flags.h"
 #include "common/flags/spelling.h"
+#include "common/flags/suggest.h"
 #include "common/version.h"
 
 namespace muster::cli {

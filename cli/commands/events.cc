@@ -12,8 +12,8 @@
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
 #include "cli/output_format.h"
-#include "cli/spec/suggest.h"
 #include "common/event_kinds.h"
+#include "common/flags/suggest.h"
 #include "common/message/tree.h"
 
 namespace muster::cli {

@@ -7,7 +7,7 @@
 #include "cli/commands/commands.h"
 #include "cli/help_page.h"
 #include "cli/output/format.h"
-#include "cli/spec/suggest.h"
+#include "common/flags/suggest.h"
 
 namespace muster::cli {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/output/format.h"
-#include "cli/spec/suggest.h"
+#include "common/flags/suggest.h"
 
 namespace muster::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/spec/scalar.h"
 #include "cli/spec/source_text.h"
-#include "cli/spec/suggest.h"
+#include "common/flags/suggest.h"
 #include "common/message/fields.h"
 
 namespace muster::cli {

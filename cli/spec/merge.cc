@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/spec/suggest.h"
+#include "common/flags/suggest.h"
 #include "common/message/fields.h"
 
 namespace muster::cli {

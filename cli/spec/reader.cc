@@ -12,7 +12,7 @@
 #include "cli/spec/merge.h"
 #include "cli/spec/scalar.h"
 #include "cli/spec/set.h"
-#include "cli/spec/suggest.h"
+#include "common/flags/suggest.h"
 #include "common/message/fields.h"
 #include "common/step_bounds.h"
 #include "proto/options.pb.h"

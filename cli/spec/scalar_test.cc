@@ -6,7 +6,6 @@
 #include <limits>
 #include <random>
 
-#include "cli/spec/suggest.h"
 #include "common/format_double.h"
 
 namespace muster::cli {
@@ -75,26 +74,6 @@ TEST(Describe, CutsAndEscapes) {
   EXPECT_EQ(DescribeScalar("a\x1b[1m", ScalarType::kString), "the string \"a\\033[1m\"");
   EXPECT_EQ(DescribeScalar(std::string(39, 'x') + "ä", ScalarType::kString),
             "the string \"" + std::string(39, 'x') + "...\"");
-}
-
-TEST(Nearest, FindsSlipsAndNothingElse) {
-  const std::vector<std::string> keys = {"lr", "weight_decay", "clip_norm", "kind", "lr_schedule"};
-  EXPECT_EQ(Nearest("lrr", keys), "lr");
-  EXPECT_EQ(Nearest("rl", keys), "lr");
-  EXPECT_EQ(Nearest("weight-decay", keys), "weight_decay");
-  EXPECT_EQ(Nearest("weigth_decay", keys), "weight_decay");
-  EXPECT_EQ(Nearest("Kind", keys), "kind");
-  EXPECT_EQ(Nearest("zz", keys), "");
-  EXPECT_EQ(Nearest("", keys), "");
-  EXPECT_EQ(Nearest("learning", keys), "");
-  EXPECT_EQ(Nearest(std::string(1 << 20, 'a'), keys), "");
-}
-
-TEST(EditDistance, IsTheRestrictedDamerauLevenshteinDistance) {
-  EXPECT_EQ(EditDistance("", ""), 0);
-  EXPECT_EQ(EditDistance("abc", ""), 3);
-  EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
-  EXPECT_EQ(EditDistance("ab", "ba"), 1);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/flags/spelling.h"
+#include "common/flags/suggest.h"
 
 namespace muster {
 namespace {
@@ -42,6 +44,54 @@ bool HasFlag(const CLI::App& app, const std::string& name) {
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   return app.get_option_no_throw("--" + name) != nullptr ||
          std::any_of(commands.begin(), commands.end(), [&](const CLI::App* c) { return HasFlag(*c, name); });
+}
+
+// Of the program and of the command that is run, without dashes.
+std::vector<std::string> OptionNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options({})) {
+    names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
+  }
+  for (const CLI::App* command : app.get_subcommands()) {
+    const std::vector<std::string> more = OptionNames(*command);
+    names.insert(names.end(), more.begin(), more.end());
+  }
+  return names;
+}
+
+std::string DidYouMean(const std::string& meant) {
+  return meant.empty() ? "" : absl::StrCat(", did you mean ", meant, "?");
+}
+
+bool IsOption(const std::string& word) {
+  return word.size() > 1 && word[0] == '-' && word != "--" && !absl::ascii_isdigit(static_cast<unsigned char>(word[1]));
+}
+
+// A misspelled flag or command is the reason why another one is missing, and its value is not a mistake of its own.
+// Empty: all words are known.
+std::string UnknownWord(const CLI::App& app) {
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (unknown.empty()) return "";
+  const auto option = std::find_if(unknown.begin(), unknown.end(), IsOption);
+  if (option != unknown.end()) {
+    const std::string flag = option->substr(0, option->find('='));
+    const std::string meant = Nearest(absl::StripPrefix(absl::StripPrefix(flag, "-"), "-"), OptionNames(app));
+    return absl::StrCat("unknown option ", flag, DidYouMean(meant.empty() ? "" : absl::StrCat("--", meant)));
+  }
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    commands.push_back(command->get_name());
+  }
+  if (commands.empty() || !app.get_subcommands().empty()) return absl::StrCat("unknown argument ", unknown.front());
+  return absl::StrCat("unknown command ", unknown.front(), DidYouMean(Nearest(unknown.front(), commands)));
+}
+
+std::string Refusal(const CLI::App& app, const CLI::ParseError& error) {
+  const bool missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (missing || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    if (std::string unknown = UnknownWord(app); !unknown.empty()) return unknown;
+  }
+  return InOurWords(error);
 }
 
 }  // namespace
@@ -137,7 +187,7 @@ int ParseFlags(CLI::App& app, int argc, char** argv) {
   }
   if (app.get_version_ptr() != nullptr) app.get_version_ptr()->description("show this program's version and exit");
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return absl::StrCat(failed->get_name(), ": ", InOurWords(static_cast<const CLI::ParseError&>(error)),
+    return absl::StrCat(failed->get_name(), ": ", Refusal(*failed, static_cast<const CLI::ParseError&>(error)),
                         "\nsee: ", failed->get_name(), " --help\n");
   });
   std::vector<std::string> arguments =

@@ -98,6 +98,27 @@ TEST(DaemonFlagsTest, RefusesInOurWords) {
   EXPECT_EQ(says({"--level", "loud", "run"}), "program: --level: \"loud\" is not one of info, warn");
   EXPECT_EQ(says({"run", "what"}), "program: unknown argument what");
   EXPECT_EQ(says({"run", "--what"}), "program: unknown option --what");
+  // Also where something is missing because of it, and before its value.
+  EXPECT_EQ(says({"--numbr", "2", "run"}), "program: unknown option --numbr, did you mean --number?");
+  EXPECT_EQ(says({"--numbr=2"}), "program: unknown option --numbr, did you mean --number?");
+  EXPECT_EQ(says({"rnu"}), "program: unknown command rnu, did you mean run?");
+  EXPECT_EQ(says({"start", "now"}), "program: unknown command start");
+}
+
+TEST(DaemonFlagsTest, AMisspelledFlagIsNamedRatherThanTheOneThatIsMissing) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--state-dirr", "/x", "--slots", "2"},
+                                                {"--slots", "2", "--state-dirr", "/x", "run"}}) {
+    Values values;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(Parse(values, words), 2);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              "program: unknown option --state-dirr, did you mean --state-dir?\nsee: program --help\n");
+  }
+  Values values;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Parse(values, {"--state-dir", "x", "run", "--data-root", "y"}), 2);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "program: unknown option --data-root, did you mean --data-roots?\nsee: program --help\n");
 }
 
 TEST(DaemonFlagsTest, AFullStandardOutputIsAnError) {

@@ -1,10 +1,10 @@
-#include "cli/spec/suggest.h"
+#include "common/flags/suggest.h"
 
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
 
-namespace muster::cli {
+namespace muster {
 namespace {
 
 // Longer words are not typos, and the distance is quadratic.
@@ -57,4 +57,4 @@ std::string Nearest(absl::string_view word, const std::vector<std::string>& cand
   return best;
 }
 
-}  // namespace muster::cli
+}  // namespace muster
