@@ -87,6 +87,11 @@ std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank)
   return absl::StrCat("output of the rank: muster logs ", job, " --rank ", rank);
 }
 
+std::string HintForRefusedJob(const std::string& job, uint32_t rank) {
+  return absl::StrCat("no node can run it: fix the cause above, then submit again; output of the rank: muster logs ",
+                      job, " --rank ", rank);
+}
+
 bool MayBlameNode(const RankExit& exit) {
   switch (exit.cause()) {
     case RankExit::SPAWN_FAILED:

@@ -15,6 +15,8 @@ RankExit ClassifyExit(RankExit exit, const RankPlacement& rank);
 
 // A hint for the user about where to look next.
 std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank);
+// Likewise of a job that has failed because the nodes that could hold it have refused it.
+std::string HintForRefusedJob(const std::string& job, uint32_t rank);
 
 // "rank 5", and of a pipeline where it is: "rank 5 (stage 1, shard 1)".
 std::string RankName(const Generation& generation, uint32_t rank);

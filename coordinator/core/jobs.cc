@@ -171,9 +171,11 @@ void Jobs::RetryElsewhere(JobEntry& job, Transaction& transaction) {
   for (const NodeRefusal& other : record.refused_by()) {
     if (other.node() == failure.node()) continue;
     ForgiveNodes(job, transaction);
+    job.machine.fields().mutable_failure()->set_hint(HintForRefusedJob(job.id().value(), failure.rank()));
     return Fail(job, absl::StrCat(cause, "; ", other.node(), " also rejected it: ", other.message()), transaction);
   }
   if (!OthersCouldHold(job)) {
+    job.machine.fields().mutable_failure()->set_hint(HintForRefusedJob(job.id().value(), failure.rank()));
     return Fail(job, absl::StrCat(cause, "; no other node can run it"), transaction);
   }
   Requeue(job, absl::StrCat("retrying without ", failure.node(), ", which rejected it: ", failure.exit().message()),

@@ -65,6 +65,7 @@ TEST_F(NodeFaults, AJobThatANodeRefusesRunsElsewhere) {
   EXPECT_EQ(w_.Get(id).restarts(), 0u) << "it was not the job's fault";
   ASSERT_EQ(w_.Get(id).refused_by_size(), 1);
   EXPECT_EQ(w_.Get(id).refused_by(0).node(), "a");
+  EXPECT_TRUE(absl::StrContains(w_.Get(id).failure().hint(), "other nodes are tried")) << w_.Get(id).failure().hint();
   // Also when it fails otherwise there, and after a restart of the coordinator.
   w_.Restart();
   w_.Return(Hello("a", 2, "i2"));
@@ -82,6 +83,9 @@ TEST_F(NodeFaults, AJobThatTwoNodesRefuseFails) {
   End(id, 0, Refusal("no such file: /data/b.bin"));
   EXPECT_EQ(w_.State(id), JOB_STATE_FAILED);
   EXPECT_EQ(w_.Get(id).reason(), "no such file: /data/b.bin (on b); a also rejected it: no such file: /data/a.bin");
+  EXPECT_EQ(w_.Get(id).failure().hint(),
+            absl::StrCat("no node can run it: fix the cause above, then submit again; output of the rank: muster logs ",
+                         id.value(), " --rank 0"));
   EXPECT_EQ(w_.Get(id).refused_by_size(), 2);
 }
 
@@ -103,6 +107,9 @@ TEST_F(NodeFaults, WhereThereIsNoOtherNodeTheJobFails) {
   for (const uint32_t rank : {1u, 2u, 3u}) w_.ReportRank(alone, rank, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w_.State(alone), JOB_STATE_FAILED);
   EXPECT_EQ(w_.Get(alone).reason(), "no memory (on a); no other node can run it");
+  EXPECT_EQ(w_.Get(alone).failure().hint(),
+            absl::StrCat("no node can run it: fix the cause above, then submit again; output of the rank: muster logs ",
+                         alone.value(), " --rank 0"));
   // What no node can have differently needs no second opinion.
   const JobId wrong = w_.Submit(Spec("j"));
   End(wrong, 0, Refusal("model.gpt2: no such size", /*of_node=*/false));
