@@ -79,9 +79,10 @@ void RegisterCreate(CLI::App& app, Invocation& invocation) {
                    WriteDurably(flags->file, reply->token() + "\n", {.existing = FileOptions::kRefuse, .mode = 0600});
                !kept.ok()) {
       const auto revoked = (*client)->RevokeToken(reply->info().id());  // the user never saw this token
-      return absl::Status(kept.code(), absl::StrCat(kept.message(), revoked.ok() ? ""
-                                                                                 : "; the new token could "
-                                                                                   "not be revoked"));
+      return absl::Status(
+          kept.code(),
+          absl::StrCat(kept.message(), absl::IsAlreadyExists(kept) ? ": name another file, or remove it" : "",
+                       revoked.ok() ? "" : "; the new token could not be revoked"));
     }
     Say(absl::StrCat("token ", reply->info().id(), " (", flags->role, "), expires ", Ends(reply->info(), absl::Now()),
                      flags->file.empty() ? "" : absl::StrCat(", in ", flags->file)));

@@ -135,6 +135,7 @@ absl::Status DurableFile::Open(const std::string& path, const FileOptions& optio
 }
 
 absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path, const FileOptions& options) {
+  if (path.empty()) return absl::InvalidArgumentError("the name of the file to write is empty: name a file");
   struct stat found {};
   if (stat(path.c_str(), &found) == 0) {
     if (S_ISDIR(found.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, " is a folder"));
@@ -159,6 +160,7 @@ absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path, const F
 }
 
 absl::StatusOr<DurableFile> DurableFile::CreateInPlace(const std::string& path, const FileOptions& options) {
+  if (path.empty()) return absl::InvalidArgumentError("the name of the file to write is empty: name a file");
   DurableFile file(path, PointsOf(path, options), options);
   if (const int error = file.Hit(".create")) return FileError(error, absl::StrCat("cannot create ", path));
   if (absl::Status status = file.Open(path, options); !status.ok()) return status;
@@ -226,7 +228,7 @@ absl::Status DurableFile::Commit() {
   error = Hit(".rename");
   if (error == 0) error = existing_ == FileOptions::kRefuse ? NameNew(temporary_, path_) : Replace(temporary_, path_);
   if (error == EEXIST) return absl::AlreadyExistsError(absl::StrCat(path_, " exists already"));
-  if (error != 0) return FileError(error, absl::StrCat("renaming ", temporary_, " to ", path_));
+  if (error != 0) return CreateError(error, path_);  // users do not know the temporary name
   temporary_.clear();
   return SyncFolder(*folder, parent, absl::StrCat(points_, ".folder"));
 }

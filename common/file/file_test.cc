@@ -200,6 +200,21 @@ TEST_F(DurableFileTest, NamesTheFileThatItWasAskedForAndWhyItCannotBe) {
   EXPECT_EQ(says("/proc/x"), "cannot create /proc/x: nothing can be created in /proc, which the kernel provides");
 }
 
+TEST_F(DurableFileTest, AnEmptyNameIsRefused) {
+  for (const absl::Status& status : {WriteDurably("", "x"), WriteInPlace("", "x", {})}) {
+    EXPECT_EQ(status, absl::InvalidArgumentError("the name of the file to write is empty: name a file"));
+  }
+}
+
+TEST_F(DurableFileTest, AFailedRenameNamesTheFileAndNotItsTemporaryName) {
+  const std::string path = folder_.path() + "/data";
+  absl::StatusOr<DurableFile> file = DurableFile::Create(path, {});
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+  const absl::Status status = file->Commit();
+  EXPECT_EQ(status.message(), absl::StrCat("cannot create ", path, ": Is a directory"));
+}
+
 TEST(MakeConfinedFolders, SayWhichCannotBeCreated) {
   EXPECT_EQ(MakeConfinedFolders("/proc/x/y").message(),
             "cannot create /proc/x: nothing can be created in /proc, which the kernel provides");
@@ -372,6 +387,17 @@ TEST(PrivateFolder, RefusesWhatBelongsToOthers) {
     EXPECT_EQ(status.code(), StatusCode::kPermissionDenied) << words;
     EXPECT_TRUE(absl::StrContains(status.message(), words)) << status;
   }
+}
+
+// The kernel's own word for these is "No such file or directory".
+TEST(MakeFolder, SaysWhyItCannotBeMade) {
+  EXPECT_EQ(MakePrivateFolder("/proc/x").message(),
+            "cannot make the folder /proc/x: nothing can be created in /proc, which the kernel provides");
+  EXPECT_EQ(MakePrivateFolder("/proc/x/y").message(),
+            "cannot make the folder /proc/x/y: nothing can be created in /proc, which the kernel provides");
+  const TemporaryFolder folder;
+  EXPECT_EQ(MakeFolder(folder.path() + "/a/b").message(),
+            absl::StrCat("cannot make the folder ", folder.path(), "/a/b: there is no folder ", folder.path(), "/a"));
 }
 
 TEST(MakeFolder, IsDurableInItsParent) {
