@@ -269,7 +269,9 @@ TEST_F(CheckpointTest, OfALargeShardOnlyTheNeededBlocksAreRead) {
   }
   ASSERT_EQ(checkpoint.Verify().size(), 1u);
   EXPECT_THAT(std::string(checkpoint.Verify()[0].message()),
-              AllOf(HasSubstr("SHA-256 is"), HasSubstr(absl::StrCat("damaged are bytes ", header + 2 * kBlockBytes))));
+              AllOf(HasSubstr("SHA-256 is"), HasSubstr(absl::StrCat("damaged are bytes ", header + 2 * kBlockBytes)),
+                    HasSubstr(": these bytes changed after they were written: by another program, or by a faulty disk "
+                              "(see dmesg)")));
 }
 
 // Ten elements in each of eight files: two stages of two tensor ranks, and two replicas that keep something.
@@ -301,7 +303,8 @@ TEST_F(CheckpointTest, DamageOfAFileNamesWhereItsRankIs) {
     };
     const auto opened = Checkpoint::Open(Directory(1), Verification::kAsRead);
     ASSERT_TRUE(opened.ok()) << opened.status();
-    EXPECT_THAT(std::string(read(*opened).message()), names("differ from their checksum"));
+    EXPECT_THAT(std::string(read(*opened).message()),
+                names("differ from their checksum in the manifest: these bytes changed "));
     ASSERT_EQ(opened->Verify().size(), 1u);
     EXPECT_THAT(std::string(opened->Verify()[0].message()), names("SHA-256 is"));
     EXPECT_THAT(std::string(Checkpoint::Open(Directory(1)).status().message()), names("SHA-256 is"));

@@ -14,6 +14,9 @@ namespace muster::checkpoint {
 namespace {
 
 constexpr size_t kRangesNamed = 8;  // of damage
+// Which of them is not known here.
+constexpr char kChanged[] =
+    "these bytes changed after they were written: by another program, or by a faulty disk (see dmesg)";
 
 }  // namespace
 
@@ -56,8 +59,7 @@ absl::Status ShardReader::CheckBlock(size_t index, std::string_view bytes) const
   if (Crc32c(bytes) == entry_.block_crc32c(static_cast<int>(index))) return absl::OkStatus();
   const Block block = BlockAt(index);
   return absl::DataLossError(absl::StrCat(file_.file().path(), ": bytes ", block.begin, " to ", block.end - 1,
-                                          " differ from their checksum in the manifest: the disk changed them (see "
-                                          "dmesg and SMART)"));
+                                          " differ from their checksum in the manifest: ", kChanged));
 }
 
 absl::Status ShardReader::ReadBlock(size_t index, BlockScratch& scratch) const {
@@ -119,8 +121,8 @@ absl::Status ShardReader::Verify() const {
     damaged.resize(std::min(damaged.size(), kRangesNamed));
     where = absl::StrCat(", damaged are bytes ", absl::StrJoin(damaged, ", "), more > 0 ? " and others" : "");
   }
-  return absl::DataLossError(absl::StrCat(path, ": SHA-256 is ", sha256, ", the manifest says ", entry_.sha256(), where,
-                                          ": the disk changed it (see dmesg and SMART)"));
+  return absl::DataLossError(
+      absl::StrCat(path, ": SHA-256 is ", sha256, ", the manifest says ", entry_.sha256(), where, ": ", kChanged));
 }
 
 }  // namespace muster::checkpoint
