@@ -74,15 +74,16 @@ absl::StatusOr<ExitCode> AdoptFolder(const Invocation& invocation, const Checkpo
     job = *std::move(named);
   }
   const std::string to = job.empty() ? "the next job that uses the folder" : absl::StrCat("job ", OneLine(job));
-  Say(absl::StrCat(folder, "\n  owner: ", found->claimed ? "" : "none since it was adopted, before that ", "job ",
-                   OneLine(found->owner.job()), OfStoreText(found->owner), " -> ", to,
-                   "\n  it goes on from: ", found->newest, ", written by job ", OneLine(found->writer), "\n", note,
-                   "Whatever still runs as the old owner can write no more checkpoints there."));
+  Say(absl::StrCat(
+      folder, "\n  owner: ", found->claimed ? "" : "none, because it waits for the next job; before: ", "job ",
+      OneLine(found->owner.job()), OfStoreText(found->owner), " -> ", to, "\n  newest checkpoint: ", found->newest,
+      ", written by job ", OneLine(found->writer), "; the new owner resumes from it\n", note,
+      "After the adoption, ranks of the old owner that still run cannot write checkpoints there."));
   if (!flags.yes) {
     if (absl::Status yes = Confirm("adopt it?", "not adopted"); !yes.ok()) return yes;
   }
   if (absl::Status status = checkpoint::Adopt(folder, *found, job); !status.ok()) return status;
-  Say(absl::StrCat("adopted by ", to));
+  Say(job.empty() ? "released: the next job that uses the folder becomes its owner" : absl::StrCat("adopted by ", to));
   return kOk;
 }
 

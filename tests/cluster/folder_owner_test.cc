@@ -212,10 +212,14 @@ TEST_F(FolderOwnerTest, AFolderOfALostStoreIsAdoptedAndTheNextJobGoesOn) {
   EXPECT_TRUE(absl::StrContains(asked.err, absl::StrCat("owner: job ", lost, " of store ", store.substr(0, 8),
                                                         " -> the next job that uses the folder")))
       << asked.err;
+  EXPECT_TRUE(absl::StrContains(asked.err, absl::StrCat("written by job ", lost, "; the new owner resumes from it")))
+      << asked.err;
   EXPECT_TRUE(absl::StrContains(asked.err, "add -y")) << asked.err;
   EXPECT_EQ(owner()["job"], lost) << "nothing has changed";
   const Ran adopted = adopt({"-y"});
   ASSERT_EQ(adopted.exit_code, 0) << adopted.err;
+  EXPECT_TRUE(absl::StrContains(adopted.err, "released: the next job that uses the folder becomes its owner"))
+      << adopted.err;
   const std::string next = cluster_.Submit(options);
   EXPECT_TRUE(goes_on(next, path, newest)) << cluster_.Muster({"logs", next}).out;
   EXPECT_EQ(owner()["job"], next);
@@ -233,6 +237,7 @@ TEST_F(FolderOwnerTest, AFolderOfALostStoreIsAdoptedAndTheNextJobGoesOn) {
   const Ran by_name = cluster_.Muster({"checkpoint", "adopt", moved, "--yes", "--job", "@last"});
   ASSERT_EQ(by_name.exit_code, 0) << by_name.err;
   EXPECT_TRUE(absl::StrContains(by_name.err, absl::StrCat("-> job ", named))) << by_name.err;
+  EXPECT_TRUE(absl::StrContains(by_name.err, "adopted by job " + named)) << by_name.err;
   EXPECT_FALSE(absl::StrContains(by_name.err, "note:")) << by_name.err;
   cluster_.StartWorker(0, 1);
   EXPECT_TRUE(goes_on(named, moved, of_moved)) << cluster_.Muster({"logs", named}).out;
