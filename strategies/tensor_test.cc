@@ -63,9 +63,11 @@ TEST(TensorRanks, SharesOfATensorAreExplainedAsOne) {
     const Layout layout = *MakeLayout(train, inventory, AnyPlaces(4));
     return partition::Lines(partition::Explain(layout.table, inventory)).back();
   };
-  EXPECT_THAT(cuts(), HasSubstr(" of 52 tensors are cut beside their shares of 2 tensor ranks, where equal parts"));
+  EXPECT_THAT(cuts(),
+              HasSubstr(" of 52 tensors are split between shards, in addition to the split over 2 tensor ranks: each "
+                        "unit is divided into equal parts"));
   train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_NO_SHARD);
-  EXPECT_EQ(cuts(), "0 of 52 tensors are cut beside their shares of 2 tensor ranks");
+  EXPECT_EQ(cuts(), "0 of 52 tensors are split between shards, in addition to the split over 2 tensor ranks");
 }
 
 // What the ranks own of each tensor, by the elements of the whole, each of which is written by one of them.

@@ -93,7 +93,7 @@ TEST(Plan, OfAPipelineShowsItsStages) {
                   "at 0 of 1 boundary between stages"))
       << plan.DebugString();
   EXPECT_TRUE(has(plan.placement(), "1.00 × its share")) << "each of two shards has half of a unit of its stage";
-  EXPECT_TRUE(has(plan.placement(), "where equal parts")) << plan.DebugString();
+  EXPECT_TRUE(has(plan.placement(), "each unit is divided into equal parts")) << plan.DebugString();
   EXPECT_FALSE(has(plan.notes(), "stages idle in every step"));
   // Three nodes in the middle of stages; and fewer microbatches than stages.
   train.mutable_batch()->set_microbatch(8);

@@ -130,8 +130,8 @@ std::string BusiestLine(const Explanation& e) {
   for (const UnitExplanation& unit : e.units) {
     if (unit.busiest_bytes >= kSmallUnitBytes && (worst == nullptr || unit.over > worst->over)) worst = &unit;
   }
-  if (worst == nullptr) return "no owner's part of a unit is above 64 KiB";
-  return absl::StrFormat("busiest owner of a unit: shard %d has %.1f%% of %s (%s), %.2f × its share", worst->busiest,
+  if (worst == nullptr) return "no shard owns more than 64 KiB of a unit";
+  return absl::StrFormat("most uneven unit: shard %d owns %.1f%% of %s (%s), %.2f × its share", worst->busiest,
                          100 * worst->share, worst->unit, FormatBytes(worst->busiest_bytes), worst->over);
 }
 
@@ -139,8 +139,8 @@ std::string RangesLine(const Explanation& e) {
   if (e.cuts != Cuts::kRows) {
     const bool two =
         std::any_of(e.units.begin(), e.units.end(), [](const auto& unit) { return unit.ranges > unit.owners; });
-    return absl::StrCat("a gather is of at most ", e.most_ranges, " ranges, ",
-                        two ? "two an owner where a unit is frozen in part" : "one an owner");
+    return absl::StrCat("the all-gather of a unit has at most ", e.most_ranges, " ranges, ",
+                        two ? "one per owner, or two where a part of the unit is frozen" : "one per owner");
   }
   uint64_t ranges = 0, owners = 0;
   for (const UnitExplanation& unit : e.units) {
@@ -148,8 +148,9 @@ std::string RangesLine(const Explanation& e) {
     owners += unit.owners;
   }
   return absl::StrFormat(
-      "a gather is of up to %d ranges, %.1f × as many as owners: every tensor is cut by its own rows, which copies or "
-      "sends more pieces",
+      "the all-gather of a unit has up to %d ranges, %.1f × as many as owners: each tensor is split by its own rows, "
+      "so "
+      "more pieces are copied or sent",
       e.most_ranges, static_cast<double>(ranges) / static_cast<double>(owners));
 }
 
@@ -182,17 +183,19 @@ std::string ListCuts(const Explanation& e, bool larger) {
 }
 
 std::vector<std::string> CutLines(const Explanation& e) {
-  std::vector<std::string> lines{absl::StrCat(e.cut.size(), " of ", e.tensors, " tensors are cut")};
-  if (e.tensor_ranks > 1) absl::StrAppend(&lines[0], " beside their shares of ", e.tensor_ranks, " tensor ranks");
+  std::vector<std::string> lines{absl::StrCat(e.cut.size(), " of ", e.tensors, " tensors are split between shards")};
+  if (e.tensor_ranks > 1)
+    absl::StrAppend(&lines[0], ", in addition to the split over ", e.tensor_ranks, " tensor ranks");
   if (e.cut.empty()) return lines;
   if (e.cuts == Cuts::kRows) {
     absl::StrAppend(&lines[0], ", each by its own rows");
   } else if (e.cuts == Cuts::kEqual) {
-    absl::StrAppend(&lines[0], ", where equal parts of their units meet");
+    absl::StrAppend(&lines[0], ": each unit is divided into equal parts");
   } else {
     const std::string larger = ListCuts(e, true), fitted = ListCuts(e, false);
-    if (!larger.empty()) lines.push_back(absl::StrCat("cut, larger than any shard's part of its unit: ", larger));
-    if (!fitted.empty()) lines.push_back(absl::StrCat("cut, larger than what was left of a share: ", fitted));
+    if (!larger.empty())
+      lines.push_back(absl::StrCat("split, because larger than any shard's part of the unit: ", larger));
+    if (!fitted.empty()) lines.push_back(absl::StrCat("split, because larger than what was left of a share: ", fitted));
   }
   return lines;
 }

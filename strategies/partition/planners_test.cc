@@ -375,20 +375,25 @@ TEST(Explain, InWords) {
   EXPECT_EQ(one, "1 shard owns 475 MiB of parameters");
   const std::string ragged = absl::StrJoin(Lines(Explain(Ragged(inventory, Weighting(4, 1)), inventory)), "\n");
   EXPECT_TRUE(absl::StrContains(ragged, "4 shards own ")) << ragged;
-  EXPECT_TRUE(absl::StrContains(ragged, "busiest owner of a unit: shard ")) << ragged;
+  EXPECT_TRUE(absl::StrContains(ragged, "most uneven unit: shard ")) << ragged;
   EXPECT_TRUE(absl::StrContains(ragged, "wte.weight (4 parts)")) << ragged;
   EXPECT_TRUE(absl::StrContains(ragged, "12 × h.*.mlp.c_fc.weight (2 parts)")) << ragged;
-  EXPECT_TRUE(absl::StrContains(ragged, "at most 4 ranges, one an owner")) << ragged;
+  EXPECT_TRUE(absl::StrContains(ragged, "\nthe all-gather of a unit has at most 4 ranges, one per owner\n")) << ragged;
   const std::string rows = absl::StrJoin(Lines(Explain(Rows(inventory, 4), inventory)), "\n");
-  EXPECT_TRUE(absl::StrContains(rows, "a gather is of up to 48 ranges")) << rows;
-  EXPECT_TRUE(absl::EndsWith(rows, "\n148 of 148 tensors are cut, each by its own rows")) << rows;
+  EXPECT_TRUE(absl::StrContains(rows, "\nthe all-gather of a unit has up to 48 ranges, ")) << rows;
+  EXPECT_TRUE(absl::EndsWith(rows, "\n148 of 148 tensors are split between shards, each by its own rows")) << rows;
   const std::string even = absl::StrJoin(Lines(Explain(Even(inventory, 4), inventory)), "\n");
-  EXPECT_TRUE(absl::EndsWith(even, " of 148 tensors are cut, where equal parts of their units meet")) << even;
+  EXPECT_TRUE(absl::EndsWith(even, " of 148 tensors are split between shards: each unit is divided into equal parts"))
+      << even;
   const std::string runs = absl::StrJoin(Lines(Explain(RaggedInRuns(inventory, Weighting(4, 1)), inventory)), "\n");
-  EXPECT_TRUE(absl::StrContains(runs, "larger than any shard's part of its unit: wte.weight (2 parts)\n")) << runs;
-  EXPECT_TRUE(absl::EndsWith(runs, "larger than what was left of a share: h.7.mlp.c_fc.weight (2 parts)")) << runs;
+  EXPECT_TRUE(
+      absl::StrContains(runs, "split, because larger than any shard's part of the unit: wte.weight (2 parts)\n"))
+      << runs;
+  EXPECT_TRUE(
+      absl::EndsWith(runs, "split, because larger than what was left of a share: h.7.mlp.c_fc.weight (2 parts)"))
+      << runs;
   const std::string whole = absl::StrJoin(Lines(Explain(WholeTensors(inventory, 4), inventory)), "\n");
-  EXPECT_TRUE(absl::EndsWith(whole, "\n0 of 148 tensors are cut")) << whole;
+  EXPECT_TRUE(absl::EndsWith(whole, "\n0 of 148 tensors are split between shards")) << whole;
   const Weighting mixed{80, 40};
   const std::string memory = absl::StrJoin(Lines(Explain(Ragged(inventory, mixed), inventory, mixed)), "\n");
   EXPECT_TRUE(absl::StrContains(memory, "× its share of the memory")) << memory;
