@@ -83,7 +83,7 @@ std::optional<TokenizerOrigin> TokenizerOf(const Manifest& manifest) {
 absl::StatusOr<Manifest> CheckResumeFrom(const std::string& path, const Train& job) {
   if (absl::Status status = CheckListable(path); !status.ok()) return status;
   const std::vector<std::string> folders = StepFolders(path);
-  if (folders.empty()) return absl::NotFoundError(absl::StrCat(path, " is no checkpoint and holds none"));
+  if (folders.empty()) return absl::NotFoundError(absl::StrCat(path, " is not a checkpoint and holds none"));
   const absl::StatusOr<Checkpoint> checkpoint = OpenHeaders(folders);
   if (!checkpoint.ok()) return checkpoint.status();
   const Manifest& manifest = checkpoint->manifest();

@@ -64,7 +64,7 @@ TEST_F(CheckStartTest, AJobThatDiffersCannotContinueARun) {
 }
 
 TEST_F(CheckStartTest, TheNewestWholeCheckpointCounts) {
-  EXPECT_EQ(CheckResumeFrom(path_, job_).status(), absl::NotFoundError(path_ + " is no checkpoint and holds none"));
+  EXPECT_EQ(CheckResumeFrom(path_, job_).status(), absl::NotFoundError(path_ + " is not a checkpoint and holds none"));
   WriteRun(10), WriteRun(20);
   Dump(Directory(20) + "/manifest.json", "{");
   EXPECT_EQ(CheckResumeFrom(path_, job_).value().step(), 10u);

@@ -68,7 +68,7 @@ absl::StatusOr<ReadFile> ReadFile::Open(const std::string& path) {
   ReadFile file(path, *opened);
   struct stat found;
   if (fstat(*opened, &found) != 0) return FileError(errno, path);
-  if (!S_ISREG(found.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": no regular file"));
+  if (!S_ISREG(found.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
   file.bytes_ = found.st_size;
   return file;
 }

@@ -31,7 +31,7 @@ absl::StatusOr<json> ReadJson(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadText(path, kMaxJsonBytes);
   if (!text.ok()) return text.status();
   json parsed = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is no JSON object: was it cut?"));
+  if (!parsed.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is not a JSON object: was it cut?"));
   return parsed;
 }
 
@@ -88,7 +88,7 @@ absl::StatusOr<Data> ReadPreprocessing(const std::string& directory) {
     const json values = config->value(key, json::array());
     for (const json& value : values) {
       if (!values.is_array() || !value.is_number()) {
-        return absl::InvalidArgumentError(absl::StrCat(path, ": ", key, " is no list of numbers"));
+        return absl::InvalidArgumentError(absl::StrCat(path, ": ", key, " is not a list of numbers"));
       }
       if (key == absl::string_view("image_mean")) {
         data.add_mean(value.get<float>());

@@ -193,7 +193,7 @@ TEST_F(HuggingFaceTest, ATokenizerFileThatCannotBeReadIsNotTakenForAnEmptyOne) {
   folder_.Write("tokenizer/merges.txt", "#version: 0.2\n");
   fs::create_directories(Path("tokenizer/vocab.json"));  // opens, and does not read
   const absl::Status status = Export(from, {.out = Path("out"), .tokenizer_from = Path("tokenizer")}).status();
-  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer/vocab.json: no regular file"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer/vocab.json: not a regular file"));
   EXPECT_FALSE(AnyBeginsWith("out"));
 }
 
@@ -255,8 +255,8 @@ TEST_F(HuggingFaceTest, ConfigSaysWhatIsWrong) {
   const struct {
     std::string config, says;
   } cases[] = {
-      {"{", "is no JSON object: was it cut?"},
-      {"[1]", "is no JSON object"},
+      {"{", "is not a JSON object: was it cut?"},
+      {"[1]", "is not a JSON object"},
       {R"({"model_type":"gemma","hidden_size":8})",
        R"(model_type is "gemma", which none of this build's families computes: gpt2, llama)"},
       {R"({"model_type":"llama","hidden_size":8})", "num_hidden_layers is missing"},
@@ -277,7 +277,7 @@ TEST_F(HuggingFaceTest, ConfigSaysWhatIsWrong) {
   }
   EXPECT_TRUE(absl::IsNotFound(ReadHuggingFaceConfig(Path("none")).status()));
   fs::create_directories(Path("folder/config.json"));
-  EXPECT_THAT(std::string(ReadHuggingFaceConfig(Path("folder")).status().message()), HasSubstr("no regular file"));
+  EXPECT_THAT(std::string(ReadHuggingFaceConfig(Path("folder")).status().message()), HasSubstr("not a regular file"));
   // The first configurations called the context otherwise; where both are, n_positions counts, as for transformers.
   folder_.Write("old/config.json", R"({"n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11,"n_ctx":6})");
   EXPECT_EQ(ReadHuggingFaceConfig(Path("old"))->gpt2().context(), 6u);
@@ -330,7 +330,7 @@ TEST_F(HuggingFaceTest, OpenSaysWhatIsWrong) {
 
   ASSERT_TRUE(Export(WriteCheckpoint(), {.out = Path("sharded"), .max_shard_bytes = 1000}).ok());
   for (const auto& [index, message] :
-       {std::pair("{", "is no JSON object"), std::pair("{}", "has no weight_map"),
+       {std::pair("{", "is not a JSON object"), std::pair("{}", "has no weight_map"),
         std::pair(R"({"weight_map":{}})", "has no weight_map"), std::pair(R"({"weight_map":[]})", "has no weight_map"),
         std::pair(R"({"weight_map":{"wte.weight":7}})", "names no file of this folder for wte.weight"),
         std::pair(R"({"weight_map":{"wte.weight":"../../etc/passwd"}})", "names no file of this folder"),

@@ -43,10 +43,10 @@ absl::StatusOr<json> ParseJson(std::string_view text) {
 }
 
 absl::StatusOr<std::vector<uint64_t>> Numbers(const json& value, const std::string& where) {
-  if (!value.is_array()) return Wrong(absl::StrCat(where, " is no list"));
+  if (!value.is_array()) return Wrong(absl::StrCat(where, " is not a list"));
   std::vector<uint64_t> numbers;
   for (const json& item : value) {
-    if (!item.is_number_unsigned()) return Wrong(absl::StrCat(where, " holds something that is no whole number"));
+    if (!item.is_number_unsigned()) return Wrong(absl::StrCat(where, " holds something that is not a whole number"));
     numbers.push_back(item.get<uint64_t>());
   }
   return numbers;
@@ -58,7 +58,7 @@ absl::StatusOr<TensorEntry> ParseTensor(const std::string& name, const json& val
       !value.contains("data_offsets")) {
     return Wrong(absl::StrCat(name, " needs exactly dtype, shape and data_offsets"));
   }
-  if (!value["dtype"].is_string()) return Wrong(absl::StrCat(name, ": dtype is no string"));
+  if (!value["dtype"].is_string()) return Wrong(absl::StrCat(name, ": dtype is not a string"));
   tensor.dtype = value["dtype"].get<std::string>();
   uint64_t bytes = DtypeBytes(tensor.dtype);
   if (bytes == 0) return Wrong(absl::StrCat(name, ": unknown dtype ", tensor.dtype));
@@ -72,7 +72,7 @@ absl::StatusOr<TensorEntry> ParseTensor(const std::string& name, const json& val
       Numbers(value["data_offsets"], absl::StrCat(name, ": data_offsets"));
   if (!offsets.ok()) return offsets.status();
   if (offsets->size() != 2 || (*offsets)[1] < (*offsets)[0])
-    return Wrong(absl::StrCat(name, ": data_offsets are no range"));
+    return Wrong(absl::StrCat(name, ": data_offsets are not a range"));
   tensor.begin = (*offsets)[0];
   tensor.end = (*offsets)[1];
   if (tensor.end - tensor.begin != bytes) {
@@ -135,9 +135,9 @@ absl::StatusOr<SafetensorsHeader> ParseHeader(std::string_view text, uint64_t bu
       header.tensors.push_back(*std::move(tensor));
       continue;
     }
-    if (!value.is_object()) return Wrong("__metadata__ is no object");
+    if (!value.is_object()) return Wrong("__metadata__ is not an object");
     for (const auto& [key, entry] : value.items()) {
-      if (!entry.is_string()) return Wrong(absl::StrCat("__metadata__.", key, " is no string"));
+      if (!entry.is_string()) return Wrong(absl::StrCat("__metadata__.", key, " is not a string"));
       header.metadata[key] = entry.get<std::string>();
     }
   }

@@ -218,22 +218,22 @@ TEST_F(ConfigTest, ATokenOfOtherBytesNamesItsSource) {
       ", which a request cannot carry; copy the token again: it is one word of printable ASCII characters";
   Context("token: \"a\\nb\"\n");
   EXPECT_EQ(says({}),
-            absl::StrCat(folder_, "/muster/context.yaml: token: this is no token: byte 2 of 3 is 0x0a", kWrong));
+            absl::StrCat(folder_, "/muster/context.yaml: token: this is not a token: byte 2 of 3 is 0x0a", kWrong));
   const std::string file = folder_ + "/token";
   variables_["MUSTER_TOKEN_FILE"] = file;
   ASSERT_TRUE(WriteFile(file, "one\ntwo\n").ok());
-  EXPECT_EQ(says({}), absl::StrCat("MUSTER_TOKEN_FILE: ", file, ": this is no token: byte 4 of 7 is 0x0a", kWrong));
+  EXPECT_EQ(says({}), absl::StrCat("MUSTER_TOKEN_FILE: ", file, ": this is not a token: byte 4 of 7 is 0x0a", kWrong));
   variables_["MUSTER_TOKEN"] = "junk\r";
-  EXPECT_EQ(says({}), absl::StrCat("MUSTER_TOKEN: this is no token: byte 5 of 5 is 0x0d", kWrong));
+  EXPECT_EQ(says({}), absl::StrCat("MUSTER_TOKEN: this is not a token: byte 5 of 5 is 0x0d", kWrong));
   ASSERT_TRUE(WriteFile(file, std::string("\x7f"
                                           "ELF\0",
                                           5))
                   .ok());
   EXPECT_EQ(says({"", file, ""}),
-            absl::StrCat("--token-file: ", file, ": this is no token: byte 1 of 5 is 0x7f", kWrong));
+            absl::StrCat("--token-file: ", file, ": this is not a token: byte 1 of 5 is 0x7f", kWrong));
   ASSERT_TRUE(WriteFile(file, "gr\xc3\xbc\xc3\x9f").ok());
   EXPECT_EQ(says({"", file, ""}),
-            absl::StrCat("--token-file: ", file, ": this is no token: byte 3 of 6 is 0xc3", kWrong));
+            absl::StrCat("--token-file: ", file, ": this is not a token: byte 3 of 6 is 0xc3", kWrong));
 }
 
 TEST(ParseSince, TakesAgesAndTimesAsTheCliPrintsThem) {

@@ -176,16 +176,17 @@ TEST_F(MistakesTest, ATokenThatIsNone) {
   // Before anything is sent.
   environment_["MUSTER_ADDRESS"] = "10.255.255.1:7070";
   Says({"ps"},
-       "muster: 10.255.255.1:7070 is beyond this machine, which needs TLS, and no authority to trust is configured; "
+       "muster: 10.255.255.1:7070 is another machine: connections to it need TLS, and no authority to trust is "
+       "configured; "
        "MUSTER_TOKEN holds no token that names it: give a token of `muster coordinator token create` (--token-file, "
        "MUSTER_TOKEN_FILE), or the coordinator's ca.crt (--ca, MUSTER_CA)");
   environment_["MUSTER_TOKEN"] = "muster1.abc";
   Says({"ps"},
-       "muster: MUSTER_TOKEN: this is no token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET), "
+       "muster: MUSTER_TOKEN: this is not a token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET), "
        "perhaps because it was cut off: copy it again, or ask an admin for a new one");
   environment_["MUSTER_TOKEN"] = "two words";
   Says({"ps"},
-       "muster: MUSTER_TOKEN: this is no token: byte 4 of 9 is 0x20, which a request cannot carry; copy the token "
+       "muster: MUSTER_TOKEN: this is not a token: byte 4 of 9 is 0x20, which a request cannot carry; copy the token "
        "again: "
        "it is one word of printable ASCII characters");
 }
@@ -549,7 +550,7 @@ TEST_F(MistakesTest, FoldersWithNothingToStartFrom) {
   std::filesystem::create_directory(empty);
   const std::string resumes = folder_.Write("a.yaml", absl::StrCat(kGoodJob, "checkpoint: {resume_from: empty}\n"));
   IsRefused(resumes,
-            absl::StrCat(resumes, ":7:27: checkpoint.resume_from: ", empty, " is no checkpoint and holds none\n"));
+            absl::StrCat(resumes, ":7:27: checkpoint.resume_from: ", empty, " is not a checkpoint and holds none\n"));
   const std::string from =
       folder_.Write("b.yaml", absl::StrReplaceAll(kGoodJob, {{"size: tiny", "size: tiny, from: empty"}}));
   IsRefused(from, absl::StrCat(from, ":4:41: model.from: ", empty, "/config.json: No such file or directory\n"));

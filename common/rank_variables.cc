@@ -128,7 +128,7 @@ absl::Status CheckProgramVariableName(absl::string_view name) {
       std::all_of(name.begin(), name.end(), [](unsigned char c) { return absl::ascii_isalnum(c) || c == '_'; });
   if (!identifier) {
     return absl::InvalidArgumentError(
-        absl::StrCat(absl::CHexEscape(name), " is no name of a variable: use letters, digits and _"));
+        absl::StrCat(absl::CHexEscape(name), " is not a name for a variable: use letters, digits and _"));
   }
   for (const char* reserved : kReserved) {
     if (!Matches(reserved, name)) continue;

@@ -146,7 +146,7 @@ absl::StatusOr<TokenShard> TokenShard::Open(const std::string& path) {
   TokenShard shard(data, *opened);
   struct stat found;
   if (fstat(*opened, &found) != 0) return FileError(errno, data);
-  if (!S_ISREG(found.st_mode)) return Wrong(data, " is no regular file");
+  if (!S_ISREG(found.st_mode)) return Wrong(data, " is not a regular file");
   shard.bytes_ = found.st_size;
   const absl::Status status = megatron ? shard.OpenIndex(index) : shard.Recognise(found.st_size);
   if (!status.ok()) return status;

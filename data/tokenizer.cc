@@ -143,7 +143,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& pa
   if (!pairs.ok()) return absl::InvalidArgumentError(absl::StrCat(file->path, ": ", pairs.status().message()));
   if (file->every_byte && pairs->missing_byte().has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(file->path, ": has no token for byte ", *pairs->missing_byte(),
-                                                   ": it is no byte-level vocabulary as GPT-2's"));
+                                                   ": it is not a byte-level vocabulary as GPT-2's"));
   }
   auto state = std::make_unique<State>(*std::move(pairs));
   if (absl::Status status = state->AddTokens(*file); !status.ok()) return status;

@@ -140,7 +140,7 @@ class Reader {
   absl::Status Vocabulary(const json& names, const char* field) {
     if (!names.is_object() || names.empty()) return Wrong(field, " must be an object of names and ids");
     for (const auto& [name, id] : names.items()) {
-      if (!id.is_number_unsigned()) return Wrong(field, ": the id of \"", name, "\" is no whole number");
+      if (!id.is_number_unsigned()) return Wrong(field, ": the id of \"", name, "\" is not a whole number");
       file_.pairs.names.emplace_back(name, id.get<uint64_t>());
     }
     return absl::OkStatus();
@@ -263,7 +263,7 @@ class Reader {
       AddedToken added{.content = content.get<std::string>()};
       if (added.content.empty()) continue;  // as the package does
       if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMaxTokenIds) {
-        return Wrong("added_tokens: the id of \"", added.content, "\" is no whole number below ", kMaxTokenIds);
+        return Wrong("added_tokens: the id of \"", added.content, "\" is not a whole number below ", kMaxTokenIds);
       }
       added.id = id.get<uint32_t>();
       for (const auto& [key, flag] : {std::pair("single_word", &added.single_word), std::pair("lstrip", &added.lstrip),
@@ -309,7 +309,7 @@ class Reader {
       const json& name = Field(Field(part, "SpecialToken"), "id");
       const std::string token = name.is_string() ? name.get<std::string>() : "";
       const json& ids = Field(Field(Field(processor, "special_tokens"), token.c_str()), "ids");
-      if (!ids.is_array()) return Wrong("post_processor.single: a part is no text and no known special token");
+      if (!ids.is_array()) return Wrong("post_processor.single: a part is neither text nor a known special token");
       for (const json& id : ids) {
         if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMaxTokenIds) return Wrong("post_processor: a wrong id");
         (texts == 0 ? before : after).push_back(id.get<uint32_t>());
@@ -333,12 +333,12 @@ absl::StatusOr<TokenizerFile> ReadPair(const std::string& vocabulary, const std:
   const absl::StatusOr<json> names = ReadJson(vocabulary, sum);
   if (!names.ok()) return names.status();
   if (!names->is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(vocabulary, " is no JSON object of names and ids: expected GPT-2's encoder.json or vocab.json"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        vocabulary, " is not a JSON object of names and ids: expected GPT-2's encoder.json or vocab.json"));
   }
   for (const auto& [name, id] : names->items()) {
     if (!id.is_number_unsigned()) {
-      return absl::InvalidArgumentError(absl::StrCat(vocabulary, ": the id of \"", name, "\" is no whole number"));
+      return absl::InvalidArgumentError(absl::StrCat(vocabulary, ": the id of \"", name, "\" is not a whole number"));
     }
     file.pairs.names.emplace_back(name, id.get<uint64_t>());
   }

@@ -124,7 +124,7 @@ TEST(Tokenizer, SaysWhatIsWrongWithAPair) {
   };
   const std::string good = Vocabulary({"he"}).dump();
   EXPECT_EQ(Tokenizer::Load(Path("none")).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(load("PK\x03\x04", ""), HasSubstr("is no JSON object"));
+  EXPECT_THAT(load("PK\x03\x04", ""), HasSubstr("is not a JSON object"));
   EXPECT_THAT(load("{\"a\": -1}", ""), HasSubstr("the id of \"a\""));
   EXPECT_THAT(load("{\"a\": 16777216}", ""), HasSubstr("the id of \"a\""));
   EXPECT_THAT(load("{\"a\": 1, \"b\": 1}", ""), HasSubstr("two tokens have the id 1"));

@@ -25,7 +25,7 @@ absl::StatusOr<uint32_t> ReadNumber(const json& config, const std::string& key, 
 
 absl::StatusOr<double> ReadReal(const json& config, const std::string& key, double otherwise) {
   if (!Has(config, key)) return otherwise;
-  if (!config[key].is_number()) return absl::InvalidArgumentError(absl::StrCat(key, " is no number"));
+  if (!config[key].is_number()) return absl::InvalidArgumentError(absl::StrCat(key, " is not a number"));
   return config[key].get<double>();
 }
 

@@ -148,7 +148,7 @@ TEST(TensorRanks, SplitBackwardsOfZeroBubble) {
         Schedule wrong = right;
         wrong.ops[i].group = kind == OpKind::kBackwardInputs ? -1 : kTensorGroup;
         EXPECT_THAT(std::string(Check(wrong, own).message()),
-                    HasSubstr(kind == OpKind::kBackwardInputs ? "has not their group" : "is no collective"));
+                    HasSubstr(kind == OpKind::kBackwardInputs ? "has not their group" : "is not a collective"));
       }
     }
     EXPECT_EQ(halves, 4 * 4) << "four layers, four microbatches";

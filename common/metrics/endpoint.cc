@@ -31,7 +31,7 @@ absl::StatusOr<tcp::endpoint> Parse(const std::string& text) {
   uint32_t port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is no address for metrics: expected 127.0.0.1:PORT or [::1]:PORT"));
+        absl::StrCat("\"", text, "\" is not an address for metrics: expected 127.0.0.1:PORT or [::1]:PORT"));
   }
   if (host == "localhost") host = "127.0.0.1";
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
@@ -39,7 +39,7 @@ absl::StatusOr<tcp::endpoint> Parse(const std::string& text) {
   const asio::ip::address address = asio::ip::make_address(host, error);
   if (error) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is no address for metrics: expected 127.0.0.1:PORT or [::1]:PORT"));
+        absl::StrCat("\"", text, "\" is not an address for metrics: expected 127.0.0.1:PORT or [::1]:PORT"));
   }
   return tcp::endpoint(address, static_cast<uint16_t>(port));
 }

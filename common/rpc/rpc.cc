@@ -78,8 +78,8 @@ absl::Status CheckSecure(const std::string& address, const Security& security) {
   const absl::StatusOr<tls::Endpoint> endpoint = tls::ParseEndpoint(address);
   if (!endpoint.ok()) return endpoint.status();
   if (tls::IsLoopback(endpoint->host)) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(address, " is beyond this machine, which needs TLS, and no authority to trust is configured"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      address, " is another machine: connections to it need TLS, and no authority to trust is configured"));
 }
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& address, const Security& security) {

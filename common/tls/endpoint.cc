@@ -12,7 +12,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
   const size_t colon = text.rfind(':');
   uint32_t port = 0;
   if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no address: expected HOST:PORT"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not an address: expected HOST:PORT"));
   }
   std::string host = text.substr(0, colon);
   if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {

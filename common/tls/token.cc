@@ -35,7 +35,7 @@ bool IsToken(std::string_view text) {
 absl::Status CheckTokenText(std::string_view text) {
   const auto wrong = std::find_if_not(text.begin(), text.end(), [](unsigned char c) { return absl::ascii_isgraph(c); });
   if (wrong == text.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("this is no token: byte ", wrong - text.begin() + 1, " of ",
+  return absl::InvalidArgumentError(absl::StrCat("this is not a token: byte ", wrong - text.begin() + 1, " of ",
                                                  text.size(), " is 0x",
                                                  absl::Hex(static_cast<unsigned char>(*wrong), absl::kZeroPad2),
                                                  ", which a request cannot carry; copy the token again: it is one word "
@@ -51,7 +51,8 @@ absl::StatusOr<Token> ParseToken(std::string_view text) {
                     CheckTokenText(parts[3]).ok();
   if (!fits) {
     return absl::InvalidArgumentError(
-        "this is no token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET), perhaps because it was "
+        "this is not a token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET), perhaps because it "
+        "was "
         "cut off: copy it again, or ask an admin for a new one");
   }
   return Token{parts[1], parts[2], parts[3]};

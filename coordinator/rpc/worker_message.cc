@@ -135,7 +135,7 @@ absl::Status CheckRecords(const Records& records) {
 
 absl::Status CheckWorkerMessage(bool first, WorkerMessage& message) {
   if (first != message.has_hello()) {
-    return Malformed(first ? "the first message of a stream is no Hello" : "a second Hello");
+    return Malformed(first ? "the first message of a stream is not a Hello" : "a second Hello");
   }
   switch (message.body_case()) {
     case WorkerMessage::kHello:

@@ -91,7 +91,7 @@ absl::Status Ledger::LoadEvents() {
   if (!stored.ok()) return stored.status();
   uint64_t sequence = 0;
   if (stored->has_value() && !absl::SimpleAtoi(**stored, &sequence)) {
-    return absl::DataLossError(absl::StrCat("state.db: the row \"", kSequenceKey, "\" is no number"));
+    return absl::DataLossError(absl::StrCat("state.db: the row \"", kSequenceKey, "\" is not a number"));
   }
   last_sequence_ = std::max(sequence, history_->LastSequence());
   constexpr size_t kPortion = 4096;
@@ -102,7 +102,7 @@ absl::Status Ledger::LoadEvents() {
     for (const store::KeyValue& row : *rows) {
       StateEvent event;
       if (!absl::SimpleAtoi(row.key.substr(sizeof(kEventPrefix) - 1), &sequence) || !event.ParseFromString(row.value)) {
-        return absl::DataLossError(absl::StrCat("state.db: the row \"", row.key, "\" is no state event"));
+        return absl::DataLossError(absl::StrCat("state.db: the row \"", row.key, "\" is not a state event"));
       }
       events_.push_back(sequence);
       if (!event.job().empty()) {
@@ -157,7 +157,7 @@ absl::StatusOr<std::vector<AuditEntry>> Ledger::ReadAudit(uint64_t before, size_
   std::vector<AuditEntry> entries(rows->size());
   for (size_t i = 0; i < rows->size(); ++i) {
     if (!entries[entries.size() - 1 - i].ParseFromString((*rows)[i].value)) {
-      return absl::DataLossError(absl::StrCat("state.db: the row \"", (*rows)[i].key, "\" is no audit entry"));
+      return absl::DataLossError(absl::StrCat("state.db: the row \"", (*rows)[i].key, "\" is not an audit entry"));
     }
   }
   return entries;

@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Loop>> Loop::Start(LoopOptions options, const Clo
   const absl::StatusOr<std::string> digits = RandomText(6, "0123456789");
   if (!digits.ok()) return digits.status();
   uint64_t random = 0;
-  if (!absl::SimpleAtoi(*digits, &random)) return absl::InternalError("random digits are no number");
+  if (!absl::SimpleAtoi(*digits, &random)) return absl::InternalError("random digits are not a number");
   options.core.numbers_skipped += random;
   absl::StatusOr<std::unique_ptr<Ledger>> ledger = Ledger::Open(options.state_dir, options.history, options.audit_kept);
   if (!ledger.ok()) return ledger.status();

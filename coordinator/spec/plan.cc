@@ -324,7 +324,8 @@ void AddLevelPlaces(const Train& train, const Mesh& mesh, const std::vector<Rank
         "hierarchy: always has no effect: ",
         strategies::RanksOnEachNode(ranks) == 0
             ? "the nodes have different numbers of ranks"
-            : "the ranks of a node are no whole part of those that gather or reduce together, or are alone there"));
+            : "each group that gathers or reduces together lies on one node, has one rank on each of its nodes, or "
+              "has different numbers of ranks on them"));
   }
 }
 

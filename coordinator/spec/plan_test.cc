@@ -120,7 +120,8 @@ TEST(Plan, SaysWhetherThereAreTwoLevels) {
       last({0, 0, 1, 1}),
       "two levels: gathers and reductions of 4 ranks run inside 2 nodes, among 2 ranks, and between them, among 2");
   EXPECT_EQ(last({0, 0, 0, 1}), "hierarchy: always has no effect: the nodes have different numbers of ranks");
-  EXPECT_THAT(last({0, 1, 2, 3}), testing::HasSubstr("hierarchy: always has no effect: the ranks of a node are"));
+  EXPECT_THAT(last({0, 1, 2, 3}),
+              testing::HasSubstr("hierarchy: always has no effect: each group that gathers or reduces together "));
   EXPECT_THAT(last({0, 0, 0, 0}), testing::Not(testing::HasSubstr("hierarchy")));
 }
 

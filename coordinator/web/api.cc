@@ -66,8 +66,8 @@ int HttpStatusOf(absl::StatusCode code) {
 absl::Status FromJson(const std::string& text, google::protobuf::Message& message) {
   const auto status = google::protobuf::util::JsonStringToMessage(text, &message);
   if (status.ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the body is no ", message.GetDescriptor()->name(), " in JSON: ", std::string(status.message())));
+  return absl::InvalidArgumentError(absl::StrCat("the body is not a valid ", message.GetDescriptor()->name(),
+                                                 " in JSON: ", std::string(status.message())));
 }
 
 // What a list shows of a job; the rest is in the job itself.

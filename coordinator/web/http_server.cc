@@ -111,9 +111,9 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
     if (endpoint.ok())
       host = asio::ip::make_address(endpoint->host == "localhost" ? "127.0.0.1" : endpoint->host, error);
     if (!endpoint.ok() || error || !absl::SimpleAtoi(endpoint->port, &port)) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", options_.address,
-                                                     "\" is no address for the web page: expected 127.0.0.1:PORT, or ",
-                                                     "0.0.0.0:PORT after `muster coordinator init`"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", options_.address, "\" is not an address for the web page: expected 127.0.0.1:PORT, or ",
+                       "0.0.0.0:PORT after `muster coordinator init`"));
     }
     if (encrypted()) {
       absl::StatusOr<std::unique_ptr<ssl::context>> loaded = LoadContext(options_);
@@ -306,7 +306,7 @@ class Connection final : public Exchange,
         error == asio::error::eof) {
       return Close();
     }
-    if (error) return Refuse(400, "this is no HTTP/1.1 request");
+    if (error) return Refuse(400, "this is not an HTTP/1.1 request");
     const auto& message = parser_->get();
     keep_alive_ = message.keep_alive();
     version_ = message.version();

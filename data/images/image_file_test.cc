@@ -155,7 +155,7 @@ TEST_F(ImageFileTest, SaysWhatIsWrongWithASidecar) {
   const struct {
     const char *from, *to, *says;
   } kChanges[] = {
-      {"{\"format\"", "[{\"format\"", "own.bin.json: is no JSON object"},
+      {"{\"format\"", "[{\"format\"", "own.bin.json: is not a JSON object"},
       {"muster-images", "coco", "\"format\" must be"},
       {"\"version\": 1", "\"version\": 2", "\"version\" must be 1"},
       {"\"images\": 2,", "", "\"images\" is missing"},

@@ -88,7 +88,7 @@ absl::StatusOr<ImageShard> ImageShard::Open(const std::string& path) {
   ImageShard shard(path, *opened);
   struct stat found;
   if (fstat(*opened, &found) != 0) return FileError(errno, path);
-  if (!S_ISREG(found.st_mode)) return WrongImages(path, " is no regular file");
+  if (!S_ISREG(found.st_mode)) return WrongImages(path, " is not a regular file");
   shard.bytes_ = found.st_size;
   if (absl::Status status = shard.Recognize(); !status.ok()) return status;
   return shard;

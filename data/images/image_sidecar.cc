@@ -59,7 +59,7 @@ std::string ToJson(const ImageSidecar& sidecar) {
 
 absl::StatusOr<ImageSidecar> ParseImageSidecar(const std::string& path, std::string_view json) {
   const nlohmann::json tree = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!tree.is_object()) return BadSidecar(path, "is no JSON object, but should describe the image file beside it");
+  if (!tree.is_object()) return BadSidecar(path, "is not a JSON object, but should describe the image file beside it");
   if (tree.value("format", nlohmann::json()) != kSidecarFormat) {
     return BadSidecar(path, absl::StrCat("\"format\" must be \"", kSidecarFormat, "\""));
   }

@@ -192,7 +192,7 @@ class CustomCheck {
       });
       if (!good || name.empty() || name.size() > kMaxOptionNameBytes || !absl::ascii_islower(name[0])) {
         return Bad(path, absl::StrCat("\"", name,
-                                      "\" is no name of a metric: a lowercase letter, then lowercase "
+                                      "\" is not a name for a metric: expected a lowercase letter, then lowercase "
                                       "letters, digits and _, at most ",
                                       kMaxOptionNameBytes));
       }

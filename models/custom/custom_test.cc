@@ -327,9 +327,9 @@ TEST(CustomModel, WhatDoesNotFitANamedTensorIsNamed) {
        }},
       {"task.metrics[1]: \"top_10\" occurs twice", [](Task& t) { t.add_metrics("top_10"); }},
       {"task.metrics[1]: \"loss\" is what another", [](Task& t) { t.add_metrics("loss"); }},
-      {"task.metrics[1]: \"a b\" is no name", [](Task& t) { t.add_metrics("a b"); }},
-      {"task.metrics[1]: \"1a\" is no name", [](Task& t) { t.add_metrics("1a"); }},
-      {"task.metrics[1]: \"\" is no name", [](Task& t) { t.add_metrics(""); }},
+      {"task.metrics[1]: \"a b\" is not a name", [](Task& t) { t.add_metrics("a b"); }},
+      {"task.metrics[1]: \"1a\" is not a name", [](Task& t) { t.add_metrics("1a"); }},
+      {"task.metrics[1]: \"\" is not a name", [](Task& t) { t.add_metrics(""); }},
   };
   for (const auto& [error, change] : cases) {
     Model model = GoodTensors();

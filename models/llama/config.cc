@@ -43,11 +43,11 @@ absl::Status ReadLongrope(const json& rope, Llama& m) {
                                      std::pair("long_factor", scaling.mutable_long_factors())}) {
     const json list = rope.value(key, json());
     if (!list.is_array() || list.size() > m.width()) {
-      return absl::InvalidArgumentError(absl::StrCat("rope_scaling.", key, " is missing, or no list of numbers"));
+      return absl::InvalidArgumentError(absl::StrCat("rope_scaling.", key, " is missing or not a list of numbers"));
     }
     for (const json& x : list) {
       if (!x.is_number())
-        return absl::InvalidArgumentError(absl::StrCat("rope_scaling.", key, " is no list of numbers"));
+        return absl::InvalidArgumentError(absl::StrCat("rope_scaling.", key, " is not a list of numbers"));
       factors->Add(x.get<double>());
     }
   }
@@ -62,7 +62,7 @@ absl::Status ReadScaling(const json& config, Llama& m) {
   json rope = config.value("rope_parameters", json());
   if (rope.is_null()) rope = config.value("rope_scaling", json());
   if (rope.is_null()) rope = json::object();
-  if (!rope.is_object()) return absl::InvalidArgumentError("rope_scaling is no object");
+  if (!rope.is_object()) return absl::InvalidArgumentError("rope_scaling is not an object");
   const auto read = [&](const char* key, auto set) -> absl::Status {
     if (!rope.contains(key) || rope[key].is_null()) return absl::OkStatus();
     const absl::StatusOr<double> value = ReadReal(rope, key, 0);
@@ -151,7 +151,7 @@ absl::Status ReadWindow(const json& config, Llama& m) {
     }
   }
   if (!types.is_array() || types.size() != m.layers()) {
-    return absl::InvalidArgumentError(absl::StrCat("layer_types is no list of ", m.layers(), " layers"));
+    return absl::InvalidArgumentError(absl::StrCat("layer_types is not a list of ", m.layers(), " layers"));
   }
   std::vector<uint32_t> full;
   for (uint32_t layer = 0; layer < m.layers(); ++layer) {

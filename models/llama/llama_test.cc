@@ -95,17 +95,18 @@ TEST(Llama, RefusesWhatItWouldComputeOtherwise) {
       {"mlp_bias", true, "mlp_bias is true"},
       {"attention_bias", true, "attention_bias is true"},
       {"sliding_window", 4096u, "sliding_window is 4096, which transformers' Llama does not read"},
-      {"layer_types", json::array({"full_attention"}), "layer_types is no list of 30 layers"},
+      {"layer_types", json::array({"full_attention"}), "layer_types is not a list of 30 layers"},
       {"rope_scaling", json{{"rope_type", "proportional"}}, "rope_scaling.rope_type is \"proportional\""},
-      {"rope_scaling", json{{"rope_type", "longrope"}}, "rope_scaling.short_factor is missing, or no list of numbers"},
+      {"rope_scaling", json{{"rope_type", "longrope"}},
+       "rope_scaling.short_factor is missing or not a list of numbers"},
       {"rope_scaling", json{{"rope_type", "longrope"}, {"short_factor", {1, "2"}}},
-       "rope_scaling.short_factor is no list of numbers"},
-      {"rope_scaling", "yes", "rope_scaling is no object"},
+       "rope_scaling.short_factor is not a list of numbers"},
+      {"rope_scaling", "yes", "rope_scaling is not an object"},
       {"rope_scaling", json{{"rope_type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 1e300}},
        "original_max_position_embeddings is missing, or no whole number"},
       {"num_hidden_layers", nullptr, "num_hidden_layers is missing"},
       {"hidden_size", -1, "hidden_size is missing, or no whole number"},
-      {"rms_norm_eps", "small", "rms_norm_eps is no number"},
+      {"rms_norm_eps", "small", "rms_norm_eps is not a number"},
   };
   for (const auto& c : cases) {
     json config = good;
@@ -176,7 +177,7 @@ TEST(Llama, WindowsOfTheLayersAreTransformers) {
   says("mistral", {{"sliding_window", 7}, {"layer_types", {full, sliding, full}}},
        "layer_types is [\"full_attention\",\"sliding_attention\",\"full_attention\"], which transformers' Mistral");
   says("qwen3", {{"layer_types", {full, "linear_attention", full}}}, "layer_types[1] is \"linear_attention\"");
-  says("qwen3", {{"layer_types", "full_attention"}}, "layer_types is no list of 3 layers");
+  says("qwen3", {{"layer_types", "full_attention"}}, "layer_types is not a list of 3 layers");
   says("qwen2", {{"use_sliding_window", 1}}, "use_sliding_window is neither true nor false");
   says("mistral", {{"sliding_window", -1}}, "sliding_window is missing, or no whole number");
   says("qwen2", {{"max_window_layers", "all"}}, "max_window_layers is missing, or no whole number");

@@ -132,16 +132,16 @@ class ClientTest(unittest.TestCase):
 
     def test_what_cannot_be_parsed(self):
         for address in ("gpu-head:http", "gpu-head:", "127.0.0.1:70707"):
-            with self.assertRaisesRegex(muster.Error, "is no port"):
+            with self.assertRaisesRegex(muster.Error, "is not a port"):
                 muster.Client(address, "plain-token")
         for token in ("junk\r", "two\nlines", "gr\u00fc\u00df"):
-            with self.assertRaisesRegex(muster.Error, "this is no token"):
+            with self.assertRaisesRegex(muster.Error, "this is not a token"):
                 muster.Client("127.0.0.1:1", token)
         binary = os.path.join(FOLDER, "binary-token")
         with open(binary, "wb") as file:
             file.write(b"\x7fELF\xff")
         with unittest.mock.patch.dict(os.environ, {"MUSTER_TOKEN_FILE": binary}):
-            with self.assertRaisesRegex(muster.Error, f"{binary}: this is no token"):
+            with self.assertRaisesRegex(muster.Error, f"{binary}: this is not a token"):
                 muster.Client("127.0.0.1:1")
         for timeout in ("1.2.3", "..s", "soon"):
             with unittest.mock.patch.dict(os.environ, {"MUSTER_TIMEOUT": timeout}):

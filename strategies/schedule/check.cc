@@ -199,7 +199,7 @@ class Checker {
       if (w < 0 || static_cast<size_t>(w) >= at_) return Wrong("indices", "waits for an op that is not before it");
     }
     if (op.group < 0 && traits.group == GroupUse::kRequired) return Wrong("groups", "a collective needs a group");
-    if (op.group >= 0 && traits.group == GroupUse::kNone) return Wrong("groups", "is no collective");
+    if (op.group >= 0 && traits.group == GroupUse::kNone) return Wrong("groups", "is not a collective");
     if (op.group >= static_cast<int32_t>(schedule_.groups.size()) || op.group < -1) {
       return Wrong("groups", "no such group");
     }

@@ -135,7 +135,7 @@ TEST(Check, RefusesEachBrokenRule) {
       {"no such microbatch", [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kReceiveActivation, .unit = 0}); }},
       {"needs a group", [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kReduceScalars}); }},
       {"no such group", [&](Schedule& s) { insert(s, 6, {.kind = OpKind::kReduceScalars, .group = kGroups}); }},
-      {"is no collective", [](Schedule& s) { s.ops[7].group = 0; }},
+      {"is not a collective", [](Schedule& s) { s.ops[7].group = 0; }},
       {"the unit exchanges nothing", [](Schedule& s) { s.ops[0].group = kExchangeGroup; }},
       {"recomputed before",
        [&](Schedule& s) { insert(s, 0, {.kind = OpKind::kRecompute, .unit = 0, .microbatch = 0}); }},

@@ -227,7 +227,7 @@ TEST_F(TrustTest, ErrorsSayWhatIsWrong) {
   ExpectRefusal(at(At("127.0.0.1"), {"--ca", ca}), 4, "needs a token");
   ExpectRefusal(at(At("127.0.0.2"), {"--token-file", vera}), 4, "certificate of the coordinator at 127.0.0.2");
   ExpectRefusal(at(At("127.0.0.2"), {"--token-file", vera, "--ca", ca}), 4, "is for gpu-head");
-  ExpectRefusal(at("10.255.255.1:7070", {}), 2, "beyond this machine");
+  ExpectRefusal(at("10.255.255.1:7070", {}), 2, "10.255.255.1:7070 is another machine: connections to it need TLS");
   ExpectRefusal(at("127.0.0.1:1", {"--token-file", vera}), 3, "no server answers");
   // Another coordinator's authority, and its token.
   ASSERT_EQ(cluster_.Muster({"coordinator", "init", "--state-dir", folder() + "/other"}).exit_code, 0);

@@ -34,7 +34,7 @@ absl::Status Callers::Connected(int fd) {
   if (credentials.uid != geteuid() && !IsRankOf(credentials.uid, credentials.pid, run_)) {
     return absl::PermissionDeniedError(absl::StrCat("process ", credentials.pid, " belongs to user ", credentials.uid,
                                                     ", this worker to ", geteuid(),
-                                                    ", and it is no process of a rank that runs as that user"));
+                                                    ", and it is not a process of a rank that runs as that user"));
   }
   absl::MutexLock lock(&mutex_);
   callers_[absl::StrCat("fd:", fd)] = Caller{credentials.pid, ""};
@@ -57,7 +57,7 @@ absl::Status Callers::Check(const std::string& peer, const RankKey& key) {
   const rundir::RankDir dir(run_, rank);
   const absl::StatusOr<rundir::RankDir> plain = rundir::RankDir::FromPath(dir.path());
   if (!plain.ok() || plain->rank() != rank || !BelongsTo(pid, dir)) {
-    return absl::PermissionDeniedError(absl::StrCat("process ", pid, " is no process of rank ", name,
+    return absl::PermissionDeniedError(absl::StrCat("process ", pid, " is not a process of rank ", name,
                                                     " of this worker; only trainers that it started may call"));
   }
   absl::MutexLock lock(&mutex_);

@@ -136,7 +136,7 @@ void Tables::Keep(const std::map<std::string, RankKey>& tables) {
   }
   for (const auto& [sha256, key] : tables) {
     if (!IsHash(sha256)) {
-      LogError("the name of a partition table is no SHA-256", {{"job", key.job()}, {"table", sha256}});
+      LogError("the name of a partition table is not a SHA-256", {{"job", key.job()}, {"table", sha256}});
       continue;
     }
     const auto [entry, fresh] = entries_.try_emplace(sha256);

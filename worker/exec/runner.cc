@@ -374,7 +374,7 @@ absl::StatusOr<Outcome> Runner::Run() {
   assignment_ = *std::move(assignment);
   if (absl::Status status = Begin(); !status.ok()) return status;
   if (!assignment_.spec().has_exec()) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("this is no exec job for muster-exec ", kVersion)), false);
+    return Fail(absl::InvalidArgumentError(absl::StrCat("this is not an exec job for muster-exec ", kVersion)), false);
   }
   LogInfo("rank assigned", {{"world", assignment_.world()}, {"version", kVersion}});
   if (absl::Status status = StartProgram(); !status.ok()) {

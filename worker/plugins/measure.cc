@@ -184,10 +184,11 @@ class Trial {
     const at::Tensor limit = first.abs().add_(second.abs()).mul_(1e-3).add_(1e-9);
     const at::Tensor wrong = whole.sub(first).sub_(second).abs_().gt(limit);
     for (int64_t i = 0; i < wrong.numel(); ++i) {
-      TORCH_CHECK(!wrong[i].item<bool>(), "the ",
-                  i == 0 ? std::string("loss") : "metric " + loaded_.structure.task().metrics(static_cast<int>(i) - 1),
-                  " is no sum over the samples: for a mean, give the sum (torch::Reduction::Sum), which Muster divides "
-                  "by the number of samples of all ranks");
+      TORCH_CHECK(
+          !wrong[i].item<bool>(), "the ",
+          i == 0 ? std::string("loss") : "metric " + loaded_.structure.task().metrics(static_cast<int>(i) - 1),
+          " is not a sum over the samples: for a mean, give the sum (torch::Reduction::Sum), which Muster divides "
+          "by the number of samples of all ranks");
     }
   }
 

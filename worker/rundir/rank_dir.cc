@@ -28,7 +28,7 @@ absl::StatusOr<json> ReadJson(const std::string& path) {
   absl::StatusOr<std::string> content = ReadWhole(path);
   if (!content.ok()) return content.status();
   json value = json::parse(*content, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_object()) return absl::DataLossError(absl::StrCat(path, " is no JSON object; check the disk"));
+  if (!value.is_object()) return absl::DataLossError(absl::StrCat(path, " is not a JSON object; check the disk"));
   return value;
 }
 
@@ -128,7 +128,7 @@ absl::StatusOr<RankDir> RankDir::FromPath(const std::string& path) {
   if (!rest.is_absolute() || !absl::SimpleAtoi(name, &rank.rank) || !absl::SimpleAtoi(generation, &rank.generation) ||
       !IsPlainName(rank.job.value())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", path, "\" is no rank folder: /<run>/<job>/<generation>/<rank>"));
+        absl::StrCat("\"", path, "\" is not a rank folder: expected /<run>/<job>/<generation>/<rank>"));
   }
   return RankDir(rest.parent_path(), std::move(rank));
 }

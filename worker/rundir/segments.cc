@@ -46,7 +46,7 @@ absl::StatusOr<int> OpenTrainersFile(const std::string& path) {
   struct stat info {};
   if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;
   close(fd);
-  return absl::DataLossError(absl::StrCat(path, " is no regular file"));
+  return absl::DataLossError(absl::StrCat(path, " is not a regular file"));
 }
 
 absl::StatusOr<std::string> ReadTrainersFile(const std::string& path, uint64_t offset, uint64_t max_bytes) {

@@ -232,7 +232,7 @@ absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::G
       SameOnAllRanks(kFolders, checkpoint::StepFolders(path), assignment, world, rendezvous);
   if (!folders.ok()) return folders.status();
   if (folders->empty()) {
-    return absl::NotFoundError(absl::StrCat("checkpoint.resume_from: ", path, " is no checkpoint and holds none",
+    return absl::NotFoundError(absl::StrCat("checkpoint.resume_from: ", path, " is not a checkpoint and holds none",
                                             assignment.key().rank() == 0 ? "" : " as rank 0 sees it"));
   }
   return FirstWhole(*folders, CheckOther, assignment, world, layout, engine, nullptr);

@@ -330,7 +330,7 @@ TEST(Resume, WhatAnotherJobCannotGoOnFromIsRefused) {
       {"data.order", [](Train& t) { t.mutable_data()->set_order(DATA_ORDER_SEQUENTIAL); }},
       {"n_head 2, but model.heads is 4", [](Train& t) { t.mutable_model()->mutable_gpt2()->set_heads(4); }},
       {"optimizer.kind", [](Train& t) { t.mutable_optimizer()->mutable_sgd()->set_momentum(0.9); }},
-      {"others is no checkpoint and holds none",
+      {"others is not a checkpoint and holds none",
        [&](Train& t) { t.mutable_checkpoint()->set_resume_from(bench.Path("others")); }},
   };
   uint64_t generation = 1;

@@ -405,7 +405,7 @@ TEST_F(SampleTest, SaysWhatIsWrong) {
     EXPECT_EQ(process.Wait(), code) << process.Log();
     EXPECT_THAT(absl::StrCat(process.Log(), process.Output()), HasSubstr(says));
   };
-  fails({"sample", "--checkpoint", "/none"}, 2, "/none is no checkpoint and holds none");
+  fails({"sample", "--checkpoint", "/none"}, 2, "/none is not a checkpoint and holds none");
   fails({"sample", "--checkpoint", bench_->Path("checkpoints"), "--temperature", "-1"}, 2, "temperature");
   fails({"eval", "--checkpoint", bench_->Path("checkpoints"), "--data", "/none.bin"}, 2,
         "data: /none.bin: no such file on this machine\n");

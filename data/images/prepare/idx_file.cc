@@ -38,7 +38,7 @@ absl::StatusOr<IdxFile> IdxFile::Open(const std::string& path, uint32_t dimensio
   absl::StatusOr<size_t> got = file.Take(absl::MakeSpan(magic));
   if (!got.ok()) return got.status();
   if (*got < 4 || magic[0] != 0 || magic[1] != 0 || magic[2] != kUnsignedByte || magic[3] != dimensions) {
-    return WrongIdx(path, absl::StrCat(" is no idx file of ", dimensions == 1 ? "labels" : "images",
+    return WrongIdx(path, absl::StrCat(" is not an idx file of ", dimensions == 1 ? "labels" : "images",
                                        ": expected the bytes 0 0 8 ", dimensions, " first, as in MNIST's",
                                        *got == 4 && magic[3] == 1 && dimensions == 3
                                            ? "; these are labels: are the two files exchanged?"

@@ -345,9 +345,9 @@ TEST_F(PrepareImagesTest, SaysWhatIsWrongWithIdxFiles) {
     absl::Status status;
     const char* says;
   } kCases[] = {
-      {prepare(labels, good), "is no idx file of labels: expected the bytes 0 0 8 1"},
+      {prepare(labels, good), "is not an idx file of labels: expected the bytes 0 0 8 1"},
       {prepare(labels, labels), "are the two files exchanged?"},
-      {prepare(good.substr(0, 3), labels), "is no idx file of images"},
+      {prepare(good.substr(0, 3), labels), "is not an idx file of images"},
       {prepare(good.substr(0, 10), labels), "ends within its header"},
       {prepare(good.substr(0, 27), labels), "i ends before the 2 entries"},
       {prepare(good + "x", labels), "i has more than the 2 entries"},

@@ -137,7 +137,7 @@ def _default_address():
 def _split(address):
     host, _, port = address.rpartition(":")
     if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-        raise Error("INVALID_ARGUMENT", f"invalid coordinator address {address}: '{port}' is no port")
+        raise Error("INVALID_ARGUMENT", f"invalid coordinator address {address}: '{port}' is not a port")
     return host.strip("[]"), int(port)
 
 
@@ -190,7 +190,7 @@ class Client:
             source = path or "token of context.yaml"
             token = _read(path, "the token file").strip() if path else context.get("token", "")
         if not re.fullmatch("[!-~]*", token):
-            raise Error("INVALID_ARGUMENT", f"{source}: this is no token: expected one word of printable ASCII characters")
+            raise Error("INVALID_ARGUMENT", f"{source}: this is not a token: expected one word of printable ASCII characters")
         if timeout is None:
             text = env("MUSTER_TIMEOUT") or context.get("timeout")
             timeout = _seconds(text) if text else 30.0
@@ -216,8 +216,8 @@ class Client:
             elif _is_loopback(_split(self.address)[0]):
                 self._channel = grpc.insecure_channel(self.address, options)
             else:
-                raise Error("FAILED_PRECONDITION", f"{self.address} is beyond this machine, which needs TLS: give a token "
-                            "of `muster coordinator token create`, or the coordinator's ca.crt (ca, MUSTER_CA)")
+                raise Error("FAILED_PRECONDITION", f"{self.address} is another machine: connections to it need TLS: "
+                            "give a token of `muster coordinator token create`, or the coordinator's ca.crt (ca, MUSTER_CA)")
         self._jobs = jobs_service_pb2_grpc.JobsStub(self._channel)
         self._nodes = jobs_service_pb2_grpc.NodesStub(self._channel)
 
@@ -237,7 +237,7 @@ class Client:
         try:
             json_format.ParseDict(spec, request.spec)
         except json_format.ParseError as error:
-            raise Error("INVALID_ARGUMENT", f"this is no JobSpec: {error}") from error
+            raise Error("INVALID_ARGUMENT", f"this is not a JobSpec: {error}") from error
         return _to_dict(self._call(self._jobs.Submit, request).job)
 
     def run(self, command, *, ranks=1, name=None, workdir=None, env=None, image=None, **spec):
