@@ -256,7 +256,32 @@ TEST_F(MistakesTest, AProgramToRunNeedsNoDashes) {
   Says({"-=x"}, "muster: unknown option -=x");
 }
 
+TEST_F(MistakesTest, BenchSkipsRanksThatTheNodesHaveNoSlotsFor) {
+  AddNode("node-a");
+  store_.nodes[0].add_slots()->set_state(v1::SLOT_STATE_USED);
+  store_.nodes[0].add_slots()->set_state(v1::SLOT_STATE_STUCK);
+  AddNode("node-b");
+  store_.nodes[1].set_draining(true);
+  store_.nodes[1].add_slots();
+  Serve();
+  const std::string file = folder_.Write("job.yaml", kGoodJob);
+  EXPECT_THAT(Run({"bench", file, "--timeout", "1s"}).err,
+              AllOf(HasSubstr("skipped 2 ranks: the nodes have 1 slot; for more: muster local down, then muster local "
+                              "up --slots 2\n"),
+                    HasSubstr("skipped 4 ranks: the nodes have 1 slot;"), Not(HasSubstr("skipped 1 rank")),
+                    HasSubstr("new-0001: 1 rank,")));
+  const std::string none = "muster: nothing to measure: the nodes have 1 slot, and --ranks asks for at least 3";
+  Says({"bench", file, "--ranks", "3"}, none + "; for more: muster local down, then muster local up --slots 3");
+  Says({"bench", file, "--ranks", "3", "--communication"},
+       none + "; for more: muster local down, then muster local up --slots 3");
+  // How to start another service is known of the local one only.
+  Says({"bench", file, "--ranks", "3", "--address", absl::StrCat("unix:", folder_.path(), "/coordinator.sock")}, none);
+  EXPECT_THAT(Run({"bench", file, "--hardware", "cpu"}).err, Not(HasSubstr("the nodes have"))) << "nothing runs";
+}
+
 TEST_F(MistakesTest, BenchSaysThatItsTimeOutCancelsTheJob) {
+  AddNode("node-a");
+  store_.nodes[0].add_slots();
   Serve();
   const std::string file = folder_.Write("job.yaml", kGoodJob);
   const Ended ended = Run({"bench", file, "--ranks", "1", "--timeout", "1s"});

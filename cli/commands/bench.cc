@@ -245,6 +245,38 @@ void SayLeftOut(const v1::CollectiveBench& bench, const std::vector<v1::Collecti
   }
 }
 
+// Of the numbers of ranks those that the live nodes have slots for: a job with more would wait in the queue. Says which
+// are skipped. FailedPrecondition: none is left.
+absl::StatusOr<std::vector<uint32_t>> WithSlots(Client& client, const std::vector<uint32_t>& ranks) {
+  const absl::StatusOr<v1::ListNodesReply> nodes = client.ListNodes();
+  if (!nodes.ok()) return nodes.status();
+  uint32_t slots = 0;
+  for (const v1::Node& node : nodes->nodes()) {
+    if (node.state() != v1::NODE_STATE_LIVE || node.draining() || node.leaving()) continue;
+    slots += static_cast<uint32_t>(std::count_if(node.slots().begin(), node.slots().end(), [](const v1::Slot& slot) {
+      return slot.state() != v1::SLOT_STATE_STUCK;
+    }));
+  }
+  const std::string have = absl::StrCat("the nodes have ", slots, slots == 1 ? " slot" : " slots");
+  const auto remedy = [&](uint32_t wanted) {
+    return client.connection().default_address
+               ? absl::StrCat("; for more: muster local down, then muster local up --slots ", wanted)
+               : "";
+  };
+  std::vector<uint32_t> fit;
+  for (const uint32_t number : ranks) {
+    if (number <= slots) {
+      fit.push_back(number);
+    } else if (ranks.size() > 1) {
+      Say(absl::StrCat("skipped ", number, number == 1 ? " rank: " : " ranks: ", have, remedy(number)));
+    }
+  }
+  if (!fit.empty()) return fit;
+  const uint32_t least = *std::min_element(ranks.begin(), ranks.end());
+  return absl::FailedPreconditionError(
+      absl::StrCat("nothing to measure: ", have, ", and --ranks asks for at least ", least, remedy(least)));
+}
+
 absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client& client, const Reading& reading,
                                             const std::vector<uint32_t>& ranks, const BenchFlags& flags) {
   const absl::StatusOr<v1::CollectiveBench> bench = Measurements(flags);
@@ -253,8 +285,10 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
     return absl::InvalidArgumentError(
         "one rank has no collectives to measure: give --ranks 2 or more, or resources.ranks in the job file");
   }
+  const absl::StatusOr<std::vector<uint32_t>> fit = WithSlots(client, ranks);
+  if (!fit.ok()) return fit.status();
   std::vector<v1::CollectiveTime> rows;
-  for (const uint32_t number : ranks) {
+  for (const uint32_t number : *fit) {
     v1::JobSpec spec = Bare(reading.spec, number);
     *spec.mutable_train()->mutable_bench() = *bench;
     if (MayHaveLevels(spec) && AsksForLevels(*bench)) {
@@ -310,9 +344,12 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
         flags.ranks.empty() ? std::vector{std::max(1u, reading->spec.resources().ranks())} : flags.ranks;
     return BenchCommunication(invocation, **client, *reading, ranks, flags);
   }
+  absl::StatusOr<std::vector<uint32_t>> numbers = flags.ranks.empty() ? std::vector<uint32_t>{1, 2, 4} : flags.ranks;
+  if (flags.hardware.empty()) numbers = WithSlots(**client, *numbers);
+  if (!numbers.ok()) return numbers.status();
   std::vector<Scaling> rows;
   for (const std::string& strategy : flags.strategies) {
-    for (const uint32_t ranks : flags.ranks.empty() ? std::vector<uint32_t>{1, 2, 4} : flags.ranks) {
+    for (const uint32_t ranks : *numbers) {
       const v1::JobSpec spec = Measured(reading->spec, strategy, ranks, flags);
       if (!flags.hardware.empty()) {
         absl::StatusOr<Scaling> predicted = PredictOne(**client, *reading, spec, ranks, flags);
