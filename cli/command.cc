@@ -19,7 +19,11 @@ namespace {
 
 constexpr size_t kMaxLastBytes = 4096;
 
-std::string LastFile(const Environment& environment) { return StateFolder(environment) + "/last"; }
+absl::StatusOr<std::string> LastFile(const Environment& environment) {
+  const absl::StatusOr<std::string> state = StateFolder(environment);
+  if (!state.ok()) return state;
+  return *state + "/last";
+}
 
 }  // namespace
 
@@ -62,7 +66,9 @@ absl::StatusOr<std::string> Invocation::JobNamed(const std::string& text, const 
     return absl::InvalidArgumentError("the name of the job is empty: give its id, a unique prefix of it, or @last");
   }
   if (text != "@last") return text;
-  const absl::StatusOr<std::string> last = ReadWhole(LastFile(environment), kMaxLastBytes);
+  const absl::StatusOr<std::string> file = LastFile(environment);
+  if (!file.ok()) return absl::Status(file.status().code(), absl::StrCat("@last: ", file.status().message()));
+  const absl::StatusOr<std::string> last = ReadWhole(*file, kMaxLastBytes);
   if (!last.ok()) return absl::NotFoundError("@last: no job was submitted from here yet");
   const std::vector<std::string> lines = absl::StrSplit(*last, '\n');
   if (lines.size() < 2 || lines[0].empty())
@@ -75,8 +81,9 @@ absl::StatusOr<std::string> Invocation::JobNamed(const std::string& text, const 
 }
 
 void Invocation::Remember(const std::string& job, const Client& client) const {
+  const absl::StatusOr<std::string> file = LastFile(environment);
   const absl::Status written =
-      WriteFile(LastFile(environment), absl::StrCat(job, "\n", client.connection().address, "\n"));
+      file.ok() ? WriteFile(*file, absl::StrCat(job, "\n", client.connection().address, "\n")) : file.status();
   if (!written.ok()) Say(absl::StrCat("note: @last will not name this job: ", written.message()));
 }
 

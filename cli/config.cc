@@ -32,15 +32,35 @@ std::string Or(const std::optional<std::string>& value, const std::string& other
   return value.has_value() && !value->empty() ? *value : otherwise;
 }
 
-std::string Home(const Environment& environment) { return Or(environment("HOME"), "/"); }
+// The folder that this variable holds. Empty: it is not set. InvalidArgument: a relative path.
+absl::StatusOr<std::string> FolderIn(const char* variable, const Environment& environment) {
+  const std::string folder = Or(environment(variable), "");
+  if (folder.empty() || folder[0] == '/') return folder;
+  return absl::InvalidArgumentError(absl::StrCat(
+      variable, ": ", folder, " is a relative path, which would be another folder for each working directory: set ",
+      variable, " to an absolute path, one that begins with /"));
+}
 
-std::string ContextFile(const Environment& environment) {
-  return Or(environment("XDG_CONFIG_HOME"), Home(environment) + "/.config") + "/muster/context.yaml";
+// What the variable holds, else this folder of HOME's. Empty: neither is set. InvalidArgument: a relative path.
+absl::StatusOr<std::string> FolderOfUser(const char* variable, const char* below_home, const Environment& environment) {
+  absl::StatusOr<std::string> folder = FolderIn(variable, environment);
+  if (!folder.ok() || !folder->empty()) return folder;
+  folder = FolderIn("HOME", environment);
+  if (!folder.ok() || folder->empty()) return folder;
+  return absl::StrCat(*folder, below_home);
+}
+
+// Empty: the user has no folder for it. InvalidArgument: a relative path.
+absl::StatusOr<std::string> ContextFile(const Environment& environment) {
+  const absl::StatusOr<std::string> folder = FolderOfUser("XDG_CONFIG_HOME", "/.config", environment);
+  if (!folder.ok() || folder->empty()) return folder;
+  return *folder + "/muster/context.yaml";
 }
 
 // The context file's keys and values; empty if there is no file.
 absl::StatusOr<std::map<std::string, std::string>> ReadContext(const std::string& path) {
   std::map<std::string, std::string> values;
+  if (path.empty()) return values;
   const absl::StatusOr<std::string> text = ReadWhole(path, kMaxContextBytes);
   if (absl::IsNotFound(text.status())) return values;
   if (!text.ok()) return text.status();
@@ -85,8 +105,9 @@ Environment ProcessEnvironment() {
 }
 
 absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const Environment& environment) {
-  const std::string context_file = ContextFile(environment);
-  const absl::StatusOr<std::map<std::string, std::string>> context = ReadContext(context_file);
+  const absl::StatusOr<std::string> context_file = ContextFile(environment);
+  if (!context_file.ok()) return context_file.status();
+  const absl::StatusOr<std::map<std::string, std::string>> context = ReadContext(*context_file);
   if (!context.ok()) return context.status();
   const auto pick = [&](const char* name, const std::string& flag, const std::vector<const char*>& variables,
                         const char* key) {
@@ -95,7 +116,7 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
       if (const std::string value = Or(environment(variable), ""); !value.empty()) return Setting{value, variable};
     }
     const auto found = context->find(key);
-    return found == context->end() ? Setting{} : Setting{found->second, absl::StrCat(context_file, ": ", key)};
+    return found == context->end() ? Setting{} : Setting{found->second, absl::StrCat(*context_file, ": ", key)};
   };
   Connection connection;
   const Setting address = pick("--address", flags.address, {"MUSTER_ADDRESS", "MUSTER_COORDINATOR"}, "address");
@@ -145,18 +166,18 @@ absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const
 
 absl::StatusOr<std::string> RuntimeFolder(const Environment& environment) {
   for (const auto& [variable, below] : {std::pair{"MUSTER_RUNTIME_DIR", ""}, {"XDG_RUNTIME_DIR", "/muster"}}) {
-    const std::string folder = Or(environment(variable), "");
-    if (folder.empty()) continue;
-    if (folder[0] == '/') return absl::StrCat(folder, below);
-    return absl::InvalidArgumentError(absl::StrCat(
-        variable, ": ", folder, " is a relative path, which would be another folder for each working directory: set ",
-        variable, " to an absolute path, one that begins with /"));
+    const absl::StatusOr<std::string> folder = FolderIn(variable, environment);
+    if (!folder.ok()) return folder;
+    if (!folder->empty()) return absl::StrCat(*folder, below);
   }
   return absl::StrCat("/tmp/muster-", getuid());
 }
 
-std::string StateFolder(const Environment& environment) {
-  return Or(environment("XDG_STATE_HOME"), Home(environment) + "/.local/state") + "/muster";
+absl::StatusOr<std::string> StateFolder(const Environment& environment) {
+  const absl::StatusOr<std::string> folder = FolderOfUser("XDG_STATE_HOME", "/.local/state", environment);
+  if (!folder.ok()) return folder;
+  if (!folder->empty()) return *folder + "/muster";
+  return absl::InvalidArgumentError("neither HOME nor XDG_STATE_HOME is set: set one to an absolute path");
 }
 
 absl::Status CheckRuntimeFolder(const std::string& folder) {

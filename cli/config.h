@@ -35,15 +35,17 @@ Environment ProcessEnvironment();
 // Flags --address (or --coordinator), --token-file (or --token), --timeout, --ca; environment MUSTER_ADDRESS (or
 // MUSTER_COORDINATOR), MUSTER_TOKEN, MUSTER_TOKEN_FILE, MUSTER_TIMEOUT, MUSTER_CA;
 // $XDG_CONFIG_HOME/muster/context.yaml (else ~/.config) with the keys address, token, token_file, timeout, ca.
-// InvalidArgument: a context file or time-out that is wrong. NotFound, PermissionDenied: a token file or ca that cannot
-// be read.
+// Without HOME and XDG_CONFIG_HOME no context file is read.
+// InvalidArgument: a context file or time-out that is wrong, or a relative path in one of the two. NotFound,
+// PermissionDenied: a token file or ca that cannot be read.
 absl::StatusOr<Connection> ResolveConnection(const ConnectionFlags& flags, const Environment& environment);
 
 // $MUSTER_RUNTIME_DIR, else $XDG_RUNTIME_DIR/muster, else /tmp/muster-<uid>: sockets live there. InvalidArgument: the
 // variable holds a relative path, which would name another folder in each working folder.
 absl::StatusOr<std::string> RuntimeFolder(const Environment& environment);
-// $XDG_STATE_HOME/muster, else ~/.local/state/muster.
-std::string StateFolder(const Environment& environment);
+// $XDG_STATE_HOME/muster, else ~/.local/state/muster. InvalidArgument: neither it nor HOME is set, or the one that
+// counts holds a relative path.
+absl::StatusOr<std::string> StateFolder(const Environment& environment);
 
 // Ok if the folder does not exist, or is ours and closed to others: in /tmp anyone may create a folder of that name and
 // listen in it. Otherwise PermissionDenied.

@@ -159,6 +159,31 @@ TEST_F(MistakesTest, ARelativeRuntimeFolder) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/state/muster/local")) << "nothing was started";
 }
 
+// Not the root folder, and not what the working folder happens to hold.
+TEST_F(MistakesTest, NoFolderForState) {
+  Serve();
+  const std::string file = folder_.Write("job.yaml", kGoodJob);
+  for (const char* variable : {"HOME", "XDG_STATE_HOME"}) environment_.erase(variable);
+  const std::string says = "neither HOME nor XDG_STATE_HOME is set: set one to an absolute path";
+  for (const char* command : {"up", "down", "status"}) Says({"local", command}, "muster: " + says);
+  Says({"coordinator", "init"}, "muster: " + says);
+  Says({"describe", "@last"}, "muster: @last: " + says);
+  const Ended submitted = Run({"submit", "-d", file});
+  EXPECT_EQ(submitted.code, 0);
+  EXPECT_THAT(submitted.err, HasSubstr(absl::StrCat("note: @last will not name this job: ", says, "\n")));
+  EXPECT_EQ(Run({"ps"}).code, 0);
+  EXPECT_EQ(Run({"--help"}).code, 0);
+  EXPECT_THAT(Run({"doctor"}).out, HasSubstr(says));
+  for (const char* variable : {"HOME", "XDG_STATE_HOME"}) {
+    environment_["HOME"] = folder_.path();
+    environment_[variable] = "r";
+    Says({"describe", "@last", "--timeout", "1s"},
+         absl::StrCat("muster: ", variable[0] == 'X' ? "@last: " : "", variable,
+                      ": r is a relative path, which would be another folder for each working directory: set ",
+                      variable, " to an absolute path, one that begins with /"));
+  }
+}
+
 TEST_F(MistakesTest, ATokenThatIsNone) {
   Serve();
   environment_["MUSTER_TOKEN"] = "garbage";

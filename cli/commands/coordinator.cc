@@ -53,9 +53,14 @@ void RegisterInitCoordinator(CLI::App& app, Invocation& invocation) {
   command->add_option("--host", flags->hosts, "name or address that others use; may be repeated")->type_name("HOST");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     char here[4096];
-    const std::string state_dir =
-        flags->state_dir.empty() ? StateFolder(invocation.environment) + "/coordinator"
-                                 : AbsolutePath(flags->state_dir, getcwd(here, sizeof here) == nullptr ? "/" : here);
+    std::string state_dir = flags->state_dir;
+    if (state_dir.empty()) {
+      const absl::StatusOr<std::string> state = StateFolder(invocation.environment);
+      if (!state.ok()) return state.status();
+      state_dir = *state + "/coordinator";
+    } else {
+      state_dir = AbsolutePath(state_dir, getcwd(here, sizeof here) == nullptr ? "/" : here);
+    }
     const absl::StatusOr<std::string> runtime = RuntimeFolder(invocation.environment);
     if (!runtime.ok()) return runtime.status();
     const bool again = tls::HasTrust(state_dir);

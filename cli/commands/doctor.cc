@@ -20,7 +20,9 @@ struct DoctorFlags {
 
 // Of a coordinator that `muster local up` started; empty: there is none.
 std::string LocalLog(const Invocation& invocation) {
-  const std::string log = StateFolder(invocation.environment) + "/local/coordinator.log";
+  const absl::StatusOr<std::string> state = StateFolder(invocation.environment);
+  if (!state.ok()) return "";
+  const std::string log = *state + "/local/coordinator.log";
   return access(log.c_str(), R_OK) == 0 ? log : "";
 }
 
@@ -31,7 +33,11 @@ std::vector<Finding> Examine(Invocation& invocation, const DoctorFlags& flags) {
   };
   add(CheckLimits());
   const Screen clock = flags.format == Format::kTable ? invocation.Out() : Screen{};
-  add({CheckClock(clock), CheckRankUsers(), CheckDisk(StateFolder(invocation.environment), "the state folder")});
+  const absl::StatusOr<std::string> state = StateFolder(invocation.environment);
+  add({CheckClock(clock), CheckRankUsers(),
+       state.ok() ? CheckDisk(*state, "the state folder")
+                  : Finding{"state folder", Severity::kProblem, std::string(state.status().message()),
+                            "export HOME=$(getent passwd $(id -u) | cut -d: -f6)"}});
   for (const std::string& folder : flags.folders) add({CheckFolder(folder)});
   const absl::StatusOr<std::string> runtime = RuntimeFolder(invocation.environment);
   add({runtime.ok() ? CheckRuntime(*runtime)

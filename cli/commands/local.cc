@@ -20,8 +20,9 @@ namespace {
 absl::StatusOr<LocalFolders> FoldersOf(const Invocation& invocation, const std::string& bin_dir) {
   const absl::StatusOr<std::string> runtime = RuntimeFolder(invocation.environment);
   if (!runtime.ok()) return runtime.status();
-  return LocalFolders{StateFolder(invocation.environment) + "/local", *runtime,
-                      bin_dir.empty() ? invocation.BinaryFolder() : bin_dir};
+  const absl::StatusOr<std::string> state = StateFolder(invocation.environment);
+  if (!state.ok()) return state.status();
+  return LocalFolders{*state + "/local", *runtime, bin_dir.empty() ? invocation.BinaryFolder() : bin_dir};
 }
 
 absl::StatusOr<absl::Duration> TimeoutOr(const Invocation& invocation, absl::Duration otherwise) {
