@@ -23,6 +23,7 @@ namespace muster::cli {
 namespace {
 
 constexpr char kRun[] = "run";
+constexpr char kJobArgument[] = "JOB";
 constexpr char kDescription[] = "Muster trains neural networks as a service.";
 constexpr char kFooter[] =
     "Example: muster local up; muster train --model gpt2:tiny --data train.bin --steps 1000; muster watch @last\n"
@@ -176,6 +177,20 @@ std::string MeantCommand(const CLI::App& at, const std::string& unknown) {
   return Nearest(unknown, CommandsOf(&at));
 }
 
+// What is given with an empty value that may not be: "--name is empty". Empty: nothing is.
+std::string GivenEmpty(const CLI::App& at, const std::set<const CLI::Option*>& may_be_empty) {
+  for (const CLI::App* part = &at; part != nullptr; part = part->get_parent()) {
+    for (const CLI::Option* option : part->get_options()) {
+      const std::vector<std::string>& values = option->results();
+      if (std::find(values.begin(), values.end(), "") == values.end() || may_be_empty.contains(option)) continue;
+      const std::string name = option->get_name();
+      return absl::StrCat(name, " is empty",
+                          name == kJobArgument ? ": give its id, a unique prefix of it, or @last" : "");
+    }
+  }
+  return "";
+}
+
 int RefuseCommand(const CLI::App& at, const std::string& unknown) {
   return Refuse(at, absl::StrCat("unknown command ", OneLine(unknown)), MeantCommand(at, unknown));
 }
@@ -319,6 +334,10 @@ int RunProgram(const std::vector<std::string>& arguments) {
     return kOk;
   } catch (const CLI::ParseError& error) {
     return UsageError(*app, error, arguments);
+  }
+  const CLI::App* at = Reached(*app);
+  if (const std::string empty = GivenEmpty(*at, invocation.may_be_empty); !empty.empty()) {
+    return Refuse(*at, empty, "");
   }
   const absl::StatusOr<ExitCode> code = invocation.run();
   if (!code.ok()) {

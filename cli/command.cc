@@ -62,9 +62,6 @@ absl::StatusOr<std::unique_ptr<Client>> Invocation::Connect() const {
 }
 
 absl::StatusOr<std::string> Invocation::JobNamed(const std::string& text, const Client& client) const {
-  if (text.empty()) {
-    return absl::InvalidArgumentError("the name of the job is empty: give its id, a unique prefix of it, or @last");
-  }
   if (text != "@last") return text;
   const absl::StatusOr<std::string> file = LastFile(environment);
   if (!file.ok()) return absl::Status(file.status().code(), absl::StrCat("@last: ", file.status().message()));

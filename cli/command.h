@@ -4,6 +4,7 @@
 #include <CLI/App.hpp>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class Invocation {
   bool no_colour = false;
   Environment environment = ProcessEnvironment();
   Run run;
+  // An empty value, as of an unset variable of a script, is refused of all other options and arguments.
+  std::set<const CLI::Option*> may_be_empty;
 
   // The output streams; call after the flags are parsed.
   Screen Out() const;

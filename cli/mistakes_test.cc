@@ -227,8 +227,36 @@ TEST_F(MistakesTest, ATooLongSocketPath) {
 TEST_F(MistakesTest, AnEmptyName) {
   Serve();
   for (const char* command : {"describe", "watch", "logs", "metrics", "pause", "events"}) {
-    Says({command, ""}, "muster: the name of the job is empty: give its id, a unique prefix of it, or @last");
+    Says({command, ""}, "muster: JOB is empty: give its id, a unique prefix of it, or @last");
   }
+}
+
+// As an unset variable of a script gives it.
+TEST_F(MistakesTest, EmptyArguments) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_COMPLETED);
+  const std::string file = folder_.Write("job.yaml", kGoodJob), text = folder_.Write("book.txt", "words");
+  using Words = std::vector<std::string>;
+  for (const char* command : {"backup", "submit", "init", "validate", "plan"}) {
+    Says({command, ""}, "muster: FILE is empty");
+  }
+  Says({"run", ""}, "muster: PROGRAM is empty");
+  Says({"data", "prepare", "", "q"}, "muster: FILES is empty");
+  Says({"data", "prepare", text, ""}, "muster: FILES is empty");
+  Says({"export", "a-0001", ""}, "muster: OUT is empty");
+  Says({"export", "", folder_.path() + "/out"}, "muster: FROM is empty");
+  Says({"checkpoint", "import", "first-hf", ""}, "muster: OUT is empty");
+  for (const Words& words : {Words{"submit", "--name", "", file}, {"submit", "--name=", file}}) {
+    Says(words, "muster: --name is empty");
+  }
+  Says({"train", "--model", ""}, "muster: --model is empty");
+  Says({"ps", "-l", ""}, "muster: --selector is empty");
+  Says({"--address", "", "ps"}, "muster: --address is empty");
+  EXPECT_FALSE(Called("Submit"));
+  EXPECT_EQ(Run({"backup", ""}).err, "muster: FILE is empty\nsee: muster backup --help\n");
+  // The program's own.
+  EXPECT_THAT(Run({"run", "--print", "/bin/echo", ""}).out, HasSubstr("command:\n  - /bin/echo\n  - \"\"\n"));
+  EXPECT_EQ(Run({"note", "a-0001", ""}).code, 0) << "removes the note";
 }
 
 TEST_F(MistakesTest, ARankThatTheJobDoesNotHave) {
@@ -658,7 +686,7 @@ TEST_F(MistakesTest, TheDoctorLooksForTheFolderItself) {
   EXPECT_TRUE(absl::StrContains(kernel.out, "/proc/x: the kernel provides /proc, which is no place for files\n"))
       << kernel.out;
   EXPECT_FALSE(absl::StrContains(kernel.out, "mkdir")) << kernel.out;
-  Says({"doctor", "--folder", ""}, "muster: --folder: names no folder");
+  Says({"doctor", "--folder", ""}, "muster: --folder is empty");
 }
 
 }  // namespace

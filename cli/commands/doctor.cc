@@ -99,8 +99,7 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
       ->add_option("--folder", flags->folders,
                    "also check the disk of this folder, e.g. of the checkpoints; may be repeated")
       ->type_name("FOLDER")
-      ->allow_extra_args(false)
-      ->check([](const std::string& folder) { return folder.empty() ? "names no folder" : std::string(); });
+      ->allow_extra_args(false);
   command->add_option("--bin-dir", flags->bin_dir, "folder of Muster's other programs")->type_name("FOLDER");
   AddFormat(command, flags->format, {"table", "json", "yaml"});
   command->footer(command->get_footer() + "\n\nExit code: 0 no problems, 1 problems found.");

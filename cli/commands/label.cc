@@ -69,7 +69,9 @@ void RegisterNote(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, "note", kGroupSteer, "Write one line about a job, for those who look at it",
                                  "muster note @last \"diverged: warmup too short\"");
   AddJob(command, flags->job);
-  command->add_option("TEXT", flags->text, "one line of at most 1024 bytes; an empty one removes the note")->required();
+  invocation.may_be_empty.insert(
+      command->add_option("TEXT", flags->text, "one line of at most 1024 bytes; an empty one removes the note")
+          ->required());
   AddFormat(command, flags->format, {"table", "json", "yaml", "name"});
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();

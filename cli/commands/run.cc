@@ -122,7 +122,9 @@ void RegisterRun(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(app, "run", kGroupRun, "Run any program on the cluster, as torchrun does on a machine",
                                  "muster run --ranks 2 -- python3 train.py --lr 1e-3\n"
                                  "muster run -d --min-ranks 1 --ranks 4 --env HOME -- python3 train.py");
-  command->add_option("PROGRAM", flags->command, "program and arguments, after --; it runs once a rank")->required();
+  invocation.may_be_empty.insert(
+      command->add_option("PROGRAM", flags->command, "program and arguments, after --; it runs once a rank")
+          ->required());
   command->add_option("--ranks", flags->ranks, "ranks (default 1)")->type_name("N");
   command->add_option("--min-ranks", flags->min_ranks, "start with as few, and restart with more when slots are free")
       ->type_name("N");
@@ -152,6 +154,8 @@ void RegisterRun(CLI::App& app, Invocation& invocation) {
   command->add_flag("--print", flags->print, "print the spec and exit");
   AddSubmitFlags(command, flags->options);
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
+    // The program's own arguments may be.
+    if (flags->command.front().empty()) return absl::InvalidArgumentError("PROGRAM is empty");
     const absl::StatusOr<Reading> reading = ReadingOf(*flags, TemplatesOf(invocation));
     if (!reading.ok()) return reading.status();
     if (flags->print) {

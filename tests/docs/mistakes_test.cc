@@ -78,7 +78,8 @@ const std::vector<Mistake>& Mistakes() {
       {"muster --address nowhere ps", 2, "invalid coordinator address nowhere: use unix:/path or host:port", ""},
       {"muster --address 127.0.0.1:1 ps", 3, "cannot reach the coordinator at 127.0.0.1:1: is it running", ""},
       // Names.
-      {"muster describe ''", 2, "the name of the job is empty: give its id, a unique prefix of it, or @last", ""},
+      {"muster describe ''", 2, "muster: JOB is empty: give its id, a unique prefix of it, or @last", ""},
+      {"unset out; muster backup \"${out:-}\"", 2, "muster: FILE is empty", ""},
       {"muster describe nojob", 2, "muster: no job nojob; see: muster ps -a", ""},
       {"muster cancel b", 2, "muster: no job b; see: muster ps -a", ""},
       {"muster drain nonode", 2, "muster: no node \"nonode\"; see: muster nodes", ""},
