@@ -168,11 +168,20 @@ std::string UnknownCommand(const CLI::App& app, const CLI::App& at) {
   return rest.empty() || absl::StartsWith(rest.front(), "-") || CommandsOf(&at).empty() ? "" : rest.front();
 }
 
+// What commands of other systems are called here.
+constexpr std::pair<absl::string_view, absl::string_view> kElsewhere[] = {
+    {"apply", "submit"}, {"create", "submit"}, {"get", "ps"},      {"kill", "cancel"},    {"list", "ps"},
+    {"ls", "ps"},        {"queue", "ps"},      {"rm", "delete"},   {"sbatch", "submit"},  {"scancel", "cancel"},
+    {"sinfo", "nodes"},  {"squeue", "ps"},     {"srun", "submit"}, {"start", "local up"}, {"status", "local status"},
+    {"stop", "cancel"},  {"torchrun", "run"},
+};
+
 // The command that `unknown` may mean; for words of other systems, what it is called here. Empty: none.
 std::string MeantCommand(const CLI::App& at, const std::string& unknown) {
   if (at.get_parent() == nullptr) {
-    if (unknown == "stop" || unknown == "kill") return "cancel";
-    if (unknown == "rm") return "delete";
+    for (const auto& [elsewhere, here] : kElsewhere) {
+      if (unknown == elsewhere) return std::string(here);
+    }
   }
   return Nearest(unknown, CommandsOf(&at));
 }

@@ -109,6 +109,14 @@ std::string ExistingPart(std::string path) {
   return path;
 }
 
+// Of a folder that is there already, to write files into.
+std::string WhyNotWritable(const std::string& path) {
+  if (std::string why = WhyNoFolder(path); !why.empty()) return why;
+  if (IsKernelFolder(path)) return absl::StrCat("cannot create files in ", path, ", which the kernel provides");
+  if (access(path.c_str(), W_OK | X_OK) == 0) return "";
+  return std::string(FileError(errno, absl::StrCat("cannot write to ", path)).message());
+}
+
 std::string WhyNoNewFolder(const std::string& path) {
   const std::string existing = ExistingPart(path);
   // The coordinator, which checks names, does not see where a link leads, and creating what it names would not help.
@@ -151,6 +159,7 @@ std::vector<Problem> PathProblems(const Reading& reading) {
   check("model.library", LibraryOf(reading.spec), WhyUnreadable);
   check("model.from", train.model().from(), WhyNoFolder);
   check("checkpoint.path", train.checkpoint().path(), WhyNoNewFolder);
+  check("offload.to", train.offload().to(), WhyNotWritable);
   if (!absl::StrContains(train.checkpoint().resume_from(), "{")) {
     check("checkpoint.resume_from", train.checkpoint().resume_from(), WhyNoFolder);
   }

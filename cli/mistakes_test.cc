@@ -67,7 +67,19 @@ TEST_F(MistakesTest, UnknownOptionsAndCommands) {
   Says({"sumbit", "-h"}, "muster: unknown command sumbit, did you mean submit?");
   Says({"data", "prepar", "--help"}, "muster: unknown command prepar, did you mean prepare?");
   Says({"data", "prepar"}, "muster: unknown command prepar, did you mean prepare?");
-  Says({"stop", "a-0001"}, "muster: unknown command stop, did you mean cancel?");
+  for (const auto& [elsewhere, here] : std::map<std::string, std::string>{{"stop", "cancel"},
+                                                                          {"scancel", "cancel"},
+                                                                          {"sbatch", "submit"},
+                                                                          {"apply", "submit"},
+                                                                          {"list", "ps"},
+                                                                          {"get", "ps"},
+                                                                          {"queue", "ps"},
+                                                                          {"squeue", "ps"},
+                                                                          {"status", "local status"},
+                                                                          {"start", "local up"},
+                                                                          {"rm", "delete"}}) {
+    Says({elsewhere, "a-0001"}, absl::StrCat("muster: unknown command ", elsewhere, ", did you mean ", here, "?"));
+  }
   EXPECT_EQ(Run({"help", "data", "nosuch"}).err, "muster: unknown command nosuch\nsee: muster data --help\n");
 }
 
@@ -522,6 +534,35 @@ TEST_F(MistakesTest, FilesThatAreNotThere) {
   folder_.Write("train.bin", std::string(1000, '\0'));
   EXPECT_EQ(Run({"submit", "-d", file, "--set", absl::StrCat("checkpoint.path=", folder_.path(), "/runs/{job}")}).code,
             0);
+}
+
+// Its files are created in a folder that exists.
+TEST_F(MistakesTest, AFolderToOffloadTo) {
+  ServeWithANodeHere();
+  folder_.Write("train.bin", std::string(1000, '\0'));
+  const auto with = [&](const std::string& to) {
+    return folder_.Write("job.yaml", absl::StrCat(kGoodJob, "offload: {optimizer: true, to: ", to, "}\n"));
+  };
+  const std::string file = with("fast");
+  IsRefused(file, absl::StrCat(file, ":7:32: offload.to: no such folder: ", folder_.path(), "/fast\n"));
+  folder_.Write("fast", "");
+  IsRefused(file, absl::StrCat(file, ":7:32: offload.to: is not a folder: ", folder_.path(), "/fast\n"));
+  with("/proc");
+  IsRefused(file, absl::StrCat(file, ":7:32: offload.to: cannot create files in /proc, which the kernel provides\n"));
+  with(folder_.path());
+  EXPECT_EQ(Run({"submit", "-d", file}).code, 0);
+}
+
+TEST_F(MistakesTest, AStrategyThatTrainDoesNotHave) {
+  const std::vector<std::string> train = {"train", "--model", "gpt2:tiny", "--data",
+                                          "t.bin", "--steps", "3",         "--print"};
+  const auto says = [&](const std::string& strategy, const std::string& message) {
+    std::vector<std::string> words = train;
+    words.insert(words.end(), {"--strategy", strategy});
+    Says(words, "muster: --strategy: expected single, ddp, zero1, zero2, zero3, fsdp or auto, got " + message);
+  };
+  says("zero4", "\"zero4\"");
+  says("fsdpp", "\"fsdpp\", did you mean fsdp?");
 }
 
 TEST_F(MistakesTest, AFullAndAReadOnlyDisk) {

@@ -1,11 +1,15 @@
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/submission.h"
 #include "cli/job_file.h"
+#include "cli/output/format.h"
+#include "cli/spec/suggest.h"
 #include "cli/spec/writer.h"
 
 namespace muster::cli {
@@ -51,13 +55,27 @@ constexpr PathFlag kPathFlags[] = {
     {"--name", "name", "NAME", "name of the job"},
 };
 
+constexpr const char* kStrategies[] = {"single", "ddp", "zero1", "zero2", "zero3", "fsdp", "auto", "zero"};
+constexpr char kStrategyFlag[] = "--strategy";
+constexpr char kStrategyWords[] = "single, ddp, zero1, zero2, zero3, fsdp or auto";
+
+// Why it is no strategy. Absent: it is one.
+std::optional<Problem> StrategyProblem(const std::string& text) {
+  const std::vector<std::string> known(std::begin(kStrategies), std::end(kStrategies));
+  if (std::find(known.begin(), known.end(), text) != known.end()) return std::nullopt;
+  const char* path = "strategy";
+  // Of zero4 each stage is as near.
+  return Problem{Location{std::make_shared<const std::string>(kStrategyFlag), 0, 0, path}, path,
+                 absl::StrCat("expected ", kStrategyWords, ", got \"", OneLine(text), "\""),
+                 absl::StartsWith(text, "zero") ? "" : Nearest(text, known)};
+}
+
 // "zero3" becomes kind zero, stage 3; other names are kinds themselves.
 std::vector<Assignment> StrategyAssignments(const std::string& text) {
-  const std::string flag = "--strategy";
-  if (text.size() == 5 && absl::StartsWith(text, "zero") && text[4] >= '0' && text[4] <= '9') {
-    return {{flag, "strategy.kind", "zero"}, {flag, "strategy.stage", text.substr(4)}};
+  if (text.size() == 5 && absl::StartsWith(text, "zero")) {
+    return {{kStrategyFlag, "strategy.kind", "zero"}, {kStrategyFlag, "strategy.stage", text.substr(4)}};
   }
-  return {{flag, "strategy.kind", text}};
+  return {{kStrategyFlag, "strategy.kind", text}};
 }
 
 // "gpt2" or "gpt2:tiny".
@@ -97,8 +115,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
                                  "muster train --model gpt2 --size small --data train.bin --strategy zero3 --ranks 2 "
                                  "--steps 100 --print > job.yaml");
   command->add_option("--model", flags->model, "family, or family:size (gpt2:tiny)")->type_name("MODEL")->required();
-  command->add_option("--strategy", flags->strategy, "single, ddp, zero1, zero2, zero3, fsdp or auto")
-      ->type_name("STRATEGY");
+  command->add_option(kStrategyFlag, flags->strategy, kStrategyWords)->type_name("STRATEGY");
   for (const PathFlag& flag : kPathFlags) {
     command->add_option(flag.flag, flags->values[flag.path], flag.help)->type_name(flag.type);
   }
@@ -107,7 +124,9 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
   AddSubmitFlags(command, flags->options);
   OnRun(command, invocation, [&invocation, flags, command]() -> absl::StatusOr<ExitCode> {
     std::vector<Assignment> assignments = ModelAssignments(flags->model);
-    if (!flags->strategy.empty()) {
+    std::optional<Problem> no_strategy;
+    if (!flags->strategy.empty()) no_strategy = StrategyProblem(flags->strategy);
+    if (!flags->strategy.empty() && !no_strategy.has_value()) {
       for (Assignment& assignment : StrategyAssignments(flags->strategy)) assignments.push_back(std::move(assignment));
     }
     for (const PathFlag& flag : kPathFlags) {
@@ -116,6 +135,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
     AddName(assignments);
     absl::StatusOr<Reading> reading = LoadFlags(assignments, flags->set, TemplatesOf(invocation));
     if (!reading.ok()) return reading.status();
+    if (no_strategy.has_value()) reading->problems.push_back(*std::move(no_strategy));
     for (const PathFlag& flag : kPathFlags) {
       const auto source = std::make_shared<const std::string>(flag.flag);
       reading->sources.SetIfMissing(flag.path, Location{source, 0, 0, flag.path});

@@ -66,6 +66,9 @@ absl::Status CheckAddress(const std::string& address) {
   };
   constexpr char kForms[] = "use unix:/path or host:port";
   absl::string_view rest = address;
+  for (const absl::string_view scheme : {"http://", "https://", "grpc://", "tcp://"}) {
+    if (absl::ConsumePrefix(&rest, scheme)) return wrong(absl::StrCat("leave out ", scheme, ": write host:port"));
+  }
   if (absl::ConsumePrefix(&rest, "unix:")) return absl::StartsWith(rest, "/") ? absl::OkStatus() : wrong(kForms);
   absl::ConsumePrefix(&rest, "dns:///");
   if (tls::ParseEndpoint(std::string(rest)).ok()) return absl::OkStatus();

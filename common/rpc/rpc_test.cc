@@ -47,6 +47,10 @@ TEST(CheckAddress, TheFormOfACoordinatorsAddress) {
   }
   EXPECT_EQ(CheckAddress("::1:7070").message(),
             "invalid coordinator address ::1:7070: an IPv6 address needs brackets, as in [::1]:7070");
+  EXPECT_EQ(CheckAddress("http://127.0.0.1:7070").message(),
+            "invalid coordinator address http://127.0.0.1:7070: leave out http://: write host:port");
+  EXPECT_EQ(CheckAddress("https://gpu-head").message(),
+            "invalid coordinator address https://gpu-head: leave out https://: write host:port");
 }
 
 TEST(AddCallMetadata, ATokenThatCannotBeSentAbortsNoProcess) {

@@ -76,6 +76,12 @@ const std::vector<Mistake>& Mistakes() {
        ""},
       {"muster local up --slots 1", 2, "node-0 is running with 2 slots, not 1: to change that, muster local down", ""},
       {"muster --address nowhere ps", 2, "invalid coordinator address nowhere: use unix:/path or host:port", ""},
+      {"muster --address http://127.0.0.1:7070 ps", 2, "leave out http://: write host:port", "IPv6"},
+      {"muster squeue", 2, "muster: unknown command squeue, did you mean ps?", ""},
+      {"muster train --model gpt2:tiny --data train.bin --steps 3 --strategy zero4", 2,
+       "--strategy: expected single, ddp, zero1, zero2, zero3, fsdp or auto, got \"zero4\"\n", "must be 1, 2 or 3"},
+      {"muster validate job.yaml --set offload.optimizer=true --set offload.to=/nofolder", 2,
+       "offload.to: no such folder: /nofolder", ""},
       {"muster --address 127.0.0.1:1 ps", 3, "cannot reach the coordinator at 127.0.0.1:1: is it running", ""},
       // Names.
       {"muster describe ''", 2, "muster: JOB is empty: give its id, a unique prefix of it, or @last", ""},
