@@ -294,7 +294,7 @@ TEST(Set, ErrorsNameTheFlag) {
   EXPECT_EQ(problems("name="), "--set name: is empty: give it a value or leave the key out\n");
   EXPECT_EQ(problems("steps.x=1"), "--set steps.x: cannot be set: steps is the number 1000\n");
   EXPECT_EQ(problems("strategy.kind=ddp"), "job.yaml:6:24: strategy.stage: belongs to kind: zero, but kind is ddp\n");
-  EXPECT_EQ(problems("data={tokens: 1"), "--set data: bad syntax: end of map flow not found\n");
+  EXPECT_EQ(problems("data={tokens: 1"), "--set data: this { is not closed\n");
   for (const char* bad : {"", "=1", "a", "a..b=1", ".a=1", "a b=1"}) EXPECT_FALSE(ParseAssignment(bad).ok()) << bad;
 }
 

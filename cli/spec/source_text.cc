@@ -94,6 +94,29 @@ bool SourceText::QuoteNeverCloses(size_t byte) const {
   return true;
 }
 
+bool SourceText::BracketNeverCloses(size_t byte) const {
+  std::string open;  // the brackets that would close what is open
+  for (size_t i = byte; i < text_.size(); ++i) {
+    const char c = text_[i];
+    // Quotes and comments begin only after one of these: it's and a#b are plain text.
+    const bool begins = i > 0 && absl::string_view(" \t\r\n[{,:").find(text_[i - 1]) != absl::string_view::npos;
+    if (c == '[' || c == '{') {
+      open += c == '[' ? ']' : '}';
+    } else if (c == ']' || c == '}') {
+      if (open.back() != c) return true;
+      open.pop_back();
+      if (open.empty()) return false;
+    } else if (c == '#' && begins) {
+      i = std::min(text_.find('\n', i), text_.size());
+    } else if ((c == '"' || c == '\'') && begins) {
+      while (++i < text_.size() && text_[i] != c) {
+        if (c == '"' && text_[i] == '\\') ++i;
+      }
+    }
+  }
+  return true;
+}
+
 std::optional<size_t> SourceText::FirstIndentingTab(size_t byte) const {
   for (const size_t start : line_starts_) {
     if (start > byte) break;

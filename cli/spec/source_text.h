@@ -31,6 +31,9 @@ class SourceText {
   // Whether a scalar at `byte` (perhaps after tags) is a quoted one that never ends, which yaml-cpp accepts.
   bool QuoteNeverCloses(size_t byte) const;
 
+  // Whether the [ or { at `byte` has no bracket that closes it: the text ends before, or another kind is closed first.
+  bool BracketNeverCloses(size_t byte) const;
+
   // The first tab in the indentation of a line that has text, in lines up to that of `byte`.
   std::optional<size_t> FirstIndentingTab(size_t byte) const;
 

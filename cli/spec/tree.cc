@@ -5,6 +5,7 @@
 #include <yaml-cpp/mark.h>
 #include <yaml-cpp/parser.h>
 
+#include <optional>
 #include <sstream>
 #include <unordered_map>
 
@@ -80,6 +81,13 @@ class TreeBuilder final : public YAML::EventHandler {
       if (!key) Add(std::move(node));
     }
   }
+  // The bracket of the innermost list or map that is open, if it has one: '[' or '{'.
+  std::optional<size_t> OpenBracket() const {
+    for (auto open = open_.rbegin(); open != open_.rend(); ++open) {
+      if (open->bracket.has_value()) return open->bracket;
+    }
+    return std::nullopt;
+  }
   // For problems of the text itself: yaml-cpp is often ahead of the location, so the path would mislead.
   void NoteText(const YAML::Mark& mark, std::string message) {
     if (out_.problems.size() < kMaxProblems) {
@@ -97,6 +105,7 @@ class TreeBuilder final : public YAML::EventHandler {
     Node node;
     bool has_key = false;
     bool bad_key = false;                        // drop its value
+    std::optional<size_t> bracket;               // the byte of [ or {
     Entry entry;                                 // kMap: the key read last
     std::unordered_map<std::string, int> lines;  // of keys
   };
@@ -144,6 +153,8 @@ class TreeBuilder final : public YAML::EventHandler {
     open_.emplace_back();
     open_.back().node.kind = kind;
     open_.back().node.where = At(mark);
+    const absl::string_view text = source_.From(mark.pos);
+    if (absl::StartsWith(text, kind == Node::Kind::kList ? "[" : "{")) open_.back().bracket = mark.pos;
   }
 
   void Close() {
@@ -209,6 +220,14 @@ void NoteSyntax(const YAML::Exception& error, const SourceText& source, TreeBuil
   // "{path: runs/{job}}": inside of braces a brace needs quotes.
   const absl::string_view rest = source.From(at);
   const bool placeholder = absl::StartsWith(rest, "{name}") || absl::StartsWith(rest, "{job}");
+  const bool unclosed = error.msg == YAML::ErrorMsg::END_OF_SEQ_FLOW || error.msg == YAML::ErrorMsg::END_OF_MAP_FLOW ||
+                        error.msg == YAML::ErrorMsg::FLOW_END;
+  if (const auto bracket = builder.OpenBracket();
+      unclosed && !placeholder && bracket.has_value() && source.BracketNeverCloses(*bracket)) {
+    mark.pos = static_cast<int>(*bracket);
+    builder.NoteText(mark, absl::StrCat("this ", source.From(*bracket).substr(0, 1), " is not closed"));
+    return;
+  }
   builder.NoteText(mark,
                    absl::StrCat("bad syntax: ", error.msg,
                                 placeholder ? "; inside { } a text with braces needs quotes: \"runs/{job}\"" : ""));

@@ -93,6 +93,8 @@ const std::vector<Mistake>& Mistakes() {
       // Job files.
       {"muster submit nofile.yaml", 2, "muster: cannot open nofile.yaml: No such file or directory", ""},
       {"muster submit -d -f job.yaml --set stepz=3", 2, "muster: --set stepz: unknown field, did you mean steps?", ""},
+      {"printf 'name: a\\nafter: [b\\n' > broken.yaml; muster validate broken.yaml", 2,
+       "broken.yaml:2:8: this [ is not closed\n", "bad syntax"},
       {"muster validate job.yaml --set data.path=x", 2, "did you mean data.tokens?", ""},
       {"muster validate job.yaml --set resources.gpus=2", 2, "did you mean resources.ranks?", ""},
       {"muster validate job.yaml --set optimizer.lr_schedule.kind=cos", 2, "did you mean cosine?", ""},
