@@ -121,6 +121,8 @@ TEST_F(MistakesTest, NumbersThatCannotBeMeant) {
 }
 
 TEST_F(MistakesTest, WhatIsMissingOrUnknown) {
+  Says({"data", "prepare", "book.txt"}, "muster: OUT is required: name the token file to write last");
+  Says({"data", "prepare"}, "muster: FILES is required");
   Says({"compare", "x"}, "muster: JOB: at least 2 are needed, got 1");
   Says({"sample", "x", "--tokens"}, "muster: --tokens needs a value");
   Says({"describe", "-x"}, "muster: unknown option -x");

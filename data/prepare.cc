@@ -74,12 +74,23 @@ bool SameFile(const struct stat& a, const std::string& path) {
   return stat(path.c_str(), &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+// Whether it is a token file for sure: `muster data prepare` made it, or it has llm.c's header.
+bool IsTokenFile(const std::string& path) {
+  const auto origin = ReadTokenizerOrigin(path);
+  if (origin.ok() && origin->has_value()) return true;
+  const absl::StatusOr<TokenShard> shard = TokenShard::Open(path);
+  return shard.ok() && shard->format() == TokenFormat::kLlmC;
+}
+
 absl::Status CheckTexts(const PrepareOptions& options) {
   if (options.texts.empty()) return absl::InvalidArgumentError("no input text");
   if (options.out.empty()) return absl::InvalidArgumentError("no name for the token file");
   for (const std::string& text : options.texts) {
     const absl::StatusOr<Input> input = Input::Open(text);
     if (!input.ok()) return input.status();
+    if (text != "-" && S_ISREG(input->Stat().st_mode) && IsTokenFile(text)) {
+      return absl::InvalidArgumentError(absl::StrCat(text, " is a token file, not text"));
+    }
     for (const std::string* out : {&options.out, &options.validation_out}) {
       if (!out->empty() && SameFile(input->Stat(), *out)) {
         return absl::InvalidArgumentError(absl::StrCat(*out, " is the input text, which would be overwritten"));

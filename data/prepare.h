@@ -37,8 +37,8 @@ struct Prepared {
 // Each text is encoded as the `tokenizers` package does by default, with the special tokens that the tokenizer's
 // template puts before and after it. Streams: memory does not grow with the texts, but for what Tokenizer::EncodePart
 // names. Files appear complete or not at all; after an error no file is left. NotFound: no such text; AlreadyExists: an
-// output exists and `force` is not set; InvalidArgument: the texts are empty, the fraction is not in (0, 1) or leaves
-// one side empty, two of the paths are the same file, or the format cannot hold the vocabulary's ids;
+// output exists and `force` is not set; InvalidArgument: the texts are empty or token files, the fraction is not in (0,
+// 1) or leaves one side empty, two of the paths are the same file, or the format cannot hold the vocabulary's ids;
 // Cancelled: interrupted; ResourceExhausted: disk full, or as Tokenizer::Encode; OutOfRange: more tokens than llm.c's
 // header can say.
 absl::StatusOr<Prepared> Prepare(const PrepareOptions& options);

@@ -113,6 +113,19 @@ TEST_F(PrepareTest, SaysWhatIsWrong) {
   EXPECT_THAT(Names(), ElementsAre("text.txt"));
 }
 
+// As text its bytes would be tokens again.
+TEST_F(PrepareTest, RefusesATokenFileAsText) {
+  for (const TokenFormat format : {TokenFormat::kNanoGpt, TokenFormat::kLlmC}) {
+    const std::string tokens = Path("a.bin");
+    ASSERT_TRUE(Prepare({.texts = {Text("hello")}, .out = tokens, .format = format, .force = true}).ok());
+    // llm.c's header says it without the record beside it.
+    if (format == TokenFormat::kLlmC) std::filesystem::remove(tokens + ".tokenizer.json");
+    const absl::Status again = Prepare({.texts = {tokens}, .out = Path("b.bin"), .force = true}).status();
+    EXPECT_EQ(again.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(again.message(), tokens + " is a token file, not text");
+  }
+}
+
 TEST_F(PrepareTest, AFullDiskLeavesNoFiles) {
   const std::string text = Text(std::string(1'000'000, 'x'));
   signal(SIGXFSZ, SIG_IGN);

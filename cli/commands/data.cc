@@ -63,6 +63,7 @@ struct PrepareFlags {
 
 absl::StatusOr<ExitCode> Prepare(const Invocation& invocation, PrepareFlags& flags) {
   data::PrepareOptions& options = flags.options;
+  if (flags.files.size() < 2) return absl::InvalidArgumentError("OUT is required: name the token file to write last");
   options.texts.assign(flags.files.begin(), flags.files.end() - 1);
   options.out = flags.files.back();
   options.format = flags.format == "llmc" ? data::TokenFormat::kLlmC : data::TokenFormat::kNanoGpt;
@@ -99,7 +100,7 @@ void RegisterPrepare(CLI::App& app, Invocation& invocation) {
                                  "muster data prepare a.txt b.txt train.bin --tokenizer gpt2 --end-of-text");
   command->add_option("FILES", flags->files, "text files (- for standard input), and last the token file to write")
       ->required()
-      ->expected(2, -1);
+      ->expected(1, -1);
   AddTokenizer(command, flags->tokenizer, "each byte is a token");
   command->add_flag("--end-of-text", flags->options.end_of_text,
                     "append the tokenizer's end-of-text token to each text");

@@ -137,6 +137,8 @@ const std::vector<Mistake>& Mistakes() {
       {"printf x > cut.bin; muster submit job.yaml --set data.tokens=cut.bin", 2, "has 1 bytes, an odd number", ""},
       // Files.
       {"muster data prepare book.txt train.bin", 2, "train.bin exists already; name another file, or use --force", ""},
+      {"muster data prepare book.txt", 2, "muster: OUT is required", ""},
+      {"muster data prepare train.bin q.bin", 2, "muster: train.bin is a token file, not text\n", "tokens"},
       {"muster export nowhere out", 2, "muster: no job nowhere", ""},
       {"muster eval nowhere train.bin", 2, "muster: no job nowhere", ""},
       {"muster checkpoint import nowhere out", 2, "muster: nowhere/config.json: No such file or directory", ""},
