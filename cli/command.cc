@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
 
 #include "absl/strings/numbers.h"
@@ -13,6 +16,7 @@
 #include "cli/output/format.h"
 #include "cli/spec/problem.h"
 #include "common/file/read_file.h"
+#include "common/file_error.h"
 
 namespace muster::cli {
 namespace {
@@ -121,6 +125,22 @@ absl::Status Confirm(const std::string& question, const std::string& otherwise) 
   std::getline(std::cin, answer);
   if (answer == "y" || answer == "Y" || answer == "yes") return absl::OkStatus();
   return absl::AbortedError(otherwise);
+}
+
+absl::Status CheckOutput(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  if (access(path.c_str(), W_OK) == 0 || access(folder.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return CreateError(errno, path);
+}
+
+absl::Status WriteOutput(const std::string& path, const std::string& text) {
+  errno = 0;
+  std::ofstream out(path, std::ios::binary);
+  if (!out) return CreateError(errno, path);
+  out << text;
+  out.close();
+  return out ? absl::OkStatus() : FileError(errno, absl::StrCat("cannot write ", path));
 }
 
 void Print(const std::string& text) {

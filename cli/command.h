@@ -70,6 +70,12 @@ absl::Status Confirm(const std::string& question, const std::string& otherwise);
 // without a unit is in bytes, at least 1 MiB: with 80 someone meant 80GB. For CLI::Validator.
 std::string TakeSize(std::string& text);
 
+// For a file of results that the user names, readable by all. CheckOutput before long work: whether the file could be
+// created in its folder. Errors as CreateError (common/file_error.h): NotFound: there is no such folder;
+// PermissionDenied: it is not writable.
+absl::Status CheckOutput(const std::string& path);
+absl::Status WriteOutput(const std::string& path, const std::string& text);
+
 // Writes all of it to stdout at once; drops what a closed pipe no longer reads.
 void Print(const std::string& text);
 // To stderr, with a newline, in lines that fit a terminal.

@@ -538,6 +538,18 @@ TEST_F(MistakesTest, FilesThatAreNotThere) {
             0);
 }
 
+TEST_F(MistakesTest, AFileOfResultsInNoFolder) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  const std::string file = folder_.Write("job.yaml", kGoodJob), out = folder_.path() + "/nofolder/x";
+  const std::string says =
+      absl::StrCat("muster: cannot create ", out, ": there is no folder ", folder_.path(), "/nofolder");
+  Says({"plan", file, "--timeline", out}, says);
+  Says({"trace", "a-0001", "--save", out}, says);
+  Says({"bench", file, "--communication", "--ranks", "2", "--plot", out}, says);
+  EXPECT_FALSE(Called("Submit")) << "found before anything is measured";
+}
+
 // Its files are created in a folder that exists.
 TEST_F(MistakesTest, AFolderToOffloadTo) {
   ServeWithANodeHere();

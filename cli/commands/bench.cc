@@ -1,8 +1,5 @@
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -204,15 +201,6 @@ absl::StatusOr<v1::CollectiveBench> Measurements(const BenchFlags& flags) {
   return bench;
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  errno = 0;
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  if (out) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
-}
-
 bool AsksForLevels(const v1::CollectiveBench& bench) {
   return std::count(bench.modes().begin(), bench.modes().end(), v1::COLLECTIVE_MODE_HIERARCHICAL) > 0;
 }
@@ -285,6 +273,9 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
     return absl::InvalidArgumentError(
         "one rank has no collectives to measure: give --ranks 2 or more, or resources.ranks in the job file");
   }
+  if (absl::Status output = flags.plot.empty() ? absl::OkStatus() : CheckOutput(flags.plot); !output.ok()) {
+    return output;
+  }
   const absl::StatusOr<std::vector<uint32_t>> fit = WithSlots(client, ranks);
   if (!fit.ok()) return fit.status();
   std::vector<v1::CollectiveTime> rows;
@@ -311,7 +302,7 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
   }
   if (!flags.plot.empty()) {
     const std::string title = absl::StrCat("collectives of ", reading.spec.name());
-    if (absl::Status s = WriteFile(flags.plot, CollectivesSvg(rows, title)); !s.ok()) return s;
+    if (absl::Status s = WriteOutput(flags.plot, CollectivesSvg(rows, title)); !s.ok()) return s;
   }
   if (flags.format != Format::kTable) {
     PrintTree(CollectivesTree(rows), flags.format);

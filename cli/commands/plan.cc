@@ -1,6 +1,3 @@
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -66,6 +63,9 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     // A plan needs no data, so that its files may come later.
     if (!reading->problems.empty()) return CheckJob(*reading, client);
     if (!client.ok()) return client.status();
+    if (absl::Status output = flags->timeline.empty() ? absl::OkStatus() : CheckOutput(flags->timeline); !output.ok()) {
+      return output;
+    }
     flags->parts.schedule |= flags->parts.stage.has_value();
     v1::PlanRequest request;
     *request.mutable_spec() = reading->spec;
@@ -79,11 +79,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
     if (!flags->timeline.empty()) {
       const absl::StatusOr<std::string> picture = TimelineSvg(*plan);
       if (!picture.ok()) return picture.status();
-      errno = 0;
-      std::ofstream out(flags->timeline, std::ios::binary);
-      out << *picture;
-      out.close();
-      if (!out) return absl::InternalError(absl::StrCat("cannot write ", flags->timeline, ": ", std::strerror(errno)));
+      if (absl::Status written = WriteOutput(flags->timeline, *picture); !written.ok()) return written;
     }
     if (flags->format == Format::kTable) {
       Print(DescribePlan(*plan, flags->parts, invocation.Out()));

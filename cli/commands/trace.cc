@@ -1,6 +1,3 @@
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -24,15 +21,6 @@ struct TraceFlags {
   Format format = Format::kTable;
 };
 
-absl::Status WriteTrace(const std::string& path, const std::vector<v1::RankTrace>& ranks) {
-  errno = 0;
-  std::ofstream out(path, std::ios::binary);
-  out << ChromeTrace(ranks).dump() << "\n";
-  out.close();
-  if (out) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
-}
-
 // The first rank in full, one line for each other rank.
 void Show(const std::vector<v1::RankTrace>& ranks, const TraceFlags& flags, const Screen& screen) {
   nlohmann::ordered_json trees = nlohmann::ordered_json::array();
@@ -54,6 +42,9 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const TraceFlags& fla
   if (!client.ok()) return client.status();
   const absl::StatusOr<std::string> job = invocation.JobNamed(flags.job, **client);
   if (!job.ok()) return job.status();
+  if (absl::Status output = flags.output.empty() ? absl::OkStatus() : CheckOutput(flags.output); !output.ok()) {
+    return output;
+  }
   v1::TraceRequest request;
   request.set_job(*job);
   request.set_steps(flags.steps);
@@ -71,7 +62,8 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const TraceFlags& fla
   }
   if (ranks.empty()) return absl::DeadlineExceededError("no rank reported a step in time");
   if (!flags.output.empty()) {
-    if (absl::Status status = WriteTrace(flags.output, ranks); !status.ok()) return status;
+    const absl::Status written = WriteOutput(flags.output, absl::StrCat(ChromeTrace(ranks).dump(), "\n"));
+    if (!written.ok()) return written;
     Say(absl::StrCat(flags.output, ": open it in https://ui.perfetto.dev or chrome://tracing"));
   }
   Show(ranks, flags, invocation.Out());
