@@ -538,6 +538,41 @@ TEST_F(MistakesTest, FilesThatAreNotThere) {
             0);
 }
 
+TEST_F(MistakesTest, ASelectorWithSeveralEqualsSigns) {
+  Serve();
+  for (const char* text : {"x===", "x==a"}) {
+    Says({"ps", "-l", text},
+         absl::StrCat("muster: --selector: expected KEY=VALUE or KEY!=VALUE, as team=nlp, got \"", text, "\""));
+  }
+  EXPECT_EQ(Run({"ps", "-l", "x=a==,y!=b"}).code, 0);
+}
+
+TEST_F(MistakesTest, ResumeOfAJobThatWasCancelled) {
+  Serve();
+  v1::Job job = PutJob("a-0001", v1::JOB_STATE_CANCELLED);
+  store_.Fail("Resume", absl::FailedPreconditionError("a-0001 was cancelled already"));
+  Says({"resume", "a-0001"}, "muster: a-0001 was cancelled already; only paused jobs are resumed: submit it again");
+  job.mutable_spec()->mutable_train()->mutable_checkpoint()->set_path("/c/{job}");
+  store_.PutJob(job);
+  Says({"resume", "a-0001"},
+       "muster: a-0001 was cancelled already; only paused jobs are resumed: submit it again with --set "
+       "checkpoint.resume_from=/c/a-0001");
+}
+
+TEST_F(MistakesTest, CheckpointNowNamesTheWholeId) {
+  Serve();
+  PutJob("lima-0001", v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Run({"checkpoint", "now", "lim"}).err,
+            "lima-0001: published the checkpoint of step 3 (step-0000000003-g1)\n");
+}
+
+TEST_F(MistakesTest, AJobFileThatIsNotText) {
+  const std::string file = folder_.Write("train.bin", std::string("W\0e\0", 4));
+  const Ended ended = Run({"submit", file});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, HasSubstr(file + ":1:2: is not text: a byte is 0; a job file is YAML\n"));
+}
+
 TEST_F(MistakesTest, AFileOfResultsInNoFolder) {
   Serve();
   PutJob("a-0001", v1::JOB_STATE_RUNNING);

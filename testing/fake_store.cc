@@ -171,6 +171,13 @@ class FakeJobs final : public v1::Jobs::Service {
   grpc::Status Pause(grpc::ServerContext*, const v1::PauseRequest* request, v1::PauseReply* reply) override {
     return ForJob("Pause", request->job(), reply->mutable_job());
   }
+  grpc::Status Checkpoint(grpc::ServerContext*, const v1::CheckpointRequest* request,
+                          v1::CheckpointReply* reply) override {
+    reply->mutable_checkpoint()->set_step(3);
+    reply->mutable_checkpoint()->set_directory("step-0000000003-g1");
+    v1::Job job;
+    return ForJob("Checkpoint", request->job(), &job);
+  }
   grpc::Status Resume(grpc::ServerContext*, const v1::ResumeRequest* request, v1::ResumeReply* reply) override {
     return ForJob("Resume", request->job(), reply->mutable_job());
   }

@@ -32,8 +32,10 @@ void RegisterNow(CLI::App& app, Invocation& invocation) {
     if (flags->format == Format::kName) {
       Print(published.directory() + "\n");
     } else if (flags->format == Format::kTable) {
-      Say(absl::StrCat(*job, ": published the checkpoint of step ", published.step(), " (", published.directory(),
-                       ")"));
+      // The reply does not name the job, and the user may have typed a part of its id.
+      const absl::StatusOr<v1::GetJobReply> named = (*client)->GetJob(*job);
+      Say(absl::StrCat(named.ok() ? named->job().id() : *job, ": published the checkpoint of step ", published.step(),
+                       " (", published.directory(), ")"));
     } else {
       PrintMessage(published, flags->format);
     }

@@ -97,6 +97,11 @@ void RegisterPs(CLI::App& app, Invocation& invocation) {
       ->type_name("STATE,...");
   command->add_option("-l,--selector", flags->selector, "only jobs with these labels: team=nlp, stage!=test")
       ->delimiter(',')
+      ->check([](const std::string& text) {
+        const size_t equals = text.find('=');
+        if (equals == std::string::npos || text.substr(equals, 2) != "==") return std::string();
+        return absl::StrCat("expected KEY=VALUE or KEY!=VALUE, as team=nlp, got \"", OneLine(text), "\"");
+      })
       ->type_name("KEY=VALUE,...");
   command->add_flag("-w,--watch", flags->watch, "refresh every two seconds");
   AddFormat(command, flags->format, {"table", "wide", "json", "yaml", "name"});

@@ -233,10 +233,14 @@ std::string JobView::Summary(absl::Time now) const {
   std::vector<std::string> parts;
   const uint64_t steps = std::max(step_, job_.progress_step());
   if (steps > 0) {
-    std::string text = absl::StrCat(Grouped(steps), steps == 1 ? " step" : " steps");
+    // The steps before another job's checkpoint were not this job's, and it took no time for them.
+    const bool others = !job_.spec().train().checkpoint().resume_from().empty();
+    std::string text = others ? absl::StrCat("at step ", Grouped(steps))
+                              : absl::StrCat(Grouped(steps), steps == 1 ? " step" : " steps");
     if (job_.has_started()) {
       const absl::Time end = job_.has_ended() ? FromProto(job_.ended()) : now;
-      absl::StrAppend(&text, " in ", Span(end - FromProto(job_.started())));
+      absl::StrAppend(&text, others ? ", " : " in ", Span(end - FromProto(job_.started())),
+                      others ? " after it resumed from another job's checkpoint" : "");
     }
     parts.push_back(text);
   }

@@ -26,7 +26,8 @@ class JobView {
   std::string LiveLine(absl::Time now) const;
 
   // The summary at the end: "gpt2-tiny-x7f2 completed: 1000 steps in 1m 52s, loss 5.545 -> 1.742, validation loss
-  // 1.781", and the curve.
+  // 1.781", and the curve. Of a job with checkpoint.resume_from: "at step 1000, 20s after it resumed from another job's
+  // checkpoint".
   std::string Summary(absl::Time now) const;
   // Why the job failed: the reason, the first failing rank, its last lines, a hint. Says nothing twice. Empty for other
   // jobs.

@@ -878,6 +878,19 @@ TEST(JobView, SummaryOfACompletedJob) {
   EXPECT_EQ(view.FailureText(), "");
 }
 
+// It did not take the steps before the checkpoint, so the time is not that of all.
+TEST(JobView, SummaryOfAJobThatResumedFromAnother) {
+  JobView view(kPipe);
+  v1::Job job = MakeJob();
+  job.mutable_spec()->mutable_train()->mutable_checkpoint()->set_resume_from("runs/a");
+  job.set_progress_step(1000);
+  job.set_state(v1::JOB_STATE_COMPLETED);
+  SetTime(*job.mutable_ended(), absl::Seconds(8));
+  view.SetJob(job);
+  EXPECT_EQ(view.Summary(kNow),
+            "gpt2-tiny-x7f2 completed: at step 1,000, 1m 52s after it resumed from another job's checkpoint\n");
+}
+
 TEST(JobView, FailureNamesTheRankItsLinesAndAHint) {
   JobView view(kPipe);
   v1::Job job = MakeJob();

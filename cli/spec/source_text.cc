@@ -54,6 +54,9 @@ std::optional<Problem> SourceText::Check(size_t max_bytes) const {
   if (absl::StartsWith(text_, "\xFF\xFE") || absl::StartsWith(text_, "\xFE\xFF")) {
     return Problem{At(0), "", "is UTF-16: save it as UTF-8", ""};
   }
+  if (const size_t zero = text_.find('\0'); zero != absl::string_view::npos) {
+    return Problem{At(zero), "", "is not text: a byte is 0; a job file is YAML", ""};
+  }
   return CheckCharacters();
 }
 

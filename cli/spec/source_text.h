@@ -25,7 +25,7 @@ class SourceText {
   // Line and column (in characters) of a byte; the end of the text for bytes past it.
   Location At(size_t byte) const;
 
-  // The first reason to refuse the text before parsing: too big, empty, not UTF-8, control characters.
+  // The first reason to refuse the text before parsing: too big, binary, not UTF-8, control characters.
   std::optional<Problem> Check(size_t max_bytes) const;
 
   // Whether a scalar at `byte` (perhaps after tags) is a quoted one that never ends, which yaml-cpp accepts.

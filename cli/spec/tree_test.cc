@@ -79,7 +79,8 @@ TEST(ParseYaml, EachErrorHasItsPlace) {
                    4),
        "f:1:1: is UTF-16: save it as UTF-8\n"},
       {"a: 1\nb: \x04\n", "f:2:4: control character U+0004\n"},
-      {std::string("a: \0", 4), "f:1:4: control character U+0000\n"},
+      {std::string("a: \0", 4), "f:1:4: is not text: a byte is 0; a job file is YAML\n"},
+      {std::string("a\0\xff\0", 4), "f:1:2: is not text: a byte is 0; a job file is YAML\n"},
       {"a: 1\rb: 2\r", "f:1:5: a carriage return alone: end lines with \\n or \\r\\n\n"},
   };
   for (const auto& [text, expected] : kCases) EXPECT_EQ(TreeProblems(text), expected) << text;

@@ -137,6 +137,7 @@ const std::vector<Mistake>& Mistakes() {
       {"printf x > cut.bin; muster submit job.yaml --set data.tokens=cut.bin", 2, "has 1 bytes, an odd number", ""},
       // Files.
       {"muster data prepare book.txt train.bin", 2, "train.bin exists already; name another file, or use --force", ""},
+      {"muster submit train.bin", 2, "train.bin:1:2: is not text", "control character"},
       {"muster data prepare book.txt", 2, "muster: OUT is required", ""},
       {"muster data prepare train.bin q.bin", 2, "muster: train.bin is a token file, not text\n", "tokens"},
       {"muster export nowhere out", 2, "muster: no job nowhere", ""},
