@@ -183,7 +183,8 @@ TEST(Reliability, NamesTestsThatThereAre) {
   const std::set<std::string> cases = Cases();
   const std::regex name(R"(`([A-Z]\w+\.[A-Z]\w+)`)"), path(R"(`((?:\w+/)+\w+_test)`)");
   size_t names = 0, paths = 0;
-  for (const char* page : {"docs/reliability.md", "docs/internals/reliability.md", "docs/internals/protections.md"}) {
+  for (const char* page : {"docs/reliability.md", "docs/internals/reliability.md", "docs/internals/protections.md",
+                           "docs/internals/parity.md"}) {
     const std::string text = ReadPage(page);
     for (const std::string& test : Found(text, name)) {
       EXPECT_TRUE(cases.contains(test)) << page << ": there is no test " << test;
@@ -196,6 +197,15 @@ TEST(Reliability, NamesTestsThatThereAre) {
   }
   EXPECT_GT(names, 120u);
   EXPECT_GT(paths, 20u);
+}
+
+// Evidence is in docs/internals.
+TEST(Pages, ForUsersNameNoTests) {
+  const std::regex test(R"(`[^`\n]*(\b\w+/\w+_test\b|/\w+:\w+_test\b|_test\.cc\b)[^`\n]*`)");
+  for (const char* page :
+       {"checkpoints", "data", "exec", "models", "networks", "parallelism", "performance", "security", "web"}) {
+    EXPECT_EQ(Found(ReadPage(absl::StrCat("docs/", page, ".md")), test), std::set<std::string>()) << page;
+  }
 }
 
 // "a request": 8 KiB, or the size that stands behind the names of methods.
