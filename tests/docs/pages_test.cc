@@ -92,6 +92,12 @@ TEST(Readme, IsReadInThreeMinutes) {
   const std::vector<std::string> words = absl::StrSplit(page, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   EXPECT_LE(words.size(), kMostWordsOfTheReadme);
   EXPECT_GT(words.size(), kMostWordsOfTheReadme / 3);
+  const std::vector<std::string> sentences =
+      absl::StrSplit(page.substr(0, page.find("\n## ")), absl::ByAnyChar(".!?"), absl::SkipWhitespace());
+  EXPECT_EQ(sentences.size(), 3u) << "what Muster is";
+  // "in 9m 06s" of the transcript is what the text before it says.
+  EXPECT_TRUE(absl::StrContains(page, "completed: 1,300 steps in 9m ") &&
+              absl::StrContains(page, "training took nine\n"));
   EXPECT_FALSE(absl::StrContains(page, "tests/faults")) << "it cites no tests";
   EXPECT_LT(page.find("\n## A job\n"), page.find("\n## Compared to PyTorch\n"));
 }
