@@ -120,7 +120,9 @@ absl::Status Confirm(const std::string& question, const std::string& otherwise) 
   if (isatty(STDIN_FILENO) == 0) {
     return absl::FailedPreconditionError("nothing is changed: standard input is no terminal to ask; add -y");
   }
-  std::cerr << question << " [y/N] " << std::flush;
+  std::string asked = Wrapped(absl::StrCat(question, " [y/N]\n"), ScreenOf(STDERR_FILENO, /*no_colour=*/false).width);
+  asked.back() = ' ';  // the answer follows on the line
+  std::cerr << asked << std::flush;
   std::string answer;
   std::getline(std::cin, answer);
   if (answer == "y" || answer == "Y" || answer == "yes") return absl::OkStatus();

@@ -110,6 +110,35 @@ TEST_F(MusterTest, PsWatchFitsTheTerminalAfterItWasResized) {
   EXPECT_LE(LongestLine(ended.out.substr(before)), 70u) << ended.out;
 }
 
+TEST_F(MusterTest, WideAnswersFitATerminalOf60Columns) {
+  environment_["TERM"] = "dumb";  // without colors and codes, so that bytes are columns
+  environment_["LANG"] = "C";
+  Serve();
+  v1::Job job = PutJob("gpt2-tiny-with-a-long-name-of-its-run-x7f2", v1::JOB_STATE_COMPLETED);
+  job.set_slot_seconds(7200);
+  store_.PutJob(job);
+  const auto at_60_columns = [&](const std::vector<std::string>& arguments) {
+    const Ended ended = Program(Command(arguments), environment_, "", /*terminal=*/true, /*columns=*/60).Wait();
+    EXPECT_EQ(ended.code, 0) << ended.out;
+    EXPECT_LE(LongestLine(ended.out), 60u) << ended.out;
+    return ended.out;
+  };
+  EXPECT_TRUE(absl::StrContains(at_60_columns({"usage", "--by", "job"}), "SLOT HOURS  2.00"));
+  EXPECT_TRUE(absl::StrContains(at_60_columns({"version"}), "coordinator "));
+  // `script` gives it a terminal for its standard input, too.
+  const std::string question = RunToEnd({"/bin/sh", "-c",
+                                         absl::StrCat("printf 'n\\n' | script -qec 'stty cols 60; ",
+                                                      ProgramPath("cli/muster"), " delete ", job.id(), "' /dev/null")},
+                                        environment_)
+                                   .out;
+  EXPECT_TRUE(absl::StrContains(question, "[y/N]")) << question;
+  EXPECT_LE(LongestLine(question), 60u) << question;
+  EXPECT_EQ(Program(Command({"metrics", job.id(), "--plot"}), environment_, "", /*terminal=*/true, /*columns=*/29)
+                .Wait()
+                .out.substr(0, 8),
+            "no plot:");
+}
+
 TEST_F(MusterTest, EachStatusHasItsExitCode) {
   Serve();
   const std::pair<absl::Status, int> kCases[] = {

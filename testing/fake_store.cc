@@ -314,6 +314,7 @@ class FakeAdmin final : public v1::Admin::Service {
     reply->set_version(kVersion);
     reply->set_protocol(kProtocol);
     reply->set_oldest_protocol(kOldestProtocol);
+    reply->set_state_directory("/var/lib/muster/coordinator");
     return rpc::ToGrpc(store_.TakeFailure("Version"));
   }
   grpc::Status Backup(grpc::ServerContext*, const v1::BackupRequest* request, v1::BackupReply* reply) override {

@@ -60,6 +60,8 @@ class Rows {
   bool titled_ = false;
 };
 
+constexpr char kTooNarrow[] = "no plot: it needs a terminal of at least 30 columns";
+
 // The curve of a metric that the job's task has beside the loss. NotFound: no validation reported it.
 absl::StatusOr<std::string> CurveOf(const std::string& metric, const std::vector<v1::MetricPoint>& points,
                                     const Screen& screen) {
@@ -115,10 +117,13 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const MetricsFlags& f
   if (!flags.metric.empty()) {
     const absl::StatusOr<std::string> curve = CurveOf(flags.metric, points, invocation.Out());
     if (!curve.ok()) return curve.status();
+    if (curve->empty() && CurveWidth(invocation.Out()) < kLeastCurveWidth) Say(kTooNarrow);
     Print(*curve);
   } else if (flags.plot) {
     const std::string curve = view.Curve();
-    if (curve.empty()) Say("fewer than two losses are known yet");
+    if (curve.empty()) {
+      Say(CurveWidth(invocation.Out()) < kLeastCurveWidth ? kTooNarrow : "fewer than two losses are known yet");
+    }
     Print(curve);
   } else if (flags.format == Format::kJson || flags.format == Format::kYaml) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();

@@ -80,7 +80,7 @@ void ShowUsage(const std::map<std::string, SlotUse>& sums, const UsageFlags& fla
     table.Add({key, absl::StrCat(used.jobs), SlotHours(used.slot_seconds), SlotHours(used.effective), SlotHours(wasted),
                absl::StrFormat("%.1f", 100 * wasted / used.slot_seconds)});
   }
-  Print(table.Render(screen));
+  Print(table.RenderOrBlocks(screen));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
+#include "cli/output/format.h"
 #include "cli/output_format.h"
 #include "common/message/tree.h"
 #include "common/version.h"
@@ -27,10 +28,12 @@ void RegisterVersion(CLI::App& app, Invocation& invocation) {
       server = (*client)->Version();
     }
     if (flags->format == Format::kTable) {
-      Print(absl::StrCat("muster ", kVersion, " (protocol ", kProtocol, ")\n"));
+      const int columns = invocation.Out().width;
+      Print(Wrapped(absl::StrCat("muster ", kVersion, " (protocol ", kProtocol, ")\n"), columns));
       if (server.ok()) {
-        Print(absl::StrCat("coordinator ", server->version(), " (protocol ", server->protocol(), ", state in ",
-                           server->state_directory(), ")\n"));
+        Print(Wrapped(absl::StrCat("coordinator ", OneLine(server->version()), " (protocol ", server->protocol(),
+                                   ", state in ", OneLine(server->state_directory()), ")\n"),
+                      columns));
       }
     } else {
       nlohmann::ordered_json tree;

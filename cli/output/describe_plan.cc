@@ -221,7 +221,7 @@ std::string OpTable(const v1::PlanReply& plan, uint32_t stage, const Screen& scr
     table.Add(
         {op.op(), op.stream(), Seconds(op.begin_seconds()), Seconds(op.end_seconds()), FormatBytes(op.memory_bytes())});
   }
-  return table.Render(screen);
+  return table.RenderOrBlocks(screen);
 }
 
 std::string Schedules(const v1::PlanReply& plan, std::optional<uint32_t> only, const Screen& screen) {

@@ -707,9 +707,26 @@ TEST(Plot, FallsBackToAscii) {
 TEST(Plot, FewOrStrangePoints) {
   EXPECT_EQ(Draw(Plot{.title = "loss"}), "");
   EXPECT_EQ(Draw(Plot{.title = "loss", .line = {{1, std::nan("")}, {2, INFINITY}}}), "");
-  EXPECT_NE(Draw(Plot{.title = "loss", .line = {{1, 2.0}}, .width = 1, .height = 1}), "");
+  EXPECT_NE(Draw(Plot{.title = "loss", .line = {{1, 2.0}}, .width = 30, .height = 1}), "");
+  EXPECT_EQ(Draw(Plot{.title = "loss", .line = {{1, 2.0}, {2, 1.0}}, .width = 29}), "") << "it would not fit";
   EXPECT_NE(Draw(Plot{.title = "loss", .line = {{1, 2.0}, {2, 2.0}}}), "");
   EXPECT_NE(Draw(Plot{.title = "loss", .line = {{1, -1e300}, {2, 1e300}}}), "");
+}
+
+TEST(DescribePlan, OpsOfAStepFitANarrowTerminal) {
+  v1::PlanReply plan;
+  *plan.mutable_resolved() = MakeJob().spec();
+  plan.set_schedule_digest("abc");
+  v1::PlannedOp& op = *plan.add_ops();
+  op.set_op("reduce_scatter transformer.h.11 microbatch 3 of 4");
+  op.set_stream("communication");
+  op.set_begin_seconds(0.0123);
+  op.set_end_seconds(0.0234);
+  op.set_memory_bytes(uint64_t{1} << 30);
+  const std::string text = DescribePlan(plan, {.schedule = true}, {.terminal = true, .width = 60});
+  const std::string ops = text.substr(text.find("Schedule abc:"));
+  EXPECT_TRUE(absl::StrContains(ops, "MEMORY  1 GiB\n")) << ops;
+  for (const absl::string_view line : absl::StrSplit(ops, '\n')) EXPECT_LE(Width(std::string(line)), 60) << line;
 }
 
 TEST(JobView, LiveLineOfARunningJob) {

@@ -124,13 +124,13 @@ std::string Draw(const Plot& plot) {
       y.Take(value);
     }
   }
-  if (line.empty() && marks.empty()) return "";
+  if ((line.empty() && marks.empty()) || plot.width < kLeastCurveWidth) return "";
   const int rows = std::max(3, plot.height);
   const std::string labels[] = {Significant(y.high), Significant(y.high - (y.high - y.low) * (rows / 2) / (rows - 1)),
                                 Significant(y.low)};
   int label_width = 0;
   for (const std::string& label : labels) label_width = std::max(label_width, Width(label));
-  const int columns = std::max(30, plot.width) - label_width - 2;
+  const int columns = plot.width - label_width - 2;
   Canvas canvas(columns, rows, plot.unicode);
   DrawLine(line, x, y, canvas);
   for (const auto& [step, value] : marks) {
