@@ -76,8 +76,8 @@ std::vector<std::string> WithProgramMarked(const CLI::App& app, std::vector<std:
   return arguments;
 }
 
-// Also accepts the flags of all commands with underscores.
-std::vector<std::string> WithKnownDashes(const CLI::App& app, std::vector<std::string> arguments) {
+// The long names of all options of all commands.
+std::set<std::string> KnownOptions(const CLI::App& app) {
   std::set<std::string> names;
   std::vector<const CLI::App*> all = {&app};
   for (size_t i = 0; i < all.size(); ++i) {
@@ -86,7 +86,24 @@ std::vector<std::string> WithKnownDashes(const CLI::App& app, std::vector<std::s
     }
     for (const CLI::App* command : all[i]->get_subcommands({})) all.push_back(command);
   }
+  return names;
+}
+
+// Also accepts the flags of all commands with underscores.
+std::vector<std::string> WithKnownDashes(const CLI::App& app, std::vector<std::string> arguments) {
+  const std::set<std::string> names = KnownOptions(app);
   return KebabFlags(std::move(arguments), [&](const std::string& name) { return names.contains(name); });
+}
+
+// "--name" of the first `--name=`, for which CLI11 would take the next argument as the value. Empty: there is none.
+std::string EmptyAfterEquals(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const std::set<std::string> names = KnownOptions(app);
+  for (const std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (!absl::StartsWith(argument, "--") || argument.find('=') != argument.size() - 1) continue;
+    if (names.contains(argument.substr(2, argument.size() - 3))) return argument.substr(0, argument.size() - 1);
+  }
+  return "";
 }
 
 // The subcommand that was parsed.
@@ -327,8 +344,11 @@ int RunProgram(const std::vector<std::string>& arguments) {
     Print(CompletionLines(Complete(*app, words, [&](Named what) { return LiveNames(invocation, words, what); })));
     return kOk;
   }
-  // CLI11 takes arguments from the back.
   std::vector<std::string> reversed = WithKnownDashes(*app, WithProgramMarked(*app, arguments));
+  if (const std::string empty = EmptyAfterEquals(*app, reversed); !empty.empty()) {
+    return Refuse(*app, absl::StrCat(empty, " is empty"), "");
+  }
+  // CLI11 takes arguments from the back.
   std::reverse(reversed.begin(), reversed.end());
   try {
     app->parse(reversed);
