@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "testing/temporary_folder.h"
+#include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 
 namespace muster::cluster {
@@ -176,6 +177,8 @@ TEST(Ranks, BenchComparesNumbersOfRanks) {
   Cluster cluster;
   cluster.StartCoordinator();
   cluster.StartWorker(0, 2);
+  // Numbers of ranks that the nodes have no slots for are skipped.
+  ASSERT_TRUE(Eventually([&] { return cluster.MusterJson({"nodes"}).size() == 1; }));
   const std::string file = cluster.WriteJob(
       {.name = "compared",
        .extra = "strategy: {kind: ddp}\noptimizer: {lr_schedule: {kind: cosine, warmup_steps: 30}}\n"});
