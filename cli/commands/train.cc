@@ -9,8 +9,8 @@
 #include "cli/commands/submission.h"
 #include "cli/job_file.h"
 #include "cli/output/format.h"
-#include "cli/spec/suggest.h"
 #include "cli/spec/writer.h"
+#include "common/flags/suggest.h"
 
 namespace muster::cli {
 namespace {
