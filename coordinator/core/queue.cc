@@ -159,14 +159,17 @@ std::vector<scheduler::NodeView> Queue::NodeViewsOf(const ClaimsOfJobs* claims) 
   for (const auto& [id, node] : records_->nodes) {
     Availability availability = Availability::kTakesRanks;
     if (node.machine.state() == NODE_STATE_AWAY || !node.reported) availability = Availability::kAway;
+    std::string problem;
     if (availability == Availability::kTakesRanks && !NotReady(node.record()).empty()) {
       availability = Availability::kNotReady;
+      problem = ProblemsOf(node.record().preflight());
     }
     if (node.record().draining() || node.record().leaving()) availability = Availability::kDraining;
     if (node.machine.state() == NODE_STATE_LOST) availability = Availability::kLost;
     scheduler::NodeView& view = views.emplace_back();
     view.id = id;
     view.availability = availability;
+    view.problem = std::move(problem);
     view.slots.reserve(static_cast<size_t>(node.record().slots_size()));
     const auto here = holders.find(id);
     for (const Slot& slot : node.record().slots()) {

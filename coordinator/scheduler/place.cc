@@ -30,7 +30,14 @@ std::string Unavailable(const std::vector<NodeView>& nodes) {
         std::pair(Availability::kDraining, "draining"), std::pair(Availability::kLost, "lost")}) {
     const auto count = std::count_if(nodes.begin(), nodes.end(),
                                      [&, a = availability](const NodeView& node) { return node.availability == a; });
-    if (count > 0) parts.push_back(absl::StrCat(count, " ", word));
+    if (count == 0) continue;
+    parts.push_back(absl::StrCat(count, " ", word));
+    if (availability != Availability::kNotReady) continue;
+    // One of them is enough to know what to look for; `muster nodes` has the others.
+    const auto faulty = std::find_if(nodes.begin(), nodes.end(), [](const NodeView& node) {
+      return node.availability == Availability::kNotReady && !node.problem.empty();
+    });
+    if (faulty != nodes.end()) absl::StrAppend(&parts.back(), " (", faulty->id.value(), ": ", faulty->problem, ")");
   }
   int64_t stuck = 0;
   for (const NodeView& node : nodes) {

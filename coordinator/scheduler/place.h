@@ -36,6 +36,7 @@ struct NodeView {
   NodeId id;
   std::vector<SlotView> slots;
   Availability availability = Availability::kTakesRanks;
+  std::string problem{};  // of a node that is not ready, for users; empty: it is still being checked
 };
 
 // Kueue's words: the nodes of a topology domain are near each other; those of one level have the same label.
