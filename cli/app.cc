@@ -217,6 +217,13 @@ std::string GivenEmpty(const CLI::App& at, const std::set<const CLI::Option*>& m
   return "";
 }
 
+// The exit code, once standard output has all that was printed.
+int Written(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  Say("muster: cannot write to standard output: is the disk full?");
+  return kJobFailed;
+}
+
 int RefuseCommand(const CLI::App& at, const std::string& unknown) {
   return Refuse(at, absl::StrCat("unknown command ", OneLine(unknown)), MeantCommand(at, unknown));
 }
@@ -357,10 +364,10 @@ int RunProgram(const std::vector<std::string>& arguments) {
     const CLI::App* at = Reached(*app);
     if (const std::string unknown = UnknownCommand(*app, *at); !unknown.empty()) return RefuseCommand(*at, unknown);
     Print(FittedPage(app->help(), invocation.Out().width));
-    return kOk;
+    return Written(kOk);
   } catch (const CLI::CallForVersion& version) {
     Print(absl::StrCat(version.what(), "\n"));
-    return kOk;
+    return Written(kOk);
   } catch (const CLI::ParseError& error) {
     return UsageError(*app, error, arguments);
   }
@@ -373,11 +380,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
     SayError(code.status());
     return ExitCodeOf(code.status());
   }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    Say("muster: cannot write to standard output: is the disk full?");
-    return kJobFailed;
-  }
-  return *code;
+  return Written(*code);
 }
 
 }  // namespace muster::cli

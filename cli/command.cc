@@ -118,7 +118,7 @@ void AddJob(CLI::App* command, std::string& job) {
 
 absl::Status Confirm(const std::string& question, const std::string& otherwise) {
   if (isatty(STDIN_FILENO) == 0) {
-    return absl::FailedPreconditionError("nothing is changed: standard input is no terminal to ask; add -y");
+    return absl::FailedPreconditionError("nothing is changed: standard input is not a terminal to ask on; add -y");
   }
   std::string asked = Wrapped(absl::StrCat(question, " [y/N]\n"), ScreenOf(STDERR_FILENO, /*no_colour=*/false).width);
   asked.back() = ' ';  // the answer follows on the line

@@ -414,7 +414,7 @@ TEST_F(MistakesTest, DeleteResolvesTheNameBeforeItAsks) {
   store_.Fail("Get", absl::FailedPreconditionError("b matches 3 jobs: b-0001, b-0002, b-0003: name one of them"));
   Says({"delete", "b"}, "muster: b matches 2 ended jobs: b-0001, b-0002: name one of them");
   PutJob("b-0001", v1::JOB_STATE_RUNNING);
-  Says({"delete", "b"}, "muster: nothing is changed: standard input is no terminal to ask; add -y");
+  Says({"delete", "b"}, "muster: nothing is changed: standard input is not a terminal to ask on; add -y");
   EXPECT_EQ(Run({"delete", "-y", "b"}).err, "b-0002 deleted\n") << "the one that can be deleted";
   EXPECT_TRUE(Called("Delete b-0002"));
   PutJob("b-0002", v1::JOB_STATE_RUNNING);
@@ -450,7 +450,7 @@ TEST_F(MistakesTest, DeleteTakesTheNameOfARun) {
     store_.PutJob(job);
   }
   store_.Fail("Get", absl::FailedPreconditionError("dlc matches 2 jobs: dlc-abcd-1, dlc-abcd-2"));
-  Says({"delete", "dlc"}, "muster: nothing is changed: standard input is no terminal to ask; add -y");
+  Says({"delete", "dlc"}, "muster: nothing is changed: standard input is not a terminal to ask on; add -y");
   EXPECT_EQ(Run({"delete", "-y", "dlc"}).err, "dlc-abcd deleted, all its replicas\n");
   EXPECT_TRUE(Called("Delete dlc-abcd"));
   v1::Job running = PutJob("dlc-abcd-3", v1::JOB_STATE_RUNNING);
@@ -472,7 +472,7 @@ TEST_F(MistakesTest, WithoutATerminalNothingIsDeletedUnasked) {
   PutJob("b-0001", v1::JOB_STATE_COMPLETED);
   const Ended ended = Run({"delete", "b-0001"}, "y\n");
   EXPECT_EQ(ended.code, 2);
-  EXPECT_EQ(ended.err, "muster: nothing is changed: standard input is no terminal to ask; add -y\n");
+  EXPECT_EQ(ended.err, "muster: nothing is changed: standard input is not a terminal to ask on; add -y\n");
   EXPECT_FALSE(Called("Delete b-0001"));
 }
 
@@ -773,7 +773,7 @@ TEST_F(MistakesTest, TheDoctorLooksForTheFolderItself) {
   EXPECT_TRUE(absl::StrContains(ended.out, "-> mkdir -p /nonexistent")) << ended.out;
   const Ended kernel = Run({"doctor", "--folder", "/proc/x"});
   EXPECT_EQ(kernel.code, 1);
-  EXPECT_TRUE(absl::StrContains(kernel.out, "/proc/x: the kernel provides /proc, which is no place for files\n"))
+  EXPECT_TRUE(absl::StrContains(kernel.out, "/proc/x: the kernel provides /proc, where no files can be created\n"))
       << kernel.out;
   EXPECT_FALSE(absl::StrContains(kernel.out, "mkdir")) << kernel.out;
   Says({"doctor", "--folder", ""}, "muster: --folder is empty");

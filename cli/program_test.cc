@@ -205,10 +205,12 @@ TEST_F(MusterTest, AClosedPipeIsQuiet) {
       RunToEnd({"/bin/sh", "-c", absl::StrCat(ProgramPath("cli/muster"), " ps | head -n 1")}, environment_);
   EXPECT_EQ(ended.err, "");
   EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 1);
-  const Ended full =
-      RunToEnd({"/bin/sh", "-c", absl::StrCat(ProgramPath("cli/muster"), " ps > /dev/full")}, environment_);
-  EXPECT_EQ(full.code, 1);
-  EXPECT_TRUE(absl::StrContains(full.err, "cannot write to standard output")) << full.err;
+  for (const std::string arguments : {"ps", "--version", "ps --help"}) {
+    const std::string line = absl::StrCat(ProgramPath("cli/muster"), " ", arguments, " > /dev/full");
+    const Ended full = RunToEnd({"/bin/sh", "-c", line}, environment_);
+    EXPECT_EQ(full.code, 1) << arguments;
+    EXPECT_EQ(full.err, "muster: cannot write to standard output: is the disk full?\n") << arguments;
+  }
 }
 
 TEST_F(MusterTest, SubmitPrintsTheIdAndRemembersIt) {

@@ -105,7 +105,7 @@ void RegisterDelete(CLI::App& app, Invocation& invocation) {
       app, invocation, verb,
       [yes](Client& client, const std::string& name, Format format) { return Delete(client, name, !*yes, format); },
       CheckEnded);
-  command->add_flag("-y,--yes", *yes, "do not ask for confirmation; needed where standard input is no terminal");
+  command->add_flag("-y,--yes", *yes, "do not ask for confirmation; needed where standard input is not a terminal");
 }
 
 }  // namespace muster::cli

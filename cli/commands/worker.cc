@@ -57,7 +57,7 @@ std::string NodeOf(const std::string& page) {
 absl::Status CheckPage(const std::string& page, const std::string& address) {
   const std::string node = OneLine(NodeOf(page));
   if (node.empty()) {
-    return absl::UnavailableError(absl::StrCat("what serves metrics at ", address, " is no muster-worker"));
+    return absl::UnavailableError(absl::StrCat("what serves metrics at ", address, " is not a muster-worker"));
   }
   if (SeriesValue(page, "muster_worker_foreign_store") == "1") {
     return absl::UnavailableError(absl::StrCat(

@@ -69,7 +69,7 @@ Finding CheckFolder(const std::string& folder) {
   struct stat found {};
   if (IsKernelFolder(Existing(folder))) {
     return {"disk", Severity::kProblem,
-            absl::StrCat(folder, ": the kernel provides ", Existing(folder), ", which is no place for files"),
+            absl::StrCat(folder, ": the kernel provides ", Existing(folder), ", where no files can be created"),
             "name another folder"};
   }
   if (stat(folder.c_str(), &found) != 0) {
