@@ -106,9 +106,9 @@ void RegisterDown(CLI::App& app, Invocation& invocation) {
 
 void RegisterStatus(CLI::App& app, Invocation& invocation) {
   const auto format = std::make_shared<Format>(Format::kTable);
-  CLI::App* command = AddCommand(app, "status", "Commands",
-                                 "Show the daemons on this machine; exit code 1 if one is dead or cannot be reached",
-                                 "muster local status");
+  CLI::App* command =
+      AddCommand(app, "status", "Commands", "Show the daemons on this machine; exit code 1 if one cannot be reached",
+                 "muster local status");
   AddFormat(command, *format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, format]() -> absl::StatusOr<ExitCode> {
     const absl::StatusOr<LocalFolders> folders = FoldersOf(invocation, "");

@@ -93,8 +93,8 @@ TEST(ResolveExec, AnyVariableButThoseOfMuster) {
                            "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}) {
     EXPECT_THAT(with(name, "x"), HasSubstr("env[0].name: " + std::string(name) + " is set by Muster")) << name;
   }
-  EXPECT_THAT(with("1A", "x"), HasSubstr("is no name of a variable"));
-  EXPECT_THAT(with("A-B", "x"), HasSubstr("is no name of a variable"));
+  EXPECT_THAT(with("1A", "x"), HasSubstr("is not a name for a variable"));
+  EXPECT_THAT(with("A-B", "x"), HasSubstr("is not a name for a variable"));
   EXPECT_THAT(with("A", std::string(5000, 'x')), HasSubstr("env[0].value: has 5000 bytes"));
   EXPECT_THAT(Wrong([](JobSpec& spec) {
                 for (int i = 0; i < 2; ++i) spec.add_env()->set_name("A");

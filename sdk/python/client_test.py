@@ -82,7 +82,7 @@ class ClientTest(unittest.TestCase):
                 client.submit({"name": "Bad Name", "exec": {"command": [""]}})
             self.assertEqual(raised.exception.code, "INVALID_ARGUMENT")
             self.assertIn("name", [e["path"] for e in raised.exception.spec_errors])
-            with self.assertRaisesRegex(muster.Error, "no JobSpec"):
+            with self.assertRaisesRegex(muster.Error, "not a JobSpec"):
                 client.submit({"steps_": 1})
             with self.assertRaisesRegex(muster.Error, "must be a list"):
                 client.run("python train.py")

@@ -120,9 +120,9 @@ class FrameworksTest : public ::testing::Test {
         absl::StrCat(Environment(of), " HF_HUB_OFFLINE=1 ", python_, " -m torch.distributed.run --nproc_per_node 2 ",
                      Command(of, Path("theirs"), of.steps)),
         cluster_.folder(), kPatience);
-    ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
+    // Not its exit code: on a busy machine PyTorch's processes may abort when they exit.
     const Losses expected = LossesIn(Path("theirs"), of.loss);
-    ASSERT_EQ(expected.size(), static_cast<size_t>(of.steps));
+    ASSERT_EQ(expected.size(), static_cast<size_t>(of.steps)) << theirs.err;
 
     const Ran begun = cluster_.Shell(
         absl::StrCat("muster run --ranks 2 --min-ranks 1 --max-restarts 5 -d -o name --env HF_HUB_OFFLINE=1 --env ",

@@ -48,8 +48,9 @@ class TrustTest : public ::testing::Test {
 
   std::string MakeToken(const std::string& role, const std::string& user, const std::string& ttl = "1h") {
     const std::string file = absl::StrCat(folder(), "/token-", tokens_++);
-    const Ran ran =
-        cluster_.Muster({"coordinator", "token", "create", "--role", role, "--user", user, "--ttl", ttl, "-o", file});
+    std::vector<std::string> arguments = {"coordinator", "token", "create", "--role", role, "--ttl", ttl, "-o", file};
+    if (!user.empty()) arguments.insert(arguments.end(), {"--user", user});
+    const Ran ran = cluster_.Muster(arguments);
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     struct stat info {};
     EXPECT_EQ(stat(file.c_str(), &info), 0);
