@@ -354,10 +354,10 @@ Table LinkTable(const std::vector<v1::NodeLink>& links, absl::Time now) {
                              FormatLatency(link.latency_seconds())};
     if (cores) {
       const v1::CoreRates& core = link.core();
-      row.push_back(core.socket_bytes_per_second() > 0 ? FormatBitRate(core.socket_bytes_per_second()) : "");
-      row.push_back(core.int8_seconds() > 0 ? FormatLatency(1e6 * core.int8_seconds()) : "");
+      row.emplace_back(core.socket_bytes_per_second() > 0 ? FormatBitRate(core.socket_bytes_per_second()) : "");
+      row.emplace_back(core.int8_seconds() > 0 ? FormatLatency(1e6 * core.int8_seconds()) : "");
     }
-    row.push_back(absl::StrCat(AgeOf(link.measured(), link.has_measured(), now), " ago"));
+    row.emplace_back(absl::StrCat(AgeOf(link.measured(), link.has_measured(), now), " ago"));
     table.Add(std::move(row));
   }
   return table;

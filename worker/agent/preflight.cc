@@ -167,7 +167,7 @@ std::string WhyNoFinding(const std::string& end, bool begun, absl::string_view l
     return absl::StrCat("the process that checks it ", end, line.empty() ? "" : ": ", line);
   }
   constexpr absl::string_view kLoader = "error while loading shared libraries: ";
-  if (const size_t at = line.find(kLoader); at != line.npos) line.remove_prefix(at + kLoader.size());
+  if (const size_t at = line.find(kLoader); at != absl::string_view::npos) line.remove_prefix(at + kLoader.size());
   return absl::StrCat("muster-trainer does not load: ", line.empty() ? absl::StrCat("its process ", end) : line);
 }
 
