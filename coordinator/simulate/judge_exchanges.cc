@@ -102,7 +102,8 @@ void Judge::Replied(const Ran& ran, const Sync& sync, const SyncRequest& request
   SteadyTime all;
   for (const auto& [rank, since] : account.since) all = std::max(all, since);
   const absl::Duration waited = clock_->Read().steady - all;
-  if (waited > absl::Seconds(sync.patience_seconds()) + kSoonAfter) {
+  // Twice: an exchange may lose its first offer after a while, and then waits anew.
+  if (waited > 2 * absl::Seconds(sync.patience_seconds()) + kSoonAfter) {
     Fail("an exchange does not wait for a late replica",
          absl::StrCat(ran.rank.ToString(), " waits for ", TextOf(sync, request.fragment(), request.exchange() + 1),
                       " since ", absl::FormatDuration(waited)));
