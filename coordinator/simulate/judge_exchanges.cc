@@ -9,6 +9,7 @@ namespace muster::simulate {
 namespace {
 
 // A reply is made within a turn of the coordinator.
+constexpr absl::Duration kSoonAfter = absl::Seconds(1);
 
 std::string TextOf(const Sync& sync, uint32_t fragment, uint64_t exchange) {
   return absl::StrCat("exchange ", exchange, " of fragment ", fragment, " of ", sync.run());
@@ -90,19 +91,20 @@ void Judge::Replied(const Ran& ran, const Sync& sync, const SyncRequest& request
                   absl::StrCat(text, " was sent to ", ran.rank.ToString(), " with other members than are on disk"));
     }
   }
+  OfferAccount& account = offers_[{sync.run(), sync.replica(), request.fragment()}];
+  if (account.of != std::tuple(ran.name, request.exchange(), coordinator_starts_)) return;
+  if (reply.decision() != SyncReply::WAIT) account.since.erase(ran.rank.rank);  // the coordinator has dropped its offer
   if (reply.decision() != SyncReply::WAIT || !request.offers()) return;
   // All ranks of the replica offer, so the exchange is decided in time, with it or without.
-  const OfferAccount& account = offers_[{sync.run(), sync.replica(), request.fragment()}];
   const auto job = books_.jobs.find(ran.rank.job);
-  if (job == books_.jobs.end() || account.of != std::tuple(ran.name, request.exchange(), coordinator_starts_)) return;
+  if (job == books_.jobs.end()) return;
   const auto generation = job->second.generations.find(ran.rank.generation);
   if (generation == job->second.generations.end()) return;
   if (account.since.size() != static_cast<size_t>(generation->second.ranks_size())) return;
   SteadyTime all;
   for (const auto& [rank, since] : account.since) all = std::max(all, since);
   const absl::Duration waited = clock_->Read().steady - all;
-  // Seed 6907 waits for longer than its patience, for a reason that is not known yet.
-  if (waited > absl::Seconds(sync.patience_seconds()) + absl::Minutes(2)) {
+  if (waited > absl::Seconds(sync.patience_seconds()) + kSoonAfter) {
     Fail("an exchange does not wait for a late replica",
          absl::StrCat(ran.rank.ToString(), " waits for ", TextOf(sync, request.fragment(), request.exchange() + 1),
                       " since ", absl::FormatDuration(waited)));

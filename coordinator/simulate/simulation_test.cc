@@ -36,7 +36,7 @@ TEST_F(Simulation, ASeedReplaysByteForByte) {
 
 // Each of these seeds once found a bug, at least in the simulation of that time: docs/internals/reliability.md.
 TEST_F(Simulation, SeedsThatWereRed) {
-  for (const uint64_t seed : {29u, 772u, 1170u, 1934u, 2412u, 9371u, 50183u})
+  for (const uint64_t seed : {29u, 772u, 1170u, 1934u, 2412u, 6907u, 9371u, 50183u})
     EXPECT_EQ(Simulate(seed).failure, "") << seed;
 }
 
