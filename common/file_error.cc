@@ -62,16 +62,21 @@ std::string WhyBroken(const std::string& path) {
 }
 
 std::string WhyNotCreatable(const std::string& path) {
-  const size_t slash = path.rfind('/', path.find_last_not_of('/'));
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  const auto above = [](const std::string& of) {
+    const size_t slash = of.rfind('/', of.find_last_not_of('/'));
+    return slash == std::string::npos ? std::string(".") : of.substr(0, std::max<size_t>(slash, 1));
+  };
+  const std::string folder = above(path);
   struct stat found {};
-  if (stat(folder.c_str(), &found) == 0) {
-    if (!S_ISDIR(found.st_mode)) return absl::StrCat(folder, " is not a folder");
-    if (IsKernelFolder(folder))
-      return absl::StrCat("nothing can be created in ", folder, ", which the kernel provides");
-    return "";
+  const int error = stat(folder.c_str(), &found) == 0 ? 0 : errno;
+  if (error == 0 && !S_ISDIR(found.st_mode)) return absl::StrCat(folder, " is not a folder");
+  // To say that /proc/x is not there would ask users to create it.
+  std::string existing = folder;
+  while (stat(existing.c_str(), &found) != 0 && existing != "/" && existing != ".") existing = above(existing);
+  if (IsKernelFolder(existing)) {
+    return absl::StrCat("nothing can be created in ", existing, ", which the kernel provides");
   }
-  return errno == ENOENT || errno == ENOTDIR ? absl::StrCat("there is no folder ", folder) : "";
+  return error == ENOENT || error == ENOTDIR ? absl::StrCat("there is no folder ", folder) : "";
 }
 
 absl::Status CreateError(int error, const std::string& path) {

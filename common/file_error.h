@@ -23,8 +23,8 @@ bool IsKernelFolder(const std::string& folder);
 // /x): ...", the rest of a sentence that begins with the path. Empty: `path` is no link, or what it names is there.
 std::string WhyBroken(const std::string& path);
 
-// Why the parent folder of `path` lets nothing be created: it is missing, is a file, or is the kernel's. Empty: none of
-// these.
+// Why the parent folder of `path` lets nothing be created: it is missing, is a file, or is below a folder of the kernel
+// or one itself. Empty: none of these.
 std::string WhyNotCreatable(const std::string& path);
 
 // The Status of a file or folder that could not be created: FileError's, with WhyNotCreatable as its cause.

@@ -20,15 +20,8 @@ absl::Status MakeFolder(const std::string& path) {
   std::error_code ignored;
   if (error == EEXIST && std::filesystem::is_directory(path, ignored)) return absl::OkStatus();
   const std::string what = absl::StrCat("cannot make the folder ", path);
-  std::string above = ParentFolder(path);
-  struct stat found {};
-  while (stat(above.c_str(), &found) != 0 && above.find('/') != std::string::npos && above != "/") {
-    above = ParentFolder(above);
-  }
-  // The kernel says that /proc/x does not exist, which reads as if its parent did not.
-  std::string why = WhyNotCreatable(path);
-  if (IsKernelFolder(above)) why = absl::StrCat("nothing can be created in ", above, ", which the kernel provides");
   const absl::Status plain = FileError(error, what);
+  const std::string why = WhyNotCreatable(path);
   return why.empty() ? plain : absl::Status(plain.code(), absl::StrCat(what, ": ", why));
 }
 

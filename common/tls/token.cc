@@ -52,8 +52,7 @@ absl::StatusOr<Token> ParseToken(std::string_view text) {
   if (!fits) {
     return absl::InvalidArgumentError(
         "this is not a token of `muster coordinator token create` (muster1.AUTHORITY.ID.SECRET), perhaps because it "
-        "was "
-        "cut off: copy it again, or ask an admin for a new one");
+        "was cut off: copy it again, or ask an admin for a new one");
   }
   return Token{parts[1], parts[2], parts[3]};
 }

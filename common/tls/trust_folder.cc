@@ -80,8 +80,9 @@ absl::StatusOr<KeyPair> ReadAuthority(const std::string& folder, absl::Time now)
   if (absl::Status status = CheckPair(*authority); !status.ok()) return InFile(path, status);
   const absl::StatusOr<Certificate> facts = ReadCertificate(authority->certificate);
   if (!facts.ok()) return InFile(path, facts.status());
-  if (!facts->is_authority)
+  if (!facts->is_authority) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is not the certificate of an authority"));
+  }
   if (now >= facts->validity.end) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " expired on ", absl::FormatTime("%Y-%m-%d", facts->validity.end, absl::UTCTimeZone()),

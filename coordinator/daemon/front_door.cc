@@ -434,16 +434,18 @@ absl::Status FrontDoor::ProbeOnce(const Listener& listener) {
     if (poll(&wake, 1, 50) > 0) return absl::OkStatus();  // stopping
   }
   pollfd ready{fd, POLLOUT, 0};
-  if (poll(&ready, 1, patience) <= 0)
+  if (poll(&ready, 1, patience) <= 0) {
     return absl::DeadlineExceededError(absl::StrCat("no connection to ", ListenerName(to)));
+  }
   constexpr char kHello[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";  // the preface and empty settings
   if (send(fd, kHello, sizeof kHello - 1, MSG_NOSIGNAL) < 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot send to ", ListenerName(to)));
   }
   ready = {fd, POLLIN, 0};
   // The answer may also be the end of the connection: TLS refuses what is no handshake.
-  if (poll(&ready, 1, patience) <= 0)
+  if (poll(&ready, 1, patience) <= 0) {
     return absl::DeadlineExceededError(absl::StrCat("no answer from ", ListenerName(to)));
+  }
   return absl::OkStatus();
 }
 
