@@ -6,6 +6,7 @@ muster run --ranks 2 -- python examples/exec/fsdp2.py --steps 40
 
 import argparse
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -82,6 +83,10 @@ def main():
             if rank == 0 and muster:
                 muster.checkpoint_done(f"{args.checkpoint}/step-{step + 1}", step + 1)
     dist.destroy_process_group()
+    if not cuda:
+        # DTensor keeps the group, and a thread of Gloo that frees a tensor while Python shuts down aborts the process
+        # (pytorch/pytorch#179291): the threads are idle after this.
+        time.sleep(1)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,9 @@ def main():
     trainer = Trainer(model=model, args=arguments, train_dataset=Bytes(__file__))
     last = get_last_checkpoint(arguments.output_dir) if os.path.isdir(arguments.output_dir) else None
     trainer.train(resume_from_checkpoint=last)
+    # Else Gloo's threads may abort the process while Python shuts down (pytorch/pytorch#179291).
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

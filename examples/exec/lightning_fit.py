@@ -63,6 +63,9 @@ def main():
         torch.utils.data.DataLoader(data, batch_size=16, shuffle=True),
         ckpt_path=last if os.path.exists(last) else None,
     )
+    # Else Gloo's threads may abort the process while Python shuts down (pytorch/pytorch#179291).
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

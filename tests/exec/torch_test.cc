@@ -194,7 +194,7 @@ TEST_F(TorchTest, FullyShardedIsKilledResumedAndResized) {
   ASSERT_EQ(kill(program, SIGKILL), 0);
   std::ofstream(Path("go")) << "go";
   ASSERT_TRUE(cluster_.WaitForState(id, "completed", kPatience));
-  EXPECT_EQ(cluster_.Generation(id), 2u);
+  EXPECT_EQ(cluster_.Generation(id), 2u) << cluster_.Muster({"events", id}).out << cluster_.Muster({"logs", id}).out;
   // The rest on one rank, whose shard is the whole.
   const Ran alone = cluster_.Shell(absl::StrCat("muster run --ranks 1 -- ", python_, " ", arguments("ours", kSteps)),
                                    cluster_.folder(), kPatience);
