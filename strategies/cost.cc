@@ -102,12 +102,13 @@ bool OverSockets(const GroupTopology& g, const Hardware& hardware) { return hard
 // Gloo's threads (ProcessGroupGloo::Options): so many sums of gradients are in flight at a time.
 constexpr double kSumsInFlight = 2;
 
-// Gloo's ring has two segments in flight: 4 (ranks - 1) messages one after another, of which nodes / ranks cross
-// between nodes. Over a link with 20 ms of latency four ranks on two nodes take 250 to 400 ms, whatever the size.
+// Gloo's ring has two segments in flight and goes around twice (gloo/allreduce.cc): each rank passes on 2 (ranks - 1)
+// messages one after another. A rank at a link between nodes waits for the link each time, and all others for it. Over a
+// link with 20 ms of latency two ranks take 60 to 80 ms, four on two nodes 250 to 400, and eight 700, whatever the size.
 double SocketSumLatency(const GroupTopology& g, const Hardware& hardware, double bytes) {
   const double one = kAnnounced * hardware.between.seconds;
   if (bytes <= kStraightBytes && g.ranks <= kStraightRanks) return one;
-  return 4.0 * (g.ranks - 1) * g.nodes / g.ranks * one;
+  return 2.0 * (g.ranks - 1) * one;
 }
 
 double TreeLatency(const GroupTopology& g, const Hardware& hardware) {
@@ -257,6 +258,7 @@ class CostModel {
     for (const OpCost& part :
          {computing, Exchanged(op, traits.pass, computing.work), Sent(op, traits.payload),
           Summed(op.group, traits.scalar_bytes), Memory(op, traits.memory), Orthogonalization(op, traits.memory)}) {
+      cost.preparing += part.preparing;
       cost.latency += part.latency;
       cost.work += part.work;
       cost.processor += part.processor;
@@ -417,8 +419,14 @@ class CostModel {
     }
     if (first) {
       const double computing = rates_.slowdown * static_cast<double>(elements) * CompressingSeconds(compression);
-      cost.work += computing;
-      cost.processor += computing;
+      // The thread of a CPU rank that computes also compresses, before it hands the sum to Gloo's threads. A GPU's
+      // streams are in order.
+      if (hardware_.sharing == Sharing::kProcessor) {
+        cost.preparing = computing;
+      } else {
+        cost.work += computing;
+        cost.processor += computing;
+      }
     }
     return cost;
   }

@@ -32,12 +32,19 @@ class StagePlay {
   };
   Counts CountsNow() const { return {timeline_.communication, timeline_.exposed, timeline_.busy}; }
 
-  // The op is the next of its stream, which is idle, and all that it waits for has ended.
+  // The op is the next of its stream, which is idle, and prepared, and all that it waits for has ended.
   bool Ready(size_t op) const {
     const Lane& lane = streams_[static_cast<size_t>(schedule_.ops[op].stream)];
-    const Waits& waits = schedule_.ops[op].waits;
-    return !lane.op.has_value() && lane.next < lane.queue.size() && lane.queue[lane.next] == op &&
-           std::all_of(waits.begin(), waits.end(), [this](int32_t wait) { return ended_[wait]; });
+    return !lane.op.has_value() && lane.next < lane.queue.size() && lane.queue[lane.next] == op && WaitsEnded(op) &&
+           (costs_[op].preparing == 0 || (lane.prepared == op && lane.preparing == 0));
+  }
+  // Begins to prepare the next op of the stream, if it has to be and all that it waits for has ended.
+  void Prepare(size_t stream) {
+    Lane& lane = streams_[stream];
+    if (lane.next == lane.queue.size() || lane.prepared == lane.queue[lane.next]) return;
+    const size_t op = lane.queue[lane.next];
+    if (costs_[op].preparing == 0 || !WaitsEnded(op)) return;
+    lane.prepared = op, lane.preparing = costs_[op].preparing;
   }
   std::optional<size_t> Next(size_t stream) const {
     const Lane& lane = streams_[stream];
@@ -61,30 +68,28 @@ class StagePlay {
     return true;
   }
   bool busy() const {
-    return std::any_of(streams_.begin(), streams_.end(), [](const Lane& lane) { return lane.op.has_value(); });
+    return std::any_of(streams_.begin(), streams_.end(),
+                       [](const Lane& lane) { return lane.op.has_value() || lane.preparing > 0; });
   }
-  // Until the next of its ops ends or begins to work; infinity: none is in progress.
+  // Until the next of its ops ends, is prepared or begins to work; infinity: none is in progress.
   double Step() const {
+    const Load load = LoadNow();
     double step = std::numeric_limits<double>::infinity();
     for (const Lane& lane : streams_) {
-      if (lane.op.has_value()) step = std::min(step, Left(lane));
+      if (lane.op.has_value()) step = std::min(step, Rest(lane) * SlowdownOf(lane, load));
+      if (lane.preparing > 0) step = std::min(step, lane.preparing * Slowdown(/*network=*/false, load));
     }
     return step;
   }
   void Advance(double step) {
     Count(step);
-    // Compute the sharing before anything changes.
-    std::array<double, kStreams> sharers{};
-    std::array<bool, kStreams> done{};
-    for (size_t s = 0; s < kStreams; ++s) {
-      sharers[s] = Sharers(streams_[s]);
-      done[s] = streams_[s].op.has_value() && Left(streams_[s]) <= step;
-    }
-    for (size_t s = 0; s < kStreams; ++s) {
-      Lane& lane = streams_[s];
-      if (!lane.op.has_value()) continue;
-      double& rest = lane.latency > 0 ? lane.latency : lane.work;
-      rest = done[s] ? 0 : rest - step / sharers[s];
+    const Load load = LoadNow();
+    const auto advance = [step](double& rest, double slowdown) {
+      rest = rest * slowdown <= step ? 0 : rest - step / slowdown;
+    };
+    for (Lane& lane : streams_) {
+      if (lane.op.has_value()) advance(lane.latency > 0 ? lane.latency : lane.work, SlowdownOf(lane, load));
+      if (lane.preparing > 0) advance(lane.preparing, Slowdown(/*network=*/false, load));
     }
   }
   Timeline Take(double seconds) {
@@ -105,6 +110,14 @@ class StagePlay {
     double latency = 0;        // remaining
     double work = 0;           // remaining
     double processor = 0;      // the part of the processor that its work takes
+    std::optional<size_t> prepared;  // an op, the next or the one in progress
+    double preparing = 0;            // remaining, of its preparation
+  };
+  // What is at work at an instant.
+  struct Load {
+    double local = 0;    // that share a processor, or the links of a node
+    double network = 0;  // that share the network
+    double moving = 0;   // the part of the processor that moving the bytes of the network takes
   };
 
   bool Shares(const Lane& lane) const {
@@ -112,33 +125,42 @@ class StagePlay {
     const Op& op = schedule_.ops[*lane.op];
     return sharing_ == Sharing::kProcessor || (op.group >= 0 && op.stream != Stream::kCompute);
   }
-  // How many times slower the lane's op works than alone: by the number of ops that share its resource, itself among
-  // them, and by the processor's time that the network's ops take of those that compute, and they of them.
-  double Sharers(const Lane& lane) const {
-    if (!Shares(lane)) return 1;
-    const bool network = costs_[*lane.op].network;
-    double sharers = 0, moving = 0;
-    bool computes = false;
-    for (const Lane& other : streams_) {
-      if (!Shares(other)) continue;
-      const bool of_network = costs_[*other.op].network;
-      if (of_network == network) ++sharers;
-      moving = std::max(moving, of_network ? other.processor : 0);
-      computes |= !of_network;
+  Load LoadNow() const {
+    Load load;
+    for (const Lane& lane : streams_) {
+      if (lane.preparing > 0) ++load.local;
+      if (!Shares(lane)) continue;
+      if (!costs_[*lane.op].network) {
+        ++load.local;
+      } else {
+        ++load.network;
+        load.moving = std::max(load.moving, lane.processor);
+      }
     }
-    if (sharing_ != Sharing::kProcessor || moving == 0) return sharers;
-    const double most = computes ? 0.5 : 1;
-    return network ? sharers * std::max(1.0, moving / most) : sharers / (1 - std::min(moving, most));
+    return load;
   }
-  double Left(const Lane& lane) const {
-    if (lane.latency > 0) return lane.latency;
-    return lane.work * Sharers(lane);
+  // How many times slower one of them works than alone: by how many share its resource, itself among them, and by the
+  // processor's time that the network's ops take of those that compute, and they of them.
+  double Slowdown(bool network, const Load& load) const {
+    const double sharers = network ? load.network : load.local;
+    if (sharing_ != Sharing::kProcessor || load.moving == 0) return sharers;
+    const double most = load.local > 0 ? 0.5 : 1;
+    return network ? sharers * std::max(1.0, load.moving / most) : sharers / (1 - std::min(load.moving, most));
+  }
+  double SlowdownOf(const Lane& lane, const Load& load) const {
+    return Shares(lane) ? Slowdown(costs_[*lane.op].network, load) : 1;
+  }
+  // Of what the lane's op does now.
+  static double Rest(const Lane& lane) { return lane.latency > 0 ? lane.latency : lane.work; }
+  bool WaitsEnded(size_t op) const {
+    const Waits& waits = schedule_.ops[op].waits;
+    return std::all_of(waits.begin(), waits.end(), [this](int32_t wait) { return ended_[wait]; });
   }
 
   void Count(double step) {
     bool communicates = false;
     for (size_t s = 0; s < kStreams; ++s) {
-      if (!streams_[s].op.has_value()) continue;
+      if (!streams_[s].op.has_value() && streams_[s].preparing == 0) continue;
       timeline_.busy[s] += step;
       communicates |= s != static_cast<size_t>(Stream::kCompute);
     }
@@ -268,6 +290,7 @@ class Play {
       for (bool changed = true; changed;) {
         changed = false;
         for (size_t s = 0; s < kStreams; ++s) {
+          plays_[p].Prepare(s);
           const std::optional<size_t> next = plays_[p].Next(s);
           if (next.has_value()) changed |= BeginIfReady(p, *next);
           changed |= plays_[p].EndIfDone(s, now_);

@@ -21,6 +21,9 @@ struct OpCost {
   // Of an op of the network with Sharing::kProcessor: seconds of the processor that moving its bytes takes, evenly
   // while it works. Ops that compute meanwhile get the rest, and at least half of the processor.
   double processor = 0;
+  // Seconds of the processor before the op begins, as soon as what it waits for has ended: the op before it on its
+  // stream may still be in progress. Timeline::busy and communication count them.
+  double preparing = 0;
 };
 
 // Which ops share a resource: each of n ops at work at the same time is n times slower.

@@ -79,6 +79,27 @@ TEST(Simulate, Table) {
        {{0, 3}},
        3,
        3},
+      {"an op is prepared while the one before it travels",
+       {Collective(Stream::kReduce), Collective(Stream::kReduce)},
+       {{0, 4, /*network=*/true, 0, /*preparing=*/1}, {0, 4, /*network=*/true, 0, /*preparing=*/2}},
+       processor,
+       {{1, 5}, {5, 9}},
+       9,
+       9},
+      {"what prepares an op shares the processor with what computes",
+       {Compute(), Collective(Stream::kReduce)},
+       {{0, 2}, {0, 1, /*network=*/true, 0, /*preparing=*/2}},
+       processor,
+       {{0, 4}, {4, 5}},
+       5,
+       1},
+      {"and begins when what the op waits for has ended",
+       {Compute(), Collective(Stream::kReduce, {0}), Compute()},
+       {{0, 2}, {0, 3, /*network=*/true, /*processor=*/3, /*preparing=*/1}, {0, 4}},
+       processor,
+       {{0, 2}, {4, 10}, {2, 10}},  // half speed by turns with the preparation, then with the bytes
+       8,
+       0},
       {"ops without cost let others begin at once",
        {Compute(), Collective(Stream::kReduce, {0}), Compute({1})},
        {{0, 0}, {0, 0}, {0, 1}},
@@ -120,7 +141,8 @@ TEST(Simulate, KeepsTheOrderOfStreamsAndWaits) {
     double all = 0, computing = 0;
     for (const Op& op : schedule.ops) {
       costs.push_back({static_cast<double>(random() % 3), static_cast<double>(random() % 5)});
-      all += costs.back().latency + costs.back().work;
+      if (op.stream == Stream::kReduce) costs.back().preparing = static_cast<double>(random() % 3);
+      all += costs.back().preparing + costs.back().latency + costs.back().work;
       if (op.stream == Stream::kCompute) computing += costs.back().latency + costs.back().work;
     }
     for (const Sharing sharing : {Sharing::kLinks, Sharing::kProcessor}) {
