@@ -414,6 +414,7 @@ TEST_F(MusterTest, AuditReadsAllPagesAndPrintsThemInOrder) {
   const json newest = json::parse(Run({"audit", "--tail", "3", "-o", "json"}).out);
   ASSERT_EQ(newest.size(), 3u);
   EXPECT_EQ(newest[0]["number"], 3);
+  EXPECT_EQ(Run({"audit", "--tail", "0", "-o", "json"}).out, "[]\n");
   store_.audit.Clear();
   EXPECT_EQ(Run({"audit"}).err, "no such entries\n");
   store_.Fail("ListAudit", absl::PermissionDeniedError("it needs the role admin"));

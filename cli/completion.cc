@@ -3,6 +3,7 @@
 #include <CLI/Option.hpp>
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -179,10 +180,14 @@ class Collector {
     }
   }
 
+  // Of a command and of those above it, which take --help as well.
   void AddOptions(const CLI::App* app) {
+    std::set<std::string> seen;
     for (; app != nullptr; app = app->get_parent()) {
       for (const CLI::Option* option : app->get_options()) {
-        for (const std::string& name : option->get_lnames()) Add("--" + name, option->get_description());
+        for (const std::string& name : option->get_lnames()) {
+          if (seen.insert(name).second) Add("--" + name, option->get_description());
+        }
       }
     }
   }

@@ -43,6 +43,7 @@ TEST(Complete, CommandsOptionsAndNames) {
       {{"ps", "--output", "=", "y"}, "yaml"},
       {{"ps", "-o", "json", "--wa"}, "--watch"},
       {{"ps", "--wat"}, "--watch"},
+      {{"ps", "--he"}, "--help"},
       {{"describe", "--addr"}, "--address"},
       {{"--address", "unix:/x", "describe", "wi"}, "wide-cccc"},
       {{"--address", "pl"}, " FILES"},

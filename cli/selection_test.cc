@@ -3,6 +3,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/testing/muster_fixture_test.h"
 
 namespace muster::cli {
@@ -67,6 +68,21 @@ TEST_F(SelectionTest, EventsOfAType) {
     const std::string out = Run({"events", "--type", type, "--tail", "2"}).out;
     EXPECT_FALSE(absl::StrContains(out, "event 1")) << out;
     EXPECT_TRUE(absl::StrContains(out, "event 2") && absl::StrContains(out, "event 3")) << out;
+  }
+}
+
+// As `kubectl logs --tail 0` and `docker logs --tail 0`: nothing that is there already, without a word.
+TEST_F(SelectionTest, TheNewestNoneOfAnything) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  store_.AppendEvent("a-0001", "event", v1::JOB_STATE_RUNNING);
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"logs", "a"}, {"metrics", "a"}, {"events"}, {"events", "a"}, {"events", "--type", "job"}, {"audit"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"--tail", "0"});
+    const auto ran = Run(arguments);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(ran.out + ran.err, "") << absl::StrJoin(command, " ");
   }
 }
 

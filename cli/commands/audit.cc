@@ -20,20 +20,22 @@ namespace {
 struct AuditFlags {
   std::string since;
   v1::ListAuditRequest request;
-  uint32_t tail = 0;
+  std::optional<uint32_t> tail;
   Format format = Format::kTable;
 };
 
 // Oldest first.
-absl::StatusOr<std::vector<v1::AuditEntry>> ReadEntries(Client& client, v1::ListAuditRequest request, uint32_t tail) {
+absl::StatusOr<std::vector<v1::AuditEntry>> ReadEntries(Client& client, v1::ListAuditRequest request,
+                                                          std::optional<uint32_t> tail) {
   std::vector<v1::AuditEntry> entries;
+  if (tail == 0u) return entries;
   do {
-    if (tail > 0) request.set_limit(tail - static_cast<uint32_t>(entries.size()));
+    if (tail) request.set_limit(*tail - static_cast<uint32_t>(entries.size()));
     const absl::StatusOr<v1::ListAuditReply> reply = client.ListAudit(request);
     if (!reply.ok()) return reply.status();
     entries.insert(entries.end(), reply->entries().begin(), reply->entries().end());
     request.set_page(reply->next_page());
-  } while (!request.page().empty() && (tail == 0 || entries.size() < tail));
+  } while (!request.page().empty() && (!tail || entries.size() < *tail));
   std::reverse(entries.begin(), entries.end());
   return entries;
 }
@@ -78,7 +80,7 @@ absl::StatusOr<ExitCode> ShowAudit(const Invocation& invocation, AuditFlags flag
     for (const v1::AuditEntry& entry : *entries) list.push_back(MessageTree(entry));
     PrintTree(list, flags.format);
   } else if (entries->empty()) {
-    Say("no such entries");
+    if (flags.tail != 0u) Say("no such entries");
   } else {
     Print(AuditTable(*entries, invocation.Out()).RenderOrBlocks(invocation.Out()));
   }

@@ -134,7 +134,9 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
     const absl::Status read = ReadItems(**client, request, take);
     flush();
     if (!read.ok()) return read;
-    if (!any && flags->format == Format::kTable) Say(flags->types.empty() ? "no events" : "no events of these types");
+    if (!any && flags->tail != 0u && flags->format == Format::kTable) {
+      Say(flags->types.empty() ? "no events" : "no events of these types");
+    }
     return kOk;
   });
 }

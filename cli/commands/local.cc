@@ -115,6 +115,11 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
     if (!folders.ok()) return folders.status();
     const LocalService service(*folders, Say);
     const std::vector<LocalDaemon> daemons = service.List();
+    const absl::Status known = service.Check();
+    std::vector<std::string> dead;
+    for (const LocalDaemon& daemon : daemons) {
+      if (!daemon.process.has_value()) dead.push_back(daemon.name);
+    }
     if (*format != Format::kTable) {
       nlohmann::ordered_json tree = {{"address", folders->Address()}, {"daemons", nlohmann::ordered_json::array()}};
       for (const LocalDaemon& daemon : daemons) {
@@ -124,23 +129,18 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
                                    {"log", daemon.log}});
       }
       PrintTree(tree, *format);
-      return kOk;
-    }
-    const absl::Status known = service.Check();
-    if (daemons.empty() && known.ok()) {
+    } else if (!daemons.empty()) {
+      Table table({{"DAEMON"}, {"STATE"}, {"PID", true}, {"AGE", true}, {"LOG"}});
+      for (const LocalDaemon& daemon : daemons) {
+        const bool runs = daemon.process.has_value();
+        table.Add({daemon.name, Cell(runs ? "running" : "dead", runs ? Colour::kGreen : Colour::kRed),
+                   runs ? absl::StrCat(daemon.process->pid) : "", runs ? Age(RunningFor(*daemon.process)) : "",
+                   daemon.log});
+      }
+      Print(table.Render(invocation.Out()));
+    } else if (known.ok()) {
       Say("nothing is running; start with: muster local up");
-      return kOk;
     }
-    std::vector<std::string> dead;
-    Table table({{"DAEMON"}, {"STATE"}, {"PID", true}, {"AGE", true}, {"LOG"}});
-    for (const LocalDaemon& daemon : daemons) {
-      const bool runs = daemon.process.has_value();
-      if (!runs) dead.push_back(daemon.name);
-      table.Add({daemon.name, Cell(runs ? "running" : "dead", runs ? Colour::kGreen : Colour::kRed),
-                 runs ? absl::StrCat(daemon.process->pid) : "", runs ? Age(RunningFor(*daemon.process)) : "",
-                 daemon.log});
-    }
-    if (!daemons.empty()) Print(table.Render(invocation.Out()));
     if (!known.ok()) {
       Say(std::string(known.message()));
       return kJobFailed;

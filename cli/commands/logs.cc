@@ -176,7 +176,9 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
     const absl::Status read = ReadItems(**client, request, take);
     printer.Flush();
     if (!read.ok()) return read;
-    if (!printer.printed() && flags.format == Format::kTable) Say(NothingPrinted(got->job(), flags));
+    if (!printer.printed() && flags.tail != 0u && flags.format == Format::kTable) {
+      Say(NothingPrinted(got->job(), flags));
+    }
     return kOk;
   }
   const absl::StatusOr<ExitCode> code =

@@ -96,6 +96,7 @@ TEST_F(LocalTest, UpStartsWhatDoesNotRunAndLeavesTheRestAlone) {
   EXPECT_EQ(status.code, 1);
   EXPECT_TRUE(absl::StrContains(status.out, "dead")) << status.out;
   EXPECT_EQ(status.err, "worker-0 is dead: see the log, then start again with: muster local up\n");
+  EXPECT_EQ(Run({"status", "-o", "json"}).code, 1);
   EXPECT_EQ(Run({"up", "--nodes", "2"}).code, 0);
   const auto second = Pids();
   EXPECT_EQ(second.at("coordinator"), first.at("coordinator"));
@@ -250,6 +251,9 @@ TEST_F(LocalTest, ACoordinatorWhoseSocketIsGoneIsNotReachable) {
   const Ended status = Run({"status"});
   EXPECT_EQ(status.code, 1);
   EXPECT_EQ(status.err, line);
+  const Ended as_json = Run({"status", "-o", "json"});
+  EXPECT_EQ(as_json.code, 1);
+  EXPECT_EQ(as_json.err, line);
   const Ended up = Run({"up"});
   EXPECT_EQ(up.code, 2);
   EXPECT_EQ(up.err, "muster: " + line);

@@ -32,7 +32,7 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
     if (value.empty()) return;
     const Location& where = reading.sources.Find(path);
     if (value == "~" || absl::StartsWith(value, "~/")) {
-      reading.problems.push_back(Problem{where, path, "~ is not expanded here: write the folder's absolute path", ""});
+      reading.problems.push_back(Problem{where, path, "~ is not expanded here: write the absolute path", ""});
       return;
     }
     value = AbsolutePath(value, where.line > 0 && where.source ? folder_of(*where.source) : working_folder);

@@ -546,7 +546,7 @@ TEST(Paths, WithoutOneEachJobHasAFolderOfItsOwn) {
 TEST(Paths, RefuseTheTilde) {
   Reading reading = ReadSpec("apiVersion: muster/v1\nkind: Job\ndata: {tokens: ~/a.bin}\n", "f", {});
   MakePathsAbsolute([](const std::string&) { return "/jobs"; }, "/here", reading);
-  EXPECT_EQ(Text(reading.problems), "f:3:16: data.tokens: ~ is not expanded here: write the folder's absolute path\n");
+  EXPECT_EQ(Text(reading.problems), "f:3:16: data.tokens: ~ is not expanded here: write the absolute path\n");
 }
 
 }  // namespace
