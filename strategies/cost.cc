@@ -103,8 +103,9 @@ bool OverSockets(const GroupTopology& g, const Hardware& hardware) { return hard
 constexpr double kSumsInFlight = 2;
 
 // Gloo's ring has two segments in flight and goes around twice (gloo/allreduce.cc): each rank passes on 2 (ranks - 1)
-// messages one after another. A rank at a link between nodes waits for the link each time, and all others for it. Over a
-// link with 20 ms of latency two ranks take 60 to 80 ms, four on two nodes 250 to 400, and eight 700, whatever the size.
+// messages one after another. A rank at a link between nodes waits for the link each time, and all others for it. Over
+// a link with 20 ms of latency two ranks take 60 to 80 ms, four on two nodes 250 to 400, and eight 700, whatever the
+// size.
 double SocketSumLatency(const GroupTopology& g, const Hardware& hardware, double bytes) {
   const double one = kAnnounced * hardware.between.seconds;
   if (bytes <= kStraightBytes && g.ranks <= kStraightRanks) return one;

@@ -358,7 +358,8 @@ TEST(Cost, MeasuredRatesOfACoreCount) {
   train.mutable_strategy()->mutable_ddp();
   const auto processor = [&](const Hardware& hardware) {
     double all = 0;
-    for (const OpCost& cost : Predict(train, FullNodes(4, 2, 0), hardware).costs) all += cost.processor + cost.preparing;
+    for (const OpCost& cost : Predict(train, FullNodes(4, 2, 0), hardware).costs)
+      all += cost.processor + cost.preparing;
     return all;
   };
   const double elements = static_cast<double>(partition::FlatElements(*models::MakeInventory(train.model())));

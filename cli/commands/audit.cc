@@ -26,7 +26,7 @@ struct AuditFlags {
 
 // Oldest first.
 absl::StatusOr<std::vector<v1::AuditEntry>> ReadEntries(Client& client, v1::ListAuditRequest request,
-                                                          std::optional<uint32_t> tail) {
+                                                        std::optional<uint32_t> tail) {
   std::vector<v1::AuditEntry> entries;
   if (tail == 0u) return entries;
   do {

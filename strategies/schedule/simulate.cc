@@ -106,10 +106,10 @@ class StagePlay {
   struct Lane {
     std::vector<uint32_t> queue;  // its ops, in order
     size_t next = 0;
-    std::optional<size_t> op;  // in progress
-    double latency = 0;        // remaining
-    double work = 0;           // remaining
-    double processor = 0;      // the part of the processor that its work takes
+    std::optional<size_t> op;        // in progress
+    double latency = 0;              // remaining
+    double work = 0;                 // remaining
+    double processor = 0;            // the part of the processor that its work takes
     std::optional<size_t> prepared;  // an op, the next or the one in progress
     double preparing = 0;            // remaining, of its preparation
   };
