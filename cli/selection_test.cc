@@ -76,6 +76,8 @@ TEST_F(SelectionTest, TheNewestNoneOfAnything) {
   Serve();
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
   store_.AppendEvent("a-0001", "event", v1::JOB_STATE_RUNNING);
+  store_.AppendMetrics("a-0001", 1, 0.5);
+  store_.AppendLog("a-0001", 0, "line\n");
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
            {"logs", "a"}, {"metrics", "a"}, {"events"}, {"events", "a"}, {"events", "--type", "job"}, {"audit"}}) {
     std::vector<std::string> arguments = command;

@@ -229,6 +229,7 @@ class FakeJobs final : public v1::Jobs::Service {
     if (!request->cursor().empty() && !absl::SimpleAtoi(request->cursor(), &cursor)) {
       return rpc::ToGrpc(absl::InvalidArgumentError("no cursor of ours"));
     }
+    if (request->has_tail() && request->tail() == 0) cursor = store_.After(0, absl::ZeroDuration()).size();
     if (!request->job().empty()) {
       v1::WatchItem snapshot;
       *snapshot.mutable_snapshot() = store_.Job(request->job());

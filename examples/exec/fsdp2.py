@@ -82,11 +82,10 @@ def main():
             dcp.save(state(), checkpoint_id=f"{args.checkpoint}/step-{step + 1}")
             if rank == 0 and muster:
                 muster.checkpoint_done(f"{args.checkpoint}/step-{step + 1}", step + 1)
-    dist.destroy_process_group()
+    # A thread of Gloo that still frees a tensor while Python shuts down aborts the process (pytorch/pytorch#179291).
     if not cuda:
-        # DTensor keeps the group, and a thread of Gloo that frees a tensor while Python shuts down aborts the process
-        # (pytorch/pytorch#179291): the threads are idle after this.
         time.sleep(1)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ TensorBoard are the job's metrics.
 
 import os
 import sys
+import time
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments
@@ -45,9 +46,9 @@ def main():
     trainer = Trainer(model=model, args=arguments, train_dataset=Bytes(__file__))
     last = get_last_checkpoint(arguments.output_dir) if os.path.isdir(arguments.output_dir) else None
     trainer.train(resume_from_checkpoint=last)
-    # Else Gloo's threads may abort the process while Python shuts down (pytorch/pytorch#179291).
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    # A thread of Gloo that still frees a tensor while Python shuts down aborts the process (pytorch/pytorch#179291).
+    if not torch.cuda.is_available():
+        time.sleep(1)
 
 
 if __name__ == "__main__":

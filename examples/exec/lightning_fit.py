@@ -9,6 +9,7 @@ metrics.
 
 import argparse
 import os
+import time
 
 import torch
 
@@ -63,9 +64,9 @@ def main():
         torch.utils.data.DataLoader(data, batch_size=16, shuffle=True),
         ckpt_path=last if os.path.exists(last) else None,
     )
-    # Else Gloo's threads may abort the process while Python shuts down (pytorch/pytorch#179291).
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    # A thread of Gloo that still frees a tensor while Python shuts down aborts the process (pytorch/pytorch#179291).
+    if not torch.cuda.is_available():
+        time.sleep(1)
 
 
 if __name__ == "__main__":
