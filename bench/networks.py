@@ -145,11 +145,9 @@ def measure(name, mbit, milliseconds, nodes, compressing, args):
         the kernel moves a part of the bytes in interrupts, beside any process."""
         group = start("only")
         group.run(3)
-        before, sent, steps = busy_seconds(), nodes.sent(), 0
-        begin = time.monotonic()
+        before, sent, begin = busy_seconds(), nodes.sent(), time.monotonic()
         while time.monotonic() < begin + 2:
             group.run(args.steps)
-            steps += args.steps
         seconds = (busy_seconds() - before) / args.ranks
         moved = sum(b - a for a, b in zip(sent, nodes.sent())) / 2
         group.end()
