@@ -1,4 +1,5 @@
-// What compressing and applying a sum of gradients takes of one core, without what travels:
+// What compressing and applying a sum of gradients takes of one core, without what travels; likewise an exchange of two
+// replicas with local steps:
 //
 //   bazel build //bench:compression && bazel-bin/bench/compression
 //
@@ -21,6 +22,7 @@
 #include "strategies/compression.h"
 #include "worker/collectives/threads.h"
 #include "worker/compression/compressed_sum.h"
+#include "worker/trainer/outer_state.h"
 
 namespace {
 
@@ -56,10 +58,57 @@ std::pair<double, double> Measure(const muster::compression::Options& options) {
   return {times.front(), times[times.size() / 2]};
 }
 
+// Parameters without a model.
+class Tensors final : public muster::trainer::Parameters {
+ public:
+  Tensors() : values_(kBuckets, std::vector<float>(kBucket, 1.0f)) {
+    for (int64_t b = 0; b < kBuckets; ++b) inventory.add_units()->add_tensors()->set_name(std::to_string(b));
+  }
+  absl::StatusOr<std::vector<muster::engine::StateView>> Pull() override {
+    std::vector<muster::engine::StateView> views(kBuckets);
+    for (int64_t b = 0; b < kBuckets; ++b) {
+      views[b].kind = "parameter", views[b].tensor = std::to_string(b), views[b].shape = {kBucket};
+      views[b].values = absl::MakeSpan(values_[b]);
+    }
+    return views;
+  }
+  absl::Status Push() override { return absl::OkStatus(); }
+  // As steps do.
+  void Change() {
+    for (std::vector<float>& tensor : values_) {
+      for (size_t i = 0; i < tensor.size(); ++i) tensor[i] += 1e-6f * static_cast<float>(i % 1000);
+    }
+  }
+
+  muster::Inventory inventory;
+
+ private:
+  std::vector<std::vector<float>> values_;
+};
+
+std::pair<double, double> MeasureExchange(muster::ExchangedValues values) {
+  Tensors tensors;
+  muster::Sync sync;
+  sync.set_fragments(1), sync.set_values(values);
+  sync.mutable_outer()->set_lr(0.7), sync.mutable_outer()->set_momentum(0.9), sync.mutable_outer()->set_nesterov(true);
+  const auto state = muster::trainer::OuterState::Create(&tensors, tensors.inventory, sync);
+  std::vector<double> times;
+  for (uint64_t exchange = 1; state.ok() && exchange <= kSteps; ++exchange) {
+    tensors.Change();
+    const auto begin = std::chrono::steady_clock::now();
+    const absl::StatusOr<std::string> own = (*state)->Contribution(0);
+    if (!own.ok() || !(*state)->Apply(0, exchange, {*own, *own}).ok()) break;
+    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+  }
+  if (times.size() < kSteps) return {};
+  std::sort(times.begin(), times.end());
+  return {times.front(), times[times.size() / 2]};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("What compressing and applying a sum of gradients takes of one core");
+  CLI::App app("What compressing and applying a sum of gradients, or an exchange of replicas, takes of one core");
   bool json = false;
   app.add_flag("--json", json, "one line");
   CLI11_PARSE(app, argc, argv);
@@ -80,10 +129,16 @@ int main(int argc, char** argv) {
   kinds.emplace_back("power_sgd of rank 4", power);
   kinds.emplace_back("int8", int8);
   nlohmann::json medians;
-  for (const auto& [name, options] : kinds) {
-    const auto [smallest, median] = Measure(options);
-    if (!json) std::printf("%-24s %6.2f %6.2f\n", name.c_str(), smallest, median);
-    medians[name] = median;
+  const auto add = [&](const std::string& name, const std::pair<double, double>& times) {
+    if (!json) std::printf("%-24s %6.2f %6.2f\n", name.c_str(), times.first, times.second);
+    medians[name] = times.second;
+  };
+  for (const auto& [name, options] : kinds) add(name, Measure(options));
+  for (const auto& [name, values] : {std::pair{"exchange in fp32", muster::EXCHANGED_VALUES_FP32},
+                                     {"exchange in bf16", muster::EXCHANGED_VALUES_BF16},
+                                     {"exchange in int8", muster::EXCHANGED_VALUES_INT8},
+                                     {"exchange in int4", muster::EXCHANGED_VALUES_INT4}}) {
+    add(name, MeasureExchange(values));
   }
   if (json) std::printf("%s\n", medians.dump().c_str());
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "bench/file_key_value.h"
+#include "bench/model.h"
 #include "common/proto_time.h"
 #include "worker/collectives/group.h"
 #include "worker/engine/engine.h"
@@ -29,12 +30,8 @@ class Replica {
   static absl::StatusOr<std::unique_ptr<Replica>> Join(const Options& options, engine::Engine& engine,
                                                        const Inventory& inventory, collectives::Group* world) {
     std::unique_ptr<Replica> made(new Replica(options, engine));
-    Sync sync;
-    sync.set_replicas(options.replicas), sync.set_replica(options.replica), sync.set_every(options.every);
-    sync.set_fragments(1), sync.set_delay(0), sync.set_mix(0), sync.set_values(EXCHANGED_VALUES_INT8);
-    sync.set_patience_seconds(60);
-    sync.mutable_outer()->set_lr(0.7), sync.mutable_outer()->set_momentum(0.9),
-        sync.mutable_outer()->set_nesterov(true);
+    Sync sync = SyncOf(options.replicas, options.every);
+    sync.set_replica(options.replica);
     auto state = trainer::OuterState::Create(made->parameters_.get(), inventory, sync);
     if (!state.ok()) return state.status();
     made->state_ = *std::move(state);

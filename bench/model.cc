@@ -86,6 +86,15 @@ Compression CompressionOf(const std::string& text, const Optimizer& optimizer) {
 
 }  // namespace
 
+Sync SyncOf(uint32_t replicas, uint32_t every) {
+  Sync sync;
+  sync.set_replicas(replicas), sync.set_every(every);
+  sync.set_fragments(1), sync.set_delay(0), sync.set_mix(0), sync.set_values(EXCHANGED_VALUES_INT8);
+  sync.set_patience_seconds(60);
+  sync.mutable_outer()->set_lr(0.7), sync.mutable_outer()->set_momentum(0.9), sync.mutable_outer()->set_nesterov(true);
+  return sync;
+}
+
 absl::StatusOr<Train> TrainOf(const Dimensions& shape) {
   Train train;
   *train.mutable_model() = ModelOf(shape);

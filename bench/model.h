@@ -40,6 +40,9 @@ struct Dimensions {
 // A resolved spec. InvalidArgument: no such strategy.
 absl::StatusOr<Train> TrainOf(const Dimensions& shape);
 
+// Resolved local steps with a single fragment, in int8, without a delay.
+Sync SyncOf(uint32_t replicas, uint32_t every);
+
 // The configuration of an engine for AdamW training with clipping, on one rank or by the strategy. Errors as
 // strategies::Compile; InvalidArgument: no such strategy.
 absl::StatusOr<engine::Configured> Configure(const Dimensions& shape);

@@ -126,6 +126,9 @@ def measure(name, mbit, milliseconds, nodes, compressing, args):
     def options(mode):
         return ["--compression", OURS_BY[kind_of(mode)]] + (["--ranks-on-node", str(half)] if mode.startswith("levels") else [])
 
+    def more_of(mode):
+        return ["--replicas", "2", "--every", str(args.every)] if mode == "diloco" else options(mode)
+
     def start(mode):
         def wrap(rank):
             return nodes.enter(rank // half)
@@ -136,7 +139,7 @@ def measure(name, mbit, milliseconds, nodes, compressing, args):
         if mode in ("none", "loss", "only"):
             more = ["--reduce", mode]
         else:
-            more = ["--replicas", "2", "--every", str(args.every)] if mode == "diloco" else options(mode)
+            more = more_of(mode)
         hosts = [{"MUSTER_BENCH_HOST": nodes.address(rank // half)} for rank in range(args.ranks)]
         return Group([args.side] + more + flags, {**omp, **OURS}, args.ranks, of_rank=hosts, wrap=wrap)
 
@@ -188,9 +191,9 @@ def measure(name, mbit, milliseconds, nodes, compressing, args):
                "milliseconds": spread([r[mode]["mean_milliseconds"] for r in rounds])}
         if mode != alone:
             row["communication"] = spread(comm)
-            if mbit and mode != "diloco" and mode in args.modes.split(",") and not mode.startswith("torch"):
+            if mbit and mode in args.modes.split(",") and not mode.startswith("torch"):
                 nanoseconds = compressing.get(kind_of(mode), 0)
-                predicted = ask(lone, options(mode) + ["--compressing-ns", str(nanoseconds)])["step_milliseconds"]
+                predicted = ask(lone, more_of(mode) + ["--compressing-ns", str(nanoseconds)])["step_milliseconds"]
                 row["predicted"] = predicted / row["milliseconds"]["median"]
                 row["rates"] = {"socket_megabytes_per_second": socket_mb, "compressing_nanoseconds": nanoseconds}
             row["busy"] = megabytes * 8e3 / mbit / row["communication"]["median"] if mbit else None

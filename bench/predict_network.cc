@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "strategies/cost.h"
 #include "strategies/fit.h"
 #include "strategies/hardware.h"
+#include "strategies/local_steps.h"
 
 namespace {
 
@@ -31,15 +33,30 @@ constexpr double kPayload = 1448.0 / 1514;
 // Of a message between two processes by sockets, without a link: 32 us on idle cores, 37 while others compute on them.
 constexpr double kKernelSeconds = 40e-6;
 
-absl::StatusOr<Timeline> Predict(const bench::Dimensions& shape, const strategies::Hardware& hardware) {
-  const absl::StatusOr<Train> train = bench::TrainOf(shape);
+struct Step {
+  double seconds = 0, computes = 0;
+};
+
+// With exchanges of replicas, where there is a Sync: a replica of a run, whose ranks are on a node.
+absl::StatusOr<Step> Predict(const bench::Dimensions& shape, const strategies::Hardware& hardware,
+                             const std::optional<Sync>& sync = std::nullopt) {
+  absl::StatusOr<Train> train = bench::TrainOf(shape);
   if (!train.ok()) return train.status();
   const auto inventory = models::MakeInventory(*train, DEVICE_CPU);
   if (!inventory.ok()) return inventory.status();
-  const std::vector<RankPlace> places = strategies::FullNodes(shape.ranks, shape.ranks / 2, /*memory_bytes=*/0);
+  const uint32_t nodes = sync.has_value() ? 1 : 2;
+  const std::vector<RankPlace> places = strategies::FullNodes(shape.ranks, shape.ranks / nodes, /*memory_bytes=*/0);
   const auto plan = strategies::PlanMemory(*train, *inventory, places);
   if (!plan.ok()) return plan.status();
-  return strategies::PredictStep(*train, *inventory, plan->layout, plan->programs, places, hardware)[0].timeline;
+  const Timeline timeline =
+      strategies::PredictStep(*train, *inventory, plan->layout, plan->programs, places, hardware)[0].timeline;
+  Step step{.seconds = timeline.seconds, .computes = timeline.busy[static_cast<size_t>(Stream::kCompute)]};
+  if (!sync.has_value()) return step;
+  *train->mutable_sync() = *sync;
+  step.seconds +=
+      strategies::PredictExchange(*train, *inventory, plan->layout, DEVICE_CPU, places, hardware, step.seconds)
+          .step_seconds;
+  return step;
 }
 
 // "flat", "levels", "int8" or "levels_int8", as networks.py names them.
@@ -71,6 +88,7 @@ int main(int argc, char** argv) {
   bench::Dimensions shape;
   double mbit = 0, link_milliseconds = 0, alone_milliseconds = 0, socket_megabytes = 0, compressing_nanoseconds = 0;
   double cores = std::max(1u, std::thread::hardware_concurrency());
+  uint32_t replicas = 1, every = 50;
   bool choose = false;
   CLI::App app("The step that bench/networks.py measures, predicted");
   bench::AddShape(app, shape);
@@ -81,6 +99,8 @@ int main(int argc, char** argv) {
   app.add_option("--compressing-ns", compressing_nanoseconds,
                  "that a core takes for an element of a compressed sum; with --auto of int8");
   app.add_option("--cores", cores, "of the machine, which all ranks share");
+  app.add_option("--replicas", replicas, "with local steps, each on a node of its own");
+  app.add_option("--every", every, "steps between two exchanges of replicas");
   app.add_flag("--auto", choose, "choose levels and compression");
   CLI11_PARSE(app, argc, argv);
 
@@ -99,12 +119,17 @@ int main(int argc, char** argv) {
   strategies::Hardware unlinked = hardware;
   unlinked.between = unlinked.inside = {.bytes_per_second = 1e15};
   unlinked.core.socket_bytes_per_second = 0;
-  absl::StatusOr<Timeline> step = Predict(exact, unlinked);
+  absl::StatusOr<Step> step = Predict(exact, unlinked);
   if (step.ok()) {
-    const double scale = step->busy[static_cast<size_t>(Stream::kCompute)] / (alone_milliseconds / 1e3);
+    const double scale = step->computes / (alone_milliseconds / 1e3);
     hardware.fp32_flops *= scale, hardware.bf16_flops *= scale, hardware.memory_bytes_per_second *= scale;
     hardware.op_seconds /= scale;
-    step = Predict(shape, hardware);
+    std::optional<Sync> sync;
+    if (replicas > 1) {
+      sync = bench::SyncOf(replicas, every);
+      shape.ranks /= replicas;
+    }
+    step = Predict(shape, hardware, sync);
   }
   const absl::StatusOr<std::string> chosen = choose && step.ok() ? Choose(exact, hardware) : "";
   for (const absl::Status& status : {step.status(), chosen.status()}) {

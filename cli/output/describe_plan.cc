@@ -194,15 +194,19 @@ std::string Times(const v1::PlanReply& plan) {
   const v1::Simulated& t = plan.simulated();
   const bool tokens = plan.tokens_per_step() > 0;
   const double amount = static_cast<double>(tokens ? plan.tokens_per_step() : plan.samples_per_step());
-  const double rate = t.step_seconds() > 0 ? amount / t.step_seconds() : 0;
+  const bool replicas = t.exchange_seconds() > 0;
+  const double mean = replicas ? t.mean_step_seconds() : t.step_seconds(), rate = mean > 0 ? amount / mean : 0;
   const std::string exchanged = t.exchanged_seconds() > 0 ? absl::StrCat(" (", Seconds(t.exchanged_seconds()),
                                                                          " of it exchanges of tensor ranks)")
                                                           : "";
+  const std::string exchanges = replicas ? absl::StrCat("\n  an exchange of replicas ", Seconds(t.exchange_seconds()),
+                                                        "; a step with them ", Seconds(mean), " on average")
+                                         : "";
   return absl::StrCat("A step on ", OneLine(t.hardware()), ", predicted: ", Seconds(t.step_seconds()), ", ",
                       Count(rate), tokens ? " tokens/s" : " samples/s", "\n  compute ", Seconds(t.compute_seconds()),
                       exchanged, ", gather ", Seconds(t.gather_seconds()), ", reduce ", Seconds(t.reduce_seconds()),
                       "; communication ", Seconds(t.communication_seconds()), ", ", Seconds(t.exposed_seconds()),
-                      " of it not overlapped with compute\n  assumed: ", OneLine(t.assumptions()), "\n",
+                      " of it not overlapped with compute", exchanges, "\n  assumed: ", OneLine(t.assumptions()), "\n",
                       t.network().empty() ? "" : absl::StrCat("  links between nodes, ", OneLine(t.network()), "\n"));
 }
 

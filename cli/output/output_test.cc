@@ -1034,6 +1034,20 @@ TEST(DescribePlan, ShowsTimesCandidatesAndOps) {
   }
 }
 
+TEST(DescribePlan, CountsExchangesOfReplicas) {
+  v1::PlanReply plan;
+  *plan.mutable_resolved() = MakeJob().spec();
+  plan.set_tokens_per_step(1000);
+  v1::Simulated& times = *plan.mutable_simulated();
+  times.set_hardware("cpu"), times.set_step_seconds(0.02);
+  times.set_exchange_seconds(0.25), times.set_mean_step_seconds(0.025);
+  const std::string text = DescribePlan(plan, {.times = true}, kPipe);
+  for (const char* part : {"A step on cpu, predicted: 20 ms, 40.0k tokens/s\n",
+                           "\n  an exchange of replicas 250 ms; a step with them 25 ms on average\n"}) {
+    EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;
+  }
+}
+
 TEST(DescribePlan, FitsNarrowTerminals) {
   v1::PlanReply plan;
   *plan.mutable_resolved() = MakeJob().spec();

@@ -19,6 +19,7 @@
 #include "strategies/compression.h"
 #include "strategies/cost.h"
 #include "strategies/fit.h"
+#include "strategies/local_steps.h"
 #include "strategies/optimizer_plan.h"
 #include "strategies/partition/explain.h"
 #include "strategies/partition/table.h"
@@ -361,37 +362,24 @@ void AddCompression(const core::JobPlan& job, PlanReply& plan) {
                               FormatBytes(sent), " a step instead of ", FormatBytes(exact)));
 }
 
-// Bits of a value as a replica sends it (worker/trainer/outer_state.h), with its part of a scale.
-double BitsOf(ExchangedValues values) {
-  switch (values) {
-    case EXCHANGED_VALUES_BF16:
-      return 16;
-    case EXCHANGED_VALUES_INT8:
-      return 8 + 32.0 / 256;
-    case EXCHANGED_VALUES_INT4:
-      return 4 + 32.0 / 32;
-    default:
-      return 32;
-  }
-}
-
-// "2 replicas train by themselves and exchange 812 KiB a rank every 50 steps; a rank keeps 6.4 MiB for it in host
-// memory"; of the first stage.
-void AddSync(const core::JobPlan& job, PlanReply& plan) {
+// "2 replicas of 4 ranks train by themselves; a rank sends 812 KiB to each other replica every 50 steps, and keeps 6.4
+// MiB for that in host memory"; and how long it takes.
+void AddSync(const core::JobPlan& job, const PlanFor& on, PlanReply& plan) {
   if (!job.train.has_sync()) return;
   const Sync& sync = job.train.sync();
-  const strategies::StageModel model(job.inventory, job.memory_plan.layout, 0);
-  double elements = 0;
-  for (const Unit& unit : model.inventory().units()) elements += static_cast<double>(partition::TrainedElements(unit));
-  elements /= job.memory_plan.layout.mesh.shard;
+  const strategies::ReplicaExchange exchange =
+      strategies::PredictExchange(job.train, job.inventory, job.memory_plan.layout, on.slots.device, on.slots.ranks,
+                                  on.hardware, plan.simulated().step_seconds());
   const size_t ranks = job.memory_plan.layout.roles.size();
   const auto bytes = [](double count) { return FormatBytes(static_cast<uint64_t>(count)); };
   plan.add_notes(absl::StrCat(sync.replicas(), " replicas of ", ranks, ranks == 1 ? " rank" : " ranks",
-                              " train by themselves; a rank sends ", bytes(elements * BitsOf(sync.values()) / 8),
+                              " train by themselves; a rank sends ", bytes(exchange.sent_bytes),
                               " to each other replica every ",
                               sync.every() == 1 ? "step" : absl::StrCat(sync.every(), " steps"),
                               sync.fragments() == 1 ? "" : absl::StrCat(", in ", sync.fragments(), " parts"),
-                              ", and keeps ", bytes(elements * 8), " for that in host memory"));
+                              ", and keeps ", bytes(exchange.kept_bytes), " for that in host memory"));
+  plan.mutable_simulated()->set_exchange_seconds(exchange.seconds);
+  plan.mutable_simulated()->set_mean_step_seconds(plan.simulated().step_seconds() + exchange.step_seconds);
 }
 
 // Stages idle while a pipeline fills and drains.
@@ -557,7 +545,6 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   if (job->choice.has_value()) AddChoice(*job->choice, plan);
   if (!job->bucket_reason.empty()) plan.add_notes(job->bucket_reason);
   AddCompression(*job, plan);
-  AddSync(*job, plan);
   AddModel(job->train, memory_plan.layout.mesh, job->inventory, plan);
   plan.set_strategy(job->choice.has_value() ? job->choice->candidates[job->choice->chosen].name
                                             : strategies::NameOf(job->train));
@@ -578,6 +565,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
   const std::vector<strategies::Predicted> predicted =
       strategies::PredictStep(job->train, job->inventory, memory_plan.layout, memory_plan.programs, ranks, on.hardware);
   AddTimes(predicted[strategies::SlowestStage(predicted)], on, *plan.mutable_simulated());
+  AddSync(*job, on, plan);
   AddStages(*job, predicted, plan);
   if (on.ops) AddOps(*job, predicted, plan);
   made.planned = std::make_shared<const core::Planned>(core::PlannedOf(*job));
