@@ -469,6 +469,7 @@ void Core::State::On(const StoreRestored&, Transaction& transaction) {
   for (JobEntry* job : records.Live()) {
     records.SkipNumbers(*job, NewestNumber(job->record()) + options.numbers_skipped, transaction);
   }
+  exchanges.SkipNumbers(transaction);
   transaction.AddEvent(
       nullptr, 0, "", "store.restored",
       absl::StrCat("this store was restored from a backup: what came later is not known to it; the next "

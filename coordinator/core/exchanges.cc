@@ -391,7 +391,9 @@ void Exchanges::On(const SyncRank& event, Transaction& transaction) {
   // The store is older than the ranks: they are right.
   if (request.exchange() > fragment.exchange()) {
     fragment.set_exchange(request.exchange());
-    fragment.set_highest(std::max(fragment.highest(), request.exchange()));
+    if (request.exchange() > fragment.highest()) {
+      fragment.set_highest(request.exchange() + options_->numbers_skipped);
+    }
     fragment.clear_members();
     open.offers.clear();
     open.excused.clear();
@@ -414,6 +416,15 @@ void Exchanges::On(const SyncRank& event, Transaction& transaction) {
   reply.set_decision(SyncReply::WAIT);
   reply.set_exchange(fragment.exchange());
   if (request.offers()) OnOffer(asked, transaction);
+}
+
+void Exchanges::SkipNumbers(Transaction& transaction) {
+  for (auto& [id, run] : records_->runs) {
+    for (SyncFragment& fragment : *run.record.mutable_fragments()) {
+      fragment.set_highest(fragment.highest() + options_->numbers_skipped);
+    }
+    transaction.TouchRun(id);
+  }
 }
 
 void Exchanges::NoteJobs(Transaction& transaction) const {

@@ -25,10 +25,13 @@ namespace muster::core {
 
 class Exchanges {
  public:
-  // Both outlive it.
-  Exchanges(Records* records, const Generations* generations) : records_(records), generations_(generations) {}
+  // All outlive it.
+  Exchanges(const Options* options, Records* records, const Generations* generations)
+      : options_(options), records_(records), generations_(generations) {}
 
   void On(const SyncRank& event, Transaction& transaction);
+  // The store is a restored backup: no exchange may get a number that one has had which this store does not know.
+  void SkipNumbers(Transaction& transaction);
   // At the end of each transaction: which replicas run and stop decides what others wait for.
   void NoteJobs(Transaction& transaction) const;
 
@@ -55,6 +58,7 @@ class Exchanges {
   // Those that run and have applied the fragment's newest exchange on all ranks that a rank could fetch from.
   std::set<uint32_t> Sources(const Asked& asked) const;
 
+  const Options* const options_;
   Records* const records_;
   const Generations* const generations_;
 };

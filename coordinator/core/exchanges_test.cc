@@ -43,8 +43,9 @@ struct Running {
     ASSERT_EQ(w.State(Of(replica)), JOB_STATE_RUNNING);
   }
   // The coordinator, and the nodes' reports to the next one.
-  void RestartCoordinator(uint32_t replicas) {
+  void RestartCoordinator(uint32_t replicas, bool restored = false) {
     w.Restart();
+    if (restored) w.Do(StoreRestored{});
     for (uint32_t i = 0; i < replicas; ++i) w.Do(NodeConnected{Hello(absl::StrCat("n", i), 1)});
     for (uint32_t i = 0; i < replicas; ++i) {
       w.Report(Of(i), RANK_STATE_RUNNING, RankExit::CAUSE_UNSPECIFIED, /*full=*/true);
@@ -312,6 +313,39 @@ TEST(Exchanges, IfNoOneHasTheNewestTheRunGoesOnFromWhatThereIs) {
   EXPECT_EQ(Show(r.Ask(0, 0, true, {0, 1})), "APPLY 2 members 0,1 peers ") << "no number is used twice";
 }
 
+// Exchange 1 is not in the backup: replicas 0 and 1 have it, and may be away when those that lack it go on.
+TEST(Exchanges, ARestoredBackupSkipsNumbers) {
+  Running r(4);
+  const auto backup = r.w.rows;
+  r.w.options.numbers_skipped = 500;
+  r.RestartCoordinator(4);
+  for (const uint32_t of : {0, 1, 2, 3, 0}) r.Ask(of, 0, true, {0, 1, 2, 3});
+  ASSERT_EQ(Show(r.Ask(0, 0, true, {0, 1, 2, 3})), "APPLY 1 members 0,1,2,3 peers ");
+
+  r.w.rows = backup;
+  r.w.Restart();
+  r.w.Do(StoreRestored{});
+  for (const uint32_t of : {2, 3}) {  // alone
+    r.w.Do(NodeConnected{Hello(absl::StrCat("n", of), 1)});
+    r.w.Report(r.Of(of), RANK_STATE_RUNNING, RankExit::CAUSE_UNSPECIFIED, /*full=*/true);
+  }
+  for (const uint32_t of : {2, 3, 2}) r.Ask(of, 0, true, {2, 3});
+  r.w.clock.Advance(absl::Seconds(30));
+  r.Ask(2, 0, true, {2, 3});
+  EXPECT_EQ(Show(r.Ask(3, 0, true, {2, 3})), "APPLY 501 members 2,3 peers ");
+}
+
+// Without a mark that it was restored, the store learns from a rank that it is old.
+TEST(Exchanges, ARankWithAnUnknownExchangeMakesTheNextOnesSkipNumbers) {
+  Running r(2);
+  r.w.options.numbers_skipped = 500;
+  r.RestartCoordinator(2);
+  EXPECT_EQ(Show(r.Ask(0, 7, false)), "WAIT 7 members  peers ");
+  EXPECT_EQ(Show(r.Ask(1, 7, false)), "WAIT 7 members  peers ");
+  for (const uint32_t of : {0, 1}) r.Ask(of, 7, true, {0, 1});
+  EXPECT_EQ(Show(r.Ask(0, 7, true, {0, 1})), "APPLY 508 members 0,1 peers ") << "8 may be one that others know";
+}
+
 // Whether requests that wait are to be repeated: of this source rank, or of all ranks.
 bool AsksAgain(const Outcome& outcome, uint32_t source_rank = 0) {
   return std::any_of(outcome.actions.begin(), outcome.actions.end(), [&](const Action& action) {
@@ -429,7 +463,7 @@ TEST(Exchanges, RanksOfAReplicaAtDifferentExchangesDoNotWakeEachOtherForEver) {
   EXPECT_FALSE(AsksAgain(r.Send(0, 0, true, {0}, 1)));
   for (const uint32_t rank : {0, 1}) r.Ask(1, 1, true, {0, 1}, rank);
   EXPECT_EQ(r.Ask(0, 1, true, {0, 1}, 0).decision(), SyncReply::WAIT) << "one rank of replica 0 does not offer";
-  EXPECT_EQ(Show(r.Ask(0, 1, true, {0, 1}, 1)), "APPLY 2 members 0,1 peers ");
+  EXPECT_EQ(Show(r.Ask(0, 1, true, {0, 1}, 1)), "APPLY 1002 members 0,1 peers ");
 }
 
 TEST(Exchanges, AReplicaThatStopsAppliesOnlyWhatWasDecided) {
@@ -475,6 +509,7 @@ TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
     std::vector<Replica> all(kReplicas);
     std::map<uint64_t, std::string> content = {{0, "start"}};
     uint64_t contributions = 0;
+    std::optional<decltype(r.w.rows)> backup;  // while no replica has begun another generation since
     // The replicas' newest requests, as far as they wait.
     struct Waiting {
       uint64_t exchange;
@@ -555,10 +590,15 @@ TEST(Exchanges, ReplicasNeverDifferWhateverHappens) {
         r.Restart(of);
         all[of] = {all[of].saved, all[of].saved, false, {}};
         waiting.erase(of);
+        backup.reset();
       }
+      if (one_of(15)) backup = r.w.rows;
       if (one_of(20)) all[of].saved = all[of].exchange;
       if (one_of(30)) {
-        r.RestartCoordinator(kReplicas);
+        const bool restored = backup.has_value() && one_of(2);
+        if (restored) r.w.rows = *backup;
+        ++r.w.options.numbers_skipped;
+        r.RestartCoordinator(kReplicas, restored);
         waiting.clear();
       }
       if (one_of(10)) r.w.clock.Advance(absl::Seconds(random() % 40));

@@ -63,7 +63,7 @@ struct Core::State {
   Queue queue{&options, &records, &plans, &jobs, &generations, &time_limits, &projects, &preemption};
   Growth growth{&options, &records, &plans, &queue, &generations};
   Requests requests{&options, &records, &plans, &jobs, &generations, &queue, &projects};
-  Exchanges exchanges{&records, &generations};
+  Exchanges exchanges{&options, &records, &generations};
   Views views{&records, &plans, &generations, &queue};
 
   std::optional<SteadyTime> more_work;  // the last transaction was full
