@@ -16,7 +16,7 @@ ratios are taken within a round, with their median and range.
   comm   the step less that of `loss`; of PyTorch's, less the same one without reductions
   MB     that leave a node in a step, both nodes on average, headers and acknowledgements included
   plan   the step as the simulator predicts it (bench/predict_network), over the step's median. Its rates of computing are
-         those of `loss`, or of `none` where the link has latency. What a byte over sockets takes of a core is measured
+         those of `loss`, or of `none` for diloco and where the link has latency. What a byte over sockets takes of a core is measured
          first, on this link, by ranks that do nothing but sum; what an element of a compressed sum takes, by
          bench/compression
   auto   what the coordinator would choose of AUTO for this link (predict_network --auto), and its step over the fastest of these
@@ -179,7 +179,7 @@ def measure(name, mbit, milliseconds, nodes, compressing, args):
         return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
     alone_by = "none" if milliseconds else "loss"  # the latency of the loss's sum is not computing
-    lone = spread([r[alone_by]["mean_milliseconds"] for r in rounds])["median"]
+    lone, without = (spread([r[by]["mean_milliseconds"] for r in rounds])["median"] for by in (alone_by, "none"))
     chosen = ask(lone, ["--auto", "--compressing-ns", str(compressing["int8"])])["chosen"] if mbit else None
 
     rows = []
@@ -193,7 +193,8 @@ def measure(name, mbit, milliseconds, nodes, compressing, args):
             row["communication"] = spread(comm)
             if mbit and mode in args.modes.split(",") and not mode.startswith("torch"):
                 nanoseconds = compressing.get(kind_of(mode), 0)
-                predicted = ask(lone, more_of(mode) + ["--compressing-ns", str(nanoseconds)])["step_milliseconds"]
+                calibrated = without if mode == "diloco" else lone  # its steps wait for no rank of the other node
+                predicted = ask(calibrated, more_of(mode) + ["--compressing-ns", str(nanoseconds)])["step_milliseconds"]
                 row["predicted"] = predicted / row["milliseconds"]["median"]
                 row["rates"] = {"socket_megabytes_per_second": socket_mb, "compressing_nanoseconds": nanoseconds}
             row["busy"] = megabytes * 8e3 / mbit / row["communication"]["median"] if mbit else None
