@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <vector>
 
 #include "common/log/log.h"
 #include "strategies/compression.h"
@@ -19,7 +18,7 @@ namespace muster::trainer {
 namespace {
 
 constexpr int64_t kSumRows = 500, kSumElements = kSumRows * kSumRows;
-constexpr size_t kMostSums = 5;
+constexpr size_t kLeastSums = 3, kMostSums = 5;
 
 // Seconds for each element.
 double MeasureSums(Compression compression, absl::Duration budget, const std::function<absl::Duration()>& now) {
@@ -33,18 +32,16 @@ double MeasureSums(Compression compression, absl::Duration budget, const std::fu
                                       .group = groups[0].get()});
   const at::Tensor given = at::sin(at::arange(kSumElements, at::kFloat)), gradients = given.clone();
   const absl::Duration end = now() + budget;
-  std::vector<double> seconds;
-  for (uint64_t step = 0; step < 2 || (seconds.size() < kMostSums && now() < end); ++step) {
+  absl::Duration least = absl::InfiniteDuration();
+  for (size_t step = 0; step <= kLeastSums || (step <= kMostSums && now() < end); ++step) {
     gradients.copy_(given);
     const absl::Duration begin = now();
     for (const auto& work : sum->Begin(gradients, step)) (void)work->Wait();
     for (const auto& work : sum->Continue()) (void)work->Wait();
     sum->End();
-    if (step > 0) seconds.push_back(absl::ToDoubleSeconds(now() - begin));
+    if (step > 0) least = std::min(least, now() - begin);
   }
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle / static_cast<double>(kSumElements);
+  return absl::ToDoubleSeconds(least) / static_cast<double>(kSumElements);
 }
 
 }  // namespace

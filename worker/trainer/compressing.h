@@ -9,9 +9,10 @@
 
 namespace muster::trainer {
 
-// The median time of sums of a quarter of a million elements with default settings on a CPU, without what travels, with
-// the calling thread's number of threads. `budget` is for all kinds together; each is compressed at least twice, and
-// the first time does not count. 0: the measurement failed; the log says why. `now`: a clock that does not go back.
+// The least time of sums of a quarter of a million elements with default settings on a CPU, without what travels, with
+// the calling thread's number of threads: other processes that run meanwhile on its cores only add to the time.
+// `budget` is for all kinds together; each is compressed at least four times, and the first time does not count. 0: the
+// measurement failed; the log says why. `now`: a clock that does not go back.
 strategies::Compressing MeasureCompressing(absl::Duration budget,
                                            const std::function<absl::Duration()>& now = collectives::SteadyNow);
 
