@@ -18,6 +18,7 @@
 #include "common/file/beneath.h"
 #include "common/file_error.h"
 #include "data/file_pattern.h"
+#include "data/images/image_file.h"
 #include "data/token_file.h"
 #include "data/tokenizer_origin.h"
 #include "models/inventory.h"
@@ -26,6 +27,7 @@ namespace muster::cli {
 namespace {
 
 constexpr uint64_t kMostCheckedBytes = 256 << 20;  // of tokens; the trainer reads all
+constexpr uint64_t kMostCheckedLabels = 1 << 16;   // as many bytes from the disk, of large images
 
 // Whether the coordinator is on this machine, and every node of it, too: workers elsewhere have other files.
 bool IsAllHere(Client& client) {
@@ -78,6 +80,23 @@ std::string WhyNotTokensOf(const v1::Inventory& inventory, const std::string& pa
   if (!file.ok()) return std::string(file.status().message());
   const uint64_t vocabulary = models::Find(inventory.task(), models::kTargets).bound();
   return std::string(file->CheckVocabulary(vocabulary, kMostCheckedBytes).message());
+}
+
+// As the trainer opens them, but for what the model asks for: its shape and classes.
+std::string WhyNoImages(const std::string& pattern) {
+  if (std::string why = WhyNoData(pattern); !why.empty()) return why;
+  return std::string(data::ImageFile::Open(pattern).status().message());
+}
+
+// As the trainer opens them for the model.
+std::string WhyNotImagesOf(const v1::Inventory& inventory, const std::string& pattern) {
+  if (pattern.empty()) return "";
+  const absl::StatusOr<data::ImageFile> file = data::ImageFile::Open(pattern);
+  if (!file.ok()) return std::string(file.status().message());
+  const auto& shape = models::Find(inventory.task(), models::kInputs).shape();
+  if (absl::Status s = file->CheckShape(shape[0], shape[1], shape[2]); !s.ok()) return std::string(s.message());
+  const uint64_t classes = models::Find(inventory.task(), models::kTargets).bound();
+  return std::string(file->CheckLabels(classes, kMostCheckedLabels).message());
 }
 
 // Why a job with `tokens` cannot start from a folder. What `waits` for other jobs may find there what they will have
@@ -134,7 +153,8 @@ std::string WhyNoNewFolder(const std::string& path) {
 }
 
 bool StartsFromFiles(const v1::Train& train) {
-  return !train.data().tokens().empty() || !train.model().from().empty() || !train.checkpoint().resume_from().empty();
+  return !train.data().tokens().empty() || !train.data().images().empty() || !train.model().from().empty() ||
+         !train.checkpoint().resume_from().empty();
 }
 
 }  // namespace
@@ -142,7 +162,7 @@ bool StartsFromFiles(const v1::Train& train) {
 std::vector<Problem> PathProblems(const Reading& reading) {
   std::vector<Problem> problems;
   const v1::Train& train = reading.spec.train();
-  const std::string& tokens = train.data().tokens();
+  const std::string &tokens = train.data().tokens(), &images = train.data().images();
   const auto check = [&](const char* path, const std::string& value,
                          const std::function<std::string(const std::string&)>& why) {
     if (value.empty()) return;
@@ -152,10 +172,12 @@ std::vector<Problem> PathProblems(const Reading& reading) {
   };
   check("workdir", reading.spec.exec().workdir(), WhyNoFolder);
   check("data.tokens", tokens, WhyNoTokens);
-  check("data.images", train.data().images(), WhyNoData);
+  check("data.images", images, WhyNoImages);
   check("data.tensors", train.data().tensors(), WhyNoData);
-  check("data.validation", train.data().validation(),
-        [&](const std::string& path) { return tokens.empty() ? WhyNoData(path) : WhyNotBeside(path, tokens); });
+  check("data.validation", train.data().validation(), [&](const std::string& path) {
+    if (!tokens.empty()) return WhyNotBeside(path, tokens);
+    return images.empty() ? WhyNoData(path) : WhyNoImages(path);
+  });
   check("model.library", LibraryOf(reading.spec), WhyUnreadable);
   check("model.from", train.model().from(), WhyNoFolder);
   check("checkpoint.path", train.checkpoint().path(), WhyNoNewFolder);
@@ -181,6 +203,9 @@ std::vector<Problem> FitProblems(const v1::Train& resolved, const SourceMap& sou
   if (inventory->task().name() == models::kLanguageModel) {
     add("data.tokens", WhyNotTokensOf(*inventory, tokens));
     add("data.validation", WhyNotTokensOf(*inventory, validation));
+  } else if (inventory->task().name() == models::kImageClassification) {
+    add("data.images", WhyNotImagesOf(*inventory, job.data().images()));
+    add("data.validation", WhyNotImagesOf(*inventory, validation));
   }
   if (const std::string& from = job.model().from(); !from.empty()) {
     add("model.from", WhyNoStart(from, checkpoint::CheckModelFrom(from, job.model()), tokens, waits));

@@ -25,8 +25,9 @@ absl::Status CheckJob(const Reading& reading, const absl::StatusOr<std::unique_p
 std::vector<Problem> PathProblems(const Reading& reading);
 
 // Files that do not fit the job, on such a machine: tokens that are too few for a sample, or not in the vocabulary (of
-// more than 256 MiB a sample of so much is read); and folders to start from without a whole checkpoint, or of another
-// model or tokenizer. `resolved`: by the coordinator.
+// more than 256 MiB a sample of so much is read); images of another shape, or labels that the model has no class for
+// (of more than 65,536 labels about so many are read); and folders to start from without a whole checkpoint, or of
+// another model or tokenizer. `resolved`: by the coordinator.
 std::vector<Problem> FitProblems(const v1::Train& resolved, const SourceMap& sources, bool waits);
 
 // `found` without what follows from a problem that is in `known`: a field that was misspelled is not missing, too,

@@ -737,6 +737,39 @@ TEST_F(MistakesTest, TokensThatAreNone) {
                                "headerless uint16, llm.c's with its header, or Megatron's .idx and .bin\n"));
 }
 
+TEST_F(MistakesTest, ImagesThatAreNone) {
+  ServeWithANodeHere();
+  const std::string file = folder_.Write(
+      "job.yaml", absl::StrReplaceAll(kGoodJob, {{"gpt2, size: tiny", "resnet, depth: 8"},
+                                                 {"tokens: train.bin", "images: train.bin, validation: val.txt"}}));
+  const std::string images = folder_.Write("train.bin", std::string(1000, '\0'));
+  const std::string validation = folder_.Write("val.txt", "not an image\n");
+  const auto is_no_image = [](const std::string& path, const std::string& bytes) {
+    return absl::StrCat(path, " has ", bytes, " bytes, which is neither CIFAR-10 (3073 bytes a record: 0 records and ",
+                        bytes, " bytes) nor CIFAR-100 (3074: 0 records and ", bytes,
+                        " bytes): it was cut, or it lacks its ", path, ".json, which describes other images\n");
+  };
+  IsRefused(file, absl::StrCat(file, ":5:16: data.images: ", is_no_image(images, "1000"),  //
+                               file, ":5:39: data.validation: ", is_no_image(validation, "13")));
+}
+
+TEST_F(MistakesTest, ImagesThatDoNotFitTheModel) {
+  ServeWithANodeHere();
+  const std::string file = folder_.Write(
+      "job.yaml", absl::StrReplaceAll(kGoodJob, {{"gpt2, size: tiny", "resnet, depth: 8"},
+                                                 {"tokens: train.bin", "images: train.bin, validation: val.bin"}}));
+  const std::string images = folder_.Write("train.bin", std::string(3073, '\x0a'));
+  folder_.Write("val.bin.json", R"({"format": "muster-images", "version": 1, "images": 1, "channels": 1, "height": 2,
+      "width": 3, "label_bytes": 1, "classes": 10, "class_names": []})");
+  const std::string validation = folder_.Write("val.bin", std::string(7, '\0'));
+  IsRefused(file, absl::StrCat(file, ":5:16: data.images: ", images,
+                               ": label 10 of record 0 is not below the number of classes, 10: the file is of another "
+                               "data set, or the model has too few classes\n",
+                               file, ":5:39: data.validation: ", validation,
+                               " has images of 1 x 2 x 3 (channels, height, width), the model reads 3 x 32 x 32\n"));
+  EXPECT_EQ(Run({"validate", file, "--set", "model.classes=11", "--set", "data.validation=" + images}).code, 0);
+}
+
 TEST_F(MistakesTest, InterruptedPreparationLeavesNoFile) {
   const std::string out = folder_.path() + "/train.bin";
   const auto files = [&] {

@@ -61,9 +61,18 @@ absl::Status ImageFile::Read(uint64_t index, absl::Span<uint8_t> pixels, uint32_
   return shards_[shard].Read(index - (ends_[shard] - shards_[shard].images()), pixels, label);
 }
 
-absl::Status ImageFile::CheckLabels(uint64_t classes) const {
+absl::Status ImageFile::CheckShape(uint64_t channels, uint64_t height, uint64_t width) const {
+  const ImageSidecar& shape = shards_[0].shape();
+  if (shape.channels == channels && shape.height == height && shape.width == width) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(shards_[0].path(), " has images of ", shape.channels, " x ", shape.height, " x ", shape.width,
+                   " (channels, height, width), the model reads ", channels, " x ", height, " x ", width));
+}
+
+absl::Status ImageFile::CheckLabels(uint64_t classes, uint64_t most) const {
+  const uint64_t stride = (images() - 1) / most + 1;
   for (const ImageShard& shard : shards_) {
-    const absl::StatusOr<uint64_t> record = shard.FindOutside(classes);
+    const absl::StatusOr<uint64_t> record = shard.FindOutside(classes, stride);
     if (!record.ok()) return record.status();
     if (*record == shard.images()) continue;
     const absl::StatusOr<uint32_t> label = shard.Label(*record);

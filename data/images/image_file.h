@@ -43,8 +43,12 @@ class ImageFile {
   // DataLoss: a file became shorter since Open, or the disk fails.
   absl::Status Read(uint64_t index, absl::Span<uint8_t> pixels, uint32_t& label) const;
 
-  // OutOfRange: a label at or above `classes`; names the first one, its file and its record there. Reads every label.
-  absl::Status CheckLabels(uint64_t classes) const;
+  // InvalidArgument: the images are not those that a model reads; names both shapes.
+  absl::Status CheckShape(uint64_t channels, uint64_t height, uint64_t width) const;
+
+  // OutOfRange: a label at or above `classes`; names the first one, its file and its record there. Of more than `most`
+  // labels it reads about so many, spread over the shards.
+  absl::Status CheckLabels(uint64_t classes, uint64_t most = UINT64_MAX) const;
 
  private:
   ImageFile() = default;

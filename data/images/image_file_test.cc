@@ -214,6 +214,7 @@ TEST_F(ImageFileTest, ShardsAreOneStreamInByteOrder) {
   EXPECT_TRUE(file.CheckLabels(4).ok());
   ExpectImageError(file.CheckLabels(3), absl::StatusCode::kOutOfRange, "s_10.bin: label 3 of record 0 is not below");
   ExpectImageError(file.CheckLabels(2), absl::StatusCode::kOutOfRange, "s_01.bin: label 2 of record 1 is not below");
+  ExpectImageError(file.CheckLabels(2, /*most=*/1), absl::StatusCode::kOutOfRange, "s_10.bin: label 3 of record 0");
   Write("s_11.bin", Record("\x03\x04", 3, 3, 3));
   ExpectImageError(ImageFile::Open(Path("s_*.bin")).status(), absl::StatusCode::kInvalidArgument,
                    "s_11.bin holds 3 x 32 x 32 images in 100 classes, but");

@@ -206,8 +206,8 @@ absl::StatusOr<uint32_t> ImageShard::Label(uint64_t index) const {
   return LabelIn(head);
 }
 
-absl::StatusOr<uint64_t> ImageShard::FindOutside(uint64_t classes) const {
-  for (uint64_t i = 0; i < images(); ++i) {
+absl::StatusOr<uint64_t> ImageShard::FindOutside(uint64_t classes, uint64_t stride) const {
+  for (uint64_t i = 0; i < images(); i += stride) {
     const absl::StatusOr<uint32_t> label = Label(i);
     if (!label.ok()) return label.status();
     if (*label >= classes) return i;

@@ -54,8 +54,8 @@ class ImageShard {
   // REQUIRES: index < images(). Errors as Read.
   absl::StatusOr<uint32_t> Label(uint64_t index) const;
 
-  // Index of the first label at or above `classes`; images() if there is none. Reads every label. Errors as Read.
-  absl::StatusOr<uint64_t> FindOutside(uint64_t classes) const;
+  // Index of the first label at or above `classes` among every `stride`th; images() if there is none. Errors as Read.
+  absl::StatusOr<uint64_t> FindOutside(uint64_t classes, uint64_t stride = 1) const;
 
  private:
   ImageShard(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}

@@ -59,11 +59,7 @@ class ImageClassification final : public Task {
     absl::StatusOr<data::ImageFile> file = data::ImageFile::Open(options.path);
     if (!file.ok()) return at(file.status());
     const auto& shape = models::Find(inventory.task(), models::kInputs).shape();
-    if (file->channels() != shape[0] || file->height() != shape[1] || file->width() != shape[2]) {
-      return at(absl::InvalidArgumentError(
-          absl::StrCat(options.path, " has images of ", file->channels(), " x ", file->height(), " x ", file->width(),
-                       " (channels, height, width), the model reads ", shape[0], " x ", shape[1], " x ", shape[2])));
-    }
+    if (absl::Status s = file->CheckShape(shape[0], shape[1], shape[2]); !s.ok()) return at(s);
     if (absl::Status s = file->CheckLabels(models::Find(inventory.task(), models::kTargets).bound()); !s.ok())
       return at(s);
     const data::SampleOrder order({.samples = file->images(),
