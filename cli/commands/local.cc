@@ -104,6 +104,10 @@ void RegisterDown(CLI::App& app, Invocation& invocation) {
   });
 }
 
+std::string StateOf(const LocalDaemon& daemon) {
+  return !daemon.process.has_value() ? "dead" : daemon.unreachable.empty() ? "running" : "unreachable";
+}
+
 void RegisterStatus(CLI::App& app, Invocation& invocation) {
   const auto format = std::make_shared<Format>(Format::kTable);
   CLI::App* command =
@@ -111,19 +115,23 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
                  "muster local status");
   AddFormat(command, *format, {"table", "json", "yaml"});
   OnRun(command, invocation, [&invocation, format]() -> absl::StatusOr<ExitCode> {
+    const absl::StatusOr<absl::Duration> timeout = TimeoutOr(invocation, absl::Seconds(5));
+    if (!timeout.ok()) return timeout.status();
     const absl::StatusOr<LocalFolders> folders = FoldersOf(invocation, "");
     if (!folders.ok()) return folders.status();
     const LocalService service(*folders, Say);
-    const std::vector<LocalDaemon> daemons = service.List();
     const absl::Status known = service.Check();
-    std::vector<std::string> dead;
+    const std::vector<LocalDaemon> daemons = known.ok() ? service.Look(*timeout) : service.List();
+    std::vector<std::string> dead, unreachable;
     for (const LocalDaemon& daemon : daemons) {
       if (!daemon.process.has_value()) dead.push_back(daemon.name);
+      if (!daemon.unreachable.empty()) unreachable.push_back(daemon.unreachable);
     }
     if (*format != Format::kTable) {
       nlohmann::ordered_json tree = {{"address", folders->Address()}, {"daemons", nlohmann::ordered_json::array()}};
       for (const LocalDaemon& daemon : daemons) {
         tree["daemons"].push_back({{"name", daemon.name},
+                                   {"state", StateOf(daemon)},
                                    {"running", daemon.process.has_value()},
                                    {"pid", daemon.process ? daemon.process->pid : 0},
                                    {"log", daemon.log}});
@@ -133,7 +141,8 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
       Table table({{"DAEMON"}, {"STATE"}, {"PID", true}, {"AGE", true}, {"LOG"}});
       for (const LocalDaemon& daemon : daemons) {
         const bool runs = daemon.process.has_value();
-        table.Add({daemon.name, Cell(runs ? "running" : "dead", runs ? Colour::kGreen : Colour::kRed),
+        const std::string state = StateOf(daemon);
+        table.Add({daemon.name, Cell(state, state == "running" ? Colour::kGreen : Colour::kRed),
                    runs ? absl::StrCat(daemon.process->pid) : "", runs ? Age(RunningFor(*daemon.process)) : "",
                    daemon.log});
       }
@@ -145,10 +154,15 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
       Say(std::string(known.message()));
       return kJobFailed;
     }
-    if (dead.empty()) return kOk;
-    Say(absl::StrCat(absl::StrJoin(dead, ", "), dead.size() == 1 ? " is dead" : " are dead",
-                     ": see the log, then start again with: muster local up"));
-    return kJobFailed;
+    if (!dead.empty()) {
+      Say(absl::StrCat(absl::StrJoin(dead, ", "), dead.size() == 1 ? " is dead" : " are dead",
+                       ": see the log, then start again with: muster local up"));
+    }
+    if (!unreachable.empty()) {
+      Say(absl::StrCat(absl::StrJoin(unreachable, "; "),
+                       ": see the log; to start again: muster local down --force, then muster local up"));
+    }
+    return dead.empty() && unreachable.empty() ? kOk : kJobFailed;
   });
 }
 

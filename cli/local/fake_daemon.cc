@@ -1,6 +1,6 @@
 // Replaces muster-coordinator in the tests of `muster local`: serves, and lists a live node for each file in
 // $FAKE_NODES, with as many slots as its first line says; the second line, if any, is the problem that the check of the
-// trainer found. The fake worker is a shell script that creates such a file.
+// trainer found; a node is away if there is a third. The fake worker is a shell script that creates such a file.
 #include <csignal>
 
 #include <cstdio>
@@ -35,14 +35,16 @@ int main(int argc, char** argv) {
       nodes.back().set_state(v1::NODE_STATE_LIVE);
       int slots = 0;
       std::ifstream file(entry.path());
-      file >> slots >> std::ws;
+      file >> slots;
+      file.ignore();
       for (int i = 0; i < slots; ++i) nodes.back().add_slots();
-      if (std::string problem; std::getline(file, problem)) {
+      if (std::string problem; std::getline(file, problem) && !problem.empty()) {
         Preflight& preflight = *nodes.back().mutable_preflight();
         *preflight.mutable_time() = ToProto(absl::Now());
         preflight.add_checks()->set_name("trainer");
         preflight.mutable_checks(0)->set_problem(problem);
       }
+      if (std::string away; std::getline(file, away)) nodes.back().set_state(v1::NODE_STATE_AWAY);
     }
     return nodes;
   };

@@ -266,6 +266,28 @@ TEST_F(LocalTest, ACoordinatorWhoseSocketIsGoneIsNotReachable) {
   EXPECT_EQ(Run({"down"}).code, 0);
 }
 
+TEST_F(LocalTest, DaemonsThatRunAndDoNotAnswer) {
+  ASSERT_EQ(Run({"up"}).code, 0);
+  const auto pids = Pids();
+  constexpr char kAdvice[] = ": see the log; to start again: muster local down --force, then muster local up\n";
+  folder_.Write("nodes/node-0", "1\n\naway\n");
+  const Ended away = Run({"status"});
+  EXPECT_EQ(away.code, 1);
+  EXPECT_TRUE(absl::StrContains(away.out, "unreachable")) << away.out;
+  EXPECT_EQ(away.err, absl::StrCat("the coordinator counts node-0, the node of worker-0, as away", kAdvice));
+  ASSERT_EQ(kill(pids.at("coordinator"), SIGSTOP), 0);
+  const Ended frozen = Run({"status", "--timeout", "200ms", "-o", "json"});
+  kill(pids.at("coordinator"), SIGCONT);
+  EXPECT_EQ(frozen.code, 1);
+  EXPECT_EQ(json::parse(frozen.out)["daemons"][0]["state"], "unreachable");
+  EXPECT_EQ(json::parse(frozen.out)["daemons"][1]["state"], "running");
+  EXPECT_EQ(frozen.err, absl::StrCat("the coordinator at unix:", folder_.path(),
+                                     "/run/coordinator.sock did not answer within 200ms", kAdvice));
+  std::filesystem::remove(folder_.path() + "/nodes/node-0");
+  EXPECT_EQ(Run({"status"}).code, 0);
+  EXPECT_EQ(Run({"down"}).code, 0);
+}
+
 TEST_F(LocalTest, ForceKillsWhatDoesNotStop) {
   folder_.Write("bin/muster-worker", "#!/bin/sh\ntrap '' TERM\ntouch $FAKE_NODES/$$\nwhile :; do sleep 0.05; done\n",
                 true);

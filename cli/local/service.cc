@@ -101,6 +101,27 @@ std::vector<LocalDaemon> LocalService::List() const {
   return daemons;
 }
 
+std::vector<LocalDaemon> LocalService::Look(absl::Duration timeout) const {
+  std::vector<LocalDaemon> daemons = List();
+  if (daemons.empty() || daemons[0].name != kCoordinator || !daemons[0].process.has_value()) return daemons;
+  const absl::Status ours = CheckRuntimeFolder(folders_.runtime);
+  const absl::StatusOr<v1::ListNodesReply> reply =
+      ours.ok() ? Client(LocalConnection(folders_, timeout)).ListNodes() : ours;
+  if (!reply.ok()) {
+    daemons[0].unreachable = std::string(reply.status().message());
+    return daemons;
+  }
+  for (const v1::Node& node : reply->nodes()) {
+    if (node.state() == v1::NODE_STATE_LIVE) continue;
+    for (LocalDaemon& daemon : daemons) {
+      if (daemon.name != DaemonOf(node) || !daemon.process.has_value()) continue;
+      daemon.unreachable = absl::StrCat("the coordinator counts ", node.id(), ", the node of ", daemon.name, ", as ",
+                                        StateName(node.state()));
+    }
+  }
+  return daemons;
+}
+
 absl::Status LocalService::Start(const std::string& name, const std::string& program,
                                  const std::vector<std::string>& arguments, const std::vector<int>& cores) {
   const uint64_t log_begin = FileSize(LogFile(name));

@@ -30,6 +30,9 @@ struct LocalDaemon {
   std::string name;                  // "coordinator", "worker-0"
   std::optional<ProcessId> process;  // nothing: it does not run
   std::string log;
+  // Of one that runs: why no command reaches it, "the coordinator at unix:/c.sock did not answer within 5s". Empty: it
+  // is reached, or was not asked.
+  std::string unreachable;
 };
 
 struct LocalOptions {
@@ -69,6 +72,9 @@ class LocalService {
 
   // The daemons that were started here, the coordinator first.
   std::vector<LocalDaemon> List() const;
+
+  // The same, and which of them are unreachable: a coordinator that runs is asked for its nodes, for at most `timeout`.
+  std::vector<LocalDaemon> Look(absl::Duration timeout) const;
 
  private:
   std::string PidFile(const std::string& name) const { return folders_.state + "/" + name + ".pid"; }
