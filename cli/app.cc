@@ -14,6 +14,7 @@
 #include "cli/completion.h"
 #include "cli/help_page.h"
 #include "cli/output/format.h"
+#include "cli/spec/source_text.h"
 #include "common/flags/daemon_flags.h"
 #include "common/flags/spelling.h"
 #include "common/flags/suggest.h"
@@ -217,6 +218,26 @@ std::string GivenEmpty(const CLI::App& at, const std::set<const CLI::Option*>& m
   return "";
 }
 
+// What an option takes that is no part of a request: the names of files on this machine, which may be any bytes, and a
+// prompt. Where a file is of the workers or of the coordinator, the path that is sent is checked (cli/spec/paths.cc).
+constexpr absl::string_view kAnyBytes[] = {"DATA",       "DIR",     "FILE", "FILES", "FOLDER",
+                                           "FOLDER,...", "LIBRARY", "OUT",  "PATH",  "PROMPT"};
+
+// The first value of all others that a message cannot hold: "JOB is not UTF-8: \xff". Empty: there is none.
+std::string GivenNotUtf8(const CLI::App& at) {
+  for (const CLI::App* part = &at; part != nullptr; part = part->get_parent()) {
+    for (const CLI::Option* option : part->get_options()) {
+      const std::string name = option->get_name();
+      const std::string takes = absl::StartsWith(name, "-") ? ValueOf(*option) : name;
+      if (std::find(std::begin(kAnyBytes), std::end(kAnyBytes), takes) != std::end(kAnyBytes)) continue;
+      for (const std::string& value : option->results()) {
+        if (!IsUtf8(value)) return absl::StrCat(name, " is not UTF-8: ", OneLine(value));
+      }
+    }
+  }
+  return "";
+}
+
 // The exit code, once standard output has all that was printed.
 int Written(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
@@ -375,6 +396,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
   if (const std::string empty = GivenEmpty(*at, invocation.may_be_empty); !empty.empty()) {
     return Refuse(*at, empty, "");
   }
+  if (const std::string wrong = GivenNotUtf8(*at); !wrong.empty()) return Refuse(*at, wrong, "");
   const absl::StatusOr<ExitCode> code = invocation.run();
   if (!code.ok()) {
     SayError(code.status());

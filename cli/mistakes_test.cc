@@ -129,6 +129,55 @@ TEST_F(MistakesTest, WhatIsMissingOrUnknown) {
   Says({"cancel", "--all"}, "muster: unknown option --all");
 }
 
+TEST_F(MistakesTest, TextThatIsNotUtf8) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  const std::string bad = "\xff", file = folder_.Write("job.yaml", kGoodJob);
+  const size_t before = store_.Calls().size();
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"describe", bad}, "JOB is not UTF-8: \\xff"},
+      {{"cancel", "a-0001", bad}, "JOB is not UTF-8: \\xff"},
+      {{"trace", bad}, "JOB is not UTF-8: \\xff"},
+      {{"metrics", bad}, "JOB is not UTF-8: \\xff"},
+      {{"watch", bad}, "JOB is not UTF-8: \\xff"},
+      {{"run", "--", "echo", bad}, "PROGRAM is not UTF-8: \\xff"},
+      {{"run", "--node-selector", "a=" + bad, "--", "echo"}, "--node-selector is not UTF-8: a=\\xff"},
+      {{"label", "a-0001", "a=" + bad}, "CHANGE is not UTF-8: a=\\xff"},
+      {{"note", "a-0001", "b" + bad + "c"}, "TEXT is not UTF-8: b\\xffc"},
+      {{"checkpoint", "ls", bad}, "FROM is not UTF-8: \\xff"},
+      {{"submit", file, "--after", bad}, "--after is not UTF-8: \\xff"},
+      {{"submit", file, "--set", "name=" + bad}, "--set is not UTF-8: name=\\xff"},
+      {{"templates", "show", bad}, "TEMPLATE is not UTF-8: \\xff"},
+      {{"quota", "delete", bad}, "NAME is not UTF-8: \\xff"},
+      {{"reservations", "delete", bad}, "NAME is not UTF-8: \\xff"},
+      {{"audit", "--user", bad}, "--user is not UTF-8: \\xff"},
+      {{"drain", bad}, "NODE is not UTF-8: \\xff"},
+      {{"--address", bad, "ps"}, "--address is not UTF-8: \\xff"},
+      {{"backup", "/" + bad}, "FILE is not UTF-8: /\\xff"},
+      {{"validate", bad}, "cannot open \\xff: No such file or directory"},
+  };
+  for (const auto& [command, says] : cases) Says(command, absl::StrCat("muster: ", says));
+  environment_["LATIN"] = bad;
+  Says({"run", "--env", "LATIN", "--", "echo"}, "muster: --env LATIN: its value is not UTF-8: \\xff");
+  EXPECT_EQ(store_.Calls().size(), before) << "nothing was sent";
+}
+
+TEST_F(MistakesTest, AFolderWhoseNameIsNotUtf8) {
+  ServeWithANodeHere();
+  const std::string file = folder_.Write("\xff/job.yaml", kGoodJob);
+  folder_.Write("\xff/train.bin", std::string(1000, '\0'));
+  const std::string in = folder_.path() + "/\\xff",
+                    why = absl::StrCat("the name of the folder ", in,
+                                       " is not UTF-8: rename it, or write an absolute path\n");
+  IsRefused(file, absl::StrCat(in, "/job.yaml:1:1: checkpoint.path: ", why, in, "/job.yaml:5:16: data.tokens: ", why));
+  const std::string tokens = folder_.Write("train.bin", std::string(1000, '\0'));
+  EXPECT_EQ(Run({"submit", "-d", file, "--set", "data.tokens=" + tokens, "--set",
+                 absl::StrCat("checkpoint.path=", folder_.path(), "/runs")})
+                .code,
+            0)
+      << "nothing of the folder is sent";
+}
+
 TEST_F(MistakesTest, ATypeOfEventsThatThereIsNot) {
   Says(
       {"events", "--type", "nonsense"},

@@ -13,7 +13,9 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/submission.h"
 #include "cli/job_file.h"
+#include "cli/output/format.h"
 #include "cli/spec/paths.h"
+#include "cli/spec/source_text.h"
 #include "cli/spec/writer.h"
 #include "common/process/find_program.h"
 
@@ -78,6 +80,9 @@ absl::Status AddVariable(const std::string& text, v1::JobSpec& spec) {
   if (value == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("--env ", text, ": it is not set here; write --env ", text, "=VALUE"));
+  }
+  if (!IsUtf8(value)) {
+    return absl::InvalidArgumentError(absl::StrCat("--env ", text, ": its value is not UTF-8: ", OneLine(value)));
   }
   variable.set_value(value);
   return absl::OkStatus();

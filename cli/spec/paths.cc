@@ -3,8 +3,21 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cli/spec/source_text.h"
 
 namespace muster::cli {
+namespace {
+
+// A message holds no other text.
+bool CanBeSent(const std::string& folder, const char* path, Reading& reading) {
+  if (IsUtf8(folder)) return true;
+  reading.problems.push_back(Problem{
+      reading.sources.Find(path), path,
+      absl::StrCat("the name of the folder ", folder, " is not UTF-8: rename it, or write an absolute path"), ""});
+  return false;
+}
+
+}  // namespace
 
 const std::string& LibraryOf(const v1::JobSpec& spec) { return spec.train().model().custom().library(); }
 
@@ -19,12 +32,14 @@ std::string AbsolutePath(const std::string& path, const std::string& folder) {
 }
 
 void AddDefaultPath(const std::string& folder, Reading& reading) {
-  if (reading.spec.has_exec()) {
-    if (reading.spec.exec().workdir().empty()) reading.spec.mutable_exec()->set_workdir(folder);
-    return;
+  const bool exec = reading.spec.has_exec();
+  if (exec ? !reading.spec.exec().workdir().empty() : reading.spec.train().checkpoint().has_path()) return;
+  if (!CanBeSent(folder, exec ? "workdir" : "checkpoint.path", reading)) return;
+  if (exec) {
+    reading.spec.mutable_exec()->set_workdir(folder);
+  } else {
+    reading.spec.mutable_train()->mutable_checkpoint()->set_path(AbsolutePath("runs/{job}", folder));
   }
-  if (reading.spec.train().checkpoint().has_path()) return;
-  reading.spec.mutable_train()->mutable_checkpoint()->set_path(AbsolutePath("runs/{job}", folder));
 }
 
 void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_folder, Reading& reading) {
@@ -35,7 +50,8 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
       reading.problems.push_back(Problem{where, path, "~ is not expanded here: write the absolute path", ""});
       return;
     }
-    value = AbsolutePath(value, where.line > 0 && where.source ? folder_of(*where.source) : working_folder);
+    const std::string folder = where.line > 0 && where.source ? folder_of(*where.source) : working_folder;
+    if (absl::StartsWith(value, "/") || CanBeSent(folder, path, reading)) value = AbsolutePath(value, folder);
   };
   if (reading.spec.has_exec()) {
     fix("workdir", *reading.spec.mutable_exec()->mutable_workdir());

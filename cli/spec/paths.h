@@ -13,10 +13,11 @@ using FolderOf = std::function<std::string(const std::string& file)>;
 
 // Makes the paths of the spec (data.tokens, checkpoint.path, model.library) absolute: relative to the folder of the job
 // file that set them, or to `working_folder` (absolute) if a flag set them. Adds a problem for "~", which only a shell
-// expands.
+// expands, and for a folder whose name is not UTF-8, which no request can hold.
 void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_folder, Reading& reading);
 
-// Sets a missing checkpoint.path to "<folder>/runs/{job}", a folder per job. An empty one stays: no checkpoints.
+// Sets a missing checkpoint.path to "<folder>/runs/{job}", a folder per job. An empty one stays: no checkpoints. Adds a
+// problem as MakePathsAbsolute.
 void AddDefaultPath(const std::string& folder, Reading& reading);
 
 // The library of a model of the user's own; empty: the model is one of ours.

@@ -543,6 +543,21 @@ TEST(Paths, WithoutOneEachJobHasAFolderOfItsOwn) {
   EXPECT_EQ(path("checkpoint:\n  path: out/{name}\n"), "/jobs/out/{name}");
 }
 
+TEST(Paths, RefuseAFolderThatIsNotUtf8) {
+  const auto made = [](const std::string& more) {
+    Reading reading = ReadSpec("apiVersion: muster/v1\nkind: Job\n" + more, "f", {});
+    MakePathsAbsolute([](const std::string&) { return "/\xff"; }, "/here", reading);
+    AddDefaultPath("/\xff", reading);
+    EXPECT_FALSE(absl::StrContains(reading.spec.DebugString(), "\\377")) << "nothing of it is sent";
+    return Text(reading.problems);
+  };
+  constexpr char kWhy[] = "the name of the folder /\xff is not UTF-8: rename it, or write an absolute path\n";
+  EXPECT_EQ(made("data: {tokens: a.bin}\n"),
+            absl::StrCat("f:3:16: data.tokens: ", kWhy, "f:1:1: checkpoint.path: ", kWhy));
+  EXPECT_EQ(made("workload: exec\ncommand: [ls]\n"), absl::StrCat("f:1:1: workdir: ", kWhy));
+  EXPECT_EQ(made("data: {tokens: /a.bin}\ncheckpoint: {path: /c}\n"), "");
+}
+
 TEST(Paths, RefuseTheTilde) {
   Reading reading = ReadSpec("apiVersion: muster/v1\nkind: Job\ndata: {tokens: ~/a.bin}\n", "f", {});
   MakePathsAbsolute([](const std::string&) { return "/jobs"; }, "/here", reading);
