@@ -67,10 +67,10 @@ constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);
 // gRPC reports only that a handshake failed. A handshake of our own finds the reason; OK if it finds none.
 absl::Status ProbeHandshake(const Connection& connection) {
   if (absl::StartsWith(connection.address, "unix:")) return absl::OkStatus();
-  const bool plain = connection.authority.empty();
-  const auto shown = tls::Probe(connection.address, {.authority = connection.authority, .timeout = kHandshakeTimeout});
-  if (!plain) return shown.status();
-  if (!shown.ok()) return absl::OkStatus();
+  if (!connection.authority.empty()) {
+    return tls::Probe(connection.address, {.authority = connection.authority, .timeout = kHandshakeTimeout}).status();
+  }
+  if (!tls::SpeaksTls(connection.address, kHandshakeTimeout)) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("the coordinator at ", connection.address,
                                              " speaks TLS: give --ca with its ca.crt, or a token of `muster ",
                                              "coordinator token create` (--token-file)"));

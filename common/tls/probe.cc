@@ -195,6 +195,8 @@ absl::StatusOr<std::vector<std::string>> Probe(const std::string& address, const
   return shown;
 }
 
+bool SpeaksTls(const std::string& address, absl::Duration timeout) { return Probe(address, {.timeout = timeout}).ok(); }
+
 absl::StatusOr<std::string> FetchAuthority(const std::string& address, const std::string& sha256,
                                            absl::Duration timeout) {
   const absl::StatusOr<std::vector<std::string>> shown = Probe(address, {.timeout = timeout});

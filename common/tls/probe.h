@@ -25,6 +25,9 @@ struct ProbeOptions {
 // certificate. Every message says what to do. InvalidArgument: `address`, `authority` or `client`.
 absl::StatusOr<std::vector<std::string>> Probe(const std::string& address, const ProbeOptions& options);
 
+// Whether the server at `address` (host:port) speaks TLS, with whatever certificate. False also: none answers in time.
+bool SpeaksTls(const std::string& address, absl::Duration timeout = absl::Seconds(5));
+
 // Fetches the authority's certificate with that SHA-256 from the server at `address`. Accepts it only if it is the
 // pinned one and has signed the peer's certificate, and that certificate matches the address and the time.
 // FailedPrecondition: another authority answers. Otherwise as Probe.

@@ -122,6 +122,14 @@ TEST(Probe, SaysWhyAPeerIsNotBelieved) {
   ExpectRefusal(Probe("nowhere", options).status(), absl::StatusCode::kInvalidArgument, "HOST:PORT");
 }
 
+TEST(Probe, KnowsWhetherAPeerSpeaksTls) {
+  signal(SIGPIPE, SIG_IGN);
+  const Server tls(Signed(ProbedAuthority(), {Use::kServer, "c", {"gpu-head"}, Hour()})), plain(KeyPair{});
+  EXPECT_TRUE(SpeaksTls(tls.At("127.0.0.1")));
+  EXPECT_FALSE(SpeaksTls(plain.At("127.0.0.1")));
+  EXPECT_FALSE(SpeaksTls("127.0.0.1:1"));
+}
+
 TEST(Probe, SilentPeerEndsAtTheTimeout) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

@@ -225,6 +225,10 @@ TEST_F(TrustTest, ErrorsSayWhatIsWrong) {
     return cluster_.Muster(more);
   };
   ExpectRefusal(at(At("127.0.0.1"), {}), 3, "speaks TLS");
+  const auto worker = StartWorker("without-a-token", At("127.0.0.1"));
+  EXPECT_TRUE(worker->WaitForErr(" speaks TLS: join with --join-token"));
+  worker->Signal(SIGTERM);
+  worker->Wait();
   ExpectRefusal(at(At("127.0.0.1"), {"--ca", ca}), 4, "needs a token");
   ExpectRefusal(at(At("127.0.0.2"), {"--token-file", vera}), 4, "certificate of the coordinator at 127.0.0.2");
   ExpectRefusal(at(At("127.0.0.2"), {"--token-file", vera, "--ca", ca}), 4, "is for gpu-head");

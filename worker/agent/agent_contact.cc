@@ -12,6 +12,7 @@
 #include "common/proto_time.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
+#include "worker/agent/credentials.h"
 
 namespace muster::agent {
 namespace {
@@ -85,7 +86,9 @@ void Agent::Ended(const absl::Status& why) {
   const std::string complaint = why.ToString();
   if (!was_welcomed && complaint != last_complaint_) {
     if (absl::IsUnavailable(why)) {
-      LogWarn("cannot reach the coordinator; retrying", {{"coordinator", options_.coordinator}, {"error", why}});
+      LogWarn("cannot reach the coordinator; retrying",
+              {{"coordinator", options_.coordinator},
+               {"error", WhyUnreachable(options_.coordinator, options_.security, why)}});
     } else {
       LogWarn("the coordinator rejected this worker; retrying",
               {{"coordinator", options_.coordinator}, {"error", why}});

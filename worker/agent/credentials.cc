@@ -193,4 +193,11 @@ absl::Status CheckConnection(const std::string& coordinator, const rpc::Security
   return absl::OkStatus();
 }
 
+absl::Status WhyUnreachable(const std::string& coordinator, const rpc::Security& security, const absl::Status& why) {
+  if (absl::StartsWith(coordinator, "unix:") || !security.authority.empty()) return why;
+  // Without TLS the address is of this machine (rpc::CheckSecure), which answers at once.
+  if (!tls::SpeaksTls(coordinator, absl::Seconds(1))) return why;
+  return absl::UnavailableError(absl::StrCat("the coordinator at ", coordinator, " speaks TLS: ", kHowToJoin));
+}
+
 }  // namespace muster::agent

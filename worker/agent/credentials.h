@@ -59,4 +59,7 @@ absl::StatusOr<Credentials> ObtainCredentials(const Membership& membership,
 // does.
 absl::Status CheckConnection(const std::string& coordinator, const rpc::Security& security);
 
+// `why`, for which a plain connection failed; or, more clearly than gRPC says it, that the coordinator speaks TLS.
+absl::Status WhyUnreachable(const std::string& coordinator, const rpc::Security& security, const absl::Status& why);
+
 }  // namespace muster::agent
