@@ -118,16 +118,6 @@ std::string WhyNoFolder(const std::string& path) {
   return S_ISDIR(found.st_mode) ? "" : absl::StrCat("is not a folder: ", path);
 }
 
-// The part of a path before its first placeholder, and of that what exists.
-std::string ExistingPart(std::string path) {
-  path = path.substr(0, path.find('{'));
-  struct stat found {};
-  while (path.size() > 1 && lstat(path.c_str(), &found) != 0) {
-    path = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
-  }
-  return path;
-}
-
 // Of a folder that is there already, to write files into.
 std::string WhyNotWritable(const std::string& path) {
   if (std::string why = WhyNoFolder(path); !why.empty()) return why;
@@ -137,7 +127,7 @@ std::string WhyNotWritable(const std::string& path) {
 }
 
 std::string WhyNoNewFolder(const std::string& path) {
-  const std::string existing = ExistingPart(path);
+  const std::string existing = ExistingPart(path.substr(0, path.find('{')));  // before the first placeholder
   // The coordinator, which checks names, does not see where a link leads, and creating what it names would not help.
   const std::string place = PlaceOf(existing);
   if (const std::string why = checkpoint::WhyReserved(place); !why.empty() && checkpoint::WhyReserved(path).empty()) {

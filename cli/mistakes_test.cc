@@ -859,6 +859,13 @@ TEST_F(MistakesTest, TheDoctorLooksForTheFolderItself) {
       << kernel.out;
   EXPECT_FALSE(absl::StrContains(kernel.out, "mkdir")) << kernel.out;
   Says({"doctor", "--folder", ""}, "muster: --folder is empty");
+  const std::string link = folder_.path() + "/link";
+  std::filesystem::create_symlink("nowhere", link);
+  const Ended broken = Run({"doctor", "--folder", link});
+  EXPECT_EQ(broken.code, 1);
+  EXPECT_TRUE(absl::StrContains(broken.out, link + " is a broken symbolic link (to nowhere): create what it names"))
+      << broken.out;
+  EXPECT_FALSE(absl::StrContains(broken.out, "mkdir")) << "it would fail: " << broken.out;
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <filesystem>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/bytes.h"
 #include "common/clock.h"
@@ -115,6 +119,19 @@ TEST(FileError, NamesTheCauseAndWhereToLook) {
   EXPECT_EQ(FileError(EIO, "writing x").code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(FileError(ENOENT, "opening x").code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(FileError(EACCES, "opening x").code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST(ExistingPart, IsTheNearestFolderOrLink) {
+  std::string folder = ::testing::TempDir() + "/existing.XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string link = folder + "/link";
+  std::filesystem::create_symlink("nowhere", link);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {folder + "/a/b", folder}, {folder + "/a/", folder}, {link + "/a", link}, {link + "/", link}, {"/", "/"},
+      {"/nonexistent", "/"},     {"nonexistent/a", "."},   {"", "."},
+  };
+  for (const auto& [path, part] : cases) EXPECT_EQ(ExistingPart(path), part) << path;
+  std::filesystem::remove_all(folder);
 }
 
 TEST(RankId, OrdersByJobThenGenerationThenRank) {

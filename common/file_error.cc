@@ -14,6 +14,14 @@
 #include "absl/strings/str_cat.h"
 
 namespace muster {
+namespace {
+
+std::string FolderAbove(const std::string& path) {
+  const size_t slash = path.rfind('/', path.find_last_not_of('/'));
+  return slash == std::string::npos ? std::string(".") : path.substr(0, std::max<size_t>(slash, 1));
+}
+
+}  // namespace
 
 bool IsFullDisk(int error) { return error == ENOSPC || error == EDQUOT; }
 
@@ -48,6 +56,13 @@ bool IsKernelFolder(const std::string& folder) {
          (system.f_type == PROC_SUPER_MAGIC || system.f_type == SYSFS_MAGIC || system.f_type == CGROUP2_SUPER_MAGIC);
 }
 
+std::string ExistingPart(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();  // lstat would follow a link before it
+  struct stat found {};
+  while (lstat(path.c_str(), &found) != 0 && path != "/" && path != ".") path = FolderAbove(path);
+  return path;
+}
+
 std::string WhyBroken(const std::string& path) {
   std::error_code error;
   const std::filesystem::path target = std::filesystem::read_symlink(path, error);
@@ -62,17 +77,12 @@ std::string WhyBroken(const std::string& path) {
 }
 
 std::string WhyNotCreatable(const std::string& path) {
-  const auto above = [](const std::string& of) {
-    const size_t slash = of.rfind('/', of.find_last_not_of('/'));
-    return slash == std::string::npos ? std::string(".") : of.substr(0, std::max<size_t>(slash, 1));
-  };
-  const std::string folder = above(path);
+  const std::string folder = FolderAbove(path);
   struct stat found {};
   const int error = stat(folder.c_str(), &found) == 0 ? 0 : errno;
   if (error == 0 && !S_ISDIR(found.st_mode)) return absl::StrCat(folder, " is not a folder");
   // To say that /proc/x is not there would ask users to create it.
-  std::string existing = folder;
-  while (stat(existing.c_str(), &found) != 0 && existing != "/" && existing != ".") existing = above(existing);
+  const std::string existing = ExistingPart(folder);
   if (IsKernelFolder(existing)) {
     return absl::StrCat("nothing can be created in ", existing, ", which the kernel provides");
   }

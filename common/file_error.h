@@ -19,6 +19,9 @@ absl::Status FileError(int error, std::string_view what);
 // Whether the kernel provides the folder (/proc, /sys), so that users can create nothing in it.
 bool IsKernelFolder(const std::string& folder);
 
+// `path`, or the nearest of the folders above it that exists. A symbolic link does, also one to nothing (WhyBroken).
+std::string ExistingPart(std::string path);
+
 // Why a symbolic link names nothing: "is a broken symbolic link (to /x): ...", "is part of a loop of symbolic links (to
 // /x): ...", the rest of a sentence that begins with the path. Empty: `path` is no link, or what it names is there.
 std::string WhyBroken(const std::string& path);

@@ -20,19 +20,14 @@ constexpr uint64_t kLittleFree = uint64_t{2048} << 20;
 constexpr size_t kMaxSocketPath = 107;
 constexpr absl::string_view kLongestSocket = "/coordinator.sock";
 
-// `folder`, or the nearest parent folder that exists.
-std::string Existing(std::string folder) {
-  struct stat found {};
-  while (folder.size() > 1 && stat(folder.c_str(), &found) != 0) {
-    folder = folder.substr(0, std::max<size_t>(folder.rfind('/'), 1));
-  }
-  return folder;
-}
-
 }  // namespace
 
 Finding CheckDisk(const std::string& folder, const std::string& what) {
-  const std::string existing = Existing(folder);
+  const std::string existing = ExistingPart(folder);
+  if (const std::string why = WhyBroken(existing); !why.empty()) {
+    return {"disk", Severity::kProblem, absl::StrCat(what, " ", folder, ": ", existing, " ", why),
+            "name another folder"};
+  }
   struct statvfs disk {};
   if (statvfs(existing.c_str(), &disk) != 0) {
     return {"disk", Severity::kProblem, absl::StrCat(what, " ", folder, ": ", std::strerror(errno)),
@@ -66,13 +61,15 @@ Finding CheckDisk(const std::string& folder, const std::string& what) {
 }
 
 Finding CheckFolder(const std::string& folder) {
-  struct stat found {};
-  if (IsKernelFolder(Existing(folder))) {
+  const std::string existing = ExistingPart(folder);
+  if (IsKernelFolder(existing)) {
     return {"disk", Severity::kProblem,
-            absl::StrCat(folder, ": the kernel provides ", Existing(folder), ", where no files can be created"),
+            absl::StrCat(folder, ": the kernel provides ", existing, ", where no files can be created"),
             "name another folder"};
   }
-  if (stat(folder.c_str(), &found) != 0) {
+  const bool broken = !WhyBroken(existing).empty();
+  struct stat found {};
+  if (!broken && stat(folder.c_str(), &found) != 0) {
     return {"disk", Severity::kProblem, absl::StrCat(folder, ": ", std::strerror(errno)),
             errno == ENOENT ? absl::StrCat("mkdir -p ", folder, ", or name another folder")
                             : absl::StrCat("make ", folder, " readable for this user, or name another folder")};
