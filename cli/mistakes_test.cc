@@ -422,6 +422,15 @@ TEST_F(MistakesTest, WhyAJobDoesNotFitIsPrintedOnce) {
   }
 }
 
+TEST_F(MistakesTest, AServiceWithoutANode) {
+  store_.plan.add_notes("the job is queued: 1st in the queue: no node has joined yet");
+  Serve();
+  const std::string note = "\nnote: the job is queued: 1st in the queue: no node has joined yet\n";
+  EXPECT_THAT(Run({"submit", "-d", folder_.Write("job.yaml", kGoodJob)}).err, HasSubstr(note));
+  store_.plan.mutable_resolved()->mutable_exec()->add_command("true");
+  EXPECT_THAT(Run({"run", "-d", "--", "true"}).err, HasSubstr("true on 0 ranks" + note));
+}
+
 TEST_F(MistakesTest, DetachWinsOverFollow) {
   Serve();
   const Ended ended = Run({"submit", "-d", "-f", folder_.Write("job.yaml", kGoodJob)});

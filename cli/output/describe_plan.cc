@@ -271,18 +271,23 @@ std::string ProgramPlan(const v1::PlanReply& plan, const PlanSections& parts, co
 std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen) {
   const v1::JobSpec& spec = plan.resolved();
   const int ranks = plan.ranks_size();
-  if (spec.has_exec()) return absl::StrCat(ModelName(spec), " on ", ranks, ranks == 1 ? " rank" : " ranks");
-  uint64_t peak = 0;
-  for (const v1::RankPlan& rank : plan.ranks()) peak = std::max(peak, rank.peak_bytes());
-  std::string out =
-      absl::StrCat(ModelName(spec), ", ", Count(static_cast<double>(plan.parameters())), " parameters, ",
-                   StrategyName(spec), ParallelName(spec), " on ", ranks, ranks == 1 ? " rank, " : " ranks, ",
-                   "at most ", FormatBytes(peak), " a rank, ", Grouped(spec.train().steps()), " steps");
+  std::string out = ModelName(spec);
+  if (!spec.has_exec()) {
+    absl::StrAppend(&out, ", ", Count(static_cast<double>(plan.parameters())), " parameters, ", StrategyName(spec),
+                    ParallelName(spec));
+  }
+  absl::StrAppend(&out, " on ", ranks, ranks == 1 ? " rank" : " ranks");
+  if (!spec.has_exec()) {
+    uint64_t peak = 0;
+    for (const v1::RankPlan& rank : plan.ranks()) peak = std::max(peak, rank.peak_bytes());
+    absl::StrAppend(&out, ", at most ", FormatBytes(peak), " a rank, ", Grouped(spec.train().steps()), " steps");
+  }
   if (!plan.unfit().empty()) {
     absl::StrAppend(&out, "\n", Paint(screen, Colour::kRed, "does not fit"), ": ", OneLine(plan.unfit()));
   }
   for (const std::string& note : plan.notes()) {
-    if (absl::StrContains(note, "can never start") || absl::StrContains(note, "idle")) {
+    if (absl::StrContains(note, "can never start") || absl::StrContains(note, "no node has joined") ||
+        absl::StrContains(note, "idle")) {
       absl::StrAppend(&out, "\n", Paint(screen, Colour::kYellow, "note"), ": ", OneLine(note));
     }
   }
