@@ -66,6 +66,7 @@ absl::Status ResolveScaling(Llama& m) {
   const auto error = [](auto... what) { return absl::InvalidArgumentError(absl::StrCat("rope_scaling.", what...)); };
   if (scaling.kind() == ROPE_SCALING_KIND_UNSPECIFIED)
     return error("kind: missing; known: linear, llama3, yarn, dynamic, longrope");
+  if (!scaling.has_factor()) return error("factor: missing");
   if (!(scaling.factor() >= 1 && scaling.factor() <= 1e6)) {
     return error("factor: must be 1 to 1e6, got ", scaling.factor());
   }

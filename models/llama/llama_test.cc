@@ -236,6 +236,7 @@ TEST(Llama, DefaultsAndErrors) {
   says([](Llama& l) { l.set_rope_base(0); }, "rope_base: must be greater than 1");
   says([](Llama& l) { l.set_norm_epsilon(std::nan("")); }, "norm_epsilon: must be greater than 0");
   says([](Llama& l) { l.mutable_rope_scaling()->set_factor(2); }, "rope_scaling.kind: missing");
+  says([](Llama& l) { l.mutable_rope_scaling()->set_kind(ROPE_SCALING_KIND_LINEAR); }, "rope_scaling.factor: missing");
   says(
       [](Llama& l) {
         l.mutable_rope_scaling()->set_kind(ROPE_SCALING_KIND_LINEAR);
