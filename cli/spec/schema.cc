@@ -214,6 +214,13 @@ std::string CommentOf(const Descriptor& message) {
   return commented != nullptr && commented->GetSourceLocation(&location) ? OneLineOf(location) : "";
 }
 
+std::string CommentOf(const OneofDescriptor& oneof) {
+  const Descriptor* const type = Commented().FindMessageTypeByName(oneof.containing_type()->full_name());
+  const OneofDescriptor* const commented = type == nullptr ? nullptr : type->FindOneofByName(oneof.name());
+  SourceLocation location;
+  return commented != nullptr && commented->GetSourceLocation(&location) ? OneLineOf(location) : "";
+}
+
 std::string CommentOf(const EnumValueDescriptor& value) {
   // A value's name is in the scope around its enum.
   const EnumDescriptor* const type = Commented().FindEnumTypeByName(value.type()->full_name());

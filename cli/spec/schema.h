@@ -9,10 +9,11 @@
 
 namespace muster::cli {
 
-// The comment beside or above a field, message or enum value of the proto files of a job spec, on one line; empty:
-// none.
+// The comment beside or above a field, message, oneof or enum value of the proto files of a job spec, on one line;
+// empty: none.
 std::string CommentOf(const google::protobuf::FieldDescriptor& field);
 std::string CommentOf(const google::protobuf::Descriptor& message);
+std::string CommentOf(const google::protobuf::OneofDescriptor& oneof);
 std::string CommentOf(const google::protobuf::EnumValueDescriptor& value);
 
 // The schema of a job file.

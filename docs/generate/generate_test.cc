@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "cli/spec/paths.h"
 #include "cli/spec/reader.h"
@@ -64,16 +65,22 @@ std::map<std::string, SpecField> FieldsByPath() {
   return fields;
 }
 
-// What a reader copies from the page must be read as that field. Entries of lists of maps have no path.
+// What writes the example into a job. Entries of lists of maps have no path, so the list is set.
+cli::Assignment Setting(const SpecField& field) {
+  for (const std::string list : {"env", "model.options"}) {
+    if (!absl::StartsWith(field.path, list + ".")) continue;
+    return {"--set " + list, list, absl::StrCat("[{", field.key, ": ", field.example, "}]")};
+  }
+  return {"--set " + field.path, field.path, field.example};
+}
+
+// What a reader copies from the page must be read as that field.
 TEST(SpecFields, EveryExampleIsReadAsItsField) {
   int tried = 0;
   for (const SpecSection& section : SpecSections()) {
     for (const SpecField& field : section.fields) {
-      if (field.example.empty() || absl::StartsWith(field.path, "env.") ||
-          absl::StartsWith(field.path, "model.options.")) {
-        continue;
-      }
-      std::vector<cli::Assignment> assignments = {{"--set " + field.path, field.path, field.example}};
+      if (field.example.empty()) continue;
+      std::vector<cli::Assignment> assignments = {Setting(field)};
       if (!section.choice.empty()) {
         const size_t colon = section.choice.find(": ");
         const std::string path =
@@ -81,6 +88,8 @@ TEST(SpecFields, EveryExampleIsReadAsItsField) {
         assignments.push_back({"--set " + path, path, section.choice.substr(colon + 2)});
       } else if (absl::StartsWith(field.path, "model.rope_scaling.")) {
         assignments.push_back({"--set model.family", "model.family", "llama"});
+      } else if (absl::StartsWith(field.path, "model.options.")) {
+        assignments.push_back({"--set model.family", "model.family", "custom"});
       } else if (absl::StartsWith(field.path, "model.") && field.path != "model.family") {
         assignments.push_back({"--set model.family", "model.family", "gpt2"});
       }
@@ -135,6 +144,7 @@ const std::vector<Beside>& AllBeside() {
          "user, "
          "type: float, shape: [8], input: true}]}}"},
         {"data", "{tensors: \"/data/*.safetensors\"}"}}},
+      {"model.options.", {{"model", "{family: custom, library: /opt/libmine.so}"}}},
       {"model.full_layers", {{"model", "{family: llama, size: 1b, window: 64}"}}},
       {"model.rope_scaling.kind", scaled("kind: linear, factor: 8")},
       {"model.rope_scaling.factor", scaled("kind: linear")},
@@ -163,6 +173,7 @@ const std::vector<Beside>& AllBeside() {
       {"communication.compression.momentum_correction",
        {{"resources.ranks", "2"}, {"strategy", "ddp"}, {"optimizer", "{kind: sgd, momentum: 0.9}"}}},
       {"communication.compression.", {{"resources.ranks", "2"}, {"strategy", "ddp"}}},
+      {"sync.mix", {{"sync.delay", "5"}}},
       {"bench.", {{"resources.ranks", "2"}, {"bench", "{collectives: [all_reduce], modes: [flat], bytes: [1024]}"}}},
   };
   return all;
@@ -197,14 +208,15 @@ std::string ErrorsAbout(const SpecSection& section, const SpecField& field) {
     for (const auto& [path, value] : beside.settings) set(path, value);
     break;
   }
-  set(field.path, field.example);
+  assignments.push_back(Setting(field));
   cli::Reading reading = cli::ReadSpec(exec ? kExec : kTrain, "job.yaml", assignments);
   cli::MakePathsAbsolute([](const std::string&) { return std::string("/jobs"); }, "/jobs", reading);
   cli::AddDefaultPath("/jobs", reading);
   std::string errors;
   for (const cli::Problem& problem : reading.problems) absl::StrAppend(&errors, problem.ToString(), "\n");
   for (const SpecError& error : spec::Resolve({}, reading.spec)) {
-    const bool about = error.path() == field.path || absl::StartsWith(error.path(), field.path + "[") ||
+    const bool about = absl::StrReplaceAll(error.path(), {{"[0]", ""}}) == field.path ||
+                       absl::StartsWith(error.path(), field.path + "[") ||
                        absl::StartsWith(field.path, error.path() + ".");
     if (about) absl::StrAppend(&errors, error.path(), ": ", error.message(), "\n");
   }
@@ -216,10 +228,7 @@ TEST(SpecFields, EveryExampleIsValid) {
   int tried = 0;
   for (const SpecSection& section : SpecSections()) {
     for (const SpecField& field : section.fields) {
-      if (field.example.empty() || absl::StartsWith(field.path, "env.") ||
-          absl::StartsWith(field.path, "model.options.") || field.path == "data.tensors") {  // needs a custom model
-        continue;
-      }
+      if (field.example.empty() || field.path == "data.tensors") continue;  // that needs a custom model
       EXPECT_EQ(ErrorsAbout(section, field), "") << field.path << ": " << field.example;
       ++tried;
     }
@@ -232,6 +241,10 @@ TEST(SpecFields, AWrongExampleWouldBeFound) {
   field.path = "time_limit";
   field.example = "text";
   EXPECT_EQ(ErrorsAbout({}, field), "time_limit: must be a duration such as 90m or 48h, got \"text\"\n");
+  field.path = "model.options.value", field.key = "value", field.example = "64";
+  EXPECT_TRUE(absl::StrContains(ErrorsAbout({}, field), "expected a string, got the number 64"));
+  field.path = "env.name", field.key = "name", field.example = "LD_PRELOAD";
+  EXPECT_TRUE(absl::StartsWith(ErrorsAbout({}, field), "env[0].name: "));
 }
 
 TEST(SpecFields, WhatOnlyTheCoordinatorSetsHasNoExample) {
@@ -315,15 +328,50 @@ TEST(SpecFields, DefaultsInCommentsAreTheResolvers) {
   EXPECT_GT(compared, 60);
 }
 
+TEST(SpecFields, ADefaultThatFollowsFromOtherFieldsSaysHow) {
+  const auto fields = FieldsByPath();
+  for (const char* path :
+       {"strategy.kind", "strategy.bucket_mib", "sync.mix", "sync.outer.nesterov", "lora.alpha", "optimizer.lr",
+        "optimizer.weight_decay", "optimizer.clip_norm", "precision.loss_scaling.minimum", "model.image"}) {
+    EXPECT_EQ(fields.at(path).fallback, "depends") << path;
+  }
+  for (const SpecSection& section : SpecSections()) {
+    for (const SpecField& field : section.fields) {
+      if (field.path == "strategy.placement") {
+        EXPECT_EQ(field.fallback, section.choice == "kind: fsdp" ? "depends" : "whole");
+      }
+      if (field.fallback != "depends") continue;
+      EXPECT_TRUE(std::regex_search(field.meaning, std::regex("[Dd]efault|as with ddp")))
+          << field.path << " " << section.choice << ": " << field.meaning;
+    }
+  }
+}
+
+// Also where only some jobs need them, which the meaning then names.
+TEST(SpecFields, RequiredIsWhatTheResolverCallsMissing) {
+  const auto fields = FieldsByPath();
+  for (const char* path :
+       {"env.name", "env.value", "model.options.name", "model.rope_scaling.kind", "model.rope_scaling.factor"}) {
+    EXPECT_EQ(fields.at(path).fallback, "required") << path;
+  }
+  for (const char* path : {"data.tokens", "data.images", "data.tensors", "model.rope_scaling.original_context"}) {
+    EXPECT_EQ(fields.at(path).fallback, "required") << path;
+    EXPECT_TRUE(absl::StrContains(fields.at(path).meaning, "equired ")) << fields.at(path).meaning;
+  }
+  EXPECT_EQ(fields.at("data.validation").fallback, "none");
+}
+
 TEST(SpecFields, TheResolverDecides) {
   const auto fields = FieldsByPath();
-  EXPECT_EQ(fields.at("optimizer.weight_decay").fallback, "0.1");
+  EXPECT_EQ(fields.at("optimizer.beta2").fallback, "0.999");
   EXPECT_EQ(fields.at("pipeline.schedule").fallback, "1f1b");
   EXPECT_EQ(fields.at("data.mean").fallback, "[0.5, 0.5, 0.5]");
   EXPECT_EQ(fields.at("precision.loss_scaling.initial").fallback, "65536");
   EXPECT_EQ(fields.at("batch.microbatch").fallback, "depends");
   EXPECT_EQ(fields.at("steps").fallback, "required");
   EXPECT_EQ(fields.at("steps").unit, "steps");
+  EXPECT_EQ(fields.at("pipeline.chunks").unit, "chunks");
+  EXPECT_EQ(fields.at("sync.fragments").unit, "parts");
   EXPECT_EQ(fields.at("pipeline.cut").type, "list of: string, or the word auto");
   EXPECT_EQ(fields.at("pipeline.cut").fallback, "auto");
 }

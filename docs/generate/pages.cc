@@ -81,8 +81,9 @@ prints the JSON Schema for editors; `muster validate FILE` reports all errors of
 
 How to read the tables:
 
-- A **default** of "required" must be given. "none" means that nothing happens without the field. "depends" follows
-  from other fields; the meaning says how. "of its fields": without the map, each field in it has its own default.
+- A **default** of "required" must be given, in every job or in those that the meaning names. "none" means that nothing
+  happens without the field. "depends" follows from other fields; the meaning says how. "of its fields": without the map,
+  each field in it has its own default.
 - An **example** is what to write in YAML, below the field's map. `--set PATH=VALUE` sets the same on the command line:
   `--set optimizer.lr=3e-4`.
 - A map with a **kind** can be written as the kind alone: `strategy: ddp` is `strategy: {kind: ddp}`.

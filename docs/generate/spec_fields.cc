@@ -3,6 +3,7 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "cli/spec/field.h"
 #include "cli/spec/reader.h"
 #include "cli/spec/schema.h"
@@ -35,41 +37,61 @@ constexpr char kNone[] = "none";
 constexpr char kDepends[] = "depends";
 constexpr char kOfItsFields[] = "of its fields";
 
-// A job in which fields get their defaults, and a change that makes its model a larger one.
-struct Base {
-  std::string job;
-  cli::Assignment larger;
-};
-
 constexpr char kTokens[] = "data: {tokens: /data/train.bin, validation: /data/val.bin}\n";
 
-const std::vector<Base>& Bases() {
-  static const auto& bases = *new std::vector<Base>{
-      {absl::StrCat(kTokens, "model: {family: gpt2, size: tiny}\n"), {"", "model.size", "small"}},
-      {"data: {images: /data/train.bin, validation: /data/val.bin}\nmodel: {family: resnet, depth: 20}\n",
-       {"", "model.depth", "18"}},
-      {absl::StrCat(kTokens, "model: {family: llama, size: tiny}\nresources: {ranks: 2}\nparallel: {pipeline: 2}\n"),
-       {"", "model.size", "1b"}},
-      {absl::StrCat(kTokens, "model: {family: gpt2, size: tiny}\nprecision: {compute: fp16}\n"),
-       {"", "model.size", "small"}},
+// Jobs in which fields get their defaults. What differs between them is what other defaults may follow from.
+std::vector<JobSpec> MakeJobs() {
+  struct Base {
+    std::string job;
+    std::vector<cli::Assignment> models;  // changes of its model
   };
-  return bases;
+  const std::vector<Base> bases = {
+      {absl::StrCat(kTokens, "model: {family: gpt2, size: tiny}\n"), {{"", "model.size", "small"}}},
+      {"data: {images: /data/train.bin, validation: /data/val.bin}\nmodel: {family: resnet, depth: 20}\n",
+       {{"", "model.depth", "18"}, {"", "model.stem", "imagenet"}}},
+      {absl::StrCat(kTokens,
+                    "model: {family: llama, size: tiny, rope_scaling: {kind: llama3, factor: 8, original_context: "
+                    "8192}}\nresources: {ranks: 2}\nparallel: {pipeline: 2}\n"),
+       {{"", "model.size", "1b"}}},
+      {absl::StrCat(kTokens, "model: {family: gpt2, size: tiny}\nprecision: {compute: fp16}\n"),
+       {{"", "precision.loss_scaling.initial", "0.5"}}},
+      {R"(data: {tensors: /data/train.safetensors}
+model:
+  family: custom
+  library: /opt/libmine.so
+  task: {name: tensors, tensors: [{name: user, type: float, shape: [8], input: true}], targets_per_sample: 1}
+  units: [{name: all, kind: custom.modules, tensors: [{name: all.weight, shape: [8], init: {kind: zeros}}]}]
+)",
+       {}},
+  };
+  std::vector<JobSpec> jobs;
+  for (const Base& base : bases) {
+    std::vector<std::vector<cli::Assignment>> changes = {
+        {},
+        {{"", "resources.ranks", "4"}},
+        {{"", "batch.sequences", "64"}},
+        {{"", "optimizer.lr", "0.01"}, {"", "optimizer.weight_decay", "0.01"}},
+        {{"", "optimizer", "sgd"}},
+        {{"", "optimizer", "muon"}},
+        {{"", "resources.ranks", "2"}, {"", "strategy", "ddp"}, {"", "communication.compression", "top_k"}},
+        {{"", "sync", "{delay: 5, outer: {momentum: 0}}"}},
+        {{"", "lora.rank", "16"}},
+    };
+    for (const cli::Assignment& model : base.models) changes.push_back({model});
+    for (const std::vector<cli::Assignment>& change : changes) {
+      jobs.push_back(cli::ReadSpec(absl::StrCat("apiVersion: muster/v1\nkind: Job\nname: a\nsteps: 1000\n"
+                                                "checkpoint: {path: '/runs/{job}'}\n",
+                                                base.job),
+                                   "", change)
+                         .spec);
+    }
+  }
+  return jobs;
 }
 
-JobSpec Read(const Base& base, const std::vector<cli::Assignment>& changes) {
-  return cli::ReadSpec(absl::StrCat("apiVersion: muster/v1\nkind: Job\nname: a\nsteps: 1000\n"
-                                    "checkpoint: {path: '/runs/{job}'}\n",
-                                    base.job),
-                       "", changes)
-      .spec;
-}
-
-// What other defaults may follow from: a default that differs after one of these changes depends on other fields.
-std::vector<std::vector<cli::Assignment>> Changes(const Base& base) {
-  return {{{"", "resources.ranks", "4"}},
-          {{"", "batch.sequences", "64"}},
-          {{"", "optimizer.lr", "0.01"}, {"", "optimizer.weight_decay", "0.01"}},
-          {base.larger}};
+const std::vector<JobSpec>& Jobs() {
+  static const auto& jobs = *new std::vector<JobSpec>(MakeJobs());
+  return jobs;
 }
 
 // The map at the end of the way, made where it is missing; of lists the first entry.
@@ -157,27 +179,26 @@ std::string Filled(JobSpec spec, const Way& way, const FieldDescriptor& field) {
   return owner != nullptr && Has(*owner, field) ? Text(*owner, field) : "";
 }
 
-// The default of a message that the resolver makes with one of its kinds. Empty: it makes none.
+// The kind that the resolver makes a message with where the job names none. Empty: it makes none.
 std::string FilledKind(JobSpec spec, const Way& way, const OneofDescriptor& oneof) {
+  Message& owner = *Make(spec, way);
+  owner.GetReflection()->ClearOneof(&owner, &oneof);
   spec::Resolve({}, spec);
-  const Message* const owner = Find(spec, way);
-  if (owner == nullptr) return "";
-  const FieldDescriptor* const chosen = owner->GetReflection()->GetOneofFieldDescriptor(*owner, &oneof);
+  const Message* const filled = Find(spec, way);
+  if (filled == nullptr) return "";
+  const FieldDescriptor* const chosen = filled->GetReflection()->GetOneofFieldDescriptor(*filled, &oneof);
   return chosen == nullptr ? "" : KeyOf(*chosen);
 }
 
-// Whether the resolver calls the field missing, in every spec that it could be in.
+// Whether the resolver calls the field missing in some of the jobs; if not in all, its comment says where.
 bool IsRequired(const std::string& path, const Way& way, const FieldDescriptor& field) {
-  for (const Base& base : Bases()) {
-    JobSpec spec = Read(base, {});
+  return std::any_of(Jobs().begin(), Jobs().end(), [&](JobSpec spec) {
     Clear(*Make(spec, way), field);
-    bool missing = false;
-    for (const SpecError& error : spec::Resolve({}, spec)) {
-      missing |= error.path() == path && absl::StartsWith(error.message(), "missing");
-    }
-    if (!missing) return false;
-  }
-  return true;
+    const std::vector<SpecError> errors = spec::Resolve({}, spec);
+    return std::any_of(errors.begin(), errors.end(), [&](const SpecError& error) {
+      return absl::StrReplaceAll(error.path(), {{"[0]", ""}}) == path && absl::StartsWith(error.message(), "missing");
+    });
+  });
 }
 
 // Defaults that others than the resolver give.
@@ -192,10 +213,7 @@ const std::map<std::string, std::string>& OtherDefaults() {
       {"checkpoint.every_seconds", "0"},
       {"strategy.wrap_mib", "0"},  // the compiler of schedules; likewise the following
       {"strategy.shares", "memory"},
-      {"model.rope_scaling.kind", kRequired},
-      {"model.rope_scaling.low_frequency_factor", "1"},  // the model; likewise the following
-      {"model.rope_scaling.high_frequency_factor", "4"},
-      {"model.rope_scaling.beta_fast", "32"},
+      {"model.rope_scaling.beta_fast", "32"},  // the model; likewise the following
       {"model.rope_scaling.beta_slow", "1"},
       {"model.rope_scaling.attention_factor", kDepends},            // kind, factor
       {"project", kDepends},                                        // the projects of its user
@@ -214,18 +232,23 @@ const std::map<std::string, std::string>& OtherDefaults() {
   return defaults;
 }
 
+// The one text that they have in all jobs where they have any, else `depends`. Empty: in none.
+template <typename TextIn>
+std::string InAllJobs(const TextIn& text_in) {
+  std::string text;
+  for (const JobSpec& job : Jobs()) {
+    const std::string here = text_in(job);
+    if (!text.empty() && !here.empty() && here != text) return kDepends;
+    if (text.empty()) text = here;
+  }
+  return text;
+}
+
 std::string DefaultOf(const std::string& path, const Way& way, const FieldDescriptor& field) {
   const auto other = OtherDefaults().find(path);
   if (other != OtherDefaults().end()) return other->second;
-  for (const Base& base : Bases()) {
-    const std::string value = Filled(Read(base, {}), way, field);
-    if (value.empty()) continue;
-    for (const std::vector<cli::Assignment>& change : Changes(base)) {
-      const std::string then = Filled(Read(base, change), way, field);
-      if (!then.empty() && then != value) return kDepends;
-    }
-    return value;
-  }
+  const std::string value = InAllJobs([&](const JobSpec& job) { return Filled(job, way, field); });
+  if (!value.empty()) return value;
   if (IsRequired(path, way, field)) return kRequired;
   return field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL && !field.is_repeated() ? "false" : kNone;
 }
@@ -242,7 +265,7 @@ std::string UnitOf(const std::string& path, const std::string& key) {
       {"crop_padding", "pixels"}, {"image", "pixels"},          {"bytes", "bytes"},
       {"keep", "checkpoints"},    {"prefetch", "units"},        {"max_restarts", "restarts"},
       {"layers", "layers"},       {"block", "elements"},        {"pipeline", "stages"},
-      {"replicas", "replicas"},
+      {"replicas", "replicas"},   {"chunks", "chunks"},         {"fragments", "parts"},
   };
   if (absl::StrContains(path, "timeout_seconds.") || absl::EndsWith(key, "_seconds")) return "seconds";
   if (absl::EndsWith(key, "_mib")) return "MiB";
@@ -279,6 +302,7 @@ const std::map<std::string, std::string>& Examples() {
       {"steps", "1000"},
       {"freeze", "[\"h.0.*\"]"},
       {"label_smoothing", "0.1"},
+      {"lora.alpha", "16"},
       {"lora.targets", "[attn.c_attn]"},
       {"dropout.embedding", "0.1"},
       {"dropout.attention", "0.1"},
@@ -297,10 +321,11 @@ const std::map<std::string, std::string>& Examples() {
       {"model.rope_base", "500000"},
       {"model.full_layers", "[0, 8]"},
       {"model.depth", "18"},
+      {"model.image", "32"},
       {"model.library", "libmine.so"},
       {"model.inventory", "mine.json"},
       {"model.options.name", "width"},
-      {"model.options.value", "64"},
+      {"model.options.value", "\"64\""},
       {"model.rope_scaling.factor", "8"},
       {"model.rope_scaling.original_context", "8192"},
       {"model.rope_scaling.high_frequency_factor", "4"},
@@ -318,8 +343,10 @@ const std::map<std::string, std::string>& Examples() {
       {"batch.microbatch", "8"},
       {"strategy.bucket_mib", "25"},
       {"strategy.wrap_mib", "16"},
+      {"strategy.reshard", "shard_grad_op"},
       {"strategy.shard_ranks", "8"},
       {"optimizer.lr", "3e-4"},
+      {"optimizer.weight_decay", "0.1"},
       {"optimizer.adamw_weight_decay", "0.1"},
       {"optimizer.lr_schedule.warmup_steps", "50"},
       {"optimizer.lr_schedule.min_lr", "3e-5"},
@@ -327,6 +354,8 @@ const std::map<std::string, std::string>& Examples() {
       {"checkpoint.path", "\"runs/{job}\""},
       {"checkpoint.every_seconds", "600"},
       {"checkpoint.resume_from", "runs/gpt2-x7f2"},
+      {"validation.sequences", "64"},
+      {"sync.mix", "0.5"},
       {"pipeline.chunks", "2"},
       {"pipeline.cut", "[h.4, h.8]"},
       {"parallel.pipeline", "2"},
@@ -488,13 +517,12 @@ class Walk {
     field.type = cli::ListWords(MemberNames(oneof));
     field.fallback = kRequired;
     if (by_default != nullptr) {
-      field.fallback = FilledKind(Read(Bases().front(), {}), way, oneof);
+      field.fallback = InAllJobs([&](const JobSpec& job) { return FilledKind(job, way, oneof); });
       if (field.fallback.empty()) field.fallback = KeyOf(*by_default);
-      const std::string then = FilledKind(Read(Bases().front(), {{"", "resources.ranks", "4"}}), way, oneof);
-      if (!then.empty() && then != field.fallback) field.fallback = kDepends;
     }
     field.example = MemberNames(oneof).back();
-    field.meaning = "which of them; each has fields of its own";
+    const std::string comment = cli::CommentOf(oneof);
+    field.meaning = absl::StrCat("which of them; each has fields of its own", comment.empty() ? "" : "; ", comment);
     for (int m = 0; m < oneof.field_count(); ++m) {
       const FieldDescriptor& member = *oneof.field(m);
       field.values.emplace_back(KeyOf(member), cli::CommentOf(*member.message_type()));

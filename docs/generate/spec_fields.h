@@ -12,14 +12,16 @@
 namespace muster::docs {
 
 struct SpecField {
-  std::string path;      // "optimizer.lr"
-  std::string key;       // "lr"
-  std::string type;      // "number", "list of strings", "fp32, bf16 or fp16"
-  std::string unit;      // "steps"; empty: a pure number, or none
-  std::string fallback;  // "0.3": the default. "required", "none", "depends" on other fields, or "of its fields"
-  std::string example;   // YAML: "3e-4"; empty: only the coordinator sets the field
-  std::string meaning;   // the comment
-  std::string link;      // the path of the section that describes the field's own fields; empty: it has none
+  std::string path;  // "optimizer.lr"
+  std::string key;   // "lr"
+  std::string type;  // "number", "list of strings", "fp32, bf16 or fp16"
+  std::string unit;  // "steps"; empty: a pure number, or none
+  // "0.3": the default. "required", in all jobs or where the meaning says so, "none", "depends" on other fields, or "of
+  // its fields".
+  std::string fallback;
+  std::string example;  // YAML: "3e-4"; empty: only the coordinator sets the field
+  std::string meaning;  // the comment
+  std::string link;     // the path of the section that describes the field's own fields; empty: it has none
   // Of an enum with comments: the value and its comment.
   std::vector<std::pair<std::string, std::string>> values;
 };
