@@ -148,6 +148,14 @@ TEST_F(TypedTest, Readme) {
   const std::string printed = Type("README.md");
   EXPECT_TRUE(absl::StrContains(printed, " completed: 60 steps in "));
   EXPECT_TRUE(absl::StrContains(printed, "And God said"));
+  // The error that it shows is that of its own job file with the mistake.
+  std::smatch shown;
+  const std::string page = ReadFile("README.md");
+  ASSERT_TRUE(std::regex_search(page, shown, std::regex("`(job\\.yaml:[0-9:]+ optimizer\\.lrr: [^`]+)`")));
+  const Machine::Typed wrong = first_->Type(
+      "mkdir wrong && sed 's/lr: 3e-3/lrr: 3e-3/' job.yaml >wrong/job.yaml && cd wrong\n"
+      "muster validate job.yaml || true\n");
+  EXPECT_TRUE(absl::StrContains(wrong.output, shown[1].str() + "\n")) << wrong.output;
 }
 
 TEST_F(TypedTest, Quickstart) {
