@@ -190,7 +190,7 @@ TEST(Reliability, NamesTestsThatThereAre) {
   const std::regex name(R"(`([A-Z]\w+\.[A-Z]\w+)`)"), path(R"(`((?:\w+/)+\w+_test)`)");
   size_t names = 0, paths = 0;
   for (const char* page : {"docs/reliability.md", "docs/internals/reliability.md", "docs/internals/protections.md",
-                           "docs/internals/parity.md"}) {
+                           "docs/internals/parity.md", "docs/internals/checkpoints.md"}) {
     const std::string text = ReadPage(page);
     for (const std::string& test : Found(text, name)) {
       EXPECT_TRUE(cases.contains(test)) << page << ": there is no test " << test;
