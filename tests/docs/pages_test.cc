@@ -134,6 +134,25 @@ TEST(Configuration, HasEveryEnvironmentVariable) {
   EXPECT_GT(names.size(), 30u);
 }
 
+TEST(Configuration, HasEveryVariableOfARank) {
+  const std::string page = ReadPage("docs/configuration.md"), exec = ReadPage("docs/exec.md");
+  const std::string code = ReadPage("worker/agent/command_line.cc");
+  std::smatch list;
+  ASSERT_TRUE(std::regex_search(code, list, std::regex(R"(kInherited\[\] = \{([^}]*)\})")));
+  const std::vector<std::string> inherited =
+      absl::StrSplit(list[1].str(), absl::ByAnyChar("\", \n"), absl::SkipEmpty());
+  EXPECT_GT(inherited.size(), 9u);
+  for (const std::string& name : inherited) {
+    EXPECT_TRUE(absl::StrContains(page, absl::StrCat("`", name, "`"))) << name;
+    EXPECT_TRUE(absl::StrContains(exec, absl::StrCat("`", name, "`"))) << name;
+  }
+  std::set<std::string> set = Found(code, std::regex(R"re(\bset\("([A-Z_]+)")re"));
+  EXPECT_TRUE(set.contains("LOGNAME"));
+  set.merge(Found(ReadPage("worker/collectives/nccl.cc"), std::regex(R"re(\bsetenv\("([A-Z_]+)")re")));
+  EXPECT_TRUE(set.contains("NCCL_LAUNCH_ORDER_IMPLICIT"));
+  for (const std::string& name : set) EXPECT_TRUE(std::regex_search(page, std::regex("`" + name + "[`=]"))) << name;
+}
+
 TEST(Configuration, HasEveryKeyOfTheContextFile) {
   const std::string page = ReadPage("docs/configuration.md"), code = ReadPage("cli/config.cc");
   std::smatch keys;
