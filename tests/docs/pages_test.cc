@@ -280,6 +280,21 @@ TEST(Operations, HasEveryAlert) {
   EXPECT_EQ(Found(page, std::regex(R"(\| `(Muster\w+)` \|)")), alerts);
 }
 
+// A pager shows the text of the rule. What it says to do is what the page says.
+TEST(Operations, AlertsSayWhatThePageSays) {
+  const std::string page = ReadPage("docs/operations.md"), rules = ReadPage("deploy/prometheus/alerts.yml");
+  std::map<std::string, std::string> shown, expected;
+  const std::regex row(R"re(\| `(Muster\w+)` \|[^|]*\|[^|]*\| ([^|\n]*) \|)re");
+  for (std::sregex_iterator at(page.begin(), page.end(), row), end; at != end; ++at) {
+    shown[(*at)[1]] = std::regex_replace((*at)[2].str(), std::regex(R"(\[\w+\]\(([^)]*)\))"), "docs/$1");
+  }
+  const std::regex rule(R"re(- alert: (\w+)[^]*?description: "?([^\n]*?)"?\n)re");
+  for (std::sregex_iterator at(rules.begin(), rules.end(), rule), end; at != end; ++at) {
+    expected[(*at)[1]] = std::regex_replace((*at)[2].str(), std::regex(R"(\{\{ \$labels\.job_id \}\})"), "JOB");
+  }
+  EXPECT_EQ(shown, expected);
+}
+
 // The text of all strings of the programs, as one: pieces that the code joins follow each other.
 std::string Strings() {
   std::string all;
