@@ -32,7 +32,7 @@ std::string NextSteps(const std::string& state_dir, const std::string& host, con
       "next, on this machine:\n", "  muster-coordinator --state-dir ", state_dir, " --listen ", socket,
       " --listen 0.0.0.0:7070\n", "  muster coordinator token create --role worker -o join.token\n",
       "  muster coordinator token create --role submitter --user ann -o ann.token\n",
-      "on each machine with GPUs, with ", "join.token (good for an hour, for any number of them):\n",
+      "on each machine that runs ranks, with join.token (valid for an hour, for any number of machines):\n",
       "  muster-worker --coordinator ", host, ":7070 --join-token join.token --state-dir STATE --run-dir RUN\n",
       "where ann works, with ann.token:\n", "  muster --address ", host, ":7070 --token-file ann.token ps");
 }

@@ -75,6 +75,8 @@ const std::vector<Mistake>& Mistakes() {
       {"muster local up --nodes 3", 2, "the service is running with 1 node, not 3: to change that, muster local down",
        ""},
       {"muster local up --slots 1", 2, "node-0 is running with 2 slots, not 1: to change that, muster local down", ""},
+      {"muster coordinator init --state-dir init --host 127.0.0.1", 0,
+       "on each machine that runs ranks, with join.token (valid for an hour, for any number of machines):\n", "GPUs"},
       {"muster --address nowhere ps", 2, "invalid coordinator address nowhere: use unix:/path or host:port", ""},
       {"muster --address http://127.0.0.1:7070 ps", 2, "leave out http://: write host:port", "IPv6"},
       {"muster squeue", 2, "muster: unknown command squeue, did you mean ps?", ""},
