@@ -472,9 +472,10 @@ void Core::State::On(const StoreRestored&, Transaction& transaction) {
   exchanges.SkipNumbers(transaction);
   transaction.AddEvent(
       nullptr, 0, "", "store.restored",
-      absl::StrCat("this store was restored from a backup: what came later is not known to it; the next "
-                   "generations of its jobs skip ",
-                   options.numbers_skipped, " numbers"));
+      absl::StrCat(
+          "this store was restored from a backup: changes made after it are lost; generations and exchanges of "
+          "replicas skip ",
+          options.numbers_skipped, " numbers, so that none is used twice"));
 }
 
 void Core::State::On(const Tick&, Transaction& transaction) {

@@ -262,8 +262,12 @@ TEST(Recovery, ARestoredBackupSkipsNumbers) {
   const JobId running = w.Submit(Spec("runs")), waiting = w.Submit(Spec("waits"));
   w.Report(running, RANK_STATE_RUNNING);
   w.Restart();  // from the backup
-  w.Do(StoreRestored{});
+  const Outcome restored = w.Do(StoreRestored{});
   EXPECT_EQ(w.events.back(), "store.restored");
+  EXPECT_EQ(
+      restored.events.back().message(),
+      "this store was restored from a backup: changes made after it are lost; generations and exchanges of replicas "
+      "skip 5000 numbers, so that none is used twice");
   w.Restart();
   w.Do(NodeConnected{Hello("b", 1)});
   EXPECT_EQ(w.Newest(waiting).number(), 5001u) << "though no worker has reported a generation";
