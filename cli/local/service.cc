@@ -40,6 +40,13 @@ std::string DaemonOf(const v1::Node& node) {
   return absl::ConsumePrefix(&number, "node-") ? absl::StrCat("worker-", number) : OneLine(node.id());
 }
 
+// N of worker-N; nothing for other names.
+std::optional<int> IndexOf(absl::string_view daemon) {
+  int index = 0;
+  if (!absl::ConsumePrefix(&daemon, "worker-") || !absl::SimpleAtoi(daemon, &index)) return std::nullopt;
+  return index;
+}
+
 // REQUIRES: it runs.
 std::string WithItsLog(const LocalDaemon& daemon) {
   return absl::StrCat(daemon.name, " (pid ", daemon.process->pid, ", log ", daemon.log, ")");
@@ -313,6 +320,17 @@ absl::Status LocalService::WaitUntilLive(int nodes, absl::Time began, absl::Time
   }
 }
 
+void LocalService::ForgetNodesAfter(int nodes) {
+  Client client(LocalConnection(folders_, absl::Seconds(5)));
+  const absl::StatusOr<v1::ListNodesReply> reply = client.ListNodes();
+  if (!reply.ok()) return;
+  for (const v1::Node& node : reply->nodes()) {
+    if (node.state() == v1::NODE_STATE_LIVE || IndexOf(DaemonOf(node)).value_or(0) < nodes) continue;
+    // Refused if it was killed with ranks: it is lost soon, and the next `up` removes it.
+    (void)client.Forget(node.id());
+  }
+}
+
 // As the workers report them: those that ran before have the slots that they were started with.
 absl::Status LocalService::CheckSlots(int wanted) {
   Client client(LocalConnection(folders_, absl::Seconds(5)));
@@ -356,12 +374,9 @@ absl::Status LocalService::Up(const LocalOptions& options) {
   if (absl::Status status = StartCoordinator(options); !status.ok()) return status;
   if (absl::Status status = WaitUntilServing(deadline); !status.ok()) return status;
   for (const LocalDaemon& daemon : List()) {  // left from an earlier, larger service
-    int index = 0;
-    absl::string_view name = daemon.name;
-    if (absl::ConsumePrefix(&name, "worker-") && absl::SimpleAtoi(name, &index) && index >= *nodes) {
-      Forget(daemon.name);
-    }
+    if (IndexOf(daemon.name).value_or(0) >= *nodes) Forget(daemon.name);
   }
+  ForgetNodesAfter(*nodes);
   for (int index = 0; index < *nodes; ++index) {
     if (absl::Status status = StartWorker(index, *nodes, options); !status.ok()) return status;
   }

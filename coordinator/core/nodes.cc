@@ -300,6 +300,15 @@ std::vector<ObservedRank> Nodes::Unreported(const NodeId& node, const std::set<R
   return unreported;
 }
 
+bool Nodes::MayHaveRanks(const NodeId& node) const {
+  const std::vector<JobEntry*> live = records_->Live();
+  return std::any_of(live.begin(), live.end(), [&](JobEntry* job) {
+    if (!job->machine.active() || job->newest()->ended()) return false;
+    const auto& ranks = job->newest()->record().ranks();
+    return std::any_of(ranks.begin(), ranks.end(), [&](const RankPlacement& r) { return r.node() == node.value(); });
+  });
+}
+
 void Nodes::Empty(Transaction& transaction) {
   if (emptying_.empty()) return;
   for (JobEntry* live : records_->Live()) {
@@ -382,10 +391,14 @@ void Nodes::On(const UndrainNode& event, Transaction& transaction) {
 void Nodes::On(const ForgetNode& event, Transaction& transaction) {
   const NodeEntry* node = records_->FindNode(event.node);
   if (node == nullptr) return;
-  if (node->machine.state() != NODE_STATE_LOST) {
+  if (node->machine.state() == NODE_STATE_LIVE) {
+    transaction.status =
+        absl::FailedPreconditionError(absl::StrCat("node ", event.node.value(), " is live: stop its worker first"));
+    return;
+  }
+  if (node->machine.state() == NODE_STATE_AWAY && MayHaveRanks(event.node)) {
     transaction.status = absl::FailedPreconditionError(
-        absl::StrCat("node ", event.node.value(), " is ", node->machine.state() == NODE_STATE_LIVE ? "live" : "away",
-                     ": stop its worker, and forget it when it is lost"));
+        absl::StrCat("node ", event.node.value(), " is away and may still run ranks: forget it when it is lost"));
     return;
   }
   if (emptying_.contains(event.node)) {
@@ -396,7 +409,7 @@ void Nodes::On(const ForgetNode& event, Transaction& transaction) {
   Forget(event.node, "on request", transaction);
 }
 
-// REQUIRES: it is not in emptying_, so no generation that has not ended has a rank there.
+// REQUIRES: no generation that has not ended has a rank there: it is not in emptying_, or MayHaveRanks is false.
 void Nodes::Forget(const NodeId& id, const std::string& why, Transaction& transaction) {
   records_->nodes.erase(id);
   health_.Forget(id);

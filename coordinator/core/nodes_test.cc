@@ -231,6 +231,23 @@ TEST_F(Lost, AreForgottenOnRequest) {
   EXPECT_TRUE(Knows("a")) << "it joins again";
 }
 
+// As a node that `muster local` does not start again.
+TEST_F(Lost, NodesWithoutRanksAreForgottenWhileTheyAreAway) {
+  w_.Return(Hello("a", 1));
+  w_.Return(Hello("b", 1));
+  const JobId job = w_.Submit(Spec("j"));
+  ASSERT_EQ(w_.Newest(job).ranks(0).node(), "a");
+  w_.Do(NodeDisconnected{NodeId("a"), Incarnation("i1")});
+  w_.Do(NodeDisconnected{NodeId("b"), Incarnation("i1")});
+  EXPECT_EQ(w_.Do(ForgetNode{NodeId("a")}).status.message(),
+            "node a is away and may still run ranks: forget it when it is lost");
+  ASSERT_TRUE(w_.Do(ForgetNode{NodeId("b")}).status.ok());
+  EXPECT_TRUE(Knows("a"));
+  EXPECT_FALSE(Knows("b"));
+  w_.Return(Hello("b", 1, "i2"));
+  EXPECT_TRUE(Knows("b")) << "it joins again";
+}
+
 TEST_F(Lost, AreForgottenByThemselves) {
   w_.options.forget_lost_after = absl::Hours(24);
   w_.Restart();

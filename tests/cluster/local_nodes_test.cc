@@ -119,6 +119,10 @@ TEST_F(LocalNodesTest, ThreeNodesRunJobsAndOneIsLostAndComesBack) {
   const Ran down = Muster("local down");
   EXPECT_EQ(down.exit_code, 0) << down.err;
   EXPECT_TRUE(Pids().empty());
+
+  // A smaller service: neither the node that was away a moment ago nor the one that was lost is listed.
+  ASSERT_EQ(Muster("local up --nodes 1 --timeout 60s").exit_code, 0);
+  EXPECT_EQ(Nodes(), (std::map<std::string, std::string>{{"node-0", "live"}}));
 }
 
 }  // namespace
