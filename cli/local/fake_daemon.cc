@@ -1,6 +1,7 @@
-// Replaces muster-coordinator in the tests of `muster local`: serves, and lists a live node for each file in
-// $FAKE_NODES, with as many slots as its first line says; the second line, if any, is the problem that the check of the
-// trainer found; a node is away if there is a third. The fake worker is a shell script that creates such a file.
+// Replaces muster-coordinator in the tests of `muster local`: serves, has a running job if $FAKE_JOB is set, and lists
+// a live node for each file in $FAKE_NODES, with as many slots as its first line says; the second line, if any, is the
+// problem that the check of the trainer found; a node is away if there is a third. The fake worker is a shell script
+// that creates such a file.
 #include <csignal>
 
 #include <cstdio>
@@ -48,6 +49,12 @@ int main(int argc, char** argv) {
     }
     return nodes;
   };
+  if (std::getenv("FAKE_JOB") != nullptr) {
+    v1::Job job;
+    job.set_id("a-x7f2");
+    job.set_state(v1::JOB_STATE_RUNNING);
+    store.PutJob(job);
+  }
   FakeCoordinator coordinator(socket, &store);
   coordinator.Serve();
   std::fprintf(stderr, "serving\n");

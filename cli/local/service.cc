@@ -331,6 +331,15 @@ void LocalService::ForgetNodesAfter(int nodes) {
   }
 }
 
+bool LocalService::MayHaveRanks() const {
+  Client client(LocalConnection(folders_, absl::Seconds(2)));
+  const absl::StatusOr<v1::ListJobsReply> reply = client.ListJobs(/*all=*/false);
+  return !reply.ok() || std::any_of(reply->jobs().begin(), reply->jobs().end(), [](const v1::JobSummary& job) {
+    const v1::JobState state = job.job().state();
+    return state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING || state == v1::JOB_STATE_STOPPING;
+  });
+}
+
 // As the workers report them: those that ran before have the slots that they were started with.
 absl::Status LocalService::CheckSlots(int wanted) {
   Client client(LocalConnection(folders_, absl::Seconds(5)));
@@ -441,7 +450,7 @@ absl::Status LocalService::Down(absl::Duration timeout, bool force, const std::f
     say_("nothing is running");
     return absl::OkStatus();
   }
-  if (!workers.empty()) say_("draining: running jobs write a checkpoint and return to the queue");
+  if (!workers.empty() && MayHaveRanks()) say_("draining: running jobs write a checkpoint and return to the queue");
   if (absl::Status status = Stop(workers, coordinators, timeout, force, interrupted); !status.ok()) return status;
   return Stop(coordinators, {}, timeout, force, interrupted);
 }

@@ -97,6 +97,8 @@ class LocalService {
   absl::Status WaitUntilLive(int nodes, absl::Time began, absl::Time deadline);
   // Removes nodes of an earlier, larger service, whose slots would count else.
   void ForgetNodesAfter(int nodes);
+  // Whether a job has ranks; true if the coordinator does not answer.
+  bool MayHaveRanks() const;
   // Whether the node's worker was started by this call, at `began` or later, and has not reported a check since then.
   bool IsStale(const v1::Node& node, absl::Time began) const;
   // FailedPrecondition: a node has another number of slots than `wanted` (0: any).

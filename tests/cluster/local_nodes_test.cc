@@ -118,6 +118,7 @@ TEST_F(LocalNodesTest, ThreeNodesRunJobsAndOneIsLostAndComesBack) {
   EXPECT_TRUE(absl::StrContains(other.err, "the service is running with 3 nodes, not 2")) << other.err;
   const Ran down = Muster("local down");
   EXPECT_EQ(down.exit_code, 0) << down.err;
+  EXPECT_FALSE(absl::StrContains(down.err, "draining")) << "no job runs: " << down.err;
   EXPECT_TRUE(Pids().empty());
 
   // A smaller service: neither the node that was away a moment ago nor the one that was lost is listed.
