@@ -68,7 +68,7 @@ class Tally {
   double held_seconds_ = 0, held_in_month_ = 0, jain_seconds_ = 0, contended_seconds_ = 0;
 };
 
-// Markdown, for docs/quotas.md.
+// Markdown, for docs/internals/scheduling.md.
 std::string TableOf(const Month& month, const std::vector<MonthFigures>& all);
 
 }  // namespace muster::simulate

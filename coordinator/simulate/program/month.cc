@@ -1,5 +1,5 @@
 // muster-month: replays a synthetic month of a shared cluster against FIFO, a Slurm-like policy and Muster's own, and
-// prints the table of docs/quotas.md.
+// prints the table of docs/internals/scheduling.md.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
