@@ -113,7 +113,7 @@ void WriteLinks(const std::vector<Node>& nodes, Exposition& page) {
   write("muster_link_latency_seconds", "Latency from a node to another, one way, as ranks last measured it.",
         &NodeLink::latency_seconds);
   page.Begin("muster_link_socket_bytes_per_second", Kind::kGauge,
-             "What a core of a node could receive over a link while it sends as much, if it did nothing else.");
+             "Socket throughput of one otherwise idle core that sends and receives at the same rate.");
   for (const Node& node : nodes) {
     for (const NodeLink& link : node.links()) {
       const double rate = link.core().socket_bytes_per_second();
@@ -121,7 +121,7 @@ void WriteLinks(const std::vector<Node>& nodes, Exposition& page) {
     }
   }
   page.Begin("muster_link_compression_seconds", Kind::kGauge,
-             "What a core of a node takes to compress a gradient, as measured with a link.");
+             "Time of one core of a node to compress a gradient, measured together with a link.");
   for (const Node& node : nodes) {
     for (const NodeLink& link : node.links()) {
       for (const auto& [kind, seconds] :
