@@ -66,9 +66,16 @@ relative=$(tr : '\n' <<<"$runpath" | grep '^[$]ORIGIN/' | paste -sd:)
 [ -n "$relative" ] || die "muster-trainer does not search for LibTorch beside itself: its RUNPATH is \"$runpath\""
 [ "$relative" = "$runpath" ] || chrpath -r "$relative" "$stage/bin/muster-trainer" >/dev/null
 
+needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
+
+# --- Debian's libraries, which a release has inside
+libraries=$(for name in "${names[@]}"; do needed "$stage/bin/$name"; done | LC_ALL=C sort -u |
+  grep -vE '^(ld-linux-x86-64|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|gomp|torch.*|c10.*|cu.*|nv.*|nccl))\.so' | paste -sd' ' || true)
+[ -z "$libraries" ] ||
+  echo "package: warning: the programs are not linked statically: the tarball runs only on machines that have $libraries" >&2
+
 # --- LibTorch: what the trainer loads, and what that loads
 torch=${MUSTER_TORCH_CPU:-${MUSTER_CACHE:-$HOME/.cache/muster}/torch-cpu}
-needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
 if [ -n "$libtorch" ]; then
   [ -f "$torch/torch/lib/libtorch.so" ] || die "no LibTorch in $torch: run tools/fetch_torch.sh"
   [ -d "$torch/licenses" ] || die "the LibTorch in $torch has no licenses beside it: run tools/fetch_torch.sh"

@@ -2,6 +2,7 @@
 // they depend on, and that the trainer finds its LibTorch wherever they are unpacked.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -71,6 +72,7 @@ class PackagesTest : public ::testing::Test {
         Shell(absl::StrCat("MUSTER_TORCH_CPU='", wheel, "' SOURCE_DATE_EPOCH=1700000000 '", script,
                            "' --fast --version ", kPackaged, " --programs '", bin, "' '", Out(), "'"));
     ASSERT_EQ(made.code, 0) << made.out << made.err;
+    messages_ = made.err;
     for (const std::string& package : Packages()) {
       const cli::Ended unpacked = Shell(absl::StrCat("dpkg-deb -R '", Deb(package), "' '", Root(package), "'"));
       ASSERT_EQ(unpacked.code, 0) << unpacked.err;
@@ -99,12 +101,38 @@ class PackagesTest : public ::testing::Test {
   }
 
   static inline std::unique_ptr<TemporaryFolder> folder_;
+  static inline std::string messages_;  // of tools/package.sh
 };
 
 TEST_F(PackagesTest, ChecksumsAreOfAllFiles) {
   EXPECT_EQ(Shell(absl::StrCat("cd '", Out(), "' && sha256sum --quiet -c SHA256SUMS")).code, 0);
   const std::vector<std::string> lines = absl::StrSplit(Read(Out() + "/SHA256SUMS"), '\n', absl::SkipEmpty());
   EXPECT_EQ(lines.size(), Packages().size() + 1);
+}
+
+// The programs of this build are an example: only a release has Debian's libraries inside.
+TEST_F(PackagesTest, AWarningNamesTheLibrariesThatTheTarballDoesNotBring) {
+  std::set<std::string> all = LibrariesOf(Root("muster-cli") + "/opt/muster/bin/muster");
+  all.merge(LibrariesOf(Root("muster-coordinator") + "/opt/muster/bin/muster-coordinator"));
+  const bool linked = std::none_of(all.begin(), all.end(), [](const std::string& library) {
+    return absl::StartsWith(library, "libgrpc") || absl::StartsWith(library, "libsqlite3");
+  });
+  const size_t at =
+      messages_.find("package: warning: the programs are not linked statically: the tarball runs only on ");
+  EXPECT_EQ(at == std::string::npos, linked) << messages_;
+  if (linked) return;
+  const std::string line = messages_.substr(at, messages_.find('\n', at) - at);
+  for (const std::string& library : all) {
+    const bool named = absl::StrContains(line + " ", absl::StrCat(" ", library, " "));
+    const bool debians = absl::StartsWith(library, "libgrpc") || absl::StartsWith(library, "libsqlite3") ||
+                         absl::StartsWith(library, "libssl");
+    if (debians) {
+      EXPECT_TRUE(named) << library << ": " << line;
+    }
+    if (library == "libc.so.6" || library == "libstdc++.so.6") {
+      EXPECT_FALSE(named) << line;
+    }
+  }
 }
 
 TEST_F(PackagesTest, EachFileIsInOnePackage) {
