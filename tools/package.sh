@@ -103,8 +103,15 @@ install -m 644 deploy/systemd/* "$stage/share/muster/systemd"
 mkdir -p "$stage/share/muster/completions"
 for shell in bash zsh fish; do "$stage/bin/muster" completion $shell >"$stage/share/muster/completions/muster.$shell"; done
 
-# --- Licenses: ours, those of Debian's libraries that a release has inside, that of the web page's charts, LibTorch's
+# --- The pages, and the files that they link to, in the folders of the checkout, so that the links work
 doc=$stage/share/doc/muster
+find docs -type f \( -name '*.md' -o -name '*.png' -o -name '*.svg' \) -exec install -D -m 644 {} "$doc/{}" \;
+mapfile -t linked < <(grep -oh ']([.][.]/[^)#]*' docs/*.md | sed 's,](\.\./,,' | LC_ALL=C sort -u)
+for path in "${linked[@]}"; do find "$path" -type f ! -name BUILD -exec install -D -m 644 {} "$doc/{}" \; ; done
+mapfile -t linked < <(printf '%s\n' "${linked[@]}" | cut -d/ -f1 | LC_ALL=C sort -u)
+sed -i 's,](\.\./\.\./docs/,](../../doc/muster/docs/,' "$stage/share/muster/systemd/README.md"
+
+# --- Licenses: ours, those of Debian's libraries that a release has inside, that of the web page's charts, LibTorch's
 install -m 644 LICENSE CHANGELOG.md "$doc"
 mkdir -p "$doc/licenses"
 for package in libgrpc++-dev libprotobuf-dev libabsl-dev libre2-dev libc-ares-dev libssl-dev zlib1g-dev libsqlite3-dev \
@@ -188,7 +195,8 @@ install_more_of() {
   esac
 }
 
-deb muster-cli bin/muster share/muster/examples "share/muster/muster-$release-py3-none-any.whl"
+deb muster-cli bin/muster share/muster/examples "share/muster/muster-$release-py3-none-any.whl" \
+  share/doc/muster/docs "${linked[@]/#/share/doc/muster/}"
 deb muster-coordinator bin/muster-coordinator
 deb muster-worker bin/muster-worker bin/muster-step bin/muster-exec share/muster/systemd/run-as-owner.conf
 deb muster-trainer bin/muster-trainer site include lib

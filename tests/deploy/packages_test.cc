@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -276,6 +277,36 @@ TEST_F(PackagesTest, LicensesOfWhatIsInside) {
     }
     EXPECT_EQ(absl::StrContains(text, "From PyTorch:"), package == "muster-trainer");
   }
+}
+
+// Relative links of a page that lead to no file, a line each. `[](` begins a function of C++.
+std::string BrokenLinks(const fs::path& page) {
+  const std::string text = Read(page);
+  const std::regex link(R"([^[]\]\(([^)\s#`]+)[^)`]*\))");
+  std::string broken;
+  for (std::sregex_iterator at(text.begin(), text.end(), link), end; at != end; ++at) {
+    const std::string target = (*at)[1];
+    if (absl::StrContains(target, ":") || fs::exists(page.parent_path() / target)) continue;
+    absl::StrAppend(&broken, page.string(), ": ", target, "\n");
+  }
+  return broken;
+}
+
+TEST_F(PackagesTest, LinksOfThePagesWork) {
+  const fs::path docs = Root("muster-cli") + "/opt/muster/share/doc/muster/docs";
+  ASSERT_TRUE(fs::exists(docs / "operations.md"));
+  for (const auto& entry : fs::recursive_directory_iterator(docs)) {
+    if (entry.path().extension() == ".md") {
+      EXPECT_EQ(BrokenLinks(entry.path()), "");
+    }
+  }
+  const std::string tarball = folder_->path() + "/tarball";
+  fs::create_directories(tarball);
+  const cli::Ended unpacked = Shell(absl::StrCat("tar -xzf '", Out(), "'/muster-*.tar.gz --strip-components=1 -C '",
+                                                 tarball, "' --wildcards '*/share'"));
+  ASSERT_EQ(unpacked.code, 0) << unpacked.err;
+  EXPECT_EQ(BrokenLinks(tarball + "/share/muster/systemd/README.md"), "");
+  EXPECT_TRUE(fs::exists(tarball + "/share/doc/muster/docs/notices.md"));
 }
 
 TEST_F(PackagesTest, TheTarballIsOneFolder) {
