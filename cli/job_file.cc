@@ -38,6 +38,7 @@ absl::StatusOr<std::vector<Assignment>> AssignmentsOf(const SetFlags& set) {
     if (!assignment.ok()) return assignment.status();
     assignments.push_back(*std::move(assignment));
   }
+  assignments.insert(assignments.end(), set.varied.begin(), set.varied.end());
   return assignments;
 }
 

@@ -20,6 +20,7 @@ TemplateText TemplatesOf(const Invocation& invocation);
 // What --set and --template say.
 struct SetFlags {
   std::vector<std::string> sets;
+  std::vector<Assignment> varied;  // after `sets`: what differs between the jobs of an array or a sweep
   std::string template_name;
 };
 void AddSetFlags(CLI::App* command, SetFlags& flags);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "cli/spec/set.h"
 
 namespace muster::cli {
 namespace {
@@ -35,20 +36,23 @@ std::vector<std::string> Values(absl::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::vector<std::string>>> Combinations(const std::vector<std::string>& arrays) {
-  std::vector<std::vector<std::string>> all = {{}};
+absl::StatusOr<std::vector<std::vector<Assignment>>> Combinations(const std::vector<std::string>& arrays) {
+  std::vector<std::vector<Assignment>> all = {{}};
   for (const std::string& array : arrays) {
     const size_t equals = array.find('=');
     if (equals == std::string::npos || equals == 0) {
       return absl::InvalidArgumentError(absl::StrCat("--array: expected PATH=VALUE,VALUE,..., got \"", array, "\""));
     }
-    std::vector<std::vector<std::string>> longer;
-    for (const std::vector<std::string>& begun : all) {
+    std::vector<std::vector<Assignment>> longer;
+    for (const std::vector<Assignment>& begun : all) {
       for (const std::string& value : Values(absl::string_view(array).substr(equals + 1))) {
         if (value.empty())
           return absl::InvalidArgumentError(absl::StrCat("--array: an empty value in \"", array, "\""));
+        absl::StatusOr<Assignment> assignment =
+            ParseAssignment(absl::StrCat(array.substr(0, equals), "=", value), "--array");
+        if (!assignment.ok()) return assignment.status();
         longer.push_back(begun);
-        longer.back().push_back(absl::StrCat(array.substr(0, equals), "=", value));
+        longer.back().push_back(*std::move(assignment));
         if (longer.size() > kMostJobs) {
           return absl::InvalidArgumentError(absl::StrCat("--array: more than ", kMostJobs, " jobs"));
         }

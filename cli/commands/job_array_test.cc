@@ -10,21 +10,34 @@ namespace {
 
 using Jobs = std::vector<std::vector<std::string>>;
 
+Jobs JobsOf(const std::vector<std::string>& arrays) {
+  Jobs jobs;
+  const auto combinations = Combinations(arrays);
+  for (const std::vector<Assignment>& combination : combinations.value()) {
+    std::vector<std::string>& job = jobs.emplace_back();
+    for (const Assignment& value : combination) {
+      EXPECT_EQ(value.flag, "--array " + value.path);
+      job.push_back(value.path + "=" + value.value);
+    }
+  }
+  return jobs;
+}
+
 TEST(JobArray, IsEveryCombination) {
-  EXPECT_EQ(Combinations({}).value(), (Jobs{{}}));
-  EXPECT_EQ(Combinations({"seed=1,2,3"}).value(), (Jobs{{"seed=1"}, {"seed=2"}, {"seed=3"}}));
-  EXPECT_EQ(Combinations({"optimizer.lr=1e-3,3e-3", "seed=1,2"}).value(), (Jobs{{"optimizer.lr=1e-3", "seed=1"},
-                                                                                {"optimizer.lr=1e-3", "seed=2"},
-                                                                                {"optimizer.lr=3e-3", "seed=1"},
-                                                                                {"optimizer.lr=3e-3", "seed=2"}}));
-  EXPECT_EQ(Combinations({"freeze=[h.0,h.1],[]", "name=\"a,b\",c"}).value(), (Jobs{{"freeze=[h.0,h.1]", "name=\"a,b\""},
-                                                                                   {"freeze=[h.0,h.1]", "name=c"},
-                                                                                   {"freeze=[]", "name=\"a,b\""},
-                                                                                   {"freeze=[]", "name=c"}}));
+  EXPECT_EQ(JobsOf({}), (Jobs{{}}));
+  EXPECT_EQ(JobsOf({"seed=1,2,3"}), (Jobs{{"seed=1"}, {"seed=2"}, {"seed=3"}}));
+  EXPECT_EQ(JobsOf({"optimizer.lr=1e-3,3e-3", "seed=1,2"}), (Jobs{{"optimizer.lr=1e-3", "seed=1"},
+                                                                  {"optimizer.lr=1e-3", "seed=2"},
+                                                                  {"optimizer.lr=3e-3", "seed=1"},
+                                                                  {"optimizer.lr=3e-3", "seed=2"}}));
+  EXPECT_EQ(JobsOf({"freeze=[h.0,h.1],[]", "name=\"a,b\",c"}), (Jobs{{"freeze=[h.0,h.1]", "name=\"a,b\""},
+                                                                     {"freeze=[h.0,h.1]", "name=c"},
+                                                                     {"freeze=[]", "name=\"a,b\""},
+                                                                     {"freeze=[]", "name=c"}}));
 }
 
 TEST(JobArray, RefusesWhatIsNone) {
-  for (const char* bad : {"seed", "=1,2", "seed=", "seed=1,,2", "seed=1,"}) {
+  for (const char* bad : {"seed", "=1,2", "seed=", "seed=1,,2", "seed=1,", "a..b=1"}) {
     EXPECT_EQ(Combinations({bad}).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
   std::string many = "seed=0";

@@ -16,7 +16,7 @@ namespace {
 absl::StatusOr<ExitCode> SubmitArray(const Invocation& invocation, const std::vector<std::string>& files,
                                      const SetFlags& set, const std::string& name,
                                      const std::vector<std::string>& arrays, SubmitOptions options) {
-  const absl::StatusOr<std::vector<std::vector<std::string>>> combinations = Combinations(arrays);
+  const absl::StatusOr<std::vector<std::vector<Assignment>>> combinations = Combinations(arrays);
   if (!combinations.ok()) return combinations.status();
   if (std::find(files.begin(), files.end(), "-") != files.end()) {
     return absl::InvalidArgumentError(
@@ -24,9 +24,9 @@ absl::StatusOr<ExitCode> SubmitArray(const Invocation& invocation, const std::ve
   }
   std::vector<Reading> readings;
   const TemplateText templates = TemplatesOf(invocation);
-  for (const std::vector<std::string>& combination : *combinations) {
+  for (const std::vector<Assignment>& combination : *combinations) {
     SetFlags all = set;
-    all.sets.insert(all.sets.end(), combination.begin(), combination.end());
+    all.varied = combination;
     const absl::StatusOr<Reading> first = LoadJobFiles(files, all, {}, templates);
     if (!first.ok()) return first.status();
     std::string base = name.empty() ? first->spec.name() : name;

@@ -83,6 +83,13 @@ absl::Status CheckSweep(const SweepFlags& flags) {
   return absl::OkStatus();
 }
 
+// "optimizer.lr=3e-4", as --set takes them.
+std::vector<std::string> TextsOf(const Trial& trial) {
+  std::vector<std::string> texts;
+  for (const Assignment& value : trial) texts.push_back(absl::StrCat(value.path, "=", value.value));
+  return texts;
+}
+
 std::string RequestPrefix(const SweepFlags& flags) { return absl::StrCat("sweep-", flags.name, "-"); }
 
 // Every trial's spec, with the labels by which the sweep finds its jobs again.
@@ -93,7 +100,7 @@ absl::StatusOr<SweepJobs> Enter(const SweepFlags& flags, const TemplateText& tem
   std::vector<Entered>& all = sweep.trials;
   for (const Trial& trial : *trials) {
     SetFlags set = flags.set;
-    set.sets.insert(set.sets.end(), trial.begin(), trial.end());
+    set.varied = trial;
     const std::string number = absl::StrCat(all.size() + 1);
     absl::StatusOr<Reading> reading =
         LoadJobFiles(flags.files, set, {{"NAME", "name", absl::StrCat(flags.name, "-", number)}}, templates);
@@ -189,7 +196,7 @@ absl::Status SubmitTrial(Client& client, SweepJobs& sweep, size_t index) {
   trial.state = reply->job().state();
   sweep.owner = reply->job().owner();
   if (known) return absl::OkStatus();
-  Say(absl::StrCat("trial ", index + 1, ": ", trial.job, ": ", absl::StrJoin(trial.trial, " ")));
+  Say(absl::StrCat("trial ", index + 1, ": ", trial.job, ": ", absl::StrJoin(TextsOf(trial.trial), " ")));
   return absl::OkStatus();
 }
 
@@ -276,7 +283,7 @@ absl::Status ShowSweep(Client& client, const SweepFlags& flags, std::vector<Ente
                       {"state", StateName(trial.state)},
                       {"step", StepOf(trial)},
                       {"value", row.known ? nlohmann::ordered_json(row.last) : nlohmann::ordered_json()},
-                      {"set", trial.trial}});
+                      {"set", TextsOf(trial.trial)}});
     }
     PrintTree(list, flags.format);
     return absl::OkStatus();
@@ -291,7 +298,7 @@ absl::Status ShowSweep(Client& client, const SweepFlags& flags, std::vector<Ente
     const Entered& trial = trials[row.number];
     table.Add({absl::StrCat(row.number + 1), trial.job, StateName(trial.state),
                trial.progress.values.empty() ? "" : absl::StrCat(StepOf(trial)), row.known ? Significant(row.last) : "",
-               absl::StrJoin(trial.trial, " ")});
+               absl::StrJoin(TextsOf(trial.trial), " ")});
   }
   Print(table.Render(screen));
   return absl::OkStatus();

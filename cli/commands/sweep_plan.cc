@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "cli/commands/job_array.h"
+#include "cli/spec/set.h"
 
 namespace muster::cli {
 namespace {
@@ -83,7 +84,9 @@ absl::StatusOr<std::vector<Trial>> RandomTrials(const std::vector<std::string>& 
       const double at = NextUniform(seed);
       const double value =
           range.log ? range.low * std::pow(range.high / range.low, at) : range.low + (range.high - range.low) * at;
-      trial.push_back(absl::StrFormat("%s=%.4g", range.path, value));
+      absl::StatusOr<Assignment> drawn = ParseAssignment(absl::StrFormat("%s=%.4g", range.path, value), "--random");
+      if (!drawn.ok()) return drawn.status();
+      trial.push_back(*std::move(drawn));
     }
   }
   return trials;

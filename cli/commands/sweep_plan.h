@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cli/spec/reader.h"
 
 namespace muster::cli {
 
-// "optimizer.lr=3e-4", as --set takes them.
-using Trial = std::vector<std::string>;
+// "optimizer.lr=3e-4", of --array or --random.
+using Trial = std::vector<Assignment>;
 
 // `count` random trials: of each array one of its values, of each range ("PATH=LOW..HIGH", "PATH=log:LOW..HIGH") a
 // number between them, on a logarithmic scale with "log:". The same `seed` gives the same. InvalidArgument: an array or

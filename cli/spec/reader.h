@@ -36,6 +36,8 @@ struct Assignment {
   std::string flag;  // "--set optimizer.lr", "--lr": how errors name it
   std::string path;
   std::string value;
+
+  bool operator==(const Assignment&) const = default;
 };
 
 struct SpecText {

@@ -8,7 +8,7 @@
 
 namespace muster::cli {
 
-absl::StatusOr<Assignment> ParseAssignment(absl::string_view text) {
+absl::StatusOr<Assignment> ParseAssignment(absl::string_view text, absl::string_view flag) {
   const size_t equals = text.find('=');
   const std::string path(text.substr(0, equals));
   const std::vector<std::string> parts = absl::StrSplit(path, '.');
@@ -16,9 +16,9 @@ absl::StatusOr<Assignment> ParseAssignment(absl::string_view text) {
         return part.empty() || part.find_first_of(" \t[]{}:") != std::string::npos;
       })) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--set ", text, ": expected key=value with a key such as optimizer.lr"));
+        absl::StrCat(flag, " ", text, ": expected key=value with a key such as optimizer.lr"));
   }
-  return Assignment{absl::StrCat("--set ", path), path, std::string(text.substr(equals + 1))};
+  return Assignment{absl::StrCat(flag, " ", path), path, std::string(text.substr(equals + 1))};
 }
 
 void Assign(const Assignment& assignment, Node& root, std::vector<Problem>& problems) {

@@ -9,8 +9,8 @@
 
 namespace muster::cli {
 
-// Parses "optimizer.lr=3e-4" of --set. InvalidArgument without a path or a `=`.
-absl::StatusOr<Assignment> ParseAssignment(absl::string_view text);
+// Parses "optimizer.lr=3e-4" of --set, or of another flag. InvalidArgument without a path or a `=`.
+absl::StatusOr<Assignment> ParseAssignment(absl::string_view text, absl::string_view flag = "--set");
 
 // Sets the value at its path of the tree, creating maps on the way; the reader checks whether the path exists in a
 // spec. Adds a problem if a parent is not a map.

@@ -98,6 +98,10 @@ const std::vector<Mistake>& Mistakes() {
       // Job files.
       {"muster submit nofile.yaml", 2, "muster: cannot open nofile.yaml: No such file or directory", ""},
       {"muster submit -d -f job.yaml --set stepz=3", 2, "muster: --set stepz: unknown field, did you mean steps?", ""},
+      {"muster submit -d job.yaml --array lr=1,2", 2, "muster: --array lr: unknown field, did you mean optimizer.lr?",
+       "--set"},
+      {"muster sweep s job.yaml --random lr=1..2 --trials 2", 2,
+       "muster: --random lr: unknown field, did you mean optimizer.lr?", "--set"},
       {"printf 'name: a\\nafter: [b\\n' > broken.yaml; muster validate broken.yaml", 2,
        "broken.yaml:2:8: this [ is not closed\n", "bad syntax"},
       {"muster validate job.yaml --set data.path=x", 2, "did you mean data.tokens?", ""},
