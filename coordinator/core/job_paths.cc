@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,8 +20,10 @@ std::optional<PlaceholderError> CheckPlaceholders(const std::string& path) {
     }
     const std::string placeholder = path.substr(at, end + 1 - at);
     if (placeholder != "{name}" && placeholder != "{job}") {
+      const std::string lower = absl::AsciiStrToLower(placeholder);
+      const bool name = absl::StartsWith(lower, "{n") || absl::StrContains(lower, "name");
       return PlaceholderError{absl::StrCat("unknown placeholder ", placeholder, ": ", kKnown),
-                              absl::StrContains(placeholder, "name") ? "{name}" : "{job}"};
+                              name ? "{name}" : "{job}"};
     }
     at = end + 1;
   }

@@ -1102,6 +1102,10 @@ class Resolver {
     if (const std::string why = checkpoint::WhyReserved(named(c.path())); !why.empty()) {
       Error("checkpoint.path", absl::StrCat(named(c.path()), " ", why));
     }
+    if (!c.path().empty() && c.path()[0] == '/' && folder(c.path()) == "//") {
+      Error("checkpoint.path",
+            absl::StrCat(named(c.path()), " is the root of the file system: name a folder for this job's checkpoints"));
+    }
     if (!c.path().empty() && !c.resume_from().empty() && absl::StartsWith(folder(c.resume_from()), folder(c.path()))) {
       Error("checkpoint.path", "is where checkpoint.resume_from is, another job's: name a folder of this job's own");
     }

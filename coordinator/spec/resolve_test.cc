@@ -917,6 +917,10 @@ TEST(Resolve, EveryMistakeHasItsPath) {
        [&](JobSpec& s) { train(s).mutable_checkpoint()->set_resume_from("/runs/{jobname}"); }},
       {"checkpoint.path", "brace", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/runs/{job"); }},
       {"checkpoint.path", "brace", [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/runs/job}"); }},
+      {"checkpoint.path", "/ is the root of the file system: name a folder for this job's checkpoints",
+       [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/"); }},
+      {"checkpoint.path", "/runs/.. is the root of the file system",
+       [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/runs/.."); }},
       {"checkpoint.path", "4095",  // with the id
        [&](JobSpec& s) { train(s).mutable_checkpoint()->set_path("/" + std::string(4088, 'c') + "{job}"); }},
       {"data.tokens", "missing", [&](JobSpec& s) { train(s).clear_data(); }},
@@ -1101,7 +1105,11 @@ TEST(Resolve, PlaceholdersStayUntilTheJobHasItsId) {
 }
 
 TEST(Resolve, APlaceholderIsSuggested) {
-  for (const auto& [written, meant] : {std::pair{"{id}", "{job}"}, {"{job_id}", "{job}"}, {"{job_name}", "{name}"}}) {
+  for (const auto& [written, meant] : {std::pair{"{id}", "{job}"},
+                                       {"{job_id}", "{job}"},
+                                       {"{job_name}", "{name}"},
+                                       {"{nam}", "{name}"},
+                                       {"{NAME}", "{name}"}}) {
     JobSpec spec = Good();
     spec.mutable_train()->mutable_checkpoint()->set_path(absl::StrCat("/runs/", written));
     EXPECT_EQ(Resolve({}, spec)[0].suggestion(), meant);
