@@ -314,8 +314,8 @@ class MessageReader {
       suggestion = Join(path, nearest);
     } else if (const std::string far = Nearest(entry.key, AllKeys(type)); !far.empty()) {
       suggestion = Join(path, far);
-    } else {
-      suggestion = OnlyShallowest(PathsEndingIn(root_, entry.key));
+    } else if (const std::string below = OnlyShallowest(PathsEndingIn(type, entry.key)); !below.empty()) {
+      suggestion = Join(path, below);
     }
     Note(entry.where, own_path, "unknown field", suggestion);
   }

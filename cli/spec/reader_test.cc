@@ -89,6 +89,11 @@ TEST(ReadSpec, UnknownFieldsSuggestTheNearestName) {
   EXPECT_EQ(Problems("lr: 1\n"), "job.yaml:3:1: lr: unknown field, did you mean optimizer.lr?\n");
   EXPECT_EQ(Problems("every_steps: 1\n"), "job.yaml:3:1: every_steps: unknown field\n");
   EXPECT_EQ(Problems("blah: 1\n"), "job.yaml:3:1: blah: unknown field\n");
+  // Also of a map below its own; a field of another map is none that was meant.
+  EXPECT_EQ(Problems("optimizer: {lr: 1, warmup_steps: 5}\n"),
+            "job.yaml:3:20: optimizer.warmup_steps: unknown field, did you mean optimizer.lr_schedule.warmup_steps?\n");
+  EXPECT_EQ(Problems("parallel: {kind: x}\n"), "job.yaml:3:12: parallel.kind: unknown field\n");
+  EXPECT_EQ(Problems("offload: {kind: x}\n"), "job.yaml:3:11: offload.kind: unknown field\n");
   EXPECT_EQ(Problems("strategy: {kind: zero, stagge: 1}\n"),
             "job.yaml:3:24: strategy.stagge: unknown field, did you mean strategy.stage?\n");
 }
@@ -295,6 +300,7 @@ TEST(Set, ErrorsNameTheFlag) {
   EXPECT_EQ(problems("steps.x=1"), "--set steps.x: cannot be set: steps is the number 1000\n");
   EXPECT_EQ(problems("strategy.kind=ddp"), "job.yaml:6:24: strategy.stage: belongs to kind: zero, but kind is ddp\n");
   EXPECT_EQ(problems("data={tokens: 1"), "--set data: this { is not closed\n");
+  EXPECT_EQ(problems("steps=[1,2"), "--set steps: this [ is not closed\n") << "and nothing of its type";
   for (const char* bad : {"", "=1", "a", "a..b=1", ".a=1", "a b=1"}) EXPECT_FALSE(ParseAssignment(bad).ok()) << bad;
 }
 

@@ -28,6 +28,8 @@ void Assign(const Assignment& assignment, Node& root, std::vector<Problem>& prob
     problem.path = assignment.path;
     problems.push_back(std::move(problem));
   }
+  // What was read up to a syntax error has another type than what was meant.
+  if (!value.complete) return;
   const std::vector<std::string> parts = absl::StrSplit(assignment.path, '.');
   Node* node = &root;
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -104,6 +104,8 @@ const std::vector<Mistake>& Mistakes() {
        "muster: --random lr: unknown field, did you mean optimizer.lr?", "--set"},
       {"printf 'name: a\\nafter: [b\\n' > broken.yaml; muster validate broken.yaml", 2,
        "broken.yaml:2:8: this [ is not closed\n", "bad syntax"},
+      {"muster validate job.yaml --set 'steps=[1,2'", 2, "muster: --set steps: this [ is not closed\n", "expected"},
+      {"muster validate job.yaml --set parallel.kind=x", 2, "muster: --set parallel.kind: unknown field\n", "mean"},
       {"muster validate job.yaml --set checkpoint.path=runs/{nam}", 2, "did you mean {name}?", ""},
       {"muster validate job.yaml --set checkpoint.path=/", 2, "checkpoint.path: / is the root of the file system",
        "valid\n"},
