@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -194,14 +195,15 @@ constexpr std::pair<absl::string_view, absl::string_view> kElsewhere[] = {
     {"stop", "cancel"},  {"torchrun", "run"},
 };
 
-// The command that `unknown` may mean; for words of other systems, what it is called here. Empty: none.
-std::string MeantCommand(const CLI::App& at, const std::string& unknown) {
-  if (at.get_parent() == nullptr) {
-    for (const auto& [elsewhere, here] : kElsewhere) {
-      if (unknown == elsewhere) return std::string(here);
+// The full names of the commands below `at`'s own, by their last words: "checkpoint import" by "import".
+std::multimap<std::string, std::string> DeeperCommands(const CLI::App& at) {
+  std::multimap<std::string, std::string> found;
+  for (const CLI::App* command : at.get_subcommands({})) {
+    for (const CLI::App* below : command->get_subcommands({})) {
+      found.emplace(below->get_name(), absl::StrCat(command->get_name(), " ", below->get_name()));
     }
   }
-  return Nearest(unknown, CommandsOf(&at));
+  return found;
 }
 
 // What is given with an empty value that may not be: "--name is empty". Empty: nothing is.
@@ -283,6 +285,17 @@ int UsageError(const CLI::App& app, const CLI::ParseError& error, const std::vec
 }
 
 }  // namespace
+
+std::string MeantCommand(const CLI::App& at, const std::string& unknown) {
+  if (at.get_parent() == nullptr) {
+    for (const auto& [elsewhere, here] : kElsewhere) {
+      if (unknown == elsewhere) return std::string(here);
+    }
+  }
+  const std::multimap<std::string, std::string> deeper = DeeperCommands(at);
+  if (deeper.count(unknown) == 1) return deeper.find(unknown)->second;
+  return Nearest(unknown, CommandsOf(&at));
+}
 
 std::unique_ptr<CLI::App> BuildApp(Invocation& invocation) {
   auto app = std::make_unique<CLI::App>(kDescription, "muster");

@@ -63,7 +63,7 @@ TEST_F(MistakesTest, UnknownOptionsAndCommands) {
   Says({"--timeout", "1s", "sumbit"}, "muster: unknown command sumbit, did you mean submit?");
   Says({"local"}, "muster: a command is missing");
   Says({"help", "data", "prepar"}, "muster: unknown command prepar, did you mean prepare?");
-  Says({"import", "--help"}, "muster: unknown command import, did you mean export?");
+  Says({"import", "--help"}, "muster: unknown command import, did you mean checkpoint import?");
   Says({"sumbit", "-h"}, "muster: unknown command sumbit, did you mean submit?");
   Says({"data", "prepar", "--help"}, "muster: unknown command prepar, did you mean prepare?");
   Says({"data", "prepar"}, "muster: unknown command prepar, did you mean prepare?");

@@ -7,7 +7,6 @@
 #include "cli/commands/commands.h"
 #include "cli/help_page.h"
 #include "cli/output/format.h"
-#include "common/flags/suggest.h"
 
 namespace muster::cli {
 
@@ -23,17 +22,15 @@ void RegisterHelp(CLI::App& app, Invocation& invocation) {
     const CLI::App* at = fresh.get();
     std::string above = "muster";
     for (const std::string& word : *words) {
-      std::vector<std::string> names;
       const CLI::App* next = nullptr;
       for (const CLI::App* below : at->get_subcommands({})) {
-        names.push_back(below->get_name());
         if (below->get_name() == word) next = below;
       }
       if (next == nullptr) {
-        const std::string nearest = Nearest(word, names);
-        return absl::InvalidArgumentError(absl::StrCat(
-            "unknown command ", OneLine(word), nearest.empty() ? "" : absl::StrCat(", did you mean ", nearest, "?"),
-            "\nsee: ", above, " --help"));
+        const std::string meant = MeantCommand(*at, word);
+        return absl::InvalidArgumentError(absl::StrCat("unknown command ", OneLine(word),
+                                                       meant.empty() ? "" : absl::StrCat(", did you mean ", meant, "?"),
+                                                       "\nsee: ", above, " --help"));
       }
       at = next;
       absl::StrAppend(&above, " ", word);

@@ -45,7 +45,9 @@ const std::vector<Mistake>& Mistakes() {
       // Commands, flags and their values.
       {"muster -x", 2, "muster: unknown option -x\nsee: muster --help\n", ""},
       {"muster sumbit job.yaml", 2, "muster: unknown command sumbit, did you mean submit?", ""},
-      {"muster import --help", 2, "muster: unknown command import, did you mean export?\nsee: muster --help\n", ""},
+      {"muster import --help", 2,
+       "muster: unknown command import, did you mean checkpoint import?\nsee: muster --help\n", ""},
+      {"muster help import", 2, "muster: unknown command import, did you mean checkpoint import?", ""},
       {"muster help sumbit", 2, "muster: unknown command sumbit, did you mean submit?", ""},
       {"muster watch", 2, "muster: JOB is required\nsee: muster watch --help\n", ""},
       {"muster undrain", 2, "muster: NODE is required", ""},
