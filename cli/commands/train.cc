@@ -11,6 +11,8 @@
 #include "cli/output/format.h"
 #include "cli/spec/writer.h"
 #include "common/flags/suggest.h"
+#include "common/message/fields.h"
+#include "proto/spec.pb.h"
 
 namespace muster::cli {
 namespace {
@@ -56,7 +58,7 @@ constexpr PathFlag kPathFlags[] = {
 };
 
 constexpr const char* kStrategies[] = {"single", "ddp", "zero1", "zero2", "zero3", "fsdp", "auto", "zero"};
-constexpr char kStrategyFlag[] = "--strategy";
+constexpr char kModelFlag[] = "--model", kSizePath[] = "model.size", kStrategyFlag[] = "--strategy";
 constexpr char kStrategyWords[] = "single, ddp, zero1, zero2, zero3, fsdp or auto";
 
 // Why it is no strategy. Absent: it is one.
@@ -81,9 +83,24 @@ std::vector<Assignment> StrategyAssignments(const std::string& text) {
 // "gpt2" or "gpt2:tiny".
 std::vector<Assignment> ModelAssignments(const std::string& text) {
   const size_t colon = text.find(':');
-  std::vector<Assignment> assignments = {{"--model", "model.family", text.substr(0, colon)}};
-  if (colon != std::string::npos) assignments.push_back({"--model", "model.size", text.substr(colon + 1)});
+  std::vector<Assignment> assignments = {{kModelFlag, "model.family", text.substr(0, colon)}};
+  if (colon != std::string::npos) assignments.push_back({kModelFlag, kSizePath, text.substr(colon + 1)});
   return assignments;
+}
+
+// Why the family takes no size. Absent: `text` has none, or it takes one, or there is no such family.
+std::optional<Problem> SizeProblem(const std::string& text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos) return std::nullopt;
+  const std::string family = text.substr(0, colon);
+  const auto* const field = Member(*v1::Model::descriptor()->FindOneofByName("family"), family);
+  if (field == nullptr) return std::nullopt;
+  const std::vector<std::string> keys = AllKeys(*field->message_type());
+  if (std::find(keys.begin(), keys.end(), "size") != keys.end()) return std::nullopt;
+  return Problem{
+      Location{std::make_shared<const std::string>(kModelFlag), 0, 0, kSizePath}, kSizePath,
+      absl::StrCat(family, " has no sizes: use ", kModelFlag, " ", family, " with --set model.", keys.front(), "=..."),
+      ""};
 }
 
 // A job without a name takes the name of its model.
@@ -92,10 +109,12 @@ void AddName(std::vector<Assignment>& assignments) {
   for (const Assignment& assignment : assignments) {
     if (assignment.path == "name") return;
     if (assignment.path == "model.family") family = assignment.value;
-    if (assignment.path == "model.size") size = assignment.value;
+    if (assignment.path == kSizePath) size = assignment.value;
   }
-  if (!family.empty()) {
-    assignments.push_back({"--name", "name", size.empty() ? family : absl::StrCat(family, "-", size)});
+  // Without a family the error is that, not that the name is missing.
+  const bool both = !family.empty() && !size.empty();
+  if (!family.empty() || !size.empty()) {
+    assignments.push_back({"--name", "name", both ? absl::StrCat(family, "-", size) : family + size});
   }
 }
 
@@ -114,7 +133,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
                                  "muster train --model gpt2:tiny --data train.bin --steps 1000 --lr 1e-3\n"
                                  "muster train --model gpt2 --size small --data train.bin --strategy zero3 --ranks 2 "
                                  "--steps 100 --print > job.yaml");
-  command->add_option("--model", flags->model, "family, or family:size (gpt2:tiny)")->type_name("MODEL")->required();
+  command->add_option(kModelFlag, flags->model, "family, or family:size (gpt2:tiny)")->type_name("MODEL")->required();
   command->add_option(kStrategyFlag, flags->strategy, kStrategyWords)->type_name("STRATEGY");
   for (const PathFlag& flag : kPathFlags) {
     command->add_option(flag.flag, flags->values[flag.path], flag.help)->type_name(flag.type);
@@ -124,6 +143,8 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
   AddSubmitFlags(command, flags->options);
   OnRun(command, invocation, [&invocation, flags, command]() -> absl::StatusOr<ExitCode> {
     std::vector<Assignment> assignments = ModelAssignments(flags->model);
+    const std::optional<Problem> no_size = SizeProblem(flags->model);
+    if (no_size.has_value()) assignments.pop_back();
     std::optional<Problem> no_strategy;
     if (!flags->strategy.empty()) no_strategy = StrategyProblem(flags->strategy);
     if (!flags->strategy.empty() && !no_strategy.has_value()) {
@@ -135,6 +156,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
     AddName(assignments);
     absl::StatusOr<Reading> reading = LoadFlags(assignments, flags->set, TemplatesOf(invocation));
     if (!reading.ok()) return reading.status();
+    if (no_size.has_value()) reading->problems.push_back(*no_size);
     if (no_strategy.has_value()) reading->problems.push_back(*std::move(no_strategy));
     for (const PathFlag& flag : kPathFlags) {
       const auto source = std::make_shared<const std::string>(flag.flag);
