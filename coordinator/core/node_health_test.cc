@@ -74,7 +74,7 @@ TEST_F(NodeHealthTest, NoRankIsPlacedBeforeTheFirstPreflight) {
   Connect("a", Preflight());
   const JobId id = w_.Submit(Spec("j"));
   EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
-  EXPECT_THAT(w_.Get(id).reason(), HasSubstr("1 not ready"));
+  EXPECT_THAT(w_.Get(id).reason(), HasSubstr("1 node is not ready"));
   Check("a", Found(0));
   EXPECT_EQ(w_.State(id), JOB_STATE_STARTING);
   EXPECT_EQ(CountOf("node.ready") + CountOf("node.unready"), 0) << "nothing was wrong";
@@ -85,7 +85,7 @@ TEST_F(NodeHealthTest, ANodeWithAProblemTakesRanksWhenItIsOver) {
   EXPECT_EQ(CountOf("node.unready"), 1);
   const JobId id = w_.Submit(Spec("j"));
   EXPECT_EQ(w_.State(id), JOB_STATE_QUEUED);
-  EXPECT_THAT(w_.Get(id).reason(), HasSubstr("1 not ready (a: disk: 3 MiB free in /var/lib/muster)"));
+  EXPECT_THAT(w_.Get(id).reason(), HasSubstr("1 node is not ready (a: disk: 3 MiB free in /var/lib/muster)"));
   EXPECT_EQ(NotReady(At("a")), "disk: 3 MiB free in /var/lib/muster");
   // The same again is no news; nor does a restart of either daemon make the node better.
   Check("a", Found(0, "3 MiB free in /var/lib/muster"));

@@ -133,7 +133,7 @@ TEST(Nodes, ASlotIsNotFreeBeforeItsKilledRankIsGone) {
   EXPECT_EQ(node.recent_faults(), 1u);
   const JobId next = w.Submit(Spec("next"));
   EXPECT_EQ(w.State(next), JOB_STATE_QUEUED);
-  EXPECT_THAT(w.Get(next).reason(), testing::HasSubstr("1 slot stuck"));
+  EXPECT_THAT(w.Get(next).reason(), testing::HasSubstr("1 slot is stuck"));
   // Reports of other things leave it, and so does a restart of the coordinator, since the node reports it in full.
   w.Do(NodeObserved{NodeId("a"), Incarnation("i1"), {}});
   EXPECT_EQ(w.State(next), JOB_STATE_QUEUED);

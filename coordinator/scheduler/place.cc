@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/bytes.h"
+#include "common/counted.h"
 #include "coordinator/scheduler/share_out.h"
 
 namespace muster::scheduler {
@@ -15,7 +16,7 @@ namespace {
 
 const char* Name(Device device) { return device == DEVICE_CUDA ? "cuda" : "cpu"; }
 
-std::string Counted(uint64_t n) { return absl::StrCat(n, n == 1 ? " slot" : " slots"); }
+std::string SlotCount(uint64_t n) { return Counted(n, "slot", "slots"); }
 
 // " of at least 61.2 GiB"
 std::string OfMemory(const Demand& demand) {
@@ -31,7 +32,7 @@ std::string Unavailable(const std::vector<NodeView>& nodes) {
     const auto count = std::count_if(nodes.begin(), nodes.end(),
                                      [&, a = availability](const NodeView& node) { return node.availability == a; });
     if (count == 0) continue;
-    parts.push_back(absl::StrCat(count, " ", word));
+    parts.push_back(absl::StrCat(Counted(static_cast<uint64_t>(count), "node is ", "nodes are "), word));
     if (availability != Availability::kNotReady) continue;
     // One of them is enough to know what to look for; `muster nodes` has the others.
     const auto faulty = std::find_if(nodes.begin(), nodes.end(), [](const NodeView& node) {
@@ -43,7 +44,8 @@ std::string Unavailable(const std::vector<NodeView>& nodes) {
   for (const NodeView& node : nodes) {
     stuck += std::count_if(node.slots.begin(), node.slots.end(), [](const SlotView& slot) { return slot.stuck; });
   }
-  if (stuck > 0) parts.push_back(absl::StrCat(Counted(static_cast<uint64_t>(stuck)), " stuck"));
+  if (stuck > 0)
+    parts.push_back(absl::StrCat(Counted(static_cast<uint64_t>(stuck), "slot is ", "slots are "), "stuck"));
   return absl::StrJoin(parts, ", ");
 }
 
@@ -59,7 +61,7 @@ std::string InUse(const Users& users) {
   }
   const size_t more = users.size() - named.size();
   return absl::StrCat(" (in use: ", absl::StrJoin(named, ", "),
-                      more == 0 ? "" : absl::StrCat(" and ", more, more == 1 ? " more job" : " more jobs"), ")");
+                      more == 0 ? "" : absl::StrCat(" and ", Counted(more, "more job", "more jobs")), ")");
 }
 
 }  // namespace
@@ -180,7 +182,7 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   const Counts supply = Count(demand);
   const uint32_t needed = demand.needed();
   const std::string needs = absl::StrCat(
-      "needs ", needed < demand.ranks ? absl::StrCat(needed, " to ") : "", Counted(demand.ranks), OfMemory(demand),
+      "needs ", needed < demand.ranks ? absl::StrCat(needed, " to ") : "", SlotCount(demand.ranks), OfMemory(demand),
       demand.together > 1 ? absl::StrCat(", each ", demand.together, " on one node (parallel.tensor)") : "",
       demand.required.has_value() ? absl::StrCat(", all on nodes with the same ", demand.required->key) : "");
   std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
@@ -196,15 +198,19 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
                           ", the largest has ", FormatBytes(Largest(device)), others);
     }
     // What the user can change: fewer ranks, or the other device.
-    const Counts& other = Of(device == DEVICE_CUDA ? DEVICE_CPU : DEVICE_CUDA).all;
-    const std::string instead = other.hoped < needed ? ""
-                                                     : absl::StrCat(", or ", other.hoped, " with device ",
-                                                                    device == DEVICE_CUDA ? "cpu" : "cuda");
-    const std::string have = supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped, " in all, ", supply.free, " free");
-    const std::string fit = supply.hoped == 0 ? ""
-                                              : absl::StrCat("; at most ", supply.hoped,
-                                                             supply.hoped == 1 ? " rank" : " ranks", " would fit");
-    return absl::StrCat(kNever, needs, " on ", Name(device), ", the nodes have ", have, fit, instead, others);
+    const Device other = device == DEVICE_CUDA ? DEVICE_CPU : DEVICE_CUDA;
+    const uint64_t there = Of(other).all.hoped;
+    const std::string instead = there < needed
+                                    ? ""
+                                    : absl::StrCat(" (the nodes have ", SlotCount(there), " on ", Name(other),
+                                                   ": set resources.device: ", Name(other), ")");
+    const std::string have = supply.hoped > 0
+                                 ? absl::StrCat(", the nodes have ", supply.hoped, " in all, ", supply.free,
+                                                " free; at most ", Counted(supply.hoped, "rank", "ranks"), " would fit")
+                             : Of(device).all.hoped > 0 ? ", the nodes have none"
+                             : device == DEVICE_CUDA    ? "; no node has a GPU"
+                                                        : "; no node has slots on cpu";
+    return absl::StrCat(kNever, needs, " on ", Name(device), have, instead, others);
   }
   if (demand.required.has_value()) {
     return absl::StrCat(needs, ", at most ", supply.free, " free on one", InUse(Of(device).users), others);

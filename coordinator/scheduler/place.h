@@ -198,7 +198,7 @@ class Cluster {
   Supply cpu_, cuda_;
   bool any_node_ = false;
   bool any_takes_ranks_ = false;
-  std::string unavailable_;  // "1 away, 2 draining"
+  std::string unavailable_;  // "1 node is away, 2 nodes are draining"
 };
 
 }  // namespace muster::scheduler

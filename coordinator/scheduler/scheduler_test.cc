@@ -77,24 +77,24 @@ TEST(Place, Table) {
        DEVICE_CUDA,
        {"a:F"},
        "",
-       "can never start on these nodes: needs 1 slot on cuda, the nodes have none, or 1 "
-       "with device cpu",
+       "can never start on these nodes: needs 1 slot on cuda; no node has a GPU (the nodes have 1 slot on cpu: set "
+       "resources.device: cpu)",
        false},
       {1,
        DEVICE_AUTO,
        {"a:F-", "b:F!", "c:F?"},
        "",
-       "needs 1 slot, but no node accepts ranks now (1 away, 1 draining, 1 lost)",
+       "needs 1 slot, but no node accepts ranks now (1 node is away, 1 node is draining, 1 node is lost)",
        true},
-      {2, DEVICE_AUTO, {"a:F-", "b:F"}, "", "needs 2 slots, 1 of 1 free (1 away)", true},  // worth waiting for
+      {2, DEVICE_AUTO, {"a:F-", "b:F"}, "", "needs 2 slots, 1 of 1 free (1 node is away)", true},  // worth waiting for
       {2,
        DEVICE_AUTO,
        {"a:F?", "b:F"},
        "",
        "can never start on these nodes: needs 2 slots on cpu, the nodes have 1 in all, 1 free; at most 1 rank would "
-       "fit (1 lost)",
+       "fit (1 node is lost)",
        false},
-      {1, DEVICE_AUTO, {"a:F", "B:F-"}, "", "needs 1 slot, 0 of 0 free (1 away)", true},  // waits for its GPUs
+      {1, DEVICE_AUTO, {"a:F", "B:F-"}, "", "needs 1 slot, 0 of 0 free (1 node is away)", true},  // waits for its GPUs
       {1, DEVICE_AUTO, {"a:F", "B:F!"}, "a0", "", true},
   };
   for (const Case& c : cases) {

@@ -145,7 +145,8 @@ TEST(Service, ANodeThatFailsItsPreflightTakesRanksOnceItIsRepaired) {
       << cluster.Muster({"nodes"}).out;
   const std::string id = cluster.Submit({.name = "waits", .steps = 5});
   EXPECT_EQ(cluster.State(id), "queued");
-  EXPECT_TRUE(absl::StrContains(cluster.Job(id)["reason"].get<std::string>(), "1 not ready")) << cluster.Job(id);
+  EXPECT_TRUE(absl::StrContains(cluster.Job(id)["reason"].get<std::string>(), "1 node is not ready"))
+      << cluster.Job(id);
   std::filesystem::remove(broken);
   const std::string node = cluster.MusterJson({"nodes"}).at(0)["id"].get<std::string>();
   EXPECT_EQ(cluster.Muster({"undrain", node}).exit_code, 0);

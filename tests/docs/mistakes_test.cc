@@ -142,7 +142,7 @@ const std::vector<Mistake>& Mistakes() {
        "92 of 100 ranks are idle in every step", ""},
       {"muster describe wide", 0, "can never start on these nodes: needs 100 slots", ""},
       {"muster submit -d job.yaml --set name=gpu --set resources.device=cuda", 0,
-       "can never start on these nodes: needs 1 slot on cuda, the nodes have none", ""},
+       "can never start on these nodes: needs 1 slot on cuda; no node has a GPU (the nodes have ", ""},
       {"muster cancel wide gpu", 0, "cancelled", "was cancelled"},
       // Of the two jobs `done`, the one that can be cancelled.
       {"muster submit -d job.yaml --set steps=1000000 && muster cancel done", 0, "", "matches"},
