@@ -2,14 +2,18 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -17,6 +21,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/testing/muster_fixture_test.h"
 #include "common/rpc/rpc.h"
+#include "testing/wait.h"
 #include "testing/without_file_override.h"
 
 namespace muster::cli {
@@ -108,6 +113,63 @@ TEST_F(MusterTest, PsWatchFitsTheTerminalAfterItWasResized) {
   const Ended ended = watch.Wait();
   EXPECT_EQ(ended.code, 130);
   EXPECT_LE(LongestLine(ended.out.substr(before)), 70u) << ended.out;
+}
+
+// The last page that a program drew in place, in lines.
+std::vector<std::string> LastDrawn(const Program& program) {
+  const std::string drawn = std::regex_replace(program.out(), std::regex("\x1b\\[[0-9]*m|\r"), "");
+  const size_t begin = drawn.rfind("\x1b[H\x1b[J");
+  if (begin == std::string::npos) return {};
+  return absl::StrSplit(drawn.substr(begin + 6), '\n');
+}
+
+TEST_F(MusterTest, WhatIsDrawnInPlaceNeverScrolls) {
+  environment_["LANG"] = "C";  // bytes are columns
+  Serve();
+  for (int i = 0; i < 14; ++i) {
+    PutJob(absl::StrFormat("%02d-a-job-whose-name-is-wider-than-it-is", i), v1::JOB_STATE_RUNNING);
+  }
+  AddNode("node-a");
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"top"}, {"ps", "-w"}}) {
+    Program live(Command(command), environment_, "", /*terminal=*/true, /*columns=*/100);
+    ASSERT_TRUE(live.WaitForOut("13-a-job")) << "all fit 40 rows";
+    EXPECT_FALSE(absl::StrContains(live.out(), "fit")) << live.out();
+    for (const auto& [columns, rows] : std::vector<std::pair<size_t, size_t>>{{70, 10}, {50, 10}, {20, 5}, {100, 15}}) {
+      const size_t before = live.out().size();
+      live.Resize(static_cast<int>(columns), static_cast<int>(rows));
+      std::vector<std::string> lines;
+      const auto fits = [&, columns = columns, rows = rows] {
+        live.Read(absl::Milliseconds(20));
+        if (!absl::StrContains(live.out().substr(before), "00-a-job")) return false;
+        lines = LastDrawn(live);
+        return lines.size() <= rows &&
+               std::all_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.size() <= columns; });
+      };
+      EXPECT_TRUE(Eventually(fits, absl::Seconds(10))) << command.front() << " on " << columns << "x" << rows << ":\n"
+                                                       << absl::StrJoin(lines, "\n");
+      if (command.front() == "ps" && columns == 70) {
+        EXPECT_TRUE(absl::StartsWith(lines.front(), "JOB ")) << lines.front();
+        EXPECT_EQ(lines.back(), "6 more jobs do not fit");
+      }
+    }
+    live.Signal(SIGINT);
+    EXPECT_EQ(live.Wait().code, 130);
+  }
+}
+
+TEST_F(MusterTest, APageThatIsDrawnInPlaceSaysThatTheCoordinatorIsAway) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  Program live(Command({"ps", "-w"}), environment_, "", /*terminal=*/true, /*columns=*/100);
+  ASSERT_TRUE(live.WaitForOut("a-0001"));
+  coordinator_.reset();
+  ASSERT_TRUE(live.WaitForOut("away"));
+  ASSERT_TRUE(Eventually([&] {
+    live.Read(absl::Milliseconds(20));
+    const std::vector<std::string> lines = LastDrawn(live);
+    return lines.size() == 3 && lines[0] == "the coordinator is away; trying again ..." &&
+           absl::StartsWith(lines[2], "a-0001");
+  })) << live.out();
 }
 
 TEST_F(MusterTest, WideAnswersFitATerminalOf60Columns) {

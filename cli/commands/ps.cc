@@ -50,6 +50,24 @@ std::string Text(const v1::ListJobsReply& reply, const PsFlags& flags, const Scr
   return JobTable(reply, flags.format == Format::kWide, screen, absl::Now()).RenderOrBlocks(screen);
 }
 
+// On a terminal of known height as many jobs as fit, and how many more there are.
+std::string WatchedPage(const v1::ListJobsReply& reply, const PsFlags& flags, const Screen& screen) {
+  const auto fits = [&](const std::string& text) {
+    return !screen.terminal || screen.height == 0 || std::count(text.begin(), text.end(), '\n') <= screen.height;
+  };
+  std::string all = Text(reply, flags, screen);
+  if (fits(all)) return all;
+  v1::ListJobsReply some = reply;
+  for (int count = std::min(reply.jobs_size(), screen.height - 1); count > 0; --count) {
+    some.mutable_jobs()->DeleteSubrange(count, some.jobs_size() - count);
+    const int more = reply.jobs_size() - count;
+    const std::string page = absl::StrCat(Text(some, flags, screen), more,
+                                          more == 1 ? " more job does not fit\n" : " more jobs do not fit\n");
+    if (fits(page)) return page;
+  }
+  return all;
+}
+
 absl::StatusOr<ExitCode> Once(Client& client, const PsFlags& flags, const Screen& screen) {
   const absl::StatusOr<v1::ListJobsReply> reply = List(client, flags);
   if (!reply.ok()) return reply.status();
@@ -70,8 +88,10 @@ absl::StatusOr<ExitCode> Again(Client& client, const PsFlags& flags, const Scree
     const absl::StatusOr<v1::ListJobsReply> reply = List(client, flags);
     if (!reply.ok()) return reply.status();
     Screen now = screen;
-    if (screen.width > 0) now.width = ScreenOf(STDOUT_FILENO, /*no_colour=*/false).width;  // TERM=dumb has one, too
-    return json ? LineOf(MessageTree(*reply)["jobs"]) : Text(*reply, flags, now);
+    const Screen size = ScreenOf(STDOUT_FILENO, /*no_colour=*/false);
+    if (screen.width > 0) now.width = size.width;  // TERM=dumb has one, too
+    now.height = size.height;
+    return json ? LineOf(MessageTree(*reply)["jobs"]) : WatchedPage(*reply, flags, now);
   };
   return Repeat(json ? Screen{} : screen, !json, glance);
 }

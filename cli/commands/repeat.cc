@@ -4,17 +4,22 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/output/format.h"
 
 namespace muster::cli {
 namespace {
 
 constexpr absl::Duration kPeriod = absl::Seconds(2);
 constexpr absl::Duration kKeyPoll = absl::Milliseconds(50);
-constexpr char kClear[] = "\x1b[H\x1b[2J";
+// From the first row down: some terminals keep in the scrollback what ESC [2J clears.
+constexpr char kClear[] = "\x1b[H\x1b[J";
+constexpr char kAway[] = "the coordinator is away; trying again ...";
 
 // While one exists, keys arrive at once and are not echoed. Ctrl-C still interrupts.
 class Keys {
@@ -63,29 +68,38 @@ absl::StatusOr<ExitCode> Repeat(const Screen& screen, bool changed,
   Keys keys(screen.terminal && on_key != nullptr);
   std::string last;
   bool reached = false;
+  // The cursor is on the page's last line.
+  const auto leave_page = [&] {
+    if (screen.terminal && reached) Print("\n");
+  };
   while (!Interrupted()) {
     const Screen size = ScreenOf(STDOUT_FILENO, /*no_colour=*/false);
     const absl::StatusOr<std::string> text = glance();
-    if (!text.ok() && !(reached && absl::IsUnavailable(text.status()))) return text.status();
-    if (!text.ok()) {
-      Say("the coordinator is away; trying again ...");
-    } else if (screen.terminal) {
-      Print(absl::StrCat(kClear, *text));
-    } else if (!changed || *text != last) {
-      Print(absl::StrCat(changed && reached ? "\n" : "", *text));
-      last = *text;
+    if (!text.ok() && !(reached && absl::IsUnavailable(text.status()))) {
+      leave_page();
+      return text.status();
     }
-    reached |= text.ok();
+    const bool news = text.ok() && (!changed || *text != last);
+    const bool first = !std::exchange(reached, true);
+    if (text.ok()) last = *text;
+    if (screen.terminal) {
+      const std::string page = text.ok() ? last : absl::StrCat(kAway, "\n", last);
+      Print(kClear + OnScreen(page, ScreenOf(STDOUT_FILENO, /*no_colour=*/false)));
+    } else if (!text.ok()) {
+      Say(kAway);
+    } else if (news) {
+      Print(absl::StrCat(changed && !first ? "\n" : "", last));
+    }
     for (const absl::Time until = absl::Now() + kPeriod; absl::Now() < until && !Interrupted();) {
       const std::string key = keys.Next(kKeyPoll);
       if (key == "q") {
-        Print("\n");
+        leave_page();
         return kOk;
       }
       if ((!key.empty() && on_key(key)) || (screen.terminal && Resized(size))) break;
     }
   }
-  if (on_key != nullptr) Print("\n");  // the cursor is on the page's last line
+  leave_page();
   return kInterrupted;
 }
 

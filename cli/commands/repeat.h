@@ -10,9 +10,9 @@
 
 namespace muster::cli {
 
-// Prints what `glance` returns, every two seconds until Ctrl-C: in place on a terminal, otherwise one page after the
-// other. For the latter, `changed` leaves out what is unchanged. If the coordinator goes away after a first answer,
-// waits for it to come back; other errors end the loop. On a terminal also after a resize.
+// Prints what `glance` returns, every two seconds until Ctrl-C: in place on a terminal, as OnScreen cuts it, otherwise
+// one page after the other. For the latter, `changed` leaves out what is unchanged. If the coordinator goes away after
+// a first answer, waits for it to come back; other errors end the loop. On a terminal also after a resize.
 //
 // `on_key`: null, or what to do with a key that is pressed, as the terminal sends it; while it may be called, keys are
 // not echoed and need no Enter. q ends the loop with kOk and is not passed on. True: print again.

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "common/message/fields.h"
 #include "common/time_limit.h"
@@ -243,13 +245,29 @@ std::string Fitted(std::vector<Part> parts, absl::string_view gap, int columns) 
 }
 
 std::string Cut(const std::string& text, int columns, bool unicode) {
-  if (columns <= 0 || Width(text) <= columns) return text;
-  size_t end = 0;
-  for (int taken = 0; end < text.size() && taken < columns - 1; ++taken) {
-    ++end;
-    while (end < text.size() && Continues(text[end])) ++end;
+  if (columns <= 0) return text;
+  size_t kept = 0;  // bytes before the mark
+  int width = 0;
+  for (size_t at = 0; at < text.size();) {
+    if (text[at] == '\x1b') {
+      at = std::min(text.size(), text.find('m', at)) + 1;
+    } else {
+      for (++at; at < text.size() && Continues(text[at]); ++at) {
+      }
+      ++width;
+    }
+    if (width < columns) kept = at;
   }
-  return absl::StrCat(text.substr(0, end), unicode ? "…" : "~");
+  if (width <= columns) return text;
+  const std::string begin = text.substr(0, kept);
+  return absl::StrCat(begin, unicode ? "…" : "~", absl::StrContains(begin, '\x1b') ? "\x1b[0m" : "");
+}
+
+std::string OnScreen(const std::string& page, const Screen& screen) {
+  std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(page, "\n"), '\n');
+  if (screen.height > 0) lines.resize(std::min(lines.size(), static_cast<size_t>(screen.height)));
+  for (std::string& line : lines) line = Cut(line, screen.width, screen.unicode);
+  return absl::StrJoin(lines, "\n");
 }
 
 }  // namespace muster::cli

@@ -69,7 +69,10 @@ struct Part {
 };
 // The parts that fit in `columns`, of which 0 is no limit, with `gap` between them.
 std::string Fitted(std::vector<Part> parts, absl::string_view gap, int columns);
-// The first `columns` of it; "…" (or "~") marks the cut.
+// The first `columns` of it; "…" (or "~") marks the cut. Sequences for colors take no room.
 std::string Cut(const std::string& text, int columns, bool unicode);
+// What is drawn of a page in place: its first lines, each cut, so that nothing wraps or scrolls. Without a newline at
+// the end.
+std::string OnScreen(const std::string& page, const Screen& screen);
 
 }  // namespace muster::cli

@@ -4,12 +4,14 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "cli/output/collectives.h"
 #include "cli/output/describe.h"
 #include "cli/output/format.h"
@@ -428,6 +430,35 @@ TEST_F(TopTest, FitsTheTerminalAndScrolls) {
   PressTopKey("g", view_);
   EXPECT_NE(Page(screen).find("job-00"), std::string::npos);
   EXPECT_FALSE(PressTopKey("x", view_));
+}
+
+TEST_F(TopTest, NeverScrollsItsTerminal) {
+  for (v1::JobSummary& summary : *jobs_.mutable_jobs()) {
+    summary.mutable_job()->set_id(absl::StrCat("a-job-whose-name-is-wider-than-its-ter-", summary.job().id()));
+  }
+  for (const auto& [width, height] : std::vector<std::pair<int, int>>{{50, 10}, {20, 5}, {20, 3}, {1, 1}, {60, 6}}) {
+    view_ = TopView{.keys = true};
+    const Screen screen = {.terminal = true, .colour = true, .unicode = true, .width = width, .height = height};
+    const std::string page = Page(screen);
+    if (height >= 5) {
+      const std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(page, "\n"), '\n');
+      EXPECT_LE(lines.size(), static_cast<size_t>(height)) << "no row is left out\n" << page;
+    }
+    const std::vector<std::string> rows = absl::StrSplit(OnScreen(page, screen), '\n');
+    EXPECT_LE(rows.size(), static_cast<size_t>(height)) << page;
+    for (const std::string& row : rows) {
+      EXPECT_LE(Width(std::regex_replace(row, std::regex("\x1b\\[[0-9]*m"), "")), width) << row;
+    }
+  }
+}
+
+TEST(OnScreen, CutsLinesAndRows) {
+  const Screen screen = {.terminal = true, .width = 4, .height = 2};
+  EXPECT_EQ(OnScreen("abcd\nabcde\nf\n", screen), "abcd\nabc~");
+  EXPECT_EQ(OnScreen("\x1b[1mabcd\x1b[0m\n\x1b[1mab\x1b[0mcde\n", screen),
+            "\x1b[1mabcd\x1b[0m\n\x1b[1mab\x1b[0mc~\x1b[0m");
+  EXPECT_EQ(OnScreen("\x1b[1mabcde\x1b[0m\n", screen), "\x1b[1mabc~\x1b[0m");
+  EXPECT_EQ(OnScreen("a\nb\nc\n", {}), "a\nb\nc");
 }
 
 TEST_F(TopTest, ShowsAsManyNodesAsFitAndTurnsTheirPages) {

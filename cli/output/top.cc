@@ -232,6 +232,7 @@ namespace {
 
 // A table has a blank line above it and a line of titles.
 constexpr int kTableLines = 2;
+constexpr int kKeyLines = 2;  // with the blank line above
 
 int LinesOf(const std::string& text) { return static_cast<int>(std::count(text.begin(), text.end(), '\n')); }
 
@@ -271,10 +272,13 @@ std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nod
   const std::vector<const v1::JobSummary*> all = Sorted(jobs, view);
   const int total = static_cast<int>(all.size());
   int shown = total;
+  bool keys = view.keys;
   std::string node_lines;
   if (screen.height > 0) {
     const int job_titles = total > 0 ? kTableLines : 0;
-    const int rows = screen.height - 1 - (view.keys ? 2 : 0) - job_titles;
+    const int below_totals = screen.height - 1 - job_titles;
+    keys = keys && below_totals >= kKeyLines + std::min(total, 1);
+    const int rows = below_totals - (keys ? kKeyLines : 0);
     node_lines = NodeLines(nodes, screen, rows - std::min(total, kLeastJobs), view);
     if (view.nodes_shown == 0) node_lines = NodeLines(nodes, screen, rows - std::min(total, 1), view);
     shown = std::clamp(rows - LinesOf(node_lines), 1, std::max(1, total));
@@ -288,7 +292,7 @@ std::string TopPage(const v1::ListJobsReply& jobs, const v1::ListNodesReply& nod
   std::string page = Totals(jobs, nodes, screen);
   if (total > 0) absl::StrAppend(&page, "\n", Jobs(rows, nodes, now).Render(screen));
   page += node_lines;
-  if (view.keys) {
+  if (keys) {
     const size_t first = total == 0 ? 0 : static_cast<size_t>(view.first) + 1;
     std::vector<Part> parts = {
         {absl::StrCat("jobs ", first, "-", static_cast<size_t>(view.first) + rows.size(), " of ", total)}};

@@ -152,7 +152,7 @@ TEST_F(ShowsTest, ALiveLineFollowsItsTerminalsWidth) {
 }
 
 TEST_F(ShowsTest, TopFollowsItsTerminalsSize) {
-  Redrawn top(shows_->Start({"muster", "top"}, 100), 100, "\x1b[H\x1b[2J", "q quit");
+  Redrawn top(shows_->Start({"muster", "top"}, 100), 100, "\x1b[H\x1b[J", "q quit");
   ASSERT_TRUE(top.WaitForFrame(0)) << top.terminal().Text();
   struct Size {
     int columns, rows;
