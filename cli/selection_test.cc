@@ -1,9 +1,12 @@
 // Options that select what is listed: of ps, logs and events.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "cli/testing/muster_fixture_test.h"
 
 namespace muster::cli {
@@ -54,6 +57,37 @@ TEST_F(SelectionTest, LogLinesThatMatch) {
   const Ended wrong = Run({"logs", "a-0001", "--grep", "("});
   EXPECT_EQ(wrong.code, 2);
   EXPECT_TRUE(absl::StartsWith(wrong.err, "muster: --grep (: ")) << wrong.err;
+}
+
+TEST_F(SelectionTest, TheNewestLogLinesThatMatch) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  for (int step = 1; step <= 30; ++step) {
+    store_.AppendLog("a-0001", 0, absl::StrCat("step ", step, "\nwriting a check"));
+    store_.AppendLog("a-0001", 0, "point\nand more\nnothing of it\n");
+  }
+  EXPECT_EQ(Run({"logs", "a-0001", "--tail", "1"}).out, "point\nand more\nnothing of it\n")
+      << "the fake sends whole chunks";
+  const std::vector<std::string> newest = {"logs", "a-0001", "--grep", "^step", "--tail", "3"};
+  EXPECT_EQ(Run(newest).out, "step 28\nstep 29\nstep 30\n");
+  EXPECT_EQ(Run({"logs", "a-0001", "--grep", "a checkpoint$", "--tail", "1"}).out, "writing a checkpoint\n");
+  EXPECT_EQ(Run({"logs", "a-0001", "--grep", "^step 1$", "--tail", "3"}).out, "step 1\n") << "the oldest line";
+  const auto with = [&](const std::string& option) {
+    std::vector<std::string> arguments = newest;
+    arguments.push_back(option);
+    return arguments;
+  };
+  std::vector<std::string> texts;
+  for (const absl::string_view line : absl::StrSplit(Run(with("-ojson")).out, '\n', absl::SkipEmpty())) {
+    texts.push_back(nlohmann::json::parse(line)["log"]["text"]);
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{"step 28\n", "step 29\n", "step 30\n"}));
+  // Followed, all that come later, too.
+  Program follow(Command(with("-f")), environment_);
+  ASSERT_TRUE(follow.WaitForOut("step 30\n"));
+  store_.AppendLog("a-0001", 0, "no step\nstep 31\nstep 32\nstep 33\nstep 34\n");
+  store_.AppendEvent("a-0001", "over", v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(follow.Wait().out, "step 28\nstep 29\nstep 30\nstep 31\nstep 32\nstep 33\nstep 34\n");
 }
 
 TEST_F(SelectionTest, EventsOfAType) {

@@ -229,22 +229,36 @@ class FakeJobs final : public v1::Jobs::Service {
     if (!request->cursor().empty() && !absl::SimpleAtoi(request->cursor(), &cursor)) {
       return rpc::ToGrpc(absl::InvalidArgumentError("no cursor of ours"));
     }
-    if (request->has_tail() && request->tail() == 0) cursor = store_.After(0, absl::ZeroDuration()).size();
+    const bool all = !request->events() && !request->metrics() && !request->logs();
+    const auto wanted = [&](const v1::WatchItem& item) {
+      if (!request->job().empty() && item.job() != request->job()) return false;
+      if (item.has_log()) {
+        return (all || request->logs()) && (!request->has_rank() || item.log().rank() == request->rank());
+      }
+      return all || (item.has_event() && request->events()) || (item.has_metrics() && request->metrics());
+    };
+    if (request->has_tail()) {  // of logs, whole chunks
+      const auto items = store_.After(0, absl::ZeroDuration());
+      cursor = items.size();
+      for (uint64_t left = request->tail(); cursor > 0 && left > 0; --cursor) {
+        const v1::WatchItem& item = items[cursor - 1];
+        if (!wanted(item)) continue;
+        const std::string& text = item.log().text();
+        const auto lines = static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
+        left -= std::min(left, item.has_log() ? lines : 1);
+      }
+    }
     if (!request->job().empty()) {
       v1::WatchItem snapshot;
       *snapshot.mutable_snapshot() = store_.Job(request->job());
       writer->Write(snapshot);
     }
-    const bool all = !request->events() && !request->metrics() && !request->logs();
     while (store_.serving() && !context->IsCancelled()) {
       const auto items = store_.After(cursor, request->follow() ? absl::Milliseconds(20) : absl::ZeroDuration());
       for (const v1::WatchItem& item : items) {
         ++cursor;
+        if (wanted(item)) writer->Write(item);
         if (!request->job().empty() && item.job() != request->job()) continue;
-        const bool wanted = all || (item.has_event() && request->events()) ||
-                            (item.has_metrics() && request->metrics()) || (item.has_log() && request->logs());
-        const bool of_other_rank = item.has_log() && request->has_rank() && item.log().rank() != request->rank();
-        if (wanted && !of_other_rank) writer->Write(item);
         if (request->follow() && !request->job().empty() && Terminal(item.event().job_state())) return grpc::Status::OK;
       }
       if (!request->follow() && items.empty()) return grpc::Status::OK;

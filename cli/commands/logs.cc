@@ -2,12 +2,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "cli/commands/commands.h"
 #include "cli/follow_job.h"
@@ -68,37 +71,76 @@ class LogPrinter {
         since_(since),
         only_(only) {}
 
+  // From here to Release nothing is printed; of the lines, the newest `most` are kept.
+  void Keep(size_t most) { most_kept_ = most; }
+  void Release() {
+    most_kept_.reset();
+    for (const Line& line : kept_) Emit(line);
+    kept_.clear();
+    PrintEmitted();
+  }
+
   void Take(const v1::LogChunk& chunk) {
     if (chunk.has_time() && FromProto(chunk.time()) < since_) return;
-    if (generation_ != 0 && chunk.generation() > generation_) {
+    if (chunk.generation() > generation_) {
       Flush();
-      Say(absl::StrCat("-- generation ", chunk.generation(), " --"));
+      generation_ = chunk.generation();
     }
-    generation_ = std::max(generation_, chunk.generation());
     std::string& rest = rest_[chunk.rank()];
     rest += chunk.text();
-    std::string out;
     for (size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1)) {
-      if (!Wanted(rest.substr(0, end))) continue;
-      absl::StrAppend(&out, Prefix(chunk.rank()), Shown(rest.substr(0, end + 1)));
+      if (Wanted(rest.substr(0, end))) Emit({generation_, Prefix(chunk.rank()) + Shown(rest.substr(0, end + 1))});
     }
-    printed_ |= !out.empty();
-    Print(out);
+    PrintEmitted();
+  }
+  // As it is; with `only`, each of its lines that matches is an item of its own.
+  void TakeAsJson(v1::WatchItem item) {
+    if (item.log().has_time() && FromProto(item.log().time()) < since_) return;
+    if (only_ == nullptr) return PrintLine(ItemTree(item));
+    const std::string text = std::move(*item.mutable_log()->mutable_text());
+    for (size_t at = 0, end; at < text.size(); at = end) {
+      end = std::min(text.find('\n', at), text.size() - 1) + 1;
+      const std::string line = text.substr(at, end - at);
+      if (!Wanted(std::string(absl::StripSuffix(line, "\n")))) continue;
+      item.mutable_log()->set_text(line);
+      Emit({0, LineOf(ItemTree(item))});
+    }
+    PrintEmitted();
   }
 
   // Flushes lines that have no newline at their end.
   void Flush() {
     for (auto& [rank, rest] : rest_) {
-      if (!rest.empty() && Wanted(rest)) {
-        Print(absl::StrCat(Prefix(rank), Shown(rest), "\n"));
-        printed_ = true;
-      }
+      if (!rest.empty() && Wanted(rest)) Emit({generation_, absl::StrCat(Prefix(rank), Shown(rest), "\n")});
       rest.clear();
     }
+    PrintEmitted();
   }
   bool printed() const { return printed_; }
 
  private:
+  struct Line {
+    uint64_t generation = 0;
+    std::string text;
+  };
+
+  void Emit(const Line& line) {
+    if (most_kept_.has_value()) {
+      kept_.push_back(line);
+      if (kept_.size() > *most_kept_) kept_.pop_front();
+      return;
+    }
+    if (shown_generation_ != 0 && line.generation > shown_generation_) {
+      PrintEmitted();
+      Say(absl::StrCat("-- generation ", line.generation, " --"));
+    }
+    shown_generation_ = std::max(shown_generation_, line.generation);
+    emitted_ += line.text;
+  }
+  void PrintEmitted() {
+    printed_ |= !emitted_.empty();
+    Print(std::exchange(emitted_, ""));
+  }
   std::string Prefix(uint32_t rank) const { return name_ranks_ ? absl::StrCat("rank ", rank, ": ") : ""; }
 
   bool Wanted(const std::string& line) const { return only_ == nullptr || only_->Matches(line); }
@@ -110,8 +152,11 @@ class LogPrinter {
   const absl::Time since_;
   const LinePattern* const only_;
   bool printed_ = false;
-  uint64_t generation_ = 0;
+  uint64_t generation_ = 0, shown_generation_ = 0;
   std::map<uint32_t, std::string> rest_;
+  std::optional<size_t> most_kept_;
+  std::deque<Line> kept_;
+  std::string emitted_;
 };
 
 // A job may have run on more ranks than its spec says now.
@@ -158,24 +203,33 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
   request.set_logs(true);
   request.set_follow(flags.follow);
   if (flags.rank) request.set_rank(*flags.rank);
-  if (flags.tail) request.set_tail(*flags.tail);
+  // The coordinator cannot count the newest that match.
+  const bool count_here = only != nullptr && flags.tail.value_or(0) > 0;
+  if (flags.tail && !count_here) request.set_tail(*flags.tail);
   LogPrinter printer(!flags.rank && got->job().spec().resources().ranks() > 1, flags.raw, *since, only.get());
   const auto take = [&](const v1::WatchItem& item) {
-    if (flags.format == Format::kJson) {
-      const bool wanted = item.has_log() && (!item.log().has_time() || FromProto(item.log().time()) >= *since) &&
-                          (only == nullptr || only->Matches(item.log().text()));
-      if (wanted) PrintLine(ItemTree(item));
+    if (item.has_log() && flags.format == Format::kJson) {
+      printer.TakeAsJson(item);
     } else if (item.has_log()) {
       printer.Take(item.log());
-    } else if (item.has_gap()) {
+    } else if (item.has_gap() && flags.format != Format::kJson) {
       Say("(older lines were dropped)");
     }
     return true;
   };
-  if (!flags.follow) {
-    const absl::Status read = ReadItems(**client, request, take);
-    printer.Flush();
+  if (!flags.follow || count_here) {
+    v1::WatchRequest until_now = request;
+    until_now.set_follow(false);
+    if (count_here) printer.Keep(*flags.tail);
+    const absl::Status read = ReadItems(**client, until_now, [&](const v1::WatchItem& item) {
+      if (!item.cursor().empty()) request.set_cursor(item.cursor());
+      take(item);
+    });
+    if (!flags.follow) printer.Flush();
+    printer.Release();
     if (!read.ok()) return read;
+  }
+  if (!flags.follow) {
     if (!printer.printed() && flags.tail != 0u && flags.format == Format::kTable) {
       Say(NothingPrinted(got->job(), flags));
     }
