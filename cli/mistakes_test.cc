@@ -414,11 +414,13 @@ TEST_F(MistakesTest, WhyAJobDoesNotFitIsPrintedOnce) {
   const std::string file = folder_.Write("job.yaml", kGoodJob);
   Serve();
   EXPECT_THAT(Run({"submit", "-d", file}).err, HasSubstr("does not fit: rank 0 needs 2 TiB"));
-  store_.plan.add_notes("the job is queued: can never start on these nodes: rank 0 needs 2 TiB");
+  store_.plan.set_unfit("rank 0 needs 2 TiB; it would fit with fsdp");
+  store_.plan.add_notes("the job is queued: can never start on these nodes: needs 2 TiB; it would fit with fsdp");
   for (const char* flag : {"-d", "--dry-run"}) {
     const Ended ended = Run({"submit", flag, file});
     EXPECT_THAT(ended.err + ended.out,
-                AllOf(HasSubstr("never start on these nodes: rank 0 needs 2 TiB"), Not(HasSubstr("does not fit"))));
+                AllOf(HasSubstr("never start on these nodes: needs 2 TiB; it would fit with fsdp"),
+                      Not(HasSubstr("does not fit"))));
   }
 }
 

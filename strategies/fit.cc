@@ -55,9 +55,9 @@ class Advice {
   std::string Text() const {
     if (!fits_.empty()) return absl::StrCat("it would fit with ", absl::StrJoin(fits_, ", or "));
     if (least_name_.empty()) return "nothing else was tried, since planning it takes too long";
-    return absl::StrCat("no configuration fits; of the changes that were tried, ", least_name_, " needs least, ",
-                        FormatBytes(least_), " a rank: use a smaller model, or slots of ",
-                        FormatBytes(SlotBytesFor(least_)));
+    return absl::StrCat("no configuration fits; of the changes that were tried, ", least_name_,
+                        " needs least: use slots of ", FormatBytes(SlotBytesFor(least_)),
+                        " with it, or a smaller model");
   }
   bool Enough() const { return exhausted_ || fits_.size() >= kMostAdvice; }
   // Whether a spec may ask for so small a microbatch.

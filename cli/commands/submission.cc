@@ -16,10 +16,12 @@
 namespace muster::cli {
 namespace {
 
-// A note with the queue's reason holds why the job does not fit; that is printed once.
+// A note with the queue's reason holds why the job does not fit, or the end of that, what would; it is printed once.
 v1::PlanReply WithoutRepetition(v1::PlanReply plan) {
+  const size_t last = plan.unfit().rfind("; ");
+  const std::string would = last == std::string::npos ? plan.unfit() : plan.unfit().substr(last + 2);
   for (const std::string& note : plan.notes()) {
-    if (absl::StrContains(note, "can never start") && absl::StrContains(note, plan.unfit())) plan.clear_unfit();
+    if (absl::StrContains(note, "can never start") && absl::StrContains(note, would)) plan.clear_unfit();
   }
   return plan;
 }

@@ -177,7 +177,7 @@ std::string CandidateTable(const v1::PlanReply& plan, const Screen& screen) {
                                : !c.unfit().empty() ? "no"
                                : c.least()          ? "?"
                                                     : "yes"};
-    if (reasons) cells.emplace_back(!c.lost().empty() ? c.lost() : c.unfit().empty() ? "chosen" : "least memory");
+    if (reasons) cells.emplace_back(c.lost().empty() ? "chosen" : c.lost());
     table.Add(std::move(cells));
   }
   std::vector<std::string> marks;

@@ -1120,7 +1120,7 @@ TEST(DescribePlan, WhereNothingFitsItChoosesTheLeastMemory) {
     c.set_unfit("rank 0"), c.set_lost(lost);
   }
   const std::string text = DescribePlan(plan, {}, kPipe);
-  EXPECT_TRUE(absl::StrContains(text, "1d 21h  no    least memory\n")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "1d 21h  no    chosen\n")) << text;
 }
 
 TEST(DescribePlan, SaysWhyMixesLost) {

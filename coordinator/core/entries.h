@@ -78,7 +78,8 @@ struct JobEntry {
     Unfit unfit;
   };
   std::deque<Refused> refused;
-  uint64_t slot_bytes = 0;  // the least slot memory that fits it, if known
+  uint64_t slot_bytes = 0;      // the least slot memory that fits it, if known
+  uint64_t smallest_bytes = 0;  // Unfit's, of all its ranks
 
   const Job& record() const { return machine.record(); }
   JobId id() const { return JobId(record().id()); }

@@ -192,7 +192,7 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
         // Not all ways to run are planned, so smaller slots may suit it than the best of these needs. Slots of like
         // machines differ by less than this.
         const uint64_t smallest = SmallestOf(slots);
-        plan.unfit = {why, smallest + smallest / 64};
+        plan.unfit = {why, smallest + smallest / 64, strategies::SlotBytesFor(memory_plan->peak())};
       } else {
         if (least_peak == 0 && !DependsOnOtherSlots(plan.train.strategy())) least_peak = memory_plan->peak();
         plan.unfit = {why, least_peak == 0 ? 0 : strategies::SlotBytesFor(least_peak)};
@@ -206,7 +206,8 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
   if (!programs.ok()) return programs.status();
   plan.programs = *std::move(programs);
   if (unfit_by_memory) {
-    absl::StrAppend(&plan.unfit->why, "; ", strategies::WhatWouldFit(plan.train, plan.inventory, slots.ranks, budget));
+    plan.unfit->advice = strategies::WhatWouldFit(plan.train, plan.inventory, slots.ranks, budget);
+    absl::StrAppend(&plan.unfit->why, "; ", plan.unfit->advice);
   }
   return plan;
 }

@@ -42,6 +42,8 @@ struct Unfit {
   // No slot of less memory suits any of its ranks; 0: that depends on the others. Of a mesh that is chosen: a
   // little more than the least slot that it was refused on, since only a part of all ways to run is planned.
   uint64_t slot_bytes = 0;
+  uint64_t smallest_bytes = 0;  // of such a mesh: the slot for the one that needs least of those that were planned
+  std::string advice = {};      // the end of `why`: what would fit
 };
 
 struct Planned {

@@ -55,6 +55,15 @@ std::string Ordinal(uint64_t n) {
   return absl::StrCat(n, suffix);
 }
 
+// For the end of the reason of a job that can never start: why slots were refused, or what would fit.
+std::string OfRefusal(const JobEntry& job) {
+  if (job.refused.empty()) return "";
+  const Unfit& unfit = job.refused.back().unfit;
+  // Where slots have a least size, the scheduler's reason has the numbers.
+  const bool numbers = unfit.slot_bytes == 0 || unfit.advice.empty();
+  return numbers ? absl::StrCat(": ", unfit.why) : absl::StrCat("; ", unfit.advice);
+}
+
 }  // namespace
 
 Queue::ClaimsOfJobs Queue::Claims() const {
@@ -229,7 +238,7 @@ void Queue::ReportHopeless(const scheduler::Cluster& cluster, Transaction& trans
     transaction.AddEvent(
         &job, 0, "", "job.waiting",
         absl::StrCat(id.value(), " has waited for ", absl::FormatDuration(options_->never_starts_after), ": ",
-                     cluster.Place(demand).reason));
+                     cluster.Place(demand).reason, OfRefusal(job)));
   }
 }
 
@@ -391,7 +400,7 @@ Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const sche
   if (!plan.ok() && whole) return PlanState::kFailed;
   Unfit unfit = plan.ok() ? *(*plan)->unfit : Unfit{std::string(plan.status().message()), 0};
   // Fewer ranks need more memory each, so only a refusal for all ranks sets the job's bound.
-  if (whole) job.slot_bytes = std::max(job.slot_bytes, unfit.slot_bytes);
+  if (whole) job.slot_bytes = std::max(job.slot_bytes, unfit.slot_bytes), job.smallest_bytes = unfit.smallest_bytes;
   if (RefusedOn(job, wanted->slots) == nullptr) job.refused.push_back({SignatureOf(wanted->slots), std::move(unfit)});
   if (job.refused.size() > kRefusedKept) job.refused.pop_front();
   return PlanState::kRefused;
@@ -418,6 +427,7 @@ std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, EndsBefore before)
       job.least_group(),
       TensorRanksOf(record.spec()),
       job.slot_bytes,
+      job.smallest_bytes,
       before,
       {resources.node_selector().begin(), resources.node_selector().end()},
       absl::StrCat(resources.placement(), " ", record.reservation(), " ", resources.topology().SerializeAsString())};
@@ -427,6 +437,7 @@ std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, EndsBefore before)
 scheduler::Demand Queue::DemandOf(const JobEntry& job) const {
   const Resources& resources = job.record().spec().resources();
   scheduler::Demand demand{resources.ranks(), resources.device(), job.slot_bytes};
+  demand.smallest_bytes = job.smallest_bytes;
   demand.multiple = job.least_group();
   demand.together = TensorRanksOf(job.record().spec());
   if (!job.whole_until.has_value()) demand.least = job.least_ranks();
@@ -531,7 +542,7 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
         if (kind.has_value() && reason.of_its_kind) reasons[*kind] = reason;
       }
       why = reason.text;
-      if (!reason.fits_when_idle && !job.refused.empty()) absl::StrAppend(&why, ": ", job.refused.back().unfit.why);
+      if (!reason.fits_when_idle) absl::StrAppend(&why, OfRefusal(job));
     }
     if (!asked) continue;
     // Also why it was queued again.

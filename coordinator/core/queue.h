@@ -71,7 +71,7 @@ class Queue {
     auto operator<=>(const EndsBefore&) const = default;
   };
   // Jobs of one kind ask for the same slots.
-  using Kind = std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, EndsBefore,
+  using Kind = std::tuple<std::string, Device, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t, uint64_t, EndsBefore,
                           std::vector<std::string>, std::string>;
   // With its end itself instead of `before`, jobs of many time limits would be as many kinds. None: the job is unlike
   // others, since nodes have refused it or its plan is being made.

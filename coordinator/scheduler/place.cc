@@ -24,6 +24,11 @@ std::string OfMemory(const Demand& demand) {
   return absl::StrCat(" of at least ", FormatBytes(demand.slot_bytes));
 }
 
+std::string OfSmallest(const Demand& demand) {
+  if (demand.smallest_bytes == 0) return OfMemory(demand);
+  return absl::StrCat(" of ", FormatBytes(demand.smallest_bytes), " for the smallest configuration that was tried");
+}
+
 std::string Unavailable(const std::vector<NodeView>& nodes) {
   std::vector<std::string> parts;
   for (const auto& [availability, word] :
@@ -181,10 +186,13 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
   if (!any_node_) return "no node has joined yet";
   const Counts supply = Count(demand);
   const uint32_t needed = demand.needed();
-  const std::string needs = absl::StrCat(
-      "needs ", needed < demand.ranks ? absl::StrCat(needed, " to ") : "", SlotCount(demand.ranks), OfMemory(demand),
-      demand.together > 1 ? absl::StrCat(", each ", demand.together, " on one node (parallel.tensor)") : "",
-      demand.required.has_value() ? absl::StrCat(", all on nodes with the same ", demand.required->key) : "");
+  const auto needs_of = [&](const std::string& memory) {
+    return absl::StrCat(
+        "needs ", needed < demand.ranks ? absl::StrCat(needed, " to ") : "", SlotCount(demand.ranks), memory,
+        demand.together > 1 ? absl::StrCat(", each ", demand.together, " on one node (parallel.tensor)") : "",
+        demand.required.has_value() ? absl::StrCat(", all on nodes with the same ", demand.required->key) : "");
+  };
+  const std::string needs = needs_of(OfMemory(demand));
   std::string others = unavailable_.empty() ? "" : absl::StrCat(" (", unavailable_, ")");
   others += demand.where;
   if (!any_takes_ranks_) return absl::StrCat(needs, ", but no node accepts ranks now", others);
@@ -194,8 +202,12 @@ std::string Cluster::WhyNot(const Demand& demand, Device device) const {
       return absl::StrCat(kNever, needs, ", the largest ", demand.required->key, " has ", supply.hoped, others);
     }
     if (demand.together == 1 && Of(device).all.hoped >= needed) {  // the slots exist, but have too little memory
-      return absl::StrCat(kNever, needs, ", the nodes have ", supply.hoped == 0 ? "none" : absl::StrCat(supply.hoped),
-                          ", the largest has ", FormatBytes(Largest(device)), others);
+      Demand smallest = demand;
+      smallest.slot_bytes = std::max(demand.slot_bytes, demand.smallest_bytes);
+      const uint64_t have = Count(smallest).hoped;
+      return absl::StrCat(kNever, needs_of(OfSmallest(demand)), ", the nodes have ",
+                          have == 0 ? "none" : absl::StrCat(have), ", the largest has ", FormatBytes(Largest(device)),
+                          others);
     }
     // What the user can change: fewer ranks, or the other device.
     const Device other = device == DEVICE_CUDA ? DEVICE_CPU : DEVICE_CUDA;
