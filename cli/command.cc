@@ -9,14 +9,17 @@
 #include <fstream>
 #include <iostream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "cli/output/format.h"
 #include "cli/spec/problem.h"
 #include "common/file/read_file.h"
 #include "common/file_error.h"
+#include "common/hardware_names.h"
 
 namespace muster::cli {
 namespace {
@@ -48,6 +51,20 @@ std::string TakeSize(std::string& text) {
   }
   text = bytes;
   return "";
+}
+
+CLI::Option* AddHardware(CLI::App* command, std::string& hardware, const std::string& what,
+                         const std::string& otherwise) {
+  const auto check = [](const std::string& text) -> std::string {
+    for (const char* name : kHardwareNames) {
+      if (absl::AsciiStrToLower(text) == name) return "";
+    }
+    return absl::StrCat("\"", text, "\" is unknown; known: ", absl::StrJoin(kHardwareNames, ", "));
+  };
+  return command
+      ->add_option("--hardware", hardware, absl::StrCat(what, ": ", absl::StrJoin(kHardwareNames, ", "), otherwise))
+      ->check(CLI::Validator(check, ""))
+      ->type_name("NAME");
 }
 
 Screen Invocation::Out() const { return ScreenOf(STDOUT_FILENO, no_colour); }

@@ -70,6 +70,10 @@ absl::Status Confirm(const std::string& question, const std::string& otherwise);
 // without a unit is in bytes, at least 1 MiB: with 80 someone meant 80GB. For CLI::Validator.
 std::string TakeSize(std::string& text);
 
+// --hardware, whose help is `what`, the names that there are, and `otherwise`.
+CLI::Option* AddHardware(CLI::App* command, std::string& hardware, const std::string& what,
+                         const std::string& otherwise = "");
+
 // For a file of results that the user names, readable by all. CheckOutput before long work: whether the file could be
 // created in its folder. Errors as CreateError (common/file_error.h): NotFound: there is no such folder;
 // PermissionDenied: it is not writable.

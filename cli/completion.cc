@@ -14,6 +14,7 @@
 #include "cli/output/format.h"
 #include "common/event_kinds.h"
 #include "common/flags/daemon_flags.h"
+#include "common/hardware_names.h"
 #include "common/message/fields.h"
 #include "proto/job.pb.h"
 #include "proto/spec.pb.h"
@@ -100,8 +101,7 @@ bool IsPath(const CLI::Option& option, const std::string& kind) {
                                  : std::any_of(kOfOptions.begin(), kOfOptions.end(), is);
 }
 
-// The words of a description that lists them: "auto, cpu or cuda", "predict for this hardware: h100, cpu (default:
-// ...)".
+// The words of a description that lists them: "auto, cpu or cuda".
 std::vector<std::string> ListedWords(const std::string& description) {
   std::string list = description.substr(0, description.find(" ("));
   if (const size_t colon = list.rfind(": "); colon != std::string::npos) list = list.substr(colon + 2);
@@ -141,8 +141,10 @@ class Collector {
     } else if (kind == "MODEL") {
       for (const std::string& model : ModelNames()) Add(model, "");
     } else if (kind == "STRATEGY" || kind == "SIZE" || kind == "ORDER" || kind == "DEVICE" || kind == "KIND" ||
-               kind == "KEY" || option.check_name("--hardware")) {
+               kind == "KEY") {
       for (const std::string& word : ListedWords(option.get_description())) Add(word, "");
+    } else if (option.check_name("--hardware")) {
+      for (const char* name : kHardwareNames) Add(name, "");
     } else if (kind == "STATE,...") {
       for (const std::string& state : EnumTexts(*v1::JobState_descriptor())) AddItem(state);
     } else if (kind == "TYPE,...") {

@@ -75,7 +75,7 @@ TEST(Complete, CommandsOptionsAndNames) {
       {{"bench", "--strategies", "ddp,z"}, "ddp,zero1 ddp,zero2 ddp,zero3"},
       {{"bench", "--collectives", "all_r"}, "all_reduce"},
       {{"plan", "--hardware", "h"}, "h100 h200"},
-      {{"bench", "--hardware", "c"}, "cpu"},
+      {{"bench", "--hardware", "c"}, "cpu cpu-bf16"},
       {{"plan", "--memory", ""}, ""},
       {{"submit", "--array", "precision.compute=b"}, "precision.compute=bf16"},
       {{"submit", "--array", "precision.compute=fp32,b"}, "precision.compute=fp32,bf16"},

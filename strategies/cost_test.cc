@@ -4,9 +4,13 @@
 
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/hardware_names.h"
 #include "models/inventory.h"
 #include "strategies/compression.h"
 #include "strategies/fit.h"
+#include "strategies/hardware.h"
 #include "strategies/partition/flat.h"
 #include "strategies/partition/table.h"
 
@@ -38,6 +42,11 @@ Predicted Predict(const Train& train, const std::vector<RankPlace>& ranks, const
   const Inventory inventory = *models::MakeInventory(train.model());
   const Layout layout = *MakeLayout(train, inventory, ranks);
   return PredictStep(train, inventory, layout, {*Compile(train, inventory, layout, 0)}, ranks, hardware)[0];
+}
+
+TEST(Hardware, HasTheNamesThatTheHelpLists) {
+  EXPECT_EQ(FindHardware("x").status().message(),
+            absl::StrCat("hardware: \"x\" is unknown; known: ", absl::StrJoin(kHardwareNames, ", ")));
 }
 
 TEST(PredictStep, SingleIsItsFlopsAndTheOptimizersBytes) {

@@ -454,10 +454,7 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
       command->add_option("--warm-up", flags->warm_up, "steps to run before measuring")->capture_default_str();
   CLI::Option* weak =
       command->add_flag("--weak", flags->weak, "weak scaling: batch.sequences is the batch of each rank");
-  CLI::Option* hardware = command
-                              ->add_option("--hardware", flags->hardware,
-                                           "predict for this hardware without running: h100, h200, a100, rtx4090, cpu")
-                              ->type_name("NAME")
+  CLI::Option* hardware = AddHardware(command, flags->hardware, "predict for this hardware without running")
                               ->excludes(steps)
                               ->excludes(warm_up);
   AddCommunication(command, *flags, {strategies, steps, warm_up, weak, hardware});

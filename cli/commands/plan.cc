@@ -46,10 +46,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
       ->type_name("FILE");
   command->add_flag("--simulate", flags->parts.times, "also predict how long a step would take");
   command->add_flag("--timeouts", flags->parts.timeouts, "also list the time-outs of the job");
-  command
-      ->add_option("--hardware", flags->hardware,
-                   "hardware to predict times for: h100, h200, a100, rtx4090, cpu (default: that of the nodes)")
-      ->type_name("NAME");
+  AddHardware(command, flags->hardware, "hardware to predict times for", " (default: that of the nodes)");
   command
       ->add_option("--memory", flags->memory_bytes,
                    "memory of every slot: 80GB, or 74.5GiB (default: that of the nodes)")
