@@ -66,6 +66,13 @@ absl::Status ReadConverted(const SafetensorsFile& file, const TensorEntry& entry
 absl::StatusOr<Model> ReadHuggingFaceConfig(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kConfigFile);
   const absl::StatusOr<json> config = ReadJson(path);
+  std::error_code error;
+  const bool folder = std::filesystem::is_directory(directory, error);
+  if (absl::IsNotFound(config.status()) || (!config.ok() && !folder)) {
+    return absl::NotFoundError(
+        absl::StrCat(directory, folder ? absl::StrCat(" has no ", kConfigFile) : " is not a folder",
+                     ": expected a Hugging Face model, a folder with ", kConfigFile, " and model.safetensors"));
+  }
   if (!config.ok()) return config.status();
   const models::ModelFamily* family = models::FamilyOfConfig(*config);
   if (family == nullptr) {

@@ -321,7 +321,7 @@ TEST_F(HuggingFaceTest, OpenSaysWhatIsWrong) {
   const auto says = [&](const char* directory) {
     return std::string(HuggingFaceModel::Open(Path(directory)).status().message());
   };
-  EXPECT_THAT(says("none"), HasSubstr("none/config.json: No such file"));
+  EXPECT_THAT(says("none"), HasSubstr("none is not a folder: expected a Hugging Face model"));
   folder_.Write("pickle/config.json", kGoodConfig);
   folder_.Write("pickle/pytorch_model.bin", "x");
   EXPECT_THAT(says("pickle"), HasSubstr("a pickle, which may run any code"));

@@ -781,7 +781,11 @@ TEST_F(MistakesTest, FoldersWithNothingToStartFrom) {
             absl::StrCat(resumes, ":7:27: checkpoint.resume_from: ", empty, " is not a checkpoint and holds none\n"));
   const std::string from =
       folder_.Write("b.yaml", absl::StrReplaceAll(kGoodJob, {{"size: tiny", "size: tiny, from: empty"}}));
-  IsRefused(from, absl::StrCat(from, ":4:41: model.from: ", empty, "/config.json: No such file or directory\n"));
+  IsRefused(
+      from,
+      absl::StrCat(
+          from, ":4:41: model.from: ", empty,
+          " has no config.json: expected a Hugging Face model, a folder with config.json and model.safetensors\n"));
   // A job that it waits for writes there.
   PutJob("first-0001", v1::JOB_STATE_RUNNING);
   const Ended waits = Run({"submit", "-d", resumes, "--after", "first-0001"});

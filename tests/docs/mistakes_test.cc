@@ -164,7 +164,11 @@ const std::vector<Mistake>& Mistakes() {
       {"muster data prepare train.bin q.bin", 2, "muster: train.bin is a token file, not text\n", "tokens"},
       {"muster export nowhere out", 2, "muster: no job nowhere", ""},
       {"muster eval nowhere train.bin", 2, "muster: no job nowhere", ""},
-      {"muster checkpoint import nowhere out", 2, "muster: nowhere/config.json: No such file or directory", ""},
+      {"muster checkpoint import nowhere out", 2,
+       "muster: nowhere is not a folder: expected a Hugging Face model, a folder with config.json and "
+       "model.safetensors",
+       "No such file"},
+      {"muster checkpoint import runs out", 2, "muster: runs has no config.json: expected a Hugging Face model", ""},
       {"muster checkpoint verify nowhere", 2, "muster: no job nowhere", ""},
       {"muster doctor --folder /nonexistent", 1, "-> mkdir -p /nonexistent", ""},
       {"muster doctor --folder /proc/x", 1, "/proc/x: the kernel provides /proc", "mkdir"},
