@@ -77,10 +77,10 @@ struct Exported {
 // merged into their weights, W + scale B A, or with options.adapter written alone: adapter_model.safetensors and
 // adapter_config.json for PeftModel.from_pretrained. The folder
 // appears complete or not at all: it is written as `<out>.part-<host>-<pid>` and renamed. The next export to the same
-// folder on the same host removes what killed exports left. AlreadyExists: options.out exists. FailedPrecondition: the
-// checkpoint is of a family that this build does not have, or options.adapter and it has none, or the job trained other
-// tensors, too. NotFound: options.tokenizer_from holds no tokenizer.
-// ResourceExhausted: disk full.
+// folder on the same host removes what killed exports left. AlreadyExists: options.out exists, maybe since another
+// export made it meanwhile. FailedPrecondition: the checkpoint is of a family that this build does not have, or
+// options.adapter and it has none, or the job trained other tensors, too. NotFound: options.tokenizer_from holds no
+// tokenizer. ResourceExhausted: disk full.
 absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOptions& options);
 
 }  // namespace muster::checkpoint

@@ -10,12 +10,14 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/bf16.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "common/failpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/inventory.h"
@@ -186,6 +188,24 @@ TEST_F(HuggingFaceTest, ExportTakesTokenizerFilesAndRefusesAFullFolder) {
   EXPECT_TRUE(absl::IsNotFound(none)) << none;
   EXPECT_THAT(std::string(none.message()), HasSubstr("vocab.json and merges.txt"));
   EXPECT_FALSE(AnyBeginsWith("other"));
+}
+
+// Each looks for the folder before it writes.
+TEST_F(HuggingFaceTest, OfTwoExportsToOneFolderTheLaterOneSaysThatItIsWhole) {
+  const Checkpoint from = WriteCheckpoint();
+  ASSERT_TRUE(Export(from, {.out = Path("first")}).ok());
+  ASSERT_TRUE(failpoint::Arm("export.rename=sleep:1000").ok());
+  std::thread other([&] {
+    while (!AnyBeginsWith("out.part-")) std::this_thread::yield();
+    fs::rename(Path("first"), Path("out"));
+  });
+  const absl::Status status = Export(from, {.out = Path("out")}).status();
+  other.join();
+  ASSERT_TRUE(failpoint::Arm("").ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/out was made by another export meanwhile, and is whole"));
+  EXPECT_TRUE(fs::exists(Path("out/config.json")));
+  EXPECT_FALSE(AnyBeginsWith("out.part-"));
 }
 
 TEST_F(HuggingFaceTest, ATokenizerFileThatCannotBeReadIsNotTakenForAnEmptyOne) {

@@ -324,7 +324,14 @@ absl::StatusOr<Exported> Export(const Checkpoint& checkpoint, const ExportOption
   Exported exported;
   absl::Status status = WriteAll(checkpoint, options, staging, exported);
   if (status.ok()) status = SyncFolder(staging, "export.staging.sync");
-  if (status.ok()) status = Rename(staging, out, "export.rename");
+  if (status.ok()) {
+    status = Rename(staging, out, "export.rename");
+    // Exports make folders whole, so the other one's is.
+    if (!status.ok() && fs::is_directory(out, error)) {
+      status = absl::AlreadyExistsError(
+          absl::StrCat(out, " was made by another export meanwhile, and is whole: use it, or name another folder"));
+    }
+  }
   if (!status.ok()) {
     fs::remove_all(staging, error);
     return status;
