@@ -59,6 +59,23 @@ TEST_F(SelectionTest, LogLinesThatMatch) {
   EXPECT_TRUE(absl::StartsWith(wrong.err, "muster: --grep (: ")) << wrong.err;
 }
 
+TEST_F(SelectionTest, AJobThatPrintedNothing) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(Run({"logs", "a-0001", "--tail", "3"}).err, "a-0001 (queued): no output yet\n");
+  PutJob("a-0001", v1::JOB_STATE_CANCELLED);
+  const Ended ended = Run({"logs", "a-0001"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_EQ(ended.err, "a-0001 (cancelled): it printed nothing\n");
+  EXPECT_EQ(Run({"logs", "a-0001", "--rank", "0"}).err, "a-0001, rank 0 (cancelled): it printed nothing\n");
+  EXPECT_EQ(Run({"logs", "a-0001", "--grep", "x"}).err, "no lines match\n");
+  v1::WatchItem gap;
+  gap.set_job("a-0001");
+  gap.mutable_gap()->set_what("logs");
+  store_.Append(gap);
+  EXPECT_EQ(Run({"logs", "a-0001"}).err, "(older lines were dropped)\n") << "it did";
+}
+
 TEST_F(SelectionTest, TheNewestLogLinesThatMatch) {
   Serve();
   PutJob("a-0001", v1::JOB_STATE_RUNNING);

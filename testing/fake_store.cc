@@ -235,7 +235,8 @@ class FakeJobs final : public v1::Jobs::Service {
       if (item.has_log()) {
         return (all || request->logs()) && (!request->has_rank() || item.log().rank() == request->rank());
       }
-      return all || (item.has_event() && request->events()) || (item.has_metrics() && request->metrics());
+      return all || item.has_gap() || (item.has_event() && request->events()) ||
+             (item.has_metrics() && request->metrics());
     };
     if (request->has_tail()) {  // of logs, whole chunks
       const auto items = store_.After(0, absl::ZeroDuration());

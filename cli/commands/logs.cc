@@ -169,8 +169,10 @@ uint32_t RanksEver(const v1::GetJobReply& reply) {
 }
 
 std::string NothingPrinted(const v1::Job& job, const LogsFlags& flags) {
-  if (!flags.grep.empty() || !flags.since.empty() || flags.tail.has_value()) return "no lines match";
-  return absl::StrCat(job.id(), " (", StateName(job.state()), "): no output yet");
+  if (!flags.grep.empty() || !flags.since.empty()) return "no lines match";
+  const std::string rank = flags.rank.has_value() ? absl::StrCat(", rank ", *flags.rank) : "";
+  return absl::StrCat(job.id(), rank, " (", StateName(job.state()),
+                      "): ", Ended(job.state()) ? "it printed nothing" : "no output yet");
 }
 
 absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flags) {
@@ -206,6 +208,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
   // The coordinator cannot count the newest that match.
   const bool count_here = only != nullptr && flags.tail.value_or(0) > 0;
   if (flags.tail && !count_here) request.set_tail(*flags.tail);
+  bool dropped = false;  // lines that are no longer kept
   LogPrinter printer(!flags.rank && got->job().spec().resources().ranks() > 1, flags.raw, *since, only.get());
   const auto take = [&](const v1::WatchItem& item) {
     if (item.has_log() && flags.format == Format::kJson) {
@@ -213,6 +216,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
     } else if (item.has_log()) {
       printer.Take(item.log());
     } else if (item.has_gap() && flags.format != Format::kJson) {
+      dropped = true;
       Say("(older lines were dropped)");
     }
     return true;
@@ -230,7 +234,7 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const LogsFlags& flag
     if (!read.ok()) return read;
   }
   if (!flags.follow) {
-    if (!printer.printed() && flags.tail != 0u && flags.format == Format::kTable) {
+    if (!printer.printed() && !dropped && flags.tail != 0u && flags.format == Format::kTable) {
       Say(NothingPrinted(got->job(), flags));
     }
     return kOk;
