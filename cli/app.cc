@@ -16,6 +16,7 @@
 #include "cli/help_page.h"
 #include "cli/output/format.h"
 #include "cli/spec/source_text.h"
+#include "common/file_error.h"
 #include "common/flags/daemon_flags.h"
 #include "common/flags/spelling.h"
 #include "common/flags/suggest.h"
@@ -242,8 +243,9 @@ std::string GivenNotUtf8(const CLI::App& at) {
 
 // The exit code, once standard output has all that was printed.
 int Written(int code) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  Say("muster: cannot write to standard output: is the disk full?");
+  const absl::Status written = FlushStandardOutput();
+  if (written.ok()) return code;
+  SayError(written);
   return kJobFailed;
 }
 

@@ -276,6 +276,20 @@ TEST_F(MusterTest, AClosedPipeIsQuiet) {
   }
 }
 
+TEST_F(MusterTest, AClosedStandardOutputIsSaid) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_QUEUED);
+  for (const std::string arguments : {"ps", "ps -o json", "--version", "ps --help"}) {
+    const std::string line = absl::StrCat(ProgramPath("cli/muster"), " ", arguments, " >&-");
+    const Ended closed = RunToEnd({"/bin/sh", "-c", line}, environment_);
+    EXPECT_EQ(closed.code, 1) << arguments;
+    EXPECT_EQ(closed.err, "muster: cannot write to standard output: it is closed\n") << arguments;
+  }
+  const Ended silent = RunToEnd({"/bin/sh", "-c", absl::StrCat(ProgramPath("cli/muster"), " ps 2>&-")}, environment_);
+  EXPECT_EQ(silent.code, 0) << "it printed all there is";
+  EXPECT_TRUE(absl::StrContains(silent.out, "a-0001")) << silent.out;
+}
+
 TEST_F(MusterTest, SubmitPrintsTheIdAndRemembersIt) {
   Serve();
   const std::string file = folder_.Write("jobs/job.yaml", kSpec);

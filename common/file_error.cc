@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -94,6 +95,15 @@ absl::Status CreateError(int error, const std::string& path) {
   const absl::Status plain = FileError(error, what);
   const std::string why = WhyNotCreatable(path);
   return why.empty() ? plain : absl::Status(plain.code(), absl::StrCat(what, ": ", why));
+}
+
+absl::Status FlushStandardOutput() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
+  // An earlier write may have failed, so errno does not say why. Writing nothing fails only where nothing can be
+  // written.
+  const bool closed = write(STDOUT_FILENO, "", 0) < 0 && errno == EBADF;
+  return absl::UnknownError(
+      absl::StrCat("cannot write to standard output: ", closed ? "it is closed" : "is the disk full?"));
 }
 
 }  // namespace muster

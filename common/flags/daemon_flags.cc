@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/file_error.h"
 #include "common/flags/spelling.h"
 #include "common/flags/suggest.h"
 
@@ -197,8 +198,9 @@ int ParseFlags(CLI::App& app, int argc, char** argv) {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     if (app.exit(error) != 0) return 2;
-    if (std::cout.flush()) return 0;
-    std::cerr << app.get_name() << ": cannot write to standard output: is the disk full?\n";
+    const absl::Status printed = FlushStandardOutput();
+    if (printed.ok()) return 0;
+    std::cerr << app.get_name() << ": " << printed.message() << "\n";
     return 1;
   }
   return -1;

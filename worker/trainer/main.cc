@@ -22,6 +22,7 @@
 #include "checkpoint/hugging_face.h"
 #include "common/bytes.h"
 #include "common/file/beneath.h"
+#include "common/file_error.h"
 #include "common/flags/daemon_flags.h"
 #include "common/log/log.h"
 #include "common/rank_exit.h"
@@ -85,12 +86,6 @@ absl::Status Run(const RunOptions& options) {
 // As the CLI does, in whose place these commands run.
 void Print(FILE* to, const std::string& text) {
   std::fputs(muster::Wrapped(absl::StrCat(text, "\n"), muster::ColumnsOf(fileno(to))).c_str(), to);
-}
-
-// The text is whole on standard output, whatever it is: a full disk must not look like success.
-absl::Status FlushOutput() {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
-  return absl::UnknownError("cannot write to standard output: is the disk full?");
 }
 
 void SaySkipped(const std::string& folder, const absl::Status& error, const std::string& used) {
@@ -266,7 +261,7 @@ int SelfCheck() {
     return 1;
   }
   std::printf("%s", muster::collectives::Describe(*backends).c_str());
-  if (const absl::Status flushed = FlushOutput(); !flushed.ok()) {
+  if (const absl::Status flushed = muster::FlushStandardOutput(); !flushed.ok()) {
     std::fprintf(stderr, "muster-trainer: %s\n", std::string(flushed.message()).c_str());
     return 1;
   }
@@ -387,7 +382,7 @@ int main(int argc, char** argv) {
   } else {
     status = Evaluate(checkpoint, threads, library, tokens, sequences, json);
   }
-  if (status.ok() && !run_command->parsed()) status = FlushOutput();
+  if (status.ok() && !run_command->parsed()) status = muster::FlushStandardOutput();
   if (status.ok()) return 0;
   if (run_command->parsed()) {
     muster::LogError("rank failed", {{"error", status.message()}});
