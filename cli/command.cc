@@ -142,7 +142,8 @@ absl::Status Confirm(const std::string& question, const std::string& otherwise) 
   std::cerr << asked << std::flush;
   std::string answer;
   std::getline(std::cin, answer);
-  if (answer == "y" || answer == "Y" || answer == "yes") return absl::OkStatus();
+  const std::string word = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));
+  if (word == "y" || word == "yes") return absl::OkStatus();
   return absl::AbortedError(otherwise);
 }
 

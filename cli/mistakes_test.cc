@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -463,6 +464,13 @@ TEST_F(MistakesTest, CancelDoesNotAskAndDeleteDoes) {
   EXPECT_EQ(typed("delete b-0001", "y").code, 0);
   EXPECT_TRUE(Called("Delete b-0001"));
   EXPECT_EQ(typed("delete -y b-0001", "").code, 0);
+  for (const std::string answer : {"Y", "yes", "Yes", "YES", "yEs "}) {
+    const std::string job = absl::StrCat("job-", absl::BytesToHexString(answer));
+    PutJob(job, v1::JOB_STATE_COMPLETED);
+    EXPECT_EQ(typed("delete " + job, answer).code, 0) << answer;
+    EXPECT_TRUE(Called("Delete " + job)) << answer;
+  }
+  EXPECT_EQ(typed("delete b-0001", "yesterday").code, 1);
 }
 
 // Without -y and a terminal a question is an error of its own, so these messages show that nothing was asked before.
