@@ -1,5 +1,6 @@
 #include "cli/command.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "cli/interrupt.h"
 #include "cli/output/format.h"
 #include "cli/spec/problem.h"
 #include "common/file/read_file.h"
@@ -25,6 +27,7 @@ namespace muster::cli {
 namespace {
 
 constexpr size_t kMaxLastBytes = 4096;
+constexpr int kAnswerPollMilliseconds = 50;
 
 absl::StatusOr<std::string> LastFile(const Environment& environment) {
   const absl::StatusOr<std::string> state = StateFolder(environment);
@@ -140,8 +143,15 @@ absl::Status Confirm(const std::string& question, const std::string& otherwise) 
   std::string asked = Wrapped(absl::StrCat(question, " [y/N]\n"), ScreenOf(STDERR_FILENO, /*no_colour=*/false).width);
   asked.back() = ' ';  // the answer follows on the line
   std::cerr << asked << std::flush;
+  const InterruptScope interrupts;
+  pollfd in = {STDIN_FILENO, POLLIN, 0};
+  while (poll(&in, 1, kAnswerPollMilliseconds) <= 0) {
+    if (!Interrupted()) continue;
+    std::cerr << "\n";
+    return absl::CancelledError(absl::StrCat("interrupted: ", otherwise));
+  }
   std::string answer;
-  std::getline(std::cin, answer);
+  if (!std::getline(std::cin, answer)) std::cerr << "\n";  // Ctrl-D
   const std::string word = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));
   if (word == "y" || word == "yes") return absl::OkStatus();
   return absl::AbortedError(otherwise);

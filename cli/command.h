@@ -63,7 +63,7 @@ void OnRun(CLI::App* command, Invocation& invocation, Invocation::Run run);
 void AddJob(CLI::App* command, std::string& job);
 
 // Asks the question on the terminal. FailedPrecondition: standard input is none, so it takes the command's -y. Aborted:
-// any answer but y or yes, in any case; the message is `otherwise`.
+// any answer but y or yes, in any case; the message is `otherwise`. Cancelled: Ctrl-C.
 absl::Status Confirm(const std::string& question, const std::string& otherwise);
 
 // Replaces a size, such as 80GB or 74.5GiB, by its bytes. Returns why it is none; empty: it is one. A number

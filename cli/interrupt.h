@@ -1,5 +1,5 @@
-// Ctrl-C, SIGTERM and a closed terminal while following a job, or waiting for daemons to stop: they stop the command,
-// never the job or a daemon.
+// Ctrl-C, SIGTERM and a closed terminal while following a job, or waiting for daemons to stop or for an answer: they
+// stop the command, never the job or a daemon.
 #pragma once
 
 #include <csignal>

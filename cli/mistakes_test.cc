@@ -473,6 +473,26 @@ TEST_F(MistakesTest, CancelDoesNotAskAndDeleteDoes) {
   EXPECT_EQ(typed("delete b-0001", "yesterday").code, 1);
 }
 
+TEST_F(MistakesTest, AQuestionCanBeInterrupted) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_COMPLETED);
+  PutJob("b-0001", v1::JOB_STATE_COMPLETED);
+  const std::string shown = folder_.path() + "/shown";
+  const auto at_the_question = [&](const std::string& key) {
+    unlink(shown.c_str());
+    return RunToEnd({"/bin/sh", "-c",
+                     absl::StrCat("(until grep -qs y/N ", shown, "; do sleep 0.02; done; printf '", key,
+                                  "') | script -qefc '", ProgramPath("cli/muster"), " delete a-0001 b-0001' ", shown)},
+                    environment_);
+  };
+  const Ended interrupted = at_the_question("\\003");
+  EXPECT_EQ(interrupted.code, 130) << interrupted.out;
+  EXPECT_THAT(interrupted.out, ::testing::ContainsRegex("\\[y/N\\] (\\^C)?\r\nmuster: interrupted: not deleted\r\n"));
+  EXPECT_FALSE(absl::StrContains(interrupted.out, "b-0001")) << "the next question";
+  EXPECT_THAT(at_the_question("\\004\\004").out, HasSubstr("[y/N] \r\nmuster: a-0001: not deleted\r\n"));
+  EXPECT_FALSE(Called("Delete a-0001"));
+}
+
 // Without -y and a terminal a question is an error of its own, so these messages show that nothing was asked before.
 TEST_F(MistakesTest, DeleteResolvesTheNameBeforeItAsks) {
   Serve();

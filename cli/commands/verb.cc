@@ -20,6 +20,9 @@ struct VerbFlags {
 
 using Resolve = std::function<absl::StatusOr<std::string>(Client& client, const std::string& text)>;
 
+// Not about one of the names: the coordinator is away, or Ctrl-C.
+bool EndsAll(const absl::Status& status) { return absl::IsUnavailable(status) || absl::IsCancelled(status); }
+
 // Does `one` for every name. The status of the first failure; if there are several names, all failures are printed.
 absl::Status ForEach(const std::vector<std::string>& names,
                      const std::function<absl::Status(const std::string&)>& one) {
@@ -27,7 +30,7 @@ absl::Status ForEach(const std::vector<std::string>& names,
   for (const std::string& text : names) {
     const absl::Status status = one(text);
     if (status.ok()) continue;
-    if (names.size() == 1 || absl::IsUnavailable(status)) return status;
+    if (names.size() == 1 || EndsAll(status)) return status;
     const bool named = absl::StartsWith(status.message(), text);
     Say(absl::StrCat("muster: ", named ? "" : absl::StrCat(OneLine(text), ": "), Lines(std::string(status.message()))));
     first.Update(status);
@@ -48,7 +51,7 @@ CLI::App* AddVerb(CLI::App& app, Invocation& invocation, const Verb& verb, const
           if (!client.ok()) return client.status();
           const bool several = flags->names.size() > 1;
           const auto ended = [&](const absl::Status& status) -> absl::StatusOr<ExitCode> {
-            if (!status.ok() && (!several || absl::IsUnavailable(status))) return status;  // not printed yet
+            if (!status.ok() && (!several || EndsAll(status))) return status;  // not printed yet
             return status.ok() ? kOk : ExitCodeOf(status);
           };
           if (check != nullptr) {

@@ -64,6 +64,7 @@ class Process {
   int Wait(absl::Duration deadline = absl::Seconds(120));
   void Signal(int signal);
   bool Running();
+  pid_t pid() const { return pid_; }
   std::string Output() const;  // stdout
   std::string Log() const;     // stderr
   std::string LastLine() const;

@@ -1,6 +1,7 @@
 // muster-trainer: runs one rank of a job (run), reads a checkpoint (sample, eval, export, import), or a library with a
 // model (inspect); checks the devices of a machine (preflight). Parses flags and wires objects. --self-check prints the
 // build's backends.
+#include <signal.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
@@ -46,6 +47,8 @@
 namespace {
 
 using muster::trainer::SampleOptions;
+
+constexpr int kInterruptedCode = 130;  // as the CLI's (cli/exit_code.h)
 
 struct RunOptions {
   muster::trainer::Link::Options link;
@@ -166,8 +169,28 @@ std::function<void(uint64_t done, uint64_t all)> Progress() {
   };
 }
 
+// An evaluation has nothing to clean up but its line of progress, so it ends in the handler, whatever it computes.
+template <bool live>
+void EndEvaluation(int) {
+  constexpr std::string_view kClear = "\r\x1b[K", kMessage = "muster: interrupted: the evaluation was not finished\n";
+  if (live) static_cast<void>(!write(STDERR_FILENO, kClear.data(), kClear.size()));
+  static_cast<void>(!write(STDERR_FILENO, kMessage.data(), kMessage.size()));
+  _exit(kInterruptedCode);
+}
+
+void EndEvaluationOnSignals(bool live) {
+  struct sigaction action = {};
+  action.sa_handler = live ? EndEvaluation<true> : EndEvaluation<false>;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before = {};
+    sigaction(signal, &action, &before);
+    if (before.sa_handler == SIG_IGN) sigaction(signal, &before, nullptr);  // by nohup, or in the background
+  }
+}
+
 absl::Status Evaluate(const std::string& path, int threads, const std::string& library, const std::string& tokens,
                       uint64_t sequences, bool json) {
+  EndEvaluationOnSignals(/*live=*/Progress() != nullptr);
   absl::StatusOr<muster::trainer::InferenceModel> model =
       muster::trainer::LoadForInference(path, Threads(threads), library, SaySkipped);
   if (!model.ok()) return model.status();

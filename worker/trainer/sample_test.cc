@@ -1,6 +1,7 @@
 #include "worker/trainer/sample.h"
 
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
 #include "common/sha256.h"
@@ -17,6 +19,7 @@
 #include "data/tokenizer_origin.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/wait.h"
 #include "worker/tasks/language_model.h"
 #include "worker/trainer/fake_trainer_server.h"
 
@@ -163,6 +166,23 @@ TEST_F(SampleTest, AFullStandardOutputIsAnError) {
     EXPECT_EQ(process.Wait(), 1) << command;
     EXPECT_THAT(process.Log(), HasSubstr("cannot write to standard output: is the disk full?\n")) << command;
   }
+}
+
+TEST_F(SampleTest, AnInterruptedEvaluationSaysSo) {
+  const std::string tokens = bench_->WriteTokens("long.bin", std::vector<uint16_t>(20'000'000));
+  Process process = Run({"eval", "--checkpoint", bench_->Path("checkpoints"), "--data", tokens});
+  const auto catches = [&] {
+    std::ifstream status(absl::StrCat("/proc/", process.pid(), "/status"));
+    for (std::string line; std::getline(status, line);) {
+      if (absl::StartsWith(line, "SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (SIGINT - 1) & 1) != 0;
+    }
+    return false;
+  };
+  ASSERT_TRUE(Eventually(catches)) << process.Log();
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 130);
+  EXPECT_EQ(process.Log(), "muster: interrupted: the evaluation was not finished\n");
+  EXPECT_EQ(process.Output(), "");
 }
 
 // These commands take the place of the CLI's, so they speak as it does; the log of a job is not for a terminal.
