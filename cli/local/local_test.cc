@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/local/process.h"
 #include "cli/testing/program.h"
+#include "testing/wait.h"
 
 namespace muster::cli {
 namespace {
@@ -155,6 +156,34 @@ TEST_F(LocalTest, ADaemonThatEndsAtOnceShowsItsLog) {
   EXPECT_TRUE(absl::StrContains(up.err, "  no slots: something is wrong")) << up.err;
   // The coordinator keeps running for the next attempt.
   EXPECT_EQ(Pids().size(), 1u);
+  const Ended status = Run({"status"});
+  EXPECT_EQ(status.code, 0) << status.err;
+  EXPECT_FALSE(absl::StrContains(status.out, "worker-0")) << "it never ran\n" << status.out;
+  EXPECT_EQ(Run({"down"}).code, 0);
+}
+
+TEST_F(LocalTest, ACoordinatorThatDoesNotStartLeavesNoRecord) {
+  folder_.Write("bin/muster-coordinator", "#!/bin/sh\necho 'the port is taken' >&2\nexit 1\n", true);
+  const Ended up = Run({"up"});
+  EXPECT_EQ(up.code, 3);
+  EXPECT_TRUE(absl::StrContains(up.err, "the coordinator exited right after its start")) << up.err;
+  const Ended status = Run({"status"});
+  EXPECT_EQ(status.code, 0);
+  EXPECT_EQ(status.out + status.err, "nothing is running; start with: muster local up\n");
+}
+
+TEST_F(LocalTest, AWorkerThatRanComesBackAfterAFailedStart) {
+  ASSERT_EQ(Run({"up", "--nodes", "2", "--slots", "3"}).code, 0);
+  kill(Pids().at("worker-1"), SIGTERM);
+  ASSERT_TRUE(Eventually([&] { return Pids().size() == 2; }));
+  folder_.Write("bin/muster-worker", "#!/bin/sh\nexit 1\n", true);
+  EXPECT_EQ(Run({"up"}).code, 3);
+  EXPECT_EQ(Run({"status"}).code, 1) << "worker-1 is dead as before";
+  folder_.Write("bin/muster-worker", kWorker, true);
+  const Ended up = Run({"up"});
+  EXPECT_EQ(up.code, 0) << up.err;
+  EXPECT_EQ(Pids().size(), 3u);
+  EXPECT_TRUE(absl::StrContains(LastLines(StateFile("worker-1.log"), 0, 5), "--slots 3"));
   EXPECT_EQ(Run({"down"}).code, 0);
 }
 

@@ -132,10 +132,11 @@ std::vector<LocalDaemon> LocalService::Look(absl::Duration timeout) const {
 absl::Status LocalService::Start(const std::string& name, const std::string& program,
                                  const std::vector<std::string>& arguments, const std::vector<int>& cores) {
   const uint64_t log_begin = FileSize(LogFile(name));
+  const bool known = access(PidFile(name).c_str(), F_OK) == 0;
   const absl::StatusOr<ProcessId> process =
       StartDaemon(Daemon{absl::StrCat(folders_.bin, "/", program), arguments, LogFile(name), cores});
   if (!process.ok()) return process.status();
-  started_.push_back({name, *process, log_begin});
+  started_.push_back({name, *process, log_begin, known});
   if (absl::Status written = WritePidFile(PidFile(name), *process); !written.ok()) {
     // Kill a daemon that could not be found again.
     Signal(*process, SIGTERM).IgnoreError();
@@ -145,14 +146,16 @@ absl::Status LocalService::Start(const std::string& name, const std::string& pro
 }
 
 absl::Status LocalService::CheckStarted() const {
+  absl::Status ended;
   for (const Started& daemon : started_) {
     if (Alive(daemon.process)) continue;
-    std::string lines = LastLines(LogFile(daemon.name), daemon.log_begin, kShownLines);
-    return absl::UnavailableError(absl::StrCat("the ", daemon.name, " exited right after its start; its log ",
-                                               LogFile(daemon.name), lines.empty() ? " is empty" : " ends with:\n",
-                                               lines));
+    if (!daemon.known) Forget(daemon.name);
+    const std::string lines = LastLines(LogFile(daemon.name), daemon.log_begin, kShownLines);
+    ended.Update(absl::UnavailableError(absl::StrCat("the ", daemon.name, " exited right after its start; its log ",
+                                                     LogFile(daemon.name),
+                                                     lines.empty() ? " is empty" : " ends with:\n", lines)));
   }
-  return absl::OkStatus();
+  return ended;
 }
 
 absl::Status LocalService::CheckMetricsOf(const std::string& name, const ProcessId& process,

@@ -103,7 +103,7 @@ class LocalService {
   bool IsStale(const v1::Node& node, absl::Time began) const;
   // FailedPrecondition: a node has another number of slots than `wanted` (0: any).
   absl::Status CheckSlots(int wanted);
-  // Unavailable if a daemon started by this call has exited.
+  // Unavailable if a daemon started by this call has exited. Forgets it if it never ran before.
   absl::Status CheckStarted() const;
   // `later`: what the caller stops after these, which an interruption leaves alone.
   absl::Status Stop(const std::vector<LocalDaemon>& daemons, const std::vector<LocalDaemon>& later,
@@ -113,6 +113,7 @@ class LocalService {
     std::string name;
     ProcessId process;
     uint64_t log_begin = 0;
+    bool known = false;  // it ran before, and comes back
   };
 
   const LocalFolders folders_;
