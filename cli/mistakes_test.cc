@@ -727,6 +727,25 @@ TEST_F(MistakesTest, AFullAndAReadOnlyDisk) {
               HasSubstr("mounted read-only\n                         -> mount it for writing, or name another folder"));
 }
 
+// The trainer would create it on the way, and leave it empty.
+TEST_F(MistakesTest, AFolderForCheckpointsByWayOfAFolderThatIsNotThere) {
+  ServeWithANodeHere();
+  folder_.Write("train.bin", std::string(1000, '\0'));
+  std::filesystem::create_directories(folder_.path() + "/there/below");
+  std::filesystem::create_symlink("there/below", folder_.path() + "/link");
+  const std::string name = std::filesystem::path(std::string(folder_.path())).filename();
+  for (const auto& [path, submitted] : std::vector<std::pair<std::string, std::string>>{
+           {absl::StrCat("relative/../../", name, "/x"), absl::StrCat("/../", name, "/x")},
+           {"a/b/../../x/{job}", "/x/{job}"},
+           {"there/../x", "/there/../x"},
+           {"link/../{job}", "/link/../{job}"}}) {
+    const std::string file = folder_.Write("job.yaml", absl::StrCat(kGoodJob, "checkpoint: {path: \"", path, "\"}\n"));
+    const Ended ended = Run({"submit", "-d", file});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_EQ(store_.submitted.train().checkpoint().path(), folder_.path() + submitted);
+  }
+}
+
 TEST_F(MistakesTest, AFolderForCheckpointsThatIsABrokenLink) {
   ServeWithANodeHere();
   folder_.Write("train.bin", std::string(1000, '\0'));

@@ -1,5 +1,8 @@
 #include "cli/spec/paths.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -30,6 +33,23 @@ std::string AbsolutePath(const std::string& path, const std::string& folder) {
   if (rest.empty() || rest == ".") return folder;
   return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", rest);
 }
+
+namespace {
+
+// Without "missing/..": creating the path would leave an empty folder "missing", and without that folder the path leads
+// nowhere. What is there may be a symbolic link, after which ".." is elsewhere.
+std::string WithoutMissingDetours(const std::string& path) {
+  if (!absl::StrContains(path, "..")) return path;
+  std::filesystem::path kept;
+  for (const std::filesystem::path& part : std::filesystem::path(path)) {
+    std::error_code unknown;
+    const bool missing = std::filesystem::symlink_status(kept, unknown).type() == std::filesystem::file_type::not_found;
+    kept = part == ".." && missing ? kept.parent_path() : kept / part;
+  }
+  return kept;
+}
+
+}  // namespace
 
 void AddDefaultPath(const std::string& folder, Reading& reading) {
   const bool exec = reading.spec.has_exec();
@@ -70,7 +90,11 @@ void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_fol
     fix("data.validation", *train.mutable_data()->mutable_validation());
   }
   if (train.has_checkpoint()) {
-    if (train.checkpoint().has_path()) fix("checkpoint.path", *train.mutable_checkpoint()->mutable_path());
+    if (train.checkpoint().has_path()) {
+      std::string& path = *train.mutable_checkpoint()->mutable_path();
+      fix("checkpoint.path", path);
+      path = WithoutMissingDetours(path);
+    }
     fix("checkpoint.resume_from", *train.mutable_checkpoint()->mutable_resume_from());
   }
   if (train.has_offload()) fix("offload.to", *train.mutable_offload()->mutable_to());
