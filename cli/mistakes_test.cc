@@ -473,6 +473,23 @@ TEST_F(MistakesTest, CancelDoesNotAskAndDeleteDoes) {
   EXPECT_EQ(typed("delete b-0001", "yesterday").code, 1);
 }
 
+TEST_F(MistakesTest, ASweepOfNothingOrOfEqualTrials) {
+  Serve();
+  const std::string file = folder_.Write("job.yaml", kGoodJob);
+  const std::string nothing =
+      "muster: nothing to try: give the values with --array PATH=VALUE,VALUE, or --random PATH=LOW..HIGH and --trials "
+      "N";
+  Says({"sweep", "s", file}, nothing);
+  Says({"sweep", "s", file, "--trials", "3"}, nothing);
+  const std::string twice = "muster: --array: seed=1 is given twice, which would be two equal jobs";
+  Says({"sweep", "s", file, "--array", "seed=1,1"}, twice);
+  Says({"sweep", "s", file, "--array", "seed=1,2,1", "--trials", "2"}, twice);
+  Says({"submit", file, "--array", "seed=1,1"}, twice);
+  Says({"sweep", "s", file, "--array", "seed=1,2", "--array", "seed=3"},
+       "muster: --array: seed is given twice: give all its values at once");
+  EXPECT_FALSE(Called("Submit"));
+}
+
 TEST_F(MistakesTest, AQuestionCanBeInterrupted) {
   Serve();
   PutJob("a-0001", v1::JOB_STATE_COMPLETED);

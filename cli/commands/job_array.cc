@@ -1,5 +1,6 @@
 #include "cli/commands/job_array.h"
 
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,21 +39,34 @@ std::vector<std::string> Values(absl::string_view text) {
 
 absl::StatusOr<std::vector<std::vector<Assignment>>> Combinations(const std::vector<std::string>& arrays) {
   std::vector<std::vector<Assignment>> all = {{}};
+  std::set<std::string> paths, settings;
   for (const std::string& array : arrays) {
     const size_t equals = array.find('=');
     if (equals == std::string::npos || equals == 0) {
       return absl::InvalidArgumentError(absl::StrCat("--array: expected PATH=VALUE,VALUE,..., got \"", array, "\""));
     }
+    const std::string path = array.substr(0, equals);
+    if (!paths.insert(path).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--array: ", path, " is given twice: give all its values at once"));
+    }
+    std::vector<Assignment> values;
+    for (const std::string& value : Values(absl::string_view(array).substr(equals + 1))) {
+      const std::string setting = absl::StrCat(path, "=", value);
+      if (value.empty()) return absl::InvalidArgumentError(absl::StrCat("--array: an empty value in \"", array, "\""));
+      if (!settings.insert(setting).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--array: ", setting, " is given twice, which would be two equal jobs"));
+      }
+      absl::StatusOr<Assignment> assignment = ParseAssignment(setting, "--array");
+      if (!assignment.ok()) return assignment.status();
+      values.push_back(*std::move(assignment));
+    }
     std::vector<std::vector<Assignment>> longer;
     for (const std::vector<Assignment>& begun : all) {
-      for (const std::string& value : Values(absl::string_view(array).substr(equals + 1))) {
-        if (value.empty())
-          return absl::InvalidArgumentError(absl::StrCat("--array: an empty value in \"", array, "\""));
-        absl::StatusOr<Assignment> assignment =
-            ParseAssignment(absl::StrCat(array.substr(0, equals), "=", value), "--array");
-        if (!assignment.ok()) return assignment.status();
+      for (const Assignment& value : values) {
         longer.push_back(begun);
-        longer.back().push_back(*std::move(assignment));
+        longer.back().push_back(value);
         if (longer.size() > kMostJobs) {
           return absl::InvalidArgumentError(absl::StrCat("--array: more than ", kMostJobs, " jobs"));
         }

@@ -37,13 +37,15 @@ TEST(JobArray, IsEveryCombination) {
 }
 
 TEST(JobArray, RefusesWhatIsNone) {
-  for (const char* bad : {"seed", "=1,2", "seed=", "seed=1,,2", "seed=1,", "a..b=1"}) {
+  for (const char* bad : {"seed", "=1,2", "seed=", "seed=1,,2", "seed=1,", "a..b=1", "seed=1,1", "seed=1,2,1"}) {
     EXPECT_EQ(Combinations({bad}).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
   std::string many = "seed=0";
   for (int i = 1; i < 40; ++i) many += "," + std::to_string(i);
   EXPECT_TRUE(Combinations({many, "priority=0,1"}).ok());
-  EXPECT_FALSE(Combinations({many, many}).ok()) << "1600 jobs";
+  EXPECT_FALSE(Combinations({many, "priority" + many.substr(4)}).ok()) << "1600 jobs";
+  EXPECT_FALSE(Combinations({"seed=1", "seed=2"}).ok()) << "the last one would hold for both";
+  EXPECT_TRUE(Combinations({"seed=1,2", "priority=1,2"}).ok());
 }
 
 }  // namespace

@@ -73,6 +73,10 @@ absl::Status CheckSweep(const SweepFlags& flags) {
   if (std::find(flags.files.begin(), flags.files.end(), "-") != flags.files.end()) {
     return absl::InvalidArgumentError("the job file is read once for each trial, so it cannot be standard input");
   }
+  if (flags.arrays.empty() && flags.ranges.empty()) {
+    return absl::InvalidArgumentError(
+        "nothing to try: give the values with --array PATH=VALUE,VALUE, or --random PATH=LOW..HIGH and --trials N");
+  }
   const std::vector<uint64_t>& rungs = flags.halving.rungs;
   if (std::adjacent_find(rungs.begin(), rungs.end(), std::greater_equal<>()) != rungs.end()) {
     return absl::InvalidArgumentError("--rungs: expected ascending steps");
