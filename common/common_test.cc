@@ -10,6 +10,7 @@
 
 #include "common/bytes.h"
 #include "common/clock.h"
+#include "common/counted.h"
 #include "common/crc32c.h"
 #include "common/file_error.h"
 #include "common/ids.h"
@@ -17,6 +18,12 @@
 
 namespace muster {
 namespace {
+
+TEST(Counted, HasTheNounOfTheNumber) {
+  EXPECT_EQ(Counted(0, "slot", "slots"), "0 slots");
+  EXPECT_EQ(Counted(1, "slot is", "slots are"), "1 slot is");
+  EXPECT_EQ(Counted(1000, "slot is", "slots are"), "1000 slots are");
+}
 
 TEST(FormatBitRate, ThreeDigitsInDecimalBits) {
   EXPECT_EQ(FormatBitRate(0), "0 bit/s");

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/counted.h"
 #include "common/file/beneath.h"
 #include "common/file_error.h"
 #include "data/megatron_index.h"
@@ -203,7 +204,8 @@ absl::Status TokenShard::Recognise(uint64_t size) {
     return Wrong(path_, absl::StrCat(" is ", foreign, kExpected));
   }
   if (size % 2 != 0) {
-    return Wrong(path_, absl::StrCat(" has ", size, " bytes, an odd number, but without a header a token takes two: ",
+    return Wrong(path_, absl::StrCat(" has ", Counted(size, "byte", "bytes"),
+                                     ", an odd number, but without a header a token takes two: ",
                                      "it was cut, or is plain text (see `muster data prepare`)", kExpected));
   }
   tokens_ = size / 2;

@@ -57,17 +57,19 @@ absl::StatusOr<ExitCode> PrepareImages(const Invocation& invocation, ImageFlags&
   const absl::StatusOr<data::PreparedImages> prepared = data::PrepareImages(options);
   if (live) std::fputs("\r\x1b[K", stderr);
   if (!prepared.ok()) return prepared.status();
-  Say(absl::StrCat(options.out, ": ", Grouped(prepared->images), " images of 3 x ", options.size, " x ", options.size,
-                   " in ", prepared->classes, " classes"));
+  Say(absl::StrCat(options.out, ": ", Grouped(prepared->images, "image", "images"), " of 3 x ", options.size, " x ",
+                   options.size, " in ", Grouped(prepared->classes, "class", "classes")));
   if (!options.validation_out.empty()) {
-    Say(absl::StrCat(options.validation_out, ": ", Grouped(prepared->validation_images), " images"));
+    Say(absl::StrCat(options.validation_out, ": ", Grouped(prepared->validation_images, "image", "images")));
   }
   if (prepared->broken > 0) {
-    Say(absl::StrCat("skipped ", Grouped(prepared->broken),
-                     " broken images; the first: ", OneLine(prepared->first_broken)));
+    Say(absl::StrCat("skipped ", Grouped(prepared->broken, "broken image", "broken images"),
+                     prepared->broken == 1 ? ": " : "; the first: ", OneLine(prepared->first_broken)));
   }
   if (prepared->ignored > 0) {
-    Say(absl::StrCat("ignored ", Grouped(prepared->ignored), " files whose names are not those of images"));
+    Say(absl::StrCat("ignored ",
+                     Grouped(prepared->ignored, "file whose name is not that", "files whose names are not those"),
+                     " of images"));
   }
   return kOk;
 }
@@ -109,10 +111,11 @@ std::string Levels(const std::vector<float>& levels) {
 std::string DescribeImages(const data::ImageInspection& found) {
   std::string text;
   for (const data::ImageInspection::Shard& shard : found.shards) {
-    absl::StrAppend(&text, shard.path, ": ", shard.format, ", ", Grouped(shard.images), " images\n");
+    absl::StrAppend(&text, shard.path, ": ", shard.format, ", ", Grouped(shard.images, "image", "images"), "\n");
   }
-  absl::StrAppend(&text, Grouped(found.images), " images of ", found.channels, " x ", found.height, " x ", found.width,
-                  " in ", FormatBytes(found.bytes), "; ", found.classes, " classes: ", ClassesOf(found), "\n");
+  absl::StrAppend(&text, Grouped(found.images, "image", "images"), " of ", found.channels, " x ", found.height, " x ",
+                  found.width, " in ", FormatBytes(found.bytes), "; ", Grouped(found.classes, "class", "classes"), ": ",
+                  ClassesOf(found), "\n");
   absl::StrAppend(&text, "mean: [", Levels(found.normalization.mean), "]\nstandard_deviation: [",
                   Levels(found.normalization.standard_deviation), "]\n");
   return text;

@@ -17,6 +17,7 @@
 #include "cli/output/live.h"
 #include "cli/spec/writer.h"
 #include "common/bytes.h"
+#include "common/counted.h"
 #include "common/node/not_ready.h"
 #include "common/proto_time.h"
 
@@ -463,7 +464,8 @@ std::string DescribeJob(const v1::GetJobReply& reply, const std::vector<v1::Stat
     for (const v1::NamedMetric& metric : metrics.reported()) {
       absl::StrAppend(&text, ", ", OneLine(metric.name()), " ", Significant(metric.value()));
     }
-    if (metrics.has_skipped_steps()) absl::StrAppend(&text, ", ", metrics.skipped_steps(), " steps skipped");
+    if (metrics.has_skipped_steps())
+      absl::StrAppend(&text, ", ", Counted(metrics.skipped_steps(), "step", "steps"), " skipped");
     line("Progress", text);
   }
   if (const std::string left = TimeLeft(job, metrics); !left.empty()) {

@@ -280,7 +280,7 @@ std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen) {
   if (!spec.has_exec()) {
     uint64_t peak = 0;
     for (const v1::RankPlan& rank : plan.ranks()) peak = std::max(peak, rank.peak_bytes());
-    absl::StrAppend(&out, ", at most ", FormatBytes(peak), " a rank, ", Grouped(spec.train().steps()), " steps");
+    absl::StrAppend(&out, ", at most ", FormatBytes(peak), " a rank, ", Grouped(spec.train().steps(), "step", "steps"));
   }
   if (!plan.unfit().empty()) {
     absl::StrAppend(&out, "\n", Paint(screen, Colour::kRed, "does not fit"), ": ", OneLine(plan.unfit()));
@@ -303,10 +303,12 @@ std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, c
                    Count(static_cast<double>(plan.parameters())), " parameters, ", StrategyName(spec),
                    ParallelName(spec), " on ", ranks, ranks == 1 ? " rank\n" : " ranks\n");
   const bool tokens = plan.tokens_per_step() > 0;
-  absl::StrAppend(&out, Grouped(tokens ? plan.tokens_per_step() : plan.samples_per_step()),
-                  tokens ? " tokens a step, " : " samples a step, ", plan.microbatches(),
-                  plan.microbatches() == 1 ? " microbatch" : " microbatches", " a rank, ", Flops(plan.flops_per_step()),
-                  " a step, ", Grouped(spec.train().steps()), " steps\n");
+  absl::StrAppend(&out,
+                  tokens ? Grouped(plan.tokens_per_step(), "token", "tokens")
+                         : Grouped(plan.samples_per_step(), "sample", "samples"),
+                  " a step, ", plan.microbatches(), plan.microbatches() == 1 ? " microbatch" : " microbatches",
+                  " a rank, ", Flops(plan.flops_per_step()), " a step, ",
+                  Grouped(spec.train().steps(), "step", "steps"), "\n");
   if (!plan.strategy_reason().empty()) {
     absl::StrAppend(&out, "strategy auto: ", OneLine(plan.strategy_reason()), "\n");
   }

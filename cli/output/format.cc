@@ -111,6 +111,10 @@ std::string Grouped(uint64_t count) {
   return text;
 }
 
+std::string Grouped(uint64_t count, absl::string_view one, absl::string_view many) {
+  return absl::StrCat(Grouped(count), " ", count == 1 ? one : many);
+}
+
 absl::Duration LimitLeft(const v1::Job& job, absl::Duration held) {
   const absl::StatusOr<absl::Duration> limit = ParseTimeLimit(job.spec().time_limit());
   return limit.ok() ? std::max(*limit - held, absl::ZeroDuration()) : absl::InfiniteDuration();

@@ -26,6 +26,7 @@ std::string WithOneClock(const Screen& screen, const std::string& line);
 std::string Count(double count);        // "950", "12.3k", "124M", "1.56B"
 std::string Significant(double value);  // four significant digits: "2.134", "0.0003", "1.2e-05"
 std::string Grouped(uint64_t count);    // "1,234,567"
+std::string Grouped(uint64_t count, absl::string_view one, absl::string_view many);  // "1 step", "1,234 steps"
 // What the time_limit leaves of a job that has held slots for so long; infinite: there is none.
 absl::Duration LimitLeft(const v1::Job& job, absl::Duration held);
 // Until a running job ends, by the mean time of its recent steps or by its time_limit; none: unknown.

@@ -85,6 +85,8 @@ TEST(Format, Numbers) {
   EXPECT_EQ(Grouped(0), "0");
   EXPECT_EQ(Grouped(999), "999");
   EXPECT_EQ(Grouped(1'234'567), "1,234,567");
+  EXPECT_EQ(Grouped(1, "step", "steps"), "1 step");
+  EXPECT_EQ(Grouped(1'234, "step", "steps"), "1,234 steps");
 }
 
 TEST(Format, Times) {

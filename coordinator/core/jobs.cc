@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/counted.h"
 #include "common/node/node_selector.h"
 #include "common/rank_exit.h"
 #include "coordinator/core/exits.h"
@@ -151,9 +152,11 @@ void Jobs::SpendRestart(JobEntry& job, uint64_t reached_step, Transaction& trans
                 transaction);
   }
   if (record.restarts_without_progress() >= allowed) {
-    return Fail(
-        job, absl::StrCat(cause, allowed == 0 ? "" : absl::StrCat(" (after ", allowed, " restarts without progress)")),
-        transaction);
+    return Fail(job,
+                absl::StrCat(cause, allowed == 0 ? ""
+                                                 : absl::StrCat(" (after ", Counted(allowed, "restart", "restarts"),
+                                                                " without progress)")),
+                transaction);
   }
   record.set_restarts_without_progress(record.restarts_without_progress() + 1);
   record.set_restarts(record.restarts() + 1);

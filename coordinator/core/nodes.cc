@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/counted.h"
 #include "common/node/node_selector.h"
 #include "common/proto_time.h"
 #include "common/utf8.h"
@@ -103,7 +104,8 @@ void Nodes::On(const NodeConnected& event, Transaction& transaction) {
     records_->nodes.emplace(
         id, NodeEntry{.machine = NodeMachine(std::move(record)), .boot = event.node.boot_id(), .reported = true});
     transaction.AddEvent(nullptr, 0, id.value(), "node.joined",
-                         absl::StrCat("node ", id.value(), " joined with ", event.node.slots_size(), " slots"));
+                         absl::StrCat("node ", id.value(), " joined with ",
+                                      Counted(static_cast<uint64_t>(event.node.slots_size()), "slot", "slots")));
   } else {
     const bool back = known->machine.state() != NODE_STATE_LIVE;
     if (known->record().incarnation() != event.node.incarnation() && !back) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/counted.h"
 #include "common/name.h"
 #include "common/node/node_selector.h"
 #include "common/proto_time.h"
@@ -118,8 +119,8 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
     NoteDemand(job->record().spec(), own.selective_demands);
   }
   if (waiting + ReplicasOf(event.spec) > options_->max_queued_jobs) {
-    transaction.status = absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", waiting, " jobs are waiting; cancel some, or try again later"));
+    transaction.status = absl::ResourceExhaustedError(absl::StrCat(
+        "the queue is full: ", Counted(waiting, "job is", "jobs are"), " waiting; cancel some, or try again later"));
     return;
   }
   transaction.status = CheckUser(event, std::move(own), transaction.now.steady);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/counted.h"
 
 namespace muster::scheduler {
 
@@ -111,8 +112,8 @@ std::string Pass::Why(const Decision& decision, const Demand& demand) const {
   if (demand.needed() > cluster_->FreeSlots(demand)) return cluster_->Place(demand).reason;
   const Head* const first = FindHead(decision.device, demand.reservation);
   const Head& head = first != nullptr ? *first : *FindLateHead(decision.device, demand.reservation);
-  const std::string waiting =
-      absl::StrCat("waiting behind ", head.job.value(), ", for which ", head.demand.needed(), " slots are reserved");
+  const std::string waiting = absl::StrCat("waiting behind ", head.job.value(), ", for which ",
+                                           Counted(head.demand.needed(), "slot is", "slots are"), " reserved");
   if (head.free_until == absl::ZeroDuration()) return waiting;
   return absl::StrCat(waiting, head.starts_in < absl::InfiniteDuration() ? " in at most " : " in not less than ",
                       InMinutes(head.free_until), ": with a time_limit that ends before, it could start now");

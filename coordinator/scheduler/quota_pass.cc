@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/counted.h"
 
 namespace muster::scheduler {
 
@@ -76,8 +77,8 @@ std::string QuotaPass::Why(const std::string& project, Device device, const JobI
   if (head == nullptr || head->claim.job == job || quotas_.Room(project, device) < least) {
     return quotas_.Why(project, device, least);
   }
-  return absl::StrCat("waiting behind ", head->claim.job.value(), ", for which ", head->slots, " slots of project ",
-                      project, "'s quota are kept");
+  return absl::StrCat("waiting behind ", head->claim.job.value(), ", for which ", Counted(head->slots, "slot", "slots"),
+                      " of project ", project, "'s quota ", head->slots == 1 ? "is" : "are", " kept");
 }
 
 }  // namespace muster::scheduler

@@ -396,9 +396,10 @@ void AddIdleNote(const Train& train, const Mesh& mesh, PlanReply& plan) {
   const uint32_t readers = mesh.data_ranks(), sequences = train.batch().sequences();
   if (sequences == 0 || sequences >= readers) return;
   const uint32_t idle = (readers - sequences) * mesh.pipeline * mesh.tensor;
-  plan.add_notes(absl::StrCat(idle, " of ", mesh.ranks(), " ranks are idle in every step: batch.sequences is ",
-                              sequences, " for ", readers, readers == mesh.ranks() ? " ranks" : " groups of ranks",
-                              "; raise it to at least ", readers, ", or lower resources.ranks"));
+  plan.add_notes(absl::StrCat(idle, " of ", mesh.ranks(), idle == 1 ? " ranks is" : " ranks are",
+                              " idle in every step: batch.sequences is ", sequences, " for ", readers,
+                              readers == mesh.ranks() ? " ranks" : " groups of ranks", "; raise it to at least ",
+                              readers, ", or lower resources.ranks"));
 }
 
 // What a checkpoint takes beside the peak, which is what training itself takes.

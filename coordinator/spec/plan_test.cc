@@ -295,7 +295,7 @@ TEST(Plan, SaysWhichRanksAreIdle) {
     EXPECT_TRUE(Resolve({}, spec).empty());
     return Planned(spec).notes();
   };
-  EXPECT_THAT(notes(4, 3), testing::Contains("1 of 4 ranks are idle in every step: batch.sequences is 3 for 4 ranks; "
+  EXPECT_THAT(notes(4, 3), testing::Contains("1 of 4 ranks is idle in every step: batch.sequences is 3 for 4 ranks; "
                                              "raise it to at least 4, or lower resources.ranks"));
   EXPECT_THAT(notes(4, 4), testing::Not(testing::Contains(testing::HasSubstr("idle"))));
 }

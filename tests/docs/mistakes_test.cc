@@ -154,7 +154,7 @@ const std::vector<Mistake>& Mistakes() {
        1, "causes: 1\n", "generation 2"},
       {"printf xy > one.bin; muster submit job.yaml --set data.tokens=one.bin", 2,
        "holds 1 token, but one sample needs 129", ""},
-      {"printf x > cut.bin; muster submit job.yaml --set data.tokens=cut.bin", 2, "has 1 bytes, an odd number", ""},
+      {"printf x > cut.bin; muster submit job.yaml --set data.tokens=cut.bin", 2, "has 1 byte, an odd number", ""},
       // Files.
       {"muster data prepare book.txt train.bin", 2, "train.bin exists already; name another file, or use --force", ""},
       {"muster submit train.bin", 2, "train.bin:1:2: is not text", "control character"},
