@@ -1,6 +1,6 @@
 #include <fcntl.h>
-#include <unistd.h>
 #include <google/protobuf/stubs/logging.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>

@@ -434,6 +434,16 @@ TEST_F(MistakesTest, AServiceWithoutANode) {
   EXPECT_THAT(Run({"run", "-d", "--", "true"}).err, HasSubstr("true on 0 ranks" + note));
 }
 
+TEST_F(MistakesTest, ValidateNotesWhatNoNodesChange) {
+  store_.plan.add_notes("1 of 2 ranks is idle in every step: batch.sequences is 1 for 2 ranks");
+  store_.plan.add_notes("a checkpoint is written from a copy");
+  const std::string file = folder_.Write("job.yaml", kGoodJob);
+  Serve();
+  EXPECT_EQ(Run({"validate", file}).err,
+            absl::StrCat(file, ": valid\n", file,
+                         ": note: 1 of 2 ranks is idle in every step: batch.sequences is 1 for 2 ranks\n"));
+}
+
 TEST_F(MistakesTest, DetachWinsOverFollow) {
   Serve();
   const Ended ended = Run({"submit", "-d", "-f", folder_.Write("job.yaml", kGoodJob)});

@@ -33,7 +33,8 @@ std::string WhyNotCreatable(const std::string& path);
 // The Status of a file or folder that could not be created: FileError's, with WhyNotCreatable as its cause.
 absl::Status CreateError(int error, const std::string& path);
 
-// OK once standard output has all that stdio has printed there; else why not, as "cannot write to standard output: ...".
+// OK once standard output has all that stdio has printed there; else why not, as "cannot write to standard output:
+// ...".
 absl::Status FlushStandardOutput();
 
 }  // namespace muster

@@ -1,9 +1,15 @@
+#include <algorithm>
+#include <iterator>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cli/check_job.h"
 #include "cli/commands/commands.h"
 #include "cli/job_file.h"
+#include "cli/output/describe.h"
+#include "cli/output/format.h"
 #include "cli/output_format.h"
 #include "cli/spec/writer.h"
 
@@ -40,12 +46,14 @@ void RegisterValidate(CLI::App& app, Invocation& invocation) {
     for (const std::string& file : flags->files) {
       const absl::StatusOr<Reading> reading = LoadJobFiles({file}, flags->set, {}, templates);
       absl::Status status = reading.status();
+      std::vector<std::string> notes;
       if (status.ok()) status = CheckJob(*reading, connected);
       if (status.ok() && !flags->offline) {
         v1::PlanRequest request;
         *request.mutable_spec() = reading->spec;
         const absl::StatusOr<v1::PlanReply> plan = (*connected)->Plan(request);
         status = plan.ok() ? absl::OkStatus() : WithPlaces(plan.status(), reading->sources);
+        if (plan.ok()) std::copy_if(plan->notes().begin(), plan->notes().end(), std::back_inserter(notes), IsIdleNote);
         if (plan.ok() && flags->resolved) Print(WriteSpec(plan->resolved()));
         if (absl::IsUnavailable(status)) {
           Say(absl::StrCat(file, ": names and types are valid; values were not checked"));
@@ -57,6 +65,7 @@ void RegisterValidate(CLI::App& app, Invocation& invocation) {
         worst = ExitCodeOf(status);
       } else {
         Say(absl::StrCat(file, ": valid", flags->offline ? " names and types" : ""));
+        for (const std::string& note : notes) Say(absl::StrCat(file, ": note: ", OneLine(note)));
       }
     }
     return worst;

@@ -34,6 +34,8 @@ struct PlanSections {
 };
 // What runs where, and the bytes it takes. Identical ranks share a row.
 std::string DescribePlan(const v1::PlanReply& plan, const PlanSections& parts, const Screen& screen);
+// Whether a note of a plan is about ranks or stages that idle in every step, which no nodes change.
+bool IsIdleNote(absl::string_view note);
 // One line for a submitted job, without a newline at its end: model, strategy, memory; and a line for each reason why
 // it cannot start or wastes ranks.
 std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen);

@@ -268,6 +268,8 @@ std::string ProgramPlan(const v1::PlanReply& plan, const PlanSections& parts, co
 
 }  // namespace
 
+bool IsIdleNote(absl::string_view note) { return absl::StrContains(note, "idle"); }
+
 std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen) {
   const v1::JobSpec& spec = plan.resolved();
   const int ranks = plan.ranks_size();
@@ -287,7 +289,7 @@ std::string PlanSummary(const v1::PlanReply& plan, const Screen& screen) {
   }
   for (const std::string& note : plan.notes()) {
     if (absl::StrContains(note, "can never start") || absl::StrContains(note, "no node has joined") ||
-        absl::StrContains(note, "idle")) {
+        IsIdleNote(note)) {
       absl::StrAppend(&out, "\n", Paint(screen, Colour::kYellow, "note"), ": ", OneLine(note));
     }
   }

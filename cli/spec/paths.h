@@ -12,9 +12,9 @@ namespace muster::cli {
 using FolderOf = std::function<std::string(const std::string& file)>;
 
 // Makes the paths of the spec (data.tokens, checkpoint.path, model.library) absolute: relative to the folder of the job
-// file that set them, or to `working_folder` (absolute) if a flag set them. In checkpoint.path, which is created, leaves
-// out "missing/..", where there is no `missing` here. Adds a problem for "~", which only a shell expands, and for a
-// folder whose name is not UTF-8, which no request can hold.
+// file that set them, or to `working_folder` (absolute) if a flag set them. In checkpoint.path, which is created,
+// leaves out "missing/..", where there is no `missing` here. Adds a problem for "~", which only a shell expands, and
+// for a folder whose name is not UTF-8, which no request can hold.
 void MakePathsAbsolute(const FolderOf& folder_of, const std::string& working_folder, Reading& reading);
 
 // Sets a missing checkpoint.path to "<folder>/runs/{job}", a folder per job. An empty one stays: no checkpoints. Adds a

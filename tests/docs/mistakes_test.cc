@@ -140,6 +140,8 @@ const std::vector<Mistake>& Mistakes() {
       {"muster validate job.yaml --set name=UPPER", 2, "invalid job name \"UPPER\": use a-z, 0-9 and -", ""},
       {"muster submit -d job.yaml --set name=wide --set strategy=ddp --set resources.ranks=100", 0,
        "92 of 100 ranks are idle in every step", ""},
+      {"muster validate job.yaml --set strategy=ddp --set resources.ranks=9", 0,
+       "job.yaml: note: 1 of 9 ranks is idle in every step", ""},
       {"muster describe wide", 0, "can never start on these nodes: needs 100 slots", ""},
       {"muster submit -d job.yaml --set name=gpu --set resources.device=cuda", 0,
        "can never start on these nodes: needs 1 slot on cuda; no node has a GPU (the nodes have ", ""},
