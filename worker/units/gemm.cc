@@ -39,11 +39,22 @@ at::Tensor Dense(const at::Tensor& matrix) {
   return matrix.stride(0) == 1 || matrix.stride(1) == 1 ? matrix : matrix.contiguous();
 }
 
+// In fp32, y = begin + alpha x w, where `begin` is y itself or undefined for zero.
+void Multiply(bool blocks, const at::Tensor& x, const at::Tensor& w, const at::Tensor& begin, double alpha,
+              at::Tensor& y) {
+  if (blocks && alpha == 1 && MultiplyByBlocks(x, w, begin, y)) return;
+  if (begin.defined()) {
+    y.addmm_(x, w, /*beta=*/1, alpha);
+  } else {
+    at::mm_out(y, x, w);
+  }
+}
+
 // done(first row, rows, first column, columns, block of x w in fp32). With `begin`, which is called likewise, the block
-// begins with what that writes, and `alpha` x w is added to it.
+// begins with what that writes, and `alpha` x w is added to it. `blocks`: as Gemms::blocks_.
 template <typename F, typename B = std::nullptr_t>
-void EachPanel(const at::Tensor& x_given, const at::Tensor& w_given, const F& done, const B& begin = nullptr,
-               double alpha = 1) {
+void EachPanel(bool blocks, const at::Tensor& x_given, const at::Tensor& w_given, const F& done,
+               const B& begin = nullptr, double alpha = 1) {
   constexpr bool adds = !std::is_same_v<B, std::nullptr_t>;
   const at::Tensor x = Dense(x_given), w = Dense(w_given);
   const int64_t m = x.size(0), k = x.size(1), n = w.size(1);
@@ -62,12 +73,8 @@ void EachPanel(const at::Tensor& x_given, const at::Tensor& w_given, const F& do
         const at::Tensor right = Widened(w, p, inner, j, columns, scratch, 1);
         if constexpr (adds) {
           if (p == 0) begin(i, rows, j, columns, block);
-          block.addmm_(left, right, /*beta=*/1, alpha);
-        } else if (p == 0) {
-          at::mm_out(block, left, right);
-        } else {
-          block.addmm_(left, right);
         }
+        Multiply(blocks, left, right, adds || p > 0 ? block : at::Tensor(), alpha, block);
       }
       done(i, rows, j, columns, block);
     }
@@ -94,7 +101,7 @@ void Gemms::Compute(const at::Tensor& x, const at::Tensor& w, at::Tensor y) cons
     at::mm_out(y, Alone(x), w);
     return;
   }
-  EachPanel(x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
+  EachPanel(blocks_, x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
     Round(block, at::Tensor(), BlockOf(y, i, rows, j, columns));
   });
 }
@@ -114,7 +121,7 @@ void Gemms::ComputeWithBias(const at::Tensor& x, const at::Tensor& w, const at::
     at::addmm_out(y, bias, Alone(x), w);
     return;
   }
-  EachPanel(x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
+  EachPanel(blocks_, x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
     Round(block, bias.narrow(0, j, columns), BlockOf(y, i, rows, j, columns));
   });
 }
@@ -126,7 +133,7 @@ void Gemms::Combine(const at::Tensor& sum, double beta, const at::Tensor& x, con
     return;
   }
   EachPanel(
-      x, w,
+      blocks_, x, w,
       [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
         Round(block, at::Tensor(), BlockOf(y, i, rows, j, columns));
       },
@@ -146,7 +153,7 @@ void Gemms::AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, doub
   } else if (!ThroughPanels(x) || x.numel() == 0) {
     AddRounded(at::mm(Alone(x), w), alpha, sum);
   } else {
-    EachPanel(x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
+    EachPanel(blocks_, x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
       const at::Tensor to = BlockOf(sum, i, rows, j, columns);
       if (x.scalar_type() == at::kHalf) {
         to.add_(block, alpha);

@@ -5,8 +5,8 @@
 //   const Gemms gemms(ChooseBf16Gemms().gemms, ChooseFp32Gemms().gemms);
 //   gemms.Compute(x, weight, y);
 //
-// Through panels, blocks of the operands are widened into a scratch of models::kPanelBytes, multiplied in fp32, and
-// the result is rounded once, where a native GEMM rounds. Both paths differ only in the order of summation:
+// Through panels, blocks of the operands are widened into a scratch of models::kPanelBytes, multiplied as fp32 matrices
+// are, and the result is rounded once, where a native GEMM rounds. Both paths differ only in the order of summation:
 // each element is within one bf16 ulp of the float64 product rounded to bf16, plus the fp32 rounding of summands that
 // cancel.
 //

@@ -60,7 +60,8 @@ class PanelGemms : public testing::Test {
  protected:
   PanelGemms() { at::set_num_threads(2); }
   const c10::AutoGradMode off_{false};
-  const Gemms panels_{Bf16Gemms::kPanels}, native_{Bf16Gemms::kNative};
+  const Gemms panels_{Bf16Gemms::kPanels, ChooseFp32Gemms().gemms};  // as a rank here computes
+  const Gemms native_{Bf16Gemms::kNative};
 };
 
 TEST_F(PanelGemms, AreWithinOneUlpOfFloat64) {
