@@ -239,13 +239,20 @@ TEST_F(ExamplesTest, AllOfThemWork) {
 TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
   const std::string folder = MakeFolder();
   fs::create_directories(folder + "/cifar-10-batches-bin");
-  for (const char* name :
-       {"test.bin", "cifar-10-batches-bin/data_batch_1.bin", "cifar-10-batches-bin/test_batch.bin"}) {
-    std::ofstream(absl::StrCat(folder, "/", name)) << "x";
+  for (const char* name : {"data_batch_1.bin", "test_batch.bin"}) {
+    std::ofstream(absl::StrCat(folder, "/cifar-10-batches-bin/", name)) << std::string(1 + 3 * 32 * 32, '\0');
   }
-  for (const char* name : {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml",
-                           "llama_tiny_lora.yaml", "llama_tiny_pipeline.yaml", "resnet20_fashion_mnist.yaml",
-                           "resnet18_cifar10_ddp.yaml", "resnet18_cifar10_fsdp.yaml"}) {
+  // Its train.bin is one of images.
+  fs::create_directory(folder + "/fashion");
+  for (const char* name : {"train.bin", "test.bin"}) {
+    const std::string path = absl::StrCat(folder, "/fashion/", name);
+    std::ofstream(path) << std::string(1 + 28 * 28, '\0');
+    std::ofstream(path + ".json") << R"({"format": "muster-images", "version": 1, "images": 1, "channels": 1,
+        "height": 28, "width": 28, "label_bytes": 1, "classes": 10, "class_names": []})";
+  }
+  for (const char* name :
+       {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml", "llama_tiny_lora.yaml",
+        "llama_tiny_pipeline.yaml", "resnet18_cifar10_ddp.yaml", "resnet18_cifar10_fsdp.yaml"}) {
     fs::copy_file(absl::StrCat("examples/", name), absl::StrCat(folder, "/", name));
     if (name == std::string("llama_tiny_lora.yaml")) {  // a job of the file before makes what it starts from
       const Ran made = cluster_.Shell(
@@ -257,6 +264,9 @@ TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
     const Ran valid = cluster_.Shell(absl::StrCat("muster validate ", name), folder);
     EXPECT_EQ(valid.exit_code, 0) << valid.err;
   }
+  fs::copy_file("examples/resnet20_fashion_mnist.yaml", folder + "/fashion/job.yaml");
+  const Ran fashion = cluster_.Shell("muster validate fashion/job.yaml", folder);
+  EXPECT_EQ(fashion.exit_code, 0) << fashion.err;
   fs::copy_file("examples/custom_model/job.yaml", folder + "/custom.yaml");
   const Ran custom =
       cluster_.Shell("muster model inspect libmine.so > residual.json && muster validate custom.yaml", folder);
