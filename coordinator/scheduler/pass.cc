@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/counted.h"
 
 namespace muster::scheduler {
@@ -110,13 +111,14 @@ Pass::Head Pass::MakeHead(const Claim& claim, const Demand& demand, Device devic
 std::string Pass::Why(const Decision& decision, const Demand& demand) const {
   if (!decision.reason.empty()) return decision.reason;
   if (demand.needed() > cluster_->FreeSlots(demand)) return cluster_->Place(demand).reason;
-  const Head* const first = FindHead(decision.device, demand.reservation);
-  const Head& head = first != nullptr ? *first : *FindLateHead(decision.device, demand.reservation);
-  const std::string waiting = absl::StrCat("waiting behind ", head.job.value(), ", for which ",
-                                           Counted(head.demand.needed(), "slot is", "slots are"), " reserved");
-  if (head.free_until == absl::ZeroDuration()) return waiting;
-  return absl::StrCat(waiting, head.starts_in < absl::InfiniteDuration() ? " in at most " : " in not less than ",
-                      InMinutes(head.free_until), ": with a time_limit that ends before, it could start now");
+  const Head* head = FindHead(decision.device, demand.reservation);
+  if (head == nullptr) head = FindLateHead(decision.device, demand.reservation);
+  MUSTER_CHECK(head != nullptr, "a job waits on free slots, and no job is ahead of it");
+  const std::string waiting = absl::StrCat("waiting behind ", head->job.value(), ", for which ",
+                                           Counted(head->demand.needed(), "slot is", "slots are"), " reserved");
+  if (head->free_until == absl::ZeroDuration()) return waiting;
+  return absl::StrCat(waiting, head->starts_in < absl::InfiniteDuration() ? " in at most " : " in not less than ",
+                      InMinutes(head->free_until), ": with a time_limit that ends before, it could start now");
 }
 
 void Pass::Start(const Claim& claim, const Decision& decision) {
