@@ -283,8 +283,9 @@ struct Options {
   absl::Duration grow_after = absl::Minutes(5);
   absl::Duration grow_settle = absl::Seconds(30);
   // So many numbers are not given to generations of a job, or to exchanges of a run, after the highest that this store
-  // knows of, where it is a restored backup, or a worker has seen a higher one: more than a job has between a backup and
-  // its restore, and another number in each run of the coordinator, since one backup may be restored more than once.
+  // knows of, where it is a restored backup, or a worker has seen a higher one: more than a job has between a backup
+  // and its restore, and another number in each run of the coordinator, since one backup may be restored more than
+  // once.
   uint64_t numbers_skipped = 1000;
   // The ranks of a new generation measure the links between its nodes that were not measured for so long, or were slow.
   absl::Duration links_valid_for = absl::Hours(1);

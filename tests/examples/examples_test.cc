@@ -246,9 +246,9 @@ TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
   fs::create_directory(folder + "/fashion");
   for (const char* name : {"train.bin", "test.bin"}) {
     const std::string path = absl::StrCat(folder, "/fashion/", name);
-    std::ofstream(path) << std::string(1 + 28 * 28, '\0');
-    std::ofstream(path + ".json") << R"({"format": "muster-images", "version": 1, "images": 1, "channels": 1,
-        "height": 28, "width": 28, "label_bytes": 1, "classes": 10, "class_names": []})";
+    std::ofstream(path) << std::string(1 + 3 * 32 * 32, '\0');
+    std::ofstream(path + ".json") << R"({"format": "muster-images", "version": 1, "images": 1, "channels": 3,
+        "height": 32, "width": 32, "label_bytes": 1, "classes": 10, "class_names": []})";
   }
   for (const char* name :
        {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml", "llama_tiny_lora.yaml",
