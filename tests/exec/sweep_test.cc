@@ -86,12 +86,13 @@ TEST_F(SweepTest, RefusesWhatIsNone) {
   };
   refused({"--random", "priority=1..2"}, "--random needs --trials");
   refused({"--random", "priority=2..1", "--trials", "3"}, "expected PATH=LOW..HIGH");
-  refused({"--rungs", "5,5"}, "--rungs: expected ascending steps");
+  refused({}, "nothing to try");
+  refused({"--array", "priority=1,2", "--rungs", "5,5"}, "--rungs: expected ascending steps");
   file_ = cluster_.folder() + "/replicas.yaml";
   std::ofstream(file_) << "apiVersion: muster/v1\nkind: Job\nname: any\nsync: {replicas: 2}\n";
-  refused({}, "sync: a trial of a sweep is one job");
+  refused({"--array", "priority=1,2"}, "sync: a trial of a sweep is one job");
   file_ = cluster_.folder() + "/job.yaml";
-  refused({"--rungs", "5", "--parallel", "2"}, "with --rungs all trials are compared");
+  refused({"--array", "priority=1,2", "--rungs", "5", "--parallel", "2"}, "with --rungs all trials are compared");
 }
 
 }  // namespace
