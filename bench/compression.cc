@@ -19,6 +19,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/model.h"
 #include "strategies/compression.h"
 #include "worker/collectives/threads.h"
 #include "worker/compression/compressed_sum.h"
@@ -88,9 +89,8 @@ class Tensors final : public muster::trainer::Parameters {
 
 std::pair<double, double> MeasureExchange(muster::ExchangedValues values) {
   Tensors tensors;
-  muster::Sync sync;
-  sync.set_fragments(1), sync.set_values(values);
-  sync.mutable_outer()->set_lr(0.7), sync.mutable_outer()->set_momentum(0.9), sync.mutable_outer()->set_nesterov(true);
+  muster::Sync sync = muster::bench::SyncOf(/*replicas=*/2, /*every=*/1);
+  sync.set_values(values);
   const auto state = muster::trainer::OuterState::Create(&tensors, tensors.inventory, sync);
   std::vector<double> times;
   for (uint64_t exchange = 1; state.ok() && exchange <= kSteps; ++exchange) {
