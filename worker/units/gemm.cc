@@ -39,7 +39,8 @@ at::Tensor Dense(const at::Tensor& matrix) {
   return matrix.stride(0) == 1 || matrix.stride(1) == 1 ? matrix : matrix.contiguous();
 }
 
-// In fp32, y = begin + alpha x w, where `begin` is y itself or undefined for zero.
+// y = begin + alpha x w, all of one dtype, where `begin` is y itself or undefined for zero. `blocks`: as
+// Gemms::blocks_.
 void Multiply(bool blocks, const at::Tensor& x, const at::Tensor& w, const at::Tensor& begin, double alpha,
               at::Tensor& y) {
   if (blocks && alpha == 1 && MultiplyByBlocks(x, w, begin, y)) return;
@@ -51,7 +52,7 @@ void Multiply(bool blocks, const at::Tensor& x, const at::Tensor& w, const at::T
 }
 
 // done(first row, rows, first column, columns, block of x w in fp32). With `begin`, which is called likewise, the block
-// begins with what that writes, and `alpha` x w is added to it. `blocks`: as Gemms::blocks_.
+// begins with what that writes, and `alpha` x w is added to it. `blocks`: as Multiply.
 template <typename F, typename B = std::nullptr_t>
 void EachPanel(bool blocks, const at::Tensor& x_given, const at::Tensor& w_given, const F& done,
                const B& begin = nullptr, double alpha = 1) {
@@ -97,8 +98,7 @@ at::Tensor BlockOf(const at::Tensor& matrix, int64_t row, int64_t rows, int64_t 
 
 void Gemms::Compute(const at::Tensor& x, const at::Tensor& w, at::Tensor y) const {
   if (!ThroughPanels(x) || x.numel() == 0) {
-    if (blocks_ && MultiplyByBlocks(x, w, /*begin=*/{}, y)) return;
-    at::mm_out(y, Alone(x), w);
+    Multiply(blocks_, Alone(x), w, /*begin=*/{}, /*alpha=*/1, y);
     return;
   }
   EachPanel(blocks_, x, w, [&](int64_t i, int64_t rows, int64_t j, int64_t columns, const at::Tensor& block) {
@@ -146,8 +146,7 @@ void Gemms::Combine(const at::Tensor& sum, double beta, const at::Tensor& x, con
 
 void Gemms::AddTo(at::Tensor sum, const at::Tensor& x, const at::Tensor& w, double alpha) const {
   if (sum.scalar_type() == x.scalar_type()) {
-    if (blocks_ && alpha == 1 && MultiplyByBlocks(x, w, sum, sum)) return;
-    sum.addmm_(Alone(x), w, /*beta=*/1, alpha);
+    Multiply(blocks_, Alone(x), w, sum, alpha, sum);
   } else if (!x.is_cpu()) {
     at::addmm_out(sum, sum, x, w, sum.scalar_type(), /*beta=*/1, alpha);  // which LibTorch has for GPUs only
   } else if (!ThroughPanels(x) || x.numel() == 0) {
