@@ -19,6 +19,7 @@
 #include "common/file_error.h"
 #include "data/file_pattern.h"
 #include "data/images/image_file.h"
+#include "data/tensors/tensor_file.h"
 #include "data/token_file.h"
 #include "data/tokenizer_origin.h"
 #include "models/inventory.h"
@@ -99,6 +100,12 @@ std::string WhyNotImagesOf(const v1::Inventory& inventory, const std::string& pa
   return std::string(file->CheckLabels(classes, kMostCheckedLabels).message());
 }
 
+// As the trainer opens them for the model, which also reads all integers.
+std::string WhyNotTensorsOf(const v1::Inventory& inventory, const std::string& pattern) {
+  if (pattern.empty()) return "";
+  return std::string(data::TensorFile::Open(pattern, inventory.task()).status().message());
+}
+
 // Why a job with `tokens` cannot start from a folder. What `waits` for other jobs may find there what they will have
 // written, and ranks of another user what this one may not read.
 std::string WhyNoStart(const std::string& path, const absl::StatusOr<v1::Manifest>& found, const std::string& tokens,
@@ -143,8 +150,8 @@ std::string WhyNoNewFolder(const std::string& path) {
 }
 
 bool StartsFromFiles(const v1::Train& train) {
-  return !train.data().tokens().empty() || !train.data().images().empty() || !train.model().from().empty() ||
-         !train.checkpoint().resume_from().empty();
+  return !train.data().tokens().empty() || !train.data().images().empty() || !train.data().tensors().empty() ||
+         !train.model().from().empty() || !train.checkpoint().resume_from().empty();
 }
 
 }  // namespace
@@ -196,6 +203,9 @@ std::vector<Problem> FitProblems(const v1::Train& resolved, const SourceMap& sou
   } else if (inventory->task().name() == models::kImageClassification) {
     add("data.images", WhyNotImagesOf(*inventory, job.data().images()));
     add("data.validation", WhyNotImagesOf(*inventory, validation));
+  } else if (inventory->task().name() == models::kTensors) {
+    add("data.tensors", WhyNotTensorsOf(*inventory, job.data().tensors()));
+    add("data.validation", WhyNotTensorsOf(*inventory, validation));
   }
   if (const std::string& from = job.model().from(); !from.empty()) {
     add("model.from", WhyNoStart(from, checkpoint::CheckModelFrom(from, job.model()), tokens, waits));

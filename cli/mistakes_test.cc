@@ -908,6 +908,36 @@ TEST_F(MistakesTest, ImagesThatDoNotFitTheModel) {
   EXPECT_EQ(Run({"validate", file, "--set", "model.classes=11", "--set", "data.validation=" + images}).code, 0);
 }
 
+TEST_F(MistakesTest, TensorsThatTheModelCannotRead) {
+  ServeWithANodeHere();
+  const std::string file = folder_.Write("job.yaml", R"(apiVersion: muster/v1
+kind: Job
+name: a
+model:
+  family: custom
+  library: libmine.so
+  task: {name: tensors, tensors: [{name: user, type: float, shape: [2], input: true}], targets_per_sample: 1}
+  units: [{name: all, kind: custom.modules, tensors: [{name: all.weight, shape: [8], init: {kind: zeros}}]}]
+data: {tensors: train.safetensors, validation: val.safetensors}
+steps: 10
+)");
+  folder_.Write("libmine.so", "");
+  const auto tensors = [](const std::string& header, uint64_t bytes) {
+    const std::string length(1, static_cast<char>(header.size()));
+    return length + std::string(7, '\0') + header + std::string(bytes, '\0');
+  };
+  const std::string fit = tensors(R"({"user":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})", 8);
+  const std::string wide = tensors(R"({"user":{"dtype":"F32","shape":[1,3],"data_offsets":[0,12]}})", 12);
+  const std::string train = folder_.Write("train.safetensors", wide);
+  const std::string validation = folder_.Write("val.safetensors", "none");
+  IsRefused(file, absl::StrCat(file, ":9:17: data.tensors: ", train,
+                               ": the tensor \"user\" has the shape [1, 3], the model reads [samples, 2]\n", file,
+                               ":9:48: data.validation: ", validation, ": too short for a safetensors file\n"));
+  folder_.Write("train.safetensors", fit);
+  folder_.Write("val.safetensors", fit);
+  EXPECT_EQ(Run({"validate", file}).code, 0);
+}
+
 TEST_F(MistakesTest, InterruptedPreparationLeavesNoFile) {
   const std::string out = folder_.path() + "/train.bin";
   const auto files = [&] {

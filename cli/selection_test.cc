@@ -122,6 +122,28 @@ TEST_F(SelectionTest, EventsOfAType) {
   }
 }
 
+TEST_F(SelectionTest, TheNewestEventsOfATypeAndAllThatFollow) {
+  Serve();
+  PutJob("a-0001", v1::JOB_STATE_RUNNING);
+  const auto other = [&](const std::string& message) {
+    v1::WatchItem item;
+    item.set_job("a-0001");
+    item.mutable_event()->set_kind("link.slow");
+    item.mutable_event()->set_message(message);
+    store_.Append(std::move(item));
+  };
+  const auto line = [](int i) {
+    return absl::StrCat("1970-01-01T00:00:00Z  job.running             a-0001  ", i, "\n");
+  };
+  for (int i = 1; i <= 3; ++i) store_.AppendEvent("a-0001", absl::StrCat(i), v1::JOB_STATE_RUNNING);
+  other("newer");
+  Program follow(Command({"events", "a-0001", "-f", "--type", "job", "--tail", "2"}), environment_);
+  ASSERT_TRUE(follow.WaitForOut(line(3)));
+  other("newest");
+  store_.AppendEvent("a-0001", "4", v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(follow.Wait().out, line(2) + line(3) + line(4));
+}
+
 // As `kubectl logs --tail 0` and `docker logs --tail 0`: nothing that is there already, without a word.
 TEST_F(SelectionTest, TheNewestNoneOfAnything) {
   Serve();

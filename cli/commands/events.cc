@@ -87,7 +87,7 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
     request.set_events(true);
     request.set_follow(flags->follow);
     // The coordinator cannot count the newest of a type.
-    const bool count_here = !flags->types.empty() && !flags->follow;
+    const bool count_here = !flags->types.empty() && flags->tail.value_or(0) > 0;
     if (flags->tail && !count_here) request.set_tail(*flags->tail);
     // Printed when it is known how wide their subjects are; while following, as they come.
     std::deque<v1::StateEvent> kept;
@@ -106,34 +106,39 @@ void RegisterEvents(CLI::App& app, Invocation& invocation) {
       for (const v1::StateEvent& event : kept) print(event);
       kept.clear();
     };
-    const auto take = [&](const v1::WatchItem& item) {
-      if (!item.has_event() || !IsOfType(item.event().kind(), flags->types)) return true;
-      any = true;
-      if (!flags->follow) {
-        const bool newest = count_here && flags->tail;
-        if (flags->format == Format::kJson && !newest) {
-          print(item.event());
-          return true;
-        }
-        kept.push_back(item.event());
-        if (newest && kept.size() > *flags->tail) kept.pop_front();
-        if (!newest && kept.size() >= kAlignedTogether) flush();
-        return true;
-      }
-      align(item.event());
-      print(item.event());
-      return true;
+    const auto wanted = [&](const v1::WatchItem& item) {
+      return item.has_event() && IsOfType(item.event().kind(), flags->types);
     };
+    if (!flags->follow || count_here) {
+      v1::WatchRequest until_now = request;
+      until_now.set_follow(false);
+      const absl::Status read = ReadItems(**client, until_now, [&](const v1::WatchItem& item) {
+        if (!item.cursor().empty()) request.set_cursor(item.cursor());
+        if (!wanted(item)) return;
+        any = true;
+        kept.push_back(item.event());
+        if (count_here) {
+          if (kept.size() > *flags->tail) kept.pop_front();
+        } else if (flags->format == Format::kJson || kept.size() >= kAlignedTogether) {
+          flush();
+        }
+      });
+      flush();
+      if (!read.ok()) return read;
+    }
     if (flags->follow) {
+      const auto take = [&](const v1::WatchItem& item) {
+        if (!wanted(item)) return true;
+        align(item.event());
+        print(item.event());
+        return true;
+      };
       return FollowItems(**client, request,
                          {.take = take,
                           .timeout = (*client)->connection().timeout,
                           .detached = "detached",
                           .after_timeout = "detached"});
     }
-    const absl::Status read = ReadItems(**client, request, take);
-    flush();
-    if (!read.ok()) return read;
     if (!any && flags->tail != 0u && flags->format == Format::kTable) {
       Say(flags->types.empty() ? "no events" : "no events of these types");
     }

@@ -194,7 +194,7 @@ TEST_F(ImageFileTest, SaysWhatIsWrongWithAFile) {
       {"\x89PNG" + std::string(9, 'x'), "one PNG image"},
       {"\xff\xd8\xff\xe0", "one JPEG image"},
       {std::string("\x80\x02}q\x01", 5), "download CIFAR's binary version"},
-      {std::string("\0\0\x08\x03", 4), "--idx_images"},
+      {std::string("\0\0\x08\x03", 4), "--idx-images"},
   };
   for (const auto& [bytes, says] : kFiles) ExpectImageError(open(bytes), absl::StatusCode::kInvalidArgument, says);
 }

@@ -38,7 +38,7 @@ std::string ForeignImages(std::string_view head) {
       {std::string_view("\x80\x03}", 3), "is a Python pickle: download CIFAR's binary version"},
       {std::string_view("\0\0\x08\x03", 4),
        "is an idx file as MNIST's: make an image file of it and its labels with "
-       "`muster data prepare-images --idx_images --idx_labels`"},
+       "`muster data prepare-images --idx-images --idx-labels`"},
       {"PK\x03\x04", "is a zip archive: unpack it"},
   };
   for (const auto& [magic, name] : kinds) {
