@@ -7,7 +7,7 @@
 The nodes are two network namespaces with half of the ranks each; what leaves a node passes a link of so many Mbit/s (0: as
 fast as the kernel is), by tc tbf, or one with milliseconds of latency in each direction, by bench/slow_wire, a process that
 takes some of the machine's time. Inside a node ours read memory, and PyTorch uses loopback. For each link all groups of processes take turns, a few steps each, for several rounds; idle groups wait
-on a pipe. A time is the mean over a round's steps of the slowest rank, since ranks that reduce nothing do not stay together;
+on a pipe, and their first step is not counted. A time is the mean over a round's steps of the slowest rank, since ranks that reduce nothing do not stay together;
 ratios are taken within a round, with their median and range.
   none   no reductions: ranks that share a core drift apart
   diloco each node's ranks are a replica of their own; they exchange what --every steps have changed, in int8, and a round
@@ -165,6 +165,7 @@ def measure(name, mbit, milliseconds, nodes, compressing, args):
     for _ in range(args.rounds):
         seen = {}
         for mode, group in groups.items():
+            group.run(1)  # after a pause TCP sends little at once; in training there are no pauses
             before = nodes.sent()
             steps = args.every if mode == "diloco" else args.steps
             seen[mode] = group.run(steps)
