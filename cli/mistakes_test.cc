@@ -118,6 +118,7 @@ TEST_F(MistakesTest, NumbersThatCannotBeMeant) {
   }
   Says({"plan", "x", "--memory", "80"}, "muster: --memory: 80 has no unit, which means bytes: write 80GB or 80GiB");
   Says({"logs", "x", "--rank", "-1"}, "muster: --rank: must be a whole number of at least 0, got -1");
+  Says({"events", "--tail", "99999999999"}, "muster: --tail: 99999999999 is too large");
   Says({"metrics", "x", "--tail", "few"}, "muster: --tail: must be a number, got few");
 }
 

@@ -123,6 +123,9 @@ std::string InOurWords(const CLI::ParseError& error) {
   if (absl::ConsumePrefix(&rest, "Could not convert: ")) {
     const auto [name, value] = split(" = ");
     double number = 0;
+    if (!value.empty() && value.find_first_not_of("0123456789") == absl::string_view::npos) {
+      return absl::StrCat(name, ": ", value, " is too large");
+    }
     return absl::StrCat(name, ": must be a ",
                         absl::SimpleAtod(value, &number) ? "whole number of at least 0" : "number", ", got ", value);
   }
