@@ -385,19 +385,20 @@ void CompiledEngine::Initialise() {
 }
 
 void CompiledEngine::ChooseGemms() {
+  const Dtype compute = config_.train.precision().compute();
   const bool on_cpu = device_.is_cpu(), updates = on_cpu || storage_->offloads();
-  // Portable units multiply by LibTorch's operators.
-  if (on_cpu && !portable_ && ScalarTypeOf(config_.train.precision().compute()) == at::kFloat) {
+  if ((on_cpu && compute == DTYPE_BF16) || (updates && config_.train.optimizer().has_muon())) {
+    const units::Bf16Choice choice = units::ChooseBf16Gemms();
+    bf16_gemms_ = config_.bf16_gemms.value_or(choice.gemms);
+    if (!config_.bf16_gemms.has_value()) notes_.push_back(choice.log);
+  }
+  // Panels are fp32 matrices. Portable units multiply by LibTorch's operators.
+  const bool through_panels = compute == DTYPE_FP16 || bf16_gemms_ == units::Bf16Gemms::kPanels;
+  if (on_cpu && !portable_ && (ScalarTypeOf(compute) == at::kFloat || through_panels)) {
     const units::Fp32Choice choice = units::ChooseFp32Gemms();
     fp32_gemms_ = config_.fp32_gemms.value_or(choice.gemms);
     if (!config_.fp32_gemms.has_value()) notes_.push_back(choice.log);
   }
-  const bool multiplies = (on_cpu && config_.train.precision().compute() == DTYPE_BF16) ||
-                          (updates && config_.train.optimizer().has_muon());
-  if (!multiplies) return;
-  const units::Bf16Choice choice = units::ChooseBf16Gemms();
-  bf16_gemms_ = config_.bf16_gemms.value_or(choice.gemms);
-  if (!config_.bf16_gemms.has_value()) notes_.push_back(choice.log);
 }
 
 absl::Status CompiledEngine::MakeUnits() {

@@ -416,12 +416,17 @@ TEST(Engine, SaysHowGemmsAreComputed) {
   Config config = Small(4, 2);
   EXPECT_EQ(Engine::Create(config).value()->Notes(), std::vector<std::string>{units::ChooseFp32Gemms().log});
   config.train.mutable_precision()->set_compute(DTYPE_BF16);
-  const std::vector<std::string> notes = Engine::Create(config).value()->Notes();
-  ASSERT_EQ(notes.size(), 1u);
-  EXPECT_EQ(notes[0], units::ChooseBf16Gemms().log);
+  config.bf16_gemms = units::Bf16Gemms::kNative;
+  EXPECT_EQ(Engine::Create(config).value()->Notes(), std::vector<std::string>{});
+  // Panels are multiplied as fp32 matrices are.
+  config.bf16_gemms = units::Bf16Gemms::kPanels;
+  EXPECT_EQ(Engine::Create(config).value()->Notes(), std::vector<std::string>{units::ChooseFp32Gemms().log});
+  config.bf16_gemms.reset();
+  EXPECT_EQ(Engine::Create(config).value()->Notes().at(0), units::ChooseBf16Gemms().log);
   const auto fp16 = Engine::Create(InFp16(Small(4, 2), 1024)).value();
-  ASSERT_EQ(fp16->Notes().size(), 1u);
-  EXPECT_TRUE(absl::StrContains(fp16->Notes()[0], "fp16 GEMMs: through fp32 panels"));
+  ASSERT_EQ(fp16->Notes().size(), 2u);
+  EXPECT_EQ(fp16->Notes()[0], units::ChooseFp32Gemms().log);
+  EXPECT_TRUE(absl::StrContains(fp16->Notes()[1], "fp16 GEMMs: through fp32 panels"));
 }
 
 // After Push() the engine computes with the new parameters, even where it keeps a copy.
