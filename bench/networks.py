@@ -4,11 +4,12 @@
     bazel build //bench:ranks_side //bench:slow_wire //bench:predict_network //bench:compression &&
         python3 bench/networks.py [--links 100:0,100:20] [--json FILE]
 
-The nodes are two network namespaces with half of the ranks each; what leaves a node passes a link of so many Mbit/s (0: as
-fast as the kernel is), by tc tbf, or one with milliseconds of latency in each direction, by bench/slow_wire, a process that
-takes some of the machine's time. Inside a node ours read memory, and PyTorch uses loopback. For each link all groups of processes take turns, a few steps each, for several rounds; idle groups wait
-on a pipe, and their first step is not counted. A time is the mean over a round's steps of the slowest rank, since ranks that reduce nothing do not stay together;
-ratios are taken within a round, with their median and range.
+The nodes are two network namespaces with half of the ranks each; what leaves a node passes a link of so many Mbit/s (0: as fast
+as the kernel is), by tc tbf, or one with milliseconds of latency in each direction, by bench/slow_wire, a process that takes
+some of the machine's time. Inside a node ours read memory, and PyTorch uses loopback. For each link all groups of processes
+take turns, a few steps each, for several rounds; idle groups wait on a pipe, and their first step is not counted. A time is the
+mean over a round's steps of the slowest rank, since ranks that reduce nothing do not stay together; ratios are taken within a
+round, with their median and range.
   none   no reductions: ranks that share a core drift apart
   diloco each node's ranks are a replica of their own; they exchange what --every steps have changed, in int8, and a round
          has so many steps. Which contributions count they read from files: a coordinator's answers are not in the time
