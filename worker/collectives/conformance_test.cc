@@ -1,6 +1,10 @@
 // Conformance of the groups between CPU ranks, and their errors when a rank is missing.
 #include "worker/collectives/conformance_test.h"
 
+#include <sched.h>
+
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "absl/base/thread_annotations.h"
@@ -288,6 +292,22 @@ TEST(Gloo, ARankThatDoesNotJoinIsNamed) {
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+// Its reader of sockets, by the name that Gloo gives to the thread, does not take a core from who sends.
+TEST(Gloo, ItsReaderWaitsForItsTurn) {
+  const int before = sched_getscheduler(0);
+  const Groups groups = GlooGroups(2, absl::Seconds(20));
+  EXPECT_EQ(sched_getscheduler(0), before);
+  int readers = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (name != "gloo_tcp_loop") continue;
+    ++readers;
+    EXPECT_EQ(sched_getscheduler(std::stoi(task.path().filename())), before == SCHED_OTHER ? SCHED_BATCH : before);
+  }
+  EXPECT_GE(readers, 2);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "worker/collectives/gloo.h"
 
+#include <sched.h>
+
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Logging.h>
@@ -40,6 +42,28 @@ constexpr int kFewRanks = 8;
 constexpr size_t kFewBytes = 1024;
 // Reductions that may hold receive buffers at a time.
 constexpr size_t kReductionsUnderWay = 4;
+
+// While it lives, threads that this one makes do not take a core from a thread when they wake up; they wait for its
+// turn to end. Gloo's reader of sockets tries again and again while another thread holds a connection's lock
+// (gloo/transport/tcp/pair.cc: handleEvents), and what wakes it is often what that thread sends, so with the default
+// policy it took that thread's core and kept trying until the thread had it back. Four ranks on two cores spent a tenth
+// of their time in that.
+class PatientThreads {
+ public:
+  PatientThreads() : set_(sched_getscheduler(0) == SCHED_OTHER && Set(SCHED_BATCH)) {}
+  ~PatientThreads() {
+    if (set_) Set(SCHED_OTHER);
+  }
+  PatientThreads(const PatientThreads&) = delete;
+  PatientThreads& operator=(const PatientThreads&) = delete;
+
+ private:
+  static bool Set(int policy) {
+    const sched_param priority{};
+    return sched_setscheduler(0, policy, &priority) == 0;
+  }
+  const bool set_;
+};
 
 // Gloo's store over ours. It needs only set, get and wait.
 class Store final : public c10d::Store {
@@ -433,7 +457,10 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGloo(const GlooOptions& options, KeyV
   try {
     const auto timeout = [](absl::Duration d) { return std::chrono::milliseconds(absl::ToInt64Milliseconds(d)); };
     auto gloo = c10d::ProcessGroupGloo::Options::create(timeout(std::max(options.timeout, options.join_timeout)));
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.host));
+    {
+      const PatientThreads patient;
+      gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.host));
+    }
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<Store>(rendezvous, absl::StrCat("gloo/", options.name, "/"), deadline), options.rank,
         options.size, gloo);

@@ -16,35 +16,35 @@ using units::Magnitude;
 constexpr int64_t kLeastSample = 1024, kMostSample = 1 << 16;
 constexpr size_t kTogether = 32;
 
-// values += added, and how many of each kTogether sums reach the threshold.
-MUSTER_VECTOR void AddAndCount(const float* added, float* values, uint32_t threshold, size_t blocks, uint32_t* counts) {
+// values += added, and of each kTogether sums a bit for each one that reaches the threshold.
+MUSTER_VECTOR void AddAndMark(const float* added, float* values, uint32_t threshold, size_t blocks, uint32_t* marks) {
   for (size_t b = 0; b < blocks; ++b) {
     uint32_t reaching = 0;
-    for (size_t i = b * kTogether; i < (b + 1) * kTogether; ++i) {
-      values[i] += added[i];
-      reaching += Magnitude(values[i]) >= threshold ? 1 : 0;
+    for (size_t i = 0; i < kTogether; ++i) {
+      float& value = values[b * kTogether + i];
+      value += added[b * kTogether + i];
+      reaching |= static_cast<uint32_t>(Magnitude(value) >= threshold) << i;
     }
-    counts[b] = reaching;
+    marks[b] = reaching;
   }
 }
 
 // One pass over memory.
 void AddReaching(absl::Span<const float> added, absl::Span<float> values, uint32_t threshold,
-                 std::vector<uint32_t>& counts, std::vector<int32_t>& indices) {
+                 std::vector<uint32_t>& marks, std::vector<int32_t>& indices) {
   const size_t blocks = values.size() / kTogether;
-  counts.resize(blocks);
-  AddAndCount(added.data(), values.data(), threshold, blocks, counts.data());
+  marks.resize(blocks);
+  AddAndMark(added.data(), values.data(), threshold, blocks, marks.data());
   indices.clear();
-  const auto find = [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) {
-      if (Magnitude(values[i]) >= threshold) indices.push_back(static_cast<int32_t>(i));
-    }
-  };
   for (size_t b = 0; b < blocks; ++b) {
-    if (counts[b] > 0) find(b * kTogether, (b + 1) * kTogether);
+    for (uint32_t left = marks[b]; left != 0; left &= left - 1) {
+      indices.push_back(static_cast<int32_t>(b * kTogether) + std::countr_zero(left));
+    }
   }
-  for (size_t i = blocks * kTogether; i < values.size(); ++i) values[i] += added[i];
-  find(blocks * kTogether, values.size());
+  for (size_t i = blocks * kTogether; i < values.size(); ++i) {
+    values[i] += added[i];
+    if (Magnitude(values[i]) >= threshold) indices.push_back(static_cast<int32_t>(i));
+  }
 }
 
 }  // namespace
@@ -90,7 +90,7 @@ void Selector::AddAndFind(absl::Span<const float> added, absl::Span<float> value
   if (values.empty()) return indices.clear();
   // From a sample, so few enough that sorting them costs little; if it misled, of all.
   const double part = 1.5 * static_cast<double>(most) / static_cast<double>(values.size());
-  AddReaching(added, values, Threshold(added, values, part, step), counts_, indices);
+  AddReaching(added, values, Threshold(added, values, part, step), marks_, indices);
   if (static_cast<int64_t>(indices.size()) < most) {
     indices.resize(values.size());
     std::iota(indices.begin(), indices.end(), 0);
@@ -102,7 +102,7 @@ void Selector::AddAndSample(absl::Span<const float> added, absl::Span<float> val
                             std::vector<int32_t>& indices) {
   if (values.empty()) return indices.clear();
   const double part = static_cast<double>(most) / static_cast<double>(values.size());
-  AddReaching(added, values, Threshold(added, values, part, step), counts_, indices);
+  AddReaching(added, values, Threshold(added, values, part, step), marks_, indices);
   KeepLargest(values, most, indices);
 }
 

@@ -24,7 +24,7 @@ class Selector {
   void KeepLargest(absl::Span<const float> values, int64_t most, std::vector<int32_t>& indices);
 
   std::vector<uint32_t> magnitudes_;  // of a sample, or of candidates
-  std::vector<uint32_t> counts_;      // of candidates in each block
+  std::vector<uint32_t> marks_;       // of each block, a bit for each candidate
 };
 
 }  // namespace muster::compression
