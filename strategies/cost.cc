@@ -99,8 +99,10 @@ constexpr uint32_t kStraightRanks = 8;
 
 bool OverSockets(const GroupTopology& g, const Hardware& hardware) { return hardware.sums_by_rings && g.nodes > 1; }
 
-// Gloo's threads (ProcessGroupGloo::Options): so many sums of gradients are in flight at a time.
-constexpr double kSumsInFlight = 2;
+// Gloo's threads of a group (ProcessGroupGloo::Options), each of which runs a sum.
+constexpr uint32_t kSumsInFlight = 2;
+// Messages to each rank wait for no thread, but for older reductions (worker/collectives/gloo.cc).
+constexpr uint32_t kPostedInFlight = 4;
 
 // Gloo's ring has two segments in flight and goes around twice (gloo/allreduce.cc): each rank passes on 2 (ranks - 1)
 // messages one after another. A rank at a link between nodes waits for the link each time, and all others for it. Over
@@ -217,9 +219,7 @@ class CostModel {
         compute_bytes_(rates_.width),
         reduce_bytes_(DtypeBytes(train.precision().reduce())),
         state_rate_(hardware.memory_bytes_per_second),
-        update_flops_(hardware.bf16_flops),
-        several_sums_(std::count_if(program.schedule.ops.begin(), program.schedule.ops.end(),
-                                    [](const Op& op) { return op.kind == OpKind::kAllReduce; }) > 1) {
+        update_flops_(hardware.bf16_flops) {
     const Inventory& inventory = model.inventory();
     const PartitionTable& table = model.table();
     std::vector<uint64_t> own(table.shards());
@@ -266,8 +266,9 @@ class CostModel {
     }
     cost.network = traits.pass == Pass::kNone && op.group >= 0 && IsNetwork(groups_[op.group], hardware_);
     // Their bytes share the link, but their messages do not wait for each other.
-    const bool sums = op.kind == OpKind::kAllReduce || op.kind == OpKind::kFinishSum;
-    if (sums && several_sums_ && OverSockets(groups_[op.group], hardware_)) cost.latency /= kSumsInFlight;
+    if (cost.network && OverSockets(groups_[op.group], hardware_)) {
+      cost.in_flight = SumsByRing(op) ? kSumsInFlight : kPostedInFlight;
+    }
     return cost;
   }
 
@@ -399,6 +400,13 @@ class CostModel {
     return {};
   }
 
+  // Gloo's own sum, rather than messages to each rank.
+  bool SumsByRing(const Op& op) const {
+    const Compression& compression = train_.communication().compression();
+    return (op.kind == OpKind::kAllReduce || op.kind == OpKind::kFinishSum) &&
+           (!Compresses(train_.communication()) || compression.has_power_sgd());
+  }
+
   // One exchange of a compressed sum, and the passes over gradients and residuals that come with it.
   OpCost Compressed(const Op& op) const {
     const Compression& compression = train_.communication().compression();
@@ -503,7 +511,6 @@ class CostModel {
   const double compute_bytes_, reduce_bytes_;
   double state_rate_;    // bytes per second of the memory that has the optimizer's state
   double update_flops_;  // FLOP/s of the optimizer's GEMMs
-  const bool several_sums_;
   Sizes parameters_, gradients_;
   uint64_t own_ = 0;          // the most trained elements that any shard owns
   uint64_t state_bytes_ = 0;  // the most optimizer state

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "strategies/schedule/stage_ops.h"
 
 namespace muster {
@@ -32,10 +33,10 @@ class StagePlay {
   };
   Counts CountsNow() const { return {timeline_.communication, timeline_.exposed, timeline_.busy}; }
 
-  // The op is the next of its stream, which is idle, and prepared, and all that it waits for has ended.
+  // The op is the next of its stream, which has room for it, and prepared, and all that it waits for has ended.
   bool Ready(size_t op) const {
     const Lane& lane = streams_[static_cast<size_t>(schedule_.ops[op].stream)];
-    return !lane.op.has_value() && lane.next < lane.queue.size() && lane.queue[lane.next] == op && WaitsEnded(op) &&
+    return HasRoom(lane) && lane.queue[lane.next] == op && WaitsEnded(op) &&
            (costs_[op].preparing == 0 || (lane.prepared == op && lane.preparing == 0));
   }
   // Begins to prepare the next op of the stream, if it has to be and all that it waits for has ended.
@@ -48,35 +49,37 @@ class StagePlay {
   }
   std::optional<size_t> Next(size_t stream) const {
     const Lane& lane = streams_[stream];
-    if (lane.op.has_value() || lane.next == lane.queue.size()) return std::nullopt;
+    if (!HasRoom(lane)) return std::nullopt;
     return lane.queue[lane.next];
   }
   void Begin(size_t op, double now) {
     Lane& lane = streams_[static_cast<size_t>(schedule_.ops[op].stream)];
-    lane.op = lane.queue[lane.next++];
-    lane.latency = costs_[op].latency, lane.work = costs_[op].work;
-    lane.processor = lane.work > 0 ? costs_[op].processor / lane.work : 0;
+    ++lane.next;
+    const OpCost& cost = costs_[op];
+    lane.in_progress.push_back({op, cost.latency, cost.work, cost.work > 0 ? cost.processor / cost.work : 0});
     timeline_.ops[op].begin = now;
   }
-  // Ends the stream's op if nothing of it remains.
+  // Ends the stream's first op in progress if nothing of it remains.
   bool EndIfDone(size_t stream, double now) {
     Lane& lane = streams_[stream];
-    if (!lane.op.has_value() || lane.latency > 0 || lane.work > 0) return false;
-    timeline_.ops[*lane.op].end = now;
-    ended_[*lane.op] = true;
-    lane.op.reset();
+    if (lane.in_progress.empty() || Rest(lane.in_progress.front()) > 0) return false;
+    const size_t op = lane.in_progress.front().op;
+    timeline_.ops[op].end = now;
+    ended_[op] = true;
+    lane.in_progress.erase(lane.in_progress.begin());
     return true;
   }
   bool busy() const {
-    return std::any_of(streams_.begin(), streams_.end(),
-                       [](const Lane& lane) { return lane.op.has_value() || lane.preparing > 0; });
+    return std::any_of(streams_.begin(), streams_.end(), [](const Lane& lane) { return Busy(lane); });
   }
   // Until the next of its ops ends, is prepared or begins to work; infinity: none is in progress.
   double Step() const {
     const Load load = LoadNow();
     double step = std::numeric_limits<double>::infinity();
     for (const Lane& lane : streams_) {
-      if (lane.op.has_value()) step = std::min(step, Rest(lane) * SlowdownOf(lane, load));
+      for (const InProgress& op : lane.in_progress) {
+        if (Rest(op) > 0) step = std::min(step, Rest(op) * SlowdownOf(op, load));
+      }
       if (lane.preparing > 0) step = std::min(step, lane.preparing * Slowdown(/*network=*/false, load));
     }
     return step;
@@ -88,7 +91,7 @@ class StagePlay {
       rest = rest * slowdown <= step ? 0 : rest - step / slowdown;
     };
     for (Lane& lane : streams_) {
-      if (lane.op.has_value()) advance(lane.latency > 0 ? lane.latency : lane.work, SlowdownOf(lane, load));
+      for (InProgress& op : lane.in_progress) advance(op.latency > 0 ? op.latency : op.work, SlowdownOf(op, load));
       if (lane.preparing > 0) advance(lane.preparing, Slowdown(/*network=*/false, load));
     }
   }
@@ -103,15 +106,17 @@ class StagePlay {
   }
 
  private:
+  struct InProgress {
+    size_t op;
+    double latency, work;  // remaining
+    double processor;      // the part of the processor that its work takes
+  };
   struct Lane {
     std::vector<uint32_t> queue;  // its ops, in order
     size_t next = 0;
-    std::optional<size_t> op;        // in progress
-    double latency = 0;              // remaining
-    double work = 0;                 // remaining
-    double processor = 0;            // the part of the processor that its work takes
-    std::optional<size_t> prepared;  // an op, the next or the one in progress
-    double preparing = 0;            // remaining, of its preparation
+    absl::InlinedVector<InProgress, 2> in_progress;  // and those that wait for one before them to end
+    std::optional<size_t> prepared;                  // an op, the next or the one in progress
+    double preparing = 0;                            // remaining, of its preparation
   };
   // What is at work at an instant.
   struct Load {
@@ -120,21 +125,27 @@ class StagePlay {
     double moving = 0;   // the part of the processor that moving the bytes of the network takes
   };
 
-  bool Shares(const Lane& lane) const {
-    if (!lane.op.has_value() || lane.latency > 0) return false;
-    const Op& op = schedule_.ops[*lane.op];
+  bool HasRoom(const Lane& lane) const {
+    return lane.next < lane.queue.size() && lane.in_progress.size() < costs_[lane.queue[lane.next]].in_flight;
+  }
+  static bool Busy(const Lane& lane) { return !lane.in_progress.empty() || lane.preparing > 0; }
+  bool Shares(const InProgress& progress) const {
+    if (progress.latency > 0 || progress.work == 0) return false;
+    const Op& op = schedule_.ops[progress.op];
     return sharing_ == Sharing::kProcessor || (op.group >= 0 && op.stream != Stream::kCompute);
   }
   Load LoadNow() const {
     Load load;
     for (const Lane& lane : streams_) {
       if (lane.preparing > 0) ++load.local;
-      if (!Shares(lane)) continue;
-      if (!costs_[*lane.op].network) {
-        ++load.local;
-      } else {
-        ++load.network;
-        load.moving = std::max(load.moving, lane.processor);
+      for (const InProgress& progress : lane.in_progress) {
+        if (!Shares(progress)) continue;
+        if (!costs_[progress.op].network) {
+          ++load.local;
+        } else {
+          ++load.network;
+          load.moving = std::max(load.moving, progress.processor);
+        }
       }
     }
     return load;
@@ -147,11 +158,11 @@ class StagePlay {
     const double most = load.local > 0 ? 0.5 : 1;
     return network ? sharers * std::max(1.0, load.moving / most) : sharers / (1 - std::min(load.moving, most));
   }
-  double SlowdownOf(const Lane& lane, const Load& load) const {
-    return Shares(lane) ? Slowdown(costs_[*lane.op].network, load) : 1;
+  double SlowdownOf(const InProgress& progress, const Load& load) const {
+    return Shares(progress) ? Slowdown(costs_[progress.op].network, load) : 1;
   }
-  // Of what the lane's op does now.
-  static double Rest(const Lane& lane) { return lane.latency > 0 ? lane.latency : lane.work; }
+  // Of what the op does now.
+  static double Rest(const InProgress& op) { return op.latency > 0 ? op.latency : op.work; }
   bool WaitsEnded(size_t op) const {
     const Waits& waits = schedule_.ops[op].waits;
     return std::all_of(waits.begin(), waits.end(), [this](int32_t wait) { return ended_[wait]; });
@@ -160,13 +171,13 @@ class StagePlay {
   void Count(double step) {
     bool communicates = false;
     for (size_t s = 0; s < kStreams; ++s) {
-      if (!streams_[s].op.has_value() && streams_[s].preparing == 0) continue;
+      if (!Busy(streams_[s])) continue;
       timeline_.busy[s] += step;
       communicates |= s != static_cast<size_t>(Stream::kCompute);
     }
     if (!communicates) return;
     timeline_.communication += step;
-    if (!streams_[static_cast<size_t>(Stream::kCompute)].op.has_value()) timeline_.exposed += step;
+    if (streams_[static_cast<size_t>(Stream::kCompute)].in_progress.empty()) timeline_.exposed += step;
   }
 
   const Schedule& schedule_;

@@ -1,5 +1,5 @@
 // The time of a schedule, found by simulating it: each stream runs its ops in order, and an op begins when the ops that
-// it waits for have ended. Pure and deterministic.
+// it waits for have ended, and those of its stream before it, but for OpCost::in_flight. Pure and deterministic.
 //
 //   const Timeline timeline = Simulate(schedule, costs, Sharing::kLinks);
 //   timeline.seconds;                      // of the step
@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "strategies/schedule/schedule.h"
@@ -24,6 +25,9 @@ struct OpCost {
   // Seconds of the processor before the op begins, as soon as what it waits for has ended: the op before it on its
   // stream may still be in progress. Timeline::busy and communication count them.
   double preparing = 0;
+  // Ops of its stream that may be in progress when it begins, itself among them: of CPU ranks, whose collectives wait
+  // for none of their stream to end. They end in order.
+  uint32_t in_flight = 1;
 };
 
 // Which ops share a resource: each of n ops at work at the same time is n times slower.

@@ -100,6 +100,27 @@ TEST(Simulate, Table) {
        {{0, 2}, {4, 10}, {2, 10}},  // half speed by turns with the preparation, then with the bytes
        8,
        0},
+      {"an op may begin while one before it waits, and shares the links with it",
+       {Collective(Stream::kReduce), Collective(Stream::kReduce)},
+       {{3, 2, /*network=*/true}, {3, 2, /*network=*/true, 0, 0, /*in_flight=*/2}},
+       processor,
+       {{0, 7}, {0, 7}},
+       7,
+       7},
+      {"but ends after it",
+       {Collective(Stream::kReduce), Collective(Stream::kReduce), Compute({1})},
+       {{5, 0}, {1, 0, /*network=*/true, 0, 0, /*in_flight=*/2}, {0, 1}},
+       processor,
+       {{0, 5}, {0, 5}, {5, 6}},
+       5,
+       5},
+      {"and not with more than so many",
+       {Collective(Stream::kReduce), Collective(Stream::kReduce), Collective(Stream::kReduce)},
+       {{2, 0}, {4, 0, /*network=*/true, 0, 0, /*in_flight=*/2}, {1, 0, /*network=*/true, 0, 0, /*in_flight=*/2}},
+       processor,
+       {{0, 2}, {0, 4}, {2, 4}},
+       4,
+       4},
       {"ops without cost let others begin at once",
        {Compute(), Collective(Stream::kReduce, {0}), Compute({1})},
        {{0, 0}, {0, 0}, {0, 1}},
@@ -141,7 +162,10 @@ TEST(Simulate, KeepsTheOrderOfStreamsAndWaits) {
     double all = 0, computing = 0;
     for (const Op& op : schedule.ops) {
       costs.push_back({static_cast<double>(random() % 3), static_cast<double>(random() % 5)});
-      if (op.stream == Stream::kReduce) costs.back().preparing = static_cast<double>(random() % 3);
+      if (op.stream == Stream::kReduce) {
+        costs.back().preparing = static_cast<double>(random() % 3);
+        costs.back().in_flight = 1 + static_cast<uint32_t>(random() % 2);
+      }
       all += costs.back().preparing + costs.back().latency + costs.back().work;
       if (op.stream == Stream::kCompute) computing += costs.back().latency + costs.back().work;
     }
@@ -150,7 +174,7 @@ TEST(Simulate, KeepsTheOrderOfStreamsAndWaits) {
       std::array<double, kStreams> last{};
       for (size_t op = 0; op < schedule.ops.size(); ++op) {
         double& before = last[static_cast<size_t>(schedule.ops[op].stream)];
-        ASSERT_GE(t.ops[op].begin, before);
+        ASSERT_GE(costs[op].in_flight > 1 ? t.ops[op].end : t.ops[op].begin, before);
         before = t.ops[op].end;
         for (const int32_t wait : schedule.ops[op].waits) ASSERT_GE(t.ops[op].begin, t.ops[wait].end);
       }
