@@ -2,10 +2,8 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -14,6 +12,8 @@
 #include <vector>
 
 #include "worker/engine/cpu_allocator.h"
+#include "worker/units/cpu_attention.h"
+#include "worker/units/gemm.h"
 
 namespace muster::bench {
 namespace {
@@ -27,28 +27,31 @@ class Gpt2Gemms final : public Gemms {
       for (const auto& [in, out] : {std::pair{c, 3 * c}, {c, c}, {c, 4 * c}, {4 * c, c}}) AddLinear(in, out, false);
     }
     AddLinear(c, shape.vocabulary, true);
-    qkv_ = Random({shape.sequences, shape.context, 3, shape.heads, c / shape.heads}).permute({2, 0, 3, 1, 4});
-    d_attention_ = Random({shape.sequences, shape.context, shape.heads, c / shape.heads}).transpose(1, 2);
+    qkv_ = Random({shape.sequences, shape.context, 3, shape.heads, c / shape.heads});
+    d_qkv_ = at::empty_like(qkv_);
+    d_attention_ = Random({shape.sequences, shape.context, c});
+    attention_ = at::empty_like(d_attention_);
+    log_sums_ = at::empty({shape.sequences, shape.heads, shape.context});
   }
 
   void Step() override {
     const c10::AutoGradMode off(false);
     for (const Linear& linear : linears_) {
-      at::Tensor &x = activations_.at(linear.in), &y = activations_.at(linear.out);
-      at::mm_out(outputs_.at(linear.out), x, linear.weight);
-      at::mm_out(outputs_.at(linear.in), y, linear.weight.t());
+      const at::Tensor &x = activations_.at(linear.in), &y = activations_.at(linear.out);
+      gemms_.Compute(x, linear.weight, outputs_.at(linear.out));
+      gemms_.Compute(y, linear.weight.t(), outputs_.at(linear.in));
       // The tied head keeps its weight as [out, in].
-      at::Tensor gradient = linear.gradient;
       if (linear.tied) {
-        gradient.addmm_(y.t(), x);
+        gemms_.AddTo(linear.gradient, y.t(), x);
       } else {
-        gradient.addmm_(x.t(), y);
+        gemms_.AddTo(linear.gradient, x.t(), y);
       }
     }
+    const auto of = [](const at::Tensor& qkv, int64_t which) { return qkv.select(2, which); };
     for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
-      const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(qkv_[0], qkv_[1], qkv_[2], 0.0, true);
-      at::_scaled_dot_product_flash_attention_for_cpu_backward(d_attention_, qkv_[0], qkv_[1], qkv_[2], out, sums, 0.0,
-                                                               true);
+      units::Attend(of(qkv_, 0), of(qkv_, 1), of(qkv_, 2), attention_, log_sums_);
+      units::AttendBackward(of(qkv_, 0), of(qkv_, 1), of(qkv_, 2), attention_, log_sums_, d_attention_, of(d_qkv_, 0),
+                            of(d_qkv_, 1), of(d_qkv_, 2));
     }
   }
 
@@ -77,7 +80,8 @@ class Gpt2Gemms final : public Gemms {
   const int64_t rows_;
   std::vector<Linear> linears_;
   std::map<int64_t, at::Tensor> activations_, outputs_;  // by width, [rows, width]
-  at::Tensor qkv_, d_attention_;
+  at::Tensor qkv_, d_qkv_, attention_, d_attention_, log_sums_;
+  const units::Gemms gemms_{units::ChooseBf16Gemms().gemms, units::ChooseFp32Gemms().gemms};
 };
 
 }  // namespace

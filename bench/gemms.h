@@ -1,4 +1,4 @@
-// The lower bound of a training step: its linear and attention GEMMs alone, by the same library.
+// The lower bound of a training step: its linear GEMMs and its attention alone, as units compute them.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ class Gemms {
  public:
   virtual ~Gemms() = default;
   // Runs each GEMM of one step once: every linear layer's output, input gradient and weight gradient (accumulated), and
-  // scaled dot product attention forward and backward by LibTorch's fused operators. Writes into preallocated buffers.
+  // attention forward and backward. Writes into preallocated buffers.
   virtual void Step() = 0;
 };
 
