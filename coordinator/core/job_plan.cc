@@ -121,7 +121,8 @@ std::string PlanKey(const JobSpec& spec, const Slots& slots) {
   train.clear_seed();
   train.clear_validation();
   train.clear_bench();
-  train.clear_sync();
+  // Replicas of a run are planned alike.
+  if (train.has_sync()) train.mutable_sync()->clear_run(), train.mutable_sync()->clear_replica();
   train.mutable_model()->clear_from();
   // Whether there are checkpoints, and whether they are copied, is all that a plan says of them.
   Checkpoint checkpoint;

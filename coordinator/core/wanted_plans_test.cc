@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "coordinator/core/core.h"
+#include "coordinator/core/replicas.h"
 #include "coordinator/core/world_test.h"
 
 namespace muster::core {
@@ -260,6 +261,21 @@ TEST(PlanKey, IsOfWhatALayoutDependsOn) {
   Slots other = slots;
   other.ranks[1].memory_bytes = 1;
   EXPECT_NE(same, PlanKey(spec, other));
+}
+
+// What a plan says of their exchanges is not said of a job without, nor of others.
+TEST(PlanKey, IsOfHowReplicasExchangeAndNotOfWhichOneItIs) {
+  const Slots slots{strategies::AnyPlaces(2), DEVICE_CPU, ""};
+  JobSpec spec = Gang("g", 2);
+  const std::string without = PlanKey(spec, slots);
+  Sync& sync = *spec.mutable_train()->mutable_sync();
+  sync.set_replicas(2), sync.set_every(10);
+  const std::string same = PlanKey(spec, slots);
+  EXPECT_NE(same, without);
+  EXPECT_EQ(same, PlanKey(SpecOfReplica(spec, "run", 0), slots));
+  EXPECT_EQ(same, PlanKey(SpecOfReplica(spec, "other", 1), slots));
+  sync.set_every(20);
+  EXPECT_NE(same, PlanKey(spec, slots));
 }
 
 }  // namespace
