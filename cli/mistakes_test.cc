@@ -397,6 +397,25 @@ TEST_F(MistakesTest, BenchSkipsRanksThatTheNodesHaveNoSlotsFor) {
   EXPECT_THAT(Run({"bench", file, "--hardware", "cpu"}).err, Not(HasSubstr("the nodes have"))) << "nothing runs";
 }
 
+// The job's warm-up is longer than what is measured.
+TEST_F(MistakesTest, BenchTakesAJobWithAWarmUp) {
+  AddNode("node-a");
+  store_.nodes[0].add_slots();
+  store_.nodes[0].add_slots();
+  Serve();
+  const std::string file =
+      folder_.Write("job.yaml", absl::StrCat(kGoodJob, "optimizer: {lr: 1e-3, lr_schedule: {warmup_steps: 50}}\n"));
+  const std::vector<std::vector<std::string>> measures = {{"--steps", "10"}, {"--communication"}};
+  for (const std::vector<std::string>& measure : measures) {
+    std::vector<std::string> words = {"bench", file, "--ranks", "2", "--timeout", "1s"};
+    words.insert(words.end(), measure.begin(), measure.end());
+    store_.submitted.Clear();
+    Run(words);
+    EXPECT_EQ(store_.submitted.train().optimizer().lr(), 1e-3) << measure[0];
+    EXPECT_FALSE(store_.submitted.train().optimizer().has_lr_schedule()) << measure[0];
+  }
+}
+
 TEST_F(MistakesTest, BenchSaysThatItsTimeOutCancelsTheJob) {
   AddNode("node-a");
   store_.nodes[0].add_slots();

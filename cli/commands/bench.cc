@@ -63,7 +63,7 @@ v1::Strategy StrategyOf(const std::string& name) {
   return strategy;
 }
 
-// No checkpoints, no validation, no restarts.
+// No checkpoints, no validation, no restarts, and a constant learning rate: a warm-up may be longer than the benchmark.
 v1::JobSpec Bare(v1::JobSpec spec, uint32_t ranks) {
   const std::string tail = absl::StrCat("-bench-", ranks);
   spec.set_name(absl::StrCat(spec.name().substr(0, kLongestName - tail.size()), tail));
@@ -74,16 +74,15 @@ v1::JobSpec Bare(v1::JobSpec spec, uint32_t ranks) {
   train.clear_checkpoint();
   train.clear_validation();
   train.mutable_data()->clear_validation();
+  if (train.has_optimizer()) train.mutable_optimizer()->clear_lr_schedule();
   return spec;
 }
 
-// The job as measured: bare, with a constant learning rate.
+// The job as measured.
 v1::JobSpec Measured(const v1::JobSpec& job, const std::string& strategy, uint32_t ranks, const BenchFlags& flags) {
   v1::JobSpec spec = Bare(job, ranks);
   v1::Train& train = *spec.mutable_train();
   train.set_steps(flags.steps + flags.warm_up);
-  if (train.has_optimizer())
-    train.mutable_optimizer()->clear_lr_schedule();  // a warm-up may be longer than the benchmark
   // One rank runs `single`, several run `ddp`, unless the job names a strategy that runs on any number.
   if (train.strategy().has_single()) train.clear_strategy();
   if (!strategy.empty()) *train.mutable_strategy() = StrategyOf(strategy);
