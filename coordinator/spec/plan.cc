@@ -504,12 +504,13 @@ PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware, 
 absl::StatusOr<PlanFor> SlotsToPlanFor(const JobSpec& resolved, const core::Slots& placed,
                                        const PlanAssumptions& assumptions) {
   strategies::Hardware hardware = core::HardwareFor(placed);
+  bool anywhere = placed.ranks.empty() || assumptions.memory_bytes > 0;
   if (!assumptions.hardware.empty()) {
     absl::StatusOr<strategies::Hardware> found = strategies::FindHardware(assumptions.hardware);
     if (!found.ok()) return found.status();
+    anywhere |= found->sharing != hardware.sharing;  // nodes with slots on CPUs say nothing of nodes with GPUs
     hardware = *std::move(found);
   }
-  const bool anywhere = placed.ranks.empty() || assumptions.memory_bytes > 0;
   PlanFor on = anywhere ? AnySlots(resolved, hardware, assumptions.memory_bytes) : PlanFor{placed, std::move(hardware)};
   if (!assumptions.hardware.empty()) on.slots.network.reset(), on.slots.core = {};
   on.ops = assumptions.ops;

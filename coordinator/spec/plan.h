@@ -27,7 +27,8 @@ PlanFor AnySlots(const JobSpec& resolved, const strategies::Hardware& hardware, 
 
 // Where a job would be placed now is `placed`; no ranks: there are too few slots, even in an idle cluster.
 struct PlanAssumptions {
-  std::string hardware;       // to predict times for; empty: what the slots are
+  std::string hardware;       // to predict times for, on unknown nodes where it is GPUs and the slots are CPUs or the
+                              // other way round; empty: what the slots are
   uint64_t memory_bytes = 0;  // of every slot, on unknown nodes; 0: as the nodes have it
   bool ops = false;
 };

@@ -453,6 +453,12 @@ TEST(Plan, IsMadeForTheSlotsThatAreThereUnlessTheCallerAssumesOthers) {
   EXPECT_EQ(on.slots.ranks.size(), 2u) << "times for other hardware, on the same nodes";
   EXPECT_TRUE(on.ops);
 
+  const core::Slots cpus{.ranks = {{0, 1000}, {1, 2000}}, .device = DEVICE_CPU};
+  on = *SlotsToPlanFor(spec, cpus, {.hardware = "a100"});
+  ASSERT_EQ(on.slots.ranks.size(), 8u) << "on nodes with GPUs, of which nothing is known";
+  EXPECT_EQ(on.slots.ranks[7].node, 0u);
+  EXPECT_EQ(SlotsToPlanFor(spec, cpus, {.hardware = "cpu-bf16"})->slots.ranks.size(), 2u);
+
   on = *SlotsToPlanFor(spec, placed, {.memory_bytes = 5000});
   EXPECT_EQ(on.hardware.name, "h200");
   ASSERT_EQ(on.slots.ranks.size(), 8u) << "all of its ranks, on unknown nodes";
