@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "models/inventory.h"
 #include "strategies/schedule/build.h"
@@ -11,9 +13,11 @@
 namespace muster {
 namespace {
 
-Op Compute(Waits waits = {}) { return {.kind = OpKind::kForward, .unit = 0, .microbatch = 0, .waits = waits}; }
+Op Compute(Waits waits = {}) {
+  return {.kind = OpKind::kForward, .unit = 0, .microbatch = 0, .waits = std::move(waits)};
+}
 Op Collective(Stream stream, Waits waits = {}) {
-  return {.kind = OpKind::kReduce, .stream = stream, .unit = 0, .unit_end = 1, .group = 1, .waits = waits};
+  return {.kind = OpKind::kReduce, .stream = stream, .unit = 0, .unit_end = 1, .group = 1, .waits = std::move(waits)};
 }
 
 // Known by hand: begin and end of each op.
