@@ -352,6 +352,23 @@ TEST(Cost, GloosRingWaitsForItsMessagesOneAfterAnother) {
   EXPECT_NEAR(Moved(four, far, 8, 6).latency, 44e-3, 5e-3);
 }
 
+// Four ranks on two nodes, 1 Gbit/s and 20.7 ms. Steps of a tiny GPT-2 took 43 ms longer by top_k and 495 by rings than
+// without sums (docs/internals/networks.md): the loss travels with the gradients, and a ring with another one.
+TEST(Cost, FarCollectivesTravelAtTheSameTime) {
+  Hardware far = *FindHardware("cpu");
+  far.between = {62.5e6, 20.7e-3, 20.7e-3};
+  far.fp32_flops = far.memory_bytes_per_second = 1e18;  // nothing but travel takes time
+  far.op_seconds = 0;
+  Train train = TinyToCost();
+  train.mutable_strategy()->mutable_ddp();
+  const auto seconds = [&] { return Predict(train, FullNodes(4, 2, 0), far).timeline.seconds; };
+  EXPECT_NEAR(seconds(), 0.495, 0.1);
+  Compression& compression = *train.mutable_communication()->mutable_compression();
+  compression.mutable_top_k();
+  FillDefaults(train.optimizer(), compression);
+  EXPECT_NEAR(seconds(), 43e-3, 9e-3);
+}
+
 // What was measured of a core replaces what its links and memory are taken to have; nothing else follows it.
 TEST(Cost, MeasuredRatesOfACoreCount) {
   Hardware h = Round();
