@@ -102,14 +102,15 @@ class WebTest : public ServerFixture {
     }
     return items;
   }
-  // Of one kind: the steps of metrics, the texts of logs, all of state events.
+  // Of one kind: the steps of metrics, the texts of logs, the events of state. Whether an item was there when the watch
+  // began is left out: that depends on when it began.
   static std::vector<std::string> Of(const std::vector<Sent>& items, const std::string& kind) {
     std::vector<std::string> of;
     for (const Sent& item : items) {
       if (item.kind != kind) continue;
       of.push_back(kind == "metrics" ? Between(item.data, "\"step\":\"", "\"")
                    : kind == "log"   ? Between(item.data, "\"text\":\"", "\"")
-                                     : item.data);
+                                     : Between(item.data, "\"event\":", ",\"in_snapshot\":"));
     }
     return of;
   }
