@@ -59,7 +59,7 @@ struct Options {
   std::vector<strategies::GradientPart> parts = {};  // of the range that are whole in it
   collectives::Group* group = nullptr;               // outlives the sum
   at::Device device = at::kCPU;
-  bool portable = false;  // by LibTorch's operators, as on a GPU; indices of top_k are then 32 bits wide
+  bool portable = false;  // by LibTorch's operators, as on a GPU
 };
 std::unique_ptr<CompressedSum> MakeCompressedSum(const Options& options);
 

@@ -1,8 +1,11 @@
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -23,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/collectives/threads.h"
 #include "worker/compression/compressed_sum.h"
+#include "worker/compression/device_sparse.h"
 #include "worker/compression/select.h"
 #include "worker/compression/sparse_code.h"
 #include "worker/compression/timed_sum.h"
@@ -75,6 +79,24 @@ TEST(SparseCode, RoundsValuesAsItSays) {
   EXPECT_EQ(decoded.indices, many.indices);
 }
 
+// The operators of GPUs make the same message, but for the word after it, of the same elements, and read it again.
+void ExpectTheSameOfOperators(int64_t elements, int64_t most, SentValues values, const Sparse& sparse,
+                              std::vector<uint32_t> message) {
+  at::Tensor indices = at::full({most}, elements, at::kLong), sent = at::zeros({most}, at::kFloat);
+  for (size_t i = 0; i < sparse.indices.size(); ++i) {
+    indices.mutable_data_ptr<int64_t>()[i] = sparse.indices[i];
+    sent.mutable_data_ptr<float>()[i] = sparse.values[i];
+  }
+  message.pop_back();
+  const DeviceSparseCode code(elements, most, values, at::kCPU);
+  const at::Tensor own = at::full({code.words()}, 0x1p100, at::kFloat);
+  const at::Tensor rounded = code.Encode(indices, sent, own);
+  const auto* const words = static_cast<const uint32_t*>(own.const_data_ptr());
+  ASSERT_EQ(std::vector<uint32_t>(words, words + own.numel()), message) << elements << " " << most;
+  EXPECT_TRUE(at::equal(code.DecodeIndices(own), indices));
+  EXPECT_TRUE(at::equal(code.DecodeValues(own), rounded));
+}
+
 TEST(SparseCode, AnyIndicesComeBack) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 3000; ++trial) {
@@ -101,6 +123,7 @@ TEST(SparseCode, AnyIndicesComeBack) {
       compression.mutable_top_k()->set_values(values);
       EXPECT_EQ(strategies::BytesOf(compression, elements, {}, 2).first, 4u * static_cast<uint64_t>(code.words()))
           << "planned";
+      if (trial < 300) ExpectTheSameOfOperators(elements, most, values, sparse, message);
     }
   }
 }
@@ -143,6 +166,34 @@ TEST(Selector, ExactIsWhatAStableSortGives) {
     ASSERT_GE(indices.size(), 1u);
     ASSERT_TRUE(std::is_sorted(indices.begin(), indices.end()));
   }
+}
+
+TEST(Selector, OperatorsOfGpusFindTheSame) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  Selector selector;
+  std::vector<int32_t> indices;
+  int fewer = 0;
+  for (uint64_t trial = 0; trial < 300; ++trial) {
+    std::vector<float> values(1 + random() % (trial % 10 == 0 ? 200'000 : 3000));
+    for (float& v : values) v = normal(random);
+    if (trial % 3 == 0) values[random() % values.size()] = std::numeric_limits<float>::quiet_NaN();
+    if (trial % 4 == 0) std::fill(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), 3.0f);
+    const auto elements = static_cast<int64_t>(values.size()), most = static_cast<int64_t>(1 + random() % elements);
+    if (trial % 4 == 0 && most < elements / 7) continue;  // of so many equal ones the first count
+    const at::Tensor sums = at::tensor(values);
+    const std::vector<float> added(values.size());
+    selector.AddAndFind(added, absl::MakeSpan(values), most, trial, indices);
+    ASSERT_TRUE(at::equal(FindLargest(sums, most), at::tensor(indices).to(at::kLong))) << elements << " " << most;
+    selector.AddAndSample(added, absl::MakeSpan(values), most, trial, indices);
+    fewer += static_cast<int64_t>(indices.size()) < most ? 1 : 0;
+    indices.resize(static_cast<size_t>(most), static_cast<int32_t>(elements));
+    ASSERT_TRUE(at::equal(FindSampled(sums, most, trial), at::tensor(indices).to(at::kLong)))
+        << elements << " " << most;
+  }
+  EXPECT_GT(fewer, 10);
+  // Where a sample misleads by more than a factor of four: the first of those that reach the threshold.
+  EXPECT_TRUE(at::equal(FindSampled(at::ones({100}), 5, 0), at::arange(5)));
 }
 
 TEST(Selector, ASampleFindsAboutAsMany) {
@@ -238,9 +289,12 @@ std::vector<std::pair<std::string, Options>> AllKinds(int64_t elements) {
       all.emplace_back(absl::StrCat("top_k ", values, portable ? " portable" : ""), options);
     }
   }
-  Options sampled = TopKOptions(elements, 0.05);
-  sampled.compression.mutable_top_k()->set_selection(SELECTION_SAMPLED);
-  all.emplace_back("top_k sampled", sampled);
+  for (const bool portable : {false, true}) {
+    Options sampled = TopKOptions(elements, 0.05);
+    sampled.compression.mutable_top_k()->set_selection(SELECTION_SAMPLED);
+    sampled.portable = portable;
+    all.emplace_back(portable ? "top_k sampled portable" : "top_k sampled", sampled);
+  }
   for (const bool portable : {false, true}) {
     Options options = Int8Options(elements, 32);
     options.portable = portable;
@@ -355,10 +409,13 @@ TEST(TopKSum, IsThePapersAlgorithm) {
 }
 
 TEST(TopKSum, OperatorsOfGpusGiveTheSameBits) {
-  for (const SentValues values : {SENT_VALUES_FP32, SENT_VALUES_BF16, SENT_VALUES_INT8}) {
+  for (const auto& [values, selection] :
+       {std::pair(SENT_VALUES_FP32, SELECTION_EXACT), std::pair(SENT_VALUES_BF16, SELECTION_EXACT),
+        std::pair(SENT_VALUES_INT8, SELECTION_EXACT), std::pair(SENT_VALUES_BF16, SELECTION_SAMPLED)}) {
     for (const int64_t elements : {1, 3, 1000, 30011}) {
       Options options = TopKOptions(elements, 0.03, values);
       options.compression.mutable_top_k()->set_momentum_correction(true);
+      options.compression.mutable_top_k()->set_selection(selection);
       options.momentum = 0.9;
       const std::vector<Rank> host = SumOn(2, 5, options, Random(elements));
       options.portable = true;

@@ -49,19 +49,29 @@ void AddReaching(absl::Span<const float> added, absl::Span<float> values, uint32
 
 }  // namespace
 
-// About as large a part of the sums reaches it. From places that differ from step to step.
-uint32_t Selector::Threshold(absl::Span<const float> added, absl::Span<const float> values, double part,
+Sample SampleOf(int64_t elements, uint64_t step) {
+  const int64_t least = std::min(elements, std::clamp(elements / 64, kLeastSample, kMostSample));
+  Sample sample{.stride = elements / least};
+  sample.first = static_cast<int64_t>(step * 0x9e3779b97f4a7c15u >> 33) % sample.stride;
+  sample.size = (elements - sample.first + sample.stride - 1) / sample.stride;
+  return sample;
+}
+
+int64_t Sample::PlaceOf(double most, int64_t elements) const {
+  const double part = most / static_cast<double>(elements);
+  return std::clamp<int64_t>(std::llround(part * static_cast<double>(size)), 1, size) - 1;
+}
+
+// About `most` of the sums reach it.
+uint32_t Selector::Threshold(absl::Span<const float> added, absl::Span<const float> values, double most,
                              uint64_t step) {
-  const auto count = static_cast<int64_t>(values.size());
-  const int64_t sample = std::min(count, std::clamp(count / 64, kLeastSample, kMostSample)), stride = count / sample;
-  const auto first = static_cast<int64_t>(step * 0x9e3779b97f4a7c15u >> 33) % stride;
+  const auto elements = static_cast<int64_t>(values.size());
+  const Sample sample = SampleOf(elements, step);
   magnitudes_.clear();
-  for (auto i = static_cast<size_t>(first); i < values.size(); i += static_cast<size_t>(stride)) {
+  for (auto i = static_cast<size_t>(sample.first); i < values.size(); i += static_cast<size_t>(sample.stride)) {
     magnitudes_.push_back(Magnitude(values[i] + added[i]));
   }
-  const auto at = std::clamp<int64_t>(std::llround(part * static_cast<double>(magnitudes_.size())), 1,
-                                      static_cast<int64_t>(magnitudes_.size()));
-  const auto place = magnitudes_.begin() + (at - 1);
+  const auto place = magnitudes_.begin() + sample.PlaceOf(most, elements);
   std::nth_element(magnitudes_.begin(), place, magnitudes_.end(), std::greater<>());
   return *place;
 }
@@ -89,8 +99,7 @@ void Selector::AddAndFind(absl::Span<const float> added, absl::Span<float> value
                           std::vector<int32_t>& indices) {
   if (values.empty()) return indices.clear();
   // From a sample, so few enough that sorting them costs little; if it misled, of all.
-  const double part = 1.5 * static_cast<double>(most) / static_cast<double>(values.size());
-  AddReaching(added, values, Threshold(added, values, part, step), marks_, indices);
+  AddReaching(added, values, Threshold(added, values, 1.5 * static_cast<double>(most), step), marks_, indices);
   if (static_cast<int64_t>(indices.size()) < most) {
     indices.resize(values.size());
     std::iota(indices.begin(), indices.end(), 0);
@@ -101,8 +110,7 @@ void Selector::AddAndFind(absl::Span<const float> added, absl::Span<float> value
 void Selector::AddAndSample(absl::Span<const float> added, absl::Span<float> values, int64_t most, uint64_t step,
                             std::vector<int32_t>& indices) {
   if (values.empty()) return indices.clear();
-  const double part = static_cast<double>(most) / static_cast<double>(values.size());
-  AddReaching(added, values, Threshold(added, values, part, step), marks_, indices);
+  AddReaching(added, values, Threshold(added, values, static_cast<double>(most), step), marks_, indices);
   KeepLargest(values, most, indices);
 }
 

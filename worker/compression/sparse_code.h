@@ -24,20 +24,28 @@ struct Sparse {
   void clear() { indices.clear(), values.clear(); }
 };
 
+// Of up to `most` of `elements` elements. In words of 32 bits.
+struct SparseLayout {
+  static constexpr int64_t kScaled = 256;  // values with one scale
+  SparseLayout() = default;
+  SparseLayout(int64_t elements, int64_t most, SentValues values);
+
+  int lower = 0;  // bits of a lower half
+  int64_t upper_at = 0, values_at = 0, codes_at = 0, words = 0;
+};
+
 class SparseCode {
  public:
-  // Of up to `most` of `elements` elements.
-  SparseCode(int64_t elements, int64_t most, SentValues values);
+  SparseCode(int64_t elements, int64_t most, SentValues values) : values_(values), layout_(elements, most, values) {}
 
-  int64_t words() const { return words_; }  // 32 bits each
+  int64_t words() const { return layout_.words; }
   // Writes the message, and replaces the values by what Decode makes of them. Values that are not finite stay so.
   void Encode(Sparse& sparse, absl::Span<uint32_t> message) const;
   void Decode(absl::Span<const uint32_t> message, Sparse& sparse) const;
 
  private:
   SentValues values_;
-  int lower_ = 0;
-  int64_t upper_at_ = 0, value_words_at_ = 0, codes_at_ = 0, words_ = 0;
+  SparseLayout layout_;
 };
 
 }  // namespace muster::compression

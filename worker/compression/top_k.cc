@@ -1,10 +1,6 @@
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +8,7 @@
 #include <utility>
 
 #include "worker/compression/compressed_sum.h"
+#include "worker/compression/device_sparse.h"
 #include "worker/compression/host_spans.h"
 #include "worker/compression/select.h"
 #include "worker/compression/sparse_code.h"
@@ -135,46 +132,41 @@ class HostTopK final : public CompressedSum {
   at::Tensor gradients_, messages_;
 };
 
-// By LibTorch's operators, of which none waits for a GPU. A message has the indices, of 32 bits, and then the values;
-// both selections are exact.
+// By LibTorch's operators, of which none waits for a GPU.
 class DeviceTopK final : public CompressedSum {
  public:
   explicit DeviceTopK(const Options& options) : options_(options), kept_(options) {}
 
   Works Begin(const at::Tensor& gradients, uint64_t step) override {
+    if (options_.elements == 0) return {};
     gradients_ = gradients;
     const TopK& top_k = options_.compression.top_k();
-    most_ = strategies::SentElements(top_k, options_.elements, step);
+    const int64_t most = strategies::SentElements(top_k, options_.elements, step);
+    if (most != most_) {
+      code_ = DeviceSparseCode(options_.elements, most, top_k.values(), options_.device);
+      messages_ = at::zeros({options_.group->size(), code_.words()}, gradients.options());
+      most_ = most;
+    }
     kept_.AddMomentum(gradients, options_);
     gradients.add_(kept_.residual);
-    // Of equally large ones the first: a stable sort of all costs more than topk, and topk's choice among equals is no
-    // one's promise. NaN comes first.
-    own_ = std::get<0>(
-        std::get<1>(gradients.abs().sort(/*stable=*/true, /*dim=*/0, /*descending=*/true)).narrow(0, 0, most_).sort());
-    own_values_ = gradients.index_select(0, own_);
-    at::Tensor values = own_values_;
-    if (top_k.values() == SENT_VALUES_BF16) {
-      const at::Tensor narrow = at::cat({own_values_, own_values_.new_zeros({most_ % 2})}).to(at::kBFloat16);
-      own_values_ = narrow.narrow(0, 0, most_).to(at::kFloat);
-      values = narrow.view(at::kFloat);
-    } else if (top_k.values() == SENT_VALUES_INT8) {
-      values = Quantized();
-    }
-    words_ = most_ + values.numel();
-    messages_ = at::empty({words_ * options_.group->size()}, gradients.options());
-    const at::Tensor own = Message(options_.group->rank());
-    own.narrow(0, 0, most_).copy_(own_.to(at::kInt).view(at::kFloat));
-    own.narrow(0, most_, values.numel()).copy_(values);
-    return Gather(*options_.group, messages_);
+    const bool samples = top_k.selection() == SELECTION_SAMPLED;
+    const at::Tensor indices = samples ? FindSampled(gradients, most, step) : FindLargest(gradients, most);
+    // A place without an element has the first one's index, and the value 0, which changes nothing.
+    const at::Tensor exists = indices.lt(options_.elements);
+    own_ = at::where(exists, indices, indices.narrow(0, 0, 1));
+    const at::Tensor values = at::where(exists, gradients.index_select(0, own_), 0.0);
+    own_values_ = code_.Encode(indices, values, messages_[options_.group->rank()]);
+    return Gather(*options_.group, messages_.view({-1}));
   }
 
   void End() override {
+    if (options_.elements == 0) return;
     at::Tensor finite;
-    const at::Tensor sum = at::zeros_like(gradients_);
+    // One more, for places without an element.
+    const at::Tensor sum = at::zeros({options_.elements + 1}, gradients_.options());
     for (int rank = 0; rank < options_.group->size(); ++rank) {
-      const at::Tensor indices = Message(rank).narrow(0, 0, most_).view(at::kInt).to(at::kLong),
-                       values = ValuesOf(Message(rank).narrow(0, most_, words_ - most_));
-      sum.index_add_(0, indices, values);
+      const at::Tensor values = code_.DecodeValues(messages_[rank]);
+      sum.index_add_(0, code_.DecodeIndices(messages_[rank]), values);
       const at::Tensor all = values.isfinite().all();
       finite = finite.defined() ? finite.logical_and(all) : all;
     }
@@ -184,41 +176,16 @@ class DeviceTopK final : public CompressedSum {
       const at::Tensor momentum = kept_.next_momentum.index_fill(0, own_, 0);
       kept_.momentum.copy_(at::where(finite, momentum, kept_.momentum));
     }
-    gradients_.copy_(sum);
+    gradients_.copy_(sum.narrow(0, 0, options_.elements));
   }
 
   std::vector<StateTensor> State() override { return kept_.State(); }
 
  private:
-  static constexpr int64_t kScaled = 256;
-  at::Tensor Message(int rank) const { return messages_.narrow(0, rank * words_, words_); }
-  // Replaces the values by what is sent of them.
-  at::Tensor Quantized() {
-    const int64_t groups = (most_ + kScaled - 1) / kScaled;
-    const at::Tensor padded =
-        at::cat({own_values_, own_values_.new_zeros({groups * kScaled - most_})}).view({groups, kScaled});
-    const at::Tensor scales = padded.abs().amax(1).div(127), wide = scales.view({groups, 1});
-    const at::Tensor codes = at::where(wide.gt(0).logical_and(wide.isfinite()), padded.div(wide).round(), 0.0)
-                                 .clamp(-127, 127)
-                                 .to(at::kChar);
-    own_values_ = codes.to(at::kFloat).mul(wide).view({-1}).narrow(0, 0, most_);
-    return at::cat({scales, codes.view({-1}).view(at::kFloat)});
-  }
-  at::Tensor ValuesOf(const at::Tensor& sent) const {
-    const SentValues values = options_.compression.top_k().values();
-    if (values == SENT_VALUES_BF16) return sent.view(at::kBFloat16).narrow(0, 0, most_).to(at::kFloat);
-    if (values != SENT_VALUES_INT8) return sent;
-    const int64_t groups = (most_ + kScaled - 1) / kScaled;
-    const at::Tensor codes = sent.narrow(0, groups, sent.numel() - groups).view(at::kChar).to(at::kFloat);
-    return codes.view({groups, kScaled})
-        .mul(sent.narrow(0, 0, groups).view({groups, 1}))
-        .view({-1})
-        .narrow(0, 0, most_);
-  }
-
   const Options options_;
   const Kept kept_;
-  int64_t most_ = 0, words_ = 0;
+  int64_t most_ = -1;
+  DeviceSparseCode code_;
   at::Tensor own_, own_values_, gradients_, messages_;
 };
 
