@@ -92,10 +92,7 @@ std::vector<Strategy> DataStrategies(const Train& train, absl::Span<const RankPl
   for (const uint32_t stage : {1u, 2u}) all.emplace_back().mutable_zero()->set_stage(stage);
   all.push_back(FsdpOf(RESHARD_SHARD_GRAD_OP));
   all.push_back(FsdpOf(RESHARD_FULL_SHARD));
-  // Hybrid sums parts of matrices over nodes, and PowerSGD takes whole ones.
-  if (GoesByNodes(train, ranks) && !train.communication().compression().has_power_sgd()) {
-    all.push_back(FsdpOf(RESHARD_HYBRID));
-  }
+  if (GoesByNodes(train, ranks)) all.push_back(FsdpOf(RESHARD_HYBRID));
   if (train.offload().parameters()) std::erase_if(all, KeepsAllParameters);
   return all;
 }

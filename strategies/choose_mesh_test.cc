@@ -82,20 +82,6 @@ TEST(ChooseMesh, CompressionIsNeitherForTensorRanksNorOffloaded) {
   EXPECT_FALSE(MixOf(large, FullNodes(1, 1, 20 * kGib), h100).train().offload().optimizer());
 }
 
-// Hybrid sums over nodes what its ranks of a node own, which are parts of matrices.
-TEST(ChooseMesh, PowerSgdGetsWholeMatrices) {
-  Train train = Blocks(8, 512, 64);
-  const std::vector<RankPlace> nodes = FullNodes(8, 4, 80 * kGib);
-  const auto hybrid = [&] {
-    const std::vector<Strategy> all = DataStrategies(train, nodes);
-    return std::count_if(all.begin(), all.end(),
-                         [](const Strategy& s) { return s.fsdp().reshard() == RESHARD_HYBRID; });
-  };
-  EXPECT_EQ(hybrid(), 1);
-  train.mutable_communication()->mutable_compression()->mutable_power_sgd()->set_rank(4);
-  EXPECT_EQ(hybrid(), 0);
-}
-
 // 64 images on four ranks are normalized 16 at a time by default. Other microbatches, and stages, whose ranks are
 // fewer, would give other statistics, also where only they fit.
 TEST(ChooseMesh, BatchNormalizationKeepsItsMicrobatch) {

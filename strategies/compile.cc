@@ -632,29 +632,23 @@ namespace {
 // By shard: what compressed sums over replicas keep, of each range of gradients that is summed. Each has its own
 // messages, with their padding.
 std::vector<uint64_t> KeptByShard(const Compression& compression, const StageModel& model, const Mesh& mesh,
-                                  const Schedule& schedule, const UnitSizes& sizes, bool whole_gradients) {
-  std::vector<uint64_t> kept(model.table().shards());
-  const auto kept_of = [&](uint64_t elements, const std::vector<GradientPart>& parts) {
-    const uint64_t of_place = (elements + mesh.replicas_inside - 1) / mesh.replicas_inside;
-    return KeptBytes(compression, static_cast<int64_t>(of_place), parts, mesh.replicas_between());
-  };
-  for (const Op& op : schedule.ops) {
-    if (op.kind != OpKind::kAllReduce) continue;
-    if (whole_gradients) {
-      const uint64_t elements =
-          std::accumulate(sizes.trained.begin() + op.unit, sizes.trained.begin() + op.unit_end, uint64_t{0});
-      const uint64_t bytes = kept_of(elements, GradientParts(model.inventory(), op.unit, op.unit_end));
-      for (uint64_t& of_shard : kept) of_shard += bytes;
-      continue;
-    }
-    for (int32_t u = op.unit; u < op.unit_end; ++u) {
-      for (const partition::OwnedRange& range :
-           partition::TrainedPart(partition::OwnedUnitOf(model.table(), model.inventory(), u)).ranges) {
-        kept[range.shard] += kept_of(range.end - range.begin, {});
+                                  const Schedule& schedule) {
+  std::vector<uint64_t> most(model.table().shards());
+  for (uint32_t place = 0; place < mesh.replicas_inside; ++place) {
+    std::vector<uint64_t> kept(most.size());
+    for (const Op& op : schedule.ops) {
+      if (op.kind != OpKind::kAllReduce) continue;
+      const auto ranges = SummedRanges(model.table(), model.inventory(), op, mesh.replicas_inside, place);
+      for (size_t shard = 0; shard < kept.size(); ++shard) {
+        for (const SummedRange& range : ranges[shard]) {
+          kept[shard] += KeptBytes(compression, range.elements, range.parts, mesh.replicas_between());
+        }
       }
     }
+    std::transform(most.begin(), most.end(), kept.begin(), most.begin(),
+                   [](uint64_t a, uint64_t b) { return std::max(a, b); });
   }
-  return kept;
+  return most;
 }
 
 // Of the shards of one stage and share.
@@ -700,8 +694,7 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
                               state = StateBytes(AppliedOptimizer(train, buffers.over_replicas), inventory, table);
   std::vector<uint64_t> kept_sums;
   if (buffers.over_replicas && Compresses(train.communication())) {
-    kept_sums = KeptByShard(train.communication().compression(), model, layout.mesh, program.schedule, sizes,
-                            buffers.whole_gradients);
+    kept_sums = KeptByShard(train.communication().compression(), model, layout.mesh, program.schedule);
   }
   for (size_t shard = 0; shard < owned.size(); ++shard) {
     const uint64_t own = owned[shard], trained = owned_trained[shard];

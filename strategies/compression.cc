@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/inventory.h"
+#include "strategies/partition/table.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::strategies {
 namespace {
@@ -89,6 +91,63 @@ Optimizer AppliedOptimizer(const Train& train, bool sums) {
   return applied;
 }
 
+std::optional<GradientPart> RowsWithin(const GradientPart& tensor, int64_t begin, int64_t end) {
+  const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0], elements = ElementsOf(tensor);
+  if (elements == 0) return std::nullopt;
+  const int64_t columns = elements / rows;
+  const int64_t first = std::max<int64_t>(0, DividedUp(begin - tensor.begin, columns)),
+                last = std::min(rows, (end - tensor.begin) / columns);
+  if (tensor.begin >= end || first >= last) return std::nullopt;
+  GradientPart part{tensor.begin + first * columns, tensor.shape};
+  if (!part.shape.empty()) part.shape[0] = last - first;
+  return part;
+}
+
+std::vector<std::vector<SummedRange>> SummedRanges(const PartitionTable& table, const Inventory& inventory,
+                                                   const Op& op, uint32_t inside, uint32_t place) {
+  struct Whole {
+    NodePart elements;
+    std::vector<GradientPart> tensors;
+  };
+  std::vector<std::vector<Whole>> wholes(table.shards());
+  int64_t first = 0;  // of a unit, after those before
+  for (int32_t u = op.unit; u < op.unit_end; ++u) {
+    const Unit& unit = inventory.units(u);
+    const partition::OwnedUnit trained = partition::TrainedPart(partition::OwnedUnitOf(table, inventory, u));
+    std::vector<GradientPart> tensors;
+    for (const partition::FlatTensor& flat : trained.flat.tensors) {
+      const auto tensor = std::find_if(unit.tensors().begin(), unit.tensors().end(),
+                                       [&](const Tensor& t) { return t.name() == flat.name; });
+      tensors.push_back({first + static_cast<int64_t>(flat.begin), {tensor->shape().begin(), tensor->shape().end()}});
+    }
+    for (const partition::OwnedRange& range : trained.ranges) {
+      std::vector<Whole>& of_shard = wholes[range.shard];
+      const int64_t begin = first + static_cast<int64_t>(range.begin), end = first + static_cast<int64_t>(range.end);
+      // Who owns everything sums units together.
+      if (table.shards() > 1 || of_shard.empty()) of_shard.push_back({{begin, end}, {}});
+      of_shard.back().elements.end = end;
+      std::vector<GradientPart>& known = of_shard.back().tensors;
+      known.insert(known.end(), tensors.begin(), tensors.end());
+    }
+    first += static_cast<int64_t>(trained.flat.elements);
+  }
+  std::vector<std::vector<SummedRange>> ranges(wholes.size());
+  for (size_t shard = 0; shard < wholes.size(); ++shard) {
+    for (const Whole& whole : wholes[shard]) {
+      NodePart part = NodePartOf(whole.elements.end - whole.elements.begin, inside, place);
+      part.begin += whole.elements.begin, part.end += whole.elements.begin;
+      SummedRange& range = ranges[shard].emplace_back(SummedRange{part.end - part.begin, {}});
+      for (const GradientPart& tensor : whole.tensors) {
+        std::optional<GradientPart> rows = RowsWithin(tensor, part.begin, part.end);
+        if (!rows.has_value()) continue;
+        rows->begin -= part.begin;
+        range.parts.push_back(*std::move(rows));
+      }
+    }
+  }
+  return ranges;
+}
+
 std::optional<ThinMatrices> ThinMatricesOf(const GradientPart& part, uint32_t rank) {
   if (part.shape.size() < 2) return std::nullopt;
   const int64_t rows = part.shape[0], columns = rows == 0 ? 0 : ElementsOf(part) / rows;
@@ -151,20 +210,6 @@ CompressionWork WorkOf(const Compression& compression) {
   if (compression.has_int8()) return {.bytes = 40.0};
   if (compression.has_power_sgd()) return {.bytes = 48.0, .flops = 6.0 * compression.power_sgd().rank()};
   return {};
-}
-
-std::vector<GradientPart> GradientParts(const Inventory& inventory, int32_t unit, int32_t unit_end) {
-  std::vector<GradientPart> parts;
-  int64_t begin = 0;
-  for (int32_t u = unit; u < unit_end; ++u) {
-    for (const Tensor& tensor : inventory.units(u).tensors()) {
-      if (tensor.frozen()) continue;
-      const GradientPart& part =
-          parts.emplace_back(GradientPart{begin, {tensor.shape().begin(), tensor.shape().end()}});
-      begin += ElementsOf(part);
-    }
-  }
-  return parts;
 }
 
 int64_t SentElements(const TopK& top_k, int64_t elements, uint64_t step) {

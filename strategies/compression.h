@@ -8,17 +8,31 @@
 #include <vector>
 
 #include "proto/inventory.pb.h"
+#include "proto/partition.pb.h"
 #include "proto/spec.pb.h"
 #include "strategies/schedule/schedule.h"
 
 namespace muster::strategies {
 
-// A tensor inside a range of gradients that is summed. PowerSGD takes those with two and more dimensions as matrices
-// [shape[0], the rest]; what lies between the tensors travels as it is.
+// A tensor, or some rows of one, inside a range of gradients that is summed. PowerSGD takes those with two and more
+// dimensions as matrices [shape[0], the rest]; what lies between them travels as it is.
 struct GradientPart {
   int64_t begin = 0;  // element of the range
   std::vector<int64_t> shape;
+  friend bool operator==(const GradientPart&, const GradientPart&) = default;
 };
+// Of a tensor those rows that are whole in the elements [begin, end). None: there are none.
+std::optional<GradientPart> RowsWithin(const GradientPart& tensor, int64_t begin, int64_t end);
+
+// Gradients that are summed by themselves.
+struct SummedRange {
+  int64_t elements = 0;
+  std::vector<GradientPart> parts;
+};
+// By shard: what a rank sums over replicas in `op`, a kAllReduce of the stage and share that `table` and `inventory`
+// describe; on nodes of `inside` replicas each, the one at `place` among them.
+std::vector<std::vector<SummedRange>> SummedRanges(const PartitionTable& table, const Inventory& inventory,
+                                                   const Op& op, uint32_t inside, uint32_t place);
 
 // PowerSGD's factors of a tensor: [rows, rank] and [columns, rank].
 struct ThinMatrices {
@@ -63,9 +77,6 @@ struct CompressionWork {
   double flops = 0;
 };
 CompressionWork WorkOf(const Compression& compression);
-
-// Of what is trained of units [unit, unit_end), one after another.
-std::vector<GradientPart> GradientParts(const Inventory& inventory, int32_t unit, int32_t unit_end);
 
 // Elements that a rank sends in `step` (from 0) of top_k: at least one, at most `elements`.
 int64_t SentElements(const TopK& top_k, int64_t elements, uint64_t step);

@@ -1,11 +1,15 @@
 #include "strategies/compression.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "models/inventory.h"
 
 namespace muster::strategies {
 namespace {
+
+using ::testing::ElementsAre;
 
 Compression TopKOf(double ratio, SentValues values, uint64_t warm_up = 0) {
   Compression compression;
@@ -49,6 +53,73 @@ TEST(Compression, MessagesHaveTheirSizes) {
   EXPECT_EQ(ThinMatricesOf({0, {8, 3, 5, 5}}, 4)->columns, 75) << "a convolution";
   EXPECT_FALSE(ThinMatricesOf({0, {6, 6}}, 4).has_value());
   EXPECT_FALSE(ThinMatricesOf({0, {0, 6}}, 4).has_value());
+}
+
+TEST(RowsWithin, AreWholeOnes) {
+  // Rows of ten elements begin at 100, 110, 120, 130.
+  const GradientPart matrix{100, {4, 5, 2}};
+  EXPECT_EQ(RowsWithin(matrix, 0, 200), matrix);
+  EXPECT_EQ(RowsWithin(matrix, 100, 140), matrix);
+  EXPECT_EQ(RowsWithin(matrix, 101, 139), (GradientPart{110, {2, 5, 2}}));
+  EXPECT_EQ(RowsWithin(matrix, 110, 140), (GradientPart{110, {3, 5, 2}}));
+  EXPECT_EQ(RowsWithin(matrix, 90, 111), (GradientPart{100, {1, 5, 2}}));
+  for (const auto& [begin, end] : {std::pair(0, 100), {0, 109}, {101, 119}, {131, 200}, {140, 200}, {50, 60}}) {
+    EXPECT_FALSE(RowsWithin(matrix, begin, end).has_value()) << begin << " to " << end;
+  }
+  // A share of it begins before the range.
+  EXPECT_EQ(RowsWithin({-25, {4, 10}}, 0, 100), (GradientPart{5, {1, 10}}));
+  EXPECT_EQ(RowsWithin({3, {7}}, 5, 8), (GradientPart{5, {3}}));
+  EXPECT_FALSE(RowsWithin({3, {0, 7}}, 0, 100).has_value());
+}
+
+// Two units of a matrix of 10 x 8 and a vector of 8 each: 96 elements with the padding after the vector.
+TEST(SummedRanges, AreOfAnOpOrOfEachUnit) {
+  Inventory inventory;
+  for (const char* name : {"a", "b"}) {
+    Unit& unit = *inventory.add_units();
+    unit.set_name(name);
+    Tensor& matrix = *unit.add_tensors();
+    matrix.set_name(absl::StrCat(name, ".m")), matrix.add_shape(10), matrix.add_shape(8);
+    Tensor& vector = *unit.add_tensors();
+    vector.set_name(absl::StrCat(name, ".v")), vector.add_shape(8);
+  }
+  const auto table = [&](const std::vector<uint64_t>& boundaries) {
+    PartitionTable table;
+    table.set_shards(static_cast<uint32_t>(boundaries.size()) - 1);
+    for (const Unit& unit : inventory.units()) {
+      UnitPartition& of = *table.add_units();
+      of.set_unit(unit.name());
+      of.mutable_boundaries()->Add(boundaries.begin(), boundaries.end());
+    }
+    return table;
+  };
+  const Op op{.kind = OpKind::kAllReduce, .unit = 0, .unit_end = 2};
+  const auto ranges = [&](const std::vector<uint64_t>& boundaries, uint32_t inside, uint32_t place) {
+    return SummedRanges(table(boundaries), inventory, op, inside, place);
+  };
+  // One owner: all in one.
+  const auto whole = ranges({0, 96}, 1, 0);
+  ASSERT_EQ(whole.size(), 1u);
+  ASSERT_EQ(whole[0].size(), 1u);
+  EXPECT_EQ(whole[0][0].elements, 192);
+  EXPECT_THAT(whole[0][0].parts, ElementsAre(GradientPart{0, {10, 8}}, GradientPart{80, {8}},
+                                             GradientPart{96, {10, 8}}, GradientPart{176, {8}}));
+  // Among two replicas of a node, and among three: vectors of 16 elements.
+  const auto second = ranges({0, 96}, 2, 1);
+  EXPECT_EQ(second[0][0].elements, 96);
+  EXPECT_THAT(second[0][0].parts, ElementsAre(GradientPart{0, {10, 8}}, GradientPart{80, {8}}));
+  const auto middle = ranges({0, 96}, 3, 1);  // elements 64 to 128
+  EXPECT_EQ(middle[0][0].elements, 64);
+  EXPECT_THAT(middle[0][0].parts,
+              ElementsAre(GradientPart{0, {2, 8}}, GradientPart{16, {8}}, GradientPart{32, {4, 8}}));
+  // Two owners: units by themselves.
+  const auto shards = ranges({0, 48, 96}, 1, 0);
+  ASSERT_EQ(shards.size(), 2u);
+  ASSERT_EQ(shards[1].size(), 2u);
+  for (const SummedRange& range : shards[1]) {
+    EXPECT_EQ(range.elements, 48);
+    EXPECT_THAT(range.parts, ElementsAre(GradientPart{0, {4, 8}}, GradientPart{32, {8}}));
+  }
 }
 
 TEST(Compression, TheUpdateHasNoMomentumThatWasApplied) {

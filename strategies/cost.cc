@@ -410,12 +410,21 @@ class CostModel {
   // One exchange of a compressed sum, and the passes over gradients and residuals that come with it.
   OpCost Compressed(const Op& op) const {
     const Compression& compression = train_.communication().compression();
-    const auto elements = static_cast<int64_t>(static_cast<double>(Sum(gradients_.most, op)) / PartsIn(op));
     const GroupTopology& group = groups_[op.group];
     const bool first = op.kind == OpKind::kAllReduce;
-    const ExchangedBytes exchanged =
-        BytesOf(compression, elements, GradientParts(inventory_, op.unit, op.unit_end), group.ranks);
-    const double bytes = static_cast<double>(first ? exchanged.first : exchanged.second), ranks = group.ranks;
+    // Of the shard with most to sum.
+    double bytes = 0, elements = 0;
+    for (const std::vector<SummedRange>& of_shard :
+         SummedRanges(table_, inventory_, op, mesh_.replicas_inside, /*place=*/0)) {
+      double own_bytes = 0, own_elements = 0;
+      for (const SummedRange& range : of_shard) {
+        const ExchangedBytes exchanged = BytesOf(compression, range.elements, range.parts, group.ranks);
+        own_bytes += static_cast<double>(first ? exchanged.first : exchanged.second);
+        own_elements += static_cast<double>(range.elements);
+      }
+      bytes = std::max(bytes, own_bytes), elements = std::max(elements, own_elements);
+    }
+    const double ranks = group.ranks;
     OpCost cost;
     if (compression.has_power_sgd()) {
       cost = Summed(op.group, bytes);
@@ -427,7 +436,7 @@ class CostModel {
       cost = Moved(op.group, ranks * bytes, (ranks - 1) * bytes);
     }
     if (first) {
-      const double computing = rates_.slowdown * static_cast<double>(elements) * CompressingSeconds(compression);
+      const double computing = rates_.slowdown * elements * CompressingSeconds(compression);
       // The thread of a CPU rank that computes also compresses, before it hands the sum to Gloo's threads. A GPU's
       // streams are in order.
       if (hardware_.sharing == Sharing::kProcessor) {

@@ -204,9 +204,6 @@ bool AsksForLevels(const v1::CollectiveBench& bench) {
   return std::count(bench.modes().begin(), bench.modes().end(), v1::COLLECTIVE_MODE_HIERARCHICAL) > 0;
 }
 
-// Sums by PowerSGD have one level.
-bool MayHaveLevels(const v1::JobSpec& spec) { return !spec.train().communication().compression().has_power_sgd(); }
-
 // What the job left out: sizes, after a call that took too long, and modes that its ranks do not have.
 void SayLeftOut(const v1::CollectiveBench& bench, const std::vector<v1::CollectiveTime>& rows) {
   for (const int collective : bench.collectives()) {
@@ -281,7 +278,7 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
   for (const uint32_t number : *fit) {
     v1::JobSpec spec = Bare(reading.spec, number);
     *spec.mutable_train()->mutable_bench() = *bench;
-    if (MayHaveLevels(spec) && AsksForLevels(*bench)) {
+    if (AsksForLevels(*bench)) {
       spec.mutable_train()->mutable_communication()->set_hierarchy(v1::HIERARCHY_ALWAYS);
     }
     spec.mutable_train()->clear_steps();

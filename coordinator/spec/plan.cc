@@ -347,16 +347,13 @@ void AddCompression(const core::JobPlan& job, PlanReply& plan) {
   uint64_t sent = 0, exact = 0;
   for (const Op& op : schedule.ops) {
     if (op.kind != OpKind::kAllReduce) continue;
-    const std::vector<strategies::GradientPart> parts =
-        strategies::GradientParts(model.inventory(), op.unit, op.unit_end);
-    int64_t elements = 0;
-    for (int32_t u = op.unit; u < op.unit_end; ++u) {
-      elements += static_cast<int64_t>(partition::TrainedElements(model.inventory().units(u)));
-    }
-    elements /= mesh.shard * mesh.replicas_inside;
     const uint32_t ranks = mesh.replicas_between();
-    sent += strategies::SentBytes(compression, elements, parts, ranks);
-    exact += strategies::SentBytes(Compression(), elements, parts, ranks);
+    const auto by_shard =
+        strategies::SummedRanges(model.table(), model.inventory(), op, mesh.replicas_inside, /*place=*/0);
+    for (const strategies::SummedRange& range : by_shard[0]) {
+      sent += strategies::SentBytes(compression, range.elements, range.parts, ranks);
+      exact += strategies::SentBytes(Compression(), range.elements, range.parts, ranks);
+    }
   }
   plan.add_notes(absl::StrCat("sums over replicas travel as ", strategies::NameOf(compression), ": a rank sends ",
                               FormatBytes(sent), " a step instead of ", FormatBytes(exact)));

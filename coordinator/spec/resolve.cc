@@ -806,11 +806,6 @@ class Resolver {
       TopK_(train.optimizer(), c.top_k());
     } else if (c.has_power_sgd()) {
       Range("communication.compression.rank", c.power_sgd().rank(), 1, false, 64, false);
-      Communication& communication = *train.mutable_communication();
-      if (communication.hierarchy() == HIERARCHY_AUTO) communication.set_hierarchy(HIERARCHY_NEVER);
-      if (communication.hierarchy() == HIERARCHY_ALWAYS) {
-        Error("communication.hierarchy", "power_sgd needs whole matrices on each rank: not always with it", "never");
-      }
     } else if (c.has_int8()) {
       Range("communication.compression.block", c.int8().block(), 32, false, 65536, false);
       if (c.int8().block() % 4 != 0) {
@@ -888,9 +883,6 @@ class Resolver {
             absl::StrCat("compresses sums of gradients over replicas, and ", strategies::KindOf(s),
                          " has none: use ddp, or fsdp with reshard: hybrid"),
             "none");
-    }
-    if (c.has_power_sgd() && s.has_fsdp() && s.fsdp().reshard() == RESHARD_HYBRID) {
-      Error(kind, "power_sgd needs whole matrices on each rank, which reshard: hybrid divides: use top_k or int8");
     }
     if (train.precision().reduce() != DTYPE_FP32) Error("precision.reduce", "must be fp32 with compression", "fp32");
     if (train.precision().compute() == DTYPE_FP16) {

@@ -77,7 +77,13 @@ TEST(Resolve, CompressionHasDefaults) {
   });
   ASSERT_EQ(Text(Resolve({}, spec)), "");
   EXPECT_EQ(spec.train().communication().compression().power_sgd().rank(), 4u);
-  EXPECT_EQ(spec.train().communication().hierarchy(), HIERARCHY_NEVER) << "it needs whole matrices";
+  EXPECT_EQ(spec.train().communication().hierarchy(), HIERARCHY_AUTO);
+  spec = Compressing([](Train& train, Compression& c) {
+    c.mutable_power_sgd();
+    train.mutable_communication()->set_hierarchy(HIERARCHY_ALWAYS);
+    train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_HYBRID);
+  });
+  EXPECT_EQ(Text(Resolve({}, spec)), "") << "of the rows that a rank sums";
   spec = Compressing([](Train&, Compression& c) { c.mutable_int8(); });
   ASSERT_EQ(Text(Resolve({}, spec)), "");
   EXPECT_EQ(spec.train().communication().compression().int8().block(), 256u);
@@ -130,11 +136,6 @@ TEST(Resolve, RefusesWhatCompressionCannotDo) {
               HasSubstr("communication.compression: not supported with parallel.tensor yet"));
   EXPECT_THAT(top_k([](Train& train, TopK&) { train.set_cuda_graphs(true); }),
               HasSubstr("cuda_graphs: not supported with communication.compression yet"));
-  EXPECT_THAT(errors([](Train& train, Compression& c) {
-                c.mutable_power_sgd();
-                train.mutable_communication()->set_hierarchy(HIERARCHY_ALWAYS);
-              }),
-              HasSubstr("communication.hierarchy: power_sgd needs whole matrices"));
   EXPECT_THAT(errors([](Train&, Compression& c) { c.mutable_power_sgd()->set_rank(65); }),
               HasSubstr("communication.compression.rank: must be at least 1 and at most 64, got 65"));
   EXPECT_THAT(errors([](Train&, Compression& c) { c.mutable_int8()->set_block(50); }),

@@ -86,6 +86,13 @@ Mesh WithShardsFor(Mesh mesh, uint32_t ranks) {
 
 NodePlace NodePlaceOf(uint32_t place, uint32_t inside) { return {.node = place / inside, .place = place % inside}; }
 
+NodePart NodePartOf(int64_t elements, uint32_t inside, uint32_t place) {
+  constexpr int64_t kVector = 16;
+  const int64_t vectors = (elements + kVector - 1) / kVector;
+  const auto at = [&](int64_t part) { return std::min(elements, vectors * part / inside * kVector); };
+  return {at(place), at(int64_t{place} + 1)};
+}
+
 Mesh WithLevels(Mesh mesh, uint32_t ranks_on_node) {
   mesh.replicas_inside = mesh.shards_inside = 1;
   const uint32_t on_node = ranks_on_node / mesh.tensor, data = mesh.data_ranks();  // with samples of their own

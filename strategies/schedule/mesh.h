@@ -84,6 +84,14 @@ struct NodePlace {
 // REQUIRES: inside > 0.
 NodePlace NodePlaceOf(uint32_t place, uint32_t inside);
 
+// The part of `elements`, which the `inside` ranks of a node sum up together, that one of them takes to other nodes:
+// whole vectors of 64 bytes of fp32.
+struct NodePart {
+  int64_t begin = 0, end = 0;
+  friend bool operator==(const NodePart&, const NodePart&) = default;
+};
+NodePart NodePartOf(int64_t elements, uint32_t inside, uint32_t place);
+
 // Sets `replicas_inside` and `shards_inside` for nodes of `ranks_on_node` neighboring ranks each, as far as these fill
 // whole parts of the axes; else they are 1.
 Mesh WithLevels(Mesh mesh, uint32_t ranks_on_node);

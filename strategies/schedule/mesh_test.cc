@@ -76,6 +76,12 @@ TEST(Mesh, RanksOfAStage) {
 TEST(Mesh, PlacesInNodes) {
   const NodePlace expected[] = {{0, 0}, {0, 1}, {0, 2}, {1, 0}, {1, 1}, {1, 2}, {2, 0}};
   for (uint32_t place = 0; place < 7; ++place) EXPECT_EQ(NodePlaceOf(place, 3), expected[place]) << place;
+  // 100 elements are 7 vectors of 16, of which three ranks have 2, 2 and 3; the last one is not whole.
+  EXPECT_EQ(NodePartOf(100, 3, 0), (NodePart{0, 32}));
+  EXPECT_EQ(NodePartOf(100, 3, 1), (NodePart{32, 64}));
+  EXPECT_EQ(NodePartOf(100, 3, 2), (NodePart{64, 100}));
+  EXPECT_EQ(NodePartOf(10, 2, 0), (NodePart{0, 0}));
+  EXPECT_EQ(NodePartOf(10, 2, 1), (NodePart{0, 10}));
   const Mesh mesh{.replica = 8, .shard = 6, .replicas_inside = 4, .shards_inside = 2};
   EXPECT_EQ(mesh.replicas_between(), 2u);
   EXPECT_EQ(mesh.shards_between(), 3u);

@@ -333,6 +333,14 @@ TEST(CompressedSum, AppliedAndKeptAreAllGradients) {
   }
 }
 
+// A rank's part of a small range can be empty.
+TEST(CompressedSum, SumsNothing) {
+  for (const auto& [name, options] : AllKinds(0)) {
+    const std::vector<Rank> ranks = SumOn(2, 2, options, Random(0));
+    EXPECT_EQ(ranks[1].steps.back().sum.numel(), 0) << name;
+  }
+}
+
 TEST(CompressedSum, RunsAgainToTheSameBits) {
   for (const auto& [name, options] : AllKinds(5000)) {
     const std::vector<Rank> a = SumOn(2, 4, options, Random(5000)), b = SumOn(2, 4, options, Random(5000));

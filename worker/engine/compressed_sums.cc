@@ -1,5 +1,7 @@
 #include "worker/engine/compressed_sums.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace muster::engine {
@@ -27,16 +29,16 @@ CompressedSums::CompressedSums(const Config& config, const Storage& storage, at:
   }
 }
 
-// Those that are whole there.
+// Whole rows of tensors.
 std::vector<strategies::GradientPart> CompressedSums::PartsOf(int64_t own, int64_t elements) const {
   std::vector<strategies::GradientPart> parts;
   for (const OwnedExtent& extent : storage_.extents()) {
-    if (extent.own < own || extent.own + extent.length > own + elements) continue;
+    if (extent.own < 0) continue;  // frozen
     const auto& shape = extent.tensor->shape();
-    const strategies::GradientPart part{extent.own - own, {shape.begin(), shape.end()}};
-    int64_t all = 1;
-    for (const int64_t n : part.shape) all *= n;
-    if (extent.length == all) parts.push_back(part);
+    const strategies::GradientPart tensor{extent.own - extent.begin - own, {shape.begin(), shape.end()}};
+    std::optional<strategies::GradientPart> rows = strategies::RowsWithin(
+        tensor, std::max<int64_t>(0, extent.own - own), std::min(elements, extent.own + extent.length - own));
+    if (rows.has_value()) parts.push_back(*std::move(rows));
   }
   return parts;
 }

@@ -116,7 +116,7 @@ struct StepResult {
 // engine is destroyed, of what is on a GPU until Push, and not to be read between BeginPull and AwaitPull.
 struct StateView {
   std::string kind;             // "parameter", "buffer", or the optimizer's name for it: "exp_avg", "momentum_buffer"
-  std::string tensor;           // inventory's name
+  std::string tensor;           // inventory's name; of a factor of the rows from r on, r > 0, "name[r:]"
   std::vector<uint64_t> shape;  // of the whole tensor, or of its factor
   models::FlatBox box;          // the rank's share of it; all by default
   uint64_t begin = 0;           // element of the share

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "models/inventory.h"
+
 #ifdef MUSTER_CUDA
 #include <ATen/ops/from_blob.h>
 #include <cuda_runtime_api.h>
@@ -97,9 +100,11 @@ void State::AddOfReplica(const std::string& kind, int64_t own, const at::Tensor&
 
 void State::AddFactorOfReplica(const std::string& kind, int64_t own, const at::Tensor& values) {
   for (const OwnedExtent& extent : *extents_) {
-    if (extent.own != own) continue;
+    if (own < extent.own || own >= extent.own + extent.length || extent.own < 0) continue;
+    const int64_t columns = static_cast<int64_t>(models::Elements(*extent.tensor)) / extent.tensor->shape(0);
     AddState(KindOf(kind), {.tensor = extent.tensor,
                             .shape = {values.sizes().begin(), values.sizes().end()},
+                            .first_row = static_cast<uint64_t>((extent.begin + own - extent.own) / columns),
                             .values = values.view({-1}),
                             .counts = extent.counts,
                             .of_replica = true});
@@ -144,6 +149,7 @@ std::vector<StateView> State::Views() {
       const at::Tensor host = state.begin >= 0 ? CopyOf(state) : state.values;
       StateView& view = views.emplace_back();
       view.kind = kind.name, view.tensor = state.tensor->name(), view.shape = state.shape, view.begin = state.first;
+      if (state.first_row > 0) absl::StrAppend(&view.tensor, "[", state.first_row, ":]");
       view.box = state.box, view.counts = state.counts, view.replica = state.of_replica ? replica_ : -1;
       const size_t elements = static_cast<size_t>(host.numel());
       if (IsNarrow(host)) {

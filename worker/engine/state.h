@@ -25,7 +25,7 @@ class State {
   void Add(const StatePart& part);
   // What a step's passes change, of the trained elements from `own` on; each replica has its own.
   void AddOfReplica(const std::string& kind, int64_t own, const at::Tensor& values);
-  // Likewise a factor of the tensor whose trained elements begin at `own`.
+  // Likewise a factor of whole rows of a tensor, whose first trained element is `own`.
   void AddFactorOfReplica(const std::string& kind, int64_t own, const at::Tensor& values);
   // Of kind "buffer". `tensor` outlives the state.
   void AddBuffer(const Tensor* tensor, const at::Tensor& values);
@@ -43,6 +43,7 @@ class State {
   struct OwnedState {
     const Tensor* tensor;
     std::vector<uint64_t> shape;  // the tensor's, or a factor's
+    uint64_t first_row = 0;       // of those that it is a factor of
     at::Tensor values;
     uint64_t first = 0;  // element of `box`
     models::FlatBox box = {};

@@ -592,20 +592,12 @@ std::vector<Storage::Summed> Storage::AllSummed(const Op& op) const {
   return owned;
 }
 
-// Whole vectors of 64 bytes.
-Storage::Stretch Storage::PartOf(int64_t elements, int64_t place) const {
-  constexpr int64_t kVector = 16;
-  const int64_t vectors = (elements + kVector - 1) / kVector, ranks = replicas_inside_;
-  const auto at = [&](int64_t part) { return std::min(elements, vectors * part / ranks * kVector); };
-  return {at(place), at(place + 1) - at(place)};
-}
-
 std::vector<collectives::RankShare> Storage::SummedParts(const Op& op) const {
   std::vector<collectives::RankShare> parts;
   for (const Summed& whole : AllSummed(op)) {
-    for (int64_t r = 0; r < static_cast<int64_t>(replicas_inside_); ++r) {
-      const Stretch part = PartOf(whole.values.numel(), r);
-      parts.push_back({whole.values.narrow(0, part.begin, part.length), static_cast<int>(r)});
+    for (uint32_t r = 0; r < replicas_inside_; ++r) {
+      const NodePart part = NodePartOf(whole.values.numel(), replicas_inside_, r);
+      parts.push_back({whole.values.narrow(0, part.begin, part.end - part.begin), static_cast<int>(r)});
     }
   }
   return parts;
@@ -615,8 +607,8 @@ std::vector<Storage::Summed> Storage::SummedIn(const Op& op, int place) const {
   std::vector<Summed> summed = AllSummed(op);
   if (AxesOf(op) != kReplicasBetween) return summed;
   for (Summed& of : summed) {
-    const Stretch part = PartOf(of.values.numel(), place);
-    of = {of.values.narrow(0, part.begin, part.length), of.own + part.begin};
+    const NodePart part = NodePartOf(of.values.numel(), replicas_inside_, static_cast<uint32_t>(place));
+    of = {of.values.narrow(0, part.begin, part.end - part.begin), of.own + part.begin};
   }
   return summed;
 }

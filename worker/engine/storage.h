@@ -169,10 +169,6 @@ class Storage {
   };
   bool OwnsAll() const { return table_->shards() == 1; }
   Axes AxesOf(const Op& op) const { return muster::AxesOf(*schedule_, op.group); }
-  struct Stretch {
-    int64_t begin = 0, length = 0;
-  };
-  Stretch PartOf(int64_t elements, int64_t place) const;
   std::optional<uint32_t> RootOf(const Op& op, uint32_t owner) const;
   int64_t PlaceFrozenVectors();
   void FindParts();

@@ -142,6 +142,42 @@ TEST(StateOfReplicas, OfTwoLevelsIsDividedAmongOthers) {
   EXPECT_GT(seen[3000], 0);
 }
 
+// PowerSGD's factors, which are the same on all ranks that sum together, stay so on other ranks. Those of some rows of
+// a tensor are found by the first of them.
+TEST(StateOfReplicas, FactorsAreTheSameWhereRanksSumTogether) {
+  Train train = CompressedTrain(true);
+  train.mutable_communication()->mutable_compression()->mutable_power_sgd()->set_rank(1);
+  using Factors = std::map<std::string, std::vector<float>>;
+  const auto loaded = [&](const checkpoint::Checkpoint& checkpoint, uint32_t world, uint32_t rank, uint32_t on_node) {
+    const RankState state = RankOf(train, world, rank, on_node);
+    EXPECT_TRUE(Load(checkpoint, state.layout, *state.engine).ok());
+    Factors factors;
+    for (const engine::StateView& view : state.engine->State()) {
+      if (view.kind == "power_sgd_q") factors[view.tensor] = {view.values.begin(), view.values.end()};
+    }
+    EXPECT_GE(factors.size(), 2u);
+    return factors;
+  };
+  const TemporaryFolder flat_folder, levels_folder;
+  const checkpoint::Checkpoint flat = WrittenBy(flat_folder.path(), train, 4),
+                               levels = WrittenBy(levels_folder.path(), train, 4, /*on_node=*/2);
+  int of_rows = 0;
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    for (const auto& [tensor, values] : loaded(levels, 4, rank, 2)) {
+      EXPECT_EQ(values, std::vector<float>(values.size(), ValueOf(rank, "power_sgd_q"))) << tensor << " as written";
+      of_rows += tensor.back() == ']' ? 1 : 0;
+    }
+  }
+  EXPECT_GE(of_rows, 2) << "of both replicas of a place";
+  EXPECT_EQ(loaded(flat, 4, 0, 2), loaded(flat, 4, 2, 2));
+  EXPECT_EQ(loaded(flat, 4, 1, 2), loaded(flat, 4, 3, 2));
+  EXPECT_EQ(loaded(levels, 4, 0, 0), loaded(levels, 4, 3, 0));
+  for (const checkpoint::Checkpoint* checkpoint : {&flat, &levels}) {
+    EXPECT_EQ(loaded(*checkpoint, 8, 1, 4), loaded(*checkpoint, 8, 5, 4));
+    EXPECT_EQ(loaded(*checkpoint, 2, 0, 0), loaded(*checkpoint, 2, 1, 0));
+  }
+}
+
 // A momentum that was the optimizer's is divided among the replicas, and theirs are added up.
 TEST(StateOfReplicas, MomentumIsTheOptimizersOrOfReplicas) {
   const TemporaryFolder folder, other;
