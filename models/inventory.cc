@@ -229,7 +229,9 @@ uint64_t PieceRows(uint64_t rows, uint64_t most) {
   return (rows + pieces - 1) / pieces;
 }
 
-uint64_t SumChunks(uint64_t pieces) { return std::min<uint64_t>(pieces, 4); }
+uint64_t RowChunks(uint64_t rows, uint64_t pieces, uint64_t ranks) {
+  return std::clamp<uint64_t>(std::min(pieces, rows / ranks), 1, 4);  // each rank may have a part of the rows
+}
 
 uint64_t NarrowBytes(const Inventory& inventory) {
   if (inventory.device() == DEVICE_CUDA) return 0;

@@ -88,9 +88,9 @@ uint64_t TypicalWidth(const Inventory& inventory);
 // Rows of each piece but the last when `rows` are computed at most `most` (0: no limit) at a time: pieces of about
 // equal size.
 uint64_t PieceRows(uint64_t rows, uint64_t most);
-// In how many collectives ranks sum rows that they compute in so many pieces (TensorExchange.Pass.chunked_sums): more
-// overlap better, and each costs its latency. Chunk i begins with piece i * pieces / chunks.
-uint64_t SumChunks(uint64_t pieces);
+// In how many chunks `ranks` that compute a unit together exchange `rows`, of which each computes so many pieces
+// (TensorExchange.Pass.chunked_collectives): more overlap better, and each costs its latency. At least 1.
+uint64_t RowChunks(uint64_t rows, uint64_t pieces, uint64_t ranks);
 
 // How attention within a window of `window` keys goes by LibTorch's operator (worker/units/operator_attention.h):
 // blocks of queries, each with some keys before its first one, under a mask [queries, before + queries]. Multiples of

@@ -180,24 +180,28 @@ void AddBlockExchange(Unit& unit, uint64_t tokens, uint64_t width, uint64_t vect
   const uint64_t flow = 4 * tokens * width, part = flow / share.ranks;
   TensorExchange& exchange = *unit.mutable_tensor_exchange();
   TensorExchange::Pass &forward = *exchange.mutable_forward(), &backward = *exchange.mutable_backward();
+  // By chunks: what the GEMMs by columns take, of the network also in backward, and what those by rows give.
   if (share.sequence_parallel) {
-    forward.set_collectives(4);
+    forward.set_chunked_collectives(4);
     forward.set_gathered_bytes(2 * part);
     forward.set_scattered_bytes(2 * part);
+    forward.set_chunked_bytes(4 * flow);
     // What the norms gave is gathered again, and with it the gradient of what the GEMMs by rows gave.
-    backward.set_collectives(6);
+    backward.set_collectives(3);
+    backward.set_chunked_collectives(3);
     backward.set_gathered_bytes(4 * part);
     backward.set_scattered_bytes(2 * part);
+    backward.set_chunked_bytes(3 * flow);
   } else {
-    // Of attention; and of the network, which is computed in pieces.
-    for (TensorExchange::Pass* pass : {&forward, &backward}) {
-      pass->set_collectives(1);
-      pass->set_chunked_sums(1);
-      pass->set_summed_bytes(2 * flow);
-      pass->set_chunked_bytes(flow);
-    }
-    backward.set_overlapped_bytes(flow);
+    forward.set_chunked_collectives(2);
+    forward.set_summed_bytes(2 * flow);
+    forward.set_chunked_bytes(4 * flow);
+    backward.set_collectives(1);
+    backward.set_chunked_collectives(1);
+    backward.set_summed_bytes(2 * flow);
+    backward.set_chunked_bytes(2 * flow);
   }
+  backward.set_overlapped_bytes(2 * flow);
   if (vectors > 0) {
     backward.set_collectives(backward.collectives() + 1);
     backward.set_constant_bytes(4 * vectors);

@@ -173,11 +173,15 @@ TEST(Share, DeclaresItsCollectives) {
   const Inventory sums = ShareOf(Divided(Gpt2Of(256), 2), 0), parts = ShareOf(Divided(Gpt2Of(256), 2, true), 0);
   EXPECT_EQ(sums.units(0).tensor_exchange().forward().summed_bytes(), kStream);
   EXPECT_EQ(sums.units(0).tensor_exchange().backward().collectives(), 0u);
-  EXPECT_EQ(sums.units(1).tensor_exchange().forward().collectives(), 1u);
-  EXPECT_EQ(sums.units(1).tensor_exchange().forward().chunked_sums(), 1u);
+  // A sum after attention and one after the network, each of which moves the stream twice.
+  EXPECT_EQ(sums.units(1).tensor_exchange().forward().collectives(), 0u);
+  EXPECT_EQ(sums.units(1).tensor_exchange().forward().chunked_collectives(), 2u);
   EXPECT_EQ(sums.units(1).tensor_exchange().forward().summed_bytes(), 2 * kStream);
-  EXPECT_EQ(sums.units(1).tensor_exchange().forward().chunked_bytes(), kStream);
-  EXPECT_EQ(sums.units(1).tensor_exchange().backward().overlapped_bytes(), kStream);
+  EXPECT_EQ(sums.units(1).tensor_exchange().forward().chunked_bytes(), 4 * kStream);
+  EXPECT_EQ(sums.units(1).tensor_exchange().backward().collectives(), 1u);
+  EXPECT_EQ(sums.units(1).tensor_exchange().backward().chunked_collectives(), 1u);
+  EXPECT_EQ(sums.units(1).tensor_exchange().backward().chunked_bytes(), 2 * kStream);
+  EXPECT_EQ(sums.units(1).tensor_exchange().backward().overlapped_bytes(), 2 * kStream);
   EXPECT_EQ(sums.units(1).tensor_exchange().backward().summed_bytes(), 2 * kStream);
   EXPECT_EQ(sums.units(5).tensor_exchange().backward().summed_bytes(), kStream);
   EXPECT_EQ(sums.units(5).tensor_exchange().backward().gathered_bytes(), 128u * 3 * 4);
@@ -185,8 +189,15 @@ TEST(Share, DeclaresItsCollectives) {
   EXPECT_EQ(sums.units(1).outputs(0).shape(0), 128u);
   EXPECT_EQ(parts.units(1).outputs(0).shape(0), 64u);
   EXPECT_EQ(parts.units(1).output_bytes(), kStream / 2);
-  EXPECT_EQ(parts.units(1).tensor_exchange().forward().collectives(), 4u);
-  EXPECT_EQ(parts.units(1).tensor_exchange().backward().collectives(), 7u);
+  // A gather and a sum around attention, and around the network. In backward the latter has two gathers; attention's
+  // three exchanges and the sum of vectors are whole.
+  EXPECT_EQ(parts.units(1).tensor_exchange().forward().collectives(), 0u);
+  EXPECT_EQ(parts.units(1).tensor_exchange().forward().chunked_collectives(), 4u);
+  EXPECT_EQ(parts.units(1).tensor_exchange().forward().chunked_bytes(), 4 * kStream);
+  EXPECT_EQ(parts.units(1).tensor_exchange().backward().collectives(), 4u);
+  EXPECT_EQ(parts.units(1).tensor_exchange().backward().chunked_collectives(), 3u);
+  EXPECT_EQ(parts.units(1).tensor_exchange().backward().chunked_bytes(), 3 * kStream);
+  EXPECT_EQ(parts.units(1).tensor_exchange().backward().overlapped_bytes(), 2 * kStream);
   EXPECT_EQ(parts.units(1).tensor_exchange().backward().constant_bytes(), 6u * 128 * 4);
   // Kept: half of two streams and of two norms' scalars; q k v, attention and the hidden layer of two heads of four.
   EXPECT_EQ(sums.units(1).saved_bytes(), 2 * kStream + 8 * kStream / 2 + 128 * 4 * (4 + 2));

@@ -251,8 +251,8 @@ Train Llama70B(uint32_t context, uint32_t sequences) {
   return train;
 }
 
-// Regression: 16 stages, which by their bounds may take 5.43 s where the fifth takes 5.59 s, were not planned, and the
-// plan said that they fit. They need 95.4 GiB.
+// Regression: 16 stages, which by their bounds might have been faster than the fifth, then of 5.59 s, were not planned,
+// and the plan said that they fit. They need 95.4 GiB.
 TEST(ChooseMesh, WhatIsShownAndMayBeAmongTheFastestIsPlanned) {
   const Train train = Llama70B(4096, 1024);
   const Inventory inventory = *models::MakeInventory(train.model(), DEVICE_CUDA);
@@ -263,7 +263,7 @@ TEST(ChooseMesh, WhatIsShownAndMayBeAmongTheFastestIsPlanned) {
     ASSERT_TRUE(choice.ok()) << choice.status();
     ASSERT_GE(choice->candidates.size(), 6u);
     const double fifth = choice->candidates[4].step_seconds;
-    EXPECT_NEAR(fifth, 5.59, 0.02);
+    EXPECT_LT(fifth, 5.59) << "since then more exchanges overlap with computing";
     for (const Candidate& c : choice->candidates) {
       EXPECT_FALSE(c.least && c.unfit.empty() && c.step_seconds < fifth) << c.name << "\n" << TextOf(*choice);
     }

@@ -102,8 +102,8 @@ TEST(SummedRanges, AreOfAnOpOrOfEachUnit) {
   ASSERT_EQ(whole.size(), 1u);
   ASSERT_EQ(whole[0].size(), 1u);
   EXPECT_EQ(whole[0][0].elements, 192);
-  EXPECT_THAT(whole[0][0].parts, ElementsAre(GradientPart{0, {10, 8}}, GradientPart{80, {8}},
-                                             GradientPart{96, {10, 8}}, GradientPart{176, {8}}));
+  EXPECT_THAT(whole[0][0].parts, ElementsAre(GradientPart{0, {10, 8}}, GradientPart{80, {8}}, GradientPart{96, {10, 8}},
+                                             GradientPart{176, {8}}));
   // Among two replicas of a node, and among three: vectors of 16 elements.
   const auto second = ranges({0, 96}, 2, 1);
   EXPECT_EQ(second[0][0].elements, 96);

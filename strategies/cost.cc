@@ -183,17 +183,18 @@ OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pas
                           Moved(group, hardware, ranks * scattered, (ranks - 1) * scattered)};
   const double rows = samples * static_cast<double>(models::TargetsPerSample(inventory));
   const double pieces = unit.piece_rows() == 0 ? 1 : std::ceil(rows / static_cast<double>(unit.piece_rows()));
-  const double chunks = static_cast<double>(models::SumChunks(static_cast<uint64_t>(pieces)));
+  const double chunks = static_cast<double>(models::RowChunks(
+      static_cast<uint64_t>(rows), static_cast<uint64_t>(pieces), static_cast<uint64_t>(group.ranks)));
   OpCost cost{.latency = parts[1].latency *
-                         (own.collectives() + own.piece_collectives() * pieces + own.chunked_sums() * chunks),
+                         (own.collectives() + own.piece_collectives() * pieces + own.chunked_collectives() * chunks),
               .work = 0};
   for (const OpCost& part : parts) cost.work += part.work;
   if (hardware.sharing == Sharing::kProcessor) return cost;  // which moves the bytes itself
-  // The network's GEMMs are two thirds of a block's, and those of all chunks but the first run beside a sum. The first
-  // half of a backward computes no gradients of weights.
+  // A chunk of GEMMs runs beside the exchanges of another one, but for the first or the last. The first half of a
+  // backward computes no gradients of weights.
   const double beside = samples * ((pass == Pass::kBackward ? static_cast<double>(own.overlapped_bytes()) : 0) +
                                    static_cast<double>(own.chunked_bytes()) * (chunks - 1) / chunks);
-  const double under_way = Moved(group, hardware, 2 * beside, 2 * beside * (ranks - 1) / ranks).work;
+  const double under_way = Moved(group, hardware, beside, beside * (ranks - 1) / ranks).work;
   cost.work -= std::min(under_way, computing / 2);
   return cost;
 }

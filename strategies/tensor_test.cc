@@ -198,9 +198,9 @@ TEST(TensorRanks, DivideWhatIsKept) {
   }
 }
 
-// By hand. Two ranks, links of 1 byte/s without latency, a sample of 8 tokens: a sum receives as many bytes as it has.
-// Of 400 bytes 200 are in four chunks, of which three are under way while a rank computes, and 100 are under way while
-// it computes the gradients of weights.
+// By hand. Two ranks, links of 1 byte/s without latency, a sample of 8 tokens: a sum receives as many bytes as it has,
+// and moves twice as many, of which each rank receives half. Of 400 bytes 200 are in four chunks, of which three are
+// under way while a rank computes, and 100 are under way while it computes the gradients of weights.
 TEST(TensorRanks, WaitForWhatDoesNotTravelWhileTheyCompute) {
   Inventory inventory;
   inventory.mutable_task()->set_targets_per_sample(8);
@@ -209,9 +209,9 @@ TEST(TensorRanks, WaitForWhatDoesNotTravelWhileTheyCompute) {
   TensorExchange::Pass& backward = *unit.mutable_tensor_exchange()->mutable_backward();
   backward.set_summed_bytes(400);
   backward.set_collectives(2);
-  backward.set_chunked_sums(1);
-  backward.set_chunked_bytes(200);
-  backward.set_overlapped_bytes(100);
+  backward.set_chunked_collectives(1);
+  backward.set_chunked_bytes(400);
+  backward.set_overlapped_bytes(200);
   Hardware hardware;
   hardware.inside.bytes_per_second = 1;
   const GroupTopology two{.ranks = 2, .nodes = 1, .least_on_node = 2};

@@ -1,6 +1,7 @@
 #include "worker/engine/collectives_under_way.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "worker/engine/failed.h"
@@ -11,10 +12,12 @@ void CollectivesUnderWay::Start(const char* name, std::unique_ptr<collectives::W
   started_.push_back({name, std::chrono::steady_clock::now(), std::move(work)});
 }
 
-void CollectivesUnderWay::Finish() {
+void CollectivesUnderWay::Finish(size_t count) {
   if (started_.empty()) return;
   if (progress_ != nullptr) progress_->Exchange();
-  const std::vector<Started> started = std::exchange(started_, {});
+  std::vector<Started> started = std::exchange(started_, {});
+  std::move(started.begin() + static_cast<std::ptrdiff_t>(count), started.end(), std::back_inserter(started_));
+  started.erase(started.begin() + static_cast<std::ptrdiff_t>(count), started.end());
   const SteadyPoint begin = std::chrono::steady_clock::now();
   recorder_.Begin();
   for (const Started& one : started) ThrowIfBad(one.work->Wait());

@@ -21,9 +21,11 @@ class CollectivesUnderWay {
 
   // `name` of its kind: "AllReduce".
   void Start(const char* name, std::unique_ptr<collectives::Work> work);
-  // Waits for all that were started. Records OpSpan::exchange spans: one of each collective, from its start until it is
-  // done, and "Wait". On a GPU the second one alone: for how long the stream waits.
-  void Finish();
+  // Waits for all that were started, or the first `count` of them. Records OpSpan::exchange spans: one of each
+  // collective, from its start until it is done, and "Wait". On a GPU the second one alone: for how long the stream
+  // waits.
+  void Finish() { Finish(started_.size()); }
+  void Finish(size_t count);
   bool empty() const { return started_.empty(); }
   void Forget() { started_.clear(); }
 

@@ -349,7 +349,7 @@ TEST(TensorExchanges, GrowWithThePiecesOfTheRows) {
   Unit unit;
   unit.set_piece_rows(2);
   TensorExchange::Pass& forward = *unit.mutable_tensor_exchange()->mutable_forward();
-  forward.set_collectives(1), forward.set_piece_collectives(1), forward.set_chunked_sums(1);
+  forward.set_collectives(1), forward.set_piece_collectives(1), forward.set_chunked_collectives(1);
   forward.set_summed_bytes(16);
   TensorPass pass = {.sums = {1, 1, 1, 1, 1, 1, 2}, .gathers = {}, .scatters = {}};
   EXPECT_EQ(RunPass(pass, unit), "");

@@ -20,11 +20,10 @@ void TensorExchanges::StartSumScattered(const at::Tensor& all) {
   Start("ReduceScatter", group_.ReduceScatter({all.view({-1})}));
 }
 
-void TensorExchanges::Gather(const at::Tensor& part, const at::Tensor& all) {
+void TensorExchanges::StartGather(const at::Tensor& part, const at::Tensor& all) {
   gathered_bytes_ += part.nbytes();
   all.narrow(0, rank() * part.size(0), part.size(0)).copy_(part);
   Start("AllGather", group_.AllGather({all.view({-1})}));
-  Finish();
 }
 
 void TensorExchanges::Start(const char* name, std::unique_ptr<collectives::Work> work) {
@@ -46,9 +45,10 @@ void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pas
   const auto n = static_cast<uint64_t>(samples);
   const uint64_t rows = n * models::TargetsPerSample(inventory), piece = models::PieceRows(rows, unit.piece_rows());
   const uint64_t pieces = piece == 0 ? 0 : (rows + piece - 1) / piece;
-  const uint64_t collectives = n == 0 ? 0
-                                      : declared.collectives() + declared.piece_collectives() * pieces +
-                                            declared.chunked_sums() * models::SumChunks(pieces);
+  const uint64_t collectives =
+      n == 0 ? 0
+             : declared.collectives() + declared.piece_collectives() * pieces +
+                   declared.chunked_collectives() * models::RowChunks(rows, pieces, static_cast<uint64_t>(size()));
   const uint64_t summed = n == 0 ? 0 : n * declared.summed_bytes() + declared.constant_bytes();
   const auto is = [&](uint64_t bytes, uint64_t most) {
     return narrow ? bytes <= most && bytes >= most / 2 : bytes == most;

@@ -31,8 +31,9 @@ class TensorExchanges final : public units::TensorRanks {
   int64_t size() const override { return group_.size(); }
   void StartSum(const at::Tensor& values) override;
   void StartSumScattered(const at::Tensor& all) override;
+  void StartGather(const at::Tensor& part, const at::Tensor& all) override;
   void Finish() override { under_way_.Finish(); }
-  void Gather(const at::Tensor& part, const at::Tensor& all) override;
+  void FinishFirst() override { under_way_.Finish(1); }
 
   void Begin();
   // Throws Failed, Internal, if the pass over so many samples exchanged something else than the inventory declares: a

@@ -1,5 +1,6 @@
 #include "worker/units/tensor_rows.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -16,38 +17,78 @@ at::Tensor TensorRows::Whole(const at::Tensor& rows) const {
   return all;
 }
 
-at::Tensor TensorRows::Summed(const at::Tensor& products) const {
-  RowSum sum(*this, products, products.size(0));
-  sum.Computed();
-  return sum.Wait();
+void TensorRows::StartSum(const at::Tensor& products) const {
+  if (alone()) return;
+  parts_ ? ranks_->StartSumScattered(products) : ranks_->StartSum(products);
 }
 
-RowSum::RowSum(const TensorRows& ranks, at::Tensor products, int64_t piece)
-    : ranks_(ranks),
-      products_(std::move(products)),
-      piece_(piece),
-      pieces_((products_.size(0) + piece - 1) / piece),
-      chunks_(ranks.divided() ? 1 : static_cast<int64_t>(models::SumChunks(static_cast<uint64_t>(pieces_)))) {}
+at::Tensor TensorRows::Sum(const at::Tensor& products) const {
+  if (alone()) return products;
+  ranks_->Finish();
+  if (!parts_) return products;
+  const int64_t part = products.size(0) / ranks_->size();
+  return products.narrow(0, ranks_->rank() * part, part).clone();  // lets go of the rest
+}
 
-void RowSum::Computed() {
-  ++computed_;
-  const auto end = [&](int64_t chunk) { return chunk * pieces_ / chunks_; };
-  if (ranks_.alone() || computed_ < end(started_ + 1)) return;
-  if (ranks_.divided()) {
-    ranks_.ranks().StartSumScattered(products_);
-  } else {
-    const int64_t first = end(started_) * piece_, last = std::min(end(started_ + 1) * piece_, products_.size(0));
-    ranks_.ranks().StartSum(products_.narrow(0, first, last - first));
+RowChunks::RowChunks(const TensorRows& ranks, int64_t own, int64_t piece) : ranks_(ranks), rows_(own * ranks.parts()) {
+  const int64_t pieces = ranks.alone() ? 1 : (rows_ + piece - 1) / piece;
+  const auto count =
+      static_cast<int64_t>(models::RowChunks(static_cast<uint64_t>(rows_), static_cast<uint64_t>(pieces),
+                                             static_cast<uint64_t>(ranks.alone() ? 1 : ranks.ranks().size())));
+  for (int64_t c = 0; c < count; ++c) {
+    const auto at = [&](int64_t chunk) {
+      return ranks.divided()  ? own * chunk / count * ranks.parts()
+             : chunk == count ? rows_
+                              : pieces * chunk / count * piece;
+    };
+    chunks_.push_back({at(c), at(c + 1)});
   }
-  ++started_;
 }
 
-at::Tensor RowSum::Wait() {
-  if (ranks_.alone()) return products_;
+std::vector<at::Tensor> RowChunks::StartWhole(const std::vector<at::Tensor>& own) {
+  if (!ranks_.divided()) return own;
+  gathered_ = own.size();
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& rows : own) all.push_back(at::empty({rows_, rows.size(1)}, rows.options()));
+  const int64_t parts = ranks_.parts();
+  for (const Chunk& chunk : chunks_) {
+    const int64_t rows = chunk.end - chunk.begin;
+    for (size_t i = 0; i < own.size(); ++i) {
+      ranks_.ranks().StartGather(own[i].narrow(0, chunk.begin / parts, rows / parts).contiguous(),
+                                 all[i].narrow(0, chunk.begin, rows));
+    }
+  }
+  return all;
+}
+
+void RowChunks::Await() const {
+  for (size_t i = 0; i < gathered_; ++i) ranks_.ranks().FinishFirst();
+}
+
+void RowChunks::StartSum(const Chunk& chunk, const at::Tensor& y) const {
+  ranks_.StartSum(y.narrow(0, chunk.begin, chunk.end - chunk.begin));
+}
+
+at::Tensor RowChunks::Sum(const at::Tensor& y) const {
+  if (!reorders()) return ranks_.Sum(y);
   ranks_.ranks().Finish();
-  if (!ranks_.divided()) return products_;
-  const int64_t part = products_.size(0) / ranks_.parts();
-  return products_.narrow(0, ranks_.ranks().rank() * part, part).clone();  // lets go of the rest
+  const int64_t parts = ranks_.parts(), rank = ranks_.ranks().rank();
+  std::vector<at::Tensor> own;
+  for (const Chunk& chunk : chunks_) {
+    const int64_t rows = (chunk.end - chunk.begin) / parts;
+    own.push_back(y.narrow(0, chunk.begin + rank * rows, rows));
+  }
+  return at::cat(own, 0);
+}
+
+at::Tensor RowChunks::Places(const Chunk& chunk, const at::Tensor& x) const {
+  const int64_t parts = ranks_.parts();
+  return x.view({parts, rows_ / parts, x.size(1)}).narrow(1, chunk.begin / parts, (chunk.end - chunk.begin) / parts);
+}
+
+at::Tensor RowChunks::Of(const Chunk& chunk, const at::Tensor& x) const {
+  if (!reorders()) return x.narrow(0, chunk.begin, chunk.end - chunk.begin);
+  return Places(chunk, x).reshape({chunk.end - chunk.begin, x.size(1)});
 }
 
 VectorSinks::VectorSinks(const TensorRows& ranks, std::vector<at::Tensor> own, const std::vector<int>& partial)

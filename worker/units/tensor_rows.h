@@ -9,6 +9,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <cstdint>
 #include <utility>
@@ -33,8 +34,14 @@ class TensorRows {
 
   // All rows, from this rank's: a copy only where those are a part.
   at::Tensor Whole(const at::Tensor& rows) const;
-  // This rank's rows of the sum over the ranks of `products`, which has all rows and is overwritten.
-  at::Tensor Summed(const at::Tensor& products) const;  // as RowSum, of one piece
+  // This rank's rows of the sum over the ranks of `products`, which has all rows and is overwritten. Between the two
+  // calls the caller computes, and reads nothing of `products`.
+  void StartSum(const at::Tensor& products) const;
+  at::Tensor Sum(const at::Tensor& products) const;
+  at::Tensor Summed(const at::Tensor& products) const {
+    StartSum(products);
+    return Sum(products);
+  }
 
   TensorRanks& ranks() const { return *ranks_; }
 
@@ -43,30 +50,65 @@ class TensorRows {
   bool parts_;
 };
 
-// A sum over the ranks that is under way while they compute:
+// The rows of a microbatch by chunks (models::RowChunks), so that ranks exchange one while they compute another:
 //
-//   RowSum sum(ranks, products, piece);
-//   for (each piece of rows) {
-//     ...                               // computes those rows of `products`
-//     sum.Computed();
+//   RowChunks chunks(ranks, normed.size(0), piece);
+//   const at::Tensor x = chunks.StartWhole(normed), y = at::empty({chunks.rows(), width});
+//   for (const RowChunks::Chunk& chunk : chunks.all()) {
+//     chunks.Await();           // the chunk's rows of x are there
+//     ...                       // computes those of y
+//     chunks.StartSum(chunk, y);
 //   }
-//   ...                                 // reads nothing of `products`
-//   y = sum.Wait();                     // this rank's rows of the sum
+//   ...                         // reads nothing of y
+//   sum = chunks.Sum(y);        // this rank's rows of the sum over the ranks
 //
-// Where each rank gets all rows, pieces are summed by chunks (models::SumChunks), each as soon as it is computed. Where
-// it gets its part, they are summed together after the last one. A rank that is alone gets `products`.
-class RowSum {
+// Where each of n ranks has a part of the rows, chunk c of k is the c-th k-th of each part, in the order of ranks. Then
+// x and y have the chunks one after another, while the microbatch's order is part after part.
+class RowChunks {
  public:
-  // `products` [rows, width] in pieces of `piece` rows, of which the last may have fewer.
-  RowSum(const TensorRows& ranks, at::Tensor products, int64_t piece);
-  void Computed();  // one more piece
-  at::Tensor Wait();
+  struct Chunk {
+    int64_t begin = 0, end = 0;  // rows of x and y
+  };
+  // `own`: rows of this rank; `piece`: how many the caller computes at a time. A chunk begins at a multiple of those,
+  // or anywhere where ranks have parts.
+  RowChunks(const TensorRows& ranks, int64_t own, int64_t piece);
+
+  int64_t rows() const { return rows_; }
+  const std::vector<Chunk>& all() const { return chunks_; }
+
+  // From this rank's rows, those of all ranks: a copy only where these are a part, and then Await waits for the next
+  // chunk, of both where there are two.
+  at::Tensor StartWhole(const at::Tensor& own) { return StartWhole(std::vector<at::Tensor>{own})[0]; }
+  std::pair<at::Tensor, at::Tensor> StartWhole(const at::Tensor& a, const at::Tensor& b) {
+    std::vector<at::Tensor> all = StartWhole(std::vector<at::Tensor>{a, b});
+    return {std::move(all[0]), std::move(all[1])};
+  }
+  void Await() const;
+
+  void StartSum(const Chunk& chunk, const at::Tensor& y) const;
+  at::Tensor Sum(const at::Tensor& y) const;
+
+  // A chunk of x, which has the microbatch's order; and back. A copy only where the orders differ.
+  at::Tensor Of(const Chunk& chunk, const at::Tensor& x) const;
+  // Calls compute(rows of y), contiguous, and puts what it computes into y, which has the microbatch's order.
+  template <typename F>
+  void Into(const Chunk& chunk, const at::Tensor& y, const F& compute) const {
+    const int64_t begin = chunk.begin, rows = chunk.end - chunk.begin;
+    const at::Tensor computed = reorders() ? at::empty({rows, y.size(1)}, y.options()) : y.narrow(0, begin, rows);
+    compute(computed);
+    if (reorders()) Places(chunk, y).copy_(computed.view_as(Places(chunk, y)));
+  }
 
  private:
+  std::vector<at::Tensor> StartWhole(const std::vector<at::Tensor>& own);
+  bool reorders() const { return ranks_.divided() && chunks_.size() > 1; }
+  // Of each part the rows that belong to the chunk: [n, rows of one, width].
+  at::Tensor Places(const Chunk& chunk, const at::Tensor& x) const;
+
   const TensorRows& ranks_;
-  const at::Tensor products_;
-  const int64_t piece_, pieces_, chunks_;
-  int64_t computed_ = 0, started_ = 0;  // pieces; chunks
+  int64_t rows_ = 0;
+  std::vector<Chunk> chunks_;
+  size_t gathered_ = 0;  // tensors
 };
 
 // Where a backward adds the gradients of parameters. Of `partial` vectors each rank has those of its rows or heads

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <barrier>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,6 +23,7 @@
 
 #include "absl/strings/match.h"
 #include "models/inventory.h"
+#include "worker/units/tensor_rows.h"
 #include "worker/units/unit.h"
 
 namespace muster::units {
@@ -40,7 +43,7 @@ class ThreadTensorRanks final : public TensorRanks {
 
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return static_cast<int64_t>(meeting_.given.size()); }
-  // What is started is summed in Finish: until then the values must not be used, and later ones are not yet there.
+  // What is started is done in Finish: until then the values must not be used, and later ones are not yet there.
   void StartSum(const at::Tensor& values) override {
     ++collectives, summed += values.nbytes();
     Start(values, [values](const at::Tensor& sum) { at::Tensor(values).copy_(sum); });
@@ -50,12 +53,21 @@ class ThreadTensorRanks final : public TensorRanks {
     ++collectives, scattered += all.nbytes() / static_cast<size_t>(size());
     Start(all, [=](const at::Tensor& sum) { all.narrow(0, first, n).copy_(sum.narrow(0, first, n)); });
   }
-  void Finish() override {
-    for (const auto& sum : std::exchange(under_way_, {})) sum();
-  }
-  void Gather(const at::Tensor& part, const at::Tensor& all) override {
+  void StartGather(const at::Tensor& part, const at::Tensor& all) override {
     ++collectives, gathered += part.nbytes();
-    at::Tensor(all).copy_(Meet(part, [](const std::vector<at::Tensor>& parts) { return at::cat(parts, 0); }));
+    EXPECT_TRUE(part.is_contiguous() && all.is_contiguous());
+    const at::Tensor mine = part.clone();
+    at::Tensor(all).fill_(NAN);
+    under_way_.emplace_back([=, this] {
+      at::Tensor(all).copy_(Meet(mine, [](const std::vector<at::Tensor>& parts) { return at::cat(parts, 0); }));
+    });
+  }
+  void Finish() override {
+    while (!under_way_.empty()) FinishFirst();
+  }
+  void FinishFirst() override {
+    under_way_.front()();
+    under_way_.pop_front();
   }
 
   uint64_t collectives = 0, summed = 0, gathered = 0, scattered = 0;
@@ -86,7 +98,7 @@ class ThreadTensorRanks final : public TensorRanks {
 
   ThreadMeeting& meeting_;
   const int64_t rank_;
-  std::vector<std::function<void()>> under_way_;
+  std::deque<std::function<void()>> under_way_;
 };
 
 std::vector<int64_t> ShareSizes(const google::protobuf::RepeatedField<uint64_t>& shape) {
@@ -148,12 +160,13 @@ WholeTensors WholeValues(const Inventory& inventory, at::ScalarType type) {
 }
 
 // `bytes`: in fp32, of which the declared bytes are.
+// At least as many rows as ranks have pieces, so these make the chunks.
 void ExpectCounted(const Unit& unit, const TensorExchange::Pass& pass, int64_t pieces, bool bytes,
                    const ThreadTensorRanks& before, const ThreadTensorRanks& after, const char* what) {
   SCOPED_TRACE(unit.name() + what);
   const auto n = static_cast<uint64_t>(pieces), chunks = std::min<uint64_t>(n, 4);
   EXPECT_EQ(after.collectives - before.collectives,
-            pass.collectives() + n * pass.piece_collectives() + chunks * pass.chunked_sums());
+            pass.collectives() + n * pass.piece_collectives() + chunks * pass.chunked_collectives());
   if (!bytes) return;
   EXPECT_EQ(after.summed - before.summed, kSamples * pass.summed_bytes() + pass.constant_bytes());
   EXPECT_EQ(after.gathered - before.gathered, kSamples * pass.gathered_bytes());
@@ -512,6 +525,45 @@ TEST(TensorShare, InNarrowTypesIsNearFloat64) {
       }
     }
   }
+}
+
+// Three ranks with seven rows each, in four chunks: of one, two, two and two of each rank's rows. Row r of rank k is
+// 10 k + r.
+TEST(RowChunks, AreOfEachRanksRows) {
+  ThreadMeeting meeting(3);
+  const at::Tensor whole =
+      at::cat({at::arange(7), at::arange(10, 17), at::arange(20, 27)}).to(at::kDouble).view({21, 1});
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      ThreadTensorRanks ranks(meeting, rank);
+      Context context;
+      context.tensor = &ranks;
+      const TensorRows rows(context, /*parts=*/true);
+      RowChunks chunks(rows, 7, 5);
+      ASSERT_EQ(chunks.rows(), 21);
+      const at::Tensor own = whole.narrow(0, 7 * rank, 7);
+      const auto [x, negated] = chunks.StartWhole(own, own.neg());
+      const at::Tensor y = at::full({21, 1}, NAN, at::kDouble), products = y.clone();
+      std::vector<int64_t> ends;
+      for (const RowChunks::Chunk& chunk : chunks.all()) {
+        const int64_t n = chunk.end - chunk.begin;
+        ends.push_back(chunk.end);
+        chunks.Await();
+        const at::Tensor here = x.narrow(0, chunk.begin, n);
+        EXPECT_TRUE(here.equal(negated.narrow(0, chunk.begin, n).neg()));
+        EXPECT_TRUE(chunks.Of(chunk, whole).equal(here)) << "what Of takes is what was gathered";
+        chunks.Into(chunk, y, [&](const at::Tensor& to) { at::Tensor(to).copy_(here.mul(2)); });
+        products.narrow(0, chunk.begin, n).copy_(here);
+        chunks.StartSum(chunk, products);
+      }
+      EXPECT_EQ(ends, (std::vector<int64_t>{3, 9, 15, 21}));
+      EXPECT_TRUE(x.narrow(0, 0, 3).equal(at::tensor({0, 10, 20}, at::kDouble).view({3, 1})));
+      EXPECT_TRUE(y.equal(whole.mul(2))) << "the microbatch's order";
+      EXPECT_TRUE(chunks.Sum(products).equal(own.mul(3)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(TensorShare, TargetsMayAllBeInOneShare) {

@@ -77,10 +77,16 @@ class TensorRanks {
   // This rank's part [n, ...] of `all` [size * n, ...] becomes that of the sum over ranks, and the others are
   // overwritten. Until Finish as above.
   virtual void StartSumScattered(const at::Tensor& all) = 0;
+  // `all` [size * n, ...] becomes the parts [n, ...] of all ranks in their order. `part` may be overwritten at once.
+  virtual void StartGather(const at::Tensor& part, const at::Tensor& all) = 0;
   virtual void Finish() = 0;
-  // `all` [size * n, ...] becomes the parts [n, ...] of all ranks in their order.
-  virtual void Gather(const at::Tensor& part, const at::Tensor& all) = 0;
+  // Waits for the first that was started and not waited for.
+  virtual void FinishFirst() = 0;
 
+  void Gather(const at::Tensor& part, const at::Tensor& all) {
+    StartGather(part, all);
+    Finish();
+  }
   void Sum(const at::Tensor& values) {
     StartSum(values);
     Finish();

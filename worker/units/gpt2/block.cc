@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "models/inventory.h"
 #include "worker/units/cached_attention.h"
@@ -50,11 +51,7 @@ class Block final : public UnitModule {
     const at::Tensor statistics = Wide(x, 2), statistics2 = Wide(x, 2);
     const at::Tensor normed = Narrow(x, width), sum = Wide(x, width);
     Norm(x, p_[kLn1W].value, p_[kLn1B].value, normed, statistics, rows_);
-    at::Tensor whole = ranks.Whole(normed);
-    const at::Tensor qkv = Narrow(whole, p_[kAttnW].value.size(1));
-    gemms_.ComputeWithBias(whole, p_[kAttnW].value, p_[kAttnB].value, qkv);
-    Adapt(whole, kAttnW, qkv);
-    whole = at::Tensor();
+    const at::Tensor qkv = Qkv(ranks, normed);
     at::Tensor attention;
     std::vector<at::Tensor> kept;  // for attention's backward
     if (context.mode == Mode::kGenerate) {
@@ -74,8 +71,12 @@ class Block final : public UnitModule {
     if (ranks.alone()) {
       bias = Project(attention, kProjW, kProjB, dropped, 0, projected);
     } else {
-      Multiply(attention, kProjW, projected);
-      projected = ranks.Summed(projected);
+      const RowChunks chunks = Chunks(ranks, x);
+      for (const RowChunks::Chunk& chunk : chunks.all()) {
+        Multiply(chunks.Of(chunk, attention), kProjW, projected.narrow(0, chunk.begin, chunk.end - chunk.begin));
+        chunks.StartSum(chunk, projected);
+      }
+      projected = chunks.Sum(projected);
       bias = DropSum(ranks, kProjB, dropped, projected);
     }
     AddAndNorm(x, projected, bias, p_[kLn2W].value, p_[kLn2B].value, sum, normed, statistics2, rows_);
@@ -147,7 +148,8 @@ class Block final : public UnitModule {
     kept.clear();
     at::Tensor normed = Narrow(x, x.size(1));
     NormAgain(x, statistics, p_[kLn1W].value, p_[kLn1B].value, normed, rows_);
-    normed = ranks.Whole(normed);
+    RowChunks whole(ranks, normed.size(0), normed.size(0) * ranks.parts());
+    normed = whole.StartWhole(normed);
     AddColumnSums(d_qkv, sinks[kAttnB], rows_);
     at::Tensor d_normed;
     if (ranks.alone()) {
@@ -155,11 +157,11 @@ class Block final : public UnitModule {
       GemmBackward(normed, d_qkv, kAttnW, d_normed, sinks);
     } else {  // summed while the weight's gradient is computed, unless that is deferred
       d_normed = at::empty_like(normed);
-      RowSum sum(ranks, d_normed, normed.size(0));
       InputGradient(d_qkv, kAttnW, {}, d_normed);
-      sum.Computed();
+      whole.Await();
+      ranks.StartSum(d_normed);
       AddOrDefer(normed, d_qkv, kAttnW, {}, sinks);
-      d_normed = sum.Wait();
+      d_normed = ranks.Sum(d_normed);
     }
     NormBackward(d_normed, x, statistics, p_[kLn1W].value, rows, sinks[kLn1W], sinks[kLn1B], rows_);
     return {d};
@@ -228,8 +230,12 @@ class Block final : public UnitModule {
   uint64_t PieceRows(uint64_t rows) const { return rows * (gemms_.ThroughPanels(p_[0].value) ? kPanelRowFactor : 1); }
 
   // Rows of one block.
-  int64_t Piece(const at::Tensor& x) const {
-    return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(x.size(0)), piece_rows_));
+  int64_t Piece(int64_t rows) const {
+    return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(rows), piece_rows_));
+  }
+  // `like` has this rank's rows.
+  RowChunks Chunks(const TensorRows& ranks, const at::Tensor& like) const {
+    return {ranks, like.size(0), Piece(like.size(0) * ranks.parts())};
   }
 
   // The gradient of rows that a gemm and its bias gave, as a gemm takes it; the bias's is added.
@@ -279,6 +285,23 @@ class Block final : public UnitModule {
     InputGradient(d, weight, inner, d_x);
   }
 
+  // q k v of all rows, each chunk while the next one is gathered.
+  at::Tensor Qkv(const TensorRows& ranks, const at::Tensor& normed) const {
+    const int64_t rows = normed.size(0) * ranks.parts();
+    const at::Tensor qkv = at::empty({rows, p_[kAttnW].value.size(1)}, normed.options());
+    RowChunks chunks(ranks, normed.size(0), ranks.divided() ? Piece(rows) : rows);
+    const at::Tensor whole = chunks.StartWhole(normed);
+    for (const RowChunks::Chunk& chunk : chunks.all()) {
+      const at::Tensor x = whole.narrow(0, chunk.begin, chunk.end - chunk.begin);
+      chunks.Await();
+      chunks.Into(chunk, qkv, [&](const at::Tensor& y) {
+        gemms_.ComputeWithBias(x, p_[kAttnW].value, p_[kAttnB].value, y);
+        Adapt(x, kAttnW, y);
+      });
+    }
+    return qkv;
+  }
+
   at::Tensor ByHead(const at::Tensor& qkv, int64_t samples) const {
     return qkv.view({samples, qkv.size(0) / samples, 3, heads_, qkv.size(1) / 3 / heads_});
   }
@@ -321,7 +344,7 @@ class Block final : public UnitModule {
   // sum + MLP(normed). `hidden` receives what GELU is applied to but for its bias, if it is defined.
   at::Tensor FeedForward(const at::Tensor& normed, const at::Tensor& sum, const at::Tensor& hidden,
                          const Dropped& dropped) const {
-    const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
+    const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(rows);
     const at::Tensor y = at::empty_like(sum), active = at::empty({piece, 4 * width}, normed.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty_like(active);
     const at::Tensor gemm_out = narrow_ ? at::empty({piece, width}, normed.options()) : at::Tensor();
@@ -341,7 +364,7 @@ class Block final : public UnitModule {
   // d, the gradient of FeedForward's result, becomes that of `sum`.
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
                            const Dropped& dropped, const at::Tensor& d, const GradientSinks& sinks) const {
-    const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(sum);
+    const int64_t rows = sum.size(0), width = sum.size(1), piece = Piece(rows);
     at::Tensor active = at::empty({piece, 4 * width}, hidden.options()), d_hidden = at::empty_like(active);
     at::Tensor normed = at::empty({piece, width}, hidden.options());
     const at::Tensor d_normed = sinks.Beside(normed);
@@ -368,21 +391,24 @@ class Block final : public UnitModule {
   // The two above of a share of the hidden layer. The ranks sum what they give for all rows.
   at::Tensor FeedForwardOfShare(const TensorRows& ranks, const at::Tensor& normed, const at::Tensor& sum,
                                 const at::Tensor& hidden, const Dropped& dropped) const {
-    const at::Tensor all = ranks.Whole(normed), y = at::empty_like(sum);
-    const int64_t rows = all.size(0), piece = Piece(all);
+    RowChunks chunks = Chunks(ranks, normed);
+    const at::Tensor all = chunks.StartWhole(normed), y = at::empty_like(sum);
+    const int64_t piece = Piece(chunks.rows());
     const at::Tensor active = at::empty({piece, p_[kFcW].value.size(1)}, all.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty_like(active);
     const at::Tensor given = narrow_ || ranks.divided() ? Narrow(all, sum.size(1)) : y;
-    RowSum total(ranks, given, piece);
-    for (int64_t r = 0; r < rows; r += piece) {
-      const int64_t n = std::min(piece, rows - r);
-      const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n), g = active.narrow(0, 0, n);
-      Multiply(all.narrow(0, r, n), kFcW, h);
-      AddAndGelu(h, p_[kFcB].value, g, rows_);
-      Multiply(g, kFcProjW, given.narrow(0, r, n));
-      total.Computed();
+    for (const RowChunks::Chunk& chunk : chunks.all()) {
+      chunks.Await();
+      for (int64_t r = chunk.begin; r < chunk.end; r += piece) {
+        const int64_t n = std::min(piece, chunk.end - r);
+        const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n), g = active.narrow(0, 0, n);
+        Multiply(all.narrow(0, r, n), kFcW, h);
+        AddAndGelu(h, p_[kFcB].value, g, rows_);
+        Multiply(g, kFcProjW, given.narrow(0, r, n));
+      }
+      chunks.StartSum(chunk, given);
     }
-    const at::Tensor added = total.Wait();
+    const at::Tensor added = chunks.Sum(given);
     AddGemm(sum, added, DropSum(ranks, kFcProjB, dropped, added), y, rows_);
     return y;
   }
@@ -390,28 +416,31 @@ class Block final : public UnitModule {
   void FeedForwardBackwardOfShare(const TensorRows& ranks, const GradientSinks& sinks, const at::Tensor& sum,
                                   const at::Tensor& statistics, const at::Tensor& hidden, const Dropped& dropped,
                                   const at::Tensor& d) const {
-    const at::Tensor all_dy = ranks.Whole(GemmGradient(Undropped(d, dropped, ranks.first(d.size(0))), kFcProjB, sinks));
     at::Tensor normed = Narrow(sum, sum.size(1));
     NormAgain(sum, statistics, p_[kLn2W].value, p_[kLn2B].value, normed, rows_);
-    normed = ranks.Whole(normed);
-    const int64_t rows = normed.size(0), piece = Piece(normed);
+    RowChunks chunks = Chunks(ranks, sum);
+    at::Tensor all_dy = GemmGradient(Undropped(d, dropped, ranks.first(d.size(0))), kFcProjB, sinks);
+    std::tie(all_dy, normed) = chunks.StartWhole(all_dy, normed);
+    const int64_t piece = Piece(chunks.rows());
     at::Tensor active = at::empty({piece, hidden.size(1)}, hidden.options()), d_hidden = at::empty_like(active);
     const at::Tensor d_normed = sinks.Beside(normed);
-    RowSum total(ranks, d_normed, piece);
-    for (int64_t r = 0; r < rows; r += piece) {
-      const int64_t n = std::min(piece, rows - r);
-      if (sinks.defers() && r > 0) {  // each block keeps its own
-        active = at::empty({n, hidden.size(1)}, hidden.options()), d_hidden = at::empty_like(active);
+    for (const RowChunks::Chunk& chunk : chunks.all()) {
+      chunks.Await();
+      for (int64_t r = chunk.begin; r < chunk.end; r += piece) {
+        const int64_t n = std::min(piece, chunk.end - r);
+        if (sinks.defers() && r > 0) {  // each block keeps its own
+          active = at::empty({n, hidden.size(1)}, hidden.options()), d_hidden = at::empty_like(active);
+        }
+        const at::Tensor g = active.narrow(0, 0, n), dh = d_hidden.narrow(0, 0, n), row = normed.narrow(0, r, n);
+        const at::Tensor h = hidden.narrow(0, r, n), dy = all_dy.narrow(0, r, n);
+        InputGradient(dy, kFcProjW, {}, dh);
+        GeluBackward(h, p_[kFcB].value, g, dh, sinks[kFcB], rows_);
+        AddOrDefer(g, dy, kFcProjW, {}, sinks);
+        GemmBackward(row, dh, kFcW, d_normed.narrow(0, r, n), sinks);
       }
-      const at::Tensor g = active.narrow(0, 0, n), dh = d_hidden.narrow(0, 0, n), row = normed.narrow(0, r, n);
-      const at::Tensor h = hidden.narrow(0, r, n), dy = all_dy.narrow(0, r, n);
-      InputGradient(dy, kFcProjW, {}, dh);
-      GeluBackward(h, p_[kFcB].value, g, dh, sinks[kFcB], rows_);
-      AddOrDefer(g, dy, kFcProjW, {}, sinks);
-      GemmBackward(row, dh, kFcW, d_normed.narrow(0, r, n), sinks);
-      total.Computed();
+      chunks.StartSum(chunk, d_normed);
     }
-    NormBackward(total.Wait(), sum, statistics, p_[kLn2W].value, d, sinks[kLn2W], sinks[kLn2B], rows_);
+    NormBackward(chunks.Sum(d_normed), sum, statistics, p_[kLn2W].value, d, sinks[kLn2W], sinks[kLn2B], rows_);
   }
 
   const std::vector<Parameter> p_;

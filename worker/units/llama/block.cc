@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "models/inventory.h"
@@ -193,11 +194,7 @@ class LlamaBlock final : public UnitModule {
     const at::Tensor statistics = Statistics(x, 1), statistics2 = Statistics(x, 1), normed = Narrow(x, width);
     RmsNorm(x, Value(at_.input_norm), model_.norm_epsilon(), normed, statistics, rows_);
     Attended a;
-    {
-      const at::Tensor whole = ranks.Whole(normed);
-      a.projected = Narrow(whole, q_width_ + 2 * kv_width_);
-      qkv_.Forward(whole, a.projected);
-    }
+    a.projected = Qkv(ranks, normed);
     Turn(a, tokens, context.position);
     at::Tensor attention;
     if (context.mode == Mode::kGenerate) {
@@ -217,8 +214,12 @@ class LlamaBlock final : public UnitModule {
     }
     const at::Tensor sum = Wide(x, width);
     at::Tensor projected = narrow_ || ranks.divided() ? Narrow(attention, width) : sum;
-    out_.Forward(attention, projected);
-    projected = ranks.Summed(projected);
+    const RowChunks chunks = Chunks(ranks, x);
+    for (const RowChunks::Chunk& chunk : chunks.all()) {
+      out_.Forward(chunks.Of(chunk, attention), projected.narrow(0, chunk.begin, chunk.end - chunk.begin));
+      chunks.StartSum(chunk, projected);
+    }
+    projected = chunks.Sum(projected);
     DropRows(ResidualDropout(context, 1), tokens, ranks.first(projected.size(0)), projected);
     AddAndRmsNorm(x, projected, Value(at_.inner_norm), model_.norm_epsilon(), sum, normed, statistics2, rows_);
     projected = at::Tensor();
@@ -282,13 +283,12 @@ class LlamaBlock final : public UnitModule {
     const at::Tensor d_projected = AttentionBackward(std::exchange(kept, {}), context, ranks, sinks, rows, tokens);
     at::Tensor normed = Narrow(x, x.size(1));
     RmsNormAgain(x, statistics, Value(at_.input_norm), normed, rows_);
-    normed = ranks.Whole(normed);
     at::Tensor d_normed;
     if (ranks.alone()) {
       d_normed = sinks.Beside(normed);
       qkv_.Backward(normed, d_projected, d_normed, sinks);
     } else {
-      d_normed = QkvBackwardOfShare(ranks, normed, d_projected, sinks);
+      d_normed = QkvBackwardOfShare(ranks, std::exchange(normed, {}), d_projected, sinks);
     }
     RmsNormBackward(d_normed, x, statistics, Value(at_.input_norm), rows, sinks[at_.input_norm], rows_);
     return {d};
@@ -459,31 +459,51 @@ class LlamaBlock final : public UnitModule {
     return d_a.projected;
   }
 
-  // The gradient of this rank's rows of what the projections took, summed while the weights' gradients are computed,
-  // unless these are deferred.
-  at::Tensor QkvBackwardOfShare(const TensorRows& ranks, const at::Tensor& normed, const at::Tensor& d,
+  // The gradient of this rank's rows `normed` of what the projections took, summed while the weights' gradients are
+  // computed, unless these are deferred.
+  at::Tensor QkvBackwardOfShare(const TensorRows& ranks, at::Tensor normed, const at::Tensor& d,
                                 const GradientSinks& sinks) const {
+    RowChunks whole(ranks, normed.size(0), normed.size(0) * ranks.parts());
+    normed = whole.StartWhole(normed);
     const at::Tensor d_normed = at::empty_like(normed);
-    RowSum sum(ranks, d_normed, normed.size(0));
     if (mirrors_keys() && ranks.ranks().rank() > 0) {  // of keys that all ranks compute, one rank gives it for all
       qkv_.FirstInputGradient(d, q_width_, d_normed);
     } else {
       qkv_.InputGradient(d, {}, d_normed);
     }
-    sum.Computed();
+    whole.Await();
+    ranks.StartSum(d_normed);
     qkv_.AddOrDefer(normed, d, {}, sinks);
-    return sum.Wait();
+    return ranks.Sum(d_normed);
   }
 
   // Rows of one block.
-  int64_t Piece(const at::Tensor& x) const {
-    return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(x.size(0)), piece_rows_));
+  int64_t Piece(int64_t rows) const {
+    return static_cast<int64_t>(models::PieceRows(static_cast<uint64_t>(rows), piece_rows_));
+  }
+  // `like` has this rank's rows.
+  RowChunks Chunks(const TensorRows& ranks, const at::Tensor& like) const {
+    return {ranks, like.size(0), Piece(like.size(0) * ranks.parts())};
+  }
+
+  // q k v of all rows, each chunk while the next one is gathered.
+  at::Tensor Qkv(const TensorRows& ranks, const at::Tensor& normed) const {
+    const int64_t rows = normed.size(0) * ranks.parts();
+    const at::Tensor qkv = at::empty({rows, q_width_ + 2 * kv_width_}, normed.options());
+    RowChunks chunks(ranks, normed.size(0), ranks.divided() ? Piece(rows) : rows);
+    const at::Tensor whole = chunks.StartWhole(normed);
+    for (const RowChunks::Chunk& chunk : chunks.all()) {
+      chunks.Await();
+      chunks.Into(chunk, qkv,
+                  [&](const at::Tensor& y) { qkv_.Forward(whole.narrow(0, chunk.begin, chunk.end - chunk.begin), y); });
+    }
+    return qkv;
   }
 
   // sum + network(normed). `hidden` receives gate and up, if it is defined.
   at::Tensor FeedForward(const at::Tensor& normed, const at::Tensor& sum, const at::Tensor& hidden,
                          const DropoutPlace& dropout, int64_t tokens) const {
-    const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(sum);
+    const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(rows);
     const at::Tensor y = at::empty_like(sum), active = at::empty({piece, inner}, normed.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty({piece, 2 * inner}, normed.options());
     const at::Tensor gemm_out = narrow_ ? at::empty({piece, width}, normed.options()) : at::Tensor();
@@ -504,7 +524,7 @@ class LlamaBlock final : public UnitModule {
   void FeedForwardBackward(const at::Tensor& sum, const at::Tensor& statistics, const at::Tensor& hidden,
                            const DropoutPlace& dropout, int64_t tokens, const at::Tensor& d,
                            const GradientSinks& sinks) const {
-    const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(sum);
+    const int64_t rows = sum.size(0), width = sum.size(1), inner = model_.inner(), piece = Piece(rows);
     at::Tensor active = at::empty({piece, inner}, hidden.options());
     at::Tensor normed = at::empty({piece, width}, hidden.options());
     const at::Tensor d_active = at::empty_like(active), d_normed = sinks.Beside(normed);
@@ -530,21 +550,24 @@ class LlamaBlock final : public UnitModule {
   // The two above of a share of the hidden layer. The ranks sum what they give for all rows.
   at::Tensor FeedForwardOfShare(const TensorRows& ranks, const at::Tensor& normed, const at::Tensor& sum,
                                 const at::Tensor& hidden, const DropoutPlace& dropout, int64_t tokens) const {
-    const at::Tensor all = ranks.Whole(normed), y = at::empty_like(sum);
-    const int64_t rows = all.size(0), piece = Piece(all);
+    RowChunks chunks = Chunks(ranks, normed);
+    const at::Tensor all = chunks.StartWhole(normed), y = at::empty_like(sum);
+    const int64_t piece = Piece(chunks.rows());
     const at::Tensor active = at::empty({piece, inner()}, all.options());
     const at::Tensor scratch = hidden.defined() ? hidden : at::empty({piece, 2 * inner()}, all.options());
     const at::Tensor given = narrow_ || ranks.divided() ? Narrow(all, sum.size(1)) : y;
-    RowSum total(ranks, given, piece);
-    for (int64_t r = 0; r < rows; r += piece) {
-      const int64_t n = std::min(piece, rows - r);
-      const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n), g = active.narrow(0, 0, n);
-      gate_up_.Forward(all.narrow(0, r, n), h);
-      SwiGlu(h, g, rows_);
-      down_.Forward(g, given.narrow(0, r, n));
-      total.Computed();
+    for (const RowChunks::Chunk& chunk : chunks.all()) {
+      chunks.Await();
+      for (int64_t r = chunk.begin; r < chunk.end; r += piece) {
+        const int64_t n = std::min(piece, chunk.end - r);
+        const at::Tensor h = scratch.narrow(0, hidden.defined() ? r : 0, n), g = active.narrow(0, 0, n);
+        gate_up_.Forward(all.narrow(0, r, n), h);
+        SwiGlu(h, g, rows_);
+        down_.Forward(g, given.narrow(0, r, n));
+      }
+      chunks.StartSum(chunk, given);
     }
-    const at::Tensor added = total.Wait();
+    const at::Tensor added = chunks.Sum(given);
     DropRows(dropout, tokens, ranks.first(added.size(0)), added);
     Add(sum, added, y, rows_);
     return y;
@@ -553,26 +576,29 @@ class LlamaBlock final : public UnitModule {
   void FeedForwardBackwardOfShare(const TensorRows& ranks, const GradientSinks& sinks, const at::Tensor& sum,
                                   const at::Tensor& statistics, const at::Tensor& hidden, const DropoutPlace& dropout,
                                   int64_t tokens, const at::Tensor& d) const {
-    const at::Tensor all_dy = ranks.Whole(GemmGradient(Undropped(d, dropout, tokens, ranks.first(d.size(0))), sinks));
     at::Tensor normed = Narrow(sum, sum.size(1));
     RmsNormAgain(sum, statistics, Value(at_.inner_norm), normed, rows_);
-    normed = ranks.Whole(normed);
-    const int64_t rows = normed.size(0), piece = Piece(normed);
+    RowChunks chunks = Chunks(ranks, sum);
+    at::Tensor all_dy = GemmGradient(Undropped(d, dropout, tokens, ranks.first(d.size(0))), sinks);
+    std::tie(all_dy, normed) = chunks.StartWhole(all_dy, normed);
+    const int64_t piece = Piece(chunks.rows());
     at::Tensor active = at::empty({piece, inner()}, hidden.options());
     const at::Tensor d_active = at::empty_like(active), d_normed = sinks.Beside(normed);
-    RowSum total(ranks, d_normed, piece);
-    for (int64_t r = 0; r < rows; r += piece) {
-      const int64_t n = std::min(piece, rows - r);
-      if (sinks.defers() && r > 0) active = at::empty({n, inner()}, hidden.options());  // each block keeps its own
-      const at::Tensor g = active.narrow(0, 0, n), dg = d_active.narrow(0, 0, n), row = normed.narrow(0, r, n);
-      const at::Tensor h = hidden.narrow(0, r, n), dy = all_dy.narrow(0, r, n);
-      down_.InputGradient(dy, {}, dg);
-      SwiGluBackward(h, g, dg, h, rows_);
-      down_.AddOrDefer(g, dy, {}, sinks);
-      gate_up_.Backward(row, h, d_normed.narrow(0, r, n), sinks);
-      total.Computed();
+    for (const RowChunks::Chunk& chunk : chunks.all()) {
+      chunks.Await();
+      for (int64_t r = chunk.begin; r < chunk.end; r += piece) {
+        const int64_t n = std::min(piece, chunk.end - r);
+        if (sinks.defers() && r > 0) active = at::empty({n, inner()}, hidden.options());  // each block keeps its own
+        const at::Tensor g = active.narrow(0, 0, n), dg = d_active.narrow(0, 0, n), row = normed.narrow(0, r, n);
+        const at::Tensor h = hidden.narrow(0, r, n), dy = all_dy.narrow(0, r, n);
+        down_.InputGradient(dy, {}, dg);
+        SwiGluBackward(h, g, dg, h, rows_);
+        down_.AddOrDefer(g, dy, {}, sinks);
+        gate_up_.Backward(row, h, d_normed.narrow(0, r, n), sinks);
+      }
+      chunks.StartSum(chunk, d_normed);
     }
-    RmsNormBackward(total.Wait(), sum, statistics, Value(at_.inner_norm), d, sinks[at_.inner_norm], rows_);
+    RmsNormBackward(chunks.Sum(d_normed), sum, statistics, Value(at_.inner_norm), d, sinks[at_.inner_norm], rows_);
   }
 
   const Llama model_;
