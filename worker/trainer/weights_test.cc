@@ -178,6 +178,25 @@ TEST(StateOfReplicas, FactorsAreTheSameWhereRanksSumTogether) {
   }
 }
 
+// By hand: GPT-2 of width 16 on two shards, of 1,648 elements of the block each. Before its fc [16, 64] are 1,024
+// elements, so shard 1 begins in row 9.75 of it, and row 10 is the first that is whole.
+TEST(StateOfReplicas, RowsOfAShardAreWholeOnes) {
+  Train train = CompressedTrain(true);
+  train.mutable_model()->mutable_gpt2()->set_width(16);
+  train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_HYBRID);
+  train.mutable_communication()->mutable_compression()->mutable_power_sgd()->set_rank(1);
+  std::vector<std::string> factors[2];
+  for (const uint32_t rank : {0u, 1u}) {
+    const RankState state = RankOf(train, 4, rank, /*on_node=*/2);
+    for (const engine::StateView& view : state.engine->State()) {
+      if (view.kind == "power_sgd_q" && view.tensor.starts_with("h.0.")) factors[rank].push_back(view.tensor);
+    }
+  }
+  EXPECT_THAT(factors[0],
+              testing::ElementsAre("h.0.attn.c_attn.weight", "h.0.attn.c_proj.weight", "h.0.mlp.c_fc.weight"));
+  EXPECT_THAT(factors[1], testing::ElementsAre("h.0.mlp.c_fc.weight[10:]", "h.0.mlp.c_proj.weight"));
+}
+
 // A momentum that was the optimizer's is divided among the replicas, and theirs are added up.
 TEST(StateOfReplicas, MomentumIsTheOptimizersOrOfReplicas) {
   const TemporaryFolder folder, other;
