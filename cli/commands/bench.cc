@@ -309,6 +309,20 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
   return kOk;
 }
 
+// What is wrong with any of the jobs, before the first one runs.
+absl::Status CheckAll(Client& client, const Reading& reading, const std::vector<uint32_t>& numbers,
+                      const BenchFlags& flags) {
+  for (const std::string& strategy : flags.strategies) {
+    for (const uint32_t ranks : numbers) {
+      v1::PlanRequest request;
+      *request.mutable_spec() = Measured(reading.spec, strategy, ranks, flags);
+      const absl::StatusOr<v1::PlanReply> plan = client.Plan(request);
+      if (!plan.ok()) return WithPlaces(plan.status(), reading.sources);
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Nothing runs.
 absl::StatusOr<Scaling> PredictOne(Client& client, const Reading& reading, const v1::JobSpec& spec, uint32_t ranks,
                                    const BenchFlags& flags) {
@@ -334,6 +348,9 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
   absl::StatusOr<std::vector<uint32_t>> numbers = flags.ranks.empty() ? std::vector<uint32_t>{1, 2, 4} : flags.ranks;
   if (flags.hardware.empty()) numbers = WithSlots(**client, *numbers);
   if (!numbers.ok()) return numbers.status();
+  if (flags.hardware.empty()) {
+    if (absl::Status s = CheckAll(**client, *reading, *numbers, flags); !s.ok()) return s;
+  }
   std::vector<Scaling> rows;
   for (const std::string& strategy : flags.strategies) {
     for (const uint32_t ranks : *numbers) {

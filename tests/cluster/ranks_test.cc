@@ -196,6 +196,12 @@ TEST(Ranks, BenchComparesNumbersOfRanks) {
   const Ran wrong = cluster.Muster({"bench", file, "--ranks", "2", "--set", "data.tokens=/nowhere.bin"});
   EXPECT_EQ(wrong.exit_code, 1) << wrong.err;
   EXPECT_TRUE(absl::StrContains(wrong.err, "muster describe")) << wrong.err;
+  // What is wrong with the last one is said before the first one runs.
+  const Ran refused = cluster.Muster(
+      {"bench", file, "--ranks", "2", "--strategies", "ddp,fsdp", "--set", "communication.compression.kind=int8"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_TRUE(absl::StrContains(refused.err, "communication.compression: compresses sums")) << refused.err;
+  EXPECT_FALSE(absl::StrContains(refused.err, "samples a step")) << refused.err;
 }
 
 }  // namespace
