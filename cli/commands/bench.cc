@@ -309,29 +309,15 @@ absl::StatusOr<ExitCode> BenchCommunication(const Invocation& invocation, Client
   return kOk;
 }
 
-// What is wrong with any of the jobs, before the first one runs.
-absl::Status CheckAll(Client& client, const Reading& reading, const std::vector<uint32_t>& numbers,
-                      const BenchFlags& flags) {
-  for (const std::string& strategy : flags.strategies) {
-    for (const uint32_t ranks : numbers) {
-      v1::PlanRequest request;
-      *request.mutable_spec() = Measured(reading.spec, strategy, ranks, flags);
-      const absl::StatusOr<v1::PlanReply> plan = client.Plan(request);
-      if (!plan.ok()) return WithPlaces(plan.status(), reading.sources);
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Nothing runs.
-absl::StatusOr<Scaling> PredictOne(Client& client, const Reading& reading, const v1::JobSpec& spec, uint32_t ranks,
-                                   const BenchFlags& flags) {
+// On `hardware`, or if that is empty on the nodes. Nothing runs.
+absl::StatusOr<v1::PlanReply> PlanOf(Client& client, const Reading& reading, const v1::JobSpec& spec,
+                                     const std::string& hardware) {
   v1::PlanRequest request;
   *request.mutable_spec() = spec;
-  request.set_hardware(flags.hardware);
-  const absl::StatusOr<v1::PlanReply> plan = client.Plan(request);
+  request.set_hardware(hardware);
+  absl::StatusOr<v1::PlanReply> plan = client.Plan(request);
   if (!plan.ok()) return WithPlaces(plan.status(), reading.sources);
-  return Predicted(*plan, ranks);
+  return plan;
 }
 
 absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& flags) {
@@ -348,30 +334,34 @@ absl::StatusOr<ExitCode> Run(const Invocation& invocation, const BenchFlags& fla
   absl::StatusOr<std::vector<uint32_t>> numbers = flags.ranks.empty() ? std::vector<uint32_t>{1, 2, 4} : flags.ranks;
   if (flags.hardware.empty()) numbers = WithSlots(**client, *numbers);
   if (!numbers.ok()) return numbers.status();
-  if (flags.hardware.empty()) {
-    if (absl::Status s = CheckAll(**client, *reading, *numbers, flags); !s.ok()) return s;
+  struct Job {
+    std::string strategy;
+    uint32_t ranks;
+    v1::JobSpec spec;
+  };
+  std::vector<Job> jobs;
+  for (const std::string& strategy : flags.strategies) {
+    for (const uint32_t ranks : *numbers)
+      jobs.push_back({strategy, ranks, Measured(reading->spec, strategy, ranks, flags)});
   }
   std::vector<Scaling> rows;
-  for (const std::string& strategy : flags.strategies) {
-    for (const uint32_t ranks : *numbers) {
-      const v1::JobSpec spec = Measured(reading->spec, strategy, ranks, flags);
-      if (!flags.hardware.empty()) {
-        absl::StatusOr<Scaling> predicted = PredictOne(**client, *reading, spec, ranks, flags);
-        if (!predicted.ok()) return predicted.status();
-        predicted->strategy = strategy;
-        rows.push_back(*std::move(predicted));
-        continue;
-      }
-      const absl::StatusOr<Reported> reported =
-          RunMeasured(invocation, **client, *reading, spec, absl::StrCat(strategy, strategy.empty() ? "" : " on "));
-      if (!reported.ok()) return reported.status();
-      if (reported->code != kOk) return reported->code;
-      std::optional<Scaling> row = Summarise(reported->points, flags.warm_up, ranks, reported->sequences);
-      if (!row.has_value()) return absl::DataLossError(absl::StrCat(reported->id, " sent no metrics"));
-      row->strategy = strategy;
-      row->predicted_seconds = reported->predicted_seconds;
-      rows.push_back(*row);
-    }
+  // What is wrong with the last one is said before the first one runs.
+  for (const Job& job : jobs) {
+    const absl::StatusOr<v1::PlanReply> plan = PlanOf(**client, *reading, job.spec, flags.hardware);
+    if (!plan.ok()) return plan.status();
+    if (!flags.hardware.empty()) rows.push_back(Predicted(*plan, job.ranks)), rows.back().strategy = job.strategy;
+  }
+  for (const Job& job : jobs) {
+    if (!flags.hardware.empty()) break;
+    const absl::StatusOr<Reported> reported = RunMeasured(
+        invocation, **client, *reading, job.spec, absl::StrCat(job.strategy, job.strategy.empty() ? "" : " on "));
+    if (!reported.ok()) return reported.status();
+    if (reported->code != kOk) return reported->code;
+    std::optional<Scaling> row = Summarise(reported->points, flags.warm_up, job.ranks, reported->sequences);
+    if (!row.has_value()) return absl::DataLossError(absl::StrCat(reported->id, " sent no metrics"));
+    row->strategy = job.strategy;
+    row->predicted_seconds = reported->predicted_seconds;
+    rows.push_back(*row);
   }
   if (flags.format == Format::kTable) {
     Print(ScalingTable(rows).Render(invocation.Out()));

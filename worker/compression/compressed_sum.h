@@ -56,7 +56,7 @@ struct Options {
   bool nesterov = false;
   uint64_t seed = 0;
   int64_t elements = 0;
-  std::vector<strategies::GradientPart> parts = {};  // of the range that are whole in it
+  std::vector<strategies::GradientPart> parts = {};  // of the range: whole rows of tensors
   collectives::Group* group = nullptr;               // outlives the sum
   at::Device device = at::kCPU;
   bool portable = false;  // by LibTorch's operators, as on a GPU
