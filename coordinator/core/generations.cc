@@ -39,6 +39,10 @@ std::string Where(const Generation& generation) {
   return SomeOf(nodes, kNamed);
 }
 
+std::string WhyEnded(const RankExit& exit, const RankPlacement& rank) {
+  return absl::StrCat(exit.message(), " (on ", rank.node(), ")");
+}
+
 // "rank 0 on n, rank 3 on m and 5 more".
 std::string Names(const Generation& generation, const std::vector<uint32_t>& ranks) {
   constexpr size_t kNamed = 3;
@@ -286,7 +290,7 @@ void Generations::Exit(JobEntry& job, uint32_t number, RankExit exit, EndReason 
   }
   const bool faulty = stopping && IsFault(generation.record().reason()) &&
                       job.record().failure().generation() == generation.record().number();
-  if (faulty) AddToFault(job, number, exit, transaction);
+  if (faulty) AddToFault(job, rank, exit, transaction);
   if (exit.cause() == RankExit::REFUSED && exit.of_node()) NoteRefusal(job, rank.node(), exit, transaction);
   RankExit kept = exit;
   kept.clear_last_lines();
@@ -295,7 +299,7 @@ void Generations::Exit(JobEntry& job, uint32_t number, RankExit exit, EndReason 
   transaction.Touch(id, generation.record().number());
   transaction.ChangeDesired(NodeId(rank.node()));
 
-  const std::string why = absl::StrCat(exit.message(), " (on ", rank.node(), ")");
+  const std::string why = WhyEnded(exit, rank);
   const bool completed = exit.cause() == RankExit::COMPLETED;
   // An orderly exit before the last step that the coordinator did not request: the worker is leaving and stops its
   // ranks, or has found that the node cannot take any; else another process sent a signal.
@@ -307,15 +311,10 @@ void Generations::Exit(JobEntry& job, uint32_t number, RankExit exit, EndReason 
     Failure& failure = *job.machine.fields().mutable_failure();
     failure.Clear();
     failure.set_generation(generation.record().number());
-    failure.set_rank(number);
-    failure.set_node(rank.node());
     if (generation.state() == GENERATION_STATE_RUNNING) {
       failure.set_step(std::max(job.running->highest_step, generation.record().resumed_step()) + 1);
     }
-    failure.set_hint(HintFor(exit, id.value(), number));
-    *failure.mutable_exit() = exit;
-    transaction.Touch(id);
-    if (MayBlameNode(exit)) transaction.Blame(NodeId(rank.node()), id, exit.message());
+    SetCulprit(job, rank, exit, transaction);
   }
   const EndReason reason = stopped ? END_REASON_DRAINED : fault;
   if (generation.EveryRankExited()) return End(job, reason, transaction);
@@ -333,13 +332,30 @@ void Generations::NoteRefusal(JobEntry& job, const std::string& node, const Rank
   transaction.Touch(job.id());
 }
 
-// Called when a rank ends after the first fault of its generation: either because of that fault, or as its culprit.
-void Generations::AddToFault(JobEntry& job, uint32_t rank, RankExit& exit, Transaction& transaction) {
+void Generations::SetCulprit(JobEntry& job, const RankPlacement& rank, const RankExit& exit, Transaction& transaction) {
+  Failure& failure = *job.machine.fields().mutable_failure();
+  failure.set_rank(rank.rank());
+  failure.set_node(rank.node());
+  failure.set_hint(HintFor(exit, job.id().value(), rank.rank()));
+  *failure.mutable_exit() = exit;
+  transaction.Touch(job.id());
+  if (MayBlameNode(exit)) transaction.Blame(NodeId(rank.node()), job.id(), exit.message());
+}
+
+// Called when a rank ends after the first fault of its generation: either because of that fault, or as its culprit. A
+// rank whose collective fails, since another rank was killed, may be reported before that one.
+void Generations::AddToFault(JobEntry& job, const RankPlacement& rank, RankExit& exit, Transaction& transaction) {
   Failure& failure = *job.machine.fields().mutable_failure();
   if (exit.cause() == RankExit::COMPLETED) return;
   transaction.Touch(job.id());
-  if (rank != failure.rank()) {
-    failure.add_collateral(rank);
+  if (rank.rank() != failure.rank()) {
+    const bool culprit = failure.exit().of_other_rank() && !exit.of_other_rank() && exit.cause() != RankExit::STOPPED;
+    failure.add_collateral(culprit ? failure.rank() : rank.rank());
+    if (!culprit) return;
+    SetCulprit(job, rank, exit, transaction);
+    const std::string why = WhyEnded(exit, rank);
+    transaction.AddEvent(&job, failure.generation(), rank.node(), "rank.exited", why);
+    if (job.record().stop_intent() == STOP_INTENT_REQUEUE) job.machine.fields().set_reason(why);
     return;
   }
   RankExit& first = *failure.mutable_exit();

@@ -68,7 +68,8 @@ class Generations {
   void KeepSpeed(const RankPlacement& rank, double flops_per_second, Transaction& transaction);
   // The node lacks something that the job needs.
   static void NoteRefusal(JobEntry& job, const std::string& node, const RankExit& exit, Transaction& transaction);
-  static void AddToFault(JobEntry& job, uint32_t rank, RankExit& exit, Transaction& transaction);
+  static void SetCulprit(JobEntry& job, const RankPlacement& rank, const RankExit& exit, Transaction& transaction);
+  static void AddToFault(JobEntry& job, const RankPlacement& rank, RankExit& exit, Transaction& transaction);
 
   const Options* const options_;
   Records* const records_;

@@ -76,6 +76,50 @@ TEST_F(NodeFaults, AJobThatANodeRefusesRunsElsewhere) {
   EXPECT_EQ(NodeOf(id), "b");
 }
 
+// A rank whose collective fails, since another was killed, may be reported first.
+TEST_F(NodeFaults, TheFaultIsThatOfTheRankThatTheOthersFailedFor) {
+  const auto consequence = [](uint32_t of) {
+    RankExit exit;
+    exit.set_cause(RankExit::FAILED);
+    exit.set_exit_code(1);
+    exit.set_of_other_rank(true);
+    exit.set_message(absl::StrCat("rank ", of, " exited with code 1: all-reduce 217 failed"));
+    return exit;
+  };
+  Join(3);
+  const auto end_all = [&](const JobId& id, std::vector<std::pair<uint32_t, RankExit>> exits) {
+    w_.events.clear();
+    for (auto& [rank, exit] : exits) End(id, rank, std::move(exit));
+    return w_.Get(id).failure();
+  };
+  RankExit stopped;
+  stopped.set_cause(RankExit::STOPPED);
+  const auto started = [&] {
+    const JobId id = w_.Submit(Gang("g", 3, 1));
+    for (uint32_t rank = 0; rank < 3; ++rank) w_.ReportRank(id, rank, RANK_STATE_RUNNING);
+    return id;
+  };
+
+  const JobId id = started();
+  Failure failure = end_all(id, {{0, consequence(0)}, {2, Killed(9)}, {1, consequence(1)}});
+  EXPECT_EQ(failure.rank(), 2u);
+  EXPECT_EQ(failure.node(), NodeOf(id, 2));
+  EXPECT_EQ(failure.step(), 1u);
+  EXPECT_EQ(failure.exit().signal(), 9);
+  EXPECT_TRUE(absl::StrContains(failure.hint(), "out of memory")) << failure.hint();
+  EXPECT_EQ(std::vector<uint32_t>(failure.collateral().begin(), failure.collateral().end()),
+            (std::vector<uint32_t>{0, 1}));
+  EXPECT_TRUE(absl::StrContains(w_.Get(id).reason(), "was killed by signal 9")) << w_.Get(id).reason();
+  EXPECT_EQ(CountOf("rank.exited"), 2) << "the first one, and the one that it failed for";
+
+  failure = end_all(started(), {{1, consequence(1)}, {0, consequence(0)}, {2, stopped}});
+  EXPECT_EQ(failure.rank(), 1u) << "none says that it failed by itself: the first one";
+  EXPECT_EQ(CountOf("rank.exited"), 1);
+
+  failure = end_all(started(), {{1, Killed(9)}, {0, Killed(11)}, {2, consequence(2)}});
+  EXPECT_EQ(failure.rank(), 1u) << "which failed by itself";
+}
+
 TEST_F(NodeFaults, AJobThatTwoNodesRefuseFails) {
   Join(3);
   const JobId id = w_.Submit(Spec("j"));

@@ -35,6 +35,7 @@ RankExit RefineExit(RankExit exit, const Facts& facts, bool stop_requested) {
   if (exit.cause() == RankExit::FAILED && exit.signal() == 0 && facts.failure.has_value()) {
     if (facts.failure->refused()) exit.set_cause(RankExit::REFUSED);
     exit.set_of_node(facts.failure->of_node());
+    exit.set_of_other_rank(facts.failure->of_other_rank());
     exit.set_message(absl::StrCat(exit.message(), ": ", facts.failure->message()));
     return exit;
   }

@@ -500,6 +500,9 @@ bool IsRefusal(const absl::Status& status) {
 // As LibTorch reports whatever the driver returned.
 bool IsDeviceError(const absl::Status& status) { return absl::StrContains(status.message(), "CUDA error"); }
 
+// As collectives report a rank that has ended or does not answer.
+bool IsOfOtherRank(const absl::Status& status) { return absl::IsUnavailable(status) && !IsDeviceError(status); }
+
 }  // namespace
 
 absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string& rank_dir, Link& link,
@@ -517,6 +520,7 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
     record.mutable_failed()->set_message(std::move(message));
     record.mutable_failed()->set_refused(refused);
     record.mutable_failed()->set_of_node(IsDeviceError(status) || (refused && IsRefusalOfNode(status)));
+    record.mutable_failed()->set_of_other_rank(IsOfOtherRank(status));
     // On a full disk this may fail too; the exit code and stderr still carry the error.
     if (const auto appended = (*outbox)->Append(std::move(record), /*durable=*/false); appended.ok())
       link.Ring(*appended, 0);
