@@ -203,6 +203,13 @@ uint64_t KeptBytes(const Compression& compression, int64_t elements, const std::
   return all + 2 * bytes.first + ranks * bytes.second;
 }
 
+std::vector<std::string> StateNames(const Compression& compression) {
+  if (compression.has_power_sgd()) return {"power_sgd_q", "residual"};
+  if (compression.has_top_k() && compression.top_k().momentum_correction()) return {"momentum", "residual"};
+  if (compression.has_top_k() || compression.has_int8()) return {"residual"};
+  return {};
+}
+
 CompressionWork WorkOf(const Compression& compression) {
   // Chosen for the times that bench/compression measures, on a core with 10 GB/s of memory: bytes of memory traffic by
   // which a sum of one element takes as long.

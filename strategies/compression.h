@@ -71,6 +71,9 @@ uint64_t SentBytes(const Compression& compression, int64_t elements, const std::
 uint64_t KeptBytes(const Compression& compression, int64_t elements, const std::vector<GradientPart>& parts,
                    uint32_t ranks);
 
+// What of it is kept, by name; of some ranges without a part.
+std::vector<std::string> StateNames(const Compression& compression);
+
 // What a sum takes of the processor for each element.
 struct CompressionWork {
   double bytes = 0;  // read and written

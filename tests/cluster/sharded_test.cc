@@ -215,6 +215,30 @@ TEST(Sharded, AnyMeshGoesOnFromAnyOther) {
                    "", 5e-6);
 }
 
+// The first stage trains nothing, so what compressed sums keep is only on the ranks of the second. All ranks still
+// agree on each checkpoint, and a job that resumes has the bits of one that went through.
+TEST(Sharded, AStageThatTrainsNothingWritesWithTheOthers) {
+  Cluster cluster;
+  cluster.StartCoordinator();
+  cluster.StartWorker(0, 4);
+  const std::string options = Options(4, "kind: ddp") +
+                              "parallel: {pipeline: 2}\npipeline: {cut: [h.1]}\n"
+                              "freeze: [\"wte*\", \"wpe*\", \"h.0.*\"]\n"
+                              "communication: {compression: {kind: top_k, ratio: 0.05}}\n";
+  const std::string whole =
+      cluster.Submit({.name = "whole", .steps = 8, .checkpoint_every = 4, .sequences = 8, .extra = options});
+  ASSERT_TRUE(cluster.WaitForState(whole, "completed")) << cluster.Muster({"describe", whole}).out;
+  const std::string first = cluster.CheckpointPath("whole") + "/step-0000000004-g1";
+  const Ran resumed = cluster.Muster(
+      {"submit", "-d", "-o", "name", "--set", absl::StrCat("checkpoint.resume_from=", first),
+       cluster.WriteJob({.name = "second", .steps = 8, .checkpoint_every = 4, .sequences = 8, .extra = options})});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  const std::string second(absl::StripAsciiWhitespace(resumed.out));
+  ASSERT_TRUE(cluster.WaitForState(second, "completed")) << cluster.Muster({"describe", second}).out;
+  EXPECT_EQ(cluster.Losses(second).size(), 4u);
+  EXPECT_EQ(cluster.FinalWeights("second"), cluster.FinalWeights("whole"));
+}
+
 // Placement whole is the default of all of them. Its state has other shapes than the parameters.
 TEST(Sharded, AdafactorGoesOnFromAnyStrategyAndSize) {
   ExpectEachGoesOn({{1, "kind: single"}, {3, "kind: zero, stage: 3"}, {2, "kind: ddp"}, {3, "kind: fsdp"}},

@@ -20,7 +20,10 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -261,6 +264,35 @@ Gradients Random(int64_t elements) {
     for (int64_t i = 0; i < elements; ++i) values.mutable_data_ptr<float>()[i] = normal(random);
     return values;
   };
+}
+
+// Checkpoints of all ranks are laid out by the names, whatever a rank sums.
+TEST(Compression, KeepsWhatItsNamesSay) {
+  const auto compression = [](const std::function<void(Compression&)>& set) {
+    Compression compression;
+    set(compression);
+    Optimizer optimizer;
+    optimizer.mutable_sgd();
+    strategies::FillDefaults(optimizer, compression);
+    return compression;
+  };
+  using Names = std::set<std::string>;
+  for (const auto& [of, names] : std::vector<std::pair<Compression, Names>>{
+           {compression([](Compression& c) { c.mutable_int8(); }), {"residual"}},
+           {compression([](Compression& c) { c.mutable_top_k()->set_momentum_correction(false); }), {"residual"}},
+           {compression([](Compression& c) { c.mutable_top_k()->set_momentum_correction(true); }),
+            {"momentum", "residual"}},
+           {compression([](Compression& c) { c.mutable_power_sgd(); }), {"power_sgd_q", "residual"}}}) {
+    const std::vector<std::string> listed = strategies::StateNames(of);
+    EXPECT_EQ(Names(listed.begin(), listed.end()), names) << strategies::NameOf(of);
+    const Options options{.compression = of, .elements = 4096, .parts = {{0, {64, 64}}}};
+    Names kept;
+    for (const Rank& rank : SumOn(2, 1, options, Random(4096))) {
+      for (const StateTensor& state : rank.steps.back().state) kept.insert(state.name);
+    }
+    EXPECT_EQ(kept, names) << strategies::NameOf(of);
+  }
+  EXPECT_TRUE(strategies::StateNames({}).empty());
 }
 
 Options TopKOptions(int64_t elements, double ratio, SentValues values = SENT_VALUES_FP32) {

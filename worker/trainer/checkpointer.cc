@@ -38,8 +38,9 @@ Manifest MakeManifest(const Assignment& assignment, const Rank& rank, uint64_t s
   if (rank.tokenizer.has_value()) *manifest.mutable_tokenizer() = *rank.tokenizer;
   manifest.set_attention(rank.engine->attention());
   *manifest.mutable_update() = rank.engine->update_state();
-  for (NamedState& state : StatesOfReplicas(*rank.engine)) *manifest.add_states() = std::move(state);
-  if (!manifest.states().empty()) manifest.set_replicas(rank.program.layout.mesh.replica);
+  const Mesh& mesh = rank.program.layout.mesh;
+  for (NamedState& state : StatesOfReplicas(assignment.spec().train(), mesh)) *manifest.add_states() = std::move(state);
+  if (!manifest.states().empty()) manifest.set_replicas(mesh.replica);
   if (rank.outer != nullptr) {
     for (const uint64_t exchange : rank.outer->exchanges()) manifest.add_exchanges(exchange);
   }
@@ -165,7 +166,9 @@ class Checkpointer::Writing {
 };
 
 Checkpointer::Checkpointer(const Assignment& assignment, Rank& rank)
-    : assignment_(assignment), rank_(rank), every_replica_(!StatesOfReplicas(*rank.engine).empty()) {
+    : assignment_(assignment),
+      rank_(rank),
+      every_replica_(!StatesOfReplicas(assignment.spec().train(), rank.program.layout.mesh).empty()) {
   const Checkpoint& options = assignment.spec().train().checkpoint();
   // What lies on a GPU is copied by BeginPull(). Without periodic checkpoints, the first request allocates the copy.
   if (!writes() || !rank_.engine->state_is_live() || (options.has_async() && !options.async())) return;

@@ -16,6 +16,7 @@
 #include "data/tokenizer_origin.h"
 #include "models/inventory.h"
 #include "models/tuning.h"
+#include "strategies/compression.h"
 #include "strategies/partition/planners.h"
 #include "strategies/partition/table.h"
 #include "worker/engine/configure.h"
@@ -89,15 +90,12 @@ std::vector<checkpoint::TensorRun> RunsToWrite(engine::Engine& engine, bool buff
   return runs;
 }
 
-std::vector<NamedState> StatesOfReplicas(engine::Engine& engine) {
-  std::set<std::string> kinds;
-  for (const engine::StateView& view : engine.State()) {
-    if (view.replica >= 0) kinds.insert(view.kind);
-  }
+std::vector<NamedState> StatesOfReplicas(const Train& train, const Mesh& mesh) {
+  if (mesh.replica == 1) return {};
   std::vector<NamedState> states;
-  for (const std::string& kind : kinds) {
+  for (std::string& name : strategies::StateNames(train.communication().compression())) {
     NamedState& state = states.emplace_back();
-    state.set_name(kind);
+    state.set_name(std::move(name));
     state.set_rule(NamedState::SUM);
   }
   return states;

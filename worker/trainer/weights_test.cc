@@ -68,7 +68,7 @@ checkpoint::Checkpoint WrittenBy(const std::string& path, const Train& train, ui
         std::fill(view.values.begin(), view.values.end(), ValueOf(rank, view.kind));
       }
     }
-    for (NamedState& kept : StatesOfReplicas(*state.engine)) {
+    for (NamedState& kept : StatesOfReplicas(train, state.layout.mesh)) {
       if (rank == 0) *manifest.add_states() = std::move(kept);
     }
     if (rank > 0 && manifest.states().empty()) break;
