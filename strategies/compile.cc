@@ -678,7 +678,10 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
   };
   common.activations += input_slots(SlotPool::kInputs);
   common.host = input_slots(SlotPool::kHostInputs) + (updates_on_host ? UpdateBytes(train, inventory) : 0);
-  const std::vector<uint64_t> received = ActivationSlots(program.schedule, inventory, sequences);
+  std::vector<uint64_t> received = ActivationSlots(program.schedule, inventory, sequences);
+  const std::vector<uint64_t> evaluated = ActivationSlots(program.evaluation, inventory, sequences);
+  received.resize(std::max(received.size(), evaluated.size()));
+  for (size_t slot = 0; slot < evaluated.size(); ++slot) received[slot] = std::max(received[slot], evaluated[slot]);
   common.activations += std::accumulate(received.begin(), received.end(), uint64_t{0});
   // What is tied is whole where it is borrowed, and so is its gradient on both sides.
   for (const TiedTensor& tied : inventory.tied()) {

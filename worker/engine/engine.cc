@@ -363,6 +363,7 @@ void CompiledEngine::MakeInputs() {
 void CompiledEngine::MakeReceived() {
   received_.emplace(ReceivedActivations::Options{
       .schedule = &config_.schedule,
+      .evaluation = &config_.evaluation,
       .inventory = &config_.inventory,
       .samples = strategies::MicrobatchRows(config_.train.batch(), config_.mesh.data_ranks()),
       .device = device_,

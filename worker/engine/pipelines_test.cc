@@ -84,6 +84,26 @@ TEST(Pipelines, SynchronizedBatchNormTrainsAsOneRankDoes) {
   }
 }
 
+// With two microbatches a step, a slot of the last stage holds inputs of its first chunk only, 4 x 8 x 8. An evaluation
+// receives inputs of its second chunk there, 32 x 4 x 4.
+TEST(Pipelines, AnEvaluationMayReceiveMoreThanAStep) {
+  Model model;
+  Resnet& m = *model.mutable_resnet();
+  m.set_depth(50), m.set_width(4), m.set_image(kImage), m.set_classes(kClasses);
+  model = *models::Resolve(model);
+  const Choose choose = [](::muster::Train& train) {
+    By(PIPELINE_SCHEDULE_INTERLEAVED, 2, Single)(train);
+    for (const char* unit : {"layer1.0", "layer2.0", "layer2.2"}) train.mutable_pipeline()->add_cut(unit);
+  };
+  Trial single = OneRank(model, true), trial = OnStages("resnet 50", 2, choose, model, true);
+  single.microbatch = trial.microbatch = 4;
+  const Leg leg{.steps = 1};
+  const Curve expected = Train(single, leg), found = Train(trial, leg);
+  ASSERT_EQ(found.losses.size(), 1u);
+  EXPECT_NEAR(found.losses[0], expected.losses[0], 5e-6 * expected.losses[0]);
+  EXPECT_NEAR(found.evaluation, expected.evaluation, 1e-4 * expected.evaluation);
+}
+
 // Without synchronization each rank has its own statistics, and evaluates by those of the first rank of its stage: as
 // without a pipeline by those of the first rank.
 TEST(Pipelines, EachStageSharesTheStatisticsOfItsFirstRank) {

@@ -35,14 +35,17 @@ const google::protobuf::RepeatedPtrField<Activation>& FlowOf(const Inventory& in
 }
 
 ReceivedActivations::ReceivedActivations(const Options& options) : options_(options) {
-  std::vector<int64_t> bytes(static_cast<size_t>(options.schedule->activation_slots));
-  for (const Op& op : options.schedule->ops) {
-    if (Traits(op.kind).slots != SlotPool::kActivations) continue;
-    int64_t of = 0;
-    for (const Activation& activation : FlowOf(*options.inventory, op)) {
-      of += BytesOf(activation, options.samples, options.compute);
+  std::vector<int64_t> bytes;
+  for (const Schedule* schedule : {options.schedule, options.evaluation}) {
+    bytes.resize(std::max(bytes.size(), static_cast<size_t>(schedule->activation_slots)));
+    for (const Op& op : schedule->ops) {
+      if (Traits(op.kind).slots != SlotPool::kActivations) continue;
+      int64_t of = 0;
+      for (const Activation& activation : FlowOf(*options.inventory, op)) {
+        of += BytesOf(activation, options.samples, options.compute);
+      }
+      bytes[static_cast<size_t>(op.slot)] = std::max(bytes[static_cast<size_t>(op.slot)], of);
     }
-    bytes[static_cast<size_t>(op.slot)] = std::max(bytes[static_cast<size_t>(op.slot)], of);
   }
   for (const int64_t size : bytes) {
     slots_.push_back(at::empty({size}, at::TensorOptions(at::kByte).device(options.device)));

@@ -16,13 +16,13 @@ namespace muster::engine {
 class ReceivedActivations {
  public:
   struct Options {
-    const Schedule* schedule;  // both outlive it
+    const Schedule *schedule, *evaluation;  // all outlive it
     const Inventory* inventory;
     int64_t samples = 0;  // of the largest microbatch
     at::Device device = at::kCPU;
     at::ScalarType compute = at::kFloat;
   };
-  // Allocates all slots.
+  // Allocates all slots, as large as what either schedule receives in them.
   explicit ReceivedActivations(const Options& options);
 
   // The tensors that the op receives, of `samples` samples, in its slot.
