@@ -243,6 +243,30 @@ TEST(Build, ShardsAreFetchedAfterTheirStepOnTheHost) {
                   "Fetch h.0 on fetch after " + at(3), "OptimizerStep head", "Fetch head on fetch after " + at(5)));
 }
 
+// Regression: each step of a bucket was compared with every op that offloads a gradient, here 16,384 with 262,144,
+// which took many seconds. Four ops for each unit and microbatch come before the norm.
+TEST(Check, StepsOfManyBucketsTakeLittleTime) {
+  Inventory inventory;
+  for (int u = 0; u < 16'384; ++u) {
+    Unit& unit = *inventory.add_units();
+    unit.set_name(std::to_string(u));
+    unit.add_tensors()->add_shape(64);
+  }
+  ScheduleRecipe recipe = Alone(Offloaded::kOptimizer);
+  recipe.microbatches = 16;
+  Schedule schedule = Build(inventory, recipe);
+  EXPECT_EQ(std::count_if(schedule.ops.begin(), schedule.ops.end(),
+                          [](const Op& op) { return op.kind == OpKind::kOptimizerStep; }),
+            16'384);
+  EXPECT_EQ(Check(schedule, inventory), absl::OkStatus());
+  // The last step, on a stream of its own, waits for nothing.
+  Op& step = schedule.ops[schedule.ops.size() - 2];
+  ASSERT_EQ(step.kind, OpKind::kOptimizerStep);
+  step.stream = Stream::kReduce, step.waits.clear();
+  const absl::Status refused = Check(schedule, inventory);
+  EXPECT_TRUE(absl::StrContains(refused.message(), "does not wait for op 1048575 (Offload 0 m15")) << refused;
+}
+
 // Each input is on the host from its unit's forward to the backward of the unit after it. The head keeps only its input
 // anyway, so there is nothing to recompute.
 TEST(Build, InputsOfRecomputedUnitsAreOffloadedInBetween) {

@@ -354,15 +354,14 @@ class Checker {
         if (NotOffloaded()) return Wrong("offload", *NotOffloaded());
         clipped_ = true;
         right_norm_ = IsRightNorm(op.group);
-        return AfterAllGradients();
+        if (const auto half = HalfSummed(0, units_); half.has_value()) return Wrong("reduction", *half);
+        return FollowGradients();
       case GradientUse::kApply:
-        if (!backward_done_everywhere() || Deferred()) return Wrong("step", "steps before the last backward");
-        if (!clipped_) return Wrong("step", "steps without the gradients' norm");
-        if (Unreduced()) return Wrong("reduction", *Unreduced());
+        // No op that may come between the steps of two parts changes this.
+        if (absl::Status s = stepped_ ? absl::OkStatus() : MayStep(); !s.ok()) return s;
         if (absl::Status s = MustFollowAll(sent_); !s.ok()) return s;
-        if (!right_norm_) return Wrong("groups", "the norm is not summed over the shards of the gradient, or has none");
         if (absl::Status s = Step(op); !s.ok()) return s;
-        return AfterAllGradients();
+        return FollowGradients();
     }
     return absl::OkStatus();
   }
@@ -519,7 +518,7 @@ class Checker {
       if (absl::Status s = MustFollow(contribution.at); !s.ok()) return s;
     }
     pending_[op.unit].push_back({op.unit, -1, at_});
-    if (!Distributed() && !offloads_) gradients_.push_back(at_);
+    if (!Distributed() && !offloads_) CompletesGradients();
     if (!ever_opened_[op.unit]) return absl::OkStatus();
     if (!opened_at_[op.unit].has_value()) return Wrong("gradients", "those of the unit are not open");
     return MustFollow(*opened_at_[op.unit]);
@@ -539,7 +538,7 @@ class Checker {
       }
       if (absl::Status s = MustFollow(*opened_at_[owner]); !s.ok()) return s;
     }
-    if (!Distributed() && !offloads_) gradients_.push_back(at_);
+    if (!Distributed() && !offloads_) CompletesGradients();
     return absl::OkStatus();
   }
 
@@ -622,7 +621,7 @@ class Checker {
       all_reduced_at_[owner] = at_;
       if (!reduces_ && AxesOf(op.group) != kReplicasBetween) reduced_at_[owner] = at_;
     }
-    gradients_.push_back(at_);
+    CompletesGradients();
     return absl::OkStatus();
   }
   std::optional<std::string> HalfSummed(int32_t begin, int32_t end) const {
@@ -646,7 +645,7 @@ class Checker {
       if (!reduces_) reduced_at_[owner] = at_;
       not_offloaded_[owner] = offloads_;
     }
-    gradients_.push_back(at_);
+    CompletesGradients();
     return absl::OkStatus();
   }
 
@@ -672,7 +671,7 @@ class Checker {
       reduced_at_[owner] = at_;
       not_offloaded_[owner] = offloads_;
     }
-    gradients_.push_back(at_);
+    CompletesGradients();
     return absl::OkStatus();
   }
 
@@ -699,7 +698,7 @@ class Checker {
       }
       not_offloaded_[owner] = false;
     }
-    gradients_.push_back(at_);
+    CompletesGradients();
     return absl::OkStatus();
   }
 
@@ -709,6 +708,15 @@ class Checker {
         return absl::StrCat("the gradient of ", inventory_.units(u).name(), " is in no host memory");
     }
     return std::nullopt;
+  }
+
+  absl::Status MayStep() const {
+    if (!backward_done_everywhere() || Deferred()) return Wrong("step", "steps before the last backward");
+    if (!clipped_) return Wrong("step", "steps without the gradients' norm");
+    if (Unreduced()) return Wrong("reduction", *Unreduced());
+    if (const auto half = HalfSummed(0, units_); half.has_value()) return Wrong("reduction", *half);
+    if (right_norm_) return absl::OkStatus();
+    return Wrong("groups", "the norm is not summed over the shards of the gradient, or has none");
   }
 
   absl::Status Step(const Op& op) {
@@ -750,13 +758,17 @@ class Checker {
         return Wrong("reduction", absl::StrCat(name, " is not reduced to its owners"));
       if (absl::Status s = MustFollow(*reduced_at_[owner]); !s.ok()) return s;
     }
-    gradients_.push_back(at_);
+    CompletesGradients();
     return absl::OkStatus();
   }
 
-  absl::Status AfterAllGradients() const {
-    if (const auto half = HalfSummed(0, units_); half.has_value()) return Wrong("reduction", *half);
-    return MustFollowAll(gradients_);
+  void CompletesGradients() { gradients_[static_cast<size_t>(schedule_.ops[at_].stream)] = at_; }
+  absl::Status FollowGradients() const {
+    for (const std::optional<size_t>& last : gradients_) {
+      if (!last.has_value()) continue;
+      if (absl::Status s = MustFollow(*last); !s.ok()) return s;
+    }
+    return absl::OkStatus();
   }
 
   // Whether a backward was begun and not completed.
@@ -844,11 +856,13 @@ class Checker {
   std::vector<bool> outdated_;       // by unit: the device has its parameters as before the step
   std::vector<std::optional<int32_t>> slot_of_, gradient_slot_of_;  // by unit
   std::vector<SlotState> slots_, gradient_slots_;
-  std::vector<int32_t> forwarded_;                  // by microbatch: units forwarded
-  std::vector<int32_t> backward_left_;              // by microbatch: units still to go back
-  std::vector<std::set<int32_t>> deferred_;         // by unit: microbatches that wait for kBackwardWeights
-  std::vector<std::vector<size_t>> used_;           // by unit: ops that read what is gathered now
-  std::vector<size_t> gradients_;                   // ops that complete them: reductions, or all backwards
+  std::vector<int32_t> forwarded_;           // by microbatch: units forwarded
+  std::vector<int32_t> backward_left_;       // by microbatch: units still to go back
+  std::vector<std::set<int32_t>> deferred_;  // by unit: microbatches that wait for kBackwardWeights
+  std::vector<std::vector<size_t>> used_;    // by unit: ops that read what is gathered now
+  // By stream: the last op that completes gradients, a reduction or a backward. The stream's others have ended when it
+  // has.
+  std::array<std::optional<size_t>, kStreams> gradients_;
   std::vector<std::vector<Contribution>> pending_;  // by owner: those that entered no reduction yet
   InputRules inputs_;
   EdgeRules edges_;

@@ -398,6 +398,34 @@ TEST(Check, RefusesEachMissingWait) {
   }
 }
 
+// Ops of a stream end in their order, so the norm needs no wait for a reduction before the last one of each stream.
+TEST(Check, TheNormWaitsForTheLastReductionOfEachStream) {
+  const auto check = [](Stream later, Stream scalars, const Waits& waits) {
+    Schedule s = AcrossStreams();
+    s.ops[10].unit_end = 1;
+    s.ops.insert(s.ops.begin() + 11,
+                 {.kind = OpKind::kReduce, .stream = later, .unit = 1, .unit_end = 3, .group = 0, .waits = {7}});
+    s.ops[12].stream = scalars, s.ops[13].waits = waits;
+    return Check(s, Layers(1));
+  };
+  constexpr Stream reduce = Stream::kReduce, between = Stream::kReduceBetween, transfer = Stream::kTransfer;
+  EXPECT_EQ(check(reduce, transfer, {11, 12}), absl::OkStatus());
+  EXPECT_EQ(check(between, transfer, {10, 11, 12}), absl::OkStatus());
+  EXPECT_EQ(check(between, reduce, {11, 12}), absl::OkStatus()) << "the scalars end after op 10";
+  struct Case {
+    Stream later, scalars;
+    Waits waits;
+    std::string rule;
+  };
+  for (const Case& c : std::vector<Case>{{reduce, transfer, {10, 12}, "does not wait for op 11"},
+                                         {between, transfer, {10, 12}, "does not wait for op 11"},
+                                         {between, transfer, {11, 12}, "does not wait for op 10"},
+                                         {between, reduce, {12}, "does not wait for op 11"}}) {
+    const absl::Status status = check(c.later, c.scalars, c.waits);
+    EXPECT_TRUE(absl::StrContains(status.message(), c.rule)) << c.rule << ": " << status;
+  }
+}
+
 // The loss is complete after the last backward of the last unit, and the step decides by the sum over ranks.
 TEST(Check, RefusesScalarsInTheWrongPlace) {
   struct Case {
