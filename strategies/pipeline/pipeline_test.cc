@@ -285,6 +285,29 @@ TEST(Pipelines, OneForwardOneBackwardKeepsFewActivations) {
   }
 }
 
+// All activations wait in slots for their backwards, the first two gradients in further ones, and each later gradient
+// in the one of two that is free: those of the first two microbatches.
+TEST(Pipelines, GPipeReceivesIntoTheFirstFreeSlots) {
+  const auto slots = [](uint32_t microbatches) {
+    const Pipeline pipeline(Untied(1), {.stages = 3, .chunks = 1, .microbatches = microbatches},
+                            PIPELINE_SCHEDULE_GPIPE, {});
+    std::vector<int32_t> all;
+    for (const Op& op : pipeline.schedules[1].ops) {
+      if (Traits(op.kind).slots == SlotPool::kActivations) all.push_back(op.slot);
+    }
+    EXPECT_EQ(pipeline.schedules[1].activation_slots, static_cast<int32_t>(microbatches) + 2);
+    return all;
+  };
+  EXPECT_EQ(slots(6), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 0, 1}));
+  const std::vector<int32_t> many = slots(50'000);
+  ASSERT_EQ(many.size(), 100'000u);
+  EXPECT_EQ(many[49'999], 49'999);
+  EXPECT_EQ(many[50'000], 50'000);
+  EXPECT_EQ(many[50'001], 50'001);
+  EXPECT_EQ(many[50'002], 0);
+  EXPECT_EQ(many[99'999], 1);
+}
+
 // A microbatch is kept until the gradients of its weights: on every stage at most as many as on the first one of 1F1B
 // (Qi et al. 2024, section 2.3). What a split backward keeps in between is counted.
 TEST(Pipelines, ZeroBubbleH1KeepsAsManyAsTheFirstStageOf1F1B) {

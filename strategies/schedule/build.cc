@@ -392,20 +392,21 @@ class Builder {
       const Phase& phase = phases_[k].phase;
       if (phase.kind != PhaseKind::kBackwardWeights) last[{phase.chunk, phase.microbatch}] = k;
     }
-    std::vector<size_t> held_until;  // by slot: a phase
+    std::vector<size_t> receive;  // phases
+    std::vector<Stay> stays;      // of what each of them receives
     for (size_t k = 0; k < phases_.size(); ++k) {
-      PlannedPhase& planned = phases_[k];
-      if (ReceivesFrom(planned.phase) < 0) continue;
-      const size_t taken = k == 0 ? 0 : k - 1;
-      size_t slot = 0;
-      while (slot < held_until.size() && held_until[slot] >= taken) ++slot;
-      if (slot == held_until.size()) held_until.emplace_back();
-      held_until[slot] = last.at({planned.phase.chunk, planned.phase.microbatch});
-      planned.slot = static_cast<int32_t>(slot);
-      phases_[held_until[slot]].frees.push_back(planned.slot);
+      const Phase& phase = phases_[k].phase;
+      if (ReceivesFrom(phase) < 0) continue;
+      receive.push_back(k);
+      stays.push_back(
+          {static_cast<uint32_t>(k == 0 ? 0 : k - 1), static_cast<uint32_t>(last.at({phase.chunk, phase.microbatch}))});
     }
-    schedule_.activation_slots = static_cast<int32_t>(held_until.size());
-    freed_activation_.assign(held_until.size(), {});
+    const std::vector<int32_t> slots = FirstFreeSlots(stays, schedule_.activation_slots);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      phases_[receive[i]].slot = slots[i];
+      phases_[stays[i].end].frees.push_back(slots[i]);
+    }
+    freed_activation_.assign(static_cast<size_t>(schedule_.activation_slots), {});
   }
 
   // Before the first event of phase k.

@@ -1,8 +1,11 @@
 #include "strategies/schedule/events.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <numeric>
+#include <queue>
+#include <utility>
 
 #include "absl/container/btree_map.h"
 
@@ -11,6 +14,9 @@ namespace {
 
 // The times at which a slot is taken: intervals that do not overlap, by their begin.
 using Taken = absl::btree_map<uint32_t, uint32_t>;
+
+template <typename T>
+using SmallestFirst = std::priority_queue<T, std::vector<T>, std::greater<>>;
 
 bool IsFree(const Taken& taken, const Hold& hold) {
   const auto after = taken.upper_bound(hold.end);
@@ -37,6 +43,22 @@ std::vector<int32_t> AssignSlots(const std::vector<Span>& spans, const std::vect
     slot[s] = static_cast<int32_t>(at);
   }
   slots = static_cast<int32_t>(taken.size());
+  return slot;
+}
+
+std::vector<int32_t> FirstFreeSlots(const std::vector<Stay>& stays, int32_t& slots) {
+  SmallestFirst<std::pair<uint32_t, int32_t>> held;  // ends, and their slots
+  SmallestFirst<int32_t> free;
+  std::vector<int32_t> slot;
+  slots = 0;
+  for (const Stay& stay : stays) {
+    // As begins ascend, what is free now is free for all later stays until one of them takes it.
+    for (; !held.empty() && held.top().first < stay.begin; held.pop()) free.push(held.top().second);
+    if (free.empty()) free.push(slots++);
+    slot.push_back(free.top());
+    free.pop();
+    held.emplace(stay.end, slot.back());
+  }
   return slot;
 }
 

@@ -34,4 +34,14 @@ struct Hold {
 // no hold. The largest spans come first, so that a slot is as large as its first. `holds` of one span are ascending.
 std::vector<int32_t> AssignSlots(const std::vector<Span>& spans, const std::vector<Hold>& holds, int32_t& slots);
 
+// Something is held from phase `begin` to phase `end`, both included.
+struct Stay {
+  uint32_t begin;
+  uint32_t end;
+};
+
+// Gives each stay, in their order, the first slot that no stay before it holds at its begin. Of n stays it takes
+// n log n steps. REQUIRES: begins are ascending, and no end is before its begin.
+std::vector<int32_t> FirstFreeSlots(const std::vector<Stay>& stays, int32_t& slots);
+
 }  // namespace muster
