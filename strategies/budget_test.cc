@@ -100,6 +100,26 @@ TEST(Budget, HoldsTheLargestPipelines) {
   }
 }
 
+// The plan of a pipeline by GPipe has all microbatches, that of others fewer.
+TEST(Budget, GPipeOfVeryManyMicrobatchesIsRefused) {
+  Train train = Layered(100, 1, 2048);
+  train.mutable_strategy()->mutable_single();
+  train.mutable_parallel()->set_pipeline(2);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const auto plan = [&](PipelineSchedule schedule) {
+    train.mutable_pipeline()->set_schedule(schedule);
+    Budget budget({.work = 4'000'000});
+    return PlanMemory(train, inventory, AnyPlaces(2), &budget).status();
+  };
+  EXPECT_EQ(plan(PIPELINE_SCHEDULE_1F1B), absl::OkStatus());
+  const absl::Status refused = plan(PIPELINE_SCHEDULE_GPIPE);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_TRUE(
+      absl::StartsWith(refused.message(), "planning stops at its limit of work: a schedule of 2048 microbatches of "))
+      << refused;
+  EXPECT_TRUE(absl::EndsWith(refused.message(), " ops; raise batch.microbatch")) << refused;
+}
+
 // What stages send each other is compared over all of a step, also where its plan shows only a part. All stages'
 // programs are held for that.
 TEST(CompileWhole, ProvesThatTheStagesFitTogether) {
@@ -171,6 +191,50 @@ TEST(Outline, ShowsWhatTheWholeProgramNeeds) {
     }
     ASSERT_GT(kept.outlined, plan.programs[0].schedule.ops.size() / 2);
     for (size_t op = 0; op < kept.outlined; ++op) ASSERT_EQ(whole.schedule.ops[op], plan.programs[0].schedule.ops[op]);
+  }
+}
+
+// Of 100 units an outline has about 80 microbatches, and the same number modulo the stages. By GPipe every stage keeps
+// what its units save of all 162, so nothing is left out.
+TEST(Outline, ShowsWhatTheStagesOfAPipelineNeed) {
+  struct Case {
+    PipelineSchedule schedule;
+    uint32_t chunks;
+    uint32_t left_out;
+  };
+  constexpr uint32_t kMicrobatches = 162;
+  for (const auto& [schedule, chunks, left_out] : {Case{PIPELINE_SCHEDULE_1F1B, 1, 80},
+                                                   {PIPELINE_SCHEDULE_GPIPE, 1, 0},
+                                                   {PIPELINE_SCHEDULE_INTERLEAVED, 2, 80},
+                                                   {PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, 80},
+                                                   {PIPELINE_SCHEDULE_ZERO_BUBBLE, 2, 80}}) {
+    Train train = Layered(98, 1, kMicrobatches);
+    train.mutable_strategy()->mutable_single();
+    train.mutable_parallel()->set_pipeline(4);
+    train.mutable_pipeline()->set_schedule(schedule);
+    train.mutable_pipeline()->set_chunks(chunks);
+    const std::string name = PipelineSchedule_Name(schedule);
+    const Inventory inventory = *models::MakeInventory(train.model());
+    const std::vector<RankPlace> ranks = FullNodes(4, 4, 0);
+    const MemoryPlan plan = *PlanMemory(train, inventory, ranks);
+    EXPECT_EQ(plan.programs[0].left_out, left_out) << name;
+    const std::vector<RankProgram> whole = *CompileStages(train, inventory, plan.layout);
+    const std::vector<Memory> memory = MemoryByShard(train, inventory, plan.layout, whole);
+    ASSERT_EQ(memory.size(), 4u);
+    ASSERT_EQ(plan.by_shard.size(), 4u);
+    for (uint32_t stage = 0; stage < 4; ++stage) {
+      EXPECT_EQ(plan.by_shard[stage].peak, memory[stage].peak) << name << ", stage " << stage;
+      if (schedule != PIPELINE_SCHEDULE_GPIPE) continue;
+      uint64_t saved = 0;
+      for (const Unit& unit : StageModel(inventory, plan.layout, stage).inventory().units())
+        saved += unit.saved_bytes();
+      EXPECT_GE(plan.by_shard[stage].activations, kMicrobatches * saved) << stage;
+    }
+    const Hardware h100 = *FindHardware("h100");
+    const auto seconds = [&](const std::vector<RankProgram>& programs) {
+      return PredictStep(train, inventory, plan.layout, programs, ranks, h100)[0].timeline.seconds;
+    };
+    EXPECT_NEAR(seconds(plan.programs) / seconds(whole), 1, 0.01) << name << " of " << chunks << " chunks";
   }
 }
 

@@ -30,9 +30,10 @@ constexpr size_t kShown = 5;        // mixes that are reported
 constexpr size_t kMostUnfit = 128;  // are planned by their time, where nothing fits
 constexpr size_t kMostLeast = 16;   // are planned by their memory, then, whatever their bounds
 constexpr int kTriesOfAMesh = 3;
-constexpr uint64_t kWorkPerRank = 1000;  // of a plan and its prediction
-constexpr uint64_t kWorkPerLook = 5;     // comparing a way with one that was planned
-constexpr double kBudgetShare = 0.5;     // the rest is for the plan of the chosen one
+constexpr uint64_t kWorkPerRank = 1000;              // of a plan and its prediction
+constexpr uint64_t kWorkPerLook = 5;                 // comparing a way with one that was planned
+constexpr double kBudgetShare = 0.5;                 // the rest is for the plan of the chosen one
+constexpr uint64_t kGPipeUnitMicrobatches = 32'000;  // four times as many as an outline has of another schedule
 constexpr uint32_t kMaxStages = 256;
 constexpr uint32_t kMaxTensorRanks = 16;
 
@@ -101,7 +102,13 @@ std::vector<uint32_t> MicrobatchesToTry(const Train& train, const Inventory& inv
     all.push_back(share);
   }
   const auto units = static_cast<uint64_t>(inventory.units_size());
-  std::erase_if(all, [&](uint32_t m) { return (share + m - 1) / m * units > kMaxUnitMicrobatches; });
+  uint64_t most = kMaxUnitMicrobatches;
+  // A plan by GPipe has all microbatches (Outline). With so many that it would take the work of several other plans,
+  // the way has lost: 1F1B takes about as long, in less memory.
+  if (ScheduleOf(train) == PIPELINE_SCHEDULE_GPIPE) {
+    most = std::min(most, std::max(kGPipeUnitMicrobatches, 4 * StagesOf(train) * units));
+  }
+  std::erase_if(all, [&](uint32_t m) { return (share + m - 1) / m * units > most; });
   return all;
 }
 
@@ -313,6 +320,10 @@ class Search {
     const uint32_t data_ranks = static_cast<uint32_t>(ranks_.size()) / StagesOf(shape) / TensorOf(shape);
     std::vector<uint32_t> microbatches = MicrobatchesToTry(shape, inventory_, data_ranks);
     std::reverse(microbatches.begin(), microbatches.end());
+    if (microbatches.empty() && ScheduleOf(shape) == PIPELINE_SCHEDULE_GPIPE) {
+      left_out_.emplace_back(shape, absl::ResourceExhaustedError(what()));
+      return absl::OkStatus();
+    }
     for (const Strategy& strategy : DataStrategies(shape, ranks_)) {
       for (const bool recompute : {false, true}) {
         if (!recompute && train_.activation_checkpointing()) continue;

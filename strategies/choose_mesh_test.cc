@@ -401,6 +401,25 @@ TEST(ChooseMesh, AMeshThatIsTooMuchWorkHasLost) {
   })) << TextOf(*choice);
 }
 
+// A plan by GPipe has all 2,048 microbatches, that of another schedule about 80.
+TEST(ChooseMesh, GPipeOfVeryManyMicrobatchesHasLost) {
+  Train train = Blocks(98, 512, 2048);
+  train.mutable_batch()->set_microbatch(1);
+  const Choice choice = MixOf(train, FullNodes(2, 2, 0), *FindHardware("h100"));
+  EXPECT_TRUE(choice.fits) << TextOf(choice);
+  int gpipe = 0, planned = 0;
+  for (const Candidate& c : choice.candidates) {
+    if (c.train.pipeline().schedule() != PIPELINE_SCHEDULE_GPIPE) {
+      planned += c.train.parallel().pipeline() == 2 && !c.least ? 1 : 0;
+      continue;
+    }
+    ++gpipe;
+    EXPECT_EQ(c.lost, "is too much work to plan") << TextOf(choice);
+  }
+  EXPECT_EQ(gpipe, 1) << TextOf(choice);
+  EXPECT_GT(planned, 0) << TextOf(choice);
+}
+
 // In the short lane of the coordinator, which has another one for what takes longer.
 TEST(ChooseMesh, WithMoreToComeNothingIsLeftOut) {
   const Train train = Blocks(200, 512, 64);

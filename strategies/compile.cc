@@ -510,10 +510,12 @@ std::string DigestOf(const RankProgram& program) {
 namespace {
 
 // So many show how a step begins, goes on and ends, whatever is gathered ahead. Those of a pipeline pass it in groups
-// of as many as it has stages, so whole groups are left out.
+// of as many as it has stages, so whole groups are left out. By GPipe a stage keeps all of them at the same time, so
+// none is.
 uint32_t OutlinedMicrobatches(const Train& train, const Inventory& inventory, const Mesh& mesh) {
   constexpr uint32_t kLeast = 6, kUnitMicrobatches = 8000;
   const uint32_t all = Microbatches(train.batch(), mesh.data_ranks());
+  if (mesh.pipeline > 1 && train.pipeline().schedule() == PIPELINE_SCHEDULE_GPIPE) return all;
   const uint32_t least = mesh.pipeline == 1 ? kLeast : 4 * mesh.pipeline * std::max(1u, train.pipeline().chunks());
   const uint32_t some =
       std::min(all, std::max(least, kUnitMicrobatches / static_cast<uint32_t>(inventory.units_size())));

@@ -118,8 +118,8 @@ absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& invento
 std::string DigestOf(const RankProgram& program);
 
 // By stage, the same with fewer microbatches where there are very many: they repeat each other, so a few of them show
-// what a rank needs and how long it takes. What a program is compared by before it is compiled. The stages fit together
-// (CheckStages).
+// what a rank needs and how long it takes. A pipeline by GPipe keeps all microbatches, and so does its outline. What a
+// program is compared by before it is compiled. The stages fit together (CheckStages).
 absl::StatusOr<std::vector<RankProgram>> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
                                                  Budget* budget = nullptr);
 
