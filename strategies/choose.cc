@@ -38,10 +38,11 @@ bool GoesByNodes(const Train& train, absl::Span<const RankPlace> ranks) {
 }
 
 std::vector<Train> Ways(const Train& train, absl::Span<const RankPlace> ranks) {
-  const bool always = train.activation_checkpointing();
   std::vector<Train> ways;
-  for (const Strategy& strategy : DataStrategies(train, ranks)) ways.push_back(With(train, strategy, always));
-  if (!always) {
+  for (const Strategy& strategy : DataStrategies(train, ranks)) {
+    ways.push_back(With(train, strategy, train.activation_checkpointing()));
+  }
+  if (!train.has_activation_checkpointing()) {
     const bool alone = ways[0].strategy().has_single();
     ways.push_back(With(train, alone ? ways[0].strategy() : FsdpOf(RESHARD_FULL_SHARD), true));
   }

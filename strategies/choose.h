@@ -36,9 +36,10 @@ struct Choice {
 };
 
 // Candidates are, for the ranks of each stage of a pipeline, single on one rank; ddp, zero 1 and 2, fsdp shard_grad_op
-// and full_shard on several, and hybrid on several nodes with equally many ranks; each strategy that shards most also
-// with activation checkpointing. Takes the fastest that fits, but prefers a simpler one that is less than 2% slower.
-// With parallel: auto, ChooseMesh. REQUIRES: `train` is resolved and its strategy auto. Errors as Compile.
+// and full_shard on several, and hybrid on several nodes with equally many ranks. Where the spec does not set
+// activation checkpointing, single and full_shard are also tried with it. Takes the fastest that fits, but prefers a
+// simpler one that is less than 2% slower. With parallel: auto, ChooseMesh. REQUIRES: `train` is resolved and its
+// strategy auto. Errors as Compile.
 absl::StatusOr<Choice> Choose(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                               const Hardware& hardware, Budget* budget = nullptr);
 

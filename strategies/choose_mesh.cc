@@ -326,7 +326,7 @@ class Search {
     }
     for (const Strategy& strategy : DataStrategies(shape, ranks_)) {
       for (const bool recompute : {false, true}) {
-        if (!recompute && train_.activation_checkpointing()) continue;
+        if (train_.has_activation_checkpointing() && recompute != train_.activation_checkpointing()) continue;
         mixes_.emplace_back();
         for (const uint32_t microbatch : microbatches) {
           Way way{.train = With(shape, strategy, recompute), .division = &division};

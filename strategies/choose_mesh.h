@@ -21,7 +21,7 @@ absl::Span<const PipelineShape> PipelineShapes();
 // Tries every number of stages that divides the ranks, and 1, 2, 4, 8 and 16 ranks that compute each unit together
 // where these share a node; on each every shape (zero_bubble of one chunk only where some unit's backward splits, since
 // it is 1F1B otherwise), each of DataStrategies, microbatches of powers of two and a rank's whole share, with and
-// without activation checkpointing. What the spec says of microbatch, checkpointing and offloading stays;
+// without activation checkpointing. What the spec says of microbatch, checkpointing (also false) and offloading stays;
 // offload.optimizer is tried on GPUs where nothing else fits. Nothing is tried that ranks refuse: tensor ranks and
 // offloading beside compression, offloading beside cuda_graphs. Of a model that normalizes by the samples of a
 // microbatch (models::DependsOnMicrobatches), the results would be others: it has one stage, and of microbatches the

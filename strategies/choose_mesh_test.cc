@@ -243,6 +243,19 @@ TEST(ChooseMesh, KeepsWhatTheUserSaid) {
   }
 }
 
+// On four ranks of 12 GiB some of the mixes that are shown have checkpointing, unless the spec sets it to false.
+TEST(ChooseMesh, KeepsAnExplicitFalse) {
+  Train train = Blocks(32, 2048, 16);
+  const auto recomputes = [&] {
+    const Choice choice = MixOf(train, FullNodes(4, 4, 12 * kGib), *FindHardware("h100"));
+    return std::any_of(choice.candidates.begin(), choice.candidates.end(),
+                       [](const Candidate& c) { return c.train.activation_checkpointing(); });
+  };
+  EXPECT_TRUE(recomputes());
+  train.set_activation_checkpointing(false);
+  EXPECT_FALSE(recomputes());
+}
+
 Train Llama70B(uint32_t context, uint32_t sequences) {
   Train train;
   train.mutable_model()->mutable_llama()->set_size(LLAMA_SIZE_70B);

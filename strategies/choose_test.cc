@@ -130,6 +130,10 @@ TEST(Choose, KeepsWhatTheUserSaid) {
     EXPECT_TRUE(candidate.train.activation_checkpointing());
     EXPECT_EQ(candidate.train.batch().microbatch(), 8u);
   }
+  train.set_activation_checkpointing(false);
+  const Choice without = Chosen(train, 8, 0);
+  EXPECT_EQ(without.candidates.size(), 5u);
+  for (const Candidate& candidate : without.candidates) EXPECT_FALSE(candidate.train.activation_checkpointing());
 }
 
 TEST(Fit, SaysWhoDoesNotAndWhatWould) {
