@@ -242,6 +242,8 @@ void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted
     of.set_units(static_cast<uint32_t>(inventory.units_size()));
     of.set_parameters(parameters[stage]);
     of.set_flops_share(all_flops > 0 ? flops[stage] / all_flops : 0);
+    // The middle chunks of a V lie on one stage: nothing is sent between them.
+    const auto elsewhere = [&](uint32_t unit) { return places[unit].stage != stage; };
     uint64_t handed_on = 0;
     for (int c = 0; c < inventory.chunks_size(); ++c) {
       const Chunk& chunk = inventory.chunks(c);
@@ -250,9 +252,12 @@ void AddStages(const core::JobPlan& job, const std::vector<strategies::Predicted
           c + 1 < inventory.chunks_size() ? static_cast<int>(inventory.chunks(c + 1).begin()) : inventory.units_size();
       of.add_chunks(ChunkName(inventory, begin, end));
       const uint32_t model_end = chunk.model_begin() + static_cast<uint32_t>(end - begin);
-      if (static_cast<int>(chunk.model_begin()) > first_trained)
+      if (static_cast<int>(chunk.model_begin()) > first_trained && elsewhere(chunk.model_begin() - 1)) {
         handed_on += models::OutputBytes(chunk.inputs(), width);
-      if (model_end < inventory.model_units()) handed_on += models::OutputBytes(inventory.units(end - 1), width);
+      }
+      if (model_end < inventory.model_units() && elsewhere(model_end)) {
+        handed_on += models::OutputBytes(inventory.units(end - 1), width);
+      }
     }
     of.set_sent_bytes(handed_on * sequences + TiedBytes(inventory, stage, job.train));
     for (uint32_t shard = 0; shard < layout.mesh.shard; ++shard) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -162,6 +163,24 @@ TEST(Plan, CountsWhatTiedTensorsTakeOfAnEdge) {
   const uint64_t embedding = train.model().gpt2().vocabulary() * 128;
   EXPECT_EQ(plan.stages(0).sent_bytes(), kActivations + 2 * embedding);
   EXPECT_EQ(plan.stages(1).sent_bytes(), kActivations + 4 * embedding);
+}
+
+// With ZB-V the last stage has both middle chunks of the model, so it sends nothing between them. One boundary takes 8
+// sequences of 128 tokens, width 128, in fp32: 524,288 bytes each way.
+TEST(Plan, CountsWhatStagesOfSeveralChunksSend) {
+  const auto sent = [](uint32_t stages, PipelineSchedule schedule) {
+    JobSpec spec = Good();
+    Pipeline& pipeline = Staged(spec, stages, stages);
+    pipeline.set_schedule(schedule), pipeline.set_chunks(2);
+    EXPECT_TRUE(Resolve({}, spec).empty());
+    const PlanReply plan = Planned(spec);
+    std::vector<uint64_t> bytes;
+    for (const StagePlan& stage : plan.stages()) bytes.push_back(stage.sent_bytes());
+    return bytes;
+  };
+  EXPECT_THAT(sent(2, PIPELINE_SCHEDULE_ZERO_BUBBLE), testing::ElementsAre(1'048'576, 1'048'576));
+  EXPECT_THAT(sent(3, PIPELINE_SCHEDULE_ZERO_BUBBLE), testing::ElementsAre(1'048'576, 2'097'152, 1'048'576));
+  EXPECT_THAT(sent(2, PIPELINE_SCHEDULE_INTERLEAVED), testing::ElementsAre(1'572'864, 1'572'864));
 }
 
 // More microbatches leave less of the step idle; a stage of several chunks even less (Narayanan et al. 2021, 2.2).
