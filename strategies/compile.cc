@@ -233,7 +233,6 @@ struct Buffers {
   uint64_t waiting = 0;           // slots that gradients wait in for their reduction
   bool reduces = false;           // gradients are reduced
   bool over_replicas = false;     // also what one shard owns
-  bool offloads = false;          // gradients go to host memory
   bool fetches = false;           // parameters come from there for each use
 };
 
@@ -256,7 +255,6 @@ Buffers BuffersOf(const RankProgram& program, const UnitSizes& sizes) {
   for (const Op& op : program.schedule.ops) {
     buffers.reduces |= ReducesGradients(op.kind);
     buffers.over_replicas |= op.kind == OpKind::kAllReduce;
-    buffers.offloads |= op.kind == OpKind::kOffload;
     buffers.fetches |= op.kind == OpKind::kFetch && op.slot >= 0;
   }
   return buffers;
@@ -707,7 +705,7 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
     // A rank that has all parameters anyway has the owned ones among them, unless it computes in another dtype.
     // BytesAnElement states the same by element.
     const uint64_t frozen = own - trained, kept = master * trained + frozen_bytes * frozen;
-    if (buffers.offloads) {
+    if (train.offload().optimizer()) {
       memory.parameters = width * (buffers.whole_parameters ? buffers.all : buffers.fetches ? 0 : own);
       memory.gradients = 4 * (buffers.whole_gradients ? buffers.trained : buffers.over_replicas ? trained : 0);
       const uint64_t copies = (master == width ? 0 : width * trained) + (frozen_bytes == width ? 0 : width * frozen);
@@ -753,11 +751,11 @@ uint64_t BytesAnElement(const Train& train, const StageModel& stage, const RankP
   const Inventory& inventory = stage.inventory();
   const Buffers buffers = BuffersOf(program, SizesOf(stage.table(), inventory));
   const uint64_t width = DtypeBytes(train.precision().compute());
-  if (buffers.offloads && inventory.device() == DEVICE_CUDA) {
+  if (train.offload().optimizer() && inventory.device() == DEVICE_CUDA) {
     return (buffers.whole_parameters || buffers.fetches ? 0 : width) +
            (buffers.whole_gradients || !buffers.over_replicas ? 0 : 4);
   }
-  const bool whole = buffers.whole_parameters && !buffers.offloads;
+  const bool whole = buffers.whole_parameters && !train.offload().optimizer();
   // What is computed with is stored once.
   const auto stored = [&](bool frozen) {
     const uint64_t bytes = DtypeBytes(StoredDtype(train, frozen));

@@ -427,6 +427,39 @@ TEST(ShareOf, CoversTheBatchInOrder) {
   }
 }
 
+// A front without a backward, and a head that goes back for the adapters before it alone.
+TEST(Compile, AStageThatTrainsNothingHasAStepWithItsOptimizerOffloaded) {
+  Train front = Tiny(), head = Tiny();
+  for (const char* frozen : {"wte*", "wpe*", "h.0.*", "h.1.*"}) front.add_freeze(frozen);
+  front.mutable_pipeline()->add_cut("h.2");
+  head.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_SMALL);
+  head.mutable_lora()->set_rank(8), head.mutable_lora()->set_alpha(8), head.mutable_lora()->add_targets("c_attn");
+  for (const char* begins : {"h.4", "h.8", "head"}) head.mutable_pipeline()->add_cut(begins);
+  for (const auto& [which, frozen_stage] : {std::pair(front, 0u), std::pair(head, 3u)}) {
+    Train train = which;
+    const auto stages = static_cast<uint32_t>(train.pipeline().cut_size()) + 1;
+    train.mutable_parallel()->set_pipeline(stages);
+    train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+    train.mutable_batch()->set_microbatch(2);
+    train.mutable_offload()->set_optimizer(true);
+    const Inventory inventory = *models::MakeInventory(train);
+    const Layout layout = *MakeLayout(train, inventory, AnyPlaces(stages));
+    const absl::StatusOr<std::vector<RankProgram>> programs = CompileStages(train, inventory, layout);
+    ASSERT_TRUE(programs.ok()) << programs.status();
+    for (uint32_t stage = 0; stage < stages; ++stage) {
+      std::vector<int32_t> steps;  // their first units
+      for (const Op& op : (*programs)[stage].schedule.ops) {
+        if (op.kind == OpKind::kOptimizerStep) steps.push_back(op.unit);
+      }
+      EXPECT_FALSE(steps.empty()) << stage;
+      EXPECT_EQ(steps == std::vector<int32_t>{-1}, stage == frozen_stage) << stage;
+    }
+    const uint64_t frozen = partition::FlatElements(StageModel(inventory, layout, frozen_stage).inventory());
+    EXPECT_EQ(MemoryByShard(train, inventory, layout, *programs)[frozen_stage].host, 4 * frozen)
+        << "its weights are in host memory like those of other stages";
+  }
+}
+
 TEST(Compile, RefusesWhatItCannotDo) {
   Train train = Tiny();
   const Inventory inventory = *models::MakeInventory(train.model());

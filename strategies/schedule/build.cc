@@ -781,9 +781,10 @@ class Builder {
     last_reduction_ = last();
   }
 
-  // On the host by bucket, those of the model's front first, since the next step begins with them.
+  // On the host by bucket, those of the model's front first, since the next step begins with them. A stage that trains
+  // nothing has a step as well: there it learns whether the others skip theirs.
   void Step() {
-    if (!Offloads()) {
+    if (!Offloads() || reductions_after_.empty()) {
       Emit({.kind = OpKind::kOptimizerStep});
       return;
     }

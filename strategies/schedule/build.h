@@ -68,6 +68,7 @@ struct ScheduleRecipe {
 // tied tensor's gradient stays in its slot from the first backward that adds to it to the last, and is reduced once.
 // With an optimizer in host memory, gradients go there as they are reduced, or from their slots where there is nothing
 // to reduce, and each bucket of them has an optimizer step of its own, beside which the bucket before it is fetched.
+// A stage without gradients has one step, of all units.
 // An input that is offloaded has left the device when the second forward after its unit's begins, and is fetched beside
 // the backward of the unit after its own: at any time two inputs wait on the device, one of them on its way.
 //

@@ -272,6 +272,45 @@ TEST(Pipelines, OffloadingTrainsAsOneRankDoes) {
   }
 }
 
+// A front without a backward, and a head that goes back for the stage before it alone: also where it adds to the
+// gradient of an embedding of that stage.
+TEST(Pipelines, OffloadingAStageThatTrainsNothingTrainsAsOneRankDoes) {
+  struct Case {
+    std::vector<std::string> freeze;
+    std::string cut;
+  };
+  const std::vector<Case> cases = {
+      {{"wte*", "wpe*", "h.0.*"}, "h.1"}, {{"wte*", "ln_f*"}, "head"}, {{"ln_f*"}, "head"}};
+  for (const Case& test : cases) {
+    const auto freeze = [&test](const Choose& choose) -> Choose {
+      return [=](T& train) {
+        choose(train);
+        train.mutable_freeze()->Assign(test.freeze.begin(), test.freeze.end());
+      };
+    };
+    Trial alone = OneRank(TrialModel(), true);
+    alone.choose = freeze(alone.choose);
+    const Curve expected = Train(alone);
+    for (const std::string name : {"single", "ddp", "zero 2", "full_shard", "hybrid"}) {
+      for (const bool parameters : {false, true}) {
+        if (parameters && name != "full_shard" && name != "hybrid") continue;
+        const Choose choose =
+            By(PIPELINE_SCHEDULE_1F1B, 1, freeze(name == "single" ? Choose(Single) : StrategyOf(name)));
+        Trial trial = OnTwoStagesOfFour(
+            absl::StrCat(name, ", cut at ", test.cut, ", offloaded", parameters ? " with parameters" : ""),
+            [=, cut = test.cut](T& train) {
+              choose(train);
+              train.mutable_pipeline()->add_cut(cut);
+              train.mutable_offload()->set_optimizer(true), train.mutable_offload()->set_parameters(parameters);
+            },
+            TrialModel());
+        if (name == "single") trial.ranks = 2;
+        ExpectSame(trial, Train(trial), expected);
+      }
+    }
+  }
+}
+
 // Every stage goes on from what one rank left, and one rank from what the stages left.
 TEST(Pipelines, GoOnFromAnyMeshToAnyOther) {
   const Model model = LlamaTrialModel();

@@ -421,7 +421,7 @@ void Storage::ZeroGradients() {
 
 void Storage::Renew() {
   if (offloads()) {
-    EndStep({.kind = OpKind::kOptimizerStep, .unit = 0, .unit_end = inventory_->units_size()});
+    EndStep({.kind = OpKind::kOptimizerStep});
     if (host_frozen_.defined()) host_frozen_.copy_(frozen_);
     for (const Part& part : parts_) {
       if (computed_.defined() || own_computed_.defined()) Fetched(part).copy_(ToFetch(part));
@@ -433,22 +433,22 @@ void Storage::Renew() {
   }
 }
 
+at::Tensor Storage::OfStep(const Op& op, const at::Tensor& trained) const {
+  const int32_t unit = std::max(0, op.unit), unit_end = op.unit < 0 ? inventory_->units_size() : op.unit_end;
+  return trained.narrow(0, FirstTrained(unit), TrainedElements(unit, unit_end));
+}
+
 void Storage::BeginStep(const Op& op) const {
-  for (const at::Tensor& read : {master_, host_gradients_}) {
-    host_->Expect(read.narrow(0, FirstTrained(op.unit), TrainedElements(op.unit, op.unit_end)));
-  }
+  for (const at::Tensor& read : {master_, host_gradients_}) host_->Expect(OfStep(op, read));
 }
 
 void Storage::EndStep(const Op& op) {
-  const auto of_units = [&](const at::Tensor& trained) {
-    return trained.narrow(0, FirstTrained(op.unit), TrainedElements(op.unit, op.unit_end));
-  };
   if (host_computed_.defined()) {
-    of_units(host_computed_).copy_(of_units(master_));
-    host_->Evict(of_units(host_computed_));
+    OfStep(op, host_computed_).copy_(OfStep(op, master_));
+    host_->Evict(OfStep(op, host_computed_));
   }
-  host_->Evict(of_units(master_));
-  host_->Evict(of_units(host_gradients_));
+  host_->Evict(OfStep(op, master_));
+  host_->Evict(OfStep(op, host_gradients_));
 }
 
 // After a step, what is frozen is there.

@@ -93,8 +93,8 @@ class Storage {
   // Rebuilds what gathers do not copy of the owned parameters as they are computed with, after other changes of the
   // stored ones than an update.
   void Renew();
-  // Before the step of units [op.unit, op.unit_end) in host memory; and after it: what Fetch takes is of the updated
-  // weights.
+  // Before the step of units [op.unit, op.unit_end), or of all, in host memory; and after it: what Fetch takes is of
+  // the updated weights.
   void BeginStep(const Op& op) const;
   void EndStep(const Op& op);
   void Fetch(const Op& op);
@@ -178,6 +178,8 @@ class Storage {
   at::Tensor Travelling(int32_t unit) const;          // as Gradient, in the reduce dtype
   at::Tensor OwnedGradient(const Mine& mine) const;   // of trained_, on the device
   at::Tensor UpdateGradient(const Mine& mine) const;  // likewise, where the update reads it
+  // Of what is numbered as the owned elements that are trained: those of the step's units.
+  at::Tensor OfStep(const Op& op, const at::Tensor& trained) const;
   // The unit, and those of this stage that it borrows tensors from.
   std::vector<int32_t> UsedBy(int32_t unit) const;
 
