@@ -74,6 +74,14 @@ struct Planned {
   double bubble() const { return std::max(0.0, seconds - compute - exposed); }
 };
 
+// InvalidArgument begins with the field's path.
+std::string WhyNotPlanned(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status)) return "is too much work to plan";
+  const absl::string_view message = status.message();
+  const size_t path = message.find(": ");
+  return absl::StrCat("cannot be planned: ", path == absl::string_view::npos ? message : message.substr(path + 2));
+}
+
 uint32_t StagesOf(const Train& train) { return std::max(1u, train.parallel().pipeline()); }
 uint32_t TensorOf(const Train& train) { return std::max(1u, train.parallel().tensor()); }
 uint32_t ScheduleOf(const Train& train) { return train.pipeline().schedule(); }
@@ -126,7 +134,8 @@ class Search {
   }
 
   // Every way to run, with its bounds. A mesh whose cut, or whose ways, would take more than its part of the budget is
-  // left out. Errors of the budget: all are.
+  // left out, and so is one whose stages share tensors as no schedule can move them. Errors of the budget, or
+  // InvalidArgument: all are.
   absl::Status List(bool offload) {
     const uint32_t all = static_cast<uint32_t>(ranks_.size()), units = static_cast<uint32_t>(inventory_.units_size());
     list_until_ = budget_->spent() + budget_->left() / 2;  // the rest is for their plans
@@ -140,8 +149,11 @@ class Search {
           if (uint64_t{stages} * shape.chunks > units || IsRepeated(shape, division)) continue;
           const Train train = ShapeOf(stages, division, shape);
           const absl::Status status = ListShape(train, division, offload);
-          if (!status.ok() && (budget_->again() || !absl::IsResourceExhausted(status))) return status;
-          if (!status.ok()) left_out_.emplace_back(train, status);
+          if (status.ok()) continue;
+          const bool is_left_out =
+              absl::IsInvalidArgument(status) || (absl::IsResourceExhausted(status) && !budget_->again());
+          if (!is_left_out) return status;
+          left_out_.emplace_back(train, status);
         }
       }
     }
@@ -312,6 +324,7 @@ class Search {
   absl::Status ListShape(const Train& shape, Division& division, bool offload) {
     const absl::StatusOr<pipeline::StageOfUnit>& cut = CutOf(shape);
     if (!cut.ok()) return cut.status();
+    if (absl::Status s = pipeline::CheckTies(inventory_, *cut); !s.ok()) return s;
     const auto what = [&] { return What(); };
     if (budget_->spent() > list_until_) return absl::ResourceExhaustedError(what());
     const auto units = static_cast<uint64_t>(inventory_.units_size());
@@ -413,6 +426,7 @@ class Search {
     // A table may be too large for one strategy and not for others.
     if (absl::IsInvalidArgument(status)) {
       mixes_[way.mix].unfit_bytes = 0;
+      mixes_[way.mix].cannot = WhyNotPlanned(status);
       cannot_ = std::move(status);
       return absl::OkStatus();
     }
@@ -453,6 +467,7 @@ class Search {
     bool fits = false;  // one was planned and does
     // The least bound of those that were planned and do not fit; 0: none can be planned.
     uint64_t unfit_bytes = std::numeric_limits<uint64_t>::max();
+    std::string cannot = {};  // why none can be planned
   };
 
   const Train& train_;
@@ -586,11 +601,13 @@ absl::StatusOr<Choice> Search::Choose() const {
       if (of == nullptr || rank(&way) < rank(of)) of = &way;
     }
     for (const auto& [number, way] : best) {
-      if (!shown(number)) add(CandidateOf(*way, *winner));
+      if (shown(number)) continue;
+      add(CandidateOf(*way, *winner));
+      if (const std::string& cannot = mixes_[way->mix].cannot; !cannot.empty()) choice.candidates.back().lost = cannot;
     }
     for (const auto& [train, why] : left_out_) {
       if (shown(axis(train))) continue;
-      add({.name = MixName(train), .train = train, .lost = "is too much work to plan", .least = true});
+      add({.name = MixName(train), .train = train, .lost = WhyNotPlanned(why), .least = true});
     }
   }
   const auto open = std::count_if(ways_.begin(), ways_.end(), [this](const Way& way) { return IsOpen(way); });

@@ -131,6 +131,28 @@ TEST(ChooseMesh, WhereNothingCanBePlannedItSaysWhy) {
   EXPECT_TRUE(absl::StrContains(choice.status().message(), "partition table takes more than")) << choice.status();
 }
 
+// All layers share a tensor of the first unit: a stage with two of them has no schedule. One stage has, and says why
+// the others lost.
+TEST(ChooseMesh, StagesThatCannotShareTensorsHaveLost) {
+  const Train train = Blocks(4, 512, 8);
+  const Hardware h100 = *FindHardware("h100");
+  Inventory inventory = *models::MakeInventory(train.model(), h100.device);
+  for (int u = 1; u < inventory.units_size(); ++u) {
+    Borrow& borrow = *inventory.mutable_units(u)->add_borrows();
+    borrow.set_unit(inventory.units(0).name()), borrow.set_tensor(inventory.units(0).tensors(0).name());
+  }
+  Budget budget;
+  const auto choice = ChooseMesh(train, inventory, FullNodes(2, 1, 80 * kGib), h100, &budget);
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->train().parallel().pipeline(), 1u) << TextOf(*choice);
+  const auto two = std::find_if(choice->candidates.begin(), choice->candidates.end(),
+                                [](const Candidate& c) { return c.train.parallel().pipeline() == 2; });
+  ASSERT_NE(two, choice->candidates.end()) << TextOf(*choice);
+  EXPECT_TRUE(absl::StartsWith(two->lost, "cannot be planned: units ")) << two->lost;
+  EXPECT_TRUE(absl::StrContains(two->lost, absl::StrCat("both borrow ", inventory.units(0).tensors(0).name())))
+      << two->lost;
+}
+
 // Many mixes take as long where ranks hardly compute; the simplest of them is chosen, and shown.
 TEST(ChooseMesh, WhatIsChosenIsShown) {
   for (const uint32_t ranks : {16u, 32u, 64u}) {

@@ -279,7 +279,9 @@ std::vector<ModelPart> PartsOf(const Inventory& inventory, const pipeline::Stage
 // REQUIRES: `table` is joined of the parts' tables.
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world,
                                 std::vector<ModelPart> parts) {
-  if (absl::Status s = pipeline::CheckCut(inventory, pipeline::StagesOf(table)); !s.ok()) return s;
+  const pipeline::StageOfUnit stages = pipeline::StagesOf(table);
+  if (absl::Status s = pipeline::CheckCut(inventory, stages); !s.ok()) return s;
+  if (absl::Status s = pipeline::CheckTies(inventory, stages); !s.ok()) return s;
   if (world % table.shards() != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a table of ", table.shards(), " shards, and ", world, " ranks are not a multiple of that"));
@@ -520,6 +522,22 @@ uint32_t OutlinedMicrobatches(const Train& train, const Inventory& inventory, co
   return some + (all - some) % mesh.pipeline;
 }
 
+// The gradient of the model's first unit is complete last. That of another one may be awaited from a stage that cannot
+// end before this one.
+absl::Status InvalidForTies(const std::vector<StageModel>& models, absl::Status status) {
+  const std::string& first = models[0].inventory().units(0).name();
+  for (const StageModel& model : models) {
+    for (const TiedTensor& tied : model.inventory().tied()) {
+      if (tied.owner() == first) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parallel.pipeline: stages would wait for each other, because unit ", tied.user(), " on stage ",
+          tied.user_stage(), " borrows ", tied.tensor().name(), " of unit ", tied.owner(), " on stage ",
+          tied.owner_stage(), "; use pipeline.schedule 1f1b or gpipe, another pipeline.cut, or no pipeline"));
+    }
+  }
+  return status;
+}
+
 // `held`: bytes of the programs.
 absl::Status CheckTogether(const std::vector<RankProgram>& programs, const std::vector<StageModel>& models,
                            uint64_t held, Budget* budget) {
@@ -538,7 +556,8 @@ absl::Status CheckTogether(const std::vector<RankProgram>& programs, const std::
     evaluation.push_back({&programs[stage].evaluation, &models[stage].inventory()});
   }
   status = CheckStages(training);
-  return status.ok() ? CheckStages(evaluation) : status;
+  if (status.ok()) status = CheckStages(evaluation);
+  return status.ok() ? status : InvalidForTies(models, std::move(status));
 }
 
 // By stage. A step has `microbatches`, or the spec's number.

@@ -73,13 +73,13 @@ class StageModel {
 uint32_t ShardInStage(const Layout& layout, uint32_t rank);
 
 // Lays out a table from elsewhere. InvalidArgument: it is not a table of this model, or `world` is not a multiple of
-// its shards, or a unit borrows a tensor of another stage's.
+// its shards, or its stages share tensors as no schedule can move them (pipeline::CheckTies).
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world);
 
 // Unimplemented: a strategy that this build does not have yet; InvalidArgument: it does not match the ranks (single
-// with 2), or its table is too large; or parallel does not divide the ranks or the units. Messages begin with
-// the field's path, "strategy: ". ResourceExhausted, Cancelled:
-// from the budget.
+// with 2), or its table is too large; or parallel does not divide the ranks or the units, or stages share tensors as no
+// schedule can move them. Messages begin with the field's path, "strategy: ". ResourceExhausted, Cancelled: from the
+// budget.
 //
 // A pipeline's cut is the spec's, or CutUnits' for its stages at `places`; none: at StagePlaces.
 absl::StatusOr<Layout> MakeLayout(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
@@ -110,7 +110,8 @@ struct RankProgram {
   uint32_t left_out = 0;
 };
 
-// `train` must be resolved. Errors as MakeLayout. The schedules of the stages are not compared (CheckStages).
+// `train` must be resolved. Errors as MakeLayout, but for ties. The schedules of the stages are not compared
+// (CheckStages).
 absl::StatusOr<RankProgram> Compile(const Train& train, const Inventory& inventory, const Layout& layout, uint32_t rank,
                                     Budget* budget = nullptr);
 
@@ -119,12 +120,13 @@ std::string DigestOf(const RankProgram& program);
 
 // By stage, the same with fewer microbatches where there are very many: they repeat each other, so a few of them show
 // what a rank needs and how long it takes. A pipeline by GPipe keeps all microbatches, and so does its outline. What a
-// program is compared by before it is compiled. The stages fit together (CheckStages).
+// program is compared by before it is compiled. The stages fit together (CheckStages). InvalidArgument also: they would
+// wait for each other because of a tensor that they share.
 absl::StatusOr<std::vector<RankProgram>> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
                                                  Budget* budget = nullptr);
 
 // By stage, the whole programs, as Compile has them. The stages fit together (CheckStages). All are held at the same
-// time: of as many ops as a spec may ask for, 130 MB.
+// time: of as many ops as a spec may ask for, 130 MB. Errors as Outline.
 absl::StatusOr<std::vector<RankProgram>> CompileStages(const Train& train, const Inventory& inventory,
                                                        const Layout& layout, Budget* budget = nullptr);
 

@@ -460,6 +460,67 @@ TEST(Compile, AStageThatTrainsNothingHasAStepWithItsOptimizerOffloaded) {
   }
 }
 
+// The head borrows from the embedding, and so does the block before it.
+TEST(Compile, StagesShareTensorsOfOneUnitAtEachEnd) {
+  Train train = Tiny();
+  Inventory inventory = *models::MakeInventory(train.model());
+  Borrow& borrow = *inventory.mutable_units(4)->add_borrows();
+  borrow.set_unit("embedding"), borrow.set_tensor("wpe.weight");
+  for (const uint32_t stages : {2u, 3u}) {
+    train.mutable_parallel()->set_pipeline(stages);
+    train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+    for (const bool sharded : {false, true}) {
+      if (sharded) {
+        train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+        train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_EVEN);
+      } else {
+        train.mutable_strategy()->mutable_ddp();
+      }
+      train.mutable_pipeline()->clear_cut();
+      for (const char* begins : {"h.2", "h.3"}) {
+        if (train.pipeline().cut_size() + 1 < static_cast<int>(stages)) train.mutable_pipeline()->add_cut(begins);
+      }
+      const absl::Status both = MakeLayout(train, inventory, AnyPlaces(2 * stages)).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(both)) << both;
+      EXPECT_TRUE(absl::StartsWith(both.message(),
+                                   absl::StrCat("parallel.pipeline: units h.3 and head on stage ", stages - 1,
+                                                " both borrow wpe.weight and wte.weight of unit embedding on stage 0")))
+          << both;
+      // On a stage each.
+      if (stages == 2) continue;
+      train.mutable_pipeline()->set_cut(1, "head");
+      const absl::StatusOr<Layout> apart = MakeLayout(train, inventory, AnyPlaces(2 * stages));
+      ASSERT_TRUE(apart.ok()) << apart.status();
+      EXPECT_EQ(CompileStages(train, inventory, *apart).status(), absl::OkStatus());
+    }
+  }
+}
+
+// Eight chunks of a unit each, two a stage in a V: stage 1 awaits the gradient of h.5 before it goes on with its first
+// chunk, and stage 0, which has the head, sends it after all of its own.
+TEST(Compile, StagesThatWouldWaitForEachOtherAreRefused) {
+  Train train = Tiny();
+  train.mutable_model()->mutable_gpt2()->set_layers(6);
+  train.mutable_batch()->set_microbatch(1);
+  train.mutable_parallel()->set_pipeline(4);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_ZERO_BUBBLE);
+  train.mutable_pipeline()->set_chunks(2);
+  Inventory inventory = *models::MakeInventory(train.model());
+  for (Unit& unit : *inventory.mutable_units()) unit.clear_deferred_bytes();
+  const auto compiled = [&] {
+    return CompileStages(train, inventory, *MakeLayout(train, inventory, AnyPlaces(4))).status();
+  };
+  EXPECT_EQ(compiled(), absl::OkStatus());
+  Borrow& borrow = *inventory.mutable_units(7)->add_borrows();
+  borrow.set_unit("h.5"), borrow.set_tensor("h.5.ln_1.weight");
+  const absl::Status status = compiled();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(),
+                                "unit head on stage 0 borrows h.5.ln_1.weight of unit h.5 on stage 1; use "
+                                "pipeline.schedule 1f1b or gpipe"))
+      << status;
+}
+
 TEST(Compile, RefusesWhatItCannotDo) {
   Train train = Tiny();
   const Inventory inventory = *models::MakeInventory(train.model());

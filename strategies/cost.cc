@@ -469,8 +469,13 @@ class CostModel {
 
   OpCost Tied(const Op& op, double width) const {
     const std::string& unit = inventory_.units(op.unit).name();
+    const GroupSpec& edge = schedule_.groups[static_cast<size_t>(op.group)];
+    const auto [owner, user] =
+        edge.channel == Channel::kTied ? std::pair(edge.from, edge.to) : std::pair(edge.to, edge.from);
     double bytes = 0;
     for (const TiedTensor& tied : inventory_.tied()) {
+      if (static_cast<int32_t>(tied.owner_stage()) != owner || static_cast<int32_t>(tied.user_stage()) != user)
+        continue;
       if (tied.owner() == unit || tied.user() == unit)
         bytes += width * static_cast<double>(models::Elements(tied.tensor()));
     }

@@ -239,6 +239,7 @@ absl::StatusOr<MemoryPlan> CutForMemory(const Train& train, const Inventory& inv
   std::vector<std::string> tried = {best.layout.table_sha256};
   for (int i = 0; i < most_tries && lacking > 0; ++i) {
     absl::StatusOr<MemoryPlan> next = LookOnce(train, inventory, ranks, budget, memory.places());
+    if (absl::IsInvalidArgument(next.status())) break;  // no schedule can move what its stages share
     if (!next.ok()) return next;
     if (std::find(tried.begin(), tried.end(), next->layout.table_sha256) != tried.end()) break;
     tried.push_back(next->layout.table_sha256);

@@ -349,7 +349,9 @@ class Resolver {
     if (!model_good_ || stages * std::max(1u, train.pipeline().chunks()) > kMaxStages * kMaxChunks) return;
     const absl::StatusOr<pipeline::StageOfUnit> cut = pipeline::StagesOf(train, inventory_);
     if (!cut.ok()) return FieldError("", cut.status());
-    if (const absl::Status good = pipeline::CheckCut(inventory_, *cut); !good.ok()) FieldError("", good);
+    if (const absl::Status good = pipeline::CheckCut(inventory_, *cut); !good.ok()) return FieldError("", good);
+    if (train.pipeline().cut().empty()) return;  // the planner may cut elsewhere
+    if (const absl::Status good = pipeline::CheckTies(inventory_, *cut); !good.ok()) FieldError("", good);
   }
 
   void Pipeline_(Pipeline& p) {

@@ -193,19 +193,24 @@ TEST(Stages, AnInventoryOfAStageKnowsItsPlaceInTheModel) {
   EXPECT_EQ(own.chunks(1).input_bytes(), inventory.units(3).output_bytes());
 }
 
+StageOfUnit EvenStages(const Inventory& model, const OrderOptions& order, PipelineSchedule kind) {
+  StageOfUnit stages;
+  const std::vector<int> begins = CutEvenly(model, order.stages * order.chunks);
+  for (int u = 0, c = -1; u < model.units_size(); ++u) {
+    if (c + 1 < static_cast<int>(begins.size()) && begins[c + 1] == u) ++c;
+    const uint32_t stage = StageOfChunk(kind, static_cast<uint32_t>(c), order.stages);
+    stages.emplace_back(stage, u > 0 && begins[static_cast<size_t>(c)] == u && stages.back().stage == stage);
+  }
+  return stages;
+}
+
 // A step of every stage of a random pipeline, each with the same recipe.
 struct Pipeline {
   std::vector<Inventory> inventories;
   std::vector<Schedule> schedules, evaluations;
 
   Pipeline(const Inventory& model, const OrderOptions& order, PipelineSchedule kind, ScheduleRecipe recipe) {
-    StageOfUnit stages;
-    const std::vector<int> begins = CutEvenly(model, order.stages * order.chunks);
-    for (int u = 0, c = -1; u < model.units_size(); ++u) {
-      if (c + 1 < static_cast<int>(begins.size()) && begins[c + 1] == u) ++c;
-      const uint32_t stage = StageOfChunk(kind, static_cast<uint32_t>(c), order.stages);
-      stages.emplace_back(stage, u > 0 && begins[static_cast<size_t>(c)] == u && stages.back().stage == stage);
-    }
+    const StageOfUnit stages = EvenStages(model, order, kind);
     recipe.microbatches = static_cast<int32_t>(order.microbatches);
     for (uint32_t stage = 0; stage < order.stages; ++stage) {
       inventories.push_back(StageInventory(model, stages, stage));
@@ -266,6 +271,107 @@ TEST(Pipelines, EveryShapeIsProven) {
     const Pipeline pipeline(model, order, kind, RandomRecipe(random));
     ASSERT_EQ(pipeline.Proven(), absl::OkStatus()) << i << ": " << order.stages << " stages, " << order.chunks
                                                    << " chunks, " << order.microbatches << " microbatches";
+  }
+}
+
+// Unit `user` borrows a tensor of unit `owner`.
+void Tie(Inventory& model, int owner, int user, int tensor = 0) {
+  Borrow& borrow = *model.mutable_units(user)->add_borrows();
+  borrow.set_unit(model.units(owner).name());
+  borrow.set_tensor(model.units(owner).tensors(tensor).name());
+}
+
+TEST(Ties, OverAnEdgeAreOfOneUnitAtEachEnd) {
+  struct Edge {
+    int owner, user, tensor;
+  };
+  struct Case {
+    std::vector<Edge> ties;
+    std::string why;  // empty: they are fine
+  };
+  // embedding, h.0 | h.1, h.2 | h.3, head
+  const StageOfUnit stages = {0, 0, 1, 1, 2, 2};
+  const std::vector<Case> cases = {
+      {{{0, 5, 0}}, ""},
+      {{{0, 5, 0}, {0, 5, 1}}, ""},  // two tensors of one unit
+      {{{0, 1, 0}, {0, 5, 0}}, ""},  // on its own stage as well
+      {{{0, 3, 0}, {0, 5, 0}}, ""},  // to two stages
+      {{{0, 5, 0}, {2, 5, 0}}, ""},  // from two stages
+      {{{0, 4, 0}, {1, 5, 0}}, ""},  // a pair each
+      {{{0, 5, 0}, {1, 4, 0}}, ""},
+      {{{0, 4, 0}, {0, 5, 0}}, "units h.3 and head on stage 2 both borrow wte.weight of unit embedding on stage 0"},
+      {{{0, 4, 0}, {0, 5, 1}},
+       "units h.3 and head on stage 2 both borrow wte.weight and wpe.weight of unit embedding on stage 0"},
+      {{{2, 5, 0}, {3, 5, 0}},
+       "unit head on stage 2 borrows h.2.ln_1.weight and h.1.ln_1.weight of units h.2 and h.1 on stage 1"},
+  };
+  for (const Case& test : cases) {
+    Inventory model = Untied(4);
+    for (const Edge& tie : test.ties) Tie(model, tie.owner, tie.user, tie.tensor);
+    const absl::Status status = CheckTies(model, stages);
+    EXPECT_EQ(status.ok(), test.why.empty()) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), test.why)) << status << "\nexpected: " << test.why;
+    if (status.ok()) continue;
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(absl::StartsWith(status.message(), "parallel.pipeline: ")) << status;
+    EXPECT_TRUE(absl::EndsWith(status.message(), "use another pipeline.cut, or no pipeline")) << status;
+    EXPECT_EQ(CheckTies(model, StageOfUnit(6)), absl::OkStatus()) << "on one stage";
+  }
+}
+
+// Owners anywhere in their stage, which is gathered or not, and reduced with its neighbors or alone.
+TEST(Ties, OfAllUnitsAreProven) {
+  std::mt19937 random(9);
+  int ties = 0, together = 0;
+  for (int i = 0; i < 400; ++i) {
+    const OrderOptions order{.stages = 2 + static_cast<uint32_t>(random() % 3),
+                             .microbatches = 1 + static_cast<uint32_t>(random() % 5)};
+    const PipelineSchedule kind = random() % 2 == 0 ? PIPELINE_SCHEDULE_GPIPE : PIPELINE_SCHEDULE_1F1B;
+    Inventory model = Untied(2 * order.stages + static_cast<uint32_t>(random() % 4));
+    const StageOfUnit stages = EvenStages(model, order, kind);
+    const auto units = static_cast<uint32_t>(model.units_size());
+    int tied = 0;
+    for (int tries = 0; tries < 6; ++tries) {
+      const int owner = static_cast<int>(random() % (units - 1));
+      const int user = owner + 1 + static_cast<int>(random() % (units - 1 - static_cast<uint32_t>(owner)));
+      Inventory more = model;
+      Tie(more, owner, user, tries % 2);
+      const auto& borrows = model.units(user).borrows();
+      const bool twice = std::any_of(borrows.begin(), borrows.end(), [&](const Borrow& b) {
+        return b.tensor() == more.units(user).borrows(more.units(user).borrows_size() - 1).tensor();
+      });
+      if (twice || stages[owner].stage == stages[user].stage || !CheckTies(more, stages).ok()) continue;
+      model = more, ++tied;
+    }
+    ties += tied, together += tied > 1 ? 1 : 0;
+    if (random() % 3 == 0) {
+      for (Tensor& tensor : *model.mutable_units(0)->mutable_tensors()) tensor.set_frozen(true);
+    }
+    const Pipeline pipeline(model, order, kind, RandomRecipe(random));
+    ASSERT_EQ(pipeline.Proven(), absl::OkStatus())
+        << i << ": " << order.stages << " stages, " << order.microbatches << " microbatches, " << tied << " ties";
+  }
+  EXPECT_GT(ties, 400);
+  EXPECT_GT(together, 100);
+}
+
+// The stages must not take one owner's gradient for another's.
+TEST(CheckStages, RefusesTiesThatChangePlaces) {
+  Inventory model = Untied(4);
+  Tie(model, 0, 4), Tie(model, 1, 5);
+  const Pipeline right(model, {.stages = 2, .chunks = 1, .microbatches = 2}, PIPELINE_SCHEDULE_1F1B, {});
+  ASSERT_EQ(right.Proven(), absl::OkStatus());
+  for (const OpKind kind : {OpKind::kReceiveTied, OpKind::kSendTiedGradient}) {
+    Pipeline wrong = right;
+    std::vector<Op*> moves;
+    for (Op& op : wrong.schedules[1].ops) {
+      if (op.kind == kind) moves.push_back(&op);
+    }
+    ASSERT_EQ(moves.size(), 2u);
+    std::swap(moves[0]->unit, moves[1]->unit), std::swap(moves[0]->unit_end, moves[1]->unit_end);
+    std::vector<StageSchedule> stages;
+    for (size_t p = 0; p < 2; ++p) stages.push_back({&wrong.schedules[p], &wrong.inventories[p]});
+    EXPECT_TRUE(absl::StrContains(CheckStages(stages).message(), "issues")) << CheckStages(stages);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -178,6 +179,31 @@ absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTies(const Inventory& inventory, const StageOfUnit& stages) {
+  const std::vector<TiedTensor> all = TiedTensors(inventory, stages);
+  std::map<std::tuple<uint32_t, uint32_t, std::string>, const TiedTensor*> of_owner, of_user;  // by edge and unit
+  for (const TiedTensor& tied : all) {
+    const TiedTensor& lent =
+        *of_owner.try_emplace({tied.owner_stage(), tied.user_stage(), tied.owner()}, &tied).first->second;
+    const TiedTensor& borrowed =
+        *of_user.try_emplace({tied.owner_stage(), tied.user_stage(), tied.user()}, &tied).first->second;
+    if (lent.user() == tied.user() && borrowed.owner() == tied.owner()) continue;
+    const bool several_users = lent.user() != tied.user();
+    const std::string &first = (several_users ? lent : borrowed).tensor().name(), &second = tied.tensor().name();
+    const std::string tensors = first == second ? first : absl::StrCat(first, " and ", second);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parallel.pipeline: ",
+        several_users ? absl::StrCat("units ", lent.user(), " and ", tied.user(), " on stage ", tied.user_stage(),
+                                     " both borrow ", tensors, " of unit ", tied.owner())
+                      : absl::StrCat("unit ", tied.user(), " on stage ", tied.user_stage(), " borrows ", tensors,
+                                     " of units ", borrowed.owner(), " and ", tied.owner()),
+        " on stage ", tied.owner_stage(),
+        ", and a unit can share tensors with one unit of another stage only; use another pipeline.cut, or no "
+        "pipeline"));
+  }
+  return absl::OkStatus();
+}
+
 std::vector<TiedTensor> TiedTensors(const Inventory& inventory, const StageOfUnit& stages) {
   std::map<absl::string_view, int> unit_of;  // those that others borrow from: few of thousands
   for (const Unit& unit : inventory.units()) {
@@ -199,6 +225,9 @@ std::vector<TiedTensor> TiedTensors(const Inventory& inventory, const StageOfUni
       tied.set_owner_stage(stages[owner->second].stage), tied.set_user_stage(stages[u].stage);
     }
   }
+  std::stable_sort(all.begin(), all.end(), [&](const TiedTensor& a, const TiedTensor& b) {
+    return unit_of.at(a.owner()) > unit_of.at(b.owner());
+  });
   return all;
 }
 

@@ -55,7 +55,12 @@ Inventory StageInventory(const Inventory& inventory, const StageOfUnit& stages, 
 // InvalidArgument: what flows between two stages is unknown.
 absl::Status CheckCut(const Inventory& inventory, const StageOfUnit& stages);
 
-// The tensors that a unit of one stage borrows from a unit of another, in the order of the units.
+// InvalidArgument: a unit of one stage shares tensors with several units of another one, which no schedule can move:
+// an op over an edge names one unit at each end. The message names tensors, units and stages.
+absl::Status CheckTies(const Inventory& inventory, const StageOfUnit& stages);
+
+// The tensors that a unit of one stage borrows from a unit of another: of the last owner first, in whose order the
+// gradients of owners are complete, then in the order of the units that borrow.
 std::vector<TiedTensor> TiedTensors(const Inventory& inventory, const StageOfUnit& stages);
 
 // The edges of a pipeline, each once: between the model's chunks on different stages in their order, then those of

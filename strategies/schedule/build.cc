@@ -276,21 +276,23 @@ class Builder {
     }
   }
 
-  // After the last pass of a step that adds to the unit's gradient, op `computed`. What the gradient is complete with.
-  int32_t ReceiveTiedGradients(const Event& event, int32_t computed) {
+  // After the last pass of a step that adds to the unit's gradient, op `computed`.
+  void ReceiveTiedGradients(const Event& event, int32_t computed) {
     for (Tied& tied : tied_) {
       if (tied.unit != event.unit || !tied.trained || !training_) continue;
       tied.computed = computed;
       if (!tied.owned) continue;
-      Emit({.kind = OpKind::kReceiveTiedGradient,
+      Op op{.kind = OpKind::kReceiveTiedGradient,
             .unit = tied.unit,
             .unit_end = tied.unit + 1,
             .group = tied.edges.gradient,
-            .waits = {computed}});
-      computed = last();
-      tied_moved_.push_back(computed);
+            .waits = {computed}};
+      const auto before = tied_added_.find(tied.unit);
+      if (before != tied_added_.end()) op.waits.push_back(before->second);
+      Emit(std::move(op));
+      tied_added_[tied.unit] = last();
+      tied_moved_.push_back(last());
     }
-    return computed;
   }
 
   // At the end: the owner receives them then, and they must not hold up what else is sent.
@@ -471,6 +473,11 @@ class Builder {
   void FindHolds() {
     const bool freed = recipe_.parameters == Parameters::kFreed;
     std::vector<std::optional<Hold>> open(gathers_.size());
+    // What another stage borrows is sent before the first pass.
+    for (const Tied& tied : TiedHere()) {
+      const int32_t s = gather_of_[tied.unit];
+      if (tied.owned) open[s] = Hold{static_cast<uint32_t>(s), 0, 0};
+    }
     for (uint32_t e = 0; e < events_.size(); ++e) {
       if (!ReadsParameters(events_[e])) continue;
       for (const int32_t s : reads_[events_[e].unit]) {
@@ -622,8 +629,9 @@ class Builder {
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
       if (e == now.begin && now.received >= 0) op.waits.push_back(now.received);
       if (e + 1 == now.end) WaitForOutputs(now.phase, op.waits);
-      if (const auto tied = received_tied_.find(event.unit); tied != received_tied_.end())
+      for (auto [tied, end] = received_tied_.equal_range(event.unit); tied != end; ++tied) {
         op.waits.push_back(tied->second);
+      }
       Emit(std::move(op));
       const int32_t computed = last();
       NotePass(event, computed);
@@ -633,10 +641,10 @@ class Builder {
         Release(holds_[released_[release]].span, freed);
       }
       ReduceScalars(event, computed);
-      const int32_t complete = last_backward_[event.unit] == e ? ReceiveTiedGradients(event, computed) : computed;
+      if (last_backward_[event.unit] == e) ReceiveTiedGradients(event, computed);
       for (; reduction < reductions_after_.size() && reductions_after_[reduction].end == e; ++reduction) {
         const size_t span = reductions_after_[reduction].span;
-        Reduce(event, span, /*final=*/last_of_[span] == reduction, complete, reduced);
+        Reduce(event, span, /*final=*/last_of_[span] == reduction, computed, reduced);
       }
     }
     FinishSum();
@@ -731,13 +739,16 @@ class Builder {
 
   // `final`: the span's last reduction of the step.
   void Reduce(const Event& event, size_t s, bool final, int32_t computed, std::vector<int32_t>& reduced) {
-    int32_t done = computed;
     Op op{.unit = reductions_[s].begin, .unit_end = reductions_[s].end};
+    Waits complete = {computed};
+    for (const auto& [unit, added] : tied_added_) {
+      if (op.unit <= unit && unit < op.unit_end) complete.push_back(added);
+    }
     const auto emit = [&](OpKind kind, int32_t group, bool even = false) {
-      op.kind = kind, op.group = group, op.even = even, op.waits = {done};
+      op.kind = kind, op.group = group, op.even = even, op.waits = complete;
       Emit(op);
       op.even = false;
-      done = last();
+      complete = {last()};
     };
     if (recipe_.sharded) {
       if (const Levels& levels = recipe_.shard_levels; levels.any()) {
@@ -746,21 +757,22 @@ class Builder {
       } else {
         emit(OpKind::kReduce, kShardGroup, Even(reductions_[s]));
       }
-      if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = done;
+      if (gradient_slot_[s] >= 0) reduced[gradient_slot_[s]] = last();
     }
     if (recipe_.replicated && final) {
       const Levels& levels = recipe_.replica_levels;
       if (levels.any()) emit(OpKind::kScatterGradients, levels.inside);
       emit(OpKind::kAllReduce, levels.any() ? levels.between : kReplicaGroup);
       if (recipe_.two_exchanges) {
+        const int32_t half = last();
         FinishSum();
-        half_summed_ = done;
+        half_summed_ = half;
         return;
       }
       if (levels.any()) emit(OpKind::kGatherGradients, levels.sums);
     }
     if (OffloadsSlots() || (Offloads() && final)) {
-      op.kind = OpKind::kOffload, op.group = -1, op.waits = {done};
+      op.kind = OpKind::kOffload, op.group = -1, op.waits = complete;
       if (OffloadsSlots()) op.microbatch = event.microbatch;
       Emit(op);
       if (OffloadsSlots()) reduced[gradient_slot_[s]] = last();
@@ -822,11 +834,12 @@ class Builder {
   std::map<int32_t, std::vector<int32_t>> sent_;  // by edge
   std::map<std::string, int32_t> unit_by_name_;
   std::vector<Tied> tied_;
-  std::map<int32_t, int32_t> sent_tied_, received_tied_;  // by unit: the op
-  std::vector<int32_t> tied_moved_;                       // ops that move gradients
-  std::vector<int64_t> last_backward_;                    // by unit: its last such event; -1: none
-  int32_t last_loss_ = -1;                                // the last backward of the last unit
-  std::vector<int32_t> slot_, gradient_slot_;             // by span
+  std::multimap<int32_t, int32_t> sent_tied_, received_tied_;  // by unit: the ops
+  std::map<int32_t, int32_t> tied_added_;      // by unit: the last op that adds to its gradient from another stage
+  std::vector<int32_t> tied_moved_;            // ops that move gradients
+  std::vector<int64_t> last_backward_;         // by unit: its last such event; -1: none
+  int32_t last_loss_ = -1;                     // the last backward of the last unit
+  std::vector<int32_t> slot_, gradient_slot_;  // by span
   int32_t slots_ = 0;
   InputPlan inputs_;
   std::vector<int32_t> forwarded_, offloaded_, fetched_;  // by unit: the last such op

@@ -75,8 +75,8 @@ struct ScheduleRecipe {
 // A stage receives what a pass reads before the pass that comes before it, into a slot that is held until the pass has
 // ended, or until the backward has that reads it too; what it computes is in memory of its own. Two of the outputs that
 // it sends over an edge may be on their way: the pass that makes a third one waits for the first. A tensor that another
-// stage's unit borrows is sent to it before the owner's first pass of the step, and its gradient is added to the
-// owner's after the last one, before that is reduced.
+// stage's unit borrows is gathered and sent to it before the first pass of the step, and its gradient is added to the
+// owner's after the owner's last pass, before that is reduced.
 //
 // On an axis with two levels, parameters are gathered between nodes, then inside each; gradients are reduced inside,
 // then between: what leaves a node leaves it once. Either part has a stream of its own, so one bucket is reduced inside

@@ -91,10 +91,23 @@ class Stages {
     const bool handed_on = edge == EdgeUse::kSendActivation || edge == EdgeUse::kReceiveGradient;
     return handed_on ? stages_[stage].inventory->units(op.unit).output_bytes() : inputs_[stage][op.unit];
   }
+  // Of the tied tensors that the op moves, which all have the same one; empty: it moves none.
+  std::string OwnerOfTied(size_t stage, const Op& op) const {
+    const std::vector<TiedEdges>& edges = stages_[stage].schedule->tied;
+    const Inventory& inventory = *stages_[stage].inventory;
+    for (size_t t = 0; t < std::min(edges.size(), static_cast<size_t>(inventory.tied_size())); ++t) {
+      const TiedTensor& tied = inventory.tied(static_cast<int>(t));
+      if (op.group != edges[t].parameters && op.group != edges[t].gradient) continue;
+      const std::string& unit = inventory.units(op.unit).name();
+      if (unit == tied.owner() || unit == tied.user()) return tied.owner();
+    }
+    return "";
+  }
   bool Fit(size_t a, size_t first, size_t b, size_t second) const {
     const Op &x = At(a, first), &y = At(b, second);
     if (Traits(x.kind).edge == EdgeUse::kNone) return x.kind == y.kind && x.even == y.even;
-    return a == b || (x.microbatch == y.microbatch && Bytes(a, x) == Bytes(b, y));
+    return a == b ||
+           (x.microbatch == y.microbatch && Bytes(a, x) == Bytes(b, y) && OwnerOfTied(a, x) == OwnerOfTied(b, y));
   }
 
   bool IsCompute(size_t stage, size_t op) const { return At(stage, op).stream == Stream::kCompute; }
