@@ -50,7 +50,7 @@ absl::Status ChooseCompression(Train& train, const Inventory& inventory, absl::S
   Compression& asked = *train.mutable_communication()->mutable_compression();
   if (!asked.has_auto_()) return absl::OkStatus();
   asked.mutable_none();
-  if (!SumsOverReplicas(plan.programs[0].schedule)) {
+  if (!SumsOverReplicas(plan)) {
     reason = "compression auto: none, because no gradients are summed over replicas";
     return absl::OkStatus();
   }

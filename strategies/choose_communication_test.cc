@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "models/inventory.h"
@@ -95,6 +96,24 @@ TEST(ChooseCompression, WhereTheStepIsMuchFaster) {
   EXPECT_TRUE(CompressionOn(nodes, fast).has_none());
   EXPECT_TRUE(CompressionOn(nodes, Layered(), /*ddp=*/false).has_none());
   EXPECT_TRUE(CompressionOn(FullNodes(1, 1, 0), Layered()).has_none()) << "a rank alone";
+}
+
+// Its first stage sums nothing, and its second one does.
+TEST(ChooseCompression, LooksBehindAFrozenStage) {
+  Train train = ToChoose(HIERARCHY_NEVER);
+  train.mutable_strategy()->mutable_ddp();
+  train.mutable_parallel()->set_pipeline(2);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B), train.mutable_pipeline()->add_cut("h.2");
+  for (const char* frozen : {"wte*", "wpe*", "h.0.*", "h.1.*"}) train.add_freeze(frozen);
+  train.mutable_communication()->mutable_compression()->mutable_auto_();
+  const Inventory inventory = *models::MakeInventory(train);
+  const std::vector<RankPlace> nodes = FullNodes(4, 1, 0);
+  MemoryPlan plan = *PlanMemory(train, inventory, nodes);
+  ASSERT_FALSE(SumsOverReplicas(plan.programs[0].schedule));
+  EXPECT_TRUE(SumsOverReplicas(plan));
+  std::string reason;
+  EXPECT_EQ(ChooseCompression(train, inventory, nodes, Layered(), nullptr, plan, reason), absl::OkStatus());
+  EXPECT_NE(reason.find("because a step takes"), std::string::npos) << reason;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
+#include "strategies/compression.h"
 #include "strategies/defaults.h"
 #include "strategies/hardware.h"
 #include "strategies/partition/table.h"
@@ -251,6 +252,11 @@ absl::StatusOr<MemoryPlan> CutForMemory(const Train& train, const Inventory& inv
 }
 
 }  // namespace
+
+bool SumsOverReplicas(const MemoryPlan& memory_plan) {
+  return std::any_of(memory_plan.programs.begin(), memory_plan.programs.end(),
+                     [](const RankProgram& program) { return SumsOverReplicas(program.schedule); });
+}
 
 absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                       Budget* budget) {

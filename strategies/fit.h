@@ -33,6 +33,9 @@ struct MemoryPlan {
   uint64_t peak() const;  // of the rank that needs most
 };
 
+// Whether the ranks of any stage sum gradients over replicas: one that trains nothing has none to sum.
+bool SumsOverReplicas(const MemoryPlan& memory_plan);
+
 // `train` is resolved and concrete. Shares by speed are limited by the ranks' memory. A pipeline is cut so that its
 // slowest stage is as fast as can be. If a stage does not fit then, it is cut again for what the stages' memory takes,
 // where the first cut shows how a stage's memory grows with its units; a cut that fits is found unless that differs

@@ -335,30 +335,33 @@ void AddLevelPlaces(const Train& train, const Mesh& mesh, const std::vector<Rank
   }
 }
 
-// "sums over replicas travel as top_k 1/100 in bf16: a rank sends 23.4 KiB a step instead of 3.4 MiB"; of the first
-// stage. Or why compression has no effect.
+// "sums over replicas travel as top_k 1/100 in bf16: a rank sends 23.4 KiB a step instead of 3.4 MiB"; of the stage
+// that sums most. Or why compression has no effect.
 void AddCompression(const core::JobPlan& job, PlanReply& plan) {
   if (!job.compression_reason.empty()) plan.add_notes(job.compression_reason);
   const Compression& compression = job.train.communication().compression();
   if (!strategies::Compresses(job.train.communication())) return;
   const strategies::MemoryPlan& memory_plan = job.memory_plan;
-  const Schedule& schedule = memory_plan.programs[0].schedule;
   const Mesh& mesh = memory_plan.layout.mesh;
-  if (!strategies::SumsOverReplicas(schedule)) {
+  if (!strategies::SumsOverReplicas(memory_plan)) {
     plan.add_notes("communication.compression has no effect: no gradients are summed over replicas");
     return;
   }
-  const strategies::StageModel model(job.inventory, memory_plan.layout, 0);
   uint64_t sent = 0, exact = 0;
-  for (const Op& op : schedule.ops) {
-    if (op.kind != OpKind::kAllReduce) continue;
-    const uint32_t ranks = mesh.replicas_between();
-    const auto by_shard =
-        strategies::SummedRanges(model.table(), model.inventory(), op, mesh.replicas_inside, /*place=*/0);
-    for (const strategies::SummedRange& range : by_shard[0]) {
-      sent += strategies::SentBytes(compression, range.elements, range.parts, ranks);
-      exact += strategies::SentBytes(Compression(), range.elements, range.parts, ranks);
+  for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
+    const strategies::StageModel model(job.inventory, memory_plan.layout, stage);
+    uint64_t its_sent = 0, its_exact = 0;
+    for (const Op& op : memory_plan.programs[stage].schedule.ops) {
+      if (op.kind != OpKind::kAllReduce) continue;
+      const uint32_t ranks = mesh.replicas_between();
+      const auto by_shard =
+          strategies::SummedRanges(model.table(), model.inventory(), op, mesh.replicas_inside, /*place=*/0);
+      for (const strategies::SummedRange& range : by_shard[0]) {
+        its_sent += strategies::SentBytes(compression, range.elements, range.parts, ranks);
+        its_exact += strategies::SentBytes(Compression(), range.elements, range.parts, ranks);
+      }
     }
+    if (its_exact > exact) sent = its_sent, exact = its_exact;
   }
   plan.add_notes(absl::StrCat("sums over replicas travel as ", strategies::NameOf(compression), ": a rank sends ",
                               FormatBytes(sent), " a step instead of ", FormatBytes(exact)));
@@ -410,14 +413,13 @@ void AddCheckpointNote(const strategies::MemoryPlan& memory_plan, const Train& t
   const Checkpoint& checkpoint = train.checkpoint();
   if (checkpoint.path().empty() || (checkpoint.has_async() && !checkpoint.async())) return;
   const Mesh& mesh = memory_plan.layout.mesh;
-  const Optimizer applied =
-      strategies::AppliedOptimizer(train, strategies::SumsOverReplicas(memory_plan.programs[0].schedule));
   const Compression& compression = train.communication().compression();
-  const bool compresses =
-      strategies::Compresses(train.communication()) && strategies::SumsOverReplicas(memory_plan.programs[0].schedule);
-  const uint64_t kept = !compresses ? 0 : compression.top_k().momentum_correction() ? 8 : 4;  // of an element
   uint64_t most = 0;
   for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
+    const bool sums = strategies::SumsOverReplicas(memory_plan.programs[stage].schedule),
+               compresses = sums && strategies::Compresses(train.communication());
+    const Optimizer applied = strategies::AppliedOptimizer(train, sums);
+    const uint64_t kept = !compresses ? 0 : compression.top_k().momentum_correction() ? 8 : 4;  // of an element
     for (uint32_t tensor = 0; tensor < mesh.tensor; ++tensor) {
       const strategies::StageModel model(inventory, memory_plan.layout, stage, tensor);
       const std::vector<uint64_t> own = partition::OwnedElements(model.table(), model.inventory()),

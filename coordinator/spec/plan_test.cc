@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/spec/good_spec_test.h"
 #include "coordinator/spec/resolve.h"
@@ -147,6 +148,28 @@ TEST(Plan, SaysWhatCompressionSaves) {
   EXPECT_NEAR(static_cast<double>(sent) * 1024, 3 * elements / 100 * (32 + 8.67) / 8, 0.02 * elements / 100 * 15);
   spec.mutable_train()->mutable_strategy()->mutable_zero()->set_stage(1);
   EXPECT_THAT(notes(), testing::HasSubstr("communication.compression has no effect: no gradients are summed over"));
+}
+
+// Two blocks of 12 width^2 + 13 width parameters and the last norm are trained on the second stage, whose two ranks
+// send each gradient once as fp32; a checkpoint has weights, two states of AdamW and the residual, 16 bytes of each.
+// The first stage has no gradients.
+TEST(Plan, SaysWhatCompressionSavesBehindAFrozenStage) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(4);
+  Train& train = *spec.mutable_train();
+  train.mutable_strategy()->mutable_ddp();
+  train.mutable_parallel()->set_pipeline(2);
+  train.mutable_pipeline()->add_cut("h.2");
+  for (const char* frozen : {"wte*", "wpe*", "h.0.*", "h.1.*"}) train.add_freeze(frozen);
+  train.mutable_communication()->mutable_compression()->mutable_top_k()->set_values(SENT_VALUES_FP32);
+  ASSERT_TRUE(Resolve({}, spec).empty());
+  train.mutable_checkpoint()->set_path("/c");
+  const PlanReply plan = MakePlan(spec, AnySlots(spec, *strategies::FindHardware("cpu")))->reply;
+  const std::string notes = absl::StrJoin(plan.notes(), "\n");
+  constexpr double kTrained = 2 * (12 * 128 * 128 + 13 * 128) + 2 * 128;
+  EXPECT_THAT(notes, testing::HasSubstr("sums over replicas travel as top_k 1/100 in fp32: a rank sends "));
+  EXPECT_THAT(notes, testing::HasSubstr(absl::StrFormat("instead of %.2f MiB", 4 * kTrained / (1 << 20))));
+  EXPECT_THAT(notes, testing::HasSubstr(absl::StrFormat("a copy of up to %.2f MiB a rank", 16 * kTrained / (1 << 20))));
 }
 
 // GPT-2's embedding is its head's, too: the stage that owns it sends it, and the other one sends its gradient back.
