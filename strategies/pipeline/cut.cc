@@ -179,6 +179,24 @@ class Evened {
   std::vector<size_t> ends_;
 };
 
+// Of the cuts whose chunks take no more than the slowest one of `ends`, one whose chunks take about as long as each
+// other. `ends` themselves, where the search by bounds misses every one (Ends).
+absl::StatusOr<std::vector<size_t>> EvenedOut(const Cutter& cutter, absl::Span<const ChunkPlace> places,
+                                              const std::vector<size_t>& ends, strategies::Budget* budget,
+                                              absl::FunctionRef<std::string()> what) {
+  Ends all(cutter, places);
+  const Load most = all.WorstOf(ends);
+  std::vector<size_t> furthest;
+  if (!all.Furthest(most, furthest)) return ends;
+  const std::vector<size_t> nearest = all.Nearest(most);
+  std::vector<size_t> evened = Evened(cutter, places, nearest, furthest).ends();
+  for (size_t c = 0, begin = 0; c < evened.size(); begin = evened[c++]) {
+    evened[c] = std::min(std::max({evened[c], nearest[c], begin + 1}), all.Reach(c, begin, most));
+  }
+  if (absl::Status s = strategies::Spend(budget, all.TakeTried(), what); !s.ok()) return s;
+  return all.Hold(evened, most) ? evened : ends;
+}
+
 // By dynamic programming: no other cut is better. Its work grows with the square of the number of units.
 absl::StatusOr<std::vector<size_t>> ExactEnds(const Cutter& cutter, absl::Span<const ChunkPlace> places,
                                               strategies::Budget* budget, absl::FunctionRef<std::string()> what) {
@@ -237,14 +255,7 @@ absl::StatusOr<std::vector<size_t>> BisectedEnds(const Cutter& cutter, absl::Spa
     }
     most.*part = best.*part;
   }
-  const std::vector<size_t> nearest = all.Nearest(most);
-  std::vector<size_t> ends = Evened(cutter, places, nearest, furthest).ends();
-  for (size_t c = 0, begin = 0; c < ends.size(); begin = ends[c++]) {
-    ends[c] = std::min(std::max({ends[c], nearest[c], begin + 1}), all.Reach(c, begin, most));
-  }
-  const absl::Status status = strategies::Spend(budget, all.TakeTried(), what);
-  if (!status.ok()) return status;
-  return all.Hold(ends, most) ? ends : furthest;
+  return furthest;
 }
 
 }  // namespace
@@ -270,8 +281,9 @@ absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const 
                         " chunks; use fewer stages or chunks");
   };
   const Cutter cutter(units);
-  const absl::StatusOr<std::vector<size_t>> ends =
+  absl::StatusOr<std::vector<size_t>> ends =
       units.size() <= kMostExact ? ExactEnds(cutter, places, budget, what) : BisectedEnds(cutter, places, budget, what);
+  if (ends.ok()) ends = EvenedOut(cutter, places, *ends, budget, what);
   if (!ends.ok()) return ends.status();
   Cut cut;
   for (size_t c = 0, begin = 0; c < places.size(); begin = (*ends)[c++]) {

@@ -59,6 +59,30 @@ TEST(CutUnits, WithoutACutThatFitsItSaysWhoLacksHowMuch) {
   EXPECT_EQ(cut.lacking_bytes, 5) << "three units of 10 bytes in 25";
 }
 
+// 80 layers and a head of 1.2 layers' work: 81.2 / 8 is 10.15, so one stage takes 11, and the others have no reason to.
+// With memory for 8 layers on the first, 7 stages share 73.2: 10.46.
+TEST(CutUnits, StagesThatNeedNotBeTheSlowestAreEven) {
+  std::vector<double> works(82, 1);
+  works.front() = 0, works.back() = 1.2;
+  std::vector<UnitLoad> units = Works(works);
+  units.front().elements = 0;
+  std::vector<ChunkPlace> places(8);
+  for (const bool little_memory : {false, true}) {
+    if (little_memory) places[0].element_bytes = 1, places[0].room_bytes = 8;
+    const Cut cut = *CutUnits(units, places);
+    EXPECT_EQ(cut.lacking_bytes, 0);
+    int slowest = 0;
+    for (size_t c = 0; c < 8; ++c) {
+      const int layers = (c < 7 ? cut.begins[c + 1] : 81) - std::max(cut.begins[c], 1);
+      const bool limited = little_memory && c == 0;
+      EXPECT_GE(layers, limited ? 8 : 9) << c;
+      EXPECT_LE(layers, limited ? 8 : 11) << c;
+      slowest += layers == 11;
+    }
+    EXPECT_LE(slowest, little_memory ? 4 : 2);
+  }
+}
+
 // 32 layers and a head of three layers' work on four stages of two chunks: 35 / 4 is 8.75, so no stage has less than 9.
 TEST(CutStages, TheSlowestStageCountsAndNotItsChunks) {
   std::vector<double> works(33, 1);
