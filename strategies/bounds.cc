@@ -142,8 +142,8 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
     const auto exchange = [&](Pass kind, double of_samples, const PassWork& work) {
       if (!unit.has_tensor_exchange()) return 0.0;
       const double computing = PassCost(rates, unit, elements, of_samples, work).work;
-      const OpCost cost =
-          TensorExchangeCost(inventory_, unit, kind, of_samples, computing, Topology(mesh, kTensorGroup), hardware_);
+      const OpCost cost = TensorExchangeCost(inventory_, unit, kind, rates.width, of_samples, computing,
+                                             Topology(mesh, kTensorGroup), hardware_);
       return cost.latency + cost.work;
     };
     const bool in_halves = splits && SplitsBackward(unit);

@@ -168,15 +168,16 @@ bool IsNetwork(const GroupTopology& g, const Hardware& hardware) {
   return g.nodes > 1 && (hardware.sharing == Sharing::kProcessor || g.nodes == g.ranks);
 }
 
-OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double samples, double computing,
-                          const GroupTopology& group, const Hardware& hardware) {
+OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double width, double samples,
+                          double computing, const GroupTopology& group, const Hardware& hardware) {
   if (!unit.has_tensor_exchange() || samples == 0) return {};
   const TensorExchange::Pass& own =
       GoesBack(pass) ? unit.tensor_exchange().backward() : unit.tensor_exchange().forward();
-  const double ranks = group.ranks,
-               summed = samples * static_cast<double>(own.summed_bytes()) + static_cast<double>(own.constant_bytes());
-  const double gathered = samples * static_cast<double>(own.gathered_bytes()),
-               scattered = samples * static_cast<double>(own.scattered_bytes());
+  // What is declared is in fp32.
+  const double of_fp32 = samples * (unit.has_attention() ? width / 4 : 1), ranks = group.ranks,
+               summed = of_fp32 * static_cast<double>(own.summed_bytes()) + static_cast<double>(own.constant_bytes());
+  const double gathered = of_fp32 * static_cast<double>(own.gathered_bytes()),
+               scattered = of_fp32 * static_cast<double>(own.scattered_bytes());
   // A sum takes twice what moves its bytes.
   const OpCost parts[] = {Moved(group, hardware, 2 * summed, 2 * summed * (ranks - 1) / ranks),
                           Moved(group, hardware, ranks * gathered, (ranks - 1) * gathered),
@@ -192,7 +193,7 @@ OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pas
   if (hardware.sharing == Sharing::kProcessor) return cost;  // which moves the bytes itself
   // A chunk of GEMMs runs beside the exchanges of another one, but for the first or the last. The first half of a
   // backward computes no gradients of weights.
-  const double beside = samples * ((pass == Pass::kBackward ? static_cast<double>(own.overlapped_bytes()) : 0) +
+  const double beside = of_fp32 * ((pass == Pass::kBackward ? static_cast<double>(own.overlapped_bytes()) : 0) +
                                    static_cast<double>(own.chunked_bytes()) * (chunks - 1) / chunks);
   const double under_way = Moved(group, hardware, beside, beside * (ranks - 1) / ranks).work;
   cost.work -= std::min(under_way, computing / 2);
@@ -359,7 +360,8 @@ class CostModel {
     if (pass == Pass::kNone || op.group < 0) return {};
     const Unit& unit = inventory_.units(op.unit);
     if (unit.has_tensor_exchange()) {
-      return TensorExchangeCost(inventory_, unit, pass, Sequences(op), computing, groups_[op.group], hardware_);
+      return TensorExchangeCost(inventory_, unit, pass, compute_bytes_, Sequences(op), computing, groups_[op.group],
+                                hardware_);
     }
     const Exchange& exchange = unit.exchange();
     const double gathered = static_cast<double>(exchange.gathered_bytes()), ranks = groups_[op.group].ranks;

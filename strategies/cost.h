@@ -60,9 +60,10 @@ bool IsNetwork(const GroupTopology& group, const Hardware& hardware);
 OpCost Summed(const GroupTopology& group, const Hardware& hardware, double bytes);
 
 // What the exchanges inside a unit's pass over so many samples, among the ranks that compute the unit together, add to
-// the seconds that the pass computes, `computing`. Part of the sums is under way meanwhile.
-OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double samples, double computing,
-                          const GroupTopology& group, const Hardware& hardware);
+// the seconds that the pass computes, `computing`. Part of the sums is under way meanwhile. `width`: bytes of an
+// element that GEMMs compute in. What layers with attention exchange, inputs and results of GEMMs, has it.
+OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double width, double samples,
+                          double computing, const GroupTopology& group, const Hardware& hardware);
 
 struct Predicted {
   std::vector<OpCost> costs;  // by op of the training schedule

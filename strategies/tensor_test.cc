@@ -216,17 +216,23 @@ TEST(TensorRanks, WaitForWhatDoesNotTravelWhileTheyCompute) {
   hardware.inside.bytes_per_second = 1;
   const GroupTopology two{.ranks = 2, .nodes = 1, .least_on_node = 2};
   const auto seconds = [&](double computing) {
-    return TensorExchangeCost(inventory, unit, Pass::kBackward, 1, computing, two, hardware).work;
+    return TensorExchangeCost(inventory, unit, Pass::kBackward, 4, 1, computing, two, hardware).work;
   };
   EXPECT_DOUBLE_EQ(seconds(0), 400);
   EXPECT_DOUBLE_EQ(seconds(1e6), 400 - 150 - 100);
   EXPECT_DOUBLE_EQ(seconds(300), 400 - 150) << "half of the pass is beside sums";
-  EXPECT_DOUBLE_EQ(TensorExchangeCost(inventory, unit, Pass::kBackwardInputs, 1, 1e6, two, hardware).work, 400 - 150)
+  EXPECT_DOUBLE_EQ(TensorExchangeCost(inventory, unit, Pass::kBackwardInputs, 4, 1, 1e6, two, hardware).work, 400 - 150)
       << "the gradients of weights are computed later";
   unit.set_piece_rows(8);
   EXPECT_DOUBLE_EQ(seconds(1e6), 400 - 100) << "one piece is summed after it is computed";
   hardware.sharing = Sharing::kProcessor;
   EXPECT_DOUBLE_EQ(seconds(1e6), 400) << "the cores that compute also move the bytes";
+  const auto in_bf16 = [&] {
+    return TensorExchangeCost(inventory, unit, Pass::kBackward, 2, 1, 1e6, two, hardware).work;
+  };
+  EXPECT_DOUBLE_EQ(in_bf16(), 400) << "as the embedding, which sums rows in fp32";
+  unit.mutable_attention();
+  EXPECT_DOUBLE_EQ(in_bf16(), 200) << "inputs and results of GEMMs";
 }
 
 TEST(TensorRanks, AreRefusedWhereTheyDoNotFit) {
