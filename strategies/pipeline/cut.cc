@@ -273,8 +273,11 @@ std::vector<UnitLoad> LoadsOf(const Inventory& inventory) {
   return loads;
 }
 
-absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
-                             strategies::Budget* budget) {
+namespace {
+
+// As CutUnits. Not `even`: of the cuts that are as good, any.
+absl::StatusOr<Cut> CutInto(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places, bool even,
+                            strategies::Budget* budget) {
   constexpr size_t kMostExact = 512;  // units
   const auto what = [&] {
     return absl::StrCat("a cut of ", units.size(), " units into ", places.size(),
@@ -283,7 +286,7 @@ absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const 
   const Cutter cutter(units);
   absl::StatusOr<std::vector<size_t>> ends =
       units.size() <= kMostExact ? ExactEnds(cutter, places, budget, what) : BisectedEnds(cutter, places, budget, what);
-  if (ends.ok()) ends = EvenedOut(cutter, places, *ends, budget, what);
+  if (ends.ok() && even) ends = EvenedOut(cutter, places, *ends, budget, what);
   if (!ends.ok()) return ends.status();
   Cut cut;
   for (size_t c = 0, begin = 0; c < places.size(); begin = (*ends)[c++]) {
@@ -293,8 +296,6 @@ absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const 
   }
   return cut;
 }
-
-namespace {
 
 // What the chunks of a cut take, by stage.
 class StageLoads {
@@ -343,6 +344,11 @@ class StageLoads {
 
 }  // namespace
 
+absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
+                             strategies::Budget* budget) {
+  return CutInto(units, places, /*even=*/true, budget);
+}
+
 absl::StatusOr<Cut> CutStages(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
                               absl::Span<const uint32_t> stage_of_chunk, strategies::Budget* budget) {
   const size_t chunks = stage_of_chunk.size();
@@ -351,8 +357,10 @@ absl::StatusOr<Cut> CutStages(absl::Span<const UnitLoad> units, absl::Span<const
     by_chunk.push_back(places[stage]);
     by_chunk.back().room_bytes *= static_cast<double>(places.size()) / static_cast<double>(chunks);
   }
-  absl::StatusOr<Cut> cut = CutUnits(units, by_chunk, budget);
-  if (!cut.ok() || chunks == places.size()) return cut;
+  // Where large chunks come one after another, fewer rounds are slow than where they are spread.
+  const bool even = chunks == places.size();
+  absl::StatusOr<Cut> cut = CutInto(units, by_chunk, even, budget);
+  if (!cut.ok() || even) return cut;
   // Each try looks at all chunks.
   constexpr size_t kMostSteps = 1'000'000;
   const auto what = [&] { return absl::StrCat("a cut into ", chunks, " chunks; use fewer stages or chunks"); };

@@ -44,15 +44,16 @@ struct Cut {
 
 // No chunk is empty. The k-th chunk is at places[k]. Of the cuts that fit, one whose slowest chunk takes the least
 // time, and, of these, keeps least: no other cut of up to 512 units is better; of more units, none at places that are
-// alike. A stage of several chunks has a place for each of them, with its share of the stage's memory. REQUIRES: 1 <=
-// places <= units. Errors of the budget.
+// alike. Of these, one whose chunks are even. A stage of several chunks has a place for each of them, with its share of
+// the stage's memory. REQUIRES: 1 <= places <= units. Errors of the budget.
 absl::StatusOr<Cut> CutUnits(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
                              strategies::Budget* budget = nullptr);
 
 // The same for stages that have several chunks each: the k-th chunk is on stage_of_chunk[k], at
-// places[stage_of_chunk[k]]. Begins with CutUnits, where each chunk has an equal part of its stage's memory, and then
-// moves boundaries by a unit while that helps: what stages lack, then the slowest stage, then the slowest chunk.
-// `lacks` is a stage.
+// places[stage_of_chunk[k]]. With one chunk each as CutUnits. Otherwise begins with the fastest slowest chunk, where
+// each chunk has an equal part of its stage's memory, and then moves boundaries by a unit while that helps: what stages
+// lack, then the rounds of a microbatch, each as slow as its slowest chunk, then the slowest stage, then how even
+// stages are. `lacks` is a stage.
 absl::StatusOr<Cut> CutStages(absl::Span<const UnitLoad> units, absl::Span<const ChunkPlace> places,
                               absl::Span<const uint32_t> stage_of_chunk, strategies::Budget* budget = nullptr);
 
