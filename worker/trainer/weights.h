@@ -21,8 +21,8 @@ std::vector<checkpoint::TensorRun> ParameterRuns(engine::Engine& engine);
 // What this rank writes of a checkpoint: not what a rank with another share of the model writes alike. On a GPU, Pull()
 // before. `buffers`: every rank has them, and only the first one writes them. `shard`: also what all replicas have.
 std::vector<checkpoint::TensorRun> RunsToWrite(engine::Engine& engine, bool buffers, bool shard);
-// The rules for what each replica has for itself; empty: nothing. Equal for all ranks of a job, also for those of a stage
-// that trains nothing and so keeps none of it.
+// The rules for what each replica has for itself; empty: nothing. Equal for all ranks of a job, also for those of a
+// stage that trains nothing and so keeps none of it.
 std::vector<NamedState> StatesOfReplicas(const Train& train, const Mesh& mesh);
 
 // Reads the engine's state from the checkpoint. What each replica has for itself comes from its own files if `layout`,
