@@ -166,7 +166,7 @@ TEST(MessageTree, ShowsZerosTimesEnumsAndTheSpecInside) {
   exit.add_last_lines("x");
   EXPECT_EQ(ToYaml(MessageTree(exit)),
             "cause: vanished\nexit_code: 0\nsignal: 0\nmessage: \"\"\nlast_lines:\n  - x\npeak_memory_bytes: "
-            "0\nof_node: false\n");
+            "0\nof_node: false\nof_other_rank: false\n");
 }
 
 TEST(ToYaml, EscapesWhatSteersATerminal) {
