@@ -295,6 +295,16 @@ TEST(Memory, ShardsHoldWhatTheyOwnAndTheirSlots) {
   }
 }
 
+// By full_shard with units cut evenly, or by ddp.
+void ShardOrReplicate(bool shard, Train& train) {
+  if (shard) {
+    train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+    train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_EVEN);
+  } else {
+    train.mutable_strategy()->mutable_ddp();
+  }
+}
+
 // Bytes by hand: of what is frozen 2 in bf16, and nothing beside parameters that are whole; of what is trained a master
 // in fp32.
 TEST(Memory, FrozenWeightsHaveNoMasterInBf16) {
@@ -302,12 +312,7 @@ TEST(Memory, FrozenWeightsHaveNoMasterInBf16) {
   train.add_freeze("wte.*");
   const Inventory inventory = *models::MakeInventory(train);
   for (const bool sharded : {false, true}) {
-    if (sharded) {
-      train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
-      train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_EVEN);
-    } else {
-      train.mutable_strategy()->mutable_ddp();
-    }
+    ShardOrReplicate(sharded, train);
     const Layout layout = *MakeLayout(train, inventory, AnyPlaces(2));
     const uint64_t own = partition::OwnedElements(layout.table, inventory)[0],
                    trained = partition::TrainedElements(layout.table, inventory)[0];
@@ -470,12 +475,7 @@ TEST(Compile, StagesShareTensorsOfOneUnitAtEachEnd) {
     train.mutable_parallel()->set_pipeline(stages);
     train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
     for (const bool sharded : {false, true}) {
-      if (sharded) {
-        train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
-        train.mutable_strategy()->mutable_fsdp()->set_placement(PLACEMENT_EVEN);
-      } else {
-        train.mutable_strategy()->mutable_ddp();
-      }
+      ShardOrReplicate(sharded, train);
       train.mutable_pipeline()->clear_cut();
       for (const char* begins : {"h.2", "h.3"}) {
         if (train.pipeline().cut_size() + 1 < static_cast<int>(stages)) train.mutable_pipeline()->add_cut(begins);
