@@ -337,10 +337,12 @@ void Reservations::Advance(Transaction& transaction) {
   std::vector<std::string> old;
   for (auto& [name, reservation] : records_->reservations) {
     if (HasEnded(reservation) && now >= EndOf(reservation) + kKeepEndedReservations) old.push_back(name);
-    // When the clock is set back, a window that has begun does not go back, and one that had ended is to come again.
+    // When the clock is set back, a window that has begun does not go back, and one that had ended is to come again,
+    // unless its nodes were reserved for others since.
     const ReservationState seen = StateAt(reservation, now);
     const ReservationState state = HasEnded(reservation) ? seen : std::max(reservation.state(), seen);
     if (state == reservation.state()) continue;
+    if (HasEnded(reservation) && !CheckNodes(reservation, &reservation, *records_).ok()) continue;
     if (transaction.Full()) return;
     reservation.set_state(state);
     transaction.TouchReservation(name);

@@ -417,6 +417,27 @@ TEST_F(ReservationWorld, OneThatAWrongClockEndedIsToComeAgain) {
   EXPECT_EQ(w_.State(w_.Submit(Gang("endless", 1))), JOB_STATE_QUEUED);
 }
 
+TEST_F(ReservationWorld, OneThatAWrongClockEndedDoesNotComeAgainWhereAnotherWasSetSince) {
+  w_.Return(Hello("a", 1));
+  Set(Of("maint", {"a"}, absl::Hours(1), absl::Hours(7)));
+  w_.clock.JumpWall(absl::Hours(8));
+  w_.Pass(absl::Minutes(1));
+  Set(Of("lab", {"a"}, absl::Hours(-1), absl::Hours(2), {"me"}));
+  w_.clock.JumpWall(absl::Hours(-2));
+  w_.Pass(absl::Minutes(1));
+  const auto state_of = [&](const std::string& name) {
+    for (const Reservation& reservation : w_.core->ListReservations()) {
+      if (reservation.name() == name) return reservation.state();
+    }
+    return RESERVATION_STATE_UNSPECIFIED;
+  };
+  EXPECT_EQ(state_of("maint"), RESERVATION_STATE_ENDED) << "lab begins before maint would end";
+  EXPECT_EQ(state_of("lab"), RESERVATION_STATE_ACTIVE);
+  ASSERT_TRUE(w_.Do(DeleteReservation{"lab"}).status.ok());
+  w_.Pass(absl::Minutes(1));
+  EXPECT_EQ(state_of("maint"), RESERVATION_STATE_ACTIVE);
+}
+
 TEST_F(ReservationWorld, ANodeThatWasForgottenMayStay) {
   w_.Return(Hello("a", 1));
   w_.Return(Hello("b", 1));

@@ -374,7 +374,9 @@ void Gang::EndProcess(Process& process, RankExit exit) {
   const auto members = members_;
   for (const auto& [rank, other] : members) {
     if (!other->alive || world_->random.Percent(25)) continue;  // hangs
-    EndSoon(other, absl::Seconds(4), Exit(RankExit::FAILED, absl::StrCat("rank ", process.id.rank, " is gone")));
+    RankExit consequence = Exit(RankExit::FAILED, absl::StrCat("rank ", process.id.rank, " is gone"));
+    consequence.set_of_other_rank(true);
+    EndSoon(other, absl::Seconds(4), std::move(consequence));
   }
 }
 

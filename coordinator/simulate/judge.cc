@@ -148,6 +148,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   }
   if (!Terminal(account.state) && Terminal(job.state())) account.ended_at = clock_->Read().steady;
   account.state = job.state();
+  account.failure = failure;
 }
 
 // The rank at fault was frozen for long enough, and no frozen rank whose page was seen to show less progress is
@@ -167,6 +168,17 @@ void Judge::CheckHangReport(const JobId& id, const Failure& failure, const Gener
   }
   Fail("a hang is a hang", absl::StrCat(failure.exit().message(), any_frozen ? ", but another rank is frozen"
                                                                              : ", but no rank of it was frozen"));
+}
+
+void Judge::CheckCulprit(const std::string& name, const Generation& generation, const JobAccount& account) {
+  const Failure& failure = account.failure;
+  if (failure.generation() != generation.number() || !failure.exit().of_other_rank()) return;
+  for (const RankPlacement& rank : generation.ranks()) {
+    if (rank.exit().cause() != RankExit::FAILED || rank.exit().of_other_rank()) continue;
+    return Fail("faults are those of who failed",
+                absl::StrCat(name, " names rank ", failure.rank(), ", which failed for ", "another one, and not rank ",
+                             rank.rank()));
+  }
 }
 
 void Judge::TimeBreakdownChanged(const JobId& id, const TimeBreakdown& now, JobAccount& account) {
@@ -314,6 +326,7 @@ void Judge::GenerationChanged(Generation generation) {
       }
     }
   }
+  if (over && !account.ended.contains(number)) CheckCulprit(name, generation, account);
   if (over && account.ended.insert(number).second) {
     std::erase_if(books_.slots, [&](const auto& slot) { return slot.second == std::pair(id, number); });
   }

@@ -68,6 +68,7 @@ struct JobAccount {
   SteadyTime submitted_at, ended_at;  // when it was committed
   uint64_t coordinator_starts = 0;    // before it was submitted
   uint64_t hung_generation = 0;       // the last generation that was reported as hung
+  Failure failure;
 };
 
 // A run with local steps, likewise.
@@ -215,6 +216,7 @@ class Judge {
   std::set<JobId> deletable_;
   std::set<WrittenCheckpoint> written_;
   void CheckHangReport(const JobId& id, const Failure& failure, const Generation& generation);
+  void CheckCulprit(const std::string& name, const Generation& generation, const JobAccount& account);
   void TimeBreakdownChanged(const JobId& id, const TimeBreakdown& time_breakdown, JobAccount& account);
 
   const Clock* const clock_;
