@@ -50,6 +50,7 @@
 #include "worker/units/bf16_gemms.h"
 #include "worker/units/gemm.h"
 #include "worker/units/unit.h"
+#include "worker/units/vector_functions.h"
 
 #ifdef MUSTER_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -287,6 +288,7 @@ absl::Status CompiledEngine::Guarded(F&& body) {
 absl::Status CompiledEngine::Prepare() {
   if (absl::Status s = CheckConfig(config_, StepTasks::Runs); !s.ok()) return s;
   InstallCpuAllocator();
+  units::ChooseVectorFunctions();
   absl::Status made = absl::OkStatus();
   absl::Status guarded = Guarded([&] {
     at_.what = "allocating the model";

@@ -1,11 +1,37 @@
 // Ranks of several nodes that reduce and gather inside nodes, then between them, train as one rank does.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <time.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "worker/engine/strategy_trials_test.h"
+
+namespace muster::engine {
+namespace {
+
+std::atomic<bool> chosen = false;
+std::atomic<int> early_calls = 0;
+
+}  // namespace
+}  // namespace muster::engine
+
+// In place of MKL's own, which it calls, and which each of MKL's vector functions calls first. What begins before the
+// first call has returned may not get the CPU's functions.
+extern "C" int mkl_vml_serv_cpu_detect() {
+  static auto* const detect = reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "mkl_vml_serv_cpu_detect"));
+  if (!muster::engine::chosen) {
+    ++muster::engine::early_calls;
+    const timespec wait = {.tv_nsec = 100'000'000};
+    nanosleep(&wait, nullptr);
+  }
+  const int functions = detect();
+  muster::engine::chosen = true;
+  return functions;
+}
 
 namespace muster::engine {
 namespace {
@@ -28,6 +54,12 @@ bool HasLevels(const Trial& trial) {
   const Configured made =
       *Configure(train, *models::MakeInventory(train), trial.ranks, /*rank=*/0, trial.ranks_on_node);
   return made.mesh.shard_levels() || made.mesh.replica_levels();
+}
+
+// The first test of the process, all ranks of which compute the norm of a gradient at the same time.
+TEST(Levels, OneThreadChoosesVectorFunctionsForAll) {
+  Train(On({4, 2}, "zero 2", ZeroStage(2)), {.steps = 1});
+  EXPECT_EQ(early_calls, 1);
 }
 
 // Groups of two share a copy in "hybrid": on nodes of two its replicas are on different nodes, so it has one level; on
