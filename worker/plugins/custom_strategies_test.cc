@@ -107,6 +107,37 @@ TEST(CustomStrategies, TrainInAPipelineAsOneRankDoes) {
   }
 }
 
+// Two mixers borrow from mixers of another stage, of the same one or of two, beside the head from the embedding.
+TEST(CustomStrategies, TrainSharedTensorsInAPipelineAsOneRankDoes) {
+  struct Stages {
+    uint32_t stages, ranks;
+    std::vector<std::string> cut;
+  };
+  for (const bool sgd : {true, false}) {
+    Trial trial = CustomTrial("shared mixers", sgd);
+    const Curve alone = Train(trial);
+    for (const Stages& on :
+         {Stages{2, 4, {"mixer2"}}, Stages{3, 3, {"mixer1", "mixer3"}}, Stages{3, 6, {"mixer0", "mixer2"}}}) {
+      for (const PipelineSchedule schedule :
+           {PIPELINE_SCHEDULE_GPIPE, PIPELINE_SCHEDULE_1F1B, PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
+        for (const char* strategy : {"ddp", "zero 2", "full_shard"}) {
+          trial.name = absl::StrCat(on.stages, " stages of ", on.ranks / on.stages, ", ", strategy, ", ",
+                                    PipelineSchedule_Name(schedule), sgd ? ", sgd" : "");
+          trial.choose = [&](::muster::Train& train) {
+            StrategyNamed(strategy)(train);
+            Pipeline& pipeline = *train.mutable_pipeline();
+            pipeline.set_schedule(schedule);
+            pipeline.set_chunks(1);
+            for (const std::string& unit : on.cut) pipeline.add_cut(unit);
+          };
+          trial.ranks = on.ranks, trial.stages = on.stages, trial.microbatch = 1;
+          ExpectSame(trial, Train(trial), alone);
+        }
+      }
+    }
+  }
+}
+
 // In bf16 a mixer gives what its modules give, and a residual stream that a module keeps in fp32 stays so.
 TEST(CustomStrategies, ActivationsAreWhatTheInventoryDeclares) {
   for (const char* kind : {"language", "tied language", "two towers", "autoencoder", "wide residuals", "images"}) {

@@ -3,16 +3,20 @@
 
 #include <atomic>
 #include <string>
+#include <vector>
 
 namespace {
 
 constexpr int64_t kWidth = 39, kVocabulary = 61, kContext = 16;  // nothing divides them
 
-// x + W2 gelu(W1 mean of what came before)
+// x + W2 gelu(W1 mean of what came before); W1 and its bias may be another mixer's.
 class MixerImpl : public torch::nn::Module {
  public:
-  MixerImpl()
-      : norm_(torch::nn::LayerNormOptions({kWidth})), in_(kWidth, 75), out_(75, kWidth), causal_([] {
+  explicit MixerImpl(const MixerImpl* owner = nullptr)
+      : norm_(torch::nn::LayerNormOptions({kWidth})),
+        in_(owner == nullptr ? torch::nn::Linear(kWidth, 75) : owner->in_),
+        out_(75, kWidth),
+        causal_([] {
           return torch::ones({kContext, kContext}).tril() / torch::arange(1, kContext + 1).unsqueeze(1);
         }) {
     register_module("norm", norm_);
@@ -58,6 +62,21 @@ muster::Model Language(bool tied) {
     model.AddUnit(name, Mixer()).Initialize(name + ".gain", muster::Ones());
   }
   model.AddUnit("head", TiedHead(tied ? embedding->weight : torch::randn({kVocabulary, kWidth})));
+  return model;
+}
+
+// Each of the last two mixers has the W1 of the one two before it, and the head the embedding's matrix.
+muster::Model SharedMixers() {
+  torch::nn::Embedding embedding(kVocabulary, kWidth);
+  muster::Model model(muster::LanguageModel{.vocabulary = kVocabulary, .context = kContext});
+  model.AddUnit("embedding", embedding);
+  std::vector<Mixer> mixers;
+  for (size_t i = 0; i < 4; ++i) {
+    mixers.push_back(Mixer(i < 2 ? nullptr : mixers[i - 2].get()));
+    const std::string name = "mixer" + std::to_string(i);
+    model.AddUnit(name, mixers.back()).Initialize(name + ".gain", muster::Ones());
+  }
+  model.AddUnit("head", TiedHead(embedding->weight));
   return model;
 }
 
@@ -266,6 +285,7 @@ muster::Model MakeModel(const muster::Options& options) {
   const std::string kind = options.Text("kind", "images");
   if (kind == "language") return Language(/*tied=*/false);
   if (kind == "tied language") return Language(/*tied=*/true);
+  if (kind == "shared mixers") return SharedMixers();
   if (kind == "wide residuals") return Residuals(torch::kFloat);
   if (kind == "double residuals") return Residuals(torch::kDouble);
   if (kind == "images") {
