@@ -122,7 +122,9 @@ class Checkpoint {
   // shape, or is incomplete. DataLoss: it is damaged. Consecutive reads with one scratch read no block twice.
   absl::Status Read(const TensorRun& run) const;
   bool Has(const std::string& name) const { return runs_.contains(name); }
-  // Adds what the shards hold of it, which may be nothing. Other errors as Read.
+  // What the shards hold of it in its shape, which may be nothing: written to run.values, whose other elements stay as
+  // they are, or added to them. Other errors as Read. REQUIRES: run.bf16 is empty.
+  absl::Status ReadHeld(const TensorRun& run, BlockScratch& scratch) const;
   absl::Status Add(const TensorRun& run, BlockScratch& scratch) const;
   absl::Status Read(const TensorRun& run, BlockScratch& scratch) const;
 

@@ -202,20 +202,23 @@ absl::Status Checkpoint::Read(const TensorRun& run, BlockScratch& scratch) const
   return absl::OkStatus();
 }
 
-absl::Status Checkpoint::Add(const TensorRun& run, BlockScratch& scratch) const {
+absl::Status Checkpoint::ReadHeld(const TensorRun& run, BlockScratch& scratch) const {
   const auto found = runs_.find(run.name);
   if (found == runs_.end()) return absl::OkStatus();
+  for (const StoredRun& stored : found->second) {
+    uint64_t filled = 0;
+    if (stored.shape != run.shape) continue;
+    if (absl::Status status = ReadCommon(stored, run, scratch, filled); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Add(const TensorRun& run, BlockScratch& scratch) const {
+  if (!Has(run.name)) return absl::OkStatus();
   std::vector<float> values(run.values.size());
   TensorRun part = run;
   part.values = absl::MakeSpan(values);
-  for (const StoredRun& stored : found->second) {
-    if (stored.shape != run.shape) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(directory_, ": ", run.name, ": another shape than the model's"));
-    }
-    uint64_t filled = 0;
-    if (absl::Status status = ReadCommon(stored, part, scratch, filled); !status.ok()) return status;
-  }
+  if (absl::Status status = ReadHeld(part, scratch); !status.ok()) return status;
   std::transform(values.begin(), values.end(), run.values.begin(), run.values.begin(), std::plus<>());
   return absl::OkStatus();
 }

@@ -55,20 +55,32 @@ absl::Status AddSum(const checkpoint::Checkpoint& checkpoint, uint32_t among, en
   return absl::OkStatus();
 }
 
-// What a replica has for itself: of its own files, or its part of what all had; `among`: so many have these elements.
-// A momentum that was the optimizer's is the sum of theirs.
-absl::Status LoadOfReplica(const checkpoint::Checkpoint& checkpoint, bool same, uint32_t among,
-                           const engine::StateView& view, checkpoint::BlockScratch& scratch) {
-  if (const checkpoint::TensorRun own = RunOf(view); same && checkpoint.Has(own.name)) {
-    return checkpoint.Read(own, scratch);
+// Reads what the replicas of one node had, each element of one of them. Which one depends on how gradients were cut
+// into buckets, and so on the network: it may differ from one generation to the next.
+absl::Status ReadOfNode(const checkpoint::Checkpoint& checkpoint, uint32_t replicas_inside, engine::StateView view,
+                        checkpoint::BlockScratch& scratch) {
+  const auto replica = static_cast<uint32_t>(view.replica);
+  const uint32_t first = replica - NodePlaceOf(replica, replicas_inside).place;
+  for (uint32_t on_node = first; on_node < first + replicas_inside; ++on_node) {
+    view.replica = static_cast<int32_t>(on_node);
+    if (absl::Status status = checkpoint.ReadHeld(RunOf(view), scratch); !status.ok()) return status;
   }
+  return absl::OkStatus();
+}
+
+// What a replica has for itself: what its node had, or its part of what all had. A momentum that was the optimizer's is
+// the sum of theirs.
+absl::Status LoadOfReplica(const checkpoint::Checkpoint& checkpoint, bool same, const Mesh& mesh,
+                           const engine::StateView& view, checkpoint::BlockScratch& scratch) {
   std::fill(view.values.begin(), view.values.end(), 0.0f);
   engine::StateView all = view;
   all.replica = -1;
   if (const checkpoint::TensorRun run = RunOf(all); view.kind == kMomentum && checkpoint.Has(run.name)) {
     if (absl::Status status = checkpoint.Read(run, scratch); !status.ok()) return status;
+  } else if (same) {
+    return ReadOfNode(checkpoint, mesh.replicas_inside, view, scratch);
   }
-  return AddSum(checkpoint, among, view, scratch);
+  return AddSum(checkpoint, mesh.replicas_between(), view, scratch);
 }
 
 }  // namespace
@@ -111,7 +123,7 @@ absl::Status Load(const checkpoint::Checkpoint& checkpoint, const strategies::La
     absl::Status status = absl::OkStatus();
     const checkpoint::TensorRun run = RunOf(view);
     if (view.replica >= 0) {
-      status = LoadOfReplica(checkpoint, same, mesh.replicas_between(), view, scratch);
+      status = LoadOfReplica(checkpoint, same, mesh, view, scratch);
     } else if (view.kind == kMomentum && manifest.replicas() > 0 && !checkpoint.Has(run.name)) {
       std::fill(view.values.begin(), view.values.end(), 0.0f);
       status = AddSum(checkpoint, /*among=*/1, view, scratch);

@@ -25,11 +25,11 @@ std::vector<checkpoint::TensorRun> RunsToWrite(engine::Engine& engine, bool buff
 // stage that trains nothing and so keeps none of it.
 std::vector<NamedState> StatesOfReplicas(const Train& train, const Mesh& mesh);
 
-// Reads the engine's state from the checkpoint. What each replica has for itself comes from its own files if `layout`,
-// that of the engine's ranks, is the one that the checkpoint was written with, else from all of them, in equal parts; a
-// checkpoint that has none of it leaves zeros. The momentum of sgd is the sum of what replicas have, and the other way
-// around. FailedPrecondition: it belongs to another model or optimizer. DataLoss: the data read is damaged; the state
-// is then partly overwritten.
+// Reads the engine's state from the checkpoint. What each replica has for itself comes from the files of its node's
+// replicas if `layout`, that of the engine's ranks, is the one that the checkpoint was written with, else from all of
+// them, in equal parts; what the checkpoint does not have, or in another shape, is zeros. The momentum of sgd is the
+// sum of what replicas have, and the other way around. FailedPrecondition: it belongs to another model or optimizer.
+// DataLoss: the data read is damaged; the state is then partly overwritten.
 absl::Status Load(const checkpoint::Checkpoint& checkpoint, const strategies::Layout& layout, engine::Engine& engine);
 // Only the parameters and buffers.
 absl::Status LoadParameters(const checkpoint::Checkpoint& checkpoint, engine::Engine& engine);

@@ -142,6 +142,52 @@ TEST(StateOfReplicas, OfTwoLevelsIsDividedAmongOthers) {
   EXPECT_GT(seen[3000], 0);
 }
 
+// A bucket of the whole model is cut elsewhere than one of each unit: most ranks own other elements than before, and
+// some tensors were divided. By element the ranks of node 0 had 1000 or 2000, those of node 1 3000 or 4000.
+TEST(StateOfReplicas, OfTwoLevelsStaysOnItsNodeWhenBucketsChange) {
+  Train of_units = CompressedTrain(true), whole = of_units;
+  of_units.mutable_strategy()->mutable_ddp()->set_bucket_mib(1e-6);
+  whole.mutable_strategy()->mutable_ddp()->set_bucket_mib(1000);
+  using Counts = std::map<float, size_t>;  // of elements
+  for (const auto& [writer, reader] : {std::pair(of_units, whole), std::pair(whole, of_units)}) {
+    const TemporaryFolder folder;
+    const checkpoint::Checkpoint written = WrittenBy(folder.path(), writer, 4, /*on_node=*/2);
+    Counts before, after[2];
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      const RankState of_writer = RankOf(writer, 4, rank, 2), of_reader = RankOf(reader, 4, rank, 2);
+      for (const engine::StateView& view : of_writer.engine->State()) {
+        if (view.kind == "residual") before[ValueOf(rank, view.kind)] += view.values.size();
+      }
+      const absl::Status loaded = Load(written, of_reader.layout, *of_reader.engine);
+      ASSERT_TRUE(loaded.ok()) << loaded;
+      for (const engine::StateView& view : of_reader.engine->State()) {
+        if (view.kind != "residual") continue;
+        for (const float value : view.values) ++after[rank / 2][value];
+      }
+    }
+    EXPECT_EQ(after[0], (Counts{{1000.0f, before[1000]}, {2000.0f, before[2000]}}));
+    EXPECT_EQ(after[1], (Counts{{3000.0f, before[3000]}, {4000.0f, before[4000]}}));
+    EXPECT_GT(before[1000], 0u);
+    EXPECT_GT(before[2000], 0u);
+  }
+}
+
+// Factors of another rank have another shape. They begin again, and what was not sent yet stays.
+TEST(StateOfReplicas, FactorsOfAnotherRankBeginAgain) {
+  const auto train_with = [](uint32_t rank) {
+    Train train = CompressedTrain(true);
+    train.mutable_communication()->mutable_compression()->mutable_power_sgd()->set_rank(rank);
+    return train;
+  };
+  const TemporaryFolder folder;
+  const checkpoint::Checkpoint written = WrittenBy(folder.path(), train_with(1), 4);
+  // The optimizer's momentum is of rank 0's file.
+  EXPECT_EQ(LoadedBy(written, RankOf(train_with(2), 4, 1)),
+            (Values{{"residual", 2000}, {"momentum", 1001}, {"power_sgd_q", 0}}));
+  EXPECT_EQ(LoadedBy(written, RankOf(train_with(2), 2, 1)),
+            (Values{{"residual", 5000}, {"momentum", 1001}, {"power_sgd_q", 0}}));
+}
+
 // PowerSGD's factors, which are the same on all ranks that sum together, stay so on other ranks. Those of some rows of
 // a tensor are found by the first of them.
 TEST(StateOfReplicas, FactorsAreTheSameWhereRanksSumTogether) {
