@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -22,7 +23,8 @@
 namespace muster::trainer {
 namespace {
 
-constexpr char kFolders[] = "resume_from", kAdopted[] = "adopted";  // rendezvous keys; their values are bounded
+// Rendezvous keys; their values are bounded.
+constexpr char kFolders[] = "resume_from", kAdopted[] = "adopted", kWeights[] = "model_from";
 constexpr size_t kOthersTried = 8;
 
 // Folders below checkpoint.path to resume from, best first: the one the coordinator chose, then older published ones.
@@ -125,33 +127,44 @@ absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, cons
 // over, since a repair of its mode costs less than the steps since an older one.
 bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status) || absl::IsNotFound(status); }
 
-// The first of `directories` that every rank finds whole.
-absl::StatusOr<Resumed> FirstWhole(const std::vector<std::string>& directories, Check check,
-                                   const Assignment& assignment, collectives::Group* world,
-                                   const strategies::Layout& layout, engine::Engine& engine, OuterState* outer) {
+// The first of `directories` that every rank finds whole: for which `load` succeeds on all of them.
+absl::StatusOr<std::string> FirstWhole(const std::vector<std::string>& directories, const Assignment& assignment,
+                                       collectives::Group* world,
+                                       absl::FunctionRef<absl::Status(const std::string& directory)> load) {
   std::vector<std::string> causes;
   for (const std::string& directory : directories) {
-    absl::StatusOr<Resumed> resumed = LoadFrom(directory, check, assignment, layout, engine, outer);
+    const absl::Status loaded = load(directory);
     // Two collectives on every rank: first for errors that end the job, then for damage to this checkpoint.
-    const absl::Status own = IsDamage(resumed.status()) ? absl::OkStatus() : resumed.status();
+    const absl::Status own = IsDamage(loaded) ? absl::OkStatus() : loaded;
     absl::Status all = Agree(world, assignment.device(), own,
                              absl::FailedPreconditionError(absl::StrCat("another rank cannot resume from ", directory,
                                                                         "; its own message says why")));
     if (!all.ok()) return all;
     all =
-        Agree(world, assignment.device(), resumed.status(),
+        Agree(world, assignment.device(), loaded,
               absl::DataLossError(absl::StrCat(directory, ": another rank found it damaged; its own log says where")));
-    if (all.ok()) {
-      if (absl::Status status = engine.SetProgress(resumed->step, resumed->update); !status.ok()) return status;
-      LogInfo("resumed",
-              {{"step", resumed->step}, {"checkpoint", directory}, {"samples_consumed", resumed->samples_consumed}});
-      return resumed;
-    }
+    if (all.ok()) return directory;
     if (!IsDamage(all)) return all;
     LogError("corrupt checkpoint skipped; trying an older one", {{"checkpoint", directory}, {"error", all.message()}});
     causes.emplace_back(all.message());
   }
   return absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", absl::StrJoin(causes, "; ")));
+}
+
+absl::StatusOr<Resumed> ResumeFromFirst(const std::vector<std::string>& directories, Check check,
+                                        const Assignment& assignment, collectives::Group* world,
+                                        const strategies::Layout& layout, engine::Engine& engine, OuterState* outer) {
+  absl::StatusOr<Resumed> resumed;
+  const absl::StatusOr<std::string> whole =
+      FirstWhole(directories, assignment, world, [&](const std::string& directory) {
+        resumed = LoadFrom(directory, check, assignment, layout, engine, outer);
+        return resumed.status();
+      });
+  if (!whole.ok()) return whole.status();
+  if (absl::Status status = engine.SetProgress(resumed->step, resumed->update); !status.ok()) return status;
+  LogInfo("resumed",
+          {{"step", resumed->step}, {"checkpoint", *whole}, {"samples_consumed", resumed->samples_consumed}});
+  return resumed;
 }
 
 // Whole checkpoints of this job that the coordinator does not know, newest first. Numbers of generations skip when a
@@ -182,13 +195,24 @@ absl::StatusOr<std::vector<std::string>> SameOnAllRanks(const char* key, std::ve
   return absl::StrSplit(*list, '\n', absl::SkipEmpty());
 }
 
+// The step folders of a path that the user names, as rank 0 sees them.
+absl::StatusOr<std::vector<std::string>> ListedByRank0(const char* key, const std::string& path,
+                                                       const Assignment& assignment, collectives::Group* world,
+                                                       collectives::KeyValue& rendezvous) {
+  const absl::Status all =
+      Agree(world, assignment.device(), checkpoint::CheckListable(path),
+            absl::UnavailableError(absl::StrCat("another rank may not list ", path, "; its own message says why")));
+  if (!all.ok()) return all;
+  return SameOnAllRanks(key, checkpoint::StepFolders(path), assignment, world, rendezvous);
+}
+
 }  // namespace
 
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
                                collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                engine::Engine& engine, OuterState* outer) {
   const std::vector<std::string> published = Candidates(assignment);
-  absl::StatusOr<Resumed> resumed = FirstWhole(published, CheckOwn, assignment, world, layout, engine, outer);
+  absl::StatusOr<Resumed> resumed = ResumeFromFirst(published, CheckOwn, assignment, world, layout, engine, outer);
   if (!absl::IsDataLoss(resumed.status())) return resumed;
   // A coordinator whose store was restored from a backup knows only checkpoints that were replaced by newer ones.
   const absl::StatusOr<std::vector<std::string>> unpublished =
@@ -199,7 +223,7 @@ absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group*
       "none of the checkpoints that the coordinator knows is left; resuming from one that it does not know: was its "
       "store restored from a backup?",
       {{"error", resumed.status()}});
-  return FirstWhole(*unpublished, CheckOwn, assignment, world, layout, engine, outer);
+  return ResumeFromFirst(*unpublished, CheckOwn, assignment, world, layout, engine, outer);
 }
 
 absl::StatusOr<std::optional<Resumed>> ResumeAdopted(const Assignment& assignment, collectives::Group* world,
@@ -216,7 +240,7 @@ absl::StatusOr<std::optional<Resumed>> ResumeAdopted(const Assignment& assignmen
   if (folders->empty()) return std::nullopt;
   LogInfo("the coordinator knows no checkpoint of this job; resuming from its folder, which was adopted",
           {{"checkpoint_path", path}});
-  absl::StatusOr<Resumed> resumed = FirstWhole(*folders, CheckAdopted, assignment, world, layout, engine, nullptr);
+  absl::StatusOr<Resumed> resumed = ResumeFromFirst(*folders, CheckAdopted, assignment, world, layout, engine, nullptr);
   if (!resumed.ok()) return resumed.status();
   return *resumed;
 }
@@ -225,17 +249,54 @@ absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::G
                                     collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                     engine::Engine& engine) {
   const std::string& path = assignment.spec().train().checkpoint().resume_from();
-  if (absl::Status status = checkpoint::CheckListable(path); !status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("checkpoint.resume_from: ", status.message()));
+  const absl::StatusOr<std::vector<std::string>> folders = ListedByRank0(kFolders, path, assignment, world, rendezvous);
+  if (!folders.ok()) {
+    return absl::Status(folders.status().code(), absl::StrCat("checkpoint.resume_from: ", folders.status().message()));
   }
-  const absl::StatusOr<std::vector<std::string>> folders =
-      SameOnAllRanks(kFolders, checkpoint::StepFolders(path), assignment, world, rendezvous);
-  if (!folders.ok()) return folders.status();
   if (folders->empty()) {
     return absl::NotFoundError(absl::StrCat("checkpoint.resume_from: ", path, " is not a checkpoint and holds none",
                                             assignment.key().rank() == 0 ? "" : " as rank 0 sees it"));
   }
-  return FirstWhole(*folders, CheckOther, assignment, world, layout, engine, nullptr);
+  return ResumeFromFirst(*folders, CheckOther, assignment, world, layout, engine, nullptr);
+}
+
+namespace {
+
+// Verifies every byte, so that a checkpoint that some rank finds damaged leaves nothing in the engine of another.
+absl::StatusOr<checkpoint::Checkpoint> OpenWeights(const std::string& directory, const Train& train) {
+  absl::StatusOr<checkpoint::Checkpoint> opened = checkpoint::Checkpoint::Open(directory);
+  if (!opened.ok()) return opened;
+  const Manifest& manifest = opened->manifest();
+  absl::Status status = checkpoint::CheckWeights(manifest.spec().train().model(), directory, train.model());
+  if (status.ok()) {
+    status = data::CheckTokenizer(train.data().tokens(), absl::StrCat("the data of ", directory),
+                                  checkpoint::TokenizerOf(manifest));
+  }
+  if (!status.ok()) return status;
+  return opened;
+}
+
+absl::Status LoadWeights(const Assignment& assignment, collectives::Group* world, collectives::KeyValue& rendezvous,
+                         engine::Engine& engine) {
+  const Train& train = assignment.spec().train();
+  const std::string& path = train.model().from();
+  const absl::StatusOr<std::vector<std::string>> folders = ListedByRank0(kWeights, path, assignment, world, rendezvous);
+  if (!folders.ok()) return folders.status();
+  if (folders->empty()) return AsErrorOfJob(Import(path, train.model(), engine));
+  absl::StatusOr<checkpoint::Checkpoint> opened;
+  const absl::StatusOr<std::string> whole = FirstWhole(*folders, assignment, world, [&](const std::string& directory) {
+    opened = OpenWeights(directory, train);
+    return AsErrorOfJob(opened.status());
+  });
+  return whole.ok() ? AsErrorOfJob(LoadParameters(*opened, engine)) : whole.status();
+}
+
+}  // namespace
+
+absl::Status LoadInitial(const Assignment& assignment, collectives::Group* world, collectives::KeyValue& rendezvous,
+                         engine::Engine& engine) {
+  const absl::Status status = LoadWeights(assignment, world, rendezvous, engine);
+  return status.ok() ? status : absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
 }
 
 }  // namespace muster::trainer

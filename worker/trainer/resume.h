@@ -1,4 +1,6 @@
-// Loads the checkpoint that a generation resumes from.
+// Loads the checkpoint that a generation resumes from, or the weights that a job begins with. Every rank of `world`
+// calls each function at the same place (null: a world of one rank). Rank 0 lists the folders, since others may be
+// written or removed meanwhile, and all ranks load the first one that all of them find whole.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +26,16 @@ struct Resumed {
 // Loads assignment.resume_from or, if that is damaged, the newest older published checkpoint that is intact, and logs
 // an error. Each rank reads and verifies only what it owns, so each replica reads a checkpoint once. If one rank finds
 // damage, all ranks skip that checkpoint. If none that the coordinator knows is left, as after its store was restored
-// from a backup, an intact one of this job that it does not know. Every rank of `world` calls
-// it (null: a world of one rank). DataLoss: no checkpoint is intact. InvalidArgument: it belongs to another job, model
-// or optimizer, or its recorded tokenizer is not that of data.tokens. FailedPrecondition: only on another rank.
-// `outer`: loaded, too; null: there is none.
+// from a backup, an intact one of this job that it does not know. DataLoss: no checkpoint is intact. InvalidArgument: it
+// belongs to another job, model or optimizer, or its recorded tokenizer is not that of data.tokens. FailedPrecondition:
+// only on another rank. `outer`: loaded, too; null: there is none.
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
                                collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                engine::Engine& engine, OuterState* outer = nullptr);
 
 // Of a job without assignment.resume_from, whose checkpoint.path was adopted (checkpoint/adopt.h): loads the newest
 // intact checkpoint there as rank 0 sees them, whichever job and generation wrote it. None: not adopted. Another job's
-// is checked as by ResumeOther, whose errors apply. DataLoss: none is intact. Every rank calls it.
+// is checked as by ResumeOther, whose errors apply. DataLoss: none is intact.
 absl::StatusOr<std::optional<Resumed>> ResumeAdopted(const Assignment& assignment, collectives::Group* world,
                                                      collectives::KeyValue& rendezvous,
                                                      const strategies::Layout& layout, engine::Engine& engine);
@@ -46,5 +47,12 @@ absl::StatusOr<std::optional<Resumed>> ResumeAdopted(const Assignment& assignmen
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,
                                     collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                     engine::Engine& engine);
+
+// Loads the weights that model.from names into an engine that has taken no step: of a Hugging Face folder, of a step's
+// folder, or of the newest intact one of a folder of these. InvalidArgument: it does not fit the job
+// (checkpoint/check_start.h), or its recorded tokenizer is not that of data.tokens. DataLoss: none is intact. Others as
+// Import.
+absl::Status LoadInitial(const Assignment& assignment, collectives::Group* world, collectives::KeyValue& rendezvous,
+                         engine::Engine& engine);
 
 }  // namespace muster::trainer

@@ -240,7 +240,8 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
     rank.resumed_step = (*resumed)->step;
     rank.samples_consumed = (*resumed)->samples_consumed;
   } else if (const std::string& from = train.model().from(); !from.empty()) {
-    if (absl::Status status = LoadInitial(train, *rank.engine); !status.ok()) return status;
+    collectives::Group* const world = rank.ranks.groups[kWorldGroup];
+    if (absl::Status status = LoadInitial(assignment, world, rendezvous, *rank.engine); !status.ok()) return status;
     LogInfo("weights imported", {{"from", from}});
   }
   // What another run's checkpoint or an import gave is where this one begins.

@@ -11,9 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/check_start.h"
 #include "checkpoint/hugging_face.h"
-#include "common/log/log.h"
 #include "data/tokenizer.h"
-#include "data/tokenizer_origin.h"
 #include "models/inventory.h"
 #include "models/tuning.h"
 #include "strategies/compression.h"
@@ -216,36 +214,10 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
   return InferenceModel{*std::move(inventory), *std::move(data), std::nullopt, *std::move(engine)};
 }
 
-void LogSkipped(const std::string& /*folder*/, const absl::Status& error, const std::string& /*used*/) {
-  LogError("corrupt checkpoint skipped", {{"error", error.message()}});
-}
-
-absl::Status LoadFromAny(const Train& train, engine::Engine& engine) {
-  const std::string& path = train.model().from();
-  if (absl::Status status = checkpoint::CheckListable(path); !status.ok()) return status;
-  if (checkpoint::StepFolders(path).empty()) return Import(path, train.model(), engine);
-  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenNewest(path, LogSkipped);
-  if (!checkpoint.ok()) return checkpoint.status();
-  const Manifest& manifest = checkpoint->manifest();
-  const std::string& directory = checkpoint->directory();
-  absl::Status status = checkpoint::CheckWeights(manifest.spec().train().model(), directory, train.model());
-  if (status.ok()) {
-    status = data::CheckTokenizer(train.data().tokens(), absl::StrCat("the data of ", directory),
-                                  checkpoint::TokenizerOf(manifest));
-  }
-  if (!status.ok()) return status;
-  return LoadParameters(*checkpoint, engine);
-}
-
 }  // namespace
 
 absl::Status AsErrorOfJob(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) ? absl::InvalidArgumentError(status.message()) : status;
-}
-
-absl::Status LoadInitial(const Train& train, engine::Engine& engine) {
-  const absl::Status status = AsErrorOfJob(LoadFromAny(train, engine));
-  return status.ok() ? status : absl::Status(status.code(), absl::StrCat("model.from: ", status.message()));
 }
 
 absl::StatusOr<InferenceModel> LoadForInference(const std::string& path, int threads, const std::string& library,

@@ -38,11 +38,6 @@ absl::Status LoadParameters(const checkpoint::Checkpoint& checkpoint, engine::En
 // checkpoint::CheckConfig; others as checkpoint::HuggingFaceModel.
 absl::Status Import(const std::string& directory, const Model& model, engine::Engine& engine);
 
-// Likewise from model.from, whatever it is: such a folder, a step's folder of Muster's, or a folder of these (the
-// newest whole one). InvalidArgument: it does not fit the job (checkpoint/check_start.h), or its recorded tokenizer is
-// not that of data.tokens.
-absl::Status LoadInitial(const Train& train, engine::Engine& engine);
-
 // An error of a folder that a job names and that does not fit it: FailedPrecondition, which may be the node's, becomes
 // InvalidArgument, since every node finds the same.
 absl::Status AsErrorOfJob(const absl::Status& status);

@@ -1,17 +1,26 @@
 // What each replica keeps for itself, in checkpoints: on the same ranks, on others, and when compression is turned on
-// or off.
+// or off. And which weights the ranks of a new job load.
 #include "worker/trainer/weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
+#include <set>
+#include <thread>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "models/inventory.h"
 #include "strategies/hardware.h"
 #include "testing/temporary_folder.h"
+#include "testing/without_file_override.h"
+#include "worker/collectives/memory_key_value.h"
 #include "worker/collectives/threads.h"
 #include "worker/engine/configure.h"
+#include "worker/trainer/resume.h"
 
 namespace muster::trainer {
 namespace {
@@ -254,6 +263,118 @@ TEST(StateOfReplicas, MomentumIsTheOptimizersOrOfReplicas) {
   EXPECT_EQ(LoadedBy(of_replicas, RankOf(exact, 4, 1)), (Values{{"momentum", 3002}}));
   EXPECT_EQ(LoadedBy(of_replicas, RankOf(compressed, 1, 0)), (Values{{"momentum", 3002}}))
       << "a rank alone sums nothing";
+}
+
+// Two nodes that see the folder of a running job each in its own way: with another list of its steps, or with damage.
+// Every parameter of a step is the step's number.
+class InitialWeights : public testing::Test {
+ protected:
+  std::string FolderOf(uint32_t rank) const { return absl::StrCat(folder_.path(), "/node-", rank); }
+  std::string ShardOf(uint32_t rank, uint64_t step) const {
+    return absl::StrCat(FolderOf(rank), "/", checkpoint::StepName{step, 1}.Directory(), "/shard-00000.safetensors");
+  }
+  // As node `rank` sees it.
+  void Write(uint32_t rank, uint64_t step) const {
+    const RankState state = RankOf(train_, 1, 0);
+    const std::vector<checkpoint::TensorRun> runs = ParameterRuns(*state.engine);
+    for (const checkpoint::TensorRun& run : runs) {
+      std::fill(run.values.begin(), run.values.end(), static_cast<float>(step));
+    }
+    Manifest manifest;
+    manifest.set_job("job"), manifest.set_step(step), manifest.set_generation(1);
+    *manifest.mutable_spec()->mutable_train() = train_;
+    *manifest.mutable_inventory() = *models::MakeInventory(train_);
+    *manifest.mutable_table() = state.layout.table;
+    const auto written = checkpoint::Write(FolderOf(rank), manifest, runs);
+    ASSERT_TRUE(written.ok()) << written.status();
+  }
+  // By rank: the step whose weights it has, or its error.
+  std::vector<absl::StatusOr<float>> Load() const {
+    const auto groups = collectives::MakeThreads(2);
+    collectives::MemoryKeyValue values;
+    std::vector<absl::StatusOr<float>> steps(2);
+    std::vector<std::thread> ranks;
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] { steps[rank] = LoadOn(rank, *groups[rank], values); });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    return steps;
+  }
+
+ private:
+  // Where rank 0 names a folder of its node, rank 1 has its own.
+  class OfNode final : public collectives::KeyValue {
+   public:
+    OfNode(collectives::KeyValue& values, std::string named, std::string own)
+        : values_(values), named_(std::move(named)), own_(std::move(own)) {}
+    absl::Status Set(const std::string& name, const std::string& value) override { return values_.Set(name, value); }
+    absl::StatusOr<std::string> Wait(const std::string& name, absl::Duration timeout) override {
+      const absl::StatusOr<std::string> value = values_.Wait(name, timeout);
+      return value.ok() ? absl::StrReplaceAll(*value, {{named_, own_}}) : value;
+    }
+
+   private:
+    collectives::KeyValue& values_;
+    const std::string named_, own_;
+  };
+
+  absl::StatusOr<float> LoadOn(uint32_t rank, collectives::Group& world, collectives::KeyValue& values) const {
+    Assignment assignment;
+    assignment.mutable_key()->set_rank(rank);
+    *assignment.mutable_spec()->mutable_train() = train_;
+    assignment.mutable_spec()->mutable_train()->mutable_model()->set_from(FolderOf(rank));
+    const RankState state = RankOf(train_, 2, rank);
+    OfNode rendezvous(values, FolderOf(0), FolderOf(rank));
+    if (absl::Status status = LoadInitial(assignment, &world, rendezvous, *state.engine); !status.ok()) return status;
+    std::set<float> steps;
+    for (const checkpoint::TensorRun& run : ParameterRuns(*state.engine)) {
+      steps.insert(run.values.begin(), run.values.end());
+    }
+    EXPECT_EQ(steps.size(), 1u) << "of one step";
+    return *steps.begin();
+  }
+
+  const Train train_ = CompressedTrain(false);
+  const TemporaryFolder folder_;
+};
+
+TEST_F(InitialWeights, AreOfTheStepsThatRank0Sees) {
+  Write(0, 100), Write(1, 100);
+  Write(1, 200);  // after rank 0 has listed the folder
+  for (const absl::StatusOr<float>& step : Load()) EXPECT_EQ(step.value(), 100);
+}
+
+TEST_F(InitialWeights, AreOfAStepThatAllRanksSee) {
+  Write(0, 100), Write(1, 100);
+  Write(0, 200);  // the other node's cache of the folder is older
+  for (const absl::StatusOr<float>& step : Load()) EXPECT_EQ(step.value(), 100);
+}
+
+TEST_F(InitialWeights, AreOfAStepThatAllRanksFindWhole) {
+  for (const uint32_t damaged : {0u, 1u}) {
+    for (const uint32_t rank : {0u, 1u}) {
+      std::filesystem::remove_all(FolderOf(rank));
+      Write(rank, 100), Write(rank, 200);
+    }
+    std::filesystem::resize_file(ShardOf(damaged, 200), 1000);
+    for (const absl::StatusOr<float>& step : Load()) EXPECT_EQ(step.value(), 100) << damaged;
+  }
+}
+
+// The other one does not wait for folders that are never named.
+TEST_F(InitialWeights, ARankThatMayNotListItsFolderEndsAllOfThem) {
+  namespace fs = std::filesystem;
+  Write(0, 100), Write(1, 100);
+  fs::permissions(FolderOf(0), fs::perms::none);
+  WithoutFileOverride([&] {
+    const std::vector<absl::StatusOr<float>> steps = Load();
+    EXPECT_EQ(steps[0].status().code(), absl::StatusCode::kPermissionDenied) << steps[0].status();
+    EXPECT_EQ(steps[1].status().code(), absl::StatusCode::kUnavailable) << steps[1].status();
+    for (const absl::StatusOr<float>& step : steps) {
+      EXPECT_TRUE(absl::StartsWith(step.status().message(), "model.from: ")) << step.status();
+    }
+  });
+  fs::permissions(FolderOf(0), fs::perms::owner_all);
 }
 
 }  // namespace
