@@ -3,9 +3,9 @@
 //   absl::StatusOr<Adoptable> found = LookForAdoption(path);
 //   status = Adopt(path, *found, /*job=*/"");  // the next job that starts there gets it
 //
-// An adopted folder keeps its former owner in owner.json.previous. A job whose coordinator knows no checkpoint of it
-// resumes from the newest intact one in an adopted folder, whichever job wrote it (worker/trainer/resume.h); in other
-// folders a job resumes only from what was published for it.
+// An adopted folder keeps its former owner in owner.json.previous. A job whose coordinator knows no intact checkpoint
+// of it resumes from the newest intact one in an adopted folder, whichever job wrote it (worker/trainer/resume.h); in
+// other folders a job resumes only from its own.
 #pragma once
 
 #include <string>

@@ -111,7 +111,10 @@ absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, cons
   const Manifest& manifest = checkpoint->manifest();
   if (absl::Status status = check(manifest, directory, assignment); !status.ok()) return status;
   absl::Status status = Load(*checkpoint, layout, engine);
-  if (status.ok() && outer != nullptr) status = outer->Load(*checkpoint);
+  if (status.ok() && outer != nullptr) {
+    // Another job's exchanges were not with this job's replicas.
+    status = manifest.job() == assignment.key().job() ? outer->Load(*checkpoint) : outer->Restart();
+  }
   if (!status.ok()) {
     status = AsErrorOfJob(status);
     return absl::Status(status.code(), absl::StrCat(directory, ": ", status.message()));
@@ -167,8 +170,8 @@ absl::StatusOr<Resumed> ResumeFromFirst(const std::vector<std::string>& director
   return resumed;
 }
 
-// Whole checkpoints of this job that the coordinator does not know, newest first. Numbers of generations skip when a
-// backup is restored, and do not tell which was earlier when that happened twice.
+// Checkpoints in checkpoint.path that are not in `published`, newest first. Numbers of generations skip when a backup
+// is restored, and do not tell which was earlier when that happened twice.
 std::vector<std::string> Unpublished(const Assignment& assignment, const std::vector<std::string>& published) {
   const std::string& path = assignment.spec().train().checkpoint().path();
   std::vector<std::string> folders;
@@ -177,6 +180,16 @@ std::vector<std::string> Unpublished(const Assignment& assignment, const std::ve
     const bool known = std::find(published.begin(), published.end(), folder) != published.end();
     if (!known) folders.push_back(std::move(folder));
   }
+  return folders;
+}
+
+// Without those that another job is known to have written. One without a readable manifest counts as this job's, so
+// that its damage is logged.
+std::vector<std::string> OwnUnpublished(const Assignment& assignment, const std::vector<std::string>& published) {
+  std::vector<std::string> folders = Unpublished(assignment, published);
+  std::erase_if(folders, [&](const std::string& folder) {
+    return checkpoint::WriterOf(folder).value_or(assignment.key().job()) != assignment.key().job();
+  });
   return folders;
 }
 
@@ -206,6 +219,32 @@ absl::StatusOr<std::vector<std::string>> ListedByRank0(const char* key, const st
   return SameOnAllRanks(key, checkpoint::StepFolders(path), assignment, world, rendezvous);
 }
 
+// From what is in an adopted folder, but not in `published`. `lost`: why none of those will do; OK: there are none.
+// None: the folder was not adopted, or there is nothing else in it.
+absl::StatusOr<std::optional<Resumed>> FromAdopted(const std::vector<std::string>& published, const absl::Status& lost,
+                                                   const Assignment& assignment, collectives::Group* world,
+                                                   collectives::KeyValue& rendezvous, const strategies::Layout& layout,
+                                                   engine::Engine& engine, OuterState* outer) {
+  const std::string& path = assignment.spec().train().checkpoint().path();
+  // Rank 0 decides for all: on a network file system the others may not see the adoption yet.
+  std::vector<std::string> found;
+  if (assignment.key().rank() == 0 && checkpoint::IsAdopted(path)) found = Unpublished(assignment, published);
+  const absl::StatusOr<std::vector<std::string>> folders =
+      SameOnAllRanks(kAdopted, std::move(found), assignment, world, rendezvous);
+  if (!folders.ok()) return folders.status();
+  if (folders->empty()) return std::nullopt;
+  if (lost.ok()) {
+    LogInfo("the coordinator knows no checkpoint of this job; resuming from its folder, which was adopted",
+            {{"checkpoint_path", path}});
+  } else {
+    LogError("none of the checkpoints that the coordinator knows is left; resuming from the folder, which was adopted",
+             {{"checkpoint_path", path}, {"error", lost}});
+  }
+  absl::StatusOr<Resumed> resumed = ResumeFromFirst(*folders, CheckAdopted, assignment, world, layout, engine, outer);
+  if (!resumed.ok()) return resumed.status();
+  return *resumed;
+}
+
 }  // namespace
 
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
@@ -214,9 +253,15 @@ absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group*
   const std::vector<std::string> published = Candidates(assignment);
   absl::StatusOr<Resumed> resumed = ResumeFromFirst(published, CheckOwn, assignment, world, layout, engine, outer);
   if (!absl::IsDataLoss(resumed.status())) return resumed;
+  const absl::StatusOr<std::optional<Resumed>> adopted =
+      FromAdopted(published, resumed.status(), assignment, world, rendezvous, layout, engine, outer);
+  if (!adopted.ok()) return adopted.status();
+  if (adopted->has_value()) return **adopted;
   // A coordinator whose store was restored from a backup knows only checkpoints that were replaced by newer ones.
+  std::vector<std::string> own;
+  if (assignment.key().rank() == 0) own = OwnUnpublished(assignment, published);
   const absl::StatusOr<std::vector<std::string>> unpublished =
-      SameOnAllRanks(kFolders, Unpublished(assignment, published), assignment, world, rendezvous);
+      SameOnAllRanks(kFolders, std::move(own), assignment, world, rendezvous);
   if (!unpublished.ok()) return unpublished.status();
   if (unpublished->empty()) return resumed;
   LogError(
@@ -229,20 +274,8 @@ absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group*
 absl::StatusOr<std::optional<Resumed>> ResumeAdopted(const Assignment& assignment, collectives::Group* world,
                                                      collectives::KeyValue& rendezvous,
                                                      const strategies::Layout& layout, engine::Engine& engine) {
-  const std::string& path = assignment.spec().train().checkpoint().path();
-  if (path.empty()) return std::nullopt;
-  // Rank 0 decides for all: on a network file system the others may not see the adoption yet.
-  std::vector<std::string> found;
-  if (assignment.key().rank() == 0 && checkpoint::IsAdopted(path)) found = checkpoint::StepFolders(path);
-  const absl::StatusOr<std::vector<std::string>> folders =
-      SameOnAllRanks(kAdopted, std::move(found), assignment, world, rendezvous);
-  if (!folders.ok()) return folders.status();
-  if (folders->empty()) return std::nullopt;
-  LogInfo("the coordinator knows no checkpoint of this job; resuming from its folder, which was adopted",
-          {{"checkpoint_path", path}});
-  absl::StatusOr<Resumed> resumed = ResumeFromFirst(*folders, CheckAdopted, assignment, world, layout, engine, nullptr);
-  if (!resumed.ok()) return resumed.status();
-  return *resumed;
+  if (assignment.spec().train().checkpoint().path().empty()) return std::nullopt;
+  return FromAdopted({}, absl::OkStatus(), assignment, world, rendezvous, layout, engine, nullptr);
 }
 
 absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::Group* world,

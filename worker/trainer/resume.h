@@ -26,9 +26,10 @@ struct Resumed {
 // Loads assignment.resume_from or, if that is damaged, the newest older published checkpoint that is intact, and logs
 // an error. Each rank reads and verifies only what it owns, so each replica reads a checkpoint once. If one rank finds
 // damage, all ranks skip that checkpoint. If none that the coordinator knows is left, as after its store was restored
-// from a backup, an intact one of this job that it does not know. DataLoss: no checkpoint is intact. InvalidArgument: it
-// belongs to another job, model or optimizer, or its recorded tokenizer is not that of data.tokens. FailedPrecondition:
-// only on another rank. `outer`: loaded, too; null: there is none.
+// from a backup, an intact one of this job that it does not know; in an adopted folder, as ResumeAdopted. DataLoss: no
+// checkpoint is intact. InvalidArgument: it belongs to another job, model or optimizer, or its recorded tokenizer is
+// not that of data.tokens. FailedPrecondition: only on another rank. `outer`: loaded, too, or begun again from another
+// job's checkpoint; null: there is none.
 absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group* world,
                                collectives::KeyValue& rendezvous, const strategies::Layout& layout,
                                engine::Engine& engine, OuterState* outer = nullptr);

@@ -304,15 +304,57 @@ TEST(Resume, AnAdoptedFolderIsGoneOnWith) {
   EXPECT_EQ(bench.Records(other).front().running().resumed_step(), newest.step);
   ExpectSameEnd(bench, spec);
 
+  // Its own checkpoints are damaged: what the other job wrote is still there.
+  Assignment again = bench.Assign(spec, 5);
+  again.mutable_key()->set_job("other-a2b3");
+  for (const checkpoint::StepName& step : checkpoint::List(path)) {
+    if (step.generation != 4) continue;
+    fs::resize_file(absl::StrCat(path, "/", step.Directory(), "/shard-00000.safetensors"), 5000);
+    PublishedCheckpoint& published = *again.add_published();
+    published.set_step(step.step), published.set_generation(4), published.set_directory(step.Directory());
+  }
+  ASSERT_GE(again.published_size(), 1);
+  *again.mutable_resume_from() = again.published(0);
+  Process fallen_back = bench.Start(again);
+  ASSERT_EQ(fallen_back.Wait(), 0) << fallen_back.Log();
+  EXPECT_EQ(bench.Records(again).front().running().resumed_step(), newest.step);
+  ExpectSameEnd(bench, spec);
+
   // What cannot go on is refused, whichever way it names the folder.
   adopt("third-b3c4");
   JobSpec changed = spec;
   changed.mutable_train()->set_seed(2);
-  Assignment third = bench.Assign(changed, 5);
+  Assignment third = bench.Assign(changed, 6);
   third.mutable_key()->set_job("third-b3c4");
   Process cannot = bench.Start(third);
   EXPECT_EQ(cannot.Wait(), 1);
   EXPECT_THAT(cannot.LastLine(), AllOf(HasSubstr("checkpoint.path (adopted)"), HasSubstr("has seed 1, this job 2")));
+}
+
+// A checkpoint that was copied there by hand, in a folder that was not adopted.
+TEST(Resume, AnotherJobsCheckpointInTheFolderIsPassedOver) {
+  Bench bench;
+  const JobSpec spec = TheJob(bench);
+  const auto steps = KillAndDamageTheNewest(bench, spec);
+  ASSERT_GE(steps.size(), 2u);
+  JobSpec others = bench.MakeJob();
+  others.mutable_train()->set_steps(200);
+  others.mutable_train()->mutable_checkpoint()->set_path(bench.Path("others"));
+  Assignment foreign = bench.Assign(others, 9);
+  foreign.mutable_key()->set_job("other-a2b3");
+  Process trainer = bench.Start(foreign);
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  const std::string newest = checkpoint::List(bench.Path("others"))[0].Directory();
+  fs::rename(bench.Path("others/" + newest), bench.Path("checkpoints/" + newest));
+
+  Assignment assignment = bench.Assign(spec, 2);
+  PublishedCheckpoint& damaged = *assignment.add_published();
+  damaged.set_step(steps[0].step), damaged.set_generation(1), damaged.set_directory(steps[0].Directory());
+  *assignment.mutable_resume_from() = damaged;
+  Process again = bench.Start(assignment);
+  ASSERT_EQ(again.Wait(), 0) << again.Log();
+  EXPECT_EQ(bench.Records(assignment).front().running().resumed_step(), steps[1].step);
+  ExpectSameEnd(bench, spec);
 }
 
 TEST(Resume, WhatAnotherJobCannotGoOnFromIsRefused) {
