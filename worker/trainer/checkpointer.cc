@@ -204,10 +204,11 @@ std::vector<checkpoint::TensorRun> Checkpointer::Runs() const {
 absl::Status Checkpointer::Begin(uint64_t step, uint64_t samples_consumed) {
   const Checkpoint& options = assignment_.spec().train().checkpoint();
   if (options.has_async() && !options.async()) return Write(step, samples_consumed);
-  if (!rank_.engine->state_is_live()) return Start(step, samples_consumed, /*copy=*/false);
-  if (!copy_.has_value()) copy_.emplace(Runs());
-  if (!copy_->fits()) return Write(step, samples_consumed);
-  return Start(step, samples_consumed, /*copy=*/true);
+  const bool live = rank_.engine->state_is_live();
+  if (live && !copy_.has_value()) copy_.emplace(Runs());
+  const bool copies = live && copy_->fits();
+  if (absl::Status status = Start(step, samples_consumed, copies); !status.ok()) return status;
+  return live && !copies ? AwaitOwnShard() : absl::OkStatus();
 }
 
 absl::Status Checkpointer::Write(uint64_t step, uint64_t samples_consumed) {
@@ -253,6 +254,15 @@ absl::Status Checkpointer::Wait() {
     writing_->Stalled(RealClock().Read().steady - begin);
   }
   return AwaitName();
+}
+
+// Whether a host copy fits is each rank's own affair: the other ranks may be in their next step, so this must not be a
+// collective. They agree on the shards in their next AwaitAllShards, as ever.
+absl::Status Checkpointer::AwaitOwnShard() {
+  const SteadyTime begin = RealClock().Read().steady;
+  absl::Status status = writing_->AwaitShard();
+  writing_->Stalled(RealClock().Read().steady - begin);
+  return status;
 }
 
 // Waits until every rank's shard is on disk; rank 0 can then publish without a long wait.

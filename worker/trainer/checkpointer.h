@@ -50,7 +50,8 @@ class Checkpointer {
   // A checkpoint was begun and is not known to be complete.
   bool under_way() const { return writing_ != nullptr; }
 
-  // Checkpoints the state after `step`; returns once it is copied or, from a GPU, once that has begun.
+  // Checkpoints the state after `step`; returns once it is copied or, from a GPU, once that has begun. A rank that
+  // lacks the host memory for a copy returns once its shard is on disk.
   absl::Status Begin(uint64_t step, uint64_t samples_consumed);
   // The same without a copy, and waits: on rank 0 for the final rename, on others until their shard is on disk.
   absl::Status Write(uint64_t step, uint64_t samples_consumed);
@@ -64,6 +65,7 @@ class Checkpointer {
   class Writing;
   absl::Status Start(uint64_t step, uint64_t samples_consumed, bool copy);
   absl::Status Prepare(const checkpoint::StepName& name);
+  absl::Status AwaitOwnShard();
   absl::Status AwaitAllShards();
   absl::Status AwaitName();
   absl::Status Agree(const absl::Status& own) const;

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
+#include "common/failpoint.h"
 
 namespace muster::trainer {
 namespace {
@@ -65,7 +66,9 @@ HostCopy::HostCopy(absl::Span<const checkpoint::TensorRun> runs) {
                         " are available");
     return;
   }
-  void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory = failpoint::Hit("trainer.host_copy.allocate") != 0
+                           ? MAP_FAILED
+                           : mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     why_ = absl::StrCat("the host refused to allocate a copy of ", FormatBytes(bytes_));
     return;
