@@ -144,6 +144,34 @@ TEST_F(NodeFaults, TwoNodesOfOneGenerationAreTwo) {
   EXPECT_EQ(w_.State(id), JOB_STATE_FAILED) << w_.Get(id).reason();
 }
 
+// One of three nodes does not see the checkpoint, so the ranks of the others cannot resume either. Whichever is
+// reported first.
+TEST_F(NodeFaults, ANodeThatKeepsTheOthersFromResumingIsAloneAtFault) {
+  for (const char* name : {"a", "b", "c"}) w_.Return(Hello(name, 1));
+  JobSpec spec = Gang("g", 3);
+  spec.mutable_resources()->set_min_ranks(2);
+  RankExit of_other;
+  of_other.set_cause(RankExit::FAILED);
+  of_other.set_exit_code(1);
+  of_other.set_of_other_rank(true);
+  of_other.set_message("another rank cannot resume");
+  for (const std::vector<uint32_t>& order : std::vector<std::vector<uint32_t>>{{0, 1, 2}, {0, 2, 1}, {2, 0, 1}}) {
+    const JobId id = w_.Submit(spec);
+    ASSERT_EQ(NodeOf(id, 2), "c");
+    for (const uint32_t rank : order) End(id, rank, rank == 2 ? Refusal("this node does not see it") : of_other);
+    EXPECT_EQ(w_.State(id), JOB_STATE_STARTING) << w_.Get(id).reason();
+    ASSERT_EQ(w_.Get(id).refused_by_size(), 1);
+    EXPECT_EQ(w_.Get(id).refused_by(0).node(), "c");
+    EXPECT_EQ(w_.Newest(id).ranks_size(), 2);
+    EXPECT_EQ(w_.Get(id).restarts(), 0u);
+    EXPECT_EQ(At("a").recent_faults() + At("b").recent_faults(), 0u);
+    EXPECT_EQ(At("c").recent_faults(), 1u);
+    w_.Do(CancelJob{id});
+    w_.EndAll(id);
+    w_.Do(UndrainNode{NodeId("c")});
+  }
+}
+
 TEST_F(NodeFaults, WhereThereIsNoOtherNodeTheJobFails) {
   Join(2);
   const JobId alone = w_.Submit(Gang("g", 4));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -103,10 +104,16 @@ UpdateState UpdateStateOf(const Manifest& manifest, const Assignment& assignment
   return update;
 }
 
+absl::StatusOr<checkpoint::Checkpoint> OpenHere(const std::string& directory, checkpoint::Verification verification) {
+  absl::StatusOr<checkpoint::Checkpoint> opened = checkpoint::Checkpoint::Open(directory, verification);
+  if (!absl::IsNotFound(opened.status())) return opened;
+  return absl::NotFoundError(absl::StrCat("this node does not see ", directory,
+                                          ": was it removed, or is its folder not one that all nodes share?"));
+}
+
 absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, const Assignment& assignment,
                                  const strategies::Layout& layout, engine::Engine& engine, OuterState* outer) {
-  const absl::StatusOr<checkpoint::Checkpoint> checkpoint =
-      checkpoint::Checkpoint::Open(directory, checkpoint::Verification::kAsRead);
+  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = OpenHere(directory, checkpoint::Verification::kAsRead);
   if (!checkpoint.ok()) return checkpoint.status();
   const Manifest& manifest = checkpoint->manifest();
   if (absl::Status status = check(manifest, directory, assignment); !status.ok()) return status;
@@ -130,28 +137,54 @@ absl::StatusOr<Resumed> LoadFrom(const std::string& directory, Check check, cons
 // over, since a repair of its mode costs less than the steps since an older one.
 bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status) || absl::IsNotFound(status); }
 
-// The first of `directories` that every rank finds whole: for which `load` succeeds on all of them.
+// `own`: what this rank found itself.
+LogMessage SkippedAs(const absl::Status& own) {
+  if (own.ok()) return "checkpoint skipped; trying an older one";
+  if (absl::IsNotFound(own)) return "missing checkpoint skipped; trying an older one";
+  return "corrupt checkpoint skipped; trying an older one";
+}
+
+// Of FirstWhole's DataLoss on a rank that itself found one of the directories whole.
+constexpr char kWholeHere[] = "muster.whole_here";
+bool FoundOneWhole(const absl::Status& status) { return status.GetPayload(kWholeHere).has_value(); }
+
+// The first of `directories` that every rank finds whole: for which `load` succeeds on all of them. DataLoss, on all
+// ranks alike: there is none. Unavailable: only another rank has an error that ends the job.
 absl::StatusOr<std::string> FirstWhole(const std::vector<std::string>& directories, const Assignment& assignment,
                                        collectives::Group* world,
                                        absl::FunctionRef<absl::Status(const std::string& directory)> load) {
   std::vector<std::string> causes;
+  bool whole_here = false;
   for (const std::string& directory : directories) {
     const absl::Status loaded = load(directory);
     // Two collectives on every rank: first for errors that end the job, then for damage to this checkpoint.
     const absl::Status own = IsDamage(loaded) ? absl::OkStatus() : loaded;
     absl::Status all = Agree(world, assignment.device(), own,
-                             absl::FailedPreconditionError(absl::StrCat("another rank cannot resume from ", directory,
-                                                                        "; its own message says why")));
+                             absl::UnavailableError(absl::StrCat("another rank cannot resume from ", directory,
+                                                                 "; its own message says why")));
     if (!all.ok()) return all;
-    all =
-        Agree(world, assignment.device(), loaded,
-              absl::DataLossError(absl::StrCat(directory, ": another rank found it damaged; its own log says where")));
+    all = Agree(
+        world, assignment.device(), loaded,
+        absl::DataLossError(absl::StrCat(directory, ": another rank does not find it whole; its own log says why")));
     if (all.ok()) return directory;
     if (!IsDamage(all)) return all;
-    LogError("corrupt checkpoint skipped; trying an older one", {{"checkpoint", directory}, {"error", all.message()}});
+    whole_here = whole_here || loaded.ok();
+    LogError(SkippedAs(loaded), {{"checkpoint", directory}, {"error", all.message()}});
     causes.emplace_back(all.message());
   }
-  return absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", absl::StrJoin(causes, "; ")));
+  absl::Status none = absl::DataLossError(absl::StrCat("no whole checkpoint is left: ", absl::StrJoin(causes, "; ")));
+  if (whole_here) none.SetPayload(kWholeHere, absl::Cord());
+  return none;
+}
+
+// What a rank ends with: where only other ranks miss the checkpoints or find them damaged, its node is not at fault.
+// `before`: of checkpoints that were tried before.
+absl::Status AsErrorOfRank(const absl::Status& status, const absl::Status& before = absl::OkStatus()) {
+  if (!absl::IsDataLoss(status)) return status;
+  for (const absl::Status& lost : {before, status}) {
+    if (FoundOneWhole(lost)) return absl::UnavailableError(lost.message());
+  }
+  return status;
 }
 
 absl::StatusOr<Resumed> ResumeFromFirst(const std::vector<std::string>& directories, Check check,
@@ -238,10 +271,10 @@ absl::StatusOr<std::optional<Resumed>> FromAdopted(const std::vector<std::string
             {{"checkpoint_path", path}});
   } else {
     LogError("none of the checkpoints that the coordinator knows is left; resuming from the folder, which was adopted",
-             {{"checkpoint_path", path}, {"error", lost}});
+             {{"checkpoint_path", path}, {"error", lost.message()}});
   }
   absl::StatusOr<Resumed> resumed = ResumeFromFirst(*folders, CheckAdopted, assignment, world, layout, engine, outer);
-  if (!resumed.ok()) return resumed.status();
+  if (!resumed.ok()) return AsErrorOfRank(resumed.status(), lost);
   return *resumed;
 }
 
@@ -263,12 +296,14 @@ absl::StatusOr<Resumed> Resume(const Assignment& assignment, collectives::Group*
   const absl::StatusOr<std::vector<std::string>> unpublished =
       SameOnAllRanks(kFolders, std::move(own), assignment, world, rendezvous);
   if (!unpublished.ok()) return unpublished.status();
-  if (unpublished->empty()) return resumed;
+  if (unpublished->empty()) return AsErrorOfRank(resumed.status());
   LogError(
       "none of the checkpoints that the coordinator knows is left; resuming from one that it does not know: was its "
       "store restored from a backup?",
-      {{"error", resumed.status()}});
-  return ResumeFromFirst(*unpublished, CheckOwn, assignment, world, layout, engine, outer);
+      {{"error", resumed.status().message()}});
+  absl::StatusOr<Resumed> unknown = ResumeFromFirst(*unpublished, CheckOwn, assignment, world, layout, engine, outer);
+  if (!unknown.ok()) return AsErrorOfRank(unknown.status(), resumed.status());
+  return unknown;
 }
 
 absl::StatusOr<std::optional<Resumed>> ResumeAdopted(const Assignment& assignment, collectives::Group* world,
@@ -287,17 +322,23 @@ absl::StatusOr<Resumed> ResumeOther(const Assignment& assignment, collectives::G
     return absl::Status(folders.status().code(), absl::StrCat("checkpoint.resume_from: ", folders.status().message()));
   }
   if (folders->empty()) {
-    return absl::NotFoundError(absl::StrCat("checkpoint.resume_from: ", path, " is not a checkpoint and holds none",
-                                            assignment.key().rank() == 0 ? "" : " as rank 0 sees it"));
+    if (checkpoint::StepFolders(path).empty()) {
+      return absl::NotFoundError(
+          absl::StrCat("checkpoint.resume_from: ", path, " is not a checkpoint and holds none on this node"));
+    }
+    return absl::UnavailableError(absl::StrCat("checkpoint.resume_from: rank 0 does not see the checkpoints in ", path,
+                                               ", which this rank sees"));
   }
-  return ResumeFromFirst(*folders, CheckOther, assignment, world, layout, engine, nullptr);
+  absl::StatusOr<Resumed> resumed = ResumeFromFirst(*folders, CheckOther, assignment, world, layout, engine, nullptr);
+  if (!resumed.ok()) return AsErrorOfRank(resumed.status());
+  return resumed;
 }
 
 namespace {
 
 // Verifies every byte, so that a checkpoint that some rank finds damaged leaves nothing in the engine of another.
 absl::StatusOr<checkpoint::Checkpoint> OpenWeights(const std::string& directory, const Train& train) {
-  absl::StatusOr<checkpoint::Checkpoint> opened = checkpoint::Checkpoint::Open(directory);
+  absl::StatusOr<checkpoint::Checkpoint> opened = OpenHere(directory, checkpoint::Verification::kEveryByte);
   if (!opened.ok()) return opened;
   const Manifest& manifest = opened->manifest();
   absl::Status status = checkpoint::CheckWeights(manifest.spec().train().model(), directory, train.model());
@@ -321,7 +362,7 @@ absl::Status LoadWeights(const Assignment& assignment, collectives::Group* world
     opened = OpenWeights(directory, train);
     return AsErrorOfJob(opened.status());
   });
-  return whole.ok() ? AsErrorOfJob(LoadParameters(*opened, engine)) : whole.status();
+  return whole.ok() ? AsErrorOfJob(LoadParameters(*opened, engine)) : AsErrorOfRank(whole.status());
 }
 
 }  // namespace
