@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/checkpoint_answer.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/world_test.h"
 
@@ -199,6 +203,92 @@ TEST(Core, OnlyTheCurrentGenerationPublishesAndOnlyForward) {
   w.Checkpoint(id, 30);
   EXPECT_EQ(w.Get(id).checkpoints_size(), 2) << "keep: 2";
   EXPECT_EQ(w.Get(id).checkpoints(0).step(), 20u);
+}
+
+// Steps and generations of the published checkpoints.
+std::vector<std::pair<uint64_t, uint64_t>> PublishedOf(const Job& job) {
+  std::vector<std::pair<uint64_t, uint64_t>> published;
+  for (const PublishedCheckpoint& checkpoint : job.checkpoints()) {
+    published.emplace_back(checkpoint.step(), checkpoint.generation());
+  }
+  return published;
+}
+using StepsAndGenerations = std::vector<std::pair<uint64_t, uint64_t>>;
+
+class SkippedCheckpoints : public testing::Test {
+ protected:
+  void SetUp() override { w_.Do(NodeConnected{Hello("n", 1)}); }
+  // Generation 1 publishes these steps, and generation 2 resumes from one of them.
+  void Damage(uint32_t keep, const std::vector<uint64_t>& steps, uint64_t resumed) {
+    JobSpec spec = Spec("a");
+    spec.mutable_train()->mutable_checkpoint()->set_keep(keep);
+    id_ = w_.Submit(spec);
+    w_.Report(id_, RANK_STATE_RUNNING);
+    for (const uint64_t step : steps) w_.Checkpoint(id_, step);
+    w_.Report(id_, RANK_STATE_EXITED, RankExit::FAILED);
+    w_.PassBackoff();
+    ASSERT_EQ(w_.Newest(id_).number(), 2u);
+    ASSERT_EQ(w_.Newest(id_).resume_from().step(), steps.back());
+    w_.events.clear();
+    ASSERT_TRUE(w_.Begin(id_, resumed).status.ok());
+  }
+  World w_;
+  JobId id_;
+};
+
+TEST_F(SkippedCheckpoints, TheNextOneIsPublishedInTheirPlace) {
+  Damage(2, {20, 30}, 20);
+  EXPECT_EQ(w_.events, (std::vector<std::string>{"checkpoint.skipped", "job.running"}));
+  EXPECT_EQ(PublishedOf(w_.Get(id_)), (StepsAndGenerations{{20, 1}, {30, 1}})) << "until there is a newer one";
+  w_.RankProgress(id_, 0, 24, 0, 0, 0);
+  const CheckpointRequested requested = RequestedNow(w_.Get(id_), w_.core->HighestStep(id_));
+  w_.Checkpoint(id_, 25);
+  EXPECT_EQ(PublishedOf(w_.Get(id_)), (StepsAndGenerations{{20, 1}, {25, 2}}));
+  const auto answer = AnswerTo(requested, w_.Get(id_), false);
+  ASSERT_TRUE(answer.has_value()) << "checkpoint now";
+  EXPECT_EQ(answer->step(), 25u);
+  const google::protobuf::RepeatedPtrField<PublishedCheckpoint> kept =
+      w_.core->DesiredFor(NodeId("n")).ranks(0).run().published();
+  ASSERT_EQ(kept.size(), 2) << "what rank 0 does not remove";
+  EXPECT_EQ(kept[1].step(), 25u);
+
+  w_.events.clear();
+  w_.Checkpoint(id_, 25);
+  EXPECT_EQ(w_.events, std::vector<std::string>()) << "a repeated report publishes once";
+  EXPECT_EQ(w_.Checkpoint(id_, 40, 1).status.code(), absl::StatusCode::kFailedPrecondition) << "generation 1 is over";
+  w_.Checkpoint(id_, 30);  // the step of the damaged one
+  EXPECT_EQ(PublishedOf(w_.Get(id_)), (StepsAndGenerations{{25, 2}, {30, 2}}));
+  w_.Checkpoint(id_, 25);
+  EXPECT_EQ(PublishedOf(w_.Get(id_)), (StepsAndGenerations{{25, 2}, {30, 2}})) << "a late repeated report";
+}
+
+TEST_F(SkippedCheckpoints, AStopAfterTheNextOneLosesNothing) {
+  Damage(2, {20, 30}, 20);
+  w_.Do(PauseJob{id_});
+  w_.Checkpoint(id_, 25);
+  w_.Report(id_, RANK_STATE_EXITED, RankExit::STOPPED);
+  w_.Restart();
+  w_.Return(Hello("n", 1));
+  w_.Do(ResumeJob{id_});
+  ASSERT_EQ(w_.Newest(id_).number(), 3u);
+  EXPECT_EQ(w_.Newest(id_).resume_from().step(), 25u);
+  EXPECT_EQ(w_.Newest(id_).resume_from().generation(), 2u);
+}
+
+// A damaged one in the list would take the place of one that is whole.
+TEST_F(SkippedCheckpoints, AreNotCountedAmongThoseToKeep) {
+  Damage(3, {10, 20, 30}, 10);
+  w_.Checkpoint(id_, 25);
+  EXPECT_EQ(PublishedOf(w_.Get(id_)), (StepsAndGenerations{{10, 1}, {25, 2}}));
+  w_.Checkpoint(id_, 40);
+  EXPECT_EQ(PublishedOf(w_.Get(id_)), (StepsAndGenerations{{10, 1}, {25, 2}, {40, 2}}));
+}
+
+TEST_F(SkippedCheckpoints, ARankThatResumesAsExpectedSkipsNone) {
+  Damage(2, {20, 30}, 30);
+  EXPECT_EQ(w_.events, std::vector<std::string>{"job.running"});
+  w_.Checkpoint(id_, 40);
+  EXPECT_EQ(PublishedOf(w_.Get(id_)), (StepsAndGenerations{{30, 1}, {40, 2}}));
 }
 
 TEST(Core, ANodeThatStaysAwayIsLost) {

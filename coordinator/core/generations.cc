@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/node/not_ready.h"
 #include "common/proto_time.h"
@@ -395,9 +396,7 @@ void Generations::On(const RankRecord& event, Transaction& transaction) {
     case Record::kRunning:
       KeepSpeed(*job->newest()->rank(event.rank.rank), event.record.running().flops_per_second(), transaction);
       KeepLinks(*records_, *job, *job->newest()->rank(event.rank.rank), event.record.running().links(), transaction);
-      if (job->newest()->Resume(event.record.running().resumed_step())) {
-        transaction.Touch(event.rank.job, event.rank.generation);
-      }
+      Resume(*job, event.record.running().resumed_step(), transaction);
       return Report(*job, event.rank.rank, RANK_STATE_RUNNING, transaction);
     case Record::kCheckpoint:
       // Only rank 0 publishes, so ranks cannot disagree.
@@ -437,7 +436,25 @@ void Generations::KeepSpeed(const RankPlacement& rank, double flops_per_second, 
   }
 }
 
-// Compare-and-set: accepts only the current generation, and only later steps.
+// The ranks have found where they resume: another step than expected if newer checkpoints are damaged.
+void Generations::Resume(JobEntry& job, uint64_t step, Transaction& transaction) {
+  if (!job.newest()->Resume(step)) return;
+  const Generation& generation = job.newest()->record();
+  job.time.Resume(step);
+  transaction.Touch(job.id(), generation.number());
+  if (step >= generation.resume_from().step()) return;
+  std::vector<std::string> skipped;
+  for (const PublishedCheckpoint& checkpoint : job.record().checkpoints()) {
+    if (checkpoint.step() > step) skipped.push_back(checkpoint.directory());
+  }
+  transaction.AddEvent(
+      &job, generation.number(), "", "checkpoint.skipped",
+      absl::StrCat("generation ", generation.number(), " resumed from step ", step, ": its ranks found ",
+                   absl::StrJoin(skipped, ", "), " damaged or missing (muster logs ", job.record().id(), " --rank 0)"));
+}
+
+// Compare-and-set: accepts only the current generation, and from it only later steps. Checkpoints that its ranks
+// skipped leave the list, since the next generation resumes from the last one there. Steps in the list ascend.
 void Generations::Publish(JobEntry& job, const CheckpointWritten& written, Transaction& transaction) {
   Job& record = job.machine.fields();
   const std::string& directory = written.directory();
@@ -447,11 +464,15 @@ void Generations::Publish(JobEntry& job, const CheckpointWritten& written, Trans
         absl::StrCat("a checkpoint of ", record.id(), " must name a folder below checkpoint.path, got ", directory));
     return;
   }
-  const uint64_t last = record.checkpoints().empty() ? 0 : record.checkpoints().rbegin()->step();
-  if (!record.checkpoints().empty() && written.step() <= last) return;
+  auto& published = *record.mutable_checkpoints();
+  const auto is_own = [&] { return published.rbegin()->generation() == record.generation(); };
+  if (!published.empty() && is_own() && written.step() <= published.rbegin()->step()) return;
+  const uint64_t resumed = job.newest()->record().resumed_step();
+  const auto skipped = [&](uint64_t step) { return step > resumed || step >= written.step(); };
+  while (!published.empty() && !is_own() && skipped(published.rbegin()->step())) published.RemoveLast();
   *record.add_checkpoints() = CheckpointOf(record, written, transaction.now.wall);
   const size_t keep = std::max(2u, record.spec().train().checkpoint().keep());
-  while (static_cast<size_t>(record.checkpoints_size()) > keep) record.mutable_checkpoints()->DeleteSubrange(0, 1);
+  while (static_cast<size_t>(published.size()) > keep) published.DeleteSubrange(0, 1);
   AdvanceProgress(record, written.step());
   job.running->saved_at = transaction.now.steady;
   transaction.Touch(JobId(record.id()));

@@ -60,6 +60,7 @@ class Generations {
  private:
   void RunIfAllRanksRun(JobEntry& job, Transaction& transaction);
   void End(JobEntry& job, EndReason reason, Transaction& transaction);
+  static void Resume(JobEntry& job, uint64_t step, Transaction& transaction);
   void Publish(JobEntry& job, const CheckpointWritten& written, Transaction& transaction);
   // Of an exec job, whose checkpoints are its own business: an event, and progress.
   static void NoteCheckpoint(JobEntry& job, const CheckpointWritten& written, Transaction& transaction);

@@ -41,6 +41,8 @@ class TimeTracker {
   void Enter(Phase phase, SteadyTime now);
   // A generation was placed.
   void Place(uint64_t resumed_step, SteadyTime now);
+  // Its ranks resume from this step, and not from that of Place.
+  void Resume(uint64_t step) { step_ = step; }
   // Every rank of it starts its first step.
   void Run(SteadyTime now) { Enter(Phase::kRunning, now); }
   // The generation has finished `step`. Ignored unless running.

@@ -44,6 +44,19 @@ TEST_F(TimeTrackerTest, AJobWithAFault) {
   EXPECT_DOUBLE_EQ(Sum(l), 34) << "the job has ended";
 }
 
+TEST_F(TimeTrackerTest, StepsAfterAnOlderCheckpointAreComputedAgain) {
+  time_.Place(0, After(0));
+  time_.Run(After(0));
+  time_.Step(10, After(10));
+  time_.Fault(After(10));
+  time_.Place(10, After(10));
+  time_.Resume(4);  // the checkpoint of step 10 is damaged
+  time_.Run(After(10));
+  for (uint64_t step = 5; step <= 12; ++step) time_.Step(step, After(static_cast<double>(step) + 6));
+  EXPECT_DOUBLE_EQ(time_.UpTo(After(18)).recomputing(), 6);
+  EXPECT_DOUBLE_EQ(time_.UpTo(After(18)).training(), 10 + 2);
+}
+
 TEST_F(TimeTrackerTest, AFaultBeforeTheFirstStepIsFoundAtOnce) {
   time_.Place(0, After(1));
   time_.Fault(After(5));
@@ -91,7 +104,7 @@ TEST_F(TimeTrackerTest, EveryMomentCountsOnce) {
     SteadyTime now = start_;
     for (int i = 0; i < 100; ++i) {
       now = now + absl::Milliseconds(random() % 5000);
-      switch (random() % 7) {
+      switch (random() % 8) {
         case 0:
           time.Place(random() % 20, now);
           break;
@@ -107,6 +120,9 @@ TEST_F(TimeTrackerTest, EveryMomentCountsOnce) {
           break;
         case 5:
           time.Fault(now);
+          break;
+        case 6:
+          time.Resume(random() % 20);
           break;
         default:
           time.Enter(random() % 2 ? Phase::kPaused : Phase::kQueued, now);
