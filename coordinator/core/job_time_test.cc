@@ -108,5 +108,26 @@ TEST_F(JobTime, ADrainedJobIsRecovering) {
   EXPECT_DOUBLE_EQ(Shown(id).detecting(), 0) << "there was nothing to detect";
 }
 
+// The checkpoint of step 10 is damaged, and the ranks resume from the one before it.
+TEST_F(JobTime, StepsAfterAnOlderCheckpointAreComputedAgain) {
+  const JobId id = w_.Submit(Gang("g", 1));
+  w_.Do(NodeConnected{Hello("n", 1)});
+  w_.ReportRank(id, 0, RANK_STATE_RUNNING);
+  Seconds(20);
+  w_.RankProgress(id, 0, 10, 0, 0, 0);
+  w_.Checkpoint(id, 4);
+  w_.Checkpoint(id, 10);
+  w_.ReportRank(id, 0, RANK_STATE_EXITED, RankExit::FAILED);
+  w_.PassBackoff();
+  ASSERT_EQ(w_.Newest(id).resume_from().step(), 10u);
+  w_.Begin(id, 4);
+  for (uint64_t step = 5; step <= 11; ++step) {
+    Seconds(2);
+    w_.RankProgress(id, 0, step, 0, 0, 0);
+  }
+  EXPECT_DOUBLE_EQ(Shown(id).recomputing(), 6 * 2);
+  EXPECT_DOUBLE_EQ(Shown(id).training(), 20 + 2);
+}
+
 }  // namespace
 }  // namespace muster::core

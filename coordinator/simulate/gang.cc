@@ -76,9 +76,7 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
   }
   if (assignment.has_resume_from() && !Resume(*process)) {
     // An outdated generation may find its checkpoint gone; it will be killed soon.
-    const auto job = world_->judge.jobs().find(job_);
-    if (job != world_->judge.jobs().end() && world_->judge.NameOf(job_, generation_) == name_ &&
-        job->second.generations.rbegin()->first == generation_ && !job->second.ended.contains(generation_)) {
+    if (IsCurrent()) {
       world_->judge.Fail("nothing published is lost",
                          absl::StrCat(process->id.ToString(), " finds no ", assignment.resume_from().directory()));
     }
@@ -87,26 +85,30 @@ void Gang::Load(const std::shared_ptr<Process>& process) {
   Meet(process);
 }
 
-// As trainer::Resume: after a restore the published ones may all have been replaced by newer ones.
+// As trainer::Resume: from an older published one if the newest is damaged. After a restore the published ones may all
+// have been replaced by newer ones.
 bool Gang::Resume(const Process& process) {
   const auto& steps = folder().steps;
   const auto load = [this](const std::string& directory) {
     if (replica_ != nullptr) replica_->Load(folder().outers.at(directory));
   };
-  if (const std::string& directory = process.assignment.resume_from().directory(); steps.contains(directory)) {
-    step_ = process.assignment.resume_from().step();
-    load(directory);
-    return true;
-  }
-  if (world_->judge.restores() == 0) return false;
+  const PublishedCheckpoint& from = process.assignment.resume_from();
+  if (!steps.contains(from.directory()) && world_->judge.restores() == 0) return false;
   using Step = std::optional<std::pair<uint64_t, uint64_t>>;
   Step older, newest;
   for (const PublishedCheckpoint& published : process.assignment.published()) {
-    if (const auto step = steps.find(published.directory()); step != steps.end())
-      older = std::max(older, Step(step->second));
+    if (published.step() < from.step() && folder().IsWhole(published.directory())) {
+      older = std::max(older, Step(steps.at(published.directory())));
+    }
+  }
+  if (older.has_value() && IsCurrent() && !std::exchange(loads_, true)) MayDamage(from.directory());
+  if (folder().IsWhole(from.directory())) {
+    step_ = from.step();
+    load(from.directory());
+    return true;
   }
   for (const auto& [name, step] : steps) {
-    newest = std::max(newest, Step(step));
+    if (folder().IsWhole(name)) newest = std::max(newest, Step(step));
   }
   if (!older.has_value() && !newest.has_value()) return false;
   world_->Count(older.has_value() ? "resumed from an older checkpoint" : "resumed from an unpublished checkpoint");
@@ -116,6 +118,20 @@ bool Gang::Resume(const Process& process) {
     if (step == chosen) load(name);
   }
   return true;
+}
+
+// At the end all jobs make progress.
+void Gang::MayDamage(const std::string& checkpoint) {
+  if (world_->calm || !world_->settings.checkpoints_rot || !world_->damage.Percent(40)) return;
+  world_->Count("newest checkpoint damaged");
+  world_->Trace([&] { return absl::StrCat(checkpoint, " of ", job_.value(), " is damaged"); });
+  folder().damaged.insert(checkpoint);
+}
+
+bool Gang::IsCurrent() const {
+  const auto job = world_->judge.jobs().find(job_);
+  return job != world_->judge.jobs().end() && world_->judge.NameOf(job_, generation_) == name_ &&
+         job->second.generations.rbegin()->first == generation_ && !job->second.ended.contains(generation_);
 }
 
 World::CheckpointFolder& Gang::folder() { return world_->folders[train().checkpoint().path()]; }
@@ -194,6 +210,7 @@ bool Gang::Intact() const {
 void Gang::BeginIfAllMet() {
   if (running_ || !Intact()) return;
   running_ = true;
+  world_->judge.Resumed(job_, name_, step_);
   for (const auto& [rank, process] : members_) {
     process->page = {step_, 0, 0, world_->agenda.now()};
     Record record;

@@ -68,6 +68,8 @@ class Gang {
   bool Claim();  // the folder, for the job
   void Load(const std::shared_ptr<Process>& process);
   bool Resume(const Process& process);
+  void MayDamage(const std::string& checkpoint);  // the newest published one, which it is about to load
+  bool IsCurrent() const;                         // the newest generation of its job on disk, not ended
   void CheckContact() const;
   void Meet(const std::shared_ptr<Process>& process);
   void Rendezvous(const std::shared_ptr<Process>& process, const std::function<void(absl::Status)>& answered);
@@ -93,6 +95,7 @@ class Gang {
   std::map<uint32_t, std::shared_ptr<Process>> members_;
   absl::Duration step_time_;
   uint64_t step_ = 0;
+  bool loads_ = false;  // a rank has looked for the checkpoint
   bool running_ = false;
   bool ending_ = false;  // by an orderly stop
   bool writing_ = false;

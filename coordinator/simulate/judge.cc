@@ -207,6 +207,13 @@ void Judge::Thawed(const Ran& rank) {
 }
 
 void Judge::PublishedIn(const JobId& id, const Job& job, JobAccount& account) {
+  // With its first checkpoint, a generation replaces those that its ranks have skipped.
+  if (!job.checkpoints().empty() && job.checkpoints().rbegin()->generation() == job.generation()) {
+    const auto resumed = resumed_.find({id, NameOf(id, job.generation())});
+    std::erase_if(account.published, [&](const auto& known) {
+      return known.second.generation() < job.generation() && resumed != resumed_.end() && known.first > resumed->second;
+    });
+  }
   uint64_t before = 0;
   for (const PublishedCheckpoint& checkpoint : job.checkpoints()) {
     if (checkpoint.step() <= before) {
@@ -402,8 +409,9 @@ void Judge::Acknowledged(const Ran& ran, const std::vector<Record>& records) {
   if (over) return;  // refused as stale
   for (const Record& record : records) {
     if (record.has_checkpoint() && rank.rank == 0) {
-      const uint64_t newest = account.published.empty() ? 0 : account.published.rbegin()->first;
-      if (newest < record.checkpoint().step()) {
+      const auto newest = account.published.rbegin();
+      if (newest == account.published.rend() || newest->second.generation() != rank.generation ||
+          newest->first < record.checkpoint().step()) {
         Fail("acknowledged means durable",
              absl::StrCat(rank.ToString(), ": the checkpoint of step ", record.checkpoint().step()));
       }

@@ -46,7 +46,7 @@ struct JobAccount {
   std::map<uint64_t, uint64_t> names;                 // of the generations
   uint64_t reported = 0;                              // the highest generation that a worker has reported this store
   std::set<uint64_t> ended;                           // ended generations, including deleted ones
-  std::map<uint64_t, PublishedCheckpoint> published;  // ever, by step
+  std::map<uint64_t, PublishedCheckpoint> published;  // ever, by step; without those that were damaged
   uint64_t progress_step = 0;
   uint64_t steps = 0;    // from its spec
   std::string folder;    // checkpoint.path
@@ -154,6 +154,8 @@ class Judge {
 
   // ---- The nodes. ----
   void Written(const WrittenCheckpoint& checkpoint) { written_.insert(checkpoint); }
+  // The ranks of the generation of that name train on from this step.
+  void Resumed(const JobId& job, uint64_t name, uint64_t step) { resumed_[{job, name}] = step; }
   void Started(const Ran& rank, const std::string& node);
   void Ended(const Ran& rank) { running_.erase(rank); }
   // `seen`: its page shows less progress than the other ranks'.
@@ -215,6 +217,7 @@ class Judge {
   std::map<JobId, uint64_t> dropped_;
   std::set<JobId> deletable_;
   std::set<WrittenCheckpoint> written_;
+  std::map<std::pair<JobId, uint64_t>, uint64_t> resumed_;  // steps, by job and name
   void CheckHangReport(const JobId& id, const Failure& failure, const Generation& generation);
   void CheckCulprit(const std::string& name, const Generation& generation, const JobAccount& account);
   void TimeBreakdownChanged(const JobId& id, const TimeBreakdown& time_breakdown, JobAccount& account);

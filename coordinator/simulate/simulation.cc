@@ -132,6 +132,9 @@ void DrawReplicas(Random random, Settings& settings) {
   settings.replicated = random.Percent(10) && !settings.real_plans;
 }
 
+// Likewise.
+void DrawDamage(Random random, Settings& settings) { settings.checkpoints_rot = random.Percent(12); }
+
 JobSpec MakeReplicated(Random& random) {
   JobSpec spec;
   spec.set_name("run");
@@ -187,6 +190,7 @@ class Run {
     DrawOrderAndPlaces(Random(seed * 5 + 2), world_.settings);
     DrawReservations(Random(seed * 7 + 3), world_.settings);
     DrawReplicas(Random(seed * 11 + 4), world_.settings);
+    DrawDamage(Random(seed * 13 + 5), world_.settings);
     world_.judge.Expect(world_.settings.core.preemption_min_run, world_.settings.core.preempt_lower_priority);
     if (trace == nullptr) return;
     world_.trace = [this, trace](const std::string& line) {

@@ -69,6 +69,7 @@ TEST_F(Simulation, EveryFaultHappens) {
       "rank frozen for good",
       "job with a hang",
       "checkpoint on a full disk",
+      "newest checkpoint damaged",
       "refused by a node",
       "rank stuck",
       "wall clock jumped",

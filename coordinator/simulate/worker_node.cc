@@ -314,21 +314,21 @@ void WorkerNode::Retain(const RankId& rank, const Assignment& assignment) {
   World::CheckpointFolder& folder = world_->folders[assignment.spec().train().checkpoint().path()];
   if (folder.owner != rank.job) return;
   std::set<std::string> published;
-  std::pair<uint64_t, uint64_t> newest;  // step, generation
+  std::pair<uint64_t, uint64_t> newest;  // generation, step: the order in which they were written
   for (const PublishedCheckpoint& checkpoint : assignment.published()) {
     published.insert(checkpoint.directory());
-    newest = std::max(newest, {checkpoint.step(), checkpoint.generation()});
+    newest = std::max(newest, {checkpoint.generation(), checkpoint.step()});
   }
-  std::vector<std::pair<std::pair<uint64_t, uint64_t>, std::string>> others;  // newest first
+  std::vector<std::pair<std::pair<uint64_t, uint64_t>, std::string>> others;  // likewise; newest first
   for (const auto& [name, step] : folder.steps) {
-    if (!published.contains(name)) others.emplace_back(step, name);
+    if (!published.contains(name)) others.emplace_back(std::pair(step.second, step.first), name);
   }
   std::sort(others.rbegin(), others.rend());
   int unpublished = 0;
-  for (const auto& [step, name] : others) {
-    const bool own = step.second == rank.generation;  // it may be published already
-    const bool newer = step > newest;
-    if (step.second > rank.generation || (newer && (own || ++unpublished <= kUnpublishedKept))) continue;
+  for (const auto& [written, name] : others) {
+    const bool own = written.first == rank.generation;  // it may be published already
+    const bool newer = written > newest;
+    if (written.first > rank.generation || (newer && (own || ++unpublished <= kUnpublishedKept))) continue;
     folder.steps.erase(name);
   }
 }

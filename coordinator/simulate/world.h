@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,7 @@ struct Settings {
   bool placed = false;                  // some jobs say how their ranks lie on nodes
   bool shared = false;                  // two projects with quotas, time limits, and preemption
   bool replicated = false;              // a run with local steps on several replicas
+  bool checkpoints_rot = false;         // the newest one is damaged now and then
   bool reserved = false;                // nodes are reserved in windows of time
   bool wall_clock_never_jumps = false;  // it never jumps, whatever the faults are
   absl::Duration longest_wall_jump = absl::InfiniteDuration();
@@ -56,7 +58,7 @@ struct Outer {
 using Outers = std::vector<Outer>;  // by fragment
 
 struct World {
-  explicit World(uint64_t seed) : random(seed), judge(agenda.clock()), disk(&judge) {}
+  explicit World(uint64_t seed) : random(seed), damage(seed ^ 0x2545f491), judge(agenda.clock()), disk(&judge) {}
 
   // Called with a line of the trace; empty: no trace.
   void Trace(const std::function<std::string()>& line) const {
@@ -71,6 +73,7 @@ struct World {
 
   Agenda agenda;
   Random random;
+  Random damage;  // of checkpoints
   Judge judge;
   Disk disk;
   Settings settings;
@@ -85,6 +88,9 @@ struct World {
     // Complete checkpoints by name, each with its step and generation.
     std::map<std::string, std::pair<uint64_t, uint64_t>> steps;
     std::map<std::string, Outers> outers;  // in them, of a replica
+    std::set<std::string> damaged;
+
+    bool IsWhole(const std::string& name) const { return steps.contains(name) && !damaged.contains(name); }
   };
   std::map<std::string, CheckpointFolder> folders;
   SteadyTime disk_full_until;
