@@ -115,6 +115,14 @@ TEST(Checkpoints, AllRanksSkipADamagedOneAndLogIt) {
   EXPECT_TRUE(absl::StrContains(log("1"), "differ from their checksum")) << log("1");
   EXPECT_TRUE(absl::StrContains(log("1"), "corrupt checkpoint skipped")) << log("1");
   EXPECT_FALSE(absl::StrContains(log("0"), "corrupt")) << "it found nothing wrong itself: " << log("0");
+  const auto events = [&] { return cluster.Muster({"events", id, "--type", "checkpoint.skipped", "-o", "json"}).out; };
+  EXPECT_TRUE(
+      Eventually([&] { return absl::StrContains(events(), fs::path(newest).filename().string()); }, absl::Seconds(60)))
+      << events();
+  // Also if its step is lower than that of the damaged one.
+  EXPECT_TRUE(cluster.MusterJson({"checkpoint", "now", id}).contains("directory"));
+  const Ran exported = cluster.Muster({"checkpoint", "export", id, cluster.folder() + "/hf"});
+  EXPECT_EQ(exported.exit_code, 0) << exported.err;
   EXPECT_EQ(cluster.Muster({"cancel", "-y", id}).exit_code, 0);
   EXPECT_TRUE(cluster.WaitForState(id, "cancelled"));
 }
