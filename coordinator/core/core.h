@@ -106,7 +106,8 @@ struct UndrainNode {
   static constexpr absl::string_view kName = "undrain";
   NodeId node;
 };
-// FailedPrecondition: it is not LOST. No such node: OK.
+// FailedPrecondition: it is LIVE, or a generation that has not ended has ranks there, of which a LOST node's have
+// exited. No such node: OK.
 struct ForgetNode {
   static constexpr absl::string_view kName = "forget node";
   NodeId node;

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kFewestOfMany = 3;
 
 constexpr absl::Duration kRecheckInterval = absl::Seconds(1);
+constexpr absl::Duration kForgetAgain = absl::Minutes(1);
 
 // Speeds that ranks measured on a slot stay valid as long as the slot is the same device.
 void KeepSpeeds(const google::protobuf::RepeatedPtrField<Slot>& before, Node& node) {
@@ -302,13 +303,14 @@ std::vector<ObservedRank> Nodes::Unreported(const NodeId& node, const std::set<R
   return unreported;
 }
 
-bool Nodes::MayHaveRanks(const NodeId& node) const {
+const JobEntry* Nodes::NeededBy(const NodeId& node) const {
   const std::vector<JobEntry*> live = records_->Live();
-  return std::any_of(live.begin(), live.end(), [&](JobEntry* job) {
+  const auto found = std::find_if(live.begin(), live.end(), [&](JobEntry* job) {
     if (!job->machine.active() || job->newest()->ended()) return false;
     const auto& ranks = job->newest()->record().ranks();
     return std::any_of(ranks.begin(), ranks.end(), [&](const RankPlacement& r) { return r.node() == node.value(); });
   });
+  return found == live.end() ? nullptr : *found;
 }
 
 void Nodes::Empty(Transaction& transaction) {
@@ -398,22 +400,23 @@ void Nodes::On(const ForgetNode& event, Transaction& transaction) {
         absl::FailedPreconditionError(absl::StrCat("node ", event.node.value(), " is live: stop its worker first"));
     return;
   }
-  if (node->machine.state() == NODE_STATE_AWAY && MayHaveRanks(event.node)) {
-    transaction.status = absl::FailedPreconditionError(
-        absl::StrCat("node ", event.node.value(), " is away and may still run ranks: forget it when it is lost"));
-    return;
-  }
-  if (emptying_.contains(event.node)) {
-    transaction.status = absl::UnavailableError(
-        absl::StrCat("jobs of node ", event.node.value(), " are still being moved away; try again in a moment"));
+  if (const JobEntry* job = NeededBy(event.node); job != nullptr) {
+    const bool away = node->machine.state() == NODE_STATE_AWAY;
+    transaction.status = absl::FailedPreconditionError(absl::StrCat(
+        "node ", event.node.value(),
+        away
+            ? " is away and may still run ranks: forget it when it is lost"
+            : absl::StrCat(" had ranks of ", job->record().id(), ", and others of them have not ended: forget it when ",
+                           "they have (muster describe ", job->record().id(), ")")));
     return;
   }
   Forget(event.node, "on request", transaction);
 }
 
-// REQUIRES: no generation that has not ended has a rank there: it is not in emptying_, or MayHaveRanks is false.
+// REQUIRES: NeededBy finds no job.
 void Nodes::Forget(const NodeId& id, const std::string& why, Transaction& transaction) {
   records_->nodes.erase(id);
+  emptying_.erase(id);
   health_.Forget(id);
   transaction.nodes.erase(id);
   transaction.deleted_keys.push_back(NodeKey(id));
@@ -442,7 +445,11 @@ void Nodes::ForgetLost(Transaction& transaction) {
     if (lost && *node.forget_at <= transaction.now.steady) due.push_back(id);
   }
   for (const NodeId& id : due) {
-    if (transaction.Full() || !emptying_.empty()) return;
+    if (transaction.Full()) return;
+    if (NeededBy(id) != nullptr) {
+      records_->nodes.at(id).forget_at = transaction.now.steady + kForgetAgain;
+      continue;
+    }
     Forget(id, absl::StrCat("after ", absl::FormatDuration(options_->forget_lost_after), " of absence"), transaction);
   }
 }

@@ -50,7 +50,9 @@ class Nodes {
   std::string ManyAway() const;
   void NoteSeenGeneration(const JobId& id, uint64_t seen, const NodeId& node, Transaction& transaction);
   void NoteStuck(const NodeId& id, NodeEntry& node, const Observed& observed, Transaction& transaction);
-  bool MayHaveRanks(const NodeId& node) const;  // of a generation that has not ended
+  // A job whose generation has not ended and has ranks there, also such as have exited: everything that looks at a
+  // generation's ranks finds their nodes. Null: there is none.
+  const JobEntry* NeededBy(const NodeId& node) const;
   std::optional<SteadyTime> ForgetAt(Now now) const;
   void Forget(const NodeId& id, const std::string& why, Transaction& transaction);
   void LoseOrSpare(const NodeId& id, NodeEntry& node, const std::string& many_away, Transaction& transaction);

@@ -231,6 +231,69 @@ TEST_F(Lost, AreForgottenOnRequest) {
   EXPECT_TRUE(Knows("a")) << "it joins again";
 }
 
+// Whatever looks at the ranks of a generation finds their nodes, also when the store is opened again.
+TEST_F(Lost, AreKnownUntilTheGenerationsOfTheirRanksHaveEnded) {
+  w_.options.forget_lost_after = absl::Hours(24);
+  w_.Restart();
+  w_.Return(Hello("a", 1));
+  w_.Return(Hello("b", 1));
+  const JobId job = w_.Submit(Gang("g", 2));
+  w_.RunAll(job);
+  ASSERT_EQ(w_.Newest(job).ranks(0).node(), "a");
+  Lose("a");
+  ASSERT_EQ(w_.State(job), JOB_STATE_STOPPING) << "the rank on b has not ended";
+  const absl::Status refused = w_.Do(ForgetNode{NodeId("a")}).status;
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              testing::HasSubstr("node a had ranks of g-s1, and others of them have not"));
+  EXPECT_LT(w_.Pass(absl::Hours(26)), 1000) << "ticks while the node cannot be forgotten";
+  EXPECT_TRUE(Knows("a")) << "nor is it forgotten by itself";
+  w_.Restart();
+  w_.Do(NodeConnected{Hello("b", 1, "i2")});
+  w_.Report(job, RANK_STATE_EXITED, RankExit::STOPPED, /*full=*/true, 1);
+  ASSERT_NE(w_.State(job), JOB_STATE_STOPPING);
+  EXPECT_TRUE(w_.Do(ForgetNode{NodeId("a")}).status.ok());
+  EXPECT_FALSE(Knows("a"));
+  w_.Restart();
+}
+
+TEST_F(Lost, AreForgottenByThemselvesOnceTheGenerationHasEnded) {
+  w_.options.forget_lost_after = absl::Hours(24);
+  w_.Restart();
+  w_.Return(Hello("a", 1));
+  w_.Return(Hello("b", 1));
+  const JobId job = w_.Submit(Gang("g", 2));
+  w_.RunAll(job);
+  w_.FinishRank(job, 0);
+  Lose("a");
+  ASSERT_EQ(w_.State(job), JOB_STATE_RUNNING) << "its rank there has completed";
+  w_.Pass(absl::Hours(26));
+  EXPECT_TRUE(Knows("a"));
+  w_.FinishRank(job, 1);
+  ASSERT_EQ(w_.State(job), JOB_STATE_COMPLETED);
+  w_.Pass(absl::Minutes(2));
+  EXPECT_FALSE(Knows("a"));
+}
+
+// In the store of an earlier build, which forgot such a node.
+TEST_F(Lost, AStoreWithoutANodeOfExitedRanksOpens) {
+  w_.Return(Hello("a", 1));
+  w_.Return(Hello("b", 1));
+  const JobId job = w_.Submit(Gang("g", 2));
+  w_.RunAll(job);
+  Lose("a");
+  ASSERT_EQ(w_.State(job), JOB_STATE_STOPPING);
+  w_.rows.erase("node/a");
+  w_.Restart();
+  EXPECT_EQ(w_.core->GetNode(NodeId("a"))->state(), NODE_STATE_LOST);
+  w_.Do(NodeConnected{Hello("b", 1, "i2")});
+  w_.Report(job, RANK_STATE_EXITED, RankExit::STOPPED, /*full=*/true, 1);
+  EXPECT_TRUE(w_.Do(ForgetNode{NodeId("a")}).status.ok());
+  w_.Return(Hello("a", 1, "i2"));
+  w_.PassBackoff();
+  EXPECT_EQ(w_.State(job), JOB_STATE_STARTING) << w_.Get(job).reason();
+}
+
 // As a node that `muster local` does not start again.
 TEST_F(Lost, NodesWithoutRanksAreForgottenWhileTheyAreAway) {
   w_.Return(Hello("a", 1));

@@ -174,7 +174,26 @@ absl::Status Records::Load(const std::vector<Row>& rows, SteadyTime now) {
     if (!absl::StartsWith(row.key, "generation/")) continue;
     if (absl::Status s = LoadGeneration(row); !s.ok()) return s;
   }
+  RestoreForgottenNodes();
   return Check();
+}
+
+// Earlier builds forgot a lost node although other ranks of a generation with ranks there still ran. It is lost again,
+// and may be forgotten when the generation has ended.
+void Records::RestoreForgottenNodes() {
+  for (const auto& [id, job] : jobs) {
+    const GenerationMachine* newest = job.newest();
+    if (newest == nullptr || newest->ended()) continue;
+    for (const RankPlacement& rank : newest->record().ranks()) {
+      const NodeId node_id(rank.node());
+      if (rank.state() != RANK_STATE_EXITED || nodes.contains(node_id)) continue;
+      Node lost;
+      lost.set_id(rank.node());
+      lost.set_state(NODE_STATE_LOST);
+      *lost.mutable_registered() = *lost.mutable_changed() = rank.exit().ended();
+      nodes.emplace(node_id, NodeEntry{.machine = NodeMachine(std::move(lost))});
+    }
+  }
 }
 
 absl::Status Records::LoadGeneration(const Row& row) {

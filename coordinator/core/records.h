@@ -102,6 +102,7 @@ class Records {
  private:
   absl::Status LoadRow(const Row& row, SteadyTime now);
   absl::Status LoadGeneration(const Row& row);
+  void RestoreForgottenNodes();
   absl::Status Check() const;
   JobEntry& Insert(Job record);
 
