@@ -92,6 +92,47 @@ TEST(After, AJobFailsWithThoseBeforeIt) {
   EXPECT_EQ(w.Get(chain[2]).reason(), absl::StrCat(chain[1].value(), ", which it comes after, failed"));
 }
 
+TEST(After, APausedJobKeepsNoneOfThoseBeforeIt) {
+  WorldOptions options = AnyWorld();
+  options.keep_ended_for = absl::Hours(24);
+  World w(options);
+  w.Return(Hello("a", 2));
+  const JobId first = w.Submit(Gang("first", 1)), fails = w.Submit(Gang("fails", 1));
+  const JobId paused = w.Submit(After("paused", {first})), in_vain = w.Submit(After("in-vain", {fails}));
+  for (const JobId& job : {paused, in_vain}) ASSERT_TRUE(w.Do(PauseJob{job}).status.ok());
+  w.FinishRank(first, 0);
+  w.Do(CancelJob{fails});
+  w.ReportRank(fails, 0, RANK_STATE_EXITED, RankExit::STOPPED);
+  ASSERT_EQ(w.State(first), JOB_STATE_COMPLETED);
+  ASSERT_EQ(w.State(fails), JOB_STATE_CANCELLED);
+  EXPECT_LT(w.Pass(absl::Hours(48)), 100);
+  for (const JobId& job : {first, fails}) EXPECT_EQ(w.core->Stored(job), nullptr) << job.value();
+  w.Restart();
+  w.Return(Hello("a", 2, "i2"));
+  for (const JobId& job : {paused, in_vain}) ASSERT_TRUE(w.Do(ResumeJob{job}).status.ok());
+  EXPECT_EQ(w.State(paused), JOB_STATE_STARTING) << w.Get(paused).reason();
+  EXPECT_EQ(w.State(in_vain), JOB_STATE_FAILED) << w.Get(in_vain).reason();
+}
+
+// More than one commit has room for.
+TEST(After, ManyPausedJobsKeepNoneOfThoseBeforeThem) {
+  WorldOptions options = AnyWorld();
+  options.max_ended_jobs = 0;
+  World w(options);
+  w.Return(Hello("a", 1));
+  const JobId first = w.Submit(Gang("first", 1));
+  std::vector<JobId> paused;
+  for (int i = 0; i < 150; ++i) {
+    paused.push_back(w.Submit(After(absl::StrCat("job", i), {first})));
+    w.Do(PauseJob{paused.back()});
+  }
+  w.FinishRank(first, 0);
+  w.Pass(absl::Seconds(1));
+  EXPECT_EQ(w.core->Stored(first), nullptr);
+  w.Do(ResumeJob{paused.back()});
+  EXPECT_EQ(w.State(paused.back()), JOB_STATE_STARTING) << w.Get(paused.back()).reason();
+}
+
 TEST(After, AJobThatCannotCompleteIsRefusedAtOnce) {
   World w(AnyWorld());
   const absl::Status unknown = w.Do(SubmitJob{"r1", "ann", After("a", {JobId("none-1")}), "x"}).status;

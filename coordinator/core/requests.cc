@@ -200,6 +200,12 @@ std::vector<JobEntry*> Requests::StillWaitingFor(const JobEntry& job) const {
   return waiting;
 }
 
+void Requests::NoteCompleted(const JobId& id, JobEntry& waiting, Transaction& transaction) {
+  auto& before = *waiting.machine.fields().mutable_waits_for();
+  before.erase(std::remove(before.begin(), before.end(), id.value()), before.end());
+  transaction.Touch(waiting.id());
+}
+
 absl::Status Requests::CheckUser(const SubmitJob& event, Queued own, SteadyTime now) {
   const int32_t priority = event.spec.priority();
   if (priority < options_->lowest_priority || priority > options_->highest_priority) {
@@ -252,9 +258,13 @@ absl::Status Requests::CheckChanges(const std::string& user, SteadyTime now) {
 void Requests::PruneEnded(Transaction& transaction) {
   while (const auto* first = records_->FirstEnded()) {
     const bool old = transaction.now.steady - first->first >= options_->keep_ended_for;
-    if ((!old && records_->ended_jobs() <= options_->max_ended_jobs) || transaction.Full()) return;
+    if (!old && records_->ended_jobs() <= options_->max_ended_jobs) return;
     const JobId id = first->second;
-    if (!StillWaitingFor(records_->jobs.at(id)).empty()) return;
+    for (JobEntry* other : StillWaitingFor(records_->jobs.at(id))) {
+      if (transaction.Full()) return;
+      NoteCompleted(id, *other, transaction);
+    }
+    if (transaction.Full()) return;
     transaction.jobs.erase(id);
     transaction.Do(ForgetJob{id});
     records_->Delete(id, transaction);
@@ -365,11 +375,7 @@ void Requests::On(const DeleteJob& event, Transaction& transaction) {
                                                    ", and have not noted that it has completed: try again later"));
     return;
   }
-  for (JobEntry* other : waiting) {
-    auto& before = *other->machine.fields().mutable_waits_for();
-    before.erase(std::remove(before.begin(), before.end(), event.job.value()), before.end());
-    transaction.Touch(other->id());
-  }
+  for (JobEntry* other : waiting) NoteCompleted(event.job, *other, transaction);
   transaction.Do(ForgetJob{event.job});
   transaction.reason = absl::StrCat(event.job.value(), " was deleted");
   records_->Delete(event.job, transaction);

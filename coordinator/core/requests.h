@@ -42,8 +42,10 @@ class Requests {
 
  private:
   absl::Status CheckAfter(const JobSpec& spec) const;
-  // Jobs that come after this one, which has completed, and are still to note that.
+  // If this job has completed: those that come after it and have not noted that, as a paused one does not. They would
+  // fail without it, so they note it before it is deleted.
   std::vector<JobEntry*> StillWaitingFor(const JobEntry& job) const;
+  static void NoteCompleted(const JobId& id, JobEntry& waiting, Transaction& transaction);
   // What a user has in the queue.
   struct Queued {
     uint64_t jobs = 0;
