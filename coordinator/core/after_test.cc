@@ -92,6 +92,33 @@ TEST(After, AJobFailsWithThoseBeforeIt) {
   EXPECT_EQ(w.Get(chain[2]).reason(), absl::StrCat(chain[1].value(), ", which it comes after, failed"));
 }
 
+// It is looked at before the job that it comes after, and nothing else happens that would have it looked at again.
+TEST(After, AJobBeforeInTheQueueFailsAsWell) {
+  World w(AnyWorld());
+  const JobId first = w.Submit(Gang("first", 1));
+  const JobId second = w.Submit(After("second", {first}));
+  JobSpec spec = After("third", {second});
+  spec.set_priority(1);
+  const JobId third = w.Submit(spec);
+  w.Do(CancelJob{first});
+  w.Pass(absl::Hours(1));
+  EXPECT_EQ(w.State(second), JOB_STATE_FAILED);
+  EXPECT_EQ(w.State(third), JOB_STATE_FAILED) << w.Get(third).reason();
+}
+
+TEST(After, AJobFailsWithOneThatCannotBePlanned) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 1)});
+  w.ReportNothing("a");
+  w.held = true;
+  const JobId first = w.Submit(Gang("bad", 1)), second = w.Submit(After("second", {first}));
+  w.held = false;
+  w.Do(Tick{});
+  w.Pass(absl::Hours(1));
+  EXPECT_EQ(w.State(first), JOB_STATE_FAILED);
+  EXPECT_EQ(w.State(second), JOB_STATE_FAILED) << w.Get(second).reason();
+}
+
 TEST(After, APausedJobKeepsNoneOfThoseBeforeIt) {
   WorldOptions options = AnyWorld();
   options.keep_ended_for = absl::Hours(24);

@@ -265,9 +265,16 @@ void Queue::PauseIfReservationLost(JobEntry& job, Transaction& transaction) {
   jobs_->Pause(job, why, transaction);
 }
 
+void Queue::Schedule(Transaction& transaction) {
+  const size_t ended = records_->ended_jobs();
+  RunPass(transaction);
+  // What comes after a job that the pass failed may have been looked at before that.
+  if (records_->ended_jobs() > ended) schedule_at_ = transaction.now.steady;
+}
+
 // Follows the rule of scheduler/pass.h. Jobs in backoff, those that come after others, and those that wait for their
 // reservation to begin do not hold back others.
-void Queue::Schedule(Transaction& transaction) {
+void Queue::RunPass(Transaction& transaction) {
   settled_ = true;
   schedule_at_.reset();
   const ClaimsOfJobs claims = Claims();

@@ -38,7 +38,7 @@ class Queue {
   void Note(Now now) { now_ = now; }
   const Now& now() const { return now_; }
 
-  // Places all jobs that can start.
+  // Places all jobs that can start, and fails those that never can.
   void Schedule(Transaction& transaction);
   // Called after every event: schedules now or in the next tick.
   void ScheduleAfter(const Event& event, Transaction& transaction);
@@ -102,6 +102,7 @@ class Queue {
   EndsBefore EndOf(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Cluster& cluster,
                    const scheduler::Pass& pass, const scheduler::QuotaPass& quotas) const;
 
+  void RunPass(Transaction& transaction);
   // Pauses a waiting job whose reservation has ended or was deleted, and takes that from it.
   void PauseIfReservationLost(JobEntry& job, Transaction& transaction);
   // Of a waiting job: forgets those of the jobs before it that have completed, and fails it if one cannot any more.
