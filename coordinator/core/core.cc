@@ -43,6 +43,8 @@ Outcome Core::Handle(const Event& event, Now now) {
     return outcome;
   }
   // Reports and lost nodes free slots, and draining nodes requeue jobs; schedule after both.
+  state_->nodes.NoteSeenGenerations(transaction);
+  state_->nodes.ForgiveRefusals(transaction);
   state_->nodes.ReadInbox(transaction);
   state_->nodes.JudgeFaults(transaction);
   state_->nodes.Empty(transaction);

@@ -451,6 +451,27 @@ TEST_F(NodeFaults, ALostNodeIsOneFault) {
   }
 }
 
+// More of them than one commit has room for.
+TEST_F(NodeFaults, UndrainForgetsWhatANodeHasLackedForEveryJob) {
+  w_.options.node_fault_limit = 1000;
+  w_.Restart();
+  w_.Return(Hello("a", 1));
+  w_.Return(Hello("b", 1));
+  std::vector<JobId> jobs;
+  for (int i = 0; i < 150; ++i) jobs.push_back(w_.Submit(Spec(absl::StrCat("j", i))));
+  // All but the second one, which runs on b, come to a and are refused.
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (i != 1) End(jobs[i], 0, Refusal("no such file"));
+  }
+  const auto avoiding = [&] {
+    return std::count_if(jobs.begin(), jobs.end(), [&](const JobId& id) { return w_.Get(id).refused_by_size() > 0; });
+  };
+  ASSERT_EQ(avoiding(), 149);
+  w_.Do(UndrainNode{NodeId("a")});
+  w_.Pass(absl::Seconds(1));
+  EXPECT_EQ(avoiding(), 0);
+}
+
 TEST_F(NodeFaults, UndrainAndResumeForgetWhatANodeHasLacked) {
   Join(2);
   const JobId id = w_.Submit(Gang("g", 2));

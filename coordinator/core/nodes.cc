@@ -143,20 +143,27 @@ void Nodes::On(const NodeConnected& event, Transaction& transaction) {
   health_.Take(id, *records_->FindNode(id), event.preflight.has_value() ? &*event.preflight : nullptr, transaction);
   if (event.time.has_value()) health_.CompareClocks(id, *event.time, transaction);
   transaction.ChangeDesired(id);
-  for (const auto& [job, seen] : event.generations) NoteSeenGeneration(job, seen, id, transaction);
+  for (const auto& [job, number] : event.generations) {
+    Seen& newest = seen_[job];
+    if (number > newest.number) newest = {number, id};
+  }
 }
 
 // A store that was restored from a backup would otherwise give a new generation the number of one that it does not
-// know, and the worker would take the records of that one for the new one's.
-void Nodes::NoteSeenGeneration(const JobId& id, uint64_t seen, const NodeId& node, Transaction& transaction) {
-  JobEntry* job = records_->FindJob(id);
-  if (job == nullptr || job->machine.ended()) return;
-  if (seen <= NewestNumber(job->record()) || transaction.Full()) return;
-  records_->SkipNumbers(*job, seen + options_->numbers_skipped, transaction);
-  transaction.AddEvent(job, job->record().generation(), node.value(), "job.outdated",
-                       absl::StrCat("node ", node.value(), " had ranks of generation ", seen, " of ", id.value(),
-                                    ", and this store knows ", job->record().generation(),
-                                    ": was it restored from a backup? What came later is not known to it"));
+// know, and the worker would take the records of that one for the new one's. While some are left the transaction is
+// full, so that no generation starts.
+void Nodes::NoteSeenGenerations(Transaction& transaction) {
+  while (!seen_.empty() && !transaction.Full()) {
+    const auto [id, seen] = *seen_.begin();
+    seen_.erase(seen_.begin());
+    JobEntry* job = records_->FindJob(id);
+    if (job == nullptr || job->machine.ended() || seen.number <= NewestNumber(job->record())) continue;
+    records_->SkipNumbers(*job, seen.number + options_->numbers_skipped, transaction);
+    transaction.AddEvent(job, job->record().generation(), seen.node.value(), "job.outdated",
+                         absl::StrCat("node ", seen.node.value(), " had ranks of generation ", seen.number, " of ",
+                                      id.value(), ", and this store knows ", job->record().generation(),
+                                      ": was it restored from a backup? What came later is not known to it"));
+  }
 }
 
 void Nodes::On(const NodeDisconnected& event, Transaction& transaction) {
@@ -372,16 +379,7 @@ void Nodes::On(const UndrainNode& event, Transaction& transaction) {
   if (node == nullptr) return;
   DropFaults(*node, [](const NodeFault&, SteadyTime) { return true; });
   transaction.Touch(event.node);
-  for (JobEntry* live : records_->Live()) {
-    JobEntry& job = *live;
-    if (!job.Avoids(event.node)) continue;
-    if (transaction.Full()) break;
-    auto& refusals = *job.machine.fields().mutable_refused_by();
-    refusals.erase(std::remove_if(refusals.begin(), refusals.end(),
-                                  [&](const NodeRefusal& refusal) { return refusal.node() == event.node.value(); }),
-                   refusals.end());
-    transaction.Touch(job.id());
-  }
+  forgiven_.insert(event.node);
   health_.AskAgain(event.node, *node, transaction);
   if (!node->record().draining()) return;
   node->machine.fields().set_draining(false);
@@ -390,6 +388,20 @@ void Nodes::On(const UndrainNode& event, Transaction& transaction) {
   transaction.Touch(event.node);
   transaction.AddEvent(nullptr, 0, event.node.value(), "node.undrained",
                        absl::StrCat("node ", event.node.value(), " takes ranks again"));
+}
+
+void Nodes::ForgiveRefusals(Transaction& transaction) {
+  if (forgiven_.empty()) return;
+  const auto is_over = [&](const NodeRefusal& refusal) { return forgiven_.contains(NodeId(refusal.node())); };
+  for (JobEntry* job : records_->Live()) {
+    const auto& known = job->record().refused_by();
+    if (std::none_of(known.begin(), known.end(), is_over)) continue;
+    if (transaction.Full()) return;
+    auto& refusals = *job->machine.fields().mutable_refused_by();
+    refusals.erase(std::remove_if(refusals.begin(), refusals.end(), is_over), refusals.end());
+    transaction.Touch(job->id());
+  }
+  forgiven_.clear();
 }
 
 void Nodes::On(const ForgetNode& event, Transaction& transaction) {

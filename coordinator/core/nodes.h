@@ -1,7 +1,9 @@
 // Nodes: connection, reports, drain and loss. Private to coordinator/core.
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -33,11 +35,16 @@ class Nodes {
   // Nodes that have been lost for too long.
   void ForgetLost(Transaction& transaction);
 
-  // Called after every event: takes what nodes reported, then stops ranks on draining nodes, and marks ranks on lost
-  // nodes as lost; as far as the transaction has room.
+  // ---- Called after every event, in this order, as far as the transaction has room; the rest is left to the next ----
+  // Skips numbers of generations that workers have seen and this store does not know.
+  void NoteSeenGenerations(Transaction& transaction);
+  // Jobs forget that nodes which were undrained have refused them.
+  void ForgiveRefusals(Transaction& transaction);
+  // Takes what nodes reported.
   void ReadInbox(Transaction& transaction);
-  // Called after every event: keeps what went wrong on nodes, and drains a node on which too much did.
+  // Keeps what went wrong on nodes, and drains a node on which too much did.
   void JudgeFaults(Transaction& transaction);
+  // Stops ranks on draining nodes, and marks ranks on lost nodes as lost.
   void Empty(Transaction& transaction);
 
  private:
@@ -48,7 +55,6 @@ class Nodes {
   // If so many nodes are away at once that a network failure is likelier than node failures: "7 of 20 nodes". Else
   // empty.
   std::string ManyAway() const;
-  void NoteSeenGeneration(const JobId& id, uint64_t seen, const NodeId& node, Transaction& transaction);
   void NoteStuck(const NodeId& id, NodeEntry& node, const Observed& observed, Transaction& transaction);
   // A job whose generation has not ended and has ranks there, also such as have exited: everything that looks at a
   // generation's ranks finds their nodes. Null: there is none.
@@ -64,14 +70,20 @@ class Nodes {
   NodeHealth health_;
 
   // Work left over from earlier events. In memory only: after a restart the nodes' states show which to empty, and
-  // workers send full reports.
+  // workers send full reports and the generations that they have seen.
   struct Report {
     NodeId node;
     std::string incarnation;
     std::optional<ObservedRank> rank;  // none: marks the end of a full report
   };
   std::deque<Report> inbox_;
-  std::set<NodeId> emptying_;  // draining, leaving or LOST nodes that may still have ranks
+  struct Seen {
+    uint64_t number = 0;
+    NodeId node;
+  };
+  std::map<JobId, Seen> seen_;  // the highest of each job
+  std::set<NodeId> forgiven_;   // they were undrained
+  std::set<NodeId> emptying_;   // draining, leaving or LOST nodes that may still have ranks
 };
 
 }  // namespace muster::core

@@ -231,6 +231,23 @@ TEST(Recovery, AnOlderCopyDoesNotUseANumberAgain) {
   EXPECT_EQ(w.State(id), JOB_STATE_STARTING);
 }
 
+// Of more jobs than one commit has room for, and the node takes ranks at once.
+TEST(Recovery, AnOlderCopyUsesNoNumberOfAnyJobAgain) {
+  World w(AnyWorld());
+  std::map<JobId, uint64_t> seen;
+  for (int i = 0; i < 200; ++i) seen[w.Submit(Spec(absl::StrCat("j", i)))] = 3;
+  w.Restart();  // the copy
+  w.Alone(NodeConnected{.node = Hello("a", 200), .generations = seen});
+  NodeObserved nothing{NodeId("a"), Incarnation("i1"), {}};
+  nothing.observed.set_full(true);
+  w.Alone(nothing);
+  w.Pass(absl::Minutes(1));
+  for (const auto& [id, number] : seen) {
+    ASSERT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+    EXPECT_GT(w.Newest(id).number(), number);
+  }
+}
+
 // The worker has the same old records each time, and a generation of the first restore may still be known elsewhere.
 TEST(Recovery, ABackupThatIsRestoredTwiceGivesOtherNumbers) {
   World w(AnyWorld());
