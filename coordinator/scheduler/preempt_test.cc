@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <random>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 
 namespace muster::scheduler {
 namespace {
@@ -107,6 +111,122 @@ TEST(Preempt, TheCheapestWhoAreEnough) {
 TEST(Preempt, WhatMustBeTogether) {
   EXPECT_EQ(Chosen("aF bF cc", 2, {Costs("a", 1), Costs("b", 2), Costs("c", 3)}, 2), "a");
   EXPECT_EQ(Chosen("ax bx cc", 2, {Costs("a", 1), Costs("b", 2), Costs("c", 3)}, 2), "c") << "only there two fit";
+  EXPECT_EQ(Chosen("aF xF", 2, {Costs("a", 1)}, 2), "a") << "a slot that is free now is one of the two";
+}
+
+TEST(Preempt, OnlyWhoHoldsSlotsThatSuitCounts) {
+  // b borrows one slot. A job of b on another node comes first by cost, and is not taken for it.
+  Quotas quotas;
+  quotas.Set("a", DEVICE_CPU, {.nominal = 3, .cohort = "x"});
+  quotas.Set("b", DEVICE_CPU, {.nominal = 1, .cohort = "x"});
+  quotas.Hold("b", DEVICE_CPU, 2);
+  std::vector<NodeView> nodes(2);
+  std::vector<Victim> candidates;
+  for (const std::string n : {"0", "1"}) {
+    NodeView& node = nodes[candidates.size()];
+    node.id = NodeId("n" + n);
+    node.slots.push_back({.index = 0, .device = DEVICE_CPU, .holder = {JobId("v" + n), 0, 1}});
+    candidates.push_back(Of("v" + n, "b", 0, true));
+    candidates.back().lost_slot_seconds = static_cast<double>(candidates.size());
+  }
+  const Demand demand{.ranks = 1, .device = DEVICE_CPU, .avoid = {NodeId("n0")}};
+  EXPECT_EQ(ChooseVictims(nodes, {{JobId("w"), 0, 99}, "a", demand, false}, candidates, quotas),
+            std::vector<JobId>{JobId("v1")});
+}
+
+// Whatever Cluster::Place says of the nodes without some of the jobs is what victims are chosen by: with all of them
+// the claimant fits, without any one of them it does not; and none are chosen only where it fits anyway, or not even
+// without all.
+TEST(Preempt, AsManyAsPlaceNeeds) {
+  std::mt19937 random(7);
+  const auto below = [&random](uint32_t n) { return static_cast<uint32_t>(random() % n); };
+  int some = 0, impossible = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<NodeView> nodes(1 + below(5));
+    std::map<std::string, Victim> jobs;
+    Demand demand{.ranks = 1 + below(6), .device = DEVICE_CPU, .slot_bytes = below(2) * 8};
+    if (below(3) == 0) demand.together = demand.multiple = 2, demand.ranks = 2 * (1 + below(3));
+    if (below(3) == 0) demand.required = TopologyLevel{"rack", {}};
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      nodes[n].id = NodeId(absl::StrCat("n", n));
+      if (below(6) == 0) nodes[n].availability = Availability::kAway;
+      const bool apart = demand.required.has_value() && below(5) == 0;
+      if (demand.required.has_value() && !apart) demand.required->domains[nodes[n].id] = absl::StrCat("r", below(2));
+      if (apart || below(5) == 0) demand.avoid.insert(nodes[n].id);
+      for (uint32_t i = 0; i < 4; ++i) {
+        SlotView& slot = nodes[n].slots.emplace_back();
+        slot = {.index = i, .device = below(8) == 0 ? DEVICE_CUDA : DEVICE_CPU, .memory_bytes = below(3) * 6};
+        slot.stuck = below(10) == 0;
+        if (below(4) == 0) continue;
+        const std::string name(1, static_cast<char>('a' + below(6)));
+        slot.holder = {JobId(name), 0, 1};
+        if (name == "f") continue;  // of the same priority
+        Victim& victim = jobs.try_emplace(name, Of(name, "", 0, false, 0)).first->second;
+        victim.lost_slot_seconds = below(4);
+        if (slot.device == DEVICE_CPU) ++victim.slots;
+      }
+    }
+    const auto fits_without = [&](const std::set<JobId>& gone) {
+      std::vector<NodeView> left = nodes;
+      for (NodeView& node : left) {
+        for (SlotView& slot : node.slots) {
+          if (gone.contains(slot.holder.job)) slot.holder = {};
+        }
+      }
+      return !Cluster(left).Place(demand).ranks.empty();
+    };
+    std::vector<Victim> candidates;
+    std::set<JobId> all;
+    for (const auto& [name, victim] : jobs) candidates.push_back(victim), all.insert(victim.claim.job);
+    const auto chosen = ChooseVictims(nodes, {{JobId("w"), 1, 99}, "", demand, true}, candidates, {});
+    const std::set<JobId> victims(chosen.begin(), chosen.end());
+    if (victims.empty()) {
+      EXPECT_TRUE(fits_without({}) || !fits_without(all)) << round;
+      impossible += fits_without({}) ? 0 : 1;
+      continue;
+    }
+    ++some;
+    EXPECT_TRUE(fits_without(victims)) << round;
+    for (const JobId& id : victims) {
+      std::set<JobId> fewer = victims;
+      fewer.erase(id);
+      EXPECT_FALSE(fits_without(fewer)) << round;
+    }
+  }
+  EXPECT_GT(some, 300);
+  EXPECT_GT(impossible, 300);
+}
+
+// A claimant that cannot start however many jobs stop is looked at in every pass.
+TEST(Preempt, ManyVictimsInVainCostLessThanAFewClusters) {
+  constexpr int kNodes = 1000;
+  std::vector<NodeView> nodes(kNodes);
+  std::vector<Victim> candidates;
+  Demand selective{.ranks = 2, .device = DEVICE_CPU};  // only the first node, where one slot is of the same priority
+  const Demand together{.ranks = 2, .device = DEVICE_CPU, .multiple = 2, .together = 2};  // as is one of every node
+  for (int n = 0; n < kNodes; ++n) {
+    nodes[n].id = NodeId(absl::StrCat("n", n));
+    if (n > 0) selective.avoid.insert(nodes[n].id);
+    nodes[n].slots.push_back({.index = 0, .device = DEVICE_CPU, .holder = {JobId("same"), 1, 1}});
+    candidates.push_back(Of(absl::StrCat("v", n), "", 0, false));
+    nodes[n].slots.push_back({.index = 1, .device = DEVICE_CPU, .holder = candidates.back().claim});
+  }
+  const auto shortest = [](const auto& what) {
+    absl::Duration best = absl::InfiniteDuration();
+    for (int i = 0; i < 3; ++i) {
+      const absl::Time start = absl::Now();
+      what();
+      best = std::min(best, absl::Now() - start);
+    }
+    return best;
+  };
+  const absl::Duration cluster = shortest([&] { EXPECT_EQ(Cluster(nodes).FreeSlots({1, DEVICE_CPU}), 0u); });
+  for (const Demand& demand : {selective, together}) {
+    const absl::Duration time = shortest([&] {
+      EXPECT_TRUE(ChooseVictims(nodes, {{JobId("w"), 1, 99}, "", demand, true}, candidates, {}).empty());
+    });
+    EXPECT_LT(time, 20 * cluster) << cluster;
+  }
 }
 
 TEST(Preempt, ElasticJobsShrinkFirst) {
