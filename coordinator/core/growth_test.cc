@@ -187,6 +187,33 @@ TEST_F(Resize, TheLargestSizeThatThePlannerAccepts) {
   EXPECT_EQ(small.State(waits), JOB_STATE_QUEUED) << "an error on fewer ranks fails nothing";
 }
 
+// The search for slots to grow on leaves refusals of all sizes above the one that it runs on.
+TEST_F(Resize, ItStartsAgainHoweverManySizesAreKnownToBeRefused) {
+  struct Case {
+    uint32_t slots, group;
+  };
+  for (const auto& [slots, group] : {Case{24, 16}, Case{47, 32}, Case{63, 32}}) {
+    WorldOptions options = AnyWorld();
+    options.planner = [any = options.planner, group = group](const JobSpec& spec,
+                                                             const Slots& of) -> absl::StatusOr<Planned> {
+      if (of.ranks.size() % group != 0) return absl::InvalidArgumentError("strategy: not whole groups of shards");
+      return any(spec, of);
+    };
+    World w(options);
+    w.Do(NodeConnected{Hello("a", static_cast<int>(slots))});
+    const JobId id = w.Submit(Elastic("e", 2 * group, group));
+    w.TickAfter(absl::Seconds(5));
+    w.RunAll(id);
+    w.TickAfter(absl::Minutes(5));
+    w.Do(PauseJob{id});
+    w.EndAll(id);
+    ASSERT_EQ(w.State(id), JOB_STATE_PAUSED);
+    w.Do(ResumeJob{id});
+    ASSERT_EQ(w.State(id), JOB_STATE_STARTING) << slots << " slots: " << w.Get(id).reason();
+    EXPECT_EQ(w.Newest(id).ranks_size(), static_cast<int>(group));
+  }
+}
+
 // All seven end reasons, as the generation stores them, and whether each costs a restart.
 TEST_F(Resize, TheSevenEndReasons) {
   Join("n", 2);

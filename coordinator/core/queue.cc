@@ -16,7 +16,6 @@ namespace muster::core {
 namespace {
 
 constexpr size_t kRefusedKept = 16;
-constexpr int kSizesTried = 8;  // in one pass, for a job that may run on fewer ranks
 
 bool SameSlots(const scheduler::Decision& a, const scheduler::Decision& b) {
   const auto same = [](const scheduler::RankSlot& x, const scheduler::RankSlot& y) {
@@ -352,12 +351,14 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim&
                                           Refusals& refusals, Transaction& transaction) {
   using Purpose = Plans::Purpose;
   const JobId id = job.id();
-  for (int attempt = 0; attempt < kSizesTried; ++attempt) {
+  // Each turn after the first tries fewer ranks, or larger slots after a new refusal. A size that is not known to be
+  // refused has to be planned, and that ends the loop, so the number of turns is bounded by kRefusedKept.
+  for (bool first = true;; first = false) {
     const Plans::Wanted* wanted = plans_->Find(id, Purpose::kStart);
     scheduler::Decision decision = pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
     NoteHope(id, !decision.ranks.empty() || decision.fits_when_idle, transaction.now.steady);
     if (decision.ranks.empty()) {
-      if (attempt == 0 && kind.has_value()) refusals.emplace(*kind, decision.fits_when_idle);
+      if (first && kind.has_value()) refusals.emplace(*kind, decision.fits_when_idle);
       plans_->Drop(id, Purpose::kStart);
       return std::nullopt;
     }
@@ -387,8 +388,6 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim&
       return std::nullopt;
     }
   }
-  settled_ = false;
-  return std::nullopt;
 }
 
 Queue::PlanState Queue::PlanOn(JobEntry& job, Plans::Purpose purpose, const scheduler::Decision& decision) {

@@ -146,7 +146,7 @@ class Queue {
   std::optional<SteadyTime> schedule_at_;  // when to run the next scheduling pass
   // Of queued jobs that could not start even on idle nodes: when to report that; nullopt: reported.
   std::map<JobId, std::optional<SteadyTime>> hopeless_;
-  bool settled_ = false;  // the last scheduling pass tried every job that it should
+  bool settled_ = false;  // there was a scheduling pass
 };
 
 }  // namespace muster::core
