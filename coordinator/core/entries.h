@@ -96,6 +96,10 @@ struct JobEntry {
     const Resources& resources = record().spec().resources();
     return resources.has_min_ranks() ? std::min(resources.min_ranks(), resources.ranks()) : resources.ranks();
   }
+  // Now, while it is queued.
+  uint32_t needed_ranks() const {
+    return whole_until.has_value() ? record().spec().resources().ranks() : least_ranks();
+  }
   // Stages of a pipeline: it runs on a multiple of them.
   uint32_t stages() const { return StagesOf(record().spec()); }
   // It runs on a multiple of so many.

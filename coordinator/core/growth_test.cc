@@ -214,6 +214,32 @@ TEST_F(Resize, ItStartsAgainHoweverManySizesAreKnownToBeRefused) {
   }
 }
 
+// Beside another one of two ranks.
+TEST_F(Resize, AJobGrowsAsFarAsItsUsersLimitAllows) {
+  for (const uint32_t limit : {4u, 5u}) {
+    WorldOptions options = AnyWorld();
+    options.max_running_ranks_of_user = limit;
+    World w(options);
+    w.Do(NodeConnected{Hello("a", 2)});
+    const JobId id = w.Submit(Elastic("e", 4, 2));
+    w.TickAfter(absl::Seconds(5));
+    w.RunAll(id);
+    w.Do(NodeConnected{Hello("b", 4)});
+    w.RunAll(w.Submit(Gang("other", 2)));
+    w.TickAfter(absl::Minutes(5));
+    w.TickAfter(absl::Seconds(30));
+    w.TickAfter(absl::Seconds(30));
+    if (limit == 4) {
+      EXPECT_EQ(w.State(id), JOB_STATE_RUNNING) << "it would wait for the other one";
+      continue;
+    }
+    ASSERT_EQ(w.State(id), JOB_STATE_STOPPING);
+    w.EndAll(id);
+    ASSERT_EQ(w.State(id), JOB_STATE_STARTING) << w.Get(id).reason();
+    EXPECT_EQ(w.Newest(id).ranks_size(), 3);
+  }
+}
+
 // All seven end reasons, as the generation stores them, and whether each costs a restart.
 TEST_F(Resize, TheSevenEndReasons) {
   Join("n", 2);

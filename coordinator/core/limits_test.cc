@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <variant>
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/world_test.h"
 
@@ -136,6 +138,50 @@ TEST_F(Limits, RunningRanksOfAUser) {
   w_.Do(CancelJob{first});
   for (const uint32_t rank : {0u, 1u}) w_.ReportRank(first, rank, RANK_STATE_EXITED, RankExit::STOPPED);
   EXPECT_EQ(w_.State(second), JOB_STATE_STARTING);
+}
+
+// Else the second could start first, if its plan is made first.
+TEST_F(Limits, AJobWhosePlanIsBeingMadeCountsAsRunning) {
+  With([](WorldOptions& o) { o.max_running_ranks_of_user = 2; });
+  w_.Return(Hello("n", 8));
+  w_.held = true;
+  const JobId first = SubmitAs("ann", Gang("g", 2)).job, second = SubmitAs("ann", Spec("a")).job;
+  EXPECT_EQ(w_.requested.size(), 1u);
+  EXPECT_THAT(w_.Get(first).reason(), HasSubstr("its plan is being computed"));
+  EXPECT_THAT(w_.Get(second).reason(), HasSubstr("the limit is 2 running ranks a user"));
+}
+
+// A pass compares each queued job with the limits. It does not go through all jobs for each.
+TEST_F(Limits, ALimitOfRunningRanksCostsALongQueueLittle) {
+  constexpr int kQueued = 5'000;
+  Job job;
+  *job.mutable_spec() = Spec("a");
+  job.set_owner("ann");
+  job.set_state(JOB_STATE_QUEUED);
+  std::vector<Row> rows;
+  for (int i = 1; i <= kQueued; ++i) {
+    job.set_id(absl::StrCat("a-", i));
+    job.set_request_id(job.id());
+    job.set_sequence(static_cast<uint64_t>(i));
+    job.mutable_spec()->mutable_train()->mutable_checkpoint()->set_path("/c/" + job.id());
+    rows.push_back({"job/" + job.id(), job.SerializeAsString()});
+  }
+  const auto shortest = [&](uint32_t limit) {
+    WorldOptions options = AnyWorld();
+    options.max_running_ranks_of_user = limit;
+    const auto core = Core::Recover(options, rows, w_.clock.Read());
+    EXPECT_TRUE(core.ok()) << core.status();
+    absl::Duration best = absl::InfiniteDuration();
+    for (int i = 0; i < 3; ++i) {
+      const absl::Time start = absl::Now();
+      EXPECT_TRUE((*core)->Handle(SubmitJob{absl::StrCat("x", i), "bob", Spec("b"), ""}, w_.clock.Read()).status.ok());
+      EXPECT_EQ((*core)->ListJobs(false).size(), static_cast<size_t>(kQueued + i + 1));
+      best = std::min(best, absl::Now() - start);
+    }
+    return best;
+  };
+  const absl::Duration without = shortest(0), with = shortest(5);
+  EXPECT_LT(with, 5 * without) << without;
 }
 
 TEST_F(Limits, OfTooManyEndedJobsTheFirstThatEndedGo) {

@@ -228,5 +228,24 @@ TEST_F(ProjectWorld, AUserHasALimitInAProject) {
   EXPECT_TRUE(Started(Submit("eve", Spec("three"))));
 }
 
+TEST_F(ProjectWorld, AJobStartsOnTheRanksThatTheLimitOfItsProjectLeaves) {
+  w_.Return(Hello("n", 8));
+  Project project;
+  project.set_name("a");
+  project.add_users("ann");
+  project.set_max_running_ranks_of_user(5);
+  ASSERT_TRUE(w_.Do(SetProject{project}).status.ok());
+  ASSERT_TRUE(Started(Submit("ann", Gang("one", 2))));
+  JobSpec spec = Gang("elastic", 4);
+  spec.mutable_resources()->set_min_ranks(2);
+  const JobId elastic = Submit("ann", spec);
+  w_.TickAfter(absl::Seconds(5));
+  ASSERT_TRUE(Started(elastic)) << w_.Get(elastic).reason();
+  EXPECT_EQ(w_.Newest(elastic).ranks_size(), 3);
+  const JobId more = Submit("ann", spec);
+  w_.TickAfter(absl::Seconds(5));
+  EXPECT_THAT(w_.Get(more).reason(), HasSubstr("the limit is 5 running ranks a user in project a"));
+}
+
 }  // namespace
 }  // namespace muster::core

@@ -45,6 +45,11 @@ void Reserve(const scheduler::Claim& claim, const scheduler::Decision& decision,
   }
 }
 
+// A job that may run on fewer ranks starts on as many as the room allows.
+void Limit(uint64_t room, scheduler::Demand& demand) {
+  if (room < demand.ranks) demand.ranks = static_cast<uint32_t>(room - room % demand.multiple);
+}
+
 std::string Ordinal(uint64_t n) {
   const char* suffix = n % 100 >= 11 && n % 100 <= 13 ? "th"
                        : n % 10 == 1                  ? "st"
@@ -106,37 +111,53 @@ std::vector<scheduler::Claim> Queue::InOrder(const ClaimsOfJobs& claims) const {
   return waiting;
 }
 
-std::string Queue::OverItsUsersLimit(const JobEntry& job) const {
-  const std::string& user = job.record().owner();
-  const std::string project = ProjectOf(job.record());
-  const uint32_t most = options_->max_running_ranks_of_user, most_here = projects_->MostRanksOfUser(project);
-  if (most == 0 && most_here == 0) return "";
-  uint64_t running = 0, here = 0;
-  for (const JobEntry* other : std::as_const(*records_).Live()) {
-    const GenerationMachine* generation = other->newest();
-    if (generation == nullptr || generation->ended() || other->record().owner() != user) continue;
+Queue::RunningRanks Queue::RanksOfUsers() const {
+  RunningRanks running;
+  for (const JobEntry* job : std::as_const(*records_).Live()) {
+    const GenerationMachine* generation = job->newest();
+    if (generation == nullptr || generation->ended()) continue;
     const auto ranks = static_cast<uint64_t>(generation->record().ranks_size());
-    running += ranks;
-    if (ProjectOf(other->record()) == project) here += ranks;
+    running[job->record().owner()][ProjectOf(job->record())] += ranks;
   }
-  const uint32_t ranks = job.record().spec().resources().ranks();
-  const auto waiting = [&](uint32_t limit, const std::string& where) {
-    return absl::StrCat("waiting for other jobs of ", user, ": the limit is ", limit, " running ranks a user", where);
-  };
-  if (most > 0 && running + ranks > most) return waiting(most, "");
-  if (most_here > 0 && here + ranks > most_here) return waiting(most_here, " in project " + project);
-  return "";
+  return running;
 }
 
-scheduler::QuotaPass Queue::QuotasOf(const ClaimsOfJobs& claims) const {
-  scheduler::QuotaPass quotas(projects_->EmptyQuotas());
-  if (quotas.quotas().empty()) return quotas;
+Queue::UsersRoom Queue::RoomOfUser(const JobEntry& job, const RunningRanks& running) const {
+  const std::string project = ProjectOf(job.record());
+  const uint32_t most = options_->max_running_ranks_of_user, most_here = projects_->MostRanksOfUser(project);
+  UsersRoom room;
+  if (most == 0 && most_here == 0) return room;
+  uint64_t all = 0, here = 0;
+  if (const auto own = running.find(job.record().owner()); own != running.end()) {
+    for (const auto& [of, ranks] : own->second) {
+      all += ranks;
+      if (of == project) here = ranks;
+    }
+  }
+  const auto keep_within = [&room](uint32_t limit, uint64_t held, const std::string& where) {
+    const uint64_t left = limit - std::min<uint64_t>(limit, held);
+    if (limit > 0 && left < room.ranks) room = {left, limit, where};
+  };
+  keep_within(most, all, "");
+  keep_within(most_here, here, " in project " + project);
+  return room;
+}
+
+Queue::Taken Queue::TakenOf(const ClaimsOfJobs& claims) const {
+  Taken taken{scheduler::QuotaPass(projects_->EmptyQuotas()), RanksOfUsers()};
+  if (taken.quotas.quotas().empty()) return taken;
   for (const auto& [id, claim] : claims) {
     const JobEntry& job = records_->jobs.at(id);
     const uint64_t slots = Records::SlotsHeldBy(job);
-    if (slots > 0) quotas.Run(ProjectOf(job.record()), job.newest()->record().device(), claim, slots);
+    if (slots > 0) taken.quotas.Run(ProjectOf(job.record()), job.newest()->record().device(), claim, slots);
   }
-  return quotas;
+  return taken;
+}
+
+void Queue::Taken::Start(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Decision& decision) {
+  const std::string project = ProjectOf(job.record());
+  quotas.Run(project, decision.device, claim, decision.ranks.size());
+  ranks[job.record().owner()][project] += decision.ranks.size();
 }
 
 bool Queue::HasRoom(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Cluster& cluster,
@@ -145,17 +166,20 @@ bool Queue::HasRoom(const JobEntry& job, const scheduler::Claim& claim, const sc
   const uint64_t room = quotas.Consider(ProjectOf(job.record()), cluster.Resolve(demand.device), claim, demand.needed(),
                                         cluster.IdleFrom(demand));
   if (room < demand.needed()) return false;
-  if (room < demand.ranks) demand.ranks = static_cast<uint32_t>(room - room % demand.multiple);
+  Limit(room, demand);
   return true;
 }
 
 uint64_t Queue::MostRanks(const JobEntry& job) const {
-  scheduler::Quotas quotas = projects_->QuotasNow();
-  if (quotas.empty()) return scheduler::Quotas::kUnlimited;
   const std::string project = ProjectOf(job.record());
-  const Device device = job.newest()->record().device();
-  quotas.Release(project, device, Records::SlotsHeldBy(job));
-  const uint64_t room = quotas.Room(project, device);
+  RunningRanks others = RanksOfUsers();
+  others[job.record().owner()][project] -= static_cast<uint64_t>(job.newest()->record().ranks_size());
+  uint64_t room = RoomOfUser(job, others).ranks;
+  if (scheduler::Quotas quotas = projects_->QuotasNow(); !quotas.empty()) {
+    const Device device = job.newest()->record().device();
+    quotas.Release(project, device, Records::SlotsHeldBy(job));
+    room = std::min(room, quotas.Room(project, device));
+  }
   return room - room % job.least_group();
 }
 
@@ -288,7 +312,7 @@ void Queue::RunPass(Transaction& transaction) {
     return;
   }
   scheduler::Cluster cluster(NodeViews(claims));
-  scheduler::QuotaPass quotas = QuotasOf(claims);
+  Taken taken = TakenOf(claims);
   ReportHopeless(cluster, transaction);
   scheduler::Pass pass(&cluster);
   // What a job that is preempted leaves must not go to another one: jobs before the claimant whose plan is being made
@@ -309,19 +333,21 @@ void Queue::RunPass(Transaction& transaction) {
       if (!transaction.Full()) jobs_->FailByTimeLimit(job, transaction);
       continue;
     }
-    if (!OverItsUsersLimit(job).empty()) continue;
-    const std::optional<Kind> kind = KindOf(job, EndOf(job, claim, cluster, pass, quotas));
+    const UsersRoom users_room = RoomOfUser(job, taken.ranks);
+    if (users_room.ranks < job.needed_ranks()) continue;
+    const std::optional<Kind> kind = KindOf(job, EndOf(job, claim, cluster, pass, taken.quotas));
     if (const auto refused = kind.has_value() ? refusals.find(*kind) : refusals.end(); refused != refusals.end()) {
       if (refused->second.has_value()) NoteHope(job.id(), *refused->second, transaction.now.steady);
       continue;
     }
     scheduler::Demand demand = DemandOf(job);
-    if (!HasRoom(job, claim, cluster, quotas, demand)) {
+    Limit(users_room.ranks, demand);
+    if (!HasRoom(job, claim, cluster, taken.quotas, demand)) {
       plans_->Drop(job.id(), Plans::Purpose::kStart);
       if (kind.has_value()) refusals.emplace(*kind, std::nullopt);
       continue;
     }
-    if (std::optional<Placement> start = FindStart(job, claim, kind, demand, pass, quotas, refusals, transaction)) {
+    if (std::optional<Placement> start = FindStart(job, claim, kind, demand, pass, taken, refusals, transaction)) {
       pass.Start(claim, start->decision);
       generations_->Start(job, *std::move(start), transaction);
     } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !any_in_backoff && !transaction.Full()) {
@@ -330,7 +356,7 @@ void Queue::RunPass(Transaction& transaction) {
       std::vector<scheduler::NodeView> nodes = NodeViews(claims);
       for (const auto& [holder, decision] : reserved) Reserve(holder, decision, nodes);
       const std::optional<SteadyTime> later =
-          preemption_->For(job, std::move(demand), std::move(nodes), claims, quotas.quotas(), transaction);
+          preemption_->For(job, std::move(demand), std::move(nodes), claims, taken.quotas.quotas(), transaction);
       if (later.has_value() && *later < schedule_at_.value_or(*later + absl::Seconds(1))) schedule_at_ = later;
     } else if (const Plans::Wanted* wanted = plans_->Find(job.id(), Plans::Purpose::kStart);
                preemption_->IsOn() && wanted != nullptr && !wanted->answer.has_value()) {
@@ -347,7 +373,7 @@ void Queue::RunPass(Transaction& transaction) {
 // queue may still take them. If the slots are too small, the job waits for larger ones; a job that may run on fewer
 // ranks tries fewer.
 std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim& claim, const std::optional<Kind>& kind,
-                                          scheduler::Demand demand, scheduler::Pass& pass, scheduler::QuotaPass& quotas,
+                                          scheduler::Demand demand, scheduler::Pass& pass, Taken& taken,
                                           Refusals& refusals, Transaction& transaction) {
   using Purpose = Plans::Purpose;
   const JobId id = job.id();
@@ -366,7 +392,7 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim&
     const PlanState state = PlanOn(job, Purpose::kStart, decision);
     if (state == PlanState::kPending) {
       pass.Start(claim, decision);
-      quotas.Run(ProjectOf(job.record()), decision.device, claim, decision.ranks.size());
+      taken.Start(job, claim, decision);
       return std::nullopt;
     }
     if (state == PlanState::kFailed) {
@@ -375,7 +401,7 @@ std::optional<Placement> Queue::FindStart(JobEntry& job, const scheduler::Claim&
       return std::nullopt;
     }
     if (state == PlanState::kReady) {
-      quotas.Run(ProjectOf(job.record()), decision.device, claim, decision.ranks.size());
+      taken.Start(job, claim, decision);
       wanted = plans_->Find(id, Purpose::kStart);
       return Placement{std::move(decision), wanted->slots, **wanted->answer};
     }
@@ -424,12 +450,11 @@ std::optional<Queue::Kind> Queue::KindOf(const JobEntry& job, EndsBefore before)
   const Job& record = job.record();
   if (!record.refused_by().empty() || plans_->Find(job.id(), Plans::Purpose::kStart) != nullptr) return std::nullopt;
   const Resources& resources = record.spec().resources();
-  const uint32_t least = job.whole_until.has_value() ? resources.ranks() : job.least_ranks();
   return Kind{
       ProjectOf(record),
       resources.device(),
       resources.ranks(),
-      least,
+      job.needed_ranks(),
       job.least_group(),
       TensorRanksOf(record.spec()),
       job.slot_bytes,
@@ -485,7 +510,7 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
   std::vector<Waiting> all;
   const ClaimsOfJobs claims = Claims();
   scheduler::Cluster cluster(NodeViews(claims));
-  scheduler::QuotaPass quotas = QuotasOf(claims);
+  Taken taken = TakenOf(claims);
   scheduler::Pass pass(&cluster);
   struct Reason {
     std::string text;  // empty: nothing has asked
@@ -495,16 +520,17 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
   std::map<Kind, Reason> reasons;  // until one more job would start
   const auto start = [&](const scheduler::Claim& claim, const JobEntry& job, const scheduler::Decision& decision) {
     pass.Start(claim, decision);
-    quotas.Run(ProjectOf(job.record()), decision.device, claim, decision.ranks.size());
+    taken.Start(job, claim, decision);
     reasons.clear();
   };
-  const auto consider = [&](const JobEntry& job, const scheduler::Claim& claim, bool asked) -> Reason {
+  const auto consider = [&](const JobEntry& job, const scheduler::Claim& claim, uint64_t room, bool asked) -> Reason {
     scheduler::Demand demand = DemandOf(job);
-    if (!HasRoom(job, claim, cluster, quotas, demand)) {
+    Limit(room, demand);
+    if (!HasRoom(job, claim, cluster, taken.quotas, demand)) {
       const std::string project = ProjectOf(job.record());
       const Device device = cluster.Resolve(demand.device);
-      return {quotas.Why(project, device, claim.job, demand.needed()), true,
-              !quotas.IsHead(project, device, claim.job)};
+      return {taken.quotas.Why(project, device, claim.job, demand.needed()), true,
+              !taken.quotas.IsHead(project, device, claim.job)};
     }
     const Plans::Wanted* wanted = plans_->Find(claim.job, Plans::Purpose::kStart);
     const scheduler::Decision decision = pass.Consider(claim, demand, wanted == nullptr ? nullptr : &wanted->decision);
@@ -535,16 +561,17 @@ std::vector<Queue::Waiting> Queue::WaitingJobs(const JobId& only) const {
       const Reservation& reservation = *ReservationOf(job.record(), *records_);
       why = absl::StrCat("waiting for reservation ", reservation.name(), ", which begins in ",
                          scheduler::InMinutes(FromProto(reservation.start()) - now_.wall));
-    } else if (const std::string over = OverItsUsersLimit(job); !over.empty()) {
-      why = over;
+    } else if (const UsersRoom room = RoomOfUser(job, taken.ranks); room.ranks < job.needed_ranks()) {
+      why = absl::StrCat("waiting for other jobs of ", job.record().owner(), ": the limit is ", room.limit,
+                         " running ranks a user", room.where);
     } else {
-      const std::optional<Kind> kind = KindOf(job, EndOf(job, claim, cluster, pass, quotas));
+      const std::optional<Kind> kind = KindOf(job, EndOf(job, claim, cluster, pass, taken.quotas));
       const auto known = kind.has_value() ? reasons.find(*kind) : reasons.end();
       Reason reason;
       if (known != reasons.end() && (!asked || !known->second.text.empty())) {
         reason = known->second;
       } else {
-        reason = consider(job, claim, asked);
+        reason = consider(job, claim, room.ranks, asked);
         if (kind.has_value() && reason.of_its_kind) reasons[*kind] = reason;
       }
       why = reason.text;

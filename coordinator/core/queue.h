@@ -58,7 +58,7 @@ class Queue {
   // In queue order: `only` one job, or all.
   std::vector<Waiting> WaitingJobs(const JobId& only = JobId()) const;
 
-  // How many ranks a running job may have by its project's quota; a multiple of its least group.
+  // How many ranks a running job may have by its project's quota and its user's limits; a multiple of its least group.
   uint64_t MostRanks(const JobEntry& job) const;
 
   // ---- For those who look for slots for a job ----
@@ -99,6 +99,15 @@ class Queue {
   // project's quota has no room.
   using Refusals = std::map<Kind, std::optional<bool>>;
 
+  using RunningRanks = std::map<std::string, std::map<std::string, uint64_t>>;  // by user and project
+  // What jobs take of their projects' quotas and their users' limits: those that have slots or are about to start. It
+  // is summed up once in a pass, since every queued job is compared with it.
+  struct Taken {
+    scheduler::QuotaPass quotas;
+    RunningRanks ranks;
+    void Start(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Decision& decision);
+  };
+
   EndsBefore EndOf(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Cluster& cluster,
                    const scheduler::Pass& pass, const scheduler::QuotaPass& quotas) const;
 
@@ -109,8 +118,8 @@ class Queue {
   void LookAtJobsBefore(JobEntry& job, Transaction& transaction);
   // nullopt: it waits, or has failed because it cannot be laid out.
   std::optional<Placement> FindStart(JobEntry& job, const scheduler::Claim& claim, const std::optional<Kind>& kind,
-                                     scheduler::Demand demand, scheduler::Pass& pass, scheduler::QuotaPass& quotas,
-                                     Refusals& refusals, Transaction& transaction);
+                                     scheduler::Demand demand, scheduler::Pass& pass, Taken& taken, Refusals& refusals,
+                                     Transaction& transaction);
 
   // The places in the queue's order of all jobs that have not ended.
   using ClaimsOfJobs = std::map<JobId, scheduler::Claim>;
@@ -118,16 +127,21 @@ class Queue {
   std::vector<scheduler::Claim> InOrder(const ClaimsOfJobs& claims) const;
   std::vector<scheduler::NodeView> NodeViews(const ClaimsOfJobs& claims) const { return NodeViewsOf(&claims); }
   std::vector<scheduler::NodeView> NodeViewsOf(const ClaimsOfJobs* claims) const;  // null: without claims
-  // What projects hold now.
-  scheduler::QuotaPass QuotasOf(const ClaimsOfJobs& claims) const;
+  Taken TakenOf(const ClaimsOfJobs& claims) const;
   // Whether its project's quota has room for it; with room for some of its ranks, the demand is for those.
   static bool HasRoom(const JobEntry& job, const scheduler::Claim& claim, const scheduler::Cluster& cluster,
                       scheduler::QuotaPass& quotas, scheduler::Demand& demand);
   // As Cluster::Resolve, which needs the claims of those who hold slots.
   Device AutoDevice() const;
 
-  // Why it waits: with its ranks its user would run more than a user may, of all or in the project. Empty: it does not.
-  std::string OverItsUsersLimit(const JobEntry& job) const;
+  RunningRanks RanksOfUsers() const;
+  // How many more ranks the job's user may run, of all or in the project.
+  struct UsersRoom {
+    uint64_t ranks = scheduler::Quotas::kUnlimited;
+    uint32_t limit = 0;      // that leaves no more
+    std::string where = {};  // " in project a"
+  };
+  UsersRoom RoomOfUser(const JobEntry& job, const RunningRanks& running) const;
 
   // Notes since when the job could not start even on idle nodes; `could`: it can.
   void NoteHope(const JobId& job, bool could, SteadyTime now);
