@@ -293,7 +293,9 @@ void Reservations::On(const SetReservation& event, Transaction& transaction) {
   transaction.status = CheckFields(reservation, known, *records_, transaction.now.wall);
   if (transaction.status.ok()) transaction.status = CheckNodes(reservation, known, *records_);
   if (!transaction.status.ok()) return;
-  if (known == nullptr && records_->reservations.size() >= kMostReservations) {
+  const bool full = known == nullptr && records_->reservations.size() >= kMostReservations;
+  const std::string gives_way = full ? LongEnded(transaction.now.wall) : "";
+  if (full && gives_way.empty()) {
     transaction.status = absl::ResourceExhaustedError(
         absl::StrCat("there are ", kMostReservations, " reservations, which is the limit"));
     return;
@@ -306,6 +308,7 @@ void Reservations::On(const SetReservation& event, Transaction& transaction) {
   if (known != nullptr && known->SerializeAsString() == reservation.SerializeAsString()) return;  // a retry
   transaction.status = CheckJobsStay(reservation, *records_);
   if (!transaction.status.ok()) return;
+  if (full) Erase(gives_way, transaction);
   transaction.AddEvent(
       nullptr, 0, "", "reservation.set",
       absl::StrCat("reservation ", name, " was set: ", reservation.nodes_size(),
@@ -328,6 +331,7 @@ void Reservations::On(const DeleteReservation& event, Transaction& transaction) 
 
 void Reservations::Erase(const std::string& name, Transaction& transaction) {
   records_->EraseReservation(name);
+  ended_since_.erase(name);
   transaction.deleted_keys.push_back(ReservationKey(name));
   transaction.AddEvent(nullptr, 0, "", "reservation.deleted", absl::StrCat("reservation ", name, " was deleted"));
 }
@@ -336,7 +340,12 @@ void Reservations::Advance(Transaction& transaction) {
   const absl::Time now = transaction.now.wall;
   std::vector<std::string> old;
   for (auto& [name, reservation] : records_->reservations) {
-    if (HasEnded(reservation) && now >= EndOf(reservation) + kKeepEndedReservations) old.push_back(name);
+    if (HasEnded(reservation)) {
+      ended_since_.try_emplace(name, transaction.now.steady);
+      if (KeptFor(reservation, transaction.now) <= absl::ZeroDuration()) old.push_back(name);
+    } else {
+      ended_since_.erase(name);
+    }
     // When the clock is set back, a window that has begun does not go back, and one that had ended is to come again,
     // unless its nodes were reserved for others since.
     const ReservationState seen = StateAt(reservation, now);
@@ -366,6 +375,22 @@ void Reservations::Advance(Transaction& transaction) {
   }
 }
 
+std::string Reservations::LongEnded(absl::Time now) const {
+  if (jobs_to_stop_) return "";
+  const Reservation* first = nullptr;
+  for (const auto& [name, reservation] : records_->reservations) {
+    if (!HasEnded(reservation) || now < EndOf(reservation) + kKeepEndedReservations) continue;
+    if (first == nullptr || EndOf(reservation) < EndOf(*first)) first = &reservation;
+  }
+  return first == nullptr ? "" : first->name();
+}
+
+absl::Duration Reservations::KeptFor(const Reservation& reservation, Now now) const {
+  const auto since = ended_since_.find(reservation.name());
+  const absl::Duration seen = since == ended_since_.end() ? absl::ZeroDuration() : now.steady - since->second;
+  return kKeepEndedReservations - std::min(seen, now.wall - EndOf(reservation));
+}
+
 void Reservations::StopJobs(Transaction& transaction) {
   if (!jobs_to_stop_) return;
   for (JobEntry* job : records_->Live()) {
@@ -382,10 +407,10 @@ std::optional<SteadyTime> Reservations::due(Now now) const {
   if (records_->reservations.empty()) return std::nullopt;
   absl::Duration next = kClockChecked;
   for (const auto& [name, reservation] : records_->reservations) {
-    const absl::Time change = reservation.state() == RESERVATION_STATE_INACTIVE ? StartOf(reservation)
-                              : HasEnded(reservation) ? EndOf(reservation) + kKeepEndedReservations
-                                                      : EndOf(reservation);
-    next = std::min(next, std::max(change - now.wall, absl::ZeroDuration()));
+    const absl::Duration change = HasEnded(reservation)     ? KeptFor(reservation, now)
+                                  : IsToBegin(&reservation) ? StartOf(reservation) - now.wall
+                                                            : EndOf(reservation) - now.wall;
+    next = std::min(next, std::max(change, absl::ZeroDuration()));
   }
   return now.steady + next;
 }

@@ -8,9 +8,11 @@
 //
 // Windows are times of the wall clock, since users mean those. Everything else decides by the state of a reservation,
 // which goes from INACTIVE over ACTIVE to ENDED as Advance sees the clock pass. When the clock is set, windows that
-// have not begun move; Advance is due at least once a minute, so that it notices.
+// have not begun move; Advance is due at least once a minute, so that it notices. A clock that is wrong for some days
+// removes none: one that has ended is deleted only when the steady clock has seen it so for a week, too.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -76,12 +78,18 @@ class Reservations {
 
  private:
   void Erase(const std::string& name, Transaction& transaction);
+  // How long it is still listed, after its end. REQUIRES: it has ended.
+  absl::Duration KeptFor(const Reservation& reservation, Now now) const;
+  // The first of those that ended a week ago by the wall clock, whenever the coordinator was started: it gives way to a
+  // new one where there are as many as there may be. Empty: none.
+  std::string LongEnded(absl::Time now) const;
   void StopJobs(Transaction& transaction);
 
   Records* const records_;
   Generations* const generations_;
   const TimeLimits* const limits_;
-  bool jobs_to_stop_ = true;  // jobs may run in a reservation that has ended
+  std::map<std::string, SteadyTime> ended_since_;  // when this run of the coordinator first saw it ENDED, by name
+  bool jobs_to_stop_ = true;                       // jobs may run in a reservation that has ended
 };
 
 }  // namespace muster::core

@@ -438,6 +438,39 @@ TEST_F(ReservationWorld, OneThatAWrongClockEndedDoesNotComeAgainWhereAnotherWasS
   EXPECT_EQ(state_of("maint"), RESERVATION_STATE_ACTIVE);
 }
 
+TEST_F(ReservationWorld, AClockThatIsAMonthAheadDeletesNone) {
+  w_.Return(Hello("a", 1));
+  Set(Of("maint", {"a"}, absl::Hours(1), absl::Hours(1)));
+  w_.clock.JumpWall(30 * kDay);
+  w_.Pass(absl::Minutes(2));
+  w_.Restart();
+  w_.Pass(absl::Minutes(2));
+  ASSERT_EQ(w_.core->ListReservations().at(0).state(), RESERVATION_STATE_ENDED);
+  w_.clock.JumpWall(-30 * kDay);
+  w_.Pass(absl::Minutes(1));
+  ASSERT_EQ(w_.core->ListReservations().size(), 1u);
+  EXPECT_EQ(w_.core->ListReservations().at(0).state(), RESERVATION_STATE_INACTIVE);
+  EXPECT_EQ(w_.State(w_.Submit(Gang("endless", 1))), JOB_STATE_QUEUED);
+}
+
+// A coordinator that is restarted every few days sees none for a week.
+TEST_F(ReservationWorld, OneThatEndedAWeekAgoGivesWayToANewOne) {
+  w_.Return(Hello("a", 1));
+  const auto set = [&](int number) {
+    return w_.Do(SetReservation{Of(absl::StrCat("r-", number), {"a"}, number * kDay, absl::Hours(1))}).status;
+  };
+  for (int number = 1; number <= 64; ++number) ASSERT_TRUE(set(number).ok());
+  EXPECT_EQ(set(65).code(), absl::StatusCode::kResourceExhausted);
+  for (int days = 0; days < 9; days += 3) {
+    w_.Pass(3 * kDay);
+    w_.Restart();
+  }
+  ASSERT_EQ(w_.core->ListReservations().size(), 64u);
+  EXPECT_TRUE(set(65).ok());
+  EXPECT_EQ(w_.rows.count("reservation/r-1"), 0u) << "it ended more than a week ago";
+  EXPECT_EQ(set(66).code(), absl::StatusCode::kResourceExhausted) << "r-2 ended less than a week ago";
+}
+
 TEST_F(ReservationWorld, ANodeThatWasForgottenMayStay) {
   w_.Return(Hello("a", 1));
   w_.Return(Hello("b", 1));
