@@ -51,8 +51,12 @@ Outcome Core::Handle(const Event& event, Now now) {
   state_->reservations.Advance(transaction);
   state_->queue.ScheduleAfter(event, transaction);
   state_->requests.PruneEnded(transaction);
-  state_->jobs.KeepTimes(transaction);
   state_->exchanges.NoteJobs(transaction);
+  // Last, since what follows decides nothing.
+  const bool tick = std::holds_alternative<Tick>(event);
+  if (tick) state_->jobs.StoreDueTimes(transaction);
+  state_->jobs.KeepTimes(transaction);
+  if (tick) state_->projects.StoreDecay(transaction);
   state_->more_work = transaction.work_left ? std::optional(now.steady) : std::nullopt;
   outcome.reason = std::move(transaction.reason);
   state_->records.Write(transaction, outcome);
@@ -84,10 +88,12 @@ std::optional<SteadyTime> Core::NextTick() const {
       consider(job.whole_until);
     }
     consider(TimeLimits::DueAt(job));
+    consider(job.store_times_at);
     if (job.machine.state() == JOB_STATE_RUNNING) consider(job.running->grow_at);
     if (job.machine.state() == JOB_STATE_STARTING) consider(job.running->start_deadline);
     if (job.machine.state() == JOB_STATE_STOPPING) consider(job.running->stop_overdue);
   }
+  consider(state_->projects.decay_due());
   consider(state_->reservations.due(state_->queue.now()));
   if (const auto* first = state_->records.FirstEnded();
       first != nullptr && state_->options.keep_ended_for < absl::InfiniteDuration()) {

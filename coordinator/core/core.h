@@ -290,6 +290,9 @@ struct Options {
   uint64_t numbers_skipped = 1000;
   // The ranks of a new generation measure the links between its nodes that were not measured for so long, or were slow.
   absl::Duration links_valid_for = absl::Hours(1);
+  // How long a job holds slots, and its time_breakdown, are stored at least so often, so that a restart of the
+  // coordinator loses no more; of jobs that hold none, a sixtieth as often. Infinite: only when the job changes.
+  absl::Duration store_times_every = absl::Minutes(1);
 };
 
 // The service's time-outs, adjusted to the job's detection_seconds.

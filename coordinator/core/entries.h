@@ -67,8 +67,8 @@ struct JobEntry {
   std::map<uint64_t, GenerationMachine> generations;
   // Set exactly while the newest generation has not ended. All that follows is in memory only.
   std::optional<RunningGeneration> running;
-  TimeTracker time;      // the record's `time_breakdown` dates from its last change
-  SteadyTime time_kept;  // when the record's time_breakdown was updated
+  TimeTracker time;                          // the record's `time_breakdown` dates from its last change
+  std::optional<SteadyTime> store_times_at;  // unless it changes before; none: only then
   // Of a job that waits in the queue.
   std::optional<SteadyTime> not_before;   // end of its backoff
   std::optional<SteadyTime> whole_until;  // until then it starts only with all its ranks

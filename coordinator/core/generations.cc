@@ -26,8 +26,7 @@ constexpr size_t kReportedPathBytes = 1024;
 // Larger generations keep only the message of the first fault, in Job.failure: a row must stay below 512 KiB.
 constexpr int kRanksWithMessages = 512;
 constexpr size_t kGenerationsKept = 50;  // so few that a job and its generations are deleted in one commit
-constexpr absl::Duration kLongestOverdue = absl::Minutes(10);  // between two reports that a stop is overdue
-constexpr absl::Duration kTimeBreakdownInterval = absl::Minutes(1);
+constexpr absl::Duration kLongestOverdue = absl::Minutes(10);    // between two reports that a stop is overdue
 constexpr absl::Duration kIdleEventInterval = absl::Minutes(1);  // of a generation
 
 // "n", "n, m and 3 more".
@@ -272,8 +271,6 @@ void Generations::ReportStep(JobEntry& job, uint64_t step, Transaction& transact
   if (job.newest()->state() != GENERATION_STATE_RUNNING) return;
   job.running->step_times.Saw(step, transaction.now.steady);
   job.time.Step(step, transaction.now.steady);
-  // Otherwise a job that runs for a long time without writes would lose all of it when the coordinator crashes.
-  if (transaction.now.steady - job.time_kept >= kTimeBreakdownInterval) transaction.Touch(job.id());
 }
 
 // A worker reports EXITED only when the coordinator has acknowledged all records of the rank, so a Finished record is

@@ -129,5 +129,30 @@ TEST_F(JobTime, StepsAfterAnOlderCheckpointAreComputedAgain) {
   EXPECT_DOUBLE_EQ(Shown(id).training(), 20 + 2);
 }
 
+TEST_F(JobTime, ARestartForgetsLittleOfJobsThatDoNotChange) {
+  w_.Do(NodeConnected{Hello("n", 1)});
+  const JobId runs = w_.Submit(Gang("runs", 1)), waits = w_.Submit(Gang("waits", 1)), paused = w_.Submit(Gang("p", 1));
+  w_.RunAll(runs);
+  w_.Do(PauseJob{paused});
+  w_.Pass(absl::Hours(100) + absl::Seconds(30));
+  w_.Restart();
+  constexpr double kMinute = 60, kHour = 3600;
+  EXPECT_NEAR(w_.core->GetJob(runs)->held_seconds(), 100 * kHour, kMinute);
+  EXPECT_NEAR(Stored(waits).queued(), 100 * kHour, kHour);
+  EXPECT_NEAR(Stored(paused).paused(), 100 * kHour, kHour);
+}
+
+TEST_F(JobTime, TheTimesOfManyJobsAreNotStoredInOneMomentNorEachAlone) {
+  constexpr int kJobs = 300;
+  w_.Do(NodeConnected{Hello("n", kJobs)});
+  for (int job = 0; job < kJobs; ++job) w_.RunAll(w_.Submit(Gang("g", 1)));
+  w_.Restart();
+  w_.Do(NodeConnected{Hello("n", kJobs)});
+  const size_t ticks = static_cast<size_t>(w_.Pass(absl::Minutes(1)));
+  EXPECT_LE(ticks, 65u) << "several with one tick";
+  EXPECT_GE(ticks, 60u) << "spread over a minute";
+  for (const Job& job : w_.core->ListJobs(false)) EXPECT_GT(job.held_seconds(), 0) << job.id();
+}
+
 }  // namespace
 }  // namespace muster::core

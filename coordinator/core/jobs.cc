@@ -37,6 +37,16 @@ bool Diverged(const JobEntry& job) {
   return before != job.generations.end() && WasNonFinite(before->second.record());
 }
 
+constexpr int64_t kStoredSeldom = 60;
+constexpr int64_t kStoreTimesParts = 60;
+
+// Rounded up, so that one tick stores the times of many jobs. nullopt: never.
+std::optional<SteadyTime> AfterWhole(SteadyTime now, absl::Duration passed) {
+  if (passed == absl::InfiniteDuration()) return std::nullopt;
+  const absl::Duration since_zero = absl::Nanoseconds(now.nanoseconds()) + passed;
+  return SteadyTime::FromNanoseconds(absl::ToInt64Nanoseconds(absl::Ceil(since_zero, absl::Seconds(1))));
+}
+
 // The step that a restart resumes from; for a job without checkpoints, the highest step that it reached.
 uint64_t ProgressOf(const JobEntry& job, const RunningGeneration& ended) {
   const Job& record = job.record();
@@ -282,13 +292,28 @@ void Jobs::KeepTimes(Transaction& transaction) {
     if (job == nullptr) continue;
     *job->machine.fields().mutable_time_breakdown() = job->time.UpTo(transaction.now.steady);
     CountHeld(*job, transaction);
-    job->time_kept = transaction.now.steady;
+    job->store_times_at = AfterWhole(transaction.now.steady, StoreTimesEvery(*job));
+  }
+}
+
+// Waiting and pauses cost nothing and limit nothing, so of their time more may be lost.
+absl::Duration Jobs::StoreTimesEvery(const JobEntry& job) const {
+  return options_->store_times_every * (job.machine.active() ? 1 : kStoredSeldom);
+}
+
+void Jobs::StoreDueTimes(Transaction& transaction) const {
+  for (const JobEntry* job : std::as_const(*records_).Live()) {
+    if (!job->store_times_at.has_value() || transaction.now.steady < *job->store_times_at) continue;
+    if (transaction.Full()) return;
+    transaction.Touch(job->id());
   }
 }
 
 void Jobs::Recover(JobEntry& job, Now now) {
   job.time = TimeTracker(job.record().time_breakdown(), PhaseOf(job), DoneStep(job.record()), now.steady);
-  job.time_kept = now.steady;
+  // Not all in the same moment.
+  const auto part = static_cast<int64_t>(job.record().sequence() % kStoreTimesParts) + 1;
+  job.store_times_at = AfterWhole(now.steady, StoreTimesEvery(job) * part / kStoreTimesParts);
   if (job.machine.state() == JOB_STATE_QUEUED && job.record().restarts_without_progress() > 0) {
     job.not_before = now.steady + Backoff(job.record());
   }

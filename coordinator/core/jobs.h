@@ -42,6 +42,8 @@ class Jobs {
   // REQUIRES: it has a generation.
   bool OthersCouldHold(const JobEntry& job) const;
 
+  // Jobs that have not changed for a while are to be written, or a restart of the coordinator would lose their times.
+  void StoreDueTimes(Transaction& transaction) const;
   // How long they ran and held slots, of the jobs to be written.
   void KeepTimes(Transaction& transaction);
 
@@ -55,6 +57,7 @@ class Jobs {
   // After a rank was refused in its last generation.
   void RetryElsewhere(JobEntry& job, Transaction& transaction);
   absl::Duration Backoff(const Job& job) const;
+  absl::Duration StoreTimesEvery(const JobEntry& job) const;
   // Adds how long its generation has held slots.
   void CountHeld(JobEntry& job, Transaction& transaction);
 

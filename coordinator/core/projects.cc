@@ -20,6 +20,7 @@ constexpr int kMostUsers = 1000;
 constexpr size_t kMostUserBytes = 128;
 constexpr double kMostWeight = 1000;
 constexpr uint32_t kMostSlots = 1'000'000;
+constexpr absl::Duration kDecayStoredEvery = absl::Minutes(10);
 
 absl::Status Wrong(const std::string& what) { return absl::InvalidArgumentError(what); }
 
@@ -49,6 +50,12 @@ absl::Status Check(const Project& project) {
     }
   }
   return absl::OkStatus();
+}
+
+// Of a row of use.
+std::optional<SteadyTime> DecayDue(const std::map<std::string, Records::Usage>& users, const Options& options) {
+  if (users.empty() || options.fair_share_half_life == absl::InfiniteDuration()) return std::nullopt;
+  return users.begin()->second.as_of + kDecayStoredEvery;
 }
 
 double WeightOf(const Project* project) { return project == nullptr || !project->has_weight() ? 1 : project->weight(); }
@@ -218,15 +225,46 @@ void Projects::Use(const JobEntry& job, double slot_seconds, Transaction& transa
   const SteadyTime now = transaction.now.steady;
   auto& usage = records_->usage[project];
   Records::Usage& own = usage[job.record().owner()];
-  // All of the row is as of the time at which it is written, since no instant can be stored.
-  for (auto& [user, used] : usage) {
-    used.slot_seconds = scheduler::Decayed(used.slot_seconds, now - used.as_of, options_->fair_share_half_life);
-    used.as_of = now;
-  }
+  Decay(usage, now);
   own.slot_seconds += slot_seconds;
   std::erase_if(
       usage, [&](const auto& entry) { return entry.second.slot_seconds < 1 && entry.first != job.record().owner(); });
   transaction.usages.insert(project);
+}
+
+void Projects::Decay(UseOfUsers& users, SteadyTime now) const {
+  for (auto& [user, used] : users) {
+    used.slot_seconds = scheduler::Decayed(used.slot_seconds, now - used.as_of, options_->fair_share_half_life);
+    used.as_of = now;
+  }
+}
+
+void Projects::StoreDecay(Transaction& transaction) {
+  const SteadyTime now = transaction.now.steady;
+  for (auto at = records_->usage.begin(); at != records_->usage.end();) {
+    const auto project = at++;
+    UseOfUsers& users = project->second;
+    const std::optional<SteadyTime> due = DecayDue(users, *options_);
+    if (!due.has_value() || now < *due) continue;
+    if (transaction.Full()) return;
+    Decay(users, now);
+    std::erase_if(users, [](const auto& entry) { return entry.second.slot_seconds < 1; });
+    if (users.empty()) {
+      transaction.deleted_keys.push_back(UsageKey(project->first));
+      records_->usage.erase(project);
+    } else {
+      transaction.usages.insert(project->first);
+    }
+  }
+}
+
+std::optional<SteadyTime> Projects::decay_due() const {
+  std::optional<SteadyTime> next;
+  for (const auto& [project, users] : records_->usage) {
+    const std::optional<SteadyTime> due = DecayDue(users, *options_);
+    if (due.has_value() && (!next.has_value() || *due < *next)) next = due;
+  }
+  return next;
 }
 
 std::vector<Project> Projects::List(SteadyTime now) const {

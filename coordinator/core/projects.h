@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,10 +51,19 @@ class Projects {
   // The project's generations used so many slot-seconds; the row is to be written.
   void Use(const JobEntry& job, double slot_seconds, Transaction& transaction);
 
+  // Rows of use that were not written for a while are written as of now, since a restart of the coordinator takes what
+  // is stored as what is left then. Called last: it counts the rows of use that jobs have.
+  void StoreDecay(Transaction& transaction);
+  // When it is due; nullopt: nothing was used.
+  std::optional<SteadyTime> decay_due() const;
+
   // With held slots and use as of now, by name; then what jobs outside of all projects hold and use.
   std::vector<Project> List(SteadyTime now) const;
 
  private:
+  using UseOfUsers = std::map<std::string, Records::Usage>;
+  // All of a row is as of the time at which it is written, since no instant can be stored.
+  void Decay(UseOfUsers& users, SteadyTime now) const;
   // By project and user, with what running jobs have used since it was last written.
   std::map<std::pair<std::string, std::string>, double> UseNow(SteadyTime now) const;
 

@@ -191,6 +191,31 @@ TEST_F(ProjectWorld, TheProjectThatUsedLessByWeightComesFirst) {
   EXPECT_NEAR(used, 2 * 3600, 60) << "of which little has decayed";
 }
 
+TEST_F(ProjectWorld, WhatWasUsedDecaysOverRestartsAlsoWhereNothingRuns) {
+  w_.Return(Hello("n", 1));
+  Set("a", {"ann"}, -1);
+  const JobId id = Submit("ann", Spec("x"));
+  w_.RunAll(id);
+  w_.TickAfter(absl::Hours(2));
+  Cancel(id);
+  const auto used = [&]() -> double {
+    for (const Project& project : w_.core->ListProjects()) {
+      if (project.name() == "a" && project.usage_size() > 0) return project.usage(0).slot_seconds();
+    }
+    return 0;
+  };
+  ASSERT_NEAR(used(), 7200, 60);
+  for (int restarts = 0; restarts < 28; ++restarts) {  // one half-life
+    w_.Pass(absl::Hours(6));
+    w_.Restart();
+  }
+  EXPECT_NEAR(used(), 3600, 100);
+  ASSERT_EQ(w_.rows.count("usage/a"), 1u);
+  w_.Pass(14 * w_.options.fair_share_half_life);
+  EXPECT_EQ(w_.rows.count("usage/a"), 0u) << "less than a second is left";
+  EXPECT_EQ(used(), 0);
+}
+
 TEST_F(ProjectWorld, WithinAProjectTheUserWhoUsedLessComesFirst) {
   w_.Return(Hello("n", 1));
   Set("a", {"ann", "bob"}, -1);

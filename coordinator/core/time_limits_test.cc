@@ -89,6 +89,24 @@ TEST_F(TimeLimitWorld, TheTimeCountsOverAllGenerations) {
   EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
 }
 
+// A program that reports nothing changes no row by itself.
+TEST_F(TimeLimitWorld, ARestartForgetsNoMoreThanAMinuteOfAJobThatReportsNothing) {
+  w_.Return(Hello("n", 1));
+  const JobId id = w_.Submit(Limited("a", "30m"));
+  w_.RunAll(id);
+  for (int restarts = 0; restarts < 2; ++restarts) {
+    w_.Pass(absl::Minutes(10));
+    w_.Restart();
+    w_.Do(NodeConnected{Hello("n", 1)});
+    w_.Report(id, RANK_STATE_RUNNING, RankExit::CAUSE_UNSPECIFIED, /*full=*/true);
+    ASSERT_EQ(w_.State(id), JOB_STATE_RUNNING);
+  }
+  w_.Pass(absl::Minutes(8));
+  EXPECT_EQ(w_.State(id), JOB_STATE_RUNNING);
+  w_.Pass(absl::Minutes(4));
+  EXPECT_EQ(w_.State(id), JOB_STATE_STOPPING);
+}
+
 TEST_F(TimeLimitWorld, WithoutTimeLeftItFailsInTheQueue) {
   w_.Return(Hello("n", 1));
   const JobId id = w_.Submit(Limited("a", "30m"));

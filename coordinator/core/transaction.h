@@ -23,9 +23,9 @@ class Transaction {
   bool Full() {
     constexpr size_t kLimit = 100, kLargestStep = 10;
     // A changed job's use is a row of its project.
-    const size_t used = jobs.size() + std::min(jobs.size(), projects_in_use) + generations.size() + nodes.size() +
-                        runs.size() + projects.size() + reservations.size() + templates.size() + deleted_keys.size() +
-                        events.size();
+    const size_t uses = std::max(usages.size(), std::min(jobs.size(), projects_in_use));
+    const size_t used = jobs.size() + uses + generations.size() + nodes.size() + runs.size() + projects.size() +
+                        reservations.size() + templates.size() + deleted_keys.size() + events.size();
     work_left |= used + kLargestStep > kLimit;
     return work_left;
   }

@@ -27,6 +27,7 @@ class MusterReplay {
   explicit MusterReplay(const Month& month) : month_(month), tally_(&month), jobs_(month.jobs.size()) {
     core::Options options;
     options.max_submits_of_user = 0;
+    options.store_times_every = absl::InfiniteDuration();  // it is never restarted
     core_ = core::Core::Recover(options, {}, agenda_.clock()->Read()).value();
   }
 
