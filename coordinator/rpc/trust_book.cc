@@ -13,7 +13,6 @@ namespace {
 
 constexpr uint32_t kFormat = 1;
 constexpr absl::Duration kJoinTokenLife = absl::Hours(1);
-// How long expired and revoked tokens are still listed, and refused with their reason.
 constexpr size_t kMaxUserBytes = 64;
 constexpr size_t kMaxRequestIdBytes = 64;
 

@@ -29,7 +29,7 @@ class TrustBook {
   // Each changes nothing when it fails. Errors as in proto/trust_service.proto.
 
   // ---- Tokens ----
-  // `token` is new. Forgets tokens that ended a week ago.
+  // `token` is new. Where there are too many, forgets some that have ended.
   absl::StatusOr<TokenInfo> AddToken(const CreateTokenRequest& request, const tls::Token& token,
                                      const std::string& created_by, absl::Time now);
   std::vector<TokenInfo> ListTokens() const;
