@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -335,6 +336,43 @@ TEST_F(WorkersTest, AnotherNodesWordAboutARankIsNotTaken) {
   worker->RunToTheEnd(key, kSmallSteps);
   EXPECT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_COMPLETED; }));
   EXPECT_EQ(StepsOf(job).size(), kSmallSteps);
+}
+
+// The job's id is known from when the trace began: its prefix may fit more jobs when it ends.
+TEST_F(WorkersTest, ATraceByPrefixEndsWellThoughAnotherJobHasThePrefixByThen) {
+  options_.workers.detection = absl::Minutes(10);
+  Start();
+  auto worker = Worker("i1");
+  const std::string job = client_->MustSubmit("a");
+  RankKey key;
+  ASSERT_TRUE(worker->WaitForRun(&key));
+  worker->SendObserved(key, RANK_STATE_RUNNING);
+  worker->SendRecords(key, {RunningRecord(1)});
+  ASSERT_TRUE(Eventually([&] { return client_->StateOf(job) == JOB_STATE_RUNNING; }));
+  grpc::Status status;
+  TraceReply reply;
+  std::thread tracing([&] {
+    TraceRequest request;
+    request.set_job("a");
+    request.set_steps(1);
+    request.mutable_wait()->set_seconds(1);
+    status = client_->jobs().Trace(client_->Context().get(), request, &reply);
+  });
+  ListAuditRequest traces;
+  traces.set_method("Jobs/Trace");
+  const bool began = Eventually([&] {
+    ListAuditReply entries;
+    return client_->admin().ListAudit(client_->Context().get(), traces, &entries).ok() && entries.entries_size() == 1;
+  });
+  client_->MustSubmit("ab");
+  tracing.join();
+  ASSERT_TRUE(began);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(reply.ranks_size(), 1);
+  EXPECT_EQ(reply.ranks(0).node(), "n1");
+  EXPECT_EQ(reply.missing_size(), 1) << "the rank reports no step";
+  VersionReply version;
+  EXPECT_TRUE(client_->admin().Version(client_->Context().get(), {}, &version).ok());
 }
 
 TEST_F(WorkersTest, RendezvousServesTheCurrentGenerationOnly) {

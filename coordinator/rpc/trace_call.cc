@@ -45,9 +45,10 @@ class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<Tra
     if (status.ok()) status = turn.Handle(*event).status;
     turn.Audit(event.ok() ? audited_.About("job", event->job.value()) : audited_.entry, status, status.ok());
     if (!status.ok()) return Finish(ToGrpc(status));
-    const uint64_t generation = turn.core().Stored(event->job)->generation();
+    job_ = event->job;
+    const uint64_t generation = turn.core().Stored(job_)->generation();
     reply_->set_generation(generation);
-    turn.traces().Begin({event->job, generation}, request_number_, event->ranks,
+    turn.traces().Begin({job_, generation}, request_number_, event->ranks,
                         turn.now().steady + WaitOf(*request_, kUsualTraceWait),
                         [self = shared_from_this(), &core = turn.core()](Traces::Result result) {
                           self->End(core, std::move(result));
@@ -81,8 +82,7 @@ class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<Tra
 
   void End(const core::Core& core, Traces::Result result) {
     if (!result.status.ok()) return Finish(ToGrpc(result.status));
-    const JobId id = *core.Find(request_->job());
-    const std::vector<Generation> generations = core.ListGenerations(id);
+    const std::vector<Generation> generations = core.ListGenerations(job_);
     for (RankTrace& rank : result.ranks) {
       for (const Generation& generation : generations) {
         if (generation.number() != reply_->generation()) continue;
@@ -102,6 +102,9 @@ class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<Tra
   TraceReply* const reply_;
   server::Loop* const loop_;
   const uint64_t request_number_ = NewRequestNumber();
+
+  // Touched by the loop's thread only. Kept: a prefix in the request may fit more jobs by the time the trace ends.
+  JobId job_;
 };
 
 }  // namespace
