@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/store/sqlite.h"
 #include "testing/temporary_folder.h"
 
 namespace muster::store {
@@ -162,6 +165,78 @@ TEST_F(HistoryTest, LastMetricsKeepsSparseSeries) {
   EXPECT_EQ(last.time().seconds(), 3);
   EXPECT_EQ(last.time().nanos(), 0);
   EXPECT_FALSE(store_->LastMetrics(JobId("b")).has_loss());
+}
+
+NamedMetric Named(const std::string& name, double value) {
+  NamedMetric metric;
+  metric.set_name(name);
+  metric.set_value(value);
+  return metric;
+}
+
+std::map<std::string, double> ReportedBy(const MetricPoint& point) {
+  std::map<std::string, double> values;
+  for (const NamedMetric& metric : point.reported()) {
+    EXPECT_TRUE(values.emplace(metric.name(), metric.value()).second) << metric.name() << " twice";
+  }
+  return values;
+}
+
+TEST_F(HistoryTest, LastMetricsHoldTheNewestValueOfEachReportedName) {
+  Open();
+  constexpr int kPoints = 300;
+  std::vector<HistoryItem> items;
+  for (int i = 1; i <= kPoints; ++i) {
+    items.push_back(Point("a", i, 1));
+    MetricPoint& point = std::get<MetricPoint>(items.back().body);
+    *point.add_reported() = Named("reward", i);
+    if (i % 100 == 1) *point.add_reported() = Named("accuracy", i);
+    HistoryItem many = Point("many", i, 1);
+    *std::get<MetricPoint>(many.body).add_reported() = Named(absl::StrCat("name-", i), i);
+    if (i % 10 == 0) *std::get<MetricPoint>(many.body).add_reported() = Named("steady", i);
+    items.push_back(many);
+  }
+  Append(items);
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_EQ(ReportedBy(store_->LastMetrics(JobId("a"))),
+              (std::map<std::string, double>{{"reward", 300}, {"accuracy", 201}}));
+    const auto many = ReportedBy(store_->LastMetrics(JobId("many")));
+    EXPECT_EQ(many.size(), 64u) << "the names reported last";
+    EXPECT_EQ(many.count("steady") + many.count("name-300") + many.count("name-238"), 3u);
+    EXPECT_EQ(many.count("name-1"), 0u);
+    Open();
+  }
+}
+
+// They had every value that was ever reported, in the order of their points.
+TEST_F(HistoryTest, LastMetricsOfEarlierBuildsShrink) {
+  Open();
+  Append({Point("a", 2, 1), Point("b", 1, 1)});
+  store_.reset();
+  const auto stored_bytes = [&](const std::string& replacement) {
+    auto database = Database::Open(directory_ + "/history.db", {0x4d535448, {"", ""}});
+    EXPECT_TRUE(database.ok()) << database.status();
+    if (!replacement.empty()) {
+      auto update = (*database)->Prepare("UPDATE jobs SET last = ? WHERE id = CAST('a' AS BLOB)");
+      update->Bind(replacement);
+      EXPECT_TRUE(update->Run().ok());
+    }
+    return (*database)->Integer("SELECT length(last) FROM jobs WHERE id = CAST('a' AS BLOB)").value();
+  };
+  MetricPoint grown;
+  grown.set_step(2);
+  for (int i = 0; i < 10'000; ++i) {
+    *grown.add_reported() = Named("reward", i);
+    if (i < 5) *grown.add_reported() = Named("accuracy", i);
+  }
+  ASSERT_GT(stored_bytes(grown.SerializeAsString()), 100'000);
+  Open();
+  const MetricPoint last = store_->LastMetrics(JobId("a"));
+  EXPECT_EQ(last.step(), 2u);
+  EXPECT_EQ(ReportedBy(last), (std::map<std::string, double>{{"reward", 9999}, {"accuracy", 4}}));
+  EXPECT_EQ(store_->LastMetrics(JobId("b")).step(), 1u);
+  store_.reset();
+  EXPECT_LT(stored_bytes(""), 100) << "on disk, too, though the job may have ended";
 }
 
 TEST_F(HistoryTest, ThinsBeyondTheLimitKeepsExtremesAndAccountsForEveryPoint) {

@@ -34,6 +34,21 @@ constexpr Schema kHistorySchema{
      "CREATE INDEX forgotten_jobs ON jobs(number) WHERE forgotten;"}};
 
 constexpr uint64_t kThinWindow = 4096;  // points of one portion
+constexpr int kNewestNames = 64;        // as many as a point may have
+
+// Of measurements in the order in which they were made, keeps the newest of each name; of too many names, those that
+// were measured last. True: some were removed.
+bool KeepNewest(google::protobuf::RepeatedPtrField<NamedMetric>& metrics) {
+  google::protobuf::RepeatedPtrField<NamedMetric> newest;
+  std::set<std::string> names;
+  for (auto metric = metrics.rbegin(); metric != metrics.rend() && newest.size() < kNewestNames; ++metric) {
+    if (names.insert(metric->name()).second) newest.Add()->Swap(&*metric);
+  }
+  std::reverse(newest.begin(), newest.end());
+  const bool removed = newest.size() < metrics.size();
+  metrics.Swap(&newest);
+  return removed;
+}
 
 }  // namespace
 
@@ -43,10 +58,11 @@ absl::Status SqliteHistory::Load() {
   sequence_ = static_cast<uint64_t>(*sequence);
   const absl::StatusOr<Statement*> select = Bound("SELECT number, id, points, thinned, last, forgotten FROM jobs");
   if (!select.ok()) return select.status();
+  std::vector<JobId> overgrown;
   while (true) {
     const absl::StatusOr<bool> row = (*select)->Step();
     if (!row.ok()) return row.status();
-    if (!*row) return absl::OkStatus();
+    if (!*row) return ShrinkRows(overgrown);
     JobRow job{(*select)->Integer(0),
                static_cast<uint64_t>((*select)->Integer(2)),
                static_cast<uint64_t>((*select)->Integer(3)),
@@ -61,9 +77,24 @@ absl::Status SqliteHistory::Load() {
     if (!job.last.ParseFromString((*select)->Blob(4))) {
       return absl::DataLossError(absl::StrCat(database_->path(), ": the metrics of job ", id.value(), " do not parse"));
     }
+    const bool fewer = KeepNewest(*job.last.mutable_validation());
+    if (KeepNewest(*job.last.mutable_reported()) || fewer) overgrown.push_back(id);
     ids_.emplace(job.number, id);
     jobs_.emplace(id, std::move(job));
   }
+}
+
+absl::Status SqliteHistory::ShrinkRows(const std::vector<JobId>& jobs) {
+  if (jobs.empty() || (has_room_ != nullptr && !has_room_())) return absl::OkStatus();
+  const absl::Status stored = database_->InTransaction([&]() -> absl::Status {
+    for (const JobId& id : jobs) {
+      const JobRow& job = jobs_.at(id);
+      MUSTER_STORE_RETURN_IF_ERROR(
+          Run("UPDATE jobs SET last = ? WHERE number = ?", job.last.SerializeAsString(), job.number));
+    }
+    return absl::OkStatus();
+  });
+  return absl::IsResourceExhausted(stored) ? absl::OkStatus() : stored;  // at a later start
 }
 
 absl::StatusOr<JobRow*> SqliteHistory::JobOf(const JobId& id) {
@@ -131,9 +162,12 @@ absl::Status SqliteHistory::AppendMetrics(const HistoryItem& item, const MetricP
                                    column(point.has_validation_loss(), point.validation_loss()),
                                    point.SerializeAsString(), item.dropped, item.dropped_through));
   ++job.points;
-  job.last.clear_time();                                         // merging would mix the fields of two times
-  if (point.validation_size() > 0) job.last.clear_validation();  // merging appends to lists
+  // Merging would mix the fields of two messages.
+  job.last.clear_time();
+  if (point.has_collective()) job.last.clear_collective();
   job.last.MergeFrom(point);
+  KeepNewest(*job.last.mutable_validation());
+  KeepNewest(*job.last.mutable_reported());
   return absl::OkStatus();
 }
 

@@ -71,6 +71,8 @@ class SqliteHistory final : public HistoryStore {
     const absl::StatusOr<Statement*> statement = Bound(sql, arguments...);
     return statement.ok() ? (*statement)->Run() : statement.status();
   }
+  // Earlier builds kept every value of a named metric among the newest ones.
+  absl::Status ShrinkRows(const std::vector<JobId>& jobs);
   absl::StatusOr<JobRow*> JobOf(const JobId& id);
   absl::Status AppendMetrics(const HistoryItem& item, const MetricPoint& point);
   absl::Status AppendLog(const HistoryItem& item, const LogChunk& chunk);
