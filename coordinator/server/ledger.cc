@@ -397,38 +397,51 @@ absl::StatusOr<StreamPage> Ledger::Read(const StreamFilter& filter, uint64_t aft
   return page;
 }
 
-absl::StatusOr<TailStart> Ledger::FindTail(const StreamFilter& filter, uint64_t count) {
-  const std::vector<uint64_t>& events = EventsOf(filter.job);
-  size_t events_left = filter.events ? events.size() : 0;
+TailSearch Ledger::StartTail(const StreamFilter& filter, uint64_t count) const {
+  return {.filter = filter,
+          .count = count,
+          .before = last_sequence_ + 1,
+          .found = count == 0,
+          .after = last_sequence_,
+          .skip_lines = 0};
+}
+
+absl::Status Ledger::FindTail(TailSearch& search) {
+  const StreamFilter& filter = search.filter;
   store::HistoryPage page;
-  page.more = filter.metrics || filter.logs;
-  size_t at = 0;  // index in the page
-  uint64_t before = last_sequence_ + 1;
-  uint64_t history_before = before;
-  while (count > 0) {
-    if (at == page.items.size() && page.more) {
-      auto next =
-          history_->ReadBack({filter.job, filter.metrics, filter.logs, filter.rank}, history_before, kPageItems);
-      if (!next.ok()) return next.status();
-      page = *std::move(next);
-      at = 0;
-    }
-    const uint64_t event = events_left > 0 ? events[events_left - 1] : 0;
-    const store::HistoryItem* item = at < page.items.size() ? &page.items[at] : nullptr;
-    if (event == 0 && item == nullptr) return TailStart{};
-    uint64_t cost = 1;
-    if (item == nullptr || event > item->sequence) {
-      before = event;
-      --events_left;
-    } else {
-      before = history_before = item->sequence;
-      if (const auto* chunk = std::get_if<LogChunk>(&item->body)) cost = LinesOf(*chunk);
-      ++at;
-    }
-    if (cost > count) return TailStart{before - 1, cost - count};
-    count -= cost;
+  if (filter.metrics || filter.logs) {
+    auto read = history_->ReadBack({filter.job, filter.metrics, filter.logs, filter.rank}, search.before, kPageItems,
+                                   kPageBytes);
+    if (!read.ok()) return read.status();
+    page = *std::move(read);
   }
-  return TailStart{before - 1, 0};
+  const std::vector<uint64_t>& events = EventsOf(filter.job);
+  auto events_end = filter.events ? std::lower_bound(events.begin(), events.end(), search.before) : events.begin();
+  auto item = page.items.begin();
+  for (size_t looked_at = 0; looked_at < kPageItems && !search.found; ++looked_at) {
+    const bool no_item = item == page.items.end();
+    if (no_item && page.more) return absl::OkStatus();  // older events come after the next page
+    const uint64_t event = events_end == events.begin() ? 0 : *std::prev(events_end);
+    uint64_t cost = 1;
+    if (no_item && event == 0) {  // there are fewer
+      search.found = true;
+      search.after = 0;
+      return absl::OkStatus();
+    }
+    if (no_item || event > item->sequence) {
+      search.before = event;
+      --events_end;
+    } else {
+      search.before = item->sequence;
+      if (const auto* chunk = std::get_if<LogChunk>(&item->body)) cost = LinesOf(*chunk);
+      ++item;
+    }
+    search.found = cost >= search.count;
+    search.after = search.before - 1;
+    search.skip_lines = search.found ? cost - search.count : 0;
+    search.count -= std::min(cost, search.count);
+  }
+  return absl::OkStatus();
 }
 
 std::set<JobId> Ledger::Jobs() const {

@@ -59,8 +59,14 @@ struct StreamPage {
   bool more = false;
 };
 
-// Where the newest items start: after `after`, without the first lines of the first log chunk.
-struct TailStart {
+// A search, from the newest item back, for where the newest `count` items start; each line of a log counts as one. It
+// may reach over the whole history, so it is made in portions (Ledger::FindTail).
+struct TailSearch {
+  StreamFilter filter;
+  uint64_t count = 0;   // to be found still
+  uint64_t before = 0;  // everything from here on is found
+  bool found = false;
+  // When found: the items start after `after`, without the first lines of the first log chunk.
   uint64_t after = 0;
   uint64_t skip_lines = 0;
 };
@@ -122,8 +128,10 @@ class Ledger {
   // Committed items after `after`, ascending. Items that are no longer kept appear as at most one Gap per page and
   // kind, at the first place where something is missing, with the number of all items missing in the page.
   absl::StatusOr<StreamPage> Read(const StreamFilter& filter, uint64_t after);
-  // The newest `count` items; each line of a log counts as one.
-  absl::StatusOr<TailStart> FindTail(const StreamFilter& filter, uint64_t count);
+  // The search among what is committed by now.
+  TailSearch StartTail(const StreamFilter& filter, uint64_t count) const;
+  // One portion of it, which costs about as much as Read. REQUIRES: not found yet.
+  absl::Status FindTail(TailSearch& search);
   // With mean_step_seconds, of the steps since this Ledger was opened.
   MetricPoint LastMetrics(const JobId& job) const;
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 #include <utility>
@@ -74,6 +75,13 @@ class LedgerTest : public ::testing::Test {
       after = page->next;
       if (!page->more) return result;
     }
+  }
+
+  TailSearch FindTail(const StreamFilter& filter, uint64_t count) {
+    TailSearch search = ledger_->StartTail(filter, count);
+    for (int portion = 0; !search.found && portion < 1000; ++portion) EXPECT_TRUE(ledger_->FindTail(search).ok());
+    EXPECT_TRUE(search.found);
+    return search;
   }
 
   const TemporaryFolder folder_;
@@ -214,7 +222,7 @@ TEST_F(LedgerTest, TailCountsItemsAndLogLines) {
   ASSERT_TRUE(ledger_->Flush().ok());
   Commit("b", "other");
   Commit("a", "e2");
-  const auto tail = [&](uint64_t count) { return ledger_->FindTail(Of("a"), count).value(); };
+  const auto tail = [&](uint64_t count) { return FindTail(Of("a"), count); };
   EXPECT_TRUE(ReadAll(Of("a"), tail(0).after).empty());
   EXPECT_EQ(ReadAll(Of("a"), tail(1).after), Items{"e2"});
   EXPECT_EQ(ReadAll(Of("a"), tail(2).after), (Items{"1", "e2"}));
@@ -223,13 +231,29 @@ TEST_F(LedgerTest, TailCountsItemsAndLogLines) {
   EXPECT_EQ(tail(5).skip_lines, 0u);
   EXPECT_EQ(ReadAll(Of("a"), tail(6).after).size(), 4u);
   EXPECT_EQ(tail(100).after, 0u);
-  EXPECT_EQ(ledger_->FindTail({JobId("a"), false, false, true, 7}, 1)->after, 0u);  // nothing of rank 7
+  EXPECT_EQ(FindTail({JobId("a"), false, false, true, 7}, 1).after, 0u);  // nothing of rank 7
 }
 
 TEST_F(LedgerTest, TailReachesOverManyPages) {
   for (int i = 0; i < 3000; ++i) StagePoint("a", i + 1);
   ASSERT_TRUE(ledger_->Flush().ok());
-  EXPECT_EQ(ReadAll(Of("a"), ledger_->FindTail(Of("a"), 2000)->after).size(), 2000u);
+  EXPECT_EQ(ReadAll(Of("a"), FindTail(Of("a"), 2000).after).size(), 2000u);
+}
+
+// Events and history in turns, in runs that end in the middle of pages.
+TEST_F(LedgerTest, TailOfAnyLengthHasTheNewestItemsOfBothStores) {
+  for (int run = 0; run < 12; ++run) {
+    for (int i = 0; i < 100 * (run % 4); ++i) StagePoint("a", i + 1);
+    ASSERT_TRUE(ledger_->Flush().ok());
+    Commit("a", "event", 70 * (run % 3) + 1);
+  }
+  const Items all = ReadAll(Of("a"));
+  for (size_t count = 0; count < all.size() + 100; count += 37) {
+    const Items expected(all.end() - static_cast<ptrdiff_t>(std::min(count, all.size())), all.end());
+    EXPECT_EQ(ReadAll(Of("a"), FindTail(Of("a"), count).after), expected) << count;
+  }
+  const StreamFilter events{JobId("a"), true, false, false, std::nullopt};
+  EXPECT_EQ(ReadAll(events, FindTail(events, 300).after).size(), 300u);
 }
 
 TEST_F(LedgerTest, ForgottenJobIsGoneAndPositionsAreNotUsedAgain) {
@@ -283,7 +307,7 @@ TEST_F(LedgerTest, OldEventsOfNodesGoAndThoseOfJobsStay) {
   EXPECT_LE(count(), Ledger::kNodeEventsKept + 1001) << "on disk, too";
 }
 
-// A history whose disk is full at times.
+// A history whose disk is full at times, and which counts what is read.
 class FullHistory final : public store::HistoryStore {
  public:
   explicit FullHistory(std::unique_ptr<store::HistoryStore> of) : of_(std::move(of)) {}
@@ -298,9 +322,13 @@ class FullHistory final : public store::HistoryStore {
                                           size_t bytes) override {
     return of_->Read(filter, after, limit, bytes);
   }
-  absl::StatusOr<store::HistoryPage> ReadBack(const store::HistoryFilter& filter, uint64_t before,
-                                              size_t limit) override {
-    return of_->ReadBack(filter, before, limit);
+  absl::StatusOr<store::HistoryPage> ReadBack(const store::HistoryFilter& filter, uint64_t before, size_t limit,
+                                              size_t bytes) override {
+    absl::StatusOr<store::HistoryPage> page = of_->ReadBack(filter, before, limit, bytes);
+    for (const store::HistoryItem& item : page.ok() ? page->items : std::vector<store::HistoryItem>()) {
+      if (const auto* chunk = std::get_if<LogChunk>(&item.body)) bytes_read_back += chunk->text().size();
+    }
+    return page;
   }
   MetricPoint LastMetrics(const JobId& job) const override { return of_->LastMetrics(job); }
   uint64_t LastSequence() const override { return of_->LastSequence(); }
@@ -310,6 +338,7 @@ class FullHistory final : public store::HistoryStore {
   }
   absl::StatusOr<bool> Prune(const std::function<std::vector<JobId>()>& ended) override { return of_->Prune(ended); }
   bool full = false;
+  size_t bytes_read_back = 0;
 
  private:
   const std::unique_ptr<store::HistoryStore> of_;
@@ -381,6 +410,34 @@ TEST_F(LedgerTest, AFullDiskDropsHistoryAndMarksTheGap) {
   ASSERT_TRUE(ledger_->Flush().ok());
   EXPECT_EQ(ReadAll({.job = JobId("a")}),
             (Items{"1", "log:one\n", "gap:logs:1", "gap:metrics:3", "job.running", "5", "6", "log:two\n"}));
+}
+
+TEST_F(LedgerTest, TailOfALargeLogIsFoundInSmallPortions) {
+  ledger_.reset();
+  const TemporaryFolder folder;
+  auto history = std::make_unique<FullHistory>(
+      *store::OpenSqliteHistory(folder.path(), {.log_bytes_per_rank = uint64_t{1} << 30}));
+  FullHistory& disk = *history;
+  ledger_ = *Ledger::Over(*store::OpenSqliteState(folder.path()), std::move(history));
+  constexpr uint64_t kChunks = 640, kLines = 4096;
+  std::string text;
+  for (uint64_t i = 0; i < kLines; ++i) text += "fifteen letters\n";
+  for (uint64_t i = 0; i < kChunks; ++i) {
+    StageLog("a", text);
+    if (i % 64 == 63) ASSERT_TRUE(ledger_->Flush().ok());
+  }
+  ASSERT_EQ(kChunks * text.size(), size_t{40} << 20);
+  TailSearch search = ledger_->StartTail(Of("a"), std::numeric_limits<uint32_t>::max());
+  while (!search.found) {
+    const size_t before = disk.bytes_read_back;
+    ASSERT_TRUE(ledger_->FindTail(search).ok());
+    ASSERT_LE(disk.bytes_read_back - before, Ledger::kPageBytes + text.size());
+  }
+  EXPECT_EQ(search.after, 0u);
+  EXPECT_EQ(disk.bytes_read_back, size_t{40} << 20) << "each chunk once";
+  const TailSearch some = FindTail(Of("a"), 100 * kLines + 1000);
+  EXPECT_EQ(some.after, kChunks - 101) << "it begins in the 101st of the newest chunks";
+  EXPECT_EQ(some.skip_lines, kLines - 1000);
 }
 
 class AuditLedgerTest : public LedgerTest {

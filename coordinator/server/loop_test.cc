@@ -79,7 +79,7 @@ class LoopTest : public ::testing::Test {
   size_t Jobs() {
     return Ask<size_t>([](Turn& turn) { return turn.core().ListJobs(true).size(); });
   }
-  std::vector<WatchItem> ReadAll(const WatchRequest& request) {
+  std::vector<WatchItem> ReadAll(const WatchRequest& request, int* empty_pages = nullptr) {
     std::promise<absl::StatusOr<std::shared_ptr<Watch>>> opened;
     loop_->Post([&](Turn& turn) {
       turn.AfterCommit([&] { opened.set_value(turn.watches().Open(turn.core(), request, JobId())); });
@@ -95,6 +95,7 @@ class LoopTest : public ::testing::Test {
       });
       WatchPage page = next.get_future().get();
       items.insert(items.end(), page.items.begin(), page.items.end());
+      if (empty_pages != nullptr && page.items.empty() && !page.end) ++*empty_pages;
       if (page.end) return items;
     }
   }
@@ -131,6 +132,28 @@ TEST_F(LoopTest, ManyThreadsAreAnsweredOnceAndFindEverythingAfterARestart) {
   const std::vector<WatchItem> after = ReadAll({});
   ASSERT_EQ(before.size(), after.size());
   for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(before[i].cursor(), after[i].cursor());
+}
+
+// One page of the history a turn, as readers who go forward.
+TEST_F(LoopTest, ALongTailIsFoundOverSeveralTurns) {
+  constexpr int kPoints = 3000;
+  ASSERT_TRUE(Ask<bool>([](Turn& turn) {
+    for (int i = 1; i <= kPoints; ++i) {
+      MetricPoint point;
+      point.set_step(i);
+      turn.ledger().Stage(JobId("a"), point);
+    }
+    return turn.ledger().Flush().ok();
+  }));
+  WatchRequest request;
+  request.set_metrics(true);
+  request.set_tail(2500);
+  int empty_pages = 0;
+  const std::vector<WatchItem> items = ReadAll(request, &empty_pages);
+  ASSERT_EQ(items.size(), 2500u);
+  EXPECT_EQ(items.front().metrics().step(), 501u);
+  EXPECT_EQ(items.back().metrics().step(), 3000u);
+  EXPECT_GE(empty_pages, 2500 / 256);
 }
 
 TEST_F(LoopTest, StopDoesWhatWasPostedAndStoresWhatIsStaged) {

@@ -48,8 +48,7 @@ struct Watch {  // NOLINT(clang-analyzer-optin.performance.Padding): in the orde
   bool follow = false;
   uint64_t after = 0;                        // delivered up to here
   uint64_t end = 0;                          // last position for a reader that does not follow
-  uint64_t trim = 0;                         // sequence of the log chunk that is cut for `tail`
-  uint64_t trim_lines = 0;                   // lines to cut from it
+  std::optional<TailSearch> tail;            // where it begins
   std::function<bool(const Job&)> may_read;  // null: every job
   bool snapshot = false;                     // not sent yet
   uint64_t snapshot_at = 0;                  // last position when it was made; 0: none was
@@ -95,13 +94,8 @@ absl::StatusOr<std::shared_ptr<Watch>> Watches::Open(const core::Core& core, con
     }
     watch->after = *after;
   } else if (request.has_tail()) {
-    const absl::StatusOr<TailStart> start = ledger_->FindTail(watch->filter, request.tail());
-    if (!start.ok()) return start.status();
-    watch->after = start->after;
-    if (start->skip_lines > 0) {
-      watch->trim = start->after + 1;
-      watch->trim_lines = start->skip_lines;
-    }
+    watch->tail = ledger_->StartTail(watch->filter, request.tail());
+    watch->after = watch->tail->after;
   }
   if (!reader.token.empty()) {
     std::erase_if(by_token_, [](const auto& entry) { return entry.second.expired(); });
@@ -173,6 +167,11 @@ absl::StatusOr<std::optional<WatchPage>> Watches::Read(const core::Core& core, S
       return result;
     }
   }
+  if (watch.tail.has_value() && !watch.tail->found) {
+    if (absl::Status status = ledger_->FindTail(*watch.tail); !status.ok()) return status;
+    watch.after = watch.tail->after;
+    if (!watch.tail->found) return result;  // an empty page, so that other readers get their turn
+  }
   while (true) {
     absl::StatusOr<StreamPage> page = ledger_->Read(watch.filter, watch.after);
     if (!page.ok()) return page.status();
@@ -183,8 +182,9 @@ absl::StatusOr<std::optional<WatchPage>> Watches::Read(const core::Core& core, S
         hidden = true;
         continue;
       }
-      if (item.sequence == watch.trim && std::holds_alternative<LogChunk>(item.body)) {
-        SkipLines(watch.trim_lines, std::get<LogChunk>(item.body));
+      if (watch.tail.has_value() && item.sequence == watch.tail->after + 1 &&
+          std::holds_alternative<LogChunk>(item.body)) {
+        SkipLines(watch.tail->skip_lines, std::get<LogChunk>(item.body));
       }
       result.items.push_back(ToWatchItem(std::move(item), watch.snapshot_at));
     }

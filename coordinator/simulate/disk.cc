@@ -124,7 +124,7 @@ class VirtualHistory final : public store::HistoryStore {
     return page;
   }
 
-  absl::StatusOr<store::HistoryPage> ReadBack(const store::HistoryFilter&, uint64_t, size_t) override {
+  absl::StatusOr<store::HistoryPage> ReadBack(const store::HistoryFilter&, uint64_t, size_t, size_t) override {
     return absl::UnimplementedError("the virtual history is read forwards");
   }
 

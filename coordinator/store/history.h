@@ -74,8 +74,9 @@ class HistoryStore {
 
   // Items with sequence > `after`, ascending: at most `limit`, and no more once `bytes` of them are exceeded.
   virtual absl::StatusOr<HistoryPage> Read(const HistoryFilter& filter, uint64_t after, size_t limit, size_t bytes) = 0;
-  // Items with sequence < `before`, descending, at most `limit`; without Pruned.
-  virtual absl::StatusOr<HistoryPage> ReadBack(const HistoryFilter& filter, uint64_t before, size_t limit) = 0;
+  // Items with sequence < `before`, descending, without Pruned; bounded as Read is.
+  virtual absl::StatusOr<HistoryPage> ReadBack(const HistoryFilter& filter, uint64_t before, size_t limit,
+                                               size_t bytes) = 0;
   // Newest value of each series; an empty point when there is none. In memory.
   virtual MetricPoint LastMetrics(const JobId& job) const = 0;
 

@@ -44,7 +44,8 @@ class SqliteHistory final : public HistoryStore {
                       const std::vector<std::pair<RankId, Acknowledged>>& acknowledged) override;
   absl::StatusOr<Acknowledged> GetAcknowledged(const RankId& rank) override;
   absl::StatusOr<HistoryPage> Read(const HistoryFilter& filter, uint64_t after, size_t limit, size_t bytes) override;
-  absl::StatusOr<HistoryPage> ReadBack(const HistoryFilter& filter, uint64_t before, size_t limit) override;
+  absl::StatusOr<HistoryPage> ReadBack(const HistoryFilter& filter, uint64_t before, size_t limit,
+                                       size_t bytes) override;
   MetricPoint LastMetrics(const JobId& job) const override;
   uint64_t LastSequence() const override { return sequence_; }
   std::vector<JobId> Jobs() const override;

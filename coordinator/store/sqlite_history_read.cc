@@ -82,13 +82,14 @@ absl::StatusOr<HistoryPage> SqliteHistory::Read(const HistoryFilter& filter, uin
   return page;
 }
 
-absl::StatusOr<HistoryPage> SqliteHistory::ReadBack(const HistoryFilter& filter, uint64_t before, size_t limit) {
+absl::StatusOr<HistoryPage> SqliteHistory::ReadBack(const HistoryFilter& filter, uint64_t before, size_t limit,
+                                                    size_t bytes) {
   HistoryPage page;
   uint64_t horizon = 0;
   for (const Kind kind : {Kind::kMetrics, Kind::kLogs}) {
     if ((kind == Kind::kMetrics && !filter.metrics) || (kind == Kind::kLogs && !filter.logs)) continue;
     bool more = false;
-    MUSTER_STORE_RETURN_IF_ERROR(ReadKind(kind, filter, before, true, limit, kEndOfSequence, page.items, more));
+    MUSTER_STORE_RETURN_IF_ERROR(ReadKind(kind, filter, before, true, limit, bytes, page.items, more));
     if (more) horizon = std::max(horizon, page.items.back().sequence);
     page.more |= more;
   }
