@@ -63,6 +63,14 @@ TEST(Token, GoesRoundAndNeverShowsItsSecret) {
   EXPECT_EQ(parsed->secret, token.secret);
   EXPECT_NE(MakeToken(std::string(64, 'a'))->secret, token.secret);
   EXPECT_FALSE(IsToken("0123456789abcdef"));
+  for (const std::string& with : {text, " " + text + "\n", "/home/ann/" + text, "muster1." + text, "a=" + text + "x",
+                                  text.substr(0, text.size() - 31)}) {
+    EXPECT_TRUE(HoldsToken(with)) << with;
+  }
+  for (const std::string& without : {std::string(), std::string("muster1."), std::string("muster1.cluster.local"),
+                                     "muster1." + std::string(64, 'a'), "muster1." + std::string(65, 'a') + ".x"}) {
+    EXPECT_FALSE(HoldsToken(without)) << without;
+  }
   for (const std::string& bad :
        {text.substr(0, text.size() - 1), text + "x", text + ".x", text.substr(1), std::string(),
         absl::StrCat("muster1.", std::string(64, 'z'), ".", token.id, ".", token.secret)}) {

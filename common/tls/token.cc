@@ -13,6 +13,7 @@ namespace muster::tls {
 namespace {
 
 constexpr absl::string_view kPrefix = "muster1.";
+constexpr size_t kAuthoritySize = 64;
 constexpr size_t kIdSize = 8;
 
 }  // namespace
@@ -32,6 +33,14 @@ bool IsToken(std::string_view text) {
   return absl::StartsWith(absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size())), kPrefix);
 }
 
+bool HoldsToken(std::string_view text) {
+  for (size_t at = text.find(kPrefix.data()); at != std::string_view::npos; at = text.find(kPrefix.data(), at + 1)) {
+    const std::string_view rest = text.substr(at + kPrefix.size());
+    if (rest.find_first_not_of("0123456789abcdef") == kAuthoritySize && rest[kAuthoritySize] == '.') return true;
+  }
+  return false;
+}
+
 absl::Status CheckTokenText(std::string_view text) {
   const auto wrong = std::find_if_not(text.begin(), text.end(), [](unsigned char c) { return absl::ascii_isgraph(c); });
   if (wrong == text.end()) return absl::OkStatus();
@@ -45,7 +54,7 @@ absl::Status CheckTokenText(std::string_view text) {
 absl::StatusOr<Token> ParseToken(std::string_view text) {
   const std::vector<std::string> parts =
       absl::StrSplit(absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size())), '.');
-  const bool fits = parts.size() == 4 && absl::StrCat(parts[0], ".") == kPrefix && parts[1].size() == 64 &&
+  const bool fits = parts.size() == 4 && absl::StrCat(parts[0], ".") == kPrefix && parts[1].size() == kAuthoritySize &&
                     parts[1].find_first_not_of("0123456789abcdef") == std::string::npos && parts[2].size() == kIdSize &&
                     parts[3].size() == kTokenSecretSize && CheckTokenText(parts[2]).ok() &&
                     CheckTokenText(parts[3]).ok();

@@ -31,6 +31,8 @@ std::string ToString(const Token& token);
 
 // Whether `text` starts like a token of this form; those of a coordinator's --token-file do not.
 bool IsToken(std::string_view text);
+// Whether `text` has such a token in it, whole or without a part of its end.
+bool HoldsToken(std::string_view text);
 // OK: one word of printable ASCII. gRPC aborts the process for other bytes. InvalidArgument: another byte, by position.
 absl::Status CheckTokenText(std::string_view text);
 // Ignores surrounding blanks. InvalidArgument: another form; the message never contains the secret.

@@ -192,6 +192,61 @@ TEST_F(AuditTest, ATokenInPlaceOfItsIdIsNotRecorded) {
   EXPECT_TRUE(client_->trust().RevokeToken(client_->Context().get(), request, &reply).ok());
 }
 
+// Nor in place of the name of anything else.
+TEST_F(AuditTest, ATokenInPlaceOfAnyNameIsRefusedAndNotRecorded) {
+  const std::string token = MakeToken(TOKEN_ROLE_SUBMITTER, "sue");
+  const std::string secret = token.substr(token.rfind('.') + 1);
+  RevokeNodeRequest revoke;
+  revoke.set_node(token);
+  RevokeNodeReply revoked;
+  const grpc::Status status = client_->trust().RevokeNode(client_->Context().get(), revoke, &revoked);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(),
+            "expected a node's name or id, not a token (to revoke one: muster coordinator token revoke ID)");
+  EXPECT_EQ(Newest().object(), "node/");
+  EXPECT_EQ(Newest().code(), "INVALID_ARGUMENT");
+  const auto refused = [&](const grpc::Status& other, const std::string& object) {
+    EXPECT_EQ(other.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << object;
+    EXPECT_THAT(other.error_message(), Not(HasSubstr(secret))) << object;
+    EXPECT_EQ(Newest().object(), object);
+  };
+  DrainRequest drain;
+  drain.set_node("  " + token + "\n");
+  DrainReply drained;
+  refused(client_->nodes().Drain(client_->Context().get(), drain, &drained), "node/");
+  ForgetRequest forget;
+  forget.set_node(token);
+  ForgetReply forgotten;
+  refused(client_->nodes().Forget(client_->Context().get(), forget, &forgotten), "node/");
+  CancelRequest cancel;
+  cancel.set_job(token);
+  CancelReply cancelled;
+  refused(client_->jobs().Cancel(client_->Context().get(), cancel, &cancelled), "job/");
+  BackupRequest backup;
+  backup.set_path("/nowhere/" + token);
+  BackupReply backed_up;
+  refused(client_->admin().Backup(client_->Context().get(), backup, &backed_up), "file/");
+  DeleteProjectRequest project;
+  project.set_name(token);
+  DeleteProjectReply deleted;
+  refused(client_->admin().DeleteProject(client_->Context().get(), project, &deleted), "project/");
+  // As a label it may stand, but it is not repeated.
+  LabelRequest label;
+  label.set_job(client_->MustSubmit("a"));
+  label.add_remove(token);
+  LabelReply labeled;
+  EXPECT_TRUE(client_->jobs().Label(client_->Context().get(), label, &labeled).ok());
+  EXPECT_EQ(Newest().method(), "Jobs/Label");
+  // The id of a node may look like the beginning of a token.
+  drain.set_node("muster1.cluster.local");
+  EXPECT_EQ(client_->nodes().Drain(client_->Context().get(), drain, &drained).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Newest().object(), "node/muster1.cluster.local");
+  std::string all;
+  for (const AuditEntry& entry : Entries()) all += entry.DebugString();
+  EXPECT_THAT(all, Not(HasSubstr(secret.substr(0, 8))));
+}
+
 // Of entries that are as large as they can be.
 TEST_F(AuditTest, ARepliesBytesAreBounded) {
   const std::string job = client_->MustSubmit("a");

@@ -83,7 +83,7 @@ grpc::ServerUnaryReactor* AdminService::Version(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* AdminService::Backup(grpc::CallbackServerContext* context, const BackupRequest* request,
                                                BackupReply* reply) {
   const absl::StatusOr<AuditedCall> call =
-      AdmitChange(*gate_, *context, "/muster.v1.Admin/Backup", ObjectOf("file", request->path()), loop_);
+      AdmitChange(*gate_, *context, "/muster.v1.Admin/Backup", "file", request->path(), loop_);
   if (!call.ok()) return EndWith(call.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this, entry = call->entry](Turn& turn) {
@@ -125,9 +125,9 @@ grpc::ServerUnaryReactor* AdminService::ListProjects(grpc::CallbackServerContext
 
 template <typename Event>
 grpc::ServerUnaryReactor* AdminService::Change(grpc::CallbackServerContext* context, std::string_view method,
-                                               const std::string& object, Event event,
+                                               std::string_view kind, const std::string& name, Event event,
                                                std::function<void(const core::Core& core)> answer) {
-  const absl::StatusOr<AuditedCall> call = AdmitChange(*gate_, *context, method, object, loop_);
+  const absl::StatusOr<AuditedCall> call = AdmitChange(*gate_, *context, method, kind, name, loop_);
   if (!call.ok()) return EndWith(call.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([reactor, event = std::move(event), answer = std::move(answer), entry = call->entry](Turn& turn) {
@@ -144,13 +144,13 @@ grpc::ServerUnaryReactor* AdminService::Change(grpc::CallbackServerContext* cont
 
 grpc::ServerUnaryReactor* AdminService::SetProject(grpc::CallbackServerContext* context,
                                                    const SetProjectRequest* request, SetProjectReply*) {
-  return Change(context, "/muster.v1.Admin/SetProject", ObjectOf("project", request->project().name()),
+  return Change(context, "/muster.v1.Admin/SetProject", "project", request->project().name(),
                 core::SetProject{request->project()});
 }
 
 grpc::ServerUnaryReactor* AdminService::DeleteProject(grpc::CallbackServerContext* context,
                                                       const DeleteProjectRequest* request, DeleteProjectReply*) {
-  return Change(context, "/muster.v1.Admin/DeleteProject", ObjectOf("project", request->name()),
+  return Change(context, "/muster.v1.Admin/DeleteProject", "project", request->name(),
                 core::DeleteProject{request->name()});
 }
 
@@ -158,7 +158,7 @@ grpc::ServerUnaryReactor* AdminService::SetReservation(grpc::CallbackServerConte
                                                        const SetReservationRequest* request,
                                                        SetReservationReply* reply) {
   const std::string& name = request->reservation().name();
-  return Change(context, "/muster.v1.Admin/SetReservation", ObjectOf("reservation", name),
+  return Change(context, "/muster.v1.Admin/SetReservation", "reservation", name,
                 core::SetReservation{request->reservation()}, [name, reply](const core::Core& core) {
                   for (Reservation& reservation : core.ListReservations()) {
                     if (reservation.name() == name) *reply->mutable_reservation() = std::move(reservation);
@@ -169,7 +169,7 @@ grpc::ServerUnaryReactor* AdminService::SetReservation(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* AdminService::DeleteReservation(grpc::CallbackServerContext* context,
                                                           const DeleteReservationRequest* request,
                                                           DeleteReservationReply*) {
-  return Change(context, "/muster.v1.Admin/DeleteReservation", ObjectOf("reservation", request->name()),
+  return Change(context, "/muster.v1.Admin/DeleteReservation", "reservation", request->name(),
                 core::DeleteReservation{request->name()});
 }
 
@@ -206,7 +206,7 @@ grpc::ServerUnaryReactor* AdminService::ListAudit(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* AdminService::SignIn(grpc::CallbackServerContext* context, const SignInRequest*,
                                                SignInReply* reply) {
   const absl::StatusOr<AuditedCall> call =
-      AdmitChange(*gate_, *context, "/muster.v1.Admin/SignIn", ObjectOf("session", "web"), loop_);
+      AdmitChange(*gate_, *context, "/muster.v1.Admin/SignIn", "session", "web", loop_);
   if (!call.ok()) return EndWith(call.status(), *context);
   const absl::Status status = MakeCode(*context, call->caller, *reply);
   return EndAudited(call->entry, status, /*changed=*/false, *context, loop_);

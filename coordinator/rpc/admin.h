@@ -48,10 +48,10 @@ class AdminService final : public Admin::CallbackService {
                                    SignInReply* reply) override;
 
  private:
-  // `object`: "project/nlp". `answer`: called once the event is stored, before the reply leaves.
+  // "project", "nlp". `answer`: called once the event is stored, before the reply leaves.
   template <typename Event>
-  grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method,
-                                   const std::string& object, Event event,
+  grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, std::string_view method, std::string_view kind,
+                                   const std::string& name, Event event,
                                    std::function<void(const core::Core& core)> answer = nullptr);
 
   absl::Status MakeCode(const grpc::CallbackServerContext& context, const Principal& caller, SignInReply& reply) const;

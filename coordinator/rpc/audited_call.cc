@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/rpc/rpc.h"
+#include "common/tls/token.h"
 #include "common/utf8.h"
 
 namespace muster::rpc {
@@ -28,20 +29,27 @@ AuditEntry AuditedCall::About(std::string_view kind, std::string_view name) cons
 }
 
 absl::StatusOr<AuditedCall> AdmitChange(const Gate& gate, const grpc::ServerContextBase& context,
-                                        std::string_view method, std::string object, server::Loop* loop) {
+                                        std::string_view method, std::string_view kind, std::string_view name,
+                                        server::Loop* loop) {
   AuditedCall call;
-  const absl::StatusOr<Principal> caller = gate.Admit(context, method, &call.caller);
-  if (!caller.ok() && call.caller.name.empty()) return caller.status();
+  absl::Status status = gate.Admit(context, method, &call.caller).status();
+  if (!status.ok() && call.caller.name.empty()) return status;
+  const bool pasted = tls::HoldsToken(name);
+  if (status.ok() && pasted) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("expected a ", std::string(kind),
+                     "'s name or id, not a token (to revoke one: muster coordinator token revoke ID)"));
+  }
   AuditEntry& entry = call.entry;
   entry.set_user(call.caller.name);
   entry.set_role(RoleName(call.caller.role));
   entry.set_token_id(call.caller.token_id);
   entry.set_peer(CleanText(gate.PeerOf(context), kNameBytes));
   entry.set_method(std::string(absl::StripPrefix(absl::string_view(method.data(), method.size()), "/muster.v1.")));
-  entry.set_object(std::move(object));
-  if (caller.ok()) return call;
-  loop->Post([entry, status = caller.status()](Turn& turn) { turn.Audit(entry, status, /*changed=*/false); });
-  return caller.status();
+  entry.set_object(ObjectOf(kind, pasted ? "" : name));
+  if (status.ok()) return call;
+  loop->Post([entry, status](Turn& turn) { turn.Audit(entry, status, /*changed=*/false); });
+  return status;
 }
 
 grpc::ServerUnaryReactor* EndAudited(const AuditEntry& entry, const absl::Status& status, bool changed,

@@ -1,7 +1,7 @@
 // Calls that change something, and their entries in the audit log: admitted as all calls (call.h), and recorded with
 // their outcome, also where they are refused. Callers who are not known have no entry: anyone may be that.
 //
-//   absl::StatusOr<AuditedCall> call = AdmitChange(*gate, *context, "/muster.v1.Nodes/Drain", "node/n1", loop);
+//   absl::StatusOr<AuditedCall> call = AdmitChange(*gate, *context, "/muster.v1.Nodes/Drain", "node", "n1", loop);
 //   if (!call.ok()) return EndWith(call.status(), *context);
 //   loop->Post([=](Turn& turn) {
 //     const core::Outcome& outcome = turn.Handle(event);
@@ -33,9 +33,11 @@ struct AuditedCall {
 // "job/train-x4k2": printable, whatever `name` is, and bounded.
 std::string ObjectOf(std::string_view kind, std::string_view name);
 
-// As Gate::Admit. The refusal of a known caller is recorded.
+// As Gate::Admit. The refusal of a known caller is recorded. InvalidArgument: `name` has a token in it, pasted in place
+// of a name; neither the status nor the entry repeats it.
 absl::StatusOr<AuditedCall> AdmitChange(const Gate& gate, const grpc::ServerContextBase& context,
-                                        std::string_view method, std::string object, server::Loop* loop);
+                                        std::string_view method, std::string_view kind, std::string_view name,
+                                        server::Loop* loop);
 
 // Ends a call that changed nothing, or something outside of the loop, once its entry is on disk.
 grpc::ServerUnaryReactor* EndAudited(const AuditEntry& entry, const absl::Status& status, bool changed,

@@ -178,7 +178,7 @@ absl::Status JobsService::CheckNotOwnFolder(const std::string& path) const {
 grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* context, const SubmitRequest* request,
                                               SubmitReply* reply) {
   const absl::StatusOr<AuditedCall> admitted =
-      AdmitChange(*gate_, *context, "/muster.v1.Jobs/Submit", ObjectOf("job", request->spec().name()), loop_);
+      AdmitChange(*gate_, *context, "/muster.v1.Jobs/Submit", "job", request->spec().name(), loop_);
   if (!admitted.ok()) return EndWith(admitted.status(), *context);
   const auto refuse = [&](const absl::Status& status) {
     return EndAudited(admitted->entry, status, /*changed=*/false, *context, loop_);
@@ -324,7 +324,7 @@ template <typename Reply, typename EventFor>
 grpc::ServerUnaryReactor* JobsService::Change(grpc::CallbackServerContext* context, std::string_view method,
                                               const std::string& job, Reply* reply, core::Core::Among among,
                                               EventFor event_for, const std::vector<std::string>& details) {
-  absl::StatusOr<AuditedCall> admitted = AdmitChange(*gate_, *context, method, ObjectOf("job", job), loop_);
+  absl::StatusOr<AuditedCall> admitted = AdmitChange(*gate_, *context, method, "job", job, loop_);
   if (!admitted.ok()) return EndWith(admitted.status(), *context);
   for (const std::string& detail : details) admitted->entry.add_details(CleanText(detail, kDetailBytes));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -391,7 +391,7 @@ grpc::ServerUnaryReactor* JobsService::Label(grpc::CallbackServerContext* contex
   if (details.size() > kMostDetails) {
     // Cut, they would hide what the call changed from the audit log.
     const absl::StatusOr<AuditedCall> call =
-        AdmitChange(*gate_, *context, "/muster.v1.Jobs/Label", ObjectOf("job", request->job()), loop_);
+        AdmitChange(*gate_, *context, "/muster.v1.Jobs/Label", "job", request->job(), loop_);
     if (!call.ok()) return EndWith(call.status(), *context);
     const absl::Status status =
         absl::InvalidArgumentError(absl::StrCat("at most ", kMostDetails, " labels may be set and removed at once"));
@@ -419,7 +419,7 @@ grpc::ServerUnaryReactor* JobsService::Note(grpc::CallbackServerContext* context
 grpc::ServerUnaryReactor* JobsService::Trace(grpc::CallbackServerContext* context, const TraceRequest* request,
                                              TraceReply* reply) {
   absl::StatusOr<AuditedCall> call =
-      AdmitChange(*gate_, *context, "/muster.v1.Jobs/Trace", ObjectOf("job", request->job()), loop_);
+      AdmitChange(*gate_, *context, "/muster.v1.Jobs/Trace", "job", request->job(), loop_);
   if (!call.ok()) return EndWith(call.status(), *context);
   return StartTrace(*std::move(call), request, reply, loop_);
 }
@@ -427,7 +427,7 @@ grpc::ServerUnaryReactor* JobsService::Trace(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* JobsService::Checkpoint(grpc::CallbackServerContext* context,
                                                   const CheckpointRequest* request, CheckpointReply* reply) {
   absl::StatusOr<AuditedCall> call =
-      AdmitChange(*gate_, *context, "/muster.v1.Jobs/Checkpoint", ObjectOf("job", request->job()), loop_);
+      AdmitChange(*gate_, *context, "/muster.v1.Jobs/Checkpoint", "job", request->job(), loop_);
   if (!call.ok()) return EndWith(call.status(), *context);
   return StartCheckpoint(*std::move(call), request, reply, loop_);
 }

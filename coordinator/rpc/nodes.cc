@@ -43,7 +43,7 @@ grpc::ServerUnaryReactor* NodesService::Use(grpc::CallbackServerContext* context
 template <typename Event, typename Reply>
 grpc::ServerUnaryReactor* NodesService::Change(grpc::CallbackServerContext* context, std::string_view method,
                                                const std::string& node, Reply* reply) {
-  const absl::StatusOr<AuditedCall> call = AdmitChange(*gate_, *context, method, ObjectOf("node", node), loop_);
+  const absl::StatusOr<AuditedCall> call = AdmitChange(*gate_, *context, method, "node", node, loop_);
   if (!call.ok()) return EndWith(call.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, id = NodeId(node), entry = call->entry](Turn& turn) {

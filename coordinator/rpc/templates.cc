@@ -12,7 +12,7 @@ using server::Turn;
 template <typename EventFor>
 grpc::ServerUnaryReactor* JobsService::ChangeTemplate(grpc::CallbackServerContext* context, std::string_view method,
                                                       const std::string& name, EventFor event_for) {
-  absl::StatusOr<AuditedCall> admitted = AdmitChange(*gate_, *context, method, ObjectOf("template", name), loop_);
+  absl::StatusOr<AuditedCall> admitted = AdmitChange(*gate_, *context, method, "template", name, loop_);
   if (!admitted.ok()) return EndWith(admitted.status(), *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, &name, call = *std::move(admitted), event_for = std::move(event_for)](Turn& turn) {

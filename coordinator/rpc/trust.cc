@@ -53,8 +53,9 @@ absl::StatusOr<Principal> TrustService::Admit(const grpc::CallbackServerContext&
 }
 
 absl::StatusOr<AuditedCall> TrustService::AdmitChange(const grpc::CallbackServerContext& context,
-                                                      std::string_view method, std::string object) const {
-  absl::StatusOr<AuditedCall> call = rpc::AdmitChange(*gate_, context, method, std::move(object), loop_);
+                                                      std::string_view method, std::string_view kind,
+                                                      std::string_view name) const {
+  absl::StatusOr<AuditedCall> call = rpc::AdmitChange(*gate_, context, method, kind, name, loop_);
   if (!call.ok()) return call;
   if (absl::Status status = CheckAuthority(); !status.ok()) return status;
   return call;
@@ -104,8 +105,7 @@ absl::Status TrustService::DoRenew(const Principal& caller, const RenewRequest& 
 
 grpc::ServerUnaryReactor* TrustService::Join(grpc::CallbackServerContext* context, const JoinRequest* request,
                                              JoinReply* reply) {
-  const absl::StatusOr<AuditedCall> call =
-      AdmitChange(*context, "/muster.v1.Trust/Join", ObjectOf("node", request->node()));
+  const absl::StatusOr<AuditedCall> call = AdmitChange(*context, "/muster.v1.Trust/Join", "node", request->node());
   if (!call.ok()) return EndWith(call.status(), *context);
   absl::Status status = CheckClocks(*context);
   if (status.ok()) status = DoJoin(*request, *reply);
@@ -129,7 +129,7 @@ grpc::ServerUnaryReactor* TrustService::Renew(grpc::CallbackServerContext* conte
 
 grpc::ServerUnaryReactor* TrustService::CreateToken(grpc::CallbackServerContext* context,
                                                     const CreateTokenRequest* request, CreateTokenReply* reply) {
-  absl::StatusOr<AuditedCall> call = AdmitChange(*context, "/muster.v1.Trust/CreateToken", "token/");
+  absl::StatusOr<AuditedCall> call = AdmitChange(*context, "/muster.v1.Trust/CreateToken", "token", "");
   if (!call.ok()) return EndWith(call.status(), *context);
   call->entry.add_details(absl::StrCat("role ", RoleText(request->role())));
   if (!request->user().empty()) call->entry.add_details(absl::StrCat("user ", CleanText(request->user(), 64)));
@@ -158,8 +158,7 @@ grpc::ServerUnaryReactor* TrustService::ListTokens(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* TrustService::RevokeToken(grpc::CallbackServerContext* context,
                                                     const RevokeTokenRequest* request, RevokeTokenReply* reply) {
   const absl::StatusOr<AuditedCall> call =
-      AdmitChange(*context, "/muster.v1.Trust/RevokeToken",
-                  MayHoldSecret(request->id()) ? "token/" : ObjectOf("token", request->id()));
+      AdmitChange(*context, "/muster.v1.Trust/RevokeToken", "token", MayHoldSecret(request->id()) ? "" : request->id());
   if (!call.ok()) return EndWith(call.status(), *context);
   if (MayHoldSecret(request->id())) {
     const absl::Status wrong =
@@ -184,7 +183,7 @@ grpc::ServerUnaryReactor* TrustService::RevokeToken(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* TrustService::RevokeNode(grpc::CallbackServerContext* context,
                                                    const RevokeNodeRequest* request, RevokeNodeReply*) {
   const absl::StatusOr<AuditedCall> call =
-      AdmitChange(*context, "/muster.v1.Trust/RevokeNode", ObjectOf("node", request->node()));
+      AdmitChange(*context, "/muster.v1.Trust/RevokeNode", "node", request->node());
   if (!call.ok()) return EndWith(call.status(), *context);
   const absl::Status status = authority_->records->RevokeNode(request->node());
   if (!status.ok()) return EndAudited(call->entry, status, /*changed=*/false, *context, loop_);

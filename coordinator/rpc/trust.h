@@ -41,7 +41,7 @@ class TrustService final : public Trust::CallbackService {
  private:
   absl::Status CheckAuthority() const;
   absl::StatusOr<AuditedCall> AdmitChange(const grpc::CallbackServerContext& context, std::string_view method,
-                                          std::string object) const;
+                                          std::string_view kind, std::string_view name) const;
   // Identifies the caller, and checks that there is an authority.
   absl::StatusOr<Principal> Admit(const grpc::CallbackServerContext& context, std::string_view method) const;
   // Makes no certificate that would not be valid by the node's clock, or would be for years too long.

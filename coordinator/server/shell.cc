@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
+#include "common/tls/token.h"
 #include "common/utf8.h"
 #include "coordinator/server/fatal.h"
 
@@ -16,6 +17,7 @@ constexpr absl::Duration kFlushAfter = absl::Milliseconds(100);
 constexpr size_t kFlushItems = 1000;
 constexpr absl::Duration kPruneInterval = absl::Seconds(1);
 constexpr size_t kAuditMessageBytes = 512;
+constexpr char kHidden[] = "(hidden: it has a token in it)";
 constexpr absl::Duration kPrunePause = absl::Milliseconds(20);  // between two portions
 
 void LogChange(const StateEvent& change, absl::string_view cause) {
@@ -61,9 +63,13 @@ void Turn::Audit(AuditEntry entry, const absl::Status& status, bool changed) {
   entry.set_left_out(*left_out);
   *entry.mutable_time() = ToProto(now_.wall);
   entry.set_code(absl::StatusCodeToString(status.code()));
+  for (std::string& detail : *entry.mutable_details()) {
+    if (tls::HoldsToken(detail)) detail = kHidden;
+  }
   // Messages about what was sent repeat it, and it may be a secret.
   if (!status.ok() && !absl::IsInvalidArgument(status)) {
-    entry.set_message(CleanText({status.message().data(), status.message().size()}, kAuditMessageBytes));
+    const std::string message(status.message());
+    entry.set_message(tls::HoldsToken(message) ? kHidden : CleanText(message, kAuditMessageBytes));
   }
   audit_.emplace(outcomes_.size(), std::move(entry));
 }
