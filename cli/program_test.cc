@@ -873,6 +873,34 @@ TEST_F(MusterTest, AJobIsMergedOverItsTemplate) {
   EXPECT_EQ(sent.labels(0), "team=nlp");
 }
 
+// The first of them becomes @last, and its name begins like that of the job that all wait for.
+TEST_F(MusterTest, AllJobsOfAnArrayComeAfterTheSameJob) {
+  std::vector<v1::JobSpec> sent;
+  store_.submit = [&](const v1::SubmitRequest& request) {
+    v1::Job job;
+    job.set_id(sent.empty() ? "first-0001" : absl::StrCat("first-", sent.size(), "-0001"));
+    *job.mutable_spec() = request.spec();
+    sent.push_back(request.spec());
+    return job;
+  };
+  Serve();
+  const std::string file = folder_.Write("job.yaml", kSpec);
+  ASSERT_EQ(Run({"submit", "-d", file}).code, 0);
+  for (const char* after : {"@last", "first-0"}) {
+    sent.resize(1);
+    const Ended ended = Run({"submit", file, "--array", "seed=1,2,3", "--after", after});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    ASSERT_EQ(sent.size(), 4u) << after;
+    for (size_t i = 1; i < sent.size(); ++i) {
+      ASSERT_EQ(sent[i].after_size(), 1) << after;
+      EXPECT_EQ(sent[i].after(0), "first-0001") << after << " of job " << i;
+    }
+    const auto calls = store_.Calls();
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), absl::StrCat("Get ", after)), after[0] == '@' ? 0 : 1)
+        << "a prefix may have become ambiguous by the second job";
+  }
+}
+
 TEST_F(MusterTest, UsageAddsUpTheSlotHours) {
   Serve();
   const auto put = [&](const std::string& id, const std::string& owner, double held, double slots, double training) {

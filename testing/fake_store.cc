@@ -130,6 +130,11 @@ class FakeJobs final : public v1::Jobs::Service {
     job.set_id("new-0001");
     *job.mutable_spec() = request->spec();
     job.set_state(v1::JOB_STATE_QUEUED);
+    if (store_.submit) {
+      const absl::StatusOr<v1::Job> made = store_.submit(*request);
+      if (!made.ok()) return rpc::ToGrpc(made.status());
+      job = *made;
+    }
     store_.PutJob(job);
     *reply->mutable_job() = job;
     *reply->mutable_plan() = store_.plan;

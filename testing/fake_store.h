@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/jobs.pb.h"
@@ -54,6 +55,8 @@ class FakeStore {
   v1::ListAuditReply audit;
   std::function<std::vector<v1::Node>()> list_nodes;  // instead of `nodes`
   size_t jobs_of_a_reply = 0;                         // most of one List, then the calls are recorded whole; 0: any
+  // The job that Submit makes, which it then stores; unset: new-0001.
+  std::function<absl::StatusOr<v1::Job>(const v1::SubmitRequest&)> submit;
   v1::PlanReply plan;
   v1::JobSpec submitted;
   std::vector<std::string> request_ids;

@@ -169,7 +169,7 @@ void RegisterRun(CLI::App& app, Invocation& invocation) {
       return kOk;
     }
     flags->options.follow = true;  // as torchrun, also into a file
-    return SubmitSpec(invocation, *reading, flags->options);
+    return SubmitSpecs(invocation, {*reading}, flags->options);
   });
 }
 

@@ -40,45 +40,30 @@ absl::StatusOr<ExitCode> DryRun(const Invocation& invocation, Client& client, co
   return kOk;
 }
 
-}  // namespace
-
-void AddSubmitFlags(CLI::App* command, SubmitOptions& options) {
-  command->add_flag("-f,--follow", options.follow, "follow the job (the default on a terminal)");
-  command->add_flag("-d,--detach", options.detach, "return once the job is accepted; overrides -f");
-  command->add_option("--after", options.after, "start only when this job has completed; may be repeated")
-      ->type_name("JOB")
-      ->allow_extra_args(false);
-  command->add_flag("--dry-run", options.dry_run, "check and plan the job without submitting it");
-  AddFormat(command, options.format, {"table", "json", "yaml", "name"});
+// Ids of the jobs that the user named.
+absl::StatusOr<std::vector<std::string>> IdsOf(const Invocation& invocation, Client& client,
+                                               const std::vector<std::string>& names) {
+  std::vector<std::string> ids;
+  for (const std::string& name : names) {
+    const absl::StatusOr<std::string> named = invocation.JobNamed(name, client);
+    if (!named.ok()) return named.status();
+    const absl::StatusOr<v1::GetJobReply> job = client.GetJob(*named);  // it may be a prefix
+    if (!job.ok()) return job.status();
+    ids.push_back(job->job().id());
+  }
+  return ids;
 }
 
-std::string NewRequestId() {
-  std::random_device random;  // /dev/urandom
-  std::string id;
-  for (int i = 0; i < 4; ++i) absl::StrAppendFormat(&id, "%08x", random());
-  return id;
-}
-
-absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading& reading,
-                                    const SubmitOptions& options) {
-  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
-  if (absl::Status status = CheckJob(reading, client, !options.after.empty()); !status.ok()) return status;
-  if (!client.ok()) return client.status();
-  if (options.dry_run) return DryRun(invocation, **client, reading, options.format);
+absl::StatusOr<ExitCode> SubmitOne(const Invocation& invocation, Client& client, const Reading& reading,
+                                   const std::vector<std::string>& after, const SubmitOptions& options) {
   v1::SubmitRequest request;
   request.set_request_id(NewRequestId());
   *request.mutable_spec() = reading.spec;
-  for (const std::string& text : options.after) {
-    const absl::StatusOr<std::string> named = invocation.JobNamed(text, **client);
-    if (!named.ok()) return named.status();
-    const absl::StatusOr<v1::GetJobReply> job = (*client)->GetJob(*named);  // it may be a prefix
-    if (!job.ok()) return job.status();
-    request.mutable_spec()->add_after(job->job().id());
-  }
-  const absl::StatusOr<v1::SubmitReply> reply = (*client)->Submit(request);
+  for (const std::string& id : after) request.mutable_spec()->add_after(id);
+  const absl::StatusOr<v1::SubmitReply> reply = client.Submit(request);
   if (!reply.ok()) return WithPlaces(reply.status(), reading.sources);
   const std::string& id = reply->job().id();
-  invocation.Remember(id, **client);
+  invocation.Remember(id, client);
   const bool interactive = options.format == Format::kTable;
   const bool follow = !options.detach && (options.follow || (interactive && invocation.Out().terminal));
   if (interactive) Say(PlanSummary(WithoutRepetition(reply->plan()), invocation.Err()));
@@ -103,8 +88,49 @@ absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading&
   FollowOptions following;
   following.format = options.format;
   following.logs = reading.spec.has_exec();  // what a program prints is all that is known of it
-  following.timeout = (*client)->connection().timeout;
-  return FollowJob(**client, id, following, invocation.Out());
+  following.timeout = client.connection().timeout;
+  return FollowJob(client, id, following, invocation.Out());
+}
+
+}  // namespace
+
+void AddSubmitFlags(CLI::App* command, SubmitOptions& options) {
+  command->add_flag("-f,--follow", options.follow, "follow the job (the default on a terminal)");
+  command->add_flag("-d,--detach", options.detach, "return once the job is accepted; overrides -f");
+  command->add_option("--after", options.after, "start only when this job has completed; may be repeated")
+      ->type_name("JOB")
+      ->allow_extra_args(false);
+  command->add_flag("--dry-run", options.dry_run, "check and plan the job without submitting it");
+  AddFormat(command, options.format, {"table", "json", "yaml", "name"});
+}
+
+std::string NewRequestId() {
+  std::random_device random;  // /dev/urandom
+  std::string id;
+  for (int i = 0; i < 4; ++i) absl::StrAppendFormat(&id, "%08x", random());
+  return id;
+}
+
+absl::StatusOr<ExitCode> SubmitSpecs(const Invocation& invocation, const std::vector<Reading>& readings,
+                                     const SubmitOptions& options) {
+  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
+  for (const Reading& reading : readings) {
+    if (absl::Status status = CheckJob(reading, client, !options.after.empty()); !status.ok()) return status;
+  }
+  if (!client.ok()) return client.status();
+  std::vector<std::string> after;
+  if (!options.dry_run) {
+    // Once: @last and a prefix may mean another job as soon as the first one is submitted.
+    absl::StatusOr<std::vector<std::string>> ids = IdsOf(invocation, **client, options.after);
+    if (!ids.ok()) return ids.status();
+    after = *std::move(ids);
+  }
+  for (const Reading& reading : readings) {
+    const absl::StatusOr<ExitCode> ended = options.dry_run ? DryRun(invocation, **client, reading, options.format)
+                                                           : SubmitOne(invocation, **client, reading, after, options);
+    if (!ended.ok() || *ended != kOk) return ended;
+  }
+  return kOk;
 }
 
 }  // namespace muster::cli

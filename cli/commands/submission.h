@@ -23,8 +23,10 @@ struct SubmitOptions {
 void AddSubmitFlags(CLI::App* command, SubmitOptions& options);
 
 // Prints the plan (stderr), then the id (stdout) and the next commands, and follows the job on a terminal or with -f.
-// InvalidArgument: the coordinator's errors with their locations.
-absl::StatusOr<ExitCode> SubmitSpec(const Invocation& invocation, const Reading& reading, const SubmitOptions& options);
+// Of several specs, all are checked before the first is submitted, and each comes after the same jobs; they need
+// `detach`. InvalidArgument: the coordinator's errors with their locations.
+absl::StatusOr<ExitCode> SubmitSpecs(const Invocation& invocation, const std::vector<Reading>& readings,
+                                     const SubmitOptions& options);
 
 // 128 random bits, hexadecimal.
 std::string NewRequestId();

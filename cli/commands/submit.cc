@@ -2,7 +2,6 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "cli/check_job.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_array.h"
 #include "cli/commands/submission.h"
@@ -36,16 +35,8 @@ absl::StatusOr<ExitCode> SubmitArray(const Invocation& invocation, const std::ve
     if (!reading.ok()) return reading.status();
     readings.push_back(*std::move(reading));
   }
-  const absl::StatusOr<std::unique_ptr<Client>> client = invocation.Connect();
-  for (const Reading& reading : readings) {
-    if (absl::Status status = CheckJob(reading, client, !options.after.empty()); !status.ok()) return status;
-  }
   options.detach = true;
-  for (const Reading& reading : readings) {
-    const absl::StatusOr<ExitCode> submitted = SubmitSpec(invocation, reading, options);
-    if (!submitted.ok() || *submitted != kOk) return submitted;
-  }
-  return kOk;
+  return SubmitSpecs(invocation, readings, options);
 }
 
 }  // namespace
@@ -85,7 +76,7 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
     const absl::StatusOr<Reading> reading =
         LoadJobFiles(flags->files, flags->set, assignments, TemplatesOf(invocation));
     if (!reading.ok()) return reading.status();
-    return SubmitSpec(invocation, *reading, flags->options);
+    return SubmitSpecs(invocation, {*reading}, flags->options);
   });
 }
 

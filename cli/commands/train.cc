@@ -167,7 +167,7 @@ void RegisterTrain(CLI::App& app, Invocation& invocation) {
       Print(WriteSpec(reading->spec));
       return kOk;
     }
-    return SubmitSpec(invocation, *reading, flags->options);
+    return SubmitSpecs(invocation, {*reading}, flags->options);
   });
 }
 
