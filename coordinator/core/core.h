@@ -37,7 +37,7 @@ namespace muster::core {
 // spec a job for each replica; a checkpoint.path without {job} gets a folder for each.
 struct SubmitJob {
   static constexpr absl::string_view kName = "submit";
-  std::string request_id;
+  std::string request_id;  // unique among those of the owner
   std::string owner;
   JobSpec spec;  // resolved; placeholders in its paths are expanded here, where the job gets its id
   // Four random characters; the job's id is <name>-<suffix>, that of a replica <name>-<suffix>-<replica>.

@@ -58,6 +58,21 @@ TEST(Core, SubmitIsIdempotentByRequest) {
   EXPECT_NE(w.Do(SubmitJob{"r2", "me", Spec("a"), "xxxx"}).job, first.job) << "an id in use is not assigned again";
 }
 
+TEST(Core, EachUserHasRequestIdsOfTheirOwn) {
+  World w;
+  const JobId mine = w.Do(SubmitJob{"r", "me", Spec("a"), "xxxx"}).job;
+  const Outcome other = w.Do(SubmitJob{"r", "you", Spec("b"), "yyyy"});
+  ASSERT_TRUE(other.status.ok()) << other.status;
+  EXPECT_EQ(w.Get(other.job).owner(), "you");
+  w.Restart();
+  EXPECT_EQ(w.Do(SubmitJob{"r", "me", Spec("a"), "zzzz"}).job, mine);
+  EXPECT_EQ(w.Do(SubmitJob{"r", "you", Spec("b"), "zzzz"}).job, other.job);
+  EXPECT_EQ(w.Do(SubmitJob{"r", "you", Spec("a"), "zzzz"}).status.code(), absl::StatusCode::kAlreadyExists);
+  w.Do(CancelJob{other.job});
+  ASSERT_TRUE(w.Do(DeleteJob{other.job}).status.ok());
+  EXPECT_EQ(w.Do(SubmitJob{"r", "me", Spec("a"), "zzzz"}).job, mine) << "it is still known";
+}
+
 TEST(Core, TheQueueIsOrderedAndSaysWhy) {
   World w;
   w.Do(NodeConnected{Hello("n", 1)});

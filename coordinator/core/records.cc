@@ -220,8 +220,8 @@ absl::Status Records::Check() const {
     if (const auto [other, fresh] = sequences.emplace(job.record().sequence(), id); !fresh) {
       return Damaged(key, absl::StrCat("it has the same sequence number as ", other->second.value()));
     }
-    if (by_request_.at(job.record().request_id()) != id) {
-      return Damaged(key, absl::StrCat("its request is that of ", by_request_.at(job.record().request_id()).value()));
+    if (const JobId& other = by_request_.at(RequestOf(job.record())); other != id) {
+      return Damaged(key, absl::StrCat("its request is that of ", other.value()));
     }
     if (const Sync& sync = job.record().spec().train().sync(); !sync.run().empty()) {
       const auto run = runs.find(sync.run());
@@ -309,7 +309,7 @@ void Records::Write(const Transaction& transaction, Outcome& outcome) const {
 
 JobEntry& Records::Insert(Job record) {
   const JobId id(record.id());
-  by_request_[record.request_id()] = id;
+  by_request_[RequestOf(record)] = id;
   const std::string& path = record.spec().train().checkpoint().path();
   if (!path.empty()) folders_.emplace(NormalizedPath(path), id);
   JobEntry& job = jobs.emplace(id, JobEntry{.machine = JobMachine(std::move(record))}).first->second;
@@ -375,7 +375,7 @@ void Records::Delete(const JobId& id, Transaction& transaction) {
   transaction.deleted_keys.push_back(JobKey(id));
   for (const auto& [number, generation] : job.generations)
     transaction.deleted_keys.push_back(GenerationKey(id, number));
-  by_request_.erase(job.record().request_id());
+  by_request_.erase(RequestOf(job.record()));
   ended_by_sequence_.erase({job.record().sequence(), id});
   folders_.erase({NormalizedPath(job.record().spec().train().checkpoint().path()), id});
   const std::string run = job.record().spec().train().sync().run();
@@ -389,8 +389,8 @@ void Records::Delete(const JobId& id, Transaction& transaction) {
   transaction.deleted_keys.push_back(RunKey(run));
 }
 
-const JobEntry* Records::FindRequest(const std::string& request_id) const {
-  const auto found = by_request_.find(request_id);
+const JobEntry* Records::FindRequest(const std::string& owner, const std::string& request_id) const {
+  const auto found = by_request_.find({owner, request_id});
   return found == by_request_.end() ? nullptr : &jobs.at(found->second);
 }
 

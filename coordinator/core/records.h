@@ -49,7 +49,8 @@ class Records {
   NodeEntry* NeedNode(const NodeId& id, Transaction& transaction);
   // The job's next generation comes after that number. REQUIRES: it is higher than NewestNumber.
   void SkipNumbers(JobEntry& job, uint64_t to, Transaction& transaction);
-  const JobEntry* FindRequest(const std::string& request_id) const;
+  // Each user has request ids of their own: a client may choose them by what it submits, and two users choose alike.
+  const JobEntry* FindRequest(const std::string& owner, const std::string& request_id) const;
 
   // Gives it the next sequence number.
   JobEntry& Add(Job record);
@@ -106,7 +107,9 @@ class Records {
   absl::Status Check() const;
   JobEntry& Insert(Job record);
 
-  std::map<std::string, JobId> by_request_;
+  using Request = std::pair<std::string, std::string>;  // the owner, and its id
+  static Request RequestOf(const Job& job) { return {job.owner(), job.request_id()}; }
+  std::map<Request, JobId> by_request_;
   // The normalized checkpoint.path of every job that has one. In the store of an older Muster jobs may share one.
   std::set<std::pair<std::string, JobId>> folders_;
   std::map<JobId, JobEntry*> live_;

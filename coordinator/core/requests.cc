@@ -95,12 +95,12 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
         absl::StrCat("the spec has ", event.spec.ByteSizeLong(), " bytes, the limit is ", kSpecBytes));
     return;
   }
-  if (const JobEntry* known = records_->FindRequest(event.request_id); known != nullptr) {
+  if (const JobEntry* known = records_->FindRequest(event.owner, event.request_id); known != nullptr) {
     const Job& job = known->record();
     JobSpec again = event.spec;
     if (ReplicasOf(again) > 1) again = SpecOfReplica(again, job.spec().train().sync().run(), 0);
     ExpandPlaceholders(known->id(), again);
-    if (job.owner() == event.owner && job.spec().SerializeAsString() == again.SerializeAsString()) {
+    if (job.spec().SerializeAsString() == again.SerializeAsString()) {
       transaction.submitted = known->id();
       transaction.reason = absl::StrCat("request ", event.request_id, " is already ", job.id());
     } else {
@@ -136,12 +136,12 @@ void Requests::On(const SubmitJob& event, Transaction& transaction) {
   if (!transaction.status.ok()) return;
   if (event.plan.has_value()) plans_->Offer(*event.plan);
   const uint32_t replicas = ReplicasOf(event.spec);
-  // A client's request numbers have no spaces, so no one else has this one.
+  // A client's request ids have no spaces, so none of the user's other requests has this one.
   const auto request_of = [&](uint32_t replica) {
     return replica == 0 ? event.request_id : absl::StrCat(event.request_id, " replica ", replica);
   };
   for (uint32_t replica = 1; replica < replicas; ++replica) {
-    const JobEntry* known = records_->FindRequest(request_of(replica));
+    const JobEntry* known = records_->FindRequest(event.owner, request_of(replica));
     if (known == nullptr) continue;
     transaction.status = absl::AlreadyExistsError(
         absl::StrCat("request id ", event.request_id, " belongs to the run of ", known->record().id(),

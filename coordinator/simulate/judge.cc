@@ -86,7 +86,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
   JobAccount& account = books_.jobs[id];
   if (account.deleted) return Fail("jobs", absl::StrCat(id.value(), " is back after its deletion"));
   if (account.state == JOB_STATE_UNSPECIFIED) {
-    const auto [known, fresh] = books_.requests.emplace(job.request_id(), id);
+    const auto [known, fresh] = books_.requests.emplace(std::pair(job.owner(), job.request_id()), id);
     // A deleted job's request id is forgotten with it.
     if (!fresh && !books_.jobs[known->second].deleted)
       return Fail("no job doubled", absl::StrCat(id.value(), " is ", known->second.value(), " again"));
@@ -387,9 +387,9 @@ void Judge::DesiredSent(const Desired& desired, uint64_t& last_revision) {
   }
 }
 
-void Judge::Accepted(const std::string& request, const JobId& job) {
+void Judge::Accepted(const std::string& owner, const std::string& request, const JobId& job) {
   if (IsLost(job)) return;
-  const auto known = books_.requests.find(request);
+  const auto known = books_.requests.find({owner, request});
   if (known == books_.requests.end()) {
     return Fail("accepted means durable", absl::StrCat(job.value(), " was accepted, but is not on disk"));
   }

@@ -81,7 +81,7 @@ struct RunAccount {
 // What the judge knows from the disk. It goes back with the disk when a copy of that is restored.
 struct Books {
   std::map<JobId, JobAccount> jobs;
-  std::map<std::string, JobId> requests;
+  std::map<std::pair<std::string, std::string>, JobId> requests;                 // by the owner and its request id
   std::map<std::pair<std::string, uint32_t>, std::pair<JobId, uint64_t>> slots;  // the generation that holds each slot
   std::set<JobId> cancelled;
   std::map<std::string, Project> projects;
@@ -130,7 +130,7 @@ class Judge {
   // To a node, on one stream; `last_revision` belongs to that stream.
   void DesiredSent(const Desired& desired, uint64_t& last_revision);
   // To a user: the request was accepted as this job.
-  void Accepted(const std::string& request, const JobId& job);
+  void Accepted(const std::string& owner, const std::string& request, const JobId& job);
   void MayBeDeleted(const JobId& job) { deletable_.insert(job); }
   void CancelAccepted(const JobId& job) { books_.cancelled.insert(job); }
   // To a worker: these records need not be sent again.

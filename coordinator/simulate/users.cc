@@ -71,7 +71,7 @@ void User::Submit() {
         if (!status.ok()) return world->judge.Fail("a valid job is accepted", status.ToString());
         world->Trace([&] { return absl::StrCat("accepted ", request, " as ", accepted->value()); });
         job_ = *accepted;
-        world->judge.Accepted(request, job_);
+        world->judge.Accepted(name_, request, job_);
         SubmitIfLost();  // the reply came from a coordinator whose disk is gone
       });
 }
