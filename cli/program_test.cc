@@ -901,6 +901,53 @@ TEST_F(MusterTest, AllJobsOfAnArrayComeAfterTheSameJob) {
   }
 }
 
+// Each user's jobs are a sweep of their own, whatever others call theirs.
+TEST_F(MusterTest, ASweepCountsItsUsersJobsOnly) {
+  std::string caller;
+  // As the coordinator: request ids are each user's own, and are looked up before the spec is checked further.
+  store_.submit = [&](const v1::SubmitRequest& request) -> absl::StatusOr<v1::Job> {
+    for (const v1::Job& job : store_.Jobs()) {
+      if (job.owner() != caller || job.request_id() != request.request_id()) continue;
+      if (job.spec().SerializeAsString() == request.spec().SerializeAsString()) return job;
+      return absl::AlreadyExistsError(absl::StrCat("request id ", job.request_id(), " belongs to ", job.id()));
+    }
+    if (request.spec().after_size() > 0) return absl::NotFoundError("after: there is no job");
+    v1::Job job;
+    job.set_id(absl::StrCat(request.spec().name(), "-", caller));
+    job.set_owner(caller);
+    job.set_request_id(request.request_id());
+    *job.mutable_spec() = request.spec();
+    *job.mutable_labels() = request.spec().labels();
+    job.set_state(v1::JOB_STATE_QUEUED);
+    return job;
+  };
+  Serve();
+  const std::string file = folder_.Write("job.yaml", kSpec);
+  const auto sweep = [&](const std::string& user, const std::string& values) {
+    caller = user;
+    return Run({"sweep", "lr", file, "--array", "seed=" + values, "-d"});
+  };
+  EXPECT_EQ(sweep("bob", "1,2").code, 0);
+  EXPECT_EQ(store_.Jobs().size(), 2u);
+  const Ended same = sweep("ann", "1,2");
+  EXPECT_EQ(same.code, 0) << same.err;
+  EXPECT_TRUE(absl::StrContains(same.out, "lr-2-ann")) << same.out;
+  EXPECT_EQ(store_.Jobs().size(), 4u) << "the same sweep of another user";
+  const Ended other = sweep("eve", "3,4");
+  EXPECT_EQ(other.code, 0) << other.err;
+  EXPECT_EQ(store_.Jobs().size(), 6u) << "another sweep of that name";
+  for (const char* user : {"ann", "eve"}) {
+    const Ended again = sweep(user, user[0] == 'a' ? "1,2" : "3,4");
+    EXPECT_EQ(again.code, 0) << again.err;
+    EXPECT_EQ(again.err, "") << "it submitted no trial again";
+    EXPECT_TRUE(absl::StrContains(again.out, absl::StrCat("lr-1-", user))) << again.out;
+  }
+  const Ended mixed = sweep("ann", "3,4");
+  EXPECT_EQ(mixed.code, 2);
+  EXPECT_TRUE(absl::StrContains(mixed.err, "there is a sweep lr with other trials (lr-1-ann of ann)")) << mixed.err;
+  EXPECT_EQ(store_.Jobs().size(), 6u) << "it is refused before anything is submitted";
+}
+
 TEST_F(MusterTest, UsageAddsUpTheSlotHours) {
   Serve();
   const auto put = [&](const std::string& id, const std::string& owner, double held, double slots, double training) {

@@ -29,6 +29,7 @@ namespace muster::cli {
 namespace {
 
 constexpr absl::Duration kLookEvery = absl::Seconds(2);
+constexpr size_t kRequestIdBytes = 64;  // as v1::SubmitRequest says
 constexpr char kSweepLabel[] = "sweep", kTrialLabel[] = "sweep-trial";
 
 struct SweepFlags {
@@ -57,7 +58,7 @@ struct Entered {
 
 struct SweepJobs {
   std::vector<Entered> trials;
-  std::string owner;  // who runs the sweep; empty: the first look finds out
+  std::string owner;  // who runs the sweep; empty: LearnOwner finds out
 };
 
 absl::StatusOr<std::vector<Trial>> TrialsOf(const SweepFlags& flags) {
@@ -123,33 +124,51 @@ absl::StatusOr<SweepJobs> Enter(const SweepFlags& flags, const TemplateText& tem
   return sweep;
 }
 
-// The jobs of the sweep that are there now, also of an earlier run of it. Anyone may give a job the sweep's label:
-// those that no sweep of this name and user has submitted are not counted.
-absl::Status FindJobs(Client& client, const SweepFlags& flags, SweepJobs& sweep) {
-  std::vector<Entered>& trials = sweep.trials;
+// The jobs that sweeps of this name have submitted, of all users. Anyone may give a job the label: those with another
+// request id than a sweep's are not among them.
+absl::StatusOr<std::vector<v1::Job>> JobsOfSweeps(Client& client, const SweepFlags& flags) {
   const absl::StatusOr<v1::ListJobsReply> reply =
       client.ListJobs(/*all=*/true, {absl::StrCat(kSweepLabel, "=", flags.name)});
   if (!reply.ok()) return reply.status();
-  for (Entered& trial : trials) {
+  std::vector<v1::Job> jobs;
+  for (const v1::JobSummary& summary : reply->jobs()) {
+    const std::string& id = summary.job().request_id();
+    if (absl::StartsWith(id, RequestPrefix(flags)) && id.size() <= kRequestIdBytes) jobs.push_back(summary.job());
+  }
+  return jobs;
+}
+
+// Null: the job is of a sweep with other trials.
+Entered* TrialOf(const v1::Job& job, std::vector<Entered>& trials) {
+  size_t number = 0;
+  for (const std::string& label : job.labels()) {
+    if (label.rfind(absl::StrCat(kTrialLabel, "="), 0) != 0) continue;
+    if (!absl::SimpleAtoi(label.substr(sizeof(kTrialLabel)), &number)) number = 0;
+  }
+  if (number == 0 || number > trials.size() || trials[number - 1].request_id != job.request_id()) return nullptr;
+  return &trials[number - 1];
+}
+
+// The jobs of the sweep that are there now, also of an earlier run of it. FailedPrecondition: some have other trials.
+// REQUIRES: the owner is known.
+absl::Status FindJobs(Client& client, const SweepFlags& flags, SweepJobs& sweep) {
+  const absl::StatusOr<std::vector<v1::Job>> jobs = JobsOfSweeps(client, flags);
+  if (!jobs.ok()) return jobs.status();
+  for (Entered& trial : sweep.trials) {
     if (Ended(trial.state)) continue;  // also if it is deleted now
     trial.job.clear();
     trial.state = v1::JOB_STATE_UNSPECIFIED;
   }
-  for (const v1::JobSummary& summary : reply->jobs()) {
-    if (!absl::StartsWith(summary.job().request_id(), RequestPrefix(flags))) continue;
-    if (!sweep.owner.empty() && summary.job().owner() != sweep.owner) continue;
-    size_t number = 0;
-    for (const std::string& label : summary.job().labels()) {
-      if (label.rfind(absl::StrCat(kTrialLabel, "="), 0) != 0) continue;
-      if (!absl::SimpleAtoi(label.substr(sizeof(kTrialLabel)), &number)) number = 0;
-    }
-    if (number == 0 || number > trials.size() || trials[number - 1].request_id != summary.job().request_id()) {
+  for (const v1::Job& job : *jobs) {
+    if (job.owner() != sweep.owner) continue;
+    Entered* trial = TrialOf(job, sweep.trials);
+    if (trial == nullptr) {
       return absl::FailedPreconditionError(
-          absl::StrCat("there is a sweep ", flags.name, " with other trials (", summary.job().id(), " of ",
-                       summary.job().owner(), "): give this one another name, or the flags and files of that one"));
+          absl::StrCat("there is a sweep ", flags.name, " with other trials (", job.id(), " of ", job.owner(),
+                       "): give this one another name, or the flags and files of that one"));
     }
-    trials[number - 1].job = summary.job().id();
-    trials[number - 1].state = summary.job().state();
+    trial->job = job.id();
+    trial->state = job.state();
   }
   return absl::OkStatus();
 }
@@ -195,24 +214,55 @@ absl::Status SubmitTrial(Client& client, SweepJobs& sweep, size_t index) {
   *request.mutable_spec() = trial.reading.spec;
   const absl::StatusOr<v1::SubmitReply> reply = client.Submit(request);
   if (!reply.ok()) return WithPlaces(reply.status(), trial.reading.sources);
-  const bool known = trial.job == reply->job().id();
   trial.job = reply->job().id();
   trial.state = reply->job().state();
   sweep.owner = reply->job().owner();
-  if (known) return absl::OkStatus();
   Say(absl::StrCat("trial ", index + 1, ": ", trial.job, ": ", absl::StrJoin(TextsOf(trial.trial), " ")));
   return absl::OkStatus();
+}
+
+// Whether the caller owns the job, of a sweep. No call says who the caller is, but each user has request ids of their
+// own. This submits another spec with the job's, after a job that cannot exist: the coordinator refuses the id to the
+// job's owner, and the spec to others.
+absl::StatusOr<bool> IsCallers(Client& client, const v1::Job& job, const Reading& other) {
+  v1::SubmitRequest request;
+  request.set_request_id(job.request_id());
+  *request.mutable_spec() = other.spec;
+  request.mutable_spec()->clear_after();
+  request.mutable_spec()->add_after("no-such-job");  // ids end with four characters, and perhaps digits
+  const absl::Status refused = client.Submit(request).status();
+  if (absl::IsAlreadyExists(refused)) return true;
+  if (absl::IsNotFound(refused)) return false;
+  if (refused.ok()) return absl::InternalError("the coordinator accepted a job after one that does not exist");
+  return WithPlaces(refused, other.sources);
+}
+
+// Submits the first trial if the caller has no jobs of a sweep of this name.
+absl::Status LearnOwner(Client& client, const SweepFlags& flags, SweepJobs& sweep) {
+  absl::StatusOr<std::vector<v1::Job>> jobs = JobsOfSweeps(client, flags);
+  if (!jobs.ok()) return jobs.status();
+  // First those with the same trials: their owner is probably the caller.
+  std::stable_partition(jobs->begin(), jobs->end(),
+                        [&](const v1::Job& job) { return TrialOf(job, sweep.trials) != nullptr; });
+  std::set<std::string> asked;
+  for (const v1::Job& job : *jobs) {
+    if (!asked.insert(job.owner()).second) continue;
+    const absl::StatusOr<bool> own = IsCallers(client, job, sweep.trials.front().reading);
+    if (!own.ok()) return own.status();
+    if (!*own) continue;
+    sweep.owner = job.owner();
+    return absl::OkStatus();
+  }
+  return SubmitTrial(client, sweep, 0);
 }
 
 // One look: stops who has lost, and submits as many as there is room for. True: the sweep is over.
 absl::StatusOr<bool> Step(Client& client, const SweepFlags& flags, SweepJobs& sweep) {
   std::vector<Entered>& trials = sweep.trials;
-  if (absl::Status status = FindJobs(client, flags, sweep); !status.ok()) return status;
   if (sweep.owner.empty()) {
-    // A request id is one user's, so this makes the caller's first trial, or finds it, and tells who the caller is.
-    if (absl::Status status = SubmitTrial(client, sweep, 0); !status.ok()) return status;
-    if (absl::Status status = FindJobs(client, flags, sweep); !status.ok()) return status;
+    if (absl::Status status = LearnOwner(client, flags, sweep); !status.ok()) return status;
   }
+  if (absl::Status status = FindJobs(client, flags, sweep); !status.ok()) return status;
   std::vector<TrialProgress> progress;
   for (Entered& trial : trials) {
     if (trial.job.empty()) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/cluster/cluster.h"
 
@@ -93,6 +94,53 @@ TEST_F(SweepTest, RefusesWhatIsNone) {
   refused({"--array", "priority=1,2"}, "sync: a trial of a sweep is one job");
   file_ = cluster_.folder() + "/job.yaml";
   refused({"--array", "priority=1,2", "--rungs", "5", "--parallel", "2"}, "with --rungs all trials are compared");
+}
+
+// Whatever they call theirs. The jobs wait: there is no worker.
+TEST(Sweeps, OfOtherUsersAreNotCounted) {
+  Cluster cluster;
+  const std::string& folder = cluster.folder();
+  const Ran init = cluster.Muster({"coordinator", "init", "--state-dir", folder + "/c", "--host", "gpu-head"});
+  ASSERT_EQ(init.exit_code, 0) << init.err;
+  cluster.coordinator_flags = {"--listen", "127.0.0.1:0"};
+  cluster.StartCoordinator();
+  std::string address;
+  std::ifstream lines(folder + "/coordinator.out");
+  for (std::string line; std::getline(lines, line);) {
+    if (absl::StartsWith(line, "listening on 127.0.0.1:")) address = line.substr(line.rfind(' ') + 1);
+  }
+  ASSERT_NE(address, "");
+  for (const std::string user : {"ann", "bob", "eve"}) {
+    const Ran made = cluster.Muster(
+        {"coordinator", "token", "create", "--role", "submitter", "--user", user, "-o", folder + "/token-" + user});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+  }
+  const std::string file = folder + "/job.yaml";
+  std::ofstream(file) << "apiVersion: muster/v1\nkind: Job\nname: any\nworkload: exec\ncommand: [/bin/true]\n"
+                      << "workdir: /tmp\nresources: {ranks: 1}\n";
+  const auto sweep = [&](const std::string& user, const std::string& priorities) {
+    return cluster.Muster({"sweep", "lr", file, "--array", "priority=" + priorities, "-d", "--address", address,
+                           "--token-file", folder + "/token-" + user});
+  };
+  std::map<std::string, int> jobs;
+  const auto count = [&] {
+    jobs.clear();
+    for (const nlohmann::json& job : cluster.MusterJson({"ps", "-a", "-l", "sweep=lr"})) {
+      ++jobs[job["job"].value("owner", "")];
+    }
+    return jobs;
+  };
+  for (const auto& [user, priorities] : std::vector<std::pair<std::string, std::string>>{
+           {"bob", "1,2"}, {"ann", "1,2"}, {"eve", "3,4"}, {"ann", "1,2"}}) {
+    const Ran ran = sweep(user, priorities);
+    EXPECT_EQ(ran.exit_code, 0) << user << ": " << ran.err;
+  }
+  const std::map<std::string, int> two_each = {{"ann", 2}, {"bob", 2}, {"eve", 2}};
+  EXPECT_EQ(count(), two_each);
+  const Ran other = sweep("ann", "3,4");
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr(" of ann): give this one another name"));
+  EXPECT_EQ(count(), two_each) << "it is refused before anything is submitted";
 }
 
 }  // namespace
