@@ -248,6 +248,22 @@ TEST_F(AgentTest, AKeyIsSetThroughAnAbsenceOfTheCoordinator) {
   EXPECT_TRUE(Eventually([&] { return Exited(rank); }));
 }
 
+TEST_F(AgentTest, TheDaemonEndsWhileAKeyWaitsForTheCoordinator) {
+  coordinator_.Serve();
+  StartWorker({"--handover"});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.full_reports() > 0; }));
+  const RankId rank = Id("a");
+  coordinator_.set_refusing_keys(true);
+  Want({Run(rank, "rendezvous")});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.refused_keys() > 1; }));
+  EXPECT_EQ(EndWorker(SIGTERM), 0);
+  coordinator_.set_refusing_keys(false);
+  StartWorker();
+  EXPECT_TRUE(Eventually([&] { return coordinator_.HasKey("a"); })) << "the trainer sets it again";
+  coordinator_.SetKey("b", "value");
+  EXPECT_TRUE(Eventually([&] { return Exited(rank); }));
+}
+
 TEST_F(AgentTest, DamagedOutboxFailsTheRank) {
   coordinator_.Serve();
   StartWorker();

@@ -22,7 +22,7 @@ class CommandStream {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-// An answer that may come later, from any thread, once.
+// An answer that may come later, on the loop's thread, once. It is ignored when its caller has gone.
 using ValueCallback = std::function<void(absl::StatusOr<std::string>)>;
 
 // Handles the trainers' calls, on the loop's thread. Callers are verified to be processes of that rank.
@@ -54,7 +54,8 @@ class TrainerServer {
                                                               TrainerHost* host);
   virtual ~TrainerServer() = default;
   // From the loop's thread: ends the calls, running what is posted to the loop meanwhile; trainers attach again at the
-  // next daemon. From now on the host is not called, but `done` of Wait and Sync and their stop may still be.
+  // next daemon. It does not wait for the host's answers. From now on the host is not called, but `done` of its calls
+  // and their stop may still be.
   virtual void Shutdown() = 0;
 };
 

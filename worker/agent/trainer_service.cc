@@ -85,37 +85,64 @@ class Commands final : public grpc::ServerWriteReactor<Command>, public CommandS
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// A call that is answered later; its caller may be gone by then.
-class Waiting final : public grpc::ServerUnaryReactor, public rpc::SelfOwned<Waiting> {
+// A call that the host answers later. It also ends when its caller has gone or the server shuts down, and then ignores
+// the host's answer: Shutdown waits for every call, and an answer may depend on a timer, which no longer runs then.
+template <typename Reply>
+class Waiting final : public grpc::ServerUnaryReactor, public rpc::SelfOwned<Waiting<Reply>> {
  public:
-  // Begins the call at the host, and returns what stops it.
-  using Done = std::function<void(const absl::Status&)>;
+  // Begins the call at the host. Returns what stops it there; null: it goes on without its caller.
+  using Done = std::function<void(absl::StatusOr<Reply>)>;
   using Start = std::function<std::function<void()>(TrainerHost* host, Done done)>;
-  Waiting(std::shared_ptr<HostGate> gate, Start start) : gate_(std::move(gate)), start_(std::move(start)) {}
+  Waiting(std::shared_ptr<HostGate> gate, Reply* reply, Start start)
+      : gate_(std::move(gate)), reply_(reply), start_(std::move(start)) {}
 
   void Begin() {
-    gate_->Post([self = shared_from_this()](TrainerHost* host) {
-      if (host == nullptr) return self->Finish(rpc::ToGrpc(Closing()));
-      self->stop_ = self->start_(host, [self](const absl::Status& status) { self->Finish(rpc::ToGrpc(status)); });
-      if (self->cancelled_) self->stop_();
+    gate_->Post([self = this->shared_from_this()](TrainerHost* host) {
+      if (host == nullptr) return self->End(Closing());
+      self->stop_ = self->start_(host, [self](absl::StatusOr<Reply> answer) { self->End(std::move(answer)); });
     });
   }
 
   void OnCancel() override {
-    gate_->Post([self = shared_from_this()](TrainerHost* host) {
-      self->cancelled_ = true;
+    gate_->Post([self = this->shared_from_this()](TrainerHost* host) {
       if (self->stop_) self->stop_();
+      self->End(absl::CancelledError("the trainer has gone"));
     });
   }
-  void OnDone() override { Release(); }
+  void OnDone() override { this->Release(); }
 
  private:
+  void End(absl::StatusOr<Reply> answer) {
+    if (std::exchange(ended_, true)) return;
+    if (answer.ok()) *reply_ = *std::move(answer);
+    this->Finish(rpc::ToGrpc(answer.status()));
+  }
+
   const std::shared_ptr<HostGate> gate_;
+  Reply* const reply_;  // gRPC's, until the end
   const Start start_;
   // Of the loop's thread.
   std::function<void()> stop_;
-  bool cancelled_ = false;
+  bool ended_ = false;
 };
+
+template <typename Reply>
+grpc::ServerUnaryReactor* BeginWaiting(std::shared_ptr<HostGate> gate, Reply* reply,
+                                       typename Waiting<Reply>::Start start) {
+  const std::shared_ptr<Waiting<Reply>> waiting = Waiting<Reply>::Make(std::move(gate), reply, std::move(start));
+  waiting->Begin();
+  return waiting.get();
+}
+
+// For a host that answers with a value.
+ValueCallback AsGetReply(Waiting<GetReply>::Done done) {
+  return [done = std::move(done)](absl::StatusOr<std::string> value) {
+    if (!value.ok()) return done(value.status());
+    GetReply reply;
+    reply.set_value(*std::move(value));
+    done(std::move(reply));
+  };
+}
 
 grpc::ServerUnaryReactor* EndWith(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -150,64 +177,43 @@ grpc::ServerUnaryReactor* TrainerService::Report(grpc::CallbackServerContext* co
 }
 
 grpc::ServerUnaryReactor* TrainerService::Set(grpc::CallbackServerContext* context, const SetRequest* request,
-                                              SetReply*) {
+                                              SetReply* reply) {
   const absl::Status status = callers_->Check(context->peer(), request->key());
   if (!status.ok()) return EndWith(context, status);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  gate_->Post([reactor, request](TrainerHost* host) {
-    if (host == nullptr) return reactor->Finish(rpc::ToGrpc(Closing()));
-    host->Set(*request,
-              [reactor](const absl::StatusOr<std::string>& done) { reactor->Finish(rpc::ToGrpc(done.status())); });
+  return BeginWaiting<SetReply>(gate_, reply, [request](TrainerHost* host, Waiting<SetReply>::Done done) {
+    host->Set(*request, [done = std::move(done)](const absl::StatusOr<std::string>& set) {
+      done(set.ok() ? absl::StatusOr<SetReply>(SetReply()) : set.status());
+    });
+    return nullptr;  // ranks elsewhere may still need the key
   });
-  return reactor;
 }
 
 grpc::ServerUnaryReactor* TrainerService::Get(grpc::CallbackServerContext* context, const GetRequest* request,
                                               GetReply* reply) {
   const absl::Status status = callers_->Check(context->peer(), request->key());
   if (!status.ok()) return EndWith(context, status);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  gate_->Post([reactor, request, reply](TrainerHost* host) {
-    if (host == nullptr) return reactor->Finish(rpc::ToGrpc(Closing()));
-    host->Get(*request, [reactor, reply](absl::StatusOr<std::string> value) {
-      const absl::Status status = value.status();
-      if (status.ok()) reply->set_value(*std::move(value));
-      reactor->Finish(rpc::ToGrpc(status));
-    });
+  return BeginWaiting<GetReply>(gate_, reply, [request](TrainerHost* host, Waiting<GetReply>::Done done) {
+    host->Get(*request, AsGetReply(std::move(done)));
+    return nullptr;
   });
-  return reactor;
 }
 
 grpc::ServerUnaryReactor* TrainerService::Sync(grpc::CallbackServerContext* context, const SyncRequest* request,
                                                SyncReply* reply) {
   const absl::Status status = callers_->Check(context->peer(), request->key());
   if (!status.ok()) return EndWith(context, status);
-  const std::shared_ptr<Waiting> waiting =
-      Waiting::Make(gate_, [request, reply](TrainerHost* host, const Waiting::Done& done) {
-        return host->Sync(*request, [reply, done](absl::StatusOr<SyncReply> decided) {
-          const absl::Status status = decided.status();
-          if (status.ok()) *reply = *std::move(decided);
-          done(status);
-        });
-      });
-  waiting->Begin();
-  return waiting.get();
+  return BeginWaiting<SyncReply>(gate_, reply, [request](TrainerHost* host, Waiting<SyncReply>::Done done) {
+    return host->Sync(*request, std::move(done));
+  });
 }
 
 grpc::ServerUnaryReactor* TrainerService::Wait(grpc::CallbackServerContext* context, const WaitRequest* request,
                                                GetReply* reply) {
   const absl::Status status = callers_->Check(context->peer(), request->key());
   if (!status.ok()) return EndWith(context, status);
-  const std::shared_ptr<Waiting> waiting =
-      Waiting::Make(gate_, [request, reply](TrainerHost* host, const Waiting::Done& done) {
-        return host->Wait(*request, [reply, done](absl::StatusOr<std::string> value) {
-          const absl::Status status = value.status();
-          if (status.ok()) reply->set_value(*std::move(value));
-          done(status);
-        });
-      });
-  waiting->Begin();
-  return waiting.get();
+  return BeginWaiting<GetReply>(gate_, reply, [request](TrainerHost* host, Waiting<GetReply>::Done done) {
+    return host->Wait(*request, AsGetReply(std::move(done)));
+  });
 }
 
 }  // namespace muster::agent
