@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <string>
@@ -36,6 +37,13 @@ class SmallDisk {
     close(fd);
   }
   void Free() const { unlink(Filler().c_str()); }
+  // No more files can be created; the existing ones can grow. False: they can be created still.
+  bool TakeNoMoreFiles() const {
+    struct statvfs use {};
+    if (statvfs(path_.c_str(), &use) != 0) return false;
+    const std::string options = "nr_inodes=" + std::to_string(use.f_files - use.f_ffree);
+    return mount("none", path_.c_str(), nullptr, MS_REMOUNT, options.c_str()) == 0;
+  }
   // False: it is still writable.
   bool MakeReadOnly() const { return mount("none", path_.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr) == 0; }
 

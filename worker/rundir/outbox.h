@@ -14,7 +14,13 @@
 
 namespace muster::rundir {
 
+// A record fits into a segment, and the next one follows then. Where no next segment can be created, because the disk
+// is full, a segment takes durable records up to the maximum. Readers take no larger one.
 inline constexpr uint64_t kOutboxSegmentBytes = 1 << 20;
+inline constexpr uint64_t kMaxOutboxSegmentBytes = 2 * kOutboxSegmentBytes;
+
+// A checkpoint's name in a record. Coordinators refuse a longer one, and with it the node's whole stream.
+inline constexpr size_t kMaxCheckpointNameBytes = 256;
 
 // Used by the trainer. Not thread-safe.
 class OutboxWriter {
@@ -24,7 +30,8 @@ class OutboxWriter {
   ~OutboxWriter();
 
   // Assigns the next sequence number and appends the record; `durable`: fsync before returning (checkpoints, the end).
-  // ResourceExhausted: the disk is full. Some KiB are kept for durable records, which may still be appended then.
+  // ResourceExhausted: the disk is full. Some KiB are kept for durable records from the opening on, so they may still
+  // be appended then. InvalidArgument: a record over kOutboxSegmentBytes.
   absl::StatusOr<uint64_t> Append(Record record, bool durable);
 
  private:

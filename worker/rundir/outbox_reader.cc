@@ -43,7 +43,7 @@ struct OutboxReader::State {
 
   // Reads records with a sequence above `after` from the current segment. OK at its end, too.
   absl::Status ReadSegment(uint64_t after, size_t limit, bool newest, std::vector<Record>& records) {
-    absl::StatusOr<std::string> content = ReadTrainersFile(Path(*segment), offset, kOutboxSegmentBytes);
+    absl::StatusOr<std::string> content = ReadTrainersFile(Path(*segment), offset, kMaxOutboxSegmentBytes);
     if (absl::IsNotFound(content.status())) return absl::OkStatus();  // dropped meanwhile
     if (!content.ok()) return content.status();
     std::string_view rest = *content;
@@ -93,7 +93,7 @@ absl::StatusOr<std::vector<Record>> OutboxReader::Read(uint64_t after, size_t li
 absl::Status OutboxReader::Drop(uint64_t sequence) {
   const std::vector<uint64_t> all = ListSegments(state_->directory, kOutboxPrefix);
   for (size_t i = 0; i + 1 < all.size(); ++i) {
-    absl::StatusOr<std::string> content = ReadTrainersFile(state_->Path(all[i + 1]), 0, kOutboxSegmentBytes);
+    absl::StatusOr<std::string> content = ReadTrainersFile(state_->Path(all[i + 1]), 0, kMaxOutboxSegmentBytes);
     if (!content.ok()) return content.status();
     Record first;
     size_t size = 0;

@@ -242,6 +242,65 @@ TEST_F(OutboxTest, AFullDiskStillTakesWhatMustNotBeLost) {
   EXPECT_EQ(Sequences(OutboxReader(disk.path()).Read(0, 20'000)).size(), last + 1);
 }
 
+// The first record that does not fit would begin the next segment.
+TEST_F(OutboxTest, WithoutANextSegmentTheOldOneTakesWhatMustNotBeLost) {
+  const SmallDisk disk(folder_.path() + "/disk", 8);
+  ASSERT_TRUE(disk.ok());
+  const auto writer = *OutboxWriter::Open(disk.path());
+  ASSERT_TRUE(disk.TakeNoMoreFiles());
+  uint64_t last = 0;
+  absl::StatusOr<uint64_t> sequence = 0;
+  while ((sequence = writer->Append(Point(last), false)).ok() && last < 100'000) last = *sequence;
+  EXPECT_EQ(sequence.status().code(), absl::StatusCode::kResourceExhausted) << sequence.status();
+  EXPECT_GT(std::filesystem::file_size(disk.path() + "/outbox.000000"), (1u << 20) - 100);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_EQ(writer->Append(Point(0), /*durable=*/true).value(), ++last);
+  }
+  EXPECT_FALSE(writer->Append(Point(0), false).ok());
+  EXPECT_GT(std::filesystem::file_size(disk.path() + "/outbox.000000"), 1u << 20);
+  OutboxReader reader(disk.path());
+  EXPECT_EQ(Sequences(reader.Read(0, 200'000)).size(), last);
+  EXPECT_TRUE(reader.Drop(last).ok());
+  const auto next = *OutboxWriter::Open(disk.path());
+  EXPECT_EQ(next->Append(Point(0), true).value(), ++last);
+
+  while ((sequence = next->Append(Large(), true)).ok() && last < 100'000) last = *sequence;
+  EXPECT_EQ(sequence.status().code(), absl::StatusCode::kResourceExhausted) << "what no reader would take";
+  EXPECT_LE(std::filesystem::file_size(disk.path() + "/outbox.000000"), 2u << 20);
+  EXPECT_EQ(Sequences(OutboxReader(disk.path()).Read(0, 200'000)).size(), last);
+}
+
+// The file of the next segment could be created, but nothing written to it.
+TEST_F(OutboxTest, AFullDiskDoesNotBeginASegmentThatTakesNothing) {
+  const SmallDisk disk(folder_.path() + "/disk", 8);
+  ASSERT_TRUE(disk.ok());
+  const auto writer = *OutboxWriter::Open(disk.path());
+  uint64_t last = 0;
+  while (std::filesystem::file_size(disk.path() + "/outbox.000000") < (1u << 20) - 100) {
+    last = writer->Append(Point(last), false).value();
+  }
+  disk.Fill();
+  for (int i = 0; i < 100; ++i) {
+    const auto sequence = writer->Append(Point(0), /*durable=*/true);
+    ASSERT_TRUE(sequence.ok()) << i << ": " << sequence.status();
+    EXPECT_EQ(*sequence, ++last);
+  }
+  EXPECT_EQ(Sequences(OutboxReader(disk.path()).Read(0, 200'000)).size(), last);
+  disk.Free();
+  ASSERT_EQ(writer->Append(Point(0), false).value(), ++last);
+  EXPECT_EQ(ListSegments(disk.path(), "outbox"), (std::vector<uint64_t>{0, 1}));
+  EXPECT_EQ(Sequences(OutboxReader(disk.path()).Read(0, 200'000)).size(), last);
+}
+
+TEST_F(OutboxTest, ADiskThatFillsBeforeTheFirstRecordTakesWhatMustNotBeLost) {
+  const SmallDisk disk(folder_.path() + "/disk", 4);
+  ASSERT_TRUE(disk.ok());
+  const auto writer = *OutboxWriter::Open(disk.path());
+  disk.Fill();
+  for (uint64_t i = 1; i <= 100; ++i) EXPECT_EQ(writer->Append(Point(0), /*durable=*/true).value(), i);
+  EXPECT_EQ(Sequences(OutboxReader(disk.path()).Read(0, 200)).size(), 100u);
+}
+
 TEST_F(OutboxTest, ReaderBesideAWriterSeesEachRecordOnceAndInOrder) {
   constexpr uint64_t kRecords = 3000;
   std::atomic<bool> failed = false;

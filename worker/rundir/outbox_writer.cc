@@ -2,7 +2,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
@@ -33,12 +35,12 @@ struct OutboxWriter::State {
 
   std::string Path() const { return SegmentPath(directory, kOutboxPrefix, segment); }
 
+  // The first or the newest one, at its end.
   absl::Status OpenSegment(uint64_t index) {
     const std::string path = SegmentPath(directory, kOutboxPrefix, index);
     const int opened = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
     if (opened < 0) return FileError(errno, absl::StrCat("cannot open ", path));
-    if (fd >= 0) close(fd);
-    fd = opened, segment = index, allocated = 0;
+    fd = opened, segment = index;
     return SyncFolder(directory);
   }
 
@@ -81,12 +83,25 @@ struct OutboxWriter::State {
     return broken;
   }
 
+  // Begins the next segment. It gets its name when it has its reserve: a full disk must not replace a segment that has
+  // room for records that must not be lost by one that has none.
   absl::Status Roll() {
+    const std::string path = SegmentPath(directory, kOutboxPrefix, segment + 1), unnamed = path + ".new";
+    const int opened = open(unnamed.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0600);
+    if (opened < 0) return FileError(errno, absl::StrCat("cannot open ", unnamed));
+    auto abandoned = absl::MakeCleanup([&] {
+      close(opened);
+      unlink(unnamed.c_str());
+    });
+    const bool reserved = fallocate(opened, FALLOC_FL_KEEP_SIZE, 0, 2 * kReserveBytes) == 0;
+    if (!reserved && IsFullDisk(errno)) return FileError(errno, absl::StrCat("cannot reserve space for ", path));
     if (absl::Status status = Sync(); !status.ok()) return status;
-    const uint64_t next = segment + 1;
-    absl::Status status = OpenSegment(next);
-    if (segment != next) return status;
-    bytes = 0;
+    if (rename(unnamed.c_str(), path.c_str()) != 0) return FileError(errno, absl::StrCat("cannot make ", path));
+    std::move(abandoned).Cancel();
+    close(fd);
+    fd = opened, bytes = 0, allocated = reserved ? 2 * kReserveBytes : 0;
+    ++segment;
+    absl::Status status = SyncFolder(directory);
     if (!status.ok()) broken = status;
     return status;
   }
@@ -120,6 +135,7 @@ absl::StatusOr<std::unique_ptr<OutboxWriter>> OutboxWriter::Open(const std::stri
   if (ftruncate(state->fd, static_cast<off_t>(state->bytes)) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot cut the torn tail of ", state->Path()));
   }
+  state->MakeRoom(0);  // while there is room; a disk that is full already may have some later
   return std::unique_ptr<OutboxWriter>(new OutboxWriter(std::move(state)));
 }
 
@@ -134,8 +150,10 @@ absl::StatusOr<uint64_t> OutboxWriter::Append(Record record, bool durable) {
   }
   if (state.bytes > 0 && state.bytes + encoded.size() > kOutboxSegmentBytes) {
     absl::Status status = state.Roll();
-    // A segment may be longer rather than that a record is lost.
-    if (!status.ok() && !(durable && absl::IsResourceExhausted(status) && state.broken.ok())) return status;
+    // A segment may be longer rather than that a record is lost, as far as it is read.
+    const bool longer = durable && absl::IsResourceExhausted(status) && state.broken.ok() &&
+                        state.bytes + encoded.size() <= kMaxOutboxSegmentBytes;
+    if (!status.ok() && !longer) return status;
   }
   if (!state.MakeRoom(encoded.size()) && !durable) {
     return absl::ResourceExhaustedError(absl::StrCat("no space left on the device for ", state.Path()));
