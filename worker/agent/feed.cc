@@ -17,7 +17,6 @@ constexpr uint64_t kRecordsInFlight = 512;
 constexpr size_t kChunkBytes = 64 * 1024;
 constexpr uint64_t kLogBytesInFlight = 256 * 1024;
 constexpr absl::Duration kPartialLineWait = absl::Seconds(1);
-constexpr size_t kMaxDirectoryBytes = 256;
 
 // A custom trainer may write a record that the coordinator refuses, which would end the whole node's stream.
 absl::Status CheckForm(const Record& record) {
@@ -25,9 +24,9 @@ absl::Status CheckForm(const Record& record) {
     return absl::DataLossError(absl::StrCat("record ", record.sequence(), " of the trainer is of no known kind"));
   }
   const size_t name = record.checkpoint().directory().size();
-  if (record.has_checkpoint() && (name == 0 || name > kMaxDirectoryBytes)) {
+  if (record.has_checkpoint() && (name == 0 || name > rundir::kMaxCheckpointNameBytes)) {
     return absl::DataLossError(absl::StrCat("record ", record.sequence(), " names a checkpoint folder of ", name,
-                                            " bytes; 1 to ", kMaxDirectoryBytes, " are allowed"));
+                                            " bytes; 1 to ", rundir::kMaxCheckpointNameBytes, " are allowed"));
   }
   return absl::OkStatus();
 }

@@ -124,6 +124,17 @@ TEST_F(FeedTest, MalformedRecordEndsTheFeedBehindTheGoodOnes) {
   EXPECT_EQ(Sequences(Collect()), "");
 }
 
+TEST_F(FeedTest, TheLongestNameOfACheckpointThatWritersAllowIsSent) {
+  Record record;
+  record.mutable_checkpoint()->set_directory(std::string(rundir::kMaxCheckpointNameBytes, 'x'));
+  ASSERT_TRUE(outbox_->Append(record, true).ok());
+  EXPECT_EQ(Sequences(Collect()), "1-1");
+  EXPECT_TRUE(feed_->facts().damage.ok()) << feed_->facts().damage;
+  record.mutable_checkpoint()->set_directory(std::string(257, 'x'));
+  ASSERT_TRUE(outbox_->Append(record, true).ok());
+  EXPECT_EQ(Sequences(Collect()), "") << "the coordinator would end the node's stream";
+}
+
 TEST_F(FeedTest, LinesGoWholeAndUnfinishedOnesAfterAWhile) {
   ASSERT_TRUE(log_->Append("one\ntwo\nthr").ok());
   EXPECT_EQ(Text(Collect()), "one\ntwo\n");

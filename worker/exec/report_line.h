@@ -11,13 +11,14 @@
 #include "absl/strings/string_view.h"
 #include "proto/job.pb.h"
 #include "proto/records.pb.h"
+#include "worker/rundir/outbox.h"
 
 namespace muster::exec {
 
 inline constexpr size_t kMaxReportLine = 16 * 1024;
 inline constexpr int kMaxReportedMetrics = 64;
 inline constexpr size_t kMaxMetricName = 64;
-inline constexpr size_t kMaxCheckpointName = 1024;
+inline constexpr size_t kMaxCheckpointName = rundir::kMaxCheckpointNameBytes;
 inline constexpr uint64_t kMaxReportedStep = 1'000'000'000'000;
 
 // Without times. Names with a field of their own in MetricPoint take it: loss, lr, learning_rate, grad_norm,

@@ -56,6 +56,15 @@ TEST(ReportLine, ACheckpointIsAPathAndAStep) {
   EXPECT_EQ(written.step(), 10u);
 }
 
+// A coordinator takes no longer one.
+TEST(ReportLine, ACheckpointsPathHasAtMost256Bytes) {
+  const auto with = [](size_t bytes) {
+    return ParseReport(absl::StrCat(R"({"step": 1, "checkpoint": ")", std::string(bytes, 'x'), "\"}")).status();
+  };
+  EXPECT_TRUE(with(256).ok()) << with(256);
+  EXPECT_THAT(std::string(with(257).message()), HasSubstr("\"checkpoint\" must be a path of 1 to 256 bytes"));
+}
+
 TEST(ReportLine, RefusesTheRest) {
   const auto why = [](const std::string& line) { return std::string(ParseReport(line).status().message()); };
   EXPECT_THAT(why("hello"), HasSubstr("not a JSON object"));

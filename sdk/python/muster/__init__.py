@@ -67,7 +67,8 @@ def report(step, **metrics):
 
 
 def checkpoint_done(path, step):
-    """Reports that a checkpoint of `step` is complete on disk. It counts as progress between two restarts."""
+    """Reports that a checkpoint of `step` is complete on disk. It counts as progress between two restarts. A path
+    of more than 256 bytes is ignored."""
     _append({"checkpoint": os.fspath(path), "step": int(step)})
 
 
