@@ -210,7 +210,10 @@ absl::Status Runner::StartProgram() {
   if (absl::Status status = program_.Start(command); !status.ok()) return Fail(status, /*of_node=*/true);
   Record record;
   record.mutable_running();
-  return Append(std::move(record), /*durable=*/false);
+  const absl::Status recorded = Append(std::move(record), /*durable=*/true);
+  if (!absl::IsResourceExhausted(recorded)) return recorded;
+  LogWarn("the start of the program is not recorded", {{"error", recorded}});  // later records show that it runs
+  return absl::OkStatus();
 }
 
 void Runner::Take(Report report, Now now) {
@@ -230,7 +233,8 @@ void Runner::Take(Report report, Now now) {
     if (rank() == 0) *record.mutable_metrics() = std::move(point);
   }
   if (record.body_case() == Record::BODY_NOT_SET) return;
-  if (absl::Status status = Append(std::move(record), /*durable=*/false); !status.ok()) {
+  const bool durable = record.has_checkpoint();
+  if (absl::Status status = Append(std::move(record), durable); !status.ok()) {
     LogWarn("a report of the script is lost", {{"error", status}});
   }
 }

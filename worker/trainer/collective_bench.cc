@@ -199,7 +199,7 @@ absl::StatusOr<Ended> CollectiveBenchRun::Run(const std::function<bool()>& termi
   Record running;
   running.mutable_running()->set_schedule_digest(joined_.program.rank.digest);
   *running.mutable_running()->mutable_links() = {joined_.links.begin(), joined_.links.end()};
-  if (absl::Status s = Append(std::move(running), /*durable=*/false); !s.ok()) return s;
+  if (absl::Status s = Append(std::move(running), /*durable=*/true); !s.ok()) return s;
   LogInfo("measuring collectives", {{"measurements", train_.steps()}, {"ranks", assignment_.world()}});
   for (const int collective : bench.collectives()) {
     for (const int mode : bench.modes()) {

@@ -153,7 +153,12 @@ absl::StatusOr<Ended> Loop::Run(const std::function<bool()>& terminated) {
   running.mutable_running()->set_schedule_digest(rank_.program.rank.digest);
   running.mutable_running()->set_flops_per_second(rank_.flops_per_second);
   *running.mutable_running()->mutable_links() = {rank_.links.begin(), rank_.links.end()};
-  if (absl::Status status = Append(std::move(running), /*durable=*/false); !status.ok()) return status;
+  const absl::Status recorded = Append(std::move(running), /*durable=*/true);
+  if (absl::IsResourceExhausted(recorded)) {  // later records show that the rank runs
+    LogWarn("the start of the training is not recorded", {{"error", recorded}});
+  } else if (!recorded.ok()) {
+    return recorded;
+  }
   LogInfo("training", {{"from_step", step()},
                        {"steps", steps()},
                        {"sequences_per_step", train_.batch().sequences()},
