@@ -200,7 +200,9 @@ uint64_t KeptBytes(const Compression& compression, int64_t elements, const std::
     const uint64_t part = bytes.second / (4 + compression.int8().block()) * compression.int8().block();
     return all + 4 * (ranks + 1) * part + 2 * bytes.first;
   }
-  return all + 2 * bytes.first + ranks * bytes.second;
+  // The first message twice, while it is checked. Of the size of the second one: the message, the factors, the random
+  // columns, and what of both a step begins with.
+  return all + 2 * bytes.first + 4 * bytes.second;
 }
 
 std::vector<std::string> StateNames(const Compression& compression) {

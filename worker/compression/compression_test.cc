@@ -546,6 +546,28 @@ TEST(PowerSgdSum, GradientsOfZeroStayZeroAndRecover) {
   EXPECT_LT(ranks[0].steps[2].sum.sub(2).abs().max().item<float>(), 1e-5);
 }
 
+// As that of LoRA's A, since B begins with zeros.
+TEST(PowerSgdSum, AMatrixWhoseFirstGradientIsZeroIsSentLater) {
+  const std::vector<Rank> ranks = SumOn(2, 3, PowerOptions(100, {{0, {10, 10}}}, 2), [](int, uint64_t step) {
+    return at::full({100}, step == 0 ? 0.0 : 1.0, at::kFloat);
+  });
+  EXPECT_EQ(ranks[0].steps[0].sum.abs().max().item<float>(), 0);
+  for (const size_t step : {1u, 2u}) EXPECT_LT(ranks[0].steps[step].sum.sub(2).abs().max().item<float>(), 1e-5) << step;
+}
+
+TEST(PowerSgdSum, AFewStepsOfALowRankLoseNone) {
+  at::manual_seed(1);
+  const at::Tensor low = at::matmul(at::randn({20, 1}), at::randn({1, 30})),
+                   high = at::matmul(at::randn({20, 3}), at::randn({3, 30}));
+  const std::vector<Rank> ranks = SumOn(2, 6, PowerOptions(600, {{0, {20, 30}}}, 3), [&](int rank, uint64_t step) {
+    return (step < 3 ? low : high).mul(rank + 1).view({-1});
+  });
+  for (size_t step = 0; step < 6; ++step) {
+    const at::Tensor expected = (step < 3 ? low : high).mul(3);
+    EXPECT_LT(ranks[1].steps[step].sum.view({20, 30}).sub(expected).abs().max().item<float>(), 1e-4) << step;
+  }
+}
+
 // Each kind's first sum is checked there against the exact one.
 TEST(TimeCompressedSum, AllRanksReportTheSame) {
   std::vector<Compression> kinds(3);

@@ -38,6 +38,7 @@ class PowerSgdSum final : public CompressedSum {
       matrix.first = first, matrix.second = second;
       first += matrix.size.rows * matrix.size.rank, second += matrix.size.columns * matrix.size.rank;
       matrix.q = at::zeros({matrix.size.columns, matrix.size.rank}, residual_.options());
+      matrix.drawn = Drawn(matrix);
     }
     first_ = at::empty({first}, residual_.options()), second_ = at::empty({second}, residual_.options());
   }
@@ -48,10 +49,11 @@ class PowerSgdSum final : public CompressedSum {
     for (const Exact& exact : exact_) {
       first_.narrow(0, exact.sent, exact.length).copy_(gradients.narrow(0, exact.begin, exact.length));
     }
-    if (!begun_) Seed();
     for (const Matrix& matrix : matrices_) {
       at::Tensor p = POf(matrix);
-      at::matmul_out(p, Of(gradients, matrix), matrix.q);
+      // Without them a column of zeros would stay one: it is at first, and after a step whose matrix had a lower rank.
+      const at::Tensor lost = matrix.q.eq(0).all(0, /*keepdim=*/true);
+      at::matmul_out(p, Of(gradients, matrix), at::where(lost, matrix.drawn, matrix.q));
     }
     return Sum(first_);
   }
@@ -67,16 +69,20 @@ class PowerSgdSum final : public CompressedSum {
 
   void End() override {
     const at::Tensor finite = first_.isfinite().all().logical_and(second_.isfinite().all());
+    const at::Tensor bad = finite.logical_not();
     const double ranks = options_.group->size();
     for (const Exact& exact : exact_) {
       gradients_.narrow(0, exact.begin, exact.length).copy_(first_.narrow(0, exact.sent, exact.length));
     }
-    for (const Matrix& matrix : matrices_) {
-      const at::Tensor values = Of(gradients_, matrix), sum = at::matmul(POf(matrix), QOf(matrix).t());
-      const at::Tensor kept = Of(residual_, matrix);
-      kept.copy_(at::where(finite, values.sub(sum, 1 / ranks), kept));
-      values.copy_(at::where(finite, sum, std::numeric_limits<double>::quiet_NaN()));
-      matrix.q.copy_(at::where(finite, QOf(matrix), matrix.q));
+    // Nothing then changes the residual. In place, since a matrix may be the largest tensor of the model.
+    first_.masked_fill_(bad, 0), second_.masked_fill_(bad, 0);
+    for (Matrix& matrix : matrices_) {
+      at::Tensor values = Of(gradients_, matrix), kept = Of(residual_, matrix);
+      at::where_out(kept, finite, values, kept);
+      at::matmul_out(values, POf(matrix), QOf(matrix).t());
+      kept.sub_(values, 1 / ranks);
+      values.masked_fill_(bad, std::numeric_limits<double>::quiet_NaN());
+      at::where_out(matrix.q, finite, QOf(matrix), matrix.q);
     }
   }
 
@@ -95,7 +101,8 @@ class PowerSgdSum final : public CompressedSum {
     int64_t begin;
     strategies::ThinMatrices size;
     int64_t first = 0, second = 0;  // in first_ and second_
-    at::Tensor q = {};              // [columns, rank], the last step's: equal on all ranks
+    // [columns, rank], equal on all ranks: the last step's, and random columns in place of those that are zeros.
+    at::Tensor q = {}, drawn = {};
   };
 
   at::Tensor Of(const at::Tensor& flat, const Matrix& matrix) const {
@@ -116,24 +123,20 @@ class PowerSgdSum final : public CompressedSum {
     return works;
   }
 
-  // Unless a checkpoint brought them. Each rank draws the same numbers.
-  void Seed() {
-    begun_ = true;
-    for (const Matrix& matrix : matrices_) {
-      if (matrix.q.any().item<bool>()) continue;
-      std::seed_seq seed{static_cast<uint32_t>(options_.seed), static_cast<uint32_t>(options_.seed >> 32),
-                         static_cast<uint32_t>(matrix.begin), static_cast<uint32_t>(matrix.part)};
-      std::mt19937 random(seed);
-      const at::Tensor drawn = at::empty(matrix.q.sizes(), at::kFloat);
-      float* const values = drawn.mutable_data_ptr<float>();
-      // A sum of uniform numbers: which distribution it is does not matter, and the library's differ.
-      for (int64_t i = 0; i < drawn.numel(); ++i) {
-        double sum = -2;
-        for (int k = 0; k < 4; ++k) sum += random() * 0x1p-32;
-        values[i] = static_cast<float>(sum);
-      }
-      matrix.q.copy_(drawn);
+  // Each rank draws the same numbers, in each run of the job.
+  at::Tensor Drawn(const Matrix& matrix) const {
+    std::seed_seq seed{static_cast<uint32_t>(options_.seed), static_cast<uint32_t>(options_.seed >> 32),
+                       static_cast<uint32_t>(matrix.begin), static_cast<uint32_t>(matrix.part)};
+    std::mt19937 random(seed);
+    const at::Tensor drawn = at::empty(matrix.q.sizes(), at::kFloat);
+    float* const values = drawn.mutable_data_ptr<float>();
+    // A sum of uniform numbers: which distribution it is does not matter, and the library's differ.
+    for (int64_t i = 0; i < drawn.numel(); ++i) {
+      double sum = -2;
+      for (int k = 0; k < 4; ++k) sum += random() * 0x1p-32;
+      values[i] = static_cast<float>(sum);
     }
+    return drawn.to(options_.device);
   }
 
   // The columns, by modified Gram-Schmidt. One that depends on those before it becomes nothing.
@@ -156,7 +159,6 @@ class PowerSgdSum final : public CompressedSum {
   std::vector<Exact> exact_;
   std::vector<Matrix> matrices_;
   at::Tensor first_, second_, gradients_;
-  bool begun_ = false;
 };
 
 }  // namespace
