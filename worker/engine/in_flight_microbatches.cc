@@ -104,13 +104,16 @@ bool InFlightMicrobatches::HandsOver(const Op& op) const {
 }
 
 void InFlightMicrobatches::EndChunk(const Op& op) {
-  if (HandsOver(op)) {
-    // A backward may return the slot that it was given, which is received into again before the other chunk reads it.
-    for (at::Tensor& tensor : FlowOf(op)) {
-      if (options_.received->Owns(tensor)) tensor = tensor.clone();
-    }
+  const bool sends = Sends(op);
+  if (!sends && !HandsOver(op)) return;
+  // A pass may return the slot that it was given. What is received there next, and what is allocated next, waits for
+  // this op alone: neither for the send nor for the other chunk. So copies are made here, on the stream of the passes.
+  for (at::Tensor& tensor : FlowOf(op)) {
+    if (!tensor.defined()) continue;  // Send refuses it
+    if (options_.received->Owns(tensor)) tensor = tensor.clone(at::MemoryFormat::Contiguous);
+    if (sends) tensor = tensor.contiguous();
   }
-  if (!Sends(op)) return;
+  if (!sends) return;
   const int direction = Traits(op.kind).pass == Pass::kForward ? 0 : 1;
   outputs_[direction][op.microbatch][chunk_of_[op.unit]] = std::exchange(FlowOf(op), {});
 }
@@ -133,11 +136,7 @@ std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Send(const
   std::vector<std::unique_ptr<collectives::Work>> works;
   if (contexts_[op.microbatch].samples == 0) return works;
   CheckFlow(*options_.inventory, op, output, contexts_[op.microbatch].samples, options_.compute);
-  for (at::Tensor& tensor : output) {
-    // A slot may be received into again before this is sent.
-    tensor = options_.received->Owns(tensor) ? tensor.clone() : tensor.contiguous();
-    works.push_back((*options_.groups)[op.group]->Send(tensor, /*to=*/1));
-  }
+  for (const at::Tensor& tensor : output) works.push_back((*options_.groups)[op.group]->Send(tensor, /*to=*/1));
   return works;
 }
 
@@ -204,8 +203,8 @@ Access InFlightMicrobatches::InputOf(int32_t unit, int32_t microbatch, bool writ
   return {begin, begin + sizeof(units::Activations), write};
 }
 
-// What is sent and what a pass reads of a slot is not there yet when the ops are posted: where it is kept stands for
-// it.
+// What a pass makes or reads is not there yet when the ops are posted: where it is kept stands for it. What is sent is
+// there.
 const Activations* InFlightMicrobatches::FreedBy(const Op& pass) const {
   std::map<int32_t, std::deque<const Activations*>> sent;  // by edge
   for (const Op& op : options_.schedule->ops) {
@@ -238,11 +237,18 @@ std::vector<Access> InFlightMicrobatches::EdgeAccesses(const Op& op) const {
   const auto of = [&](const auto& by_direction, int direction) -> const Activations& {
     return by_direction[direction][op.microbatch][chunk];
   };
+  const auto sends = [&](const Activations& output) {
+    accesses.push_back(kept(output, false));
+    for (const at::Tensor& tensor : output) {
+      if (tensor.defined() && options_.received->Owns(tensor)) accesses.push_back(Reads(tensor));
+    }
+    return accesses;
+  };
   switch (Traits(op.kind).edge) {
     case EdgeUse::kSendActivation:
-      return {kept(of(outputs_, 0), false)};
+      return sends(of(outputs_, 0));
     case EdgeUse::kSendGradient:
-      return {kept(of(outputs_, 1), false)};
+      return sends(of(outputs_, 1));
     case EdgeUse::kReceiveActivation:
       return {kept(of(received_, 0), true), Writes(options_.received->SlotOf(op))};
     case EdgeUse::kReceiveGradient:

@@ -219,6 +219,18 @@ TEST(Pipelines, RunOnStreamsAsOneRankDoes) {
   EXPECT_EQ(ahead.state, by_step.state);
 }
 
+// The stage in the middle goes back in the slot in which it receives a gradient, and sends what is there.
+TEST(Pipelines, WhatIsSentIsNotReceivedOver) {
+  const Model model = LlamaTrialModel();
+  const Curve alone = Train(OneRank(model, true));
+  for (const bool streams : {false, true}) {
+    Trial trial = OnStages(streams ? "streams" : "host queue", 3, By(PIPELINE_SCHEDULE_1F1B, 1, Single), model, true);
+    trial.adversarial = true;
+    trial.set = [=](Config& config) { config.check_accesses = true, config.streams = streams; };
+    ExpectSame(trial, Train(trial), alone);
+  }
+}
+
 // A stage that is frozen as a whole goes back for nothing, and no gradient is sent to it. Of GPT-2 the embedding is
 // trained by its use in the head of the other stage alone.
 TEST(Pipelines, AFrozenFrontDoesNotGoBack) {
