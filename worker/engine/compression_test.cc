@@ -142,5 +142,31 @@ TEST(Compression, GoesOnToTheSameBits) {
   }
 }
 
+// The first gradient of each A is zero, since B begins with zeros; nothing else moves A without weight decay.
+TEST(Compression, TrainsBothFactorsOfAdapters) {
+  for (const auto& [strategy, on] :
+       std::vector<std::pair<std::string, Case>>{{"ddp", {2, 0}}, {"ddp", {4, 2}}, {"hybrid", {4, 0}}}) {
+    Trial trial = Compressed(strategy, kPowerSgd, on);
+    trial.choose = [choose = trial.choose](::muster::Train& train) {
+      choose(train);
+      train.mutable_lora()->set_rank(3), train.mutable_lora()->set_alpha(6);
+      train.mutable_optimizer()->set_weight_decay(0);
+    };
+    const Curve whole = Train(trial), one = Train(trial, {.steps = 1});
+    for (const int first : {1, 5}) {
+      const Curve before = Train(trial, {.steps = first}),
+                  after = Train(trial, {.from = &before, .first = first, .steps = kSteps - first});
+      EXPECT_EQ(after.weights, whole.weights) << trial.name << ", resumed after " << first;
+    }
+    int factors = 0;
+    for (const auto& [name, values] : whole.weights) {
+      if (name.find(".lora_") == std::string::npos) continue;
+      EXPECT_NE(values, one.weights.at(name)) << trial.name << " " << name;
+      ++factors;
+    }
+    EXPECT_GT(factors, 0);
+  }
+}
+
 }  // namespace
 }  // namespace muster::engine
