@@ -267,6 +267,38 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
   }
 }
 
+// With short sequences a step takes most memory where it sums the embedding, which is most of the model.
+TEST(Memory, CompressedSumsTakeNoMoreThanPlanned) {
+  InstallCpuAllocator();
+  const Sharded sharded{"ddp, power_sgd",
+                        [](::muster::Train& train) {
+                          train.mutable_model()->mutable_gpt2()->set_context(8);
+                          train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1);
+                          train.mutable_communication()->mutable_compression()->mutable_power_sgd()->set_rank(4);
+                        },
+                        2,
+                        0,
+                        2,
+                        64,
+                        20011};
+  ResetCpuMemoryPeak();
+  const ::muster::Train train = TrainOf(sharded);
+  Configured made = Configure(train, *models::MakeInventory(train), sharded.ranks, sharded.rank).value();
+  GroupOfOthers group(static_cast<int>(sharded.rank), static_cast<int>(sharded.ranks));
+  made.config.groups.assign(5, &group);
+  const uint64_t before = CpuMemoryUse().bytes;
+  auto engine = Engine::Create(made.config).value();
+  const std::vector<uint32_t> tokens(2 * 9, 1);
+  for (int step = 0; step < 2; ++step) {
+    const auto result = engine->Step(tasks::TokenBatch(2, tokens, 2 * sharded.ranks), 1e-4);
+    ASSERT_TRUE(result.ok()) << result.status();
+  }
+  const double peak = static_cast<double>(engine->peak_memory_bytes() - before),
+               planned = static_cast<double>(made.memory.peak);
+  EXPECT_LE(peak, planned);
+  EXPECT_GE(peak, 0.9 * planned);
+}
+
 // Of each stage, whose neighbors send zeros. What a split backward keeps between its halves is most of it.
 TEST(Memory, AStageOfAPipelineTakesWhatThePlanSays) {
   InstallCpuAllocator();
