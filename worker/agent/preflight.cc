@@ -222,22 +222,23 @@ class Findings {
 
 // Each line has to come within the patience after the last one. False: cancelled.
 bool Follow(const PreflightOptions& options, const Child& child, int cancelled, Findings& findings) {
-  absl::Time deadline = absl::Now() + options.patience;
+  const auto now = [&] { return options.clock->Read().steady; };
+  SteadyTime deadline = now() + options.patience;
   ErrorOutput printed;
   int error = child.error;
   while (true) {
     pollfd waiting[3] = {{child.output, POLLIN, 0}, {cancelled, POLLIN, 0}, {error, POLLIN, 0}};
-    const int64_t left = std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()));
+    const int64_t left = std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - now()));
     const int ready = poll(waiting, 3, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;
     const bool stop = waiting[1].revents != 0;
     if (waiting[2].revents != 0 && !printed.Read(error)) error = -1;  // poll ignores it from now on
     const bool has_output = waiting[0].revents != 0;
-    if (!has_output && !stop && absl::Now() < deadline) continue;
+    if (!has_output && !stop && now() < deadline) continue;
     char buffer[4096];
     const ssize_t bytes = has_output && !stop ? read(child.output, buffer, sizeof buffer) : -1;
     if (bytes > 0) {
-      if (findings.Read({buffer, static_cast<size_t>(bytes)})) deadline = absl::Now() + options.patience;
+      if (findings.Read({buffer, static_cast<size_t>(bytes)})) deadline = now() + options.patience;
       continue;
     }
     if (bytes < 0) kill(-child.pid, SIGKILL);

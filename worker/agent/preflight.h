@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/clock.h"
 #include "proto/job.pb.h"
 #include "worker/agent/event_loop.h"
 
@@ -28,6 +29,7 @@ struct PreflightOptions {
   std::string state_dir, run_dir;
   std::vector<std::string> data_roots, checkpoint_roots;
   absl::Duration patience = absl::Seconds(90);  // for each check of the trainer's
+  std::shared_ptr<const Clock> clock = std::make_shared<RealClock>();
 };
 
 // `free`: slots without a rank; only their devices are checked, since a rank's memory is its own. Returns when all is

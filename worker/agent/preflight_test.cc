@@ -5,7 +5,9 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -76,6 +78,25 @@ TEST_F(PreflightTest, NamesTheDeviceThatDoesNotAnswer) {
   const Preflight found = CheckMachine(options_, {Gpu(0), Gpu(1)});
   EXPECT_THAT(Problem(found, "device 0"), IsEmpty());
   EXPECT_EQ(Problem(found, "device 1"), "no answer within 300ms");
+}
+
+// The wall clock is an hour later each time that it is read, as when NTP corrects it while the machine starts.
+TEST_F(PreflightTest, AStepOfTheWallClockFailsNoCheck) {
+  class SteppedClock final : public Clock {
+   public:
+    Now Read() const override {
+      Now now = real_.Read();
+      now.wall += absl::Hours(++reads_);
+      return now;
+    }
+
+   private:
+    const RealClock real_;
+    mutable std::atomic<int> reads_ = 0;
+  };
+  options_.clock = std::make_shared<SteppedClock>();
+  Trainer("begin\\tcpu\\n", "sleep 0.2; printf 'pass\\tcpu\\tfine\\t1e11\\n'");
+  EXPECT_THAT(Problem(CheckMachine(options_, {Cpu()}), "cpu"), IsEmpty());
 }
 
 TEST_F(PreflightTest, NamesTheDeviceAtWhichTheProcessDies) {
