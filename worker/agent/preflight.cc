@@ -27,6 +27,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/bytes.h"
+#include "common/failpoint.h"
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
 #include "common/log/log.h"
@@ -43,9 +44,9 @@ constexpr int kKillPatienceMs = 5000;
 constexpr size_t kLongestOutput = 64 << 10;
 constexpr size_t kLongestLine = 512;
 
-PreflightCheck& Add(Preflight& preflight, std::string name, const std::string& problem, std::string result) {
-  PreflightCheck& check = *preflight.add_checks();
-  check.set_name(std::move(name));
+PreflightCheck MakeCheck(const std::string& name, const std::string& problem, std::string result) {
+  PreflightCheck check;
+  check.set_name(name);
   check.set_problem(problem);
   if (problem.empty()) check.set_result(std::move(result));
   return check;
@@ -61,30 +62,76 @@ std::string WriteProblem(const std::string& folder) {
 // What a folder must be good for.
 enum class Use { kRead, kRoom, kWrite };
 
-void CheckFolder(const std::string& what, const std::string& folder, Use use, Preflight& preflight) {
+struct Folder {
+  const char* what;
+  std::string path;
+  Use use;
+};
+
+PreflightCheck CheckFolder(const Folder& folder) {
   struct statvfs info {};
   std::string problem, result;
-  if (statvfs(folder.c_str(), &info) != 0 || access(folder.c_str(), R_OK | X_OK) != 0) {
-    problem = absl::StrCat(folder, ": ", std::strerror(errno));
-  } else if (use != Use::kRead) {
+  errno = failpoint::Hit("preflight.", folder.what);
+  if (errno != 0 || statvfs(folder.path.c_str(), &info) != 0 || access(folder.path.c_str(), R_OK | X_OK) != 0) {
+    problem = absl::StrCat(folder.path, ": ", std::strerror(errno));
+  } else if (folder.use != Use::kRead) {
     const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
     result = absl::StrCat(FormatBytes(free), " free");
     if (free < kLeastFreeBytes) {
-      problem = absl::StrCat(FormatBytes(free), " free in ", folder, ", less than ", FormatBytes(kLeastFreeBytes));
-    } else if (use == Use::kWrite) {
-      problem = WriteProblem(folder);
+      problem = absl::StrCat(FormatBytes(free), " free in ", folder.path, ", less than ", FormatBytes(kLeastFreeBytes));
+    } else if (folder.use == Use::kWrite) {
+      problem = WriteProblem(folder.path);
     }
   }
-  Add(preflight, what, problem, std::move(result));
+  return MakeCheck(folder.what, problem, std::move(result));
 }
 
-void CheckFolders(const PreflightOptions& options, Preflight& preflight) {
-  preflight = CheckOwnFolders(options.state_dir, options.run_dir, /*write=*/true);
-  for (const std::string& root : options.data_roots) CheckFolder("data root", root, Use::kRead, preflight);
+std::vector<Folder> OwnFolders(const std::string& state_dir, const std::string& run_dir, Use use) {
+  std::vector<Folder> folders = {{"state folder", state_dir, use}};
+  if (run_dir != state_dir) folders.push_back({"run folder", run_dir, use});
+  return folders;
+}
+
+bool HasInput(int descriptor) {
+  pollfd waiting = {descriptor, POLLIN, 0};
+  return poll(&waiting, 1, 0) > 0;
+}
+
+// All at the same time. False: cancelled, or a folder of the daemon itself does not answer, so nothing more is checked.
+bool CheckFolders(const PreflightOptions& options, int cancelled, FolderChecks& unanswered, Preflight& preflight) {
+  std::vector<Folder> folders = OwnFolders(options.state_dir, options.run_dir, Use::kWrite);
+  const size_t own = folders.size();
+  for (const std::string& root : options.data_roots) folders.push_back({"data root", root, Use::kRead});
   for (const std::string& root : options.checkpoint_roots) {
     // Ranks may write there as other users than this daemon, so it does not try to.
-    CheckFolder("checkpoint root", root, Use::kRead, preflight);
+    folders.push_back({"checkpoint root", root, Use::kRead});
   }
+  std::erase_if(unanswered, [](const auto& entry) { return entry.second->answer().has_value(); });
+  FolderChecks checks;
+  for (const Folder& folder : folders) {
+    const std::pair<std::string, std::string> name(folder.what, folder.path);
+    if (const auto earlier = unanswered.find(name); earlier != unanswered.end()) {
+      checks.insert(*earlier);
+    } else if (!checks.contains(name)) {
+      checks[name] = PendingCall<PreflightCheck>::Start([folder] { return CheckFolder(folder); });
+    }
+  }
+  unanswered = checks;
+  const SteadyTime deadline = options.clock->Read().steady + options.patience;
+  bool complete = true;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    const PendingCall<PreflightCheck>& check = *checks.at({folders[i].what, folders[i].path});
+    if (check.Wait(deadline - options.clock->Read().steady, cancelled)) {
+      *preflight.add_checks() = *check.answer();
+      continue;
+    }
+    if (HasInput(cancelled)) return false;
+    if (i < own) complete = false;
+    *preflight.add_checks() =
+        MakeCheck(folders[i].what,
+                  absl::StrCat(folders[i].path, ": no answer within ", absl::FormatDuration(options.patience)), "");
+  }
+  return complete;
 }
 
 // The trainer's process, the leader of a process group.
@@ -169,11 +216,6 @@ std::string WhyNoFinding(const std::string& end, bool begun, absl::string_view l
   constexpr absl::string_view kLoader = "error while loading shared libraries: ";
   if (const size_t at = line.find(kLoader); at != absl::string_view::npos) line.remove_prefix(at + kLoader.size());
   return absl::StrCat("muster-trainer does not load: ", line.empty() ? absl::StrCat("its process ", end) : line);
-}
-
-bool HasInput(int descriptor) {
-  pollfd waiting = {descriptor, POLLIN, 0};
-  return poll(&waiting, 1, 0) > 0;
 }
 
 struct DeviceCheck {
@@ -328,24 +370,27 @@ void CheckDevices(const PreflightOptions& options, const std::vector<Slot>& free
     if (!done) return;
   }
   CompareSpeeds(options.state_dir, devices, findings.checks());
-  for (const auto& [name, check] : findings.checks()) Add(preflight, name, check.problem, check.result);
+  for (const auto& [name, check] : findings.checks())
+    *preflight.add_checks() = MakeCheck(name, check.problem, check.result);
 }
 
 }  // namespace
 
 Preflight CheckOwnFolders(const std::string& state_dir, const std::string& run_dir, bool write) {
-  const Use use = write ? Use::kWrite : Use::kRoom;
   Preflight preflight;
-  CheckFolder("state folder", state_dir, use, preflight);
-  if (run_dir != state_dir) CheckFolder("run folder", run_dir, use, preflight);
+  for (const Folder& folder : OwnFolders(state_dir, run_dir, write ? Use::kWrite : Use::kRoom)) {
+    *preflight.add_checks() = CheckFolder(folder);
+  }
   *preflight.mutable_time() = ToProto(absl::Now());
   return preflight;
 }
 
-Preflight CheckMachine(const PreflightOptions& options, const std::vector<Slot>& free, int cancelled) {
+Preflight CheckMachine(const PreflightOptions& options, const std::vector<Slot>& free, int cancelled,
+                       FolderChecks* unanswered) {
   Preflight preflight;
-  CheckFolders(options, preflight);
-  if (options.kind == PreflightKind::kFull) CheckDevices(options, free, cancelled, preflight);
+  FolderChecks none;
+  const bool usable = CheckFolders(options, cancelled, unanswered == nullptr ? none : *unanswered, preflight);
+  if (usable && options.kind == PreflightKind::kFull) CheckDevices(options, free, cancelled, preflight);
   *preflight.mutable_time() = ToProto(absl::Now());
   return preflight;
 }
@@ -363,7 +408,7 @@ Preflights::~Preflights() {
 void Preflights::Start(uint64_t number, std::vector<Slot> free) {
   thread_ = std::thread(
       [this, number, free = std::move(free), alive = std::weak_ptr<bool>(alive_), loop = loop_->weak_from_this()] {
-        Preflight preflight = CheckMachine(options_, free, cancel_);
+        Preflight preflight = CheckMachine(options_, free, cancel_, &unanswered_);
         preflight.set_number(number);
         const std::shared_ptr<EventLoop> there = loop.lock();
         if (there == nullptr) return;

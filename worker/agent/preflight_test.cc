@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/failpoint.h"
 #include "common/node/not_ready.h"
 #include "testing/temporary_folder.h"
+#include "testing/wait.h"
 
 namespace muster::agent {
 namespace {
@@ -187,6 +189,40 @@ TEST_F(PreflightTest, AFolderThatCannotBeWrittenIsAProblem) {
   umount(options_.run_dir.c_str());
   EXPECT_THAT(Problem(found, "state folder"), IsEmpty());
   EXPECT_THAT(Problem(found, "run folder"), HasSubstr("cannot write: "));
+}
+
+// As a root on a hard-mounted NFS whose server is down.
+TEST_F(PreflightTest, AFolderThatDoesNotAnswerIsNamed) {
+  ASSERT_TRUE(failpoint::Arm("preflight.data root=sleep:600000@*").ok());
+  Trainer("pass\\tcpu\\tfine\\t1e11\\n");
+  options_.patience = absl::Milliseconds(200);
+  options_.data_roots = {Folder("data")};
+  FolderChecks unanswered;
+  for (int times = 0; times < 3; ++times) {
+    const Preflight found = CheckMachine(options_, {Cpu()}, -1, &unanswered);
+    EXPECT_EQ(Problem(found, "data root"), absl::StrCat(options_.data_roots[0], ": no answer within 200ms"));
+    EXPECT_THAT(Problem(found, "state folder"), IsEmpty());
+    EXPECT_THAT(Problem(found, "cpu"), IsEmpty());
+  }
+  EXPECT_EQ(failpoint::Passed()["preflight.data root"], 1u) << "no thread more for the same folder";
+  ASSERT_TRUE(failpoint::Arm("").ok());
+}
+
+// The daemon's end does not wait for it either.
+TEST_F(PreflightTest, AFolderThatDoesNotAnswerKeepsNoOwner) {
+  ASSERT_TRUE(failpoint::Arm("preflight.data root=sleep:600000").ok());
+  Trainer("pass\\tcpu\\tfine\\t1e11\\n");
+  options_.data_roots = {Folder("data")};
+  static const RealClock clock;
+  const auto loop = std::make_shared<EventLoop>(&clock);
+  const SteadyTime begun = clock.Read().steady;
+  {
+    Preflights preflights(options_, loop.get(), [](const Preflight&) {});
+    preflights.Start(1, {Cpu()});
+    ASSERT_TRUE(Eventually([] { return failpoint::Passed()["preflight.data root"] == 1; }));
+  }
+  EXPECT_LT(clock.Read().steady - begun, kTestPatience);
+  ASSERT_TRUE(failpoint::Arm("").ok());
 }
 
 TEST_F(PreflightTest, EndsEarlyWithItsOwner) {
