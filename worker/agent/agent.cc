@@ -9,13 +9,11 @@
 #include "common/file/durable_file.h"
 #include "common/file/read_file.h"
 #include "common/file/store_files.h"
-#include "common/file/trusted_file.h"
 #include "common/instruction_set.h"
 #include "common/log/log.h"
 #include "common/node/not_ready.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
-#include "worker/agent/job_paths.h"
 #include "worker/agent/prune.h"
 
 namespace muster::agent {
@@ -31,7 +29,15 @@ constexpr absl::Duration kGoodbye = absl::Seconds(1);
 }  // namespace
 
 Agent::Agent(AgentOptions options, Node node, EventLoop* loop)
-    : options_(std::move(options)), node_(std::move(node)), loop_(loop) {
+    : options_(std::move(options)),
+      node_(std::move(node)),
+      loop_(loop),
+      checks_({.paths = {.data_roots = options_.data_roots,
+                         .checkpoint_roots = options_.checkpoint_roots,
+                         .own = {options_.state_dir, options_.run_dir}},
+               .plugin_roots = options_.plugin_roots,
+               .users = options_.users},
+              loop, [this] { Reconcile(); }) {
   start_context_.trainer = options_.trainer;
   start_context_.socket = options_.run_dir + "/trainer.sock";
   start_context_.slots.assign(node_.slots().begin(), node_.slots().end());
@@ -238,6 +244,7 @@ void Agent::ApplyDesired(const Desired& desired) {
   }
   desired_ = desired;
   std::erase_if(not_started_, [this](const auto& entry) { return DesiredOf(entry.first) == nullptr; });
+  checks_.Keep([this](const RankId& id) { return DesiredOf(id) != nullptr; });
   const bool first = !std::exchange(fresh_, true);
   KeepTables();
   TakeBackDone();
@@ -294,6 +301,9 @@ void Agent::StartRank(const RankId& id) {
   const DesiredRank* desired = DesiredOf(id);
   if (!HasTable(*desired)) return;  // starts when the table arrives
   if (not_started_.contains(id)) return;
+  const Assignment assignment = AssignmentOf(*desired);
+  const std::optional<RankChecks::Answer> user = MayStart(id, assignment);
+  if (!user.has_value()) return;
   if (!HaveRoom(/*write=*/true)) {
     not_started_[id] = absl::StrCat("rank ", id.rank, " was not started: ", ProblemsOf(preflight_));
     return ReportAbsent();
@@ -305,16 +315,10 @@ void Agent::StartRank(const RankId& id) {
     }
   }
   std::sort(local.begin(), local.end());
-  const Assignment assignment = AssignmentOf(*desired);
   auto rank = std::make_unique<Rank>(rundir::RankDir(options_.run_dir, id));
   LogInfo("starting rank", {id});
-  absl::Status status = CheckLibrary(assignment);
-  if (status.ok()) status = CheckProgram(assignment);
-  if (status.ok()) status = CheckPathsOf(assignment);
-  const absl::StatusOr<std::optional<RankUser>> user = options_.users.Find(assignment.owner());
-  status.Update(user.status());
-  if (!status.ok()) {
-    rank->Refuse(status, loop_->now());
+  if (!user->ok()) {
+    rank->Refuse(user->status(), loop_->now());
     return AddRank(std::move(rank));
   }
   StartContext context = start_context_;
@@ -328,7 +332,7 @@ void Agent::StartRank(const RankId& id) {
       context.local_slots.insert(context.local_slots.end(), own.begin(), own.end());
     }
   }
-  rank->Start(MakeStart(assignment, local, rank->dir(), context, *user), options_.step_binary, loop_->now());
+  rank->Start(MakeStart(assignment, local, rank->dir(), context, **user), options_.step_binary, loop_->now());
   AddRank(std::move(rank));
 }
 
@@ -349,10 +353,9 @@ bool Agent::HaveRoom(bool write) {
   return false;
 }
 
-absl::Status Agent::CheckPathsOf(const Assignment& assignment) const {
-  return CheckPaths(assignment.spec().train(), {.data_roots = options_.data_roots,
-                                                .checkpoint_roots = options_.checkpoint_roots,
-                                                .own = {options_.state_dir, options_.run_dir}});
+std::optional<RankChecks::Answer> Agent::MayStart(const RankId& id, const Assignment& assignment) {
+  if (absl::Status status = CheckProgram(assignment); !status.ok()) return status;
+  return checks_.Ask(id, assignment);
 }
 
 absl::Status Agent::CheckProgram(const Assignment& assignment) const {
@@ -365,14 +368,6 @@ absl::Status Agent::CheckProgram(const Assignment& assignment) const {
   if (assignment.spec().exec().image().empty() || !options_.container_command.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "image: this node runs no images: it has no podman, and its muster-worker no --container-command (docs/exec.md)");
-}
-
-absl::Status Agent::CheckLibrary(const Assignment& assignment) const {
-  const Model& model = assignment.spec().train().model();
-  if (!model.has_custom()) return absl::OkStatus();
-  const absl::Status status = TrustedFile::Open(model.custom().library(), options_.plugin_roots).status();
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("model.library: ", status.message()));
 }
 
 void Agent::StopRank(Rank& rank) {

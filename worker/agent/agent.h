@@ -24,6 +24,7 @@
 #include "worker/agent/node_use.h"
 #include "worker/agent/preflight.h"
 #include "worker/agent/rank.h"
+#include "worker/agent/rank_checks.h"
 #include "worker/agent/rank_users.h"
 #include "worker/agent/relay.h"
 #include "worker/agent/stream.h"
@@ -98,16 +99,15 @@ class Agent final : public TrainerHost {
   void RemoveUnspawned();
   void Reconcile();
   void Carry(const Operation& operation);
+  // Unless it waits for its table, or for an answer about it; the next Reconcile asks again.
   void StartRank(const RankId& id);
   // Whether the daemon's own folders can take a rank's files. If not, reports that this machine takes no ranks.
   // `write`: tries it.
   bool HaveRoom(bool write);
   // Whether programs of users may run here.
   absl::Status CheckProgram(const Assignment& assignment) const;
-  // Whether the job may load its library here; the trainer checks again, on the file that it opens.
-  absl::Status CheckLibrary(const Assignment& assignment) const;
-  // Whether its other paths are where a job may read and write here.
-  absl::Status CheckPathsOf(const Assignment& assignment) const;
+  // None: not known yet.
+  std::optional<RankChecks::Answer> MayStart(const RankId& id, const Assignment& assignment);
   void StopRank(Rank& rank);
   void FinishRank(const RankId& id);
   // Says goodbye to the coordinator, then stops the loop.
@@ -156,6 +156,7 @@ class Agent final : public TrainerHost {
   std::unique_ptr<Relay> relay_;
   std::unique_ptr<Tables> tables_;
   std::unique_ptr<Preflights> preflights_;
+  RankChecks checks_;
   std::unique_ptr<NodeUseWatch> use_;
   Preflight preflight_;  // the newest; without a time: none yet
 

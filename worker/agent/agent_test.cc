@@ -189,6 +189,48 @@ TEST_F(AgentTest, APathOutsideOfTheRootsIsRefused) {
   EXPECT_EQ(coordinator_.ExitOf(Id("good")).cause(), RankExit::COMPLETED);
 }
 
+// Its data lie on a mount whose server is down, say: each look there takes ten minutes.
+TEST_F(AgentTest, APathThatDoesNotAnswerStopsNoOtherRank) {
+  launcher_ = {"/usr/bin/env", "MUSTER_FAILPOINTS=job_paths.data.tokens=sleep:600000@*"};
+  coordinator_.Serve();
+  StartWorker({"--slots", "2"});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.full_reports() > 0; }));
+  DesiredRank waits = Run(Id("a"), "count");
+  waits.mutable_run()->mutable_spec()->mutable_train()->mutable_data()->set_tokens("/data/tokens");
+  DesiredRank good = Run(Id("good"), "count");
+  good.mutable_run()->set_slots(0, 1);
+  const uint64_t heartbeats = coordinator_.heartbeats();
+  Want({waits, good});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.StepOf(Id("good")) >= 3; }));
+  ASSERT_TRUE(Eventually([&] { return Exited(Id("a")); }));
+  const RankExit refused = coordinator_.ExitOf(Id("a"));
+  EXPECT_EQ(refused.cause(), RankExit::REFUSED);
+  EXPECT_TRUE(refused.of_node()) << "another node may have another mount";
+  EXPECT_TRUE(absl::StrContains(refused.message(), "data.tokens: /data/tokens: no answer within "))
+      << refused.message();
+  const uint64_t step = coordinator_.StepOf(Id("good"));
+  EXPECT_TRUE(Eventually([&] { return coordinator_.StepOf(Id("good")) > step; }));
+  EXPECT_GE(coordinator_.heartbeats(), heartbeats + 5);
+  EXPECT_EQ(coordinator_.hellos(), 1u);
+  EXPECT_EQ(EndWorker(SIGTERM), 0) << "its end does not wait either";
+}
+
+TEST_F(AgentTest, ARankThatIsStoppedWhileItsPathDoesNotAnswerNeverStarts) {
+  launcher_ = {"/usr/bin/env", "MUSTER_FAILPOINTS=job_paths.data.tokens=sleep:1500@1"};
+  coordinator_.Serve();
+  StartWorker();
+  DesiredRank waits = Run(Id("a"), "count");
+  waits.mutable_run()->mutable_spec()->mutable_train()->mutable_data()->set_tokens("/data/tokens");
+  Want({waits});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.heartbeats() > 0; }));
+  Want({StopRequest(Id("a"), true, absl::Seconds(30))});
+  ASSERT_TRUE(Eventually([&] { return Exited(Id("a")); }));
+  EXPECT_EQ(coordinator_.ExitOf(Id("a")).cause(), RankExit::STOPPED);
+  const uint64_t heartbeats = coordinator_.heartbeats();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.heartbeats() > heartbeats + 2; }));
+  EXPECT_TRUE(rundir::RankDir::List(run_).empty());
+}
+
 TEST_F(AgentTest, ForeignProcessIsRefused) {
   const RankId rank = StartRank("count", 0, /*until_step=*/1);
   const auto stub = Trainer::NewStub(rpc::Dial("unix:" + run_ + "/trainer.sock"));

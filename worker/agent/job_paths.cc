@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/failpoint.h"
 #include "common/file/beneath.h"
+#include "common/file_error.h"
 
 namespace muster::agent {
 namespace {
@@ -30,7 +32,7 @@ std::string FolderOfDaemon(const std::string& real) {
 
 absl::Status CheckOne(const char* field, const std::string& path, const std::vector<std::string>& roots,
                       const char* flag, const std::vector<std::string>& own) {
-  if (path.empty()) return absl::OkStatus();
+  if (const int error = failpoint::Hit("job_paths.", field)) return FileError(error, absl::StrCat(field, ": ", path));
   const std::string real = RealPath(path);
   const std::string what = real == path ? path : absl::StrCat(path, " (", real, ")");
   for (const std::string& folder : own) {
@@ -52,22 +54,28 @@ absl::Status CheckOne(const char* field, const std::string& path, const std::vec
 
 }  // namespace
 
-absl::Status CheckPaths(const Train& train, const PathRules& rules) {
+absl::Status CheckPaths(const Train& train, const PathRules& rules, const LookingAt& looking_at) {
+  absl::Status status;
+  const auto check = [&](const char* field, const std::string& path, const std::vector<std::string>& roots,
+                         const char* flag) {
+    if (!status.ok() || path.empty()) return;
+    if (looking_at != nullptr) looking_at(field, path);
+    status = CheckOne(field, path, roots, flag, rules.own);
+  };
   const auto data = [&](const char* field, const std::string& path) {
-    return CheckOne(field, path, rules.data_roots, "--data-roots", rules.own);
+    check(field, path, rules.data_roots, "--data-roots");
   };
   const auto checkpoints = [&](const char* field, const std::string& path) {
-    return CheckOne(field, path, rules.checkpoint_roots, "--checkpoint-roots", rules.own);
+    check(field, path, rules.checkpoint_roots, "--checkpoint-roots");
   };
-  absl::Status status;
-  status.Update(data("data.tokens", train.data().tokens()));
-  status.Update(data("data.images", train.data().images()));
-  status.Update(data("data.tensors", train.data().tensors()));
-  status.Update(data("data.validation", train.data().validation()));
-  status.Update(data("model.from", train.model().from()));
-  status.Update(checkpoints("checkpoint.path", train.checkpoint().path()));
-  status.Update(checkpoints("checkpoint.resume_from", train.checkpoint().resume_from()));
-  status.Update(checkpoints("offload.to", train.offload().to()));
+  data("data.tokens", train.data().tokens());
+  data("data.images", train.data().images());
+  data("data.tensors", train.data().tensors());
+  data("data.validation", train.data().validation());
+  data("model.from", train.model().from());
+  checkpoints("checkpoint.path", train.checkpoint().path());
+  checkpoints("checkpoint.resume_from", train.checkpoint().resume_from());
+  checkpoints("offload.to", train.offload().to());
   return status;
 }
 
