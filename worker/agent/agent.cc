@@ -14,13 +14,14 @@
 #include "common/node/not_ready.h"
 #include "common/proto_time.h"
 #include "common/rpc/rpc.h"
-#include "worker/agent/prune.h"
 
 namespace muster::agent {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr absl::Duration kFoldersInterval = absl::Seconds(10);
+// How long ranks wait for the removal of what ended ones have left. The coordinator waits for a minute.
+constexpr absl::Duration kClearPatience = absl::Seconds(20);
 // After a drain: how long to wait for the coordinator to acknowledge the last records.
 constexpr absl::Duration kFarewell = absl::Seconds(5);
 // How long a stream may take to close cleanly.
@@ -37,7 +38,8 @@ Agent::Agent(AgentOptions options, Node node, EventLoop* loop)
                          .own = {options_.state_dir, options_.run_dir}},
                .plugin_roots = options_.plugin_roots,
                .users = options_.users},
-              loop, [this] { Reconcile(); }) {
+              loop, [this] { Reconcile(); }),
+      pruner_(options_.run_dir, loop, [this](const RankId& id) { return ranks_.contains(id); }) {
   start_context_.trainer = options_.trainer;
   start_context_.socket = options_.run_dir + "/trainer.sock";
   start_context_.slots.assign(node_.slots().begin(), node_.slots().end());
@@ -86,8 +88,8 @@ absl::Status Agent::Start() {
   if (!store_id.ok()) return store_id.status();
   store_id_ = *std::move(store_id);
   LoadDesired();
-  PruneDone(options_.run_dir, {});
   AdoptAll();
+  pruner_.Prune({});
   stream_ = std::make_unique<CoordinatorStream>(
       loop_, channel, options_.token,
       CoordinatorStream::Handler{[this](const CoordinatorMessage& message) { Received(message); },
@@ -219,7 +221,9 @@ void Agent::Tick() {
   Heartbeat();
   SendUpdates();
   Reconcile();
-  if (now.steady - folders_checked_ >= kFoldersInterval && ProblemsOf(preflight_).empty()) HaveRoom(/*write=*/false);
+  if (now.steady - folders_checked_ >= kFoldersInterval && ProblemsOf(preflight_).empty()) {
+    LookForRoom(/*write=*/false);
+  }
   if (!finishing_) return;
   const bool all_ended =
       std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) { return entry.second->ended(); });
@@ -301,13 +305,11 @@ void Agent::StartRank(const RankId& id) {
   const DesiredRank* desired = DesiredOf(id);
   if (!HasTable(*desired)) return;  // starts when the table arrives
   if (not_started_.contains(id)) return;
+  if (clearing_since_.has_value() && LacksRoom(id, /*write=*/false)) return;
   const Assignment assignment = AssignmentOf(*desired);
   const std::optional<RankChecks::Answer> user = MayStart(id, assignment);
   if (!user.has_value()) return;
-  if (!HaveRoom(/*write=*/true)) {
-    not_started_[id] = absl::StrCat("rank ", id.rank, " was not started: ", ProblemsOf(preflight_));
-    return ReportAbsent();
-  }
+  if (LacksRoom(id, /*write=*/true)) return;
   std::vector<uint32_t> local;
   for (const DesiredRank& other : desired_.ranks()) {
     if (other.key().job() == id.job.value() && other.key().generation() == id.generation) {
@@ -336,13 +338,27 @@ void Agent::StartRank(const RankId& id) {
   AddRank(std::move(rank));
 }
 
-bool Agent::HaveRoom(bool write) {
-  folders_checked_ = loop_->now().steady;
+bool Agent::LacksRoom(const RankId& id, bool write) {
+  const Room room = LookForRoom(write);
+  if (room == Room::kNo) {
+    not_started_[id] = absl::StrCat("rank ", id.rank, " was not started: ", ProblemsOf(preflight_));
+    ReportAbsent();
+  }
+  return room != Room::kYes;
+}
+
+Agent::Room Agent::LookForRoom(bool write) {
+  const SteadyTime now = loop_->now().steady;
+  folders_checked_ = now;
   Preflight own = CheckOwnFolders(options_.state_dir, options_.run_dir, write);
-  if (ProblemsOf(own).empty()) return true;
-  PruneDone(options_.run_dir, {.folders = 0, .bytes = 0});
-  own = CheckOwnFolders(options_.state_dir, options_.run_dir, write);
-  if (ProblemsOf(own).empty()) return true;
+  if (ProblemsOf(own).empty()) return Room::kYes;
+  if (clearing_since_.has_value()) {
+    if (now - *clearing_since_ < kClearPatience) return Room::kLater;
+  } else if (!cleared_at_.has_value() || now - *cleared_at_ >= kFoldersInterval) {
+    clearing_since_ = now;
+    pruner_.Prune({.folders = 0, .bytes = 0}, [this] { Cleared(); });
+    return Room::kLater;
+  }
   own.set_number(preflight_.number());
   for (const PreflightCheck& other : preflight_.checks()) {
     const bool anew = std::any_of(own.checks().begin(), own.checks().end(),
@@ -350,7 +366,18 @@ bool Agent::HaveRoom(bool write) {
     if (!anew) *own.add_checks() = other;
   }
   Checked(std::move(own));
-  return false;
+  return Room::kNo;
+}
+
+void Agent::Cleared() {
+  clearing_since_.reset();
+  cleared_at_ = loop_->now().steady;
+  Reconcile();
+  if (ProblemsOf(preflight_).empty()) {
+    LookForRoom(/*write=*/true);
+  } else if (!preflights_->on()) {
+    CheckAgain();
+  }
 }
 
 std::optional<RankChecks::Answer> Agent::MayStart(const RankId& id, const Assignment& assignment) {
@@ -395,7 +422,7 @@ void Agent::FinishRank(const RankId& id) {
   relay_->RankEnded(id);
   log_bytes_dropped_ += rank->second->feed().log_bytes_dropped();
   ranks_.erase(rank);
-  PruneDone(options_.run_dir, {});
+  pruner_.Prune({});
 }
 
 void Agent::Finish() {

@@ -23,6 +23,7 @@
 #include "worker/agent/event_loop.h"
 #include "worker/agent/node_use.h"
 #include "worker/agent/preflight.h"
+#include "worker/agent/prune.h"
 #include "worker/agent/rank.h"
 #include "worker/agent/rank_checks.h"
 #include "worker/agent/rank_users.h"
@@ -101,9 +102,14 @@ class Agent final : public TrainerHost {
   void Carry(const Operation& operation);
   // Unless it waits for its table, or for an answer about it; the next Reconcile asks again.
   void StartRank(const RankId& id);
-  // Whether the daemon's own folders can take a rank's files. If not, reports that this machine takes no ranks.
+  enum class Room { kYes, kNo, kLater };
+  // Whether the daemon's own folders can take a rank's files. If not, removes what ended ranks have left (kLater: there
+  // may be room soon, at Cleared at the latest); where that does not help, reports that this machine takes no ranks.
   // `write`: tries it.
-  bool HaveRoom(bool write);
+  Room LookForRoom(bool write);
+  // True: the rank waits, or is reported as one that never starts.
+  bool LacksRoom(const RankId& id, bool write);
+  void Cleared();
   // Whether programs of users may run here.
   absl::Status CheckProgram(const Assignment& assignment) const;
   // None: not known yet.
@@ -157,12 +163,15 @@ class Agent final : public TrainerHost {
   std::unique_ptr<Tables> tables_;
   std::unique_ptr<Preflights> preflights_;
   RankChecks checks_;
+  Pruner pruner_;
   std::unique_ptr<NodeUseWatch> use_;
   Preflight preflight_;  // the newest; without a time: none yet
 
   std::map<RankId, std::unique_ptr<Rank>> ranks_;  // unfinished ranks
   std::map<RankId, std::string> not_started_;      // desired ranks that never start, and why
   SteadyTime folders_checked_;
+  std::optional<SteadyTime> clearing_since_;  // while all folders of ended ranks are being removed
+  std::optional<SteadyTime> cleared_at_;
   Desired desired_;
   bool fresh_ = false;          // desired_ was received by this daemon, not read from disk
   uint64_t term_ = 0;           // highest seen

@@ -230,7 +230,7 @@ void Agent::SendObserved(bool full) {
 void Agent::CheckAgain() {
   if (preflights_->busy() || leaving_) return;
   if (!preflights_->on()) {
-    if (!ProblemsOf(preflight_).empty() && HaveRoom(/*write=*/true)) {
+    if (!ProblemsOf(preflight_).empty() && LookForRoom(/*write=*/true) == Room::kYes) {
       Checked(CheckOwnFolders(options_.state_dir, options_.run_dir, /*write=*/false));
     }
     return;

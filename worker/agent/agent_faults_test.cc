@@ -482,6 +482,47 @@ TEST_F(AgentTest, WithoutRoomInItsFoldersNoRankStarts) {
   EXPECT_TRUE(Eventually([&] { return coordinator_.StateOf(next) == RANK_STATE_RUNNING; }));
 }
 
+TEST_F(AgentTest, WhatEndedRanksHaveLeftMakesRoomForTheNext) {
+  const SmallDisk disk(run_, 80);
+  ASSERT_TRUE(disk.ok());
+  const RankId ended = Id("ended");
+  ASSERT_TRUE(Dir(ended).Create({}).ok());
+  std::ofstream(Dir(ended).path() + "/large") << std::string(30 << 20, 'x');
+  ASSERT_TRUE(Dir(ended).MarkDone().ok());
+  coordinator_.Serve();
+  StartWorker({"--preflight", "off"});
+  const RankId rank = Id("a");
+  Want({Run(rank, "count")});
+  EXPECT_TRUE(Eventually([&] { return coordinator_.StateOf(rank) == RANK_STATE_RUNNING; }));
+  EXPECT_FALSE(std::filesystem::exists(Dir(ended).path()));
+  EXPECT_EQ(ProblemsOf(coordinator_.preflight()), "");
+}
+
+// As where a program has left millions of files: each removal takes ten minutes.
+TEST_F(AgentTest, RemovingWhatAnEndedRankHasLeftStopsNothing) {
+  std::filesystem::create_directory(run_);
+  std::filesystem::permissions(run_, std::filesystem::perms::owner_all);
+  const RankId oldest = Id("old");
+  ASSERT_TRUE(Dir(oldest).Create({}).ok());
+  ASSERT_TRUE(Dir(oldest).MarkDone().ok());
+  std::ofstream(Dir(oldest).path() + "/size") << (uint64_t{5} << 30);  // more than is kept
+  launcher_ = {"/usr/bin/env", "MUSTER_FAILPOINTS=rundir.gone.remove=sleep:600000@*"};
+  const RankId rank = StartRank("count", 0, /*until_step=*/3);
+  const std::string gone = run_ + "/.gone-1";
+  ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(gone); }));
+  EXPECT_FALSE(std::filesystem::exists(Dir(oldest).path()));
+  Want({});  // a rank ends meanwhile
+  ASSERT_TRUE(Eventually([&] { return Dir(rank).IsDone(); }));
+  const uint64_t heartbeats = coordinator_.heartbeats();
+  EXPECT_TRUE(Eventually([&] { return coordinator_.heartbeats() >= heartbeats + 3; }));
+  EXPECT_TRUE(std::filesystem::exists(gone));
+  EXPECT_EQ(coordinator_.hellos(), 1u);
+  EXPECT_EQ(EndWorker(SIGTERM), 0);
+  launcher_.clear();
+  StartWorker();
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(gone); })) << "the next daemon removes it";
+}
+
 // Ranks that run go on, and the node takes no others.
 TEST_F(AgentTest, ThatItsDiskFillsIsReportedByAnIdleNode) {
   const SmallDisk disk(run_, 80);

@@ -286,6 +286,16 @@ TEST(ChoosePruned, OldestFirstUntilBothLimitsHold) {
   EXPECT_EQ(ChoosePruned(folders, {3, 5}), (Paths{"a", "b", "c"}));
 }
 
+// As Pruner does it.
+void PruneDone(const std::string& run, const PruneLimits& limits) {
+  for (const std::string& path : ChooseDone(run, limits)) {
+    const absl::StatusOr<rundir::RankDir> dir = rundir::RankDir::FromPath(path);
+    ASSERT_TRUE(dir.ok()) << dir.status();
+    EXPECT_EQ(dir->MoveAway(), absl::OkStatus());
+  }
+  EXPECT_EQ(rundir::RankDir::RemoveGone(run), absl::OkStatus());
+}
+
 TEST(PruneDone, NeverRemovesWhatIsNotDone) {
   TemporaryFolder run;
   const rundir::RankDir live(run.path(), {JobId("live"), 1, 0});
@@ -296,6 +306,22 @@ TEST(PruneDone, NeverRemovesWhatIsNotDone) {
   PruneDone(run.path(), {0, 0});
   EXPECT_TRUE(std::filesystem::exists(live.path()));
   EXPECT_FALSE(std::filesystem::exists(run.path() + "/done"));
+}
+
+// Whatever it holds, what is being removed is no rank's folder.
+TEST(PruneDone, WhatWasMovedAwayIsNoRank) {
+  const TemporaryFolder run;
+  const rundir::RankDir done(run.path(), {JobId("done"), 1, 0});
+  ASSERT_TRUE(done.Create({}).ok());
+  std::filesystem::create_directories(done.path() + "/1/0");
+  ASSERT_TRUE(done.MoveAway().ok());
+  EXPECT_TRUE(std::filesystem::exists(run.path() + "/.gone-1/1/0"));
+  EXPECT_FALSE(std::filesystem::exists(run.path() + "/done"));
+  EXPECT_TRUE(rundir::RankDir::List(run.path()).empty());
+  ASSERT_TRUE(done.Create({}).ok());
+  ASSERT_TRUE(done.MoveAway().ok()) << "beside what is left";
+  EXPECT_EQ(rundir::RankDir::RemoveGone(run.path()), absl::OkStatus());
+  EXPECT_TRUE(std::filesystem::is_empty(run.path()));
 }
 
 // Ranks write most of what they leave into subfolders.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -64,18 +65,62 @@ std::vector<std::string> ChoosePruned(std::vector<DoneFolder> folders, const Pru
   return pruned;
 }
 
-void PruneDone(const std::string& run, const PruneLimits& limits) {
+std::vector<std::string> ChooseDone(const std::string& run, const PruneLimits& limits) {
   std::vector<DoneFolder> done;
   for (const rundir::RankDir& dir : rundir::RankDir::List(run)) {
     struct stat info {};
     if (stat((dir.path() + "/done").c_str(), &info) != 0) continue;
     done.push_back({dir.path(), BytesOfDone(dir.path()), absl::TimeFromTimespec(info.st_mtim)});
   }
-  for (const std::string& path : ChoosePruned(std::move(done), limits)) {
+  return ChoosePruned(std::move(done), limits);
+}
+
+Pruner::Pruner(std::string run, EventLoop* loop, std::function<bool(const RankId&)> in_use)
+    : run_(std::move(run)), loop_(loop), in_use_(std::move(in_use)) {}
+
+std::function<void()> Pruner::Then(std::function<void()> next) {
+  return [next = std::move(next), alive = std::weak_ptr<bool>(alive_), loop = loop_->weak_from_this()] {
+    const std::shared_ptr<EventLoop> there = loop.lock();
+    if (there == nullptr) return;
+    there->Post([next, alive] {
+      if (!alive.expired()) next();
+    });
+  };
+}
+
+void Pruner::Prune(const PruneLimits& limits, std::function<void()> pruned) {
+  if (!wanted_.has_value()) wanted_.emplace(Wanted{limits, {}});
+  wanted_->limits.folders = std::min(wanted_->limits.folders, limits.folders);
+  wanted_->limits.bytes = std::min(wanted_->limits.bytes, limits.bytes);
+  if (pruned != nullptr) wanted_->pruned.push_back(std::move(pruned));
+  if (!running_.has_value()) Count();
+}
+
+void Pruner::Count() {
+  running_ = std::exchange(wanted_, std::nullopt);
+  counting_ = PendingCall<std::vector<std::string>>::Start(
+      [run = run_, limits = running_->limits] { return ChooseDone(run, limits); },
+      Then([this] { Remove(*counting_->answer()); }));
+}
+
+void Pruner::Remove(const std::vector<std::string>& paths) {
+  counting_ = nullptr;
+  for (const std::string& path : paths) {
     const absl::StatusOr<rundir::RankDir> dir = rundir::RankDir::FromPath(path);
-    const absl::Status status = dir.ok() ? dir->Remove() : dir.status();
+    if (dir.ok() && in_use_(dir->rank())) continue;
+    const absl::Status status = dir.ok() ? dir->MoveAway() : dir.status();
     if (!status.ok()) LogWarn("cannot remove the folder of an ended rank", {{"path", path}, {"error", status}});
   }
+  removing_ = PendingCall<absl::Status>::Start([run = run_] { return rundir::RankDir::RemoveGone(run); },
+                                               Then([this] { Removed(*removing_->answer()); }));
+}
+
+void Pruner::Removed(const absl::Status& status) {
+  removing_ = nullptr;
+  if (!status.ok()) LogWarn("cannot remove the folder of an ended rank", {{"error", status}});
+  const Wanted done = *std::exchange(running_, std::nullopt);
+  if (wanted_.has_value()) Count();
+  for (const std::function<void()>& pruned : done.pruned) pruned();
 }
 
 }  // namespace muster::agent

@@ -5,14 +5,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/failpoint.h"
 #include "common/file/durable_file.h"
 #include "common/file/private_folder.h"
 #include "common/file/read_file.h"
@@ -23,6 +26,8 @@ namespace muster::rundir {
 namespace {
 
 using nlohmann::json;
+
+constexpr char kGone[] = ".gone-";
 
 absl::StatusOr<json> ReadJson(const std::string& path) {
   absl::StatusOr<std::string> content = ReadWhole(path);
@@ -110,6 +115,12 @@ std::vector<std::string> Subfolders(const std::string& directory) {
     if (it->is_directory(ignored)) names.push_back(it->path().filename().string());
   }
   return names;
+}
+
+// Of a rank's folder, which is gone. They hold other ranks, or go too.
+void RemoveEmptyFoldersAbove(const std::string& rank) {
+  const std::string generation = std::filesystem::path(rank).parent_path();
+  if (rmdir(generation.c_str()) == 0) rmdir(std::filesystem::path(generation).parent_path().c_str());
 }
 
 }  // namespace
@@ -263,15 +274,38 @@ absl::Status RankDir::Remove() const {
   std::error_code error;
   std::filesystem::remove_all(path_, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot remove ", path_));
-  // The folders above hold other ranks, or go too.
-  const std::string generation = std::filesystem::path(path_).parent_path();
-  if (rmdir(generation.c_str()) == 0) rmdir(std::filesystem::path(generation).parent_path().c_str());
+  RemoveEmptyFoldersAbove(path_);
   return absl::OkStatus();
+}
+
+absl::Status RankDir::MoveAway() const {
+  // Names that are taken are left from earlier, and few.
+  for (uint64_t number = 1;; ++number) {
+    const std::string gone = absl::StrCat(run_, "/", kGone, number);
+    if (rename(path_.c_str(), gone.c_str()) == 0) break;
+    if (errno != EEXIST && errno != ENOTEMPTY)
+      return FileError(errno, absl::StrCat("cannot rename ", path_, " to ", gone));
+  }
+  RemoveEmptyFoldersAbove(path_);
+  return absl::OkStatus();
+}
+
+absl::Status RankDir::RemoveGone(const std::string& run) {
+  absl::Status status;
+  for (const std::string& name : Subfolders(run)) {
+    if (!absl::StartsWith(name, kGone)) continue;
+    const std::string path = absl::StrCat(run, "/", name);
+    std::error_code error(failpoint::Hit("rundir.gone.remove"), std::generic_category());
+    if (!error) std::filesystem::remove_all(path, error);
+    if (error) status.Update(absl::ErrnoToStatus(error.value(), absl::StrCat("cannot remove ", path)));
+  }
+  return status;
 }
 
 std::vector<RankDir> RankDir::List(const std::string& run) {
   std::vector<RankId> found;
   for (const std::string& job : Subfolders(run)) {
+    if (absl::StartsWith(job, kGone)) continue;
     for (const std::string& generation : Subfolders(absl::StrCat(run, "/", job))) {
       for (const std::string& rank : Subfolders(absl::StrCat(run, "/", job, "/", generation))) {
         RankId id{JobId(job)};

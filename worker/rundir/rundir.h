@@ -20,6 +20,7 @@
 //                   for orphan_grace, the shim ends its trainer: one rule for a crashed worker, a frozen worker and a
 //                   network partition.
 //   trainer.sock    worker: where trainers attach
+//   .gone-N         worker: what was the folder of an ended rank; it is being removed
 #pragma once
 
 #include <sys/types.h>
@@ -109,6 +110,10 @@ class RankDir {
   absl::Status MarkDone() const;
   bool IsDone() const;
   absl::Status Remove() const;
+  // At once, however much it holds: renames it to a .gone-N, which RemoveGone removes.
+  absl::Status MoveAway() const;
+  // Takes as long as it takes to remove all files. Returns the first error, after it has tried the others.
+  static absl::Status RemoveGone(const std::string& run);
 
   // Every rank folder below `run`, in order.
   static std::vector<RankDir> List(const std::string& run);
