@@ -222,8 +222,8 @@ absl::Status SubmitTrial(Client& client, SweepJobs& sweep, size_t index) {
 }
 
 // Whether the caller owns the job, of a sweep. No call says who the caller is, but each user has request ids of their
-// own. This submits another spec with the job's, after a job that cannot exist: the coordinator refuses the id to the
-// job's owner, and the spec to others.
+// own. This submits another spec with the job's, after a job that cannot exist. To whoever has a job of that request id
+// the coordinator refuses the id, and names the job, which may be another one of the same trial; to others, the spec.
 absl::StatusOr<bool> IsCallers(Client& client, const v1::Job& job, const Reading& other) {
   v1::SubmitRequest request;
   request.set_request_id(job.request_id());
@@ -231,7 +231,7 @@ absl::StatusOr<bool> IsCallers(Client& client, const v1::Job& job, const Reading
   request.mutable_spec()->clear_after();
   request.mutable_spec()->add_after("no-such-job");  // ids end with four characters, and perhaps digits
   const absl::Status refused = client.Submit(request).status();
-  if (absl::IsAlreadyExists(refused)) return true;
+  if (absl::IsAlreadyExists(refused)) return absl::StrContains(refused.message(), absl::StrCat(" ", job.id(), ","));
   if (absl::IsNotFound(refused)) return false;
   if (refused.ok()) return absl::InternalError("the coordinator accepted a job after one that does not exist");
   return WithPlaces(refused, other.sources);
