@@ -909,7 +909,8 @@ TEST_F(MusterTest, ASweepCountsItsUsersJobsOnly) {
     for (const v1::Job& job : store_.Jobs()) {
       if (job.owner() != caller || job.request_id() != request.request_id()) continue;
       if (job.spec().SerializeAsString() == request.spec().SerializeAsString()) return job;
-      return absl::AlreadyExistsError(absl::StrCat("request id ", job.request_id(), " belongs to ", job.id()));
+      return absl::AlreadyExistsError(
+          absl::StrCat("request id ", job.request_id(), " belongs to ", job.id(), ", which is another job"));
     }
     if (request.spec().after_size() > 0) return absl::NotFoundError("after: there is no job");
     v1::Job job;
