@@ -16,14 +16,16 @@
 namespace muster::exec {
 namespace {
 
-constexpr int kLines = 20;  // about 22 KiB of records, more than a full disk leaves for metrics
+// About 22 KiB of records, more than a full disk leaves for metrics, and then small ones, until not even such a one
+// fits.
+constexpr int kLargeLines = 20, kLines = kLargeLines + 60;
 
 // Has room for its reports, says that it is ready, waits for the full disk, and reports metrics and then a checkpoint.
 constexpr char kProgram[] = R"(
 fallocate -n -l 65536 "$MUSTER_REPORT_FILE" && touch ready || exit 3
 while [ ! -e go ]; do sleep 0.02; done
 cat metrics >> "$MUSTER_REPORT_FILE" || exit 4
-echo '{"checkpoint": "runs/step-20", "step": 20}' >> "$MUSTER_REPORT_FILE" || exit 5
+echo '{"checkpoint": "runs/step-80", "step": 80}' >> "$MUSTER_REPORT_FILE" || exit 5
 )";
 
 TEST(ExecOnAFullDisk, TheProgramRunsToItsEndAndItsCheckpointIsReported) {
@@ -33,7 +35,7 @@ TEST(ExecOnAFullDisk, TheProgramRunsToItsEndAndItsCheckpointIsReported) {
   std::string lines;
   for (int step = 1; step <= kLines; ++step) {
     absl::StrAppend(&lines, "{\"step\": ", step);
-    for (int i = 0; i < 64; ++i) absl::StrAppend(&lines, ",\"m", i, "\":1");
+    for (int i = 0; step <= kLargeLines && i < 64; ++i) absl::StrAppend(&lines, ",\"m", i, "\":1");
     lines += "}\n";
   }
   folder.Write("metrics", lines, /*executable=*/false);
@@ -62,7 +64,7 @@ TEST(ExecOnAFullDisk, TheProgramRunsToItsEndAndItsCheckpointIsReported) {
   ASSERT_GE(records->size(), 3u);
   EXPECT_TRUE(records->front().has_running());
   EXPECT_LT(records->size(), 3u + kLines) << "the disk was not full";
-  EXPECT_EQ(records->at(records->size() - 2).checkpoint().directory(), "runs/step-20");
+  EXPECT_EQ(records->at(records->size() - 2).checkpoint().directory(), "runs/step-80");
   EXPECT_TRUE(records->back().has_finished());
 }
 
