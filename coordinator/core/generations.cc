@@ -447,7 +447,7 @@ void Generations::Resume(JobEntry& job, uint64_t step, Transaction& transaction)
   transaction.AddEvent(
       &job, generation.number(), "", "checkpoint.skipped",
       absl::StrCat("generation ", generation.number(), " resumed from step ", step, ": its ranks found ",
-                   absl::StrJoin(skipped, ", "), " damaged or missing (muster logs ", job.record().id(), " --rank 0)"));
+                   absl::StrJoin(skipped, ", "), " damaged or missing (muster logs ", job.record().id(), ")"));
 }
 
 // Compare-and-set: accepts only the current generation, and from it only later steps. Checkpoints that its ranks

@@ -28,6 +28,7 @@ void EventLoop::Post(Callback callback) {
 
 void EventLoop::PostAfter(absl::Duration delay, Callback callback) {
   const MutexLock lock(mutex_);
+  if (over_) return;
   timers_.emplace(clock_->Read().steady + delay, std::move(callback));
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = write(wake_, &one, sizeof one);
@@ -94,6 +95,10 @@ void EventLoop::Run() {
       callback();
     }
   }
+  std::multimap<SteadyTime, Callback> dropped;
+  const MutexLock lock(mutex_);
+  over_ = true;
+  dropped.swap(timers_);
 }
 
 }  // namespace muster::agent

@@ -24,7 +24,8 @@ class EventLoop : public std::enable_shared_from_this<EventLoop> {
   explicit EventLoop(const Clock* clock);
   ~EventLoop();
 
-  // ---- From any thread. After Stop only RunPending runs what is posted, and nothing runs timers. ----
+  // ---- From any thread. After Stop only RunPending runs what is posted; after Run timers are dropped, since what they
+  // hold may hold the loop. ----
   void Post(Callback callback);
   void PostAfter(absl::Duration delay, Callback callback);
 
@@ -52,6 +53,7 @@ class EventLoop : public std::enable_shared_from_this<EventLoop> {
   Mutex mutex_;
   std::vector<Callback> posted_ ABSL_GUARDED_BY(mutex_);
   std::multimap<SteadyTime, Callback> timers_ ABSL_GUARDED_BY(mutex_);
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;  // nothing runs timers any more
 };
 
 }  // namespace muster::agent
