@@ -114,8 +114,9 @@ class Waiting final : public grpc::ServerUnaryReactor, public rpc::SelfOwned<Wai
  private:
   void End(absl::StatusOr<Reply> answer) {
     if (std::exchange(ended_, true)) return;
-    if (answer.ok()) *reply_ = *std::move(answer);
-    this->Finish(rpc::ToGrpc(answer.status()));
+    const absl::Status status = answer.status();
+    if (status.ok()) *reply_ = *std::move(answer);
+    this->Finish(rpc::ToGrpc(status));
   }
 
   const std::shared_ptr<HostGate> gate_;

@@ -215,8 +215,8 @@ const Activations* InFlightMicrobatches::FreedBy(const Op& pass) const {
     const bool forward = Traits(op.kind).pass == Pass::kForward;
     const bool sends = (forward || GoesBack(op.kind)) && Sends(op);
     const Activations* freed = nullptr;
-    if (sends) {
-      std::deque<const Activations*>& before = sent[forward ? EdgesOf(op)->send : EdgesOf(op)->send_gradient];
+    if (const ChunkEdges* const edges = sends ? EdgesOf(op) : nullptr; edges != nullptr) {
+      std::deque<const Activations*>& before = sent[forward ? edges->send : edges->send_gradient];
       if (before.size() >= kOutputsInFlight) freed = before.front(), before.pop_front();
     }
     if (&op == &pass) return freed;
