@@ -13,8 +13,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/mutex.h"
 
 namespace muster::failpoint {
 namespace {
@@ -29,7 +29,7 @@ struct Rule {
 };
 
 struct Armed {
-  absl::Mutex mutex;
+  Mutex mutex;
   std::vector<Rule> rules ABSL_GUARDED_BY(mutex);
   std::map<std::string, uint64_t> passed ABSL_GUARDED_BY(mutex);
 };
@@ -103,7 +103,7 @@ int internal::Pass(std::string_view name) {
   Armed& armed = TheArmed();
   absl::Duration sleep;
   {
-    absl::MutexLock lock(&armed.mutex);
+    const MutexLock lock(armed.mutex);
     const uint64_t count = ++armed.passed[std::string(name)];
     for (const Rule& rule : armed.rules) {
       const bool meant = rule.prefix ? name.starts_with(rule.name) : name == rule.name;
@@ -126,7 +126,7 @@ absl::Status Arm(std::string_view text) {
   absl::StatusOr<std::vector<Rule>> rules = Parse(text);
   if (!rules.ok()) return rules.status();
   Armed& armed = TheArmed();
-  absl::MutexLock lock(&armed.mutex);
+  const MutexLock lock(armed.mutex);
   internal::state = rules->empty() ? internal::kOff : internal::kArmed;
   armed.rules = *std::move(rules);
   armed.passed.clear();
@@ -135,7 +135,7 @@ absl::Status Arm(std::string_view text) {
 
 std::map<std::string, uint64_t> Passed() {
   Armed& armed = TheArmed();
-  absl::MutexLock lock(&armed.mutex);
+  const MutexLock lock(armed.mutex);
   return armed.passed;
 }
 
