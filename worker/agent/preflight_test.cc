@@ -93,7 +93,7 @@ TEST_F(PreflightTest, AStepOfTheWallClockFailsNoCheck) {
     }
 
    private:
-    const RealClock real_;
+    RealClock real_;
     mutable std::atomic<int> reads_ = 0;
   };
   options_.clock = std::make_shared<SteppedClock>();
