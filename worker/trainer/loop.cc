@@ -539,15 +539,20 @@ absl::StatusOr<Ended> TrainRank(const Assignment& assignment, const std::string&
       return absl::InternalError(error.what());
     }
   };
+  // Whether a request to stop is the cause. It is not that of a refusal: where other ranks end because of one, they may
+  // be stopped for it before the rank that refuses has ended.
+  const auto stopped_by = [&](const absl::Status& status) {
+    return !IsRefusal(status) && (link.Newest().stop.has_value() || terminated());
+  };
   if (assignment.spec().train().has_bench()) {
     const absl::StatusOr<Ended> measured =
         guarded([&] { return RunCollectiveBench(assignment, rendezvous, **outbox, **pulse, link, terminated); });
     if (measured.ok()) return measured;
-    if (link.Newest().stop.has_value() || terminated()) return Ended::kStopped;
+    if (stopped_by(measured.status())) return Ended::kStopped;
     return failed(measured.status(), IsRefusal(measured.status()));
   }
   absl::StatusOr<Rank> rank = guarded([&] { return SetUp(assignment, rendezvous, pulse->get(), options); });
-  if (!rank.ok() && (link.Newest().stop.has_value() || terminated())) {
+  if (!rank.ok() && stopped_by(rank.status())) {
     LogInfo("stopped on request before the first step", {{"error", rank.status()}});
     return Ended::kStopped;
   }

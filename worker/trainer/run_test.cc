@@ -413,6 +413,27 @@ TEST(Run, AnExceptionIsTheLastRecord) {
   EXPECT_FALSE(records.back().failed().refused());
 }
 
+// The ranks of other nodes end at the same time, and the job is stopped for them.
+TEST(Run, ARefusalIsNoStop) {
+  Bench bench;
+  JobSpec spec = bench.MakeJob();
+  spec.mutable_train()->mutable_data()->set_tokens(bench.Path("not-on-this-node.bin"));
+  const Assignment assignment = bench.Assign(spec, 1);
+  std::filesystem::create_directories(bench.RankDir(assignment));
+  Link::Options options;
+  options.socket = bench.worker().socket();
+  options.key = assignment.key();
+  Link link(options);
+  collectives::MemoryKeyValue rendezvous;
+  const absl::StatusOr<Ended> ended =
+      TrainRank(assignment, bench.RankDir(assignment), link, rendezvous, /*terminated=*/[] { return true; });
+  EXPECT_EQ(ended.status().code(), absl::StatusCode::kNotFound) << ended.status();
+  const std::vector<Record> records = bench.Records(assignment);
+  ASSERT_FALSE(records.empty());
+  EXPECT_TRUE(records.back().failed().refused());
+  EXPECT_TRUE(records.back().failed().of_node());
+}
+
 TEST(Run, GoesOnWhileTheWorkerIsAway) {
   Bench bench;
   const Assignment assignment = bench.Assign(Endless(bench), 1);
