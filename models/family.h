@@ -22,6 +22,8 @@ struct TensorShare {
   uint32_t ranks = 1;
   uint32_t rank = 0;
   bool sequence_parallel = false;
+  // So many share each sequence (Mesh::context), and this one has as many tokens of it as each other.
+  uint32_t context_ranks = 1;
 
   bool whole() const { return ranks == 1; }
 };

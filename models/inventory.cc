@@ -56,6 +56,12 @@ absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device) {
 
 uint32_t TensorRanks(const Inventory& inventory) { return std::max(1u, inventory.tensor_ranks()); }
 
+uint32_t ContextRanks(const Inventory& inventory) { return std::max(1u, inventory.context_ranks()); }
+
+uint64_t WholeTargetsPerSample(const Inventory& inventory) {
+  return TargetsPerSample(inventory) * ContextRanks(inventory);
+}
+
 bool IsShare(const Inventory& inventory) { return inventory.has_tensor_rank(); }
 
 Inventory WithoutUnits(const Inventory& inventory) {

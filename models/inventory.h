@@ -30,6 +30,10 @@ absl::Status Divide(const Train& train, Inventory& inventory);
 // How many ranks compute each unit of the model together.
 uint32_t TensorRanks(const Inventory& inventory);
 
+// How many ranks share each sequence; and, where they do, the targets of a whole sample: those of all of them.
+uint32_t ContextRanks(const Inventory& inventory);
+uint64_t WholeTargetsPerSample(const Inventory& inventory);
+
 // Whether the inventory is what one of them computes.
 bool IsShare(const Inventory& inventory);
 

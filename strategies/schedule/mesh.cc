@@ -10,10 +10,11 @@ namespace {
 
 // The axes of more than one rank.
 Axes LongAxes(const Mesh& mesh) {
-  return static_cast<Axes>(
-      (mesh.pipeline > 1 ? kPipelineAxis : 0) | (mesh.replicas_inside > 1 ? kReplicasInside : 0) |
-      (mesh.replica > mesh.replicas_inside ? kReplicasBetween : 0) | (mesh.shards_inside > 1 ? kShardsInside : 0) |
-      (mesh.shard > mesh.shards_inside ? kShardsBetween : 0) | (mesh.tensor > 1 ? kTensorAxis : 0));
+  return static_cast<Axes>((mesh.pipeline > 1 ? kPipelineAxis : 0) | (mesh.replicas_inside > 1 ? kReplicasInside : 0) |
+                           (mesh.replica > mesh.replicas_inside ? kReplicasBetween : 0) |
+                           (mesh.shards_inside > 1 ? kShardsInside : 0) |
+                           (mesh.shard > mesh.shards_inside ? kShardsBetween : 0) |
+                           (mesh.tensor > 1 ? kTensorAxis : 0) | (mesh.context > 1 ? kContextAxis : 0));
 }
 
 // Coordinates along an axis.
@@ -38,6 +39,17 @@ void EachMember(const Mesh& mesh, const GroupSpec& group, const Coordinate& at, 
       AlongAxis(group.axes, kReplicasInside, kReplicasBetween, at.replica, mesh.replica, mesh.replicas_inside);
   const auto [s_begin, s_end, s_step] =
       AlongAxis(group.axes, kShardsInside, kShardsBetween, at.shard, mesh.shard, mesh.shards_inside);
+  if ((group.axes & kContextAxis) != 0) {
+    const uint32_t first = DataRankAt(mesh, at) - ContextRankAt(mesh, at);
+    for (uint32_t p = p_begin; p < p_end; p += p_step) {
+      for (uint32_t data = first; data < first + mesh.context; ++data) {
+        for (uint32_t t = t_begin; t < t_end; t += t_step) {
+          visit(Coordinate{p, data / mesh.shard, data % mesh.shard, t});
+        }
+      }
+    }
+    return;
+  }
   for (uint32_t p = p_begin; p < p_end; p += p_step) {
     for (uint32_t r = r_begin; r < r_end; r += r_step) {
       for (uint32_t s = s_begin; s < s_end; s += s_step) {
@@ -107,11 +119,16 @@ Mesh WithLevels(Mesh mesh, uint32_t ranks_on_node) {
 
 uint32_t DataRankAt(const Mesh& mesh, const Coordinate& at) { return at.replica * mesh.shard + at.shard; }
 
+uint32_t SampleRankAt(const Mesh& mesh, const Coordinate& at) { return DataRankAt(mesh, at) / mesh.context; }
+
+uint32_t ContextRankAt(const Mesh& mesh, const Coordinate& at) { return DataRankAt(mesh, at) % mesh.context; }
+
 std::string Print(const Mesh& mesh, const Coordinate& at) {
   std::vector<std::string> axes;
   if (mesh.pipeline > 1) axes.push_back(absl::StrCat("stage ", at.pipeline));
   if (mesh.replica > 1) axes.push_back(absl::StrCat("replica ", at.replica));
   if (mesh.shard > 1) axes.push_back(absl::StrCat("shard ", at.shard));
+  if (mesh.context > 1) axes.push_back(absl::StrCat("context ", ContextRankAt(mesh, at)));
   if (mesh.tensor > 1) axes.push_back(absl::StrCat("tensor ", at.tensor));
   return absl::StrJoin(axes, ", ");
 }
@@ -137,6 +154,7 @@ std::string Print(const GroupSpec& group) {
   if (group.is_edge()) return absl::StrCat("stage ", group.from, " to ", group.to, WhatFlows(group.channel));
   if (group.channel == Channel::kExchange) return "exchange";
   if (group.channel == Channel::kTensor) return "tensor";
+  if (group.channel == Channel::kContext) return group.axes == kContextAxis ? "context" : "context and tensor";
   if (group.channel == Channel::kSums) return "replicas of a node, sums";
   switch (group.axes) {
     case kAllAxes:
@@ -161,9 +179,14 @@ std::string Print(const GroupSpec& group) {
 }
 
 std::vector<GroupSpec> CommonGroups() {
-  return {{.axes = kAllAxes},     {.axes = kShardAxis},
-          {.axes = kReplicaAxis}, {.axes = kDataAxes, .channel = Channel::kExchange},
-          {.axes = kModelAxes},   {.axes = kTensorAxis, .channel = Channel::kTensor}};
+  return {{.axes = kAllAxes},
+          {.axes = kShardAxis},
+          {.axes = kReplicaAxis},
+          {.axes = kDataAxes, .channel = Channel::kExchange},
+          {.axes = kModelAxes},
+          {.axes = kTensorAxis, .channel = Channel::kTensor},
+          {.axes = kContextAxis, .channel = Channel::kContext},
+          {.axes = static_cast<Axes>(kContextAxis | kTensorAxis), .channel = Channel::kContext}};
 }
 
 std::vector<GroupSpec> LevelGroups(const Mesh& mesh) {

@@ -22,6 +22,9 @@ struct Mesh {
   uint32_t replica = 1;   // copies of the sharded state
   uint32_t shard = 1;     // ranks that share one copy
   uint32_t tensor = 1;    // ranks that share the computing of each unit
+  // Data ranks with neighboring numbers (DataRankAt) that share samples, each with a part of every sequence; divides
+  // data_ranks().
+  uint32_t context = 1;
   // Of the data axes: so many neighboring coordinates, which divide the axis, lie on one node. 1 or the whole axis: its
   // groups have one level.
   uint32_t replicas_inside = 1, shards_inside = 1;
@@ -32,8 +35,9 @@ struct Mesh {
   uint32_t shards_between() const { return shard / shards_inside; }
   uint32_t ranks() const { return pipeline * ranks_of_stage(); }
   uint32_t ranks_of_stage() const { return replica * shard * tensor; }
-  // Ranks with samples of their own: those of one stage and one tensor coordinate.
+  // Ranks with tokens of their own: those of one stage and one tensor coordinate. Each `context` of them share samples.
   uint32_t data_ranks() const { return replica * shard; }
+  uint32_t sample_ranks() const { return data_ranks() / context; }
   // Owners of state: the shards of a partition table. Those of a stage have neighboring numbers.
   uint32_t owners() const { return pipeline * owners_of_stage(); }
   uint32_t owners_of_stage() const { return shard * tensor; }
@@ -58,9 +62,13 @@ Coordinate CoordinateOfOwner(const Mesh& mesh, uint32_t owner);
 uint32_t FileAt(const Mesh& mesh, const Coordinate& at);
 // Its number among mesh.parts(): those of a stage are neighbors.
 uint32_t PartAt(const Mesh& mesh, const Coordinate& at);
-// Its number among mesh.data_ranks(): which samples of a step are its own.
+// Its number among mesh.data_ranks().
 uint32_t DataRankAt(const Mesh& mesh, const Coordinate& at);
-// "stage 1, replica 0, shard 3": the axes of more than one rank; "" on one rank.
+// Its number among mesh.sample_ranks(): which samples of a step are its own; and which of mesh.context parts of their
+// sequences it has.
+uint32_t SampleRankAt(const Mesh& mesh, const Coordinate& at);
+uint32_t ContextRankAt(const Mesh& mesh, const Coordinate& at);
+// "stage 1, replica 0, shard 3, context 1": the axes of more than one rank; "" on one rank.
 std::string Print(const Mesh& mesh, const Coordinate& at);
 
 // The mesh with so many replicas, or shards, that it has `ranks` ranks in all; at least 1. REQUIRES: the other axes
@@ -105,6 +113,7 @@ enum Axes : uint8_t {
   kTensorAxis = 8,
   kReplicasBetween = 16,
   kShardsBetween = 32,
+  kContextAxis = 64,  // of the data axes, the ranks that share samples
   kReplicaAxis = kReplicasInside | kReplicasBetween,
   kShardAxis = kShardsInside | kShardsBetween,
   kDataAxes = kReplicaAxis | kShardAxis,
@@ -122,6 +131,7 @@ enum class Channel : uint8_t {
   kTied,
   kTiedGradients,
   kTensor,
+  kContext,
   kSums,  // of gradients, on their way back to the ranks of a node
 };
 
@@ -141,11 +151,12 @@ std::string Print(const GroupSpec& group);
 
 // The numbers under which ops name the groups that every schedule lists (Op::group): all ranks; the ranks that share
 // one copy of a stage's state; the ranks that hold the same shard; the ranks with samples of their own, for what units
-// exchange inside their passes; the ranks that together hold one copy of the model; those that compute a unit together.
+// exchange inside their passes; the ranks that together hold one copy of the model; those that compute a unit together;
+// those that share samples; and the ranks of both, for an op that exchanges with both: no collective is issued in it.
 // A pipeline's edges come after them, then the groups of LevelGroups.
 inline constexpr int32_t kWorldGroup = 0, kShardGroup = 1, kReplicaGroup = 2, kExchangeGroup = 3, kModelGroup = 4,
-                         kTensorGroup = 5;
-inline constexpr int32_t kGroups = 6;
+                         kTensorGroup = 5, kContextGroup = 6, kContextTensorGroup = 7;
+inline constexpr int32_t kGroups = 8;
 
 // Those, in the order of their numbers.
 std::vector<GroupSpec> CommonGroups();

@@ -63,8 +63,9 @@ class SampleRanks {
   virtual void Sum(const at::Tensor& values) = 0;
 };
 
-// The ranks that compute the same samples, each with its share of the unit's tensors (Inventory.tensor_ranks). Each
-// makes the same calls in the same order, as the inventory declares (Unit.tensor_exchange). Tensors are contiguous, of
+// The ranks that compute the same samples, each with its share of the unit's tensors (Inventory.tensor_ranks), or each
+// with its part of the tokens (Inventory.context_ranks). Each makes the same calls in the same order, as the inventory
+// declares (Unit.tensor_exchange, Unit.context_exchange). Tensors are contiguous, of
 // any floating dtype, on the unit's device. A failure is thrown, also through autograd.
 class TensorRanks {
  public:
@@ -102,6 +103,8 @@ struct Context {
   bool input_gradient = true;
   SampleRanks* ranks = nullptr;   // in training; null: this rank has all samples of the microbatch
   TensorRanks* tensor = nullptr;  // null: the unit is whole
+  // Null: this rank has all tokens of its samples. Else those of models::RunsOf, and attention sees those of all.
+  TensorRanks* sequence = nullptr;
   DropoutRates dropout;
   NamedTensors batch;    // the task's, [samples, ...]
   int64_t position = 0;  // position of the first token; nonzero in mode generate only
