@@ -70,6 +70,12 @@ absl::Status ModelFamily::CheckTensorRanks(const Model&, const TensorShare& shar
       absl::StrCat("models of family ", name(), " compute each unit on one rank; use more shards or stages"));
 }
 
+absl::Status ModelFamily::CheckContextRanks(const Model&, const TensorShare& share) const {
+  if (share.context_ranks == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("models of family ", name(), " do not divide sequences; use more shards or stages"));
+}
+
 absl::Status ModelFamily::CheckCompute(const Inventory&, Dtype) const { return absl::OkStatus(); }
 
 const std::vector<const ModelFamily*>& Families() {

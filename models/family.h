@@ -38,11 +38,14 @@ class ModelFamily {
   // `model` with every number filled in: defaults, and a size's numbers under the given overrides. InvalidArgument: a
   // number is missing or does not fit; the message begins with the field, as Resolve's in inventory.h.
   virtual absl::StatusOr<Model> Resolve(const Model& model) const = 0;
-  // `device`: DEVICE_CPU or DEVICE_CUDA. REQUIRES: CheckTensorRanks(resolved, share) is OK.
+  // `device`: DEVICE_CPU or DEVICE_CUDA. REQUIRES: CheckTensorRanks and CheckContextRanks(resolved, share) are OK.
   virtual Inventory MakeInventory(const Model& resolved, Device device, const TensorShare& share) const = 0;
   // InvalidArgument: so many ranks cannot compute each unit together; the message says which number of the model stands
   // in the way ("heads: 25 are not a multiple of 2"). Here: no more than one can.
   virtual absl::Status CheckTensorRanks(const Model& resolved, const TensorShare& share) const;
+  // InvalidArgument: so many ranks cannot share each sequence, or not while the share's ranks divide the tokens of each
+  // further; the message as CheckTensorRanks'. Here: no more than one can.
+  virtual absl::Status CheckContextRanks(const Model& resolved, const TensorShare& share) const;
   // InvalidArgument: a model of this inventory, which the family made, does not compute in `compute`; the message names
   // the unit that stands in the way. Here: it computes in all dtypes.
   virtual absl::Status CheckCompute(const Inventory& inventory, Dtype compute) const;

@@ -16,21 +16,36 @@ absl::StatusOr<Model> Resolve(const Model& model) {
   return family->Resolve(model);
 }
 
-absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device) {
-  absl::StatusOr<Model> resolved = Resolve(model);
-  if (!resolved.ok()) return resolved.status();
-  const ModelFamily& family = *FamilyOf(*resolved);
+namespace {
+
+// Of all ranks that compute a unit together.
+Inventory MakeUndivided(Model resolved, Device device, uint32_t context_ranks) {
+  const ModelFamily& family = *FamilyOf(resolved);
   const Device known = device == DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU;
-  Inventory inventory = family.MakeInventory(*resolved, known, TensorShare{});
+  Inventory inventory = family.MakeInventory(resolved, known, TensorShare{.context_ranks = context_ranks});
   inventory.set_family(family.name());
   inventory.set_device(known);
-  *inventory.mutable_model() = *std::move(resolved);
+  if (context_ranks > 1) inventory.set_context_ranks(context_ranks);
+  *inventory.mutable_model() = std::move(resolved);
   return inventory;
 }
 
+TensorShare ShareAsked(const Parallel& parallel, uint32_t context_ranks) {
+  return {.ranks = std::max(1u, parallel.tensor()),
+          .sequence_parallel = parallel.sequence_parallel(),
+          .context_ranks = context_ranks};
+}
+
+}  // namespace
+
+absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device) {
+  absl::StatusOr<Model> resolved = Resolve(model);
+  if (!resolved.ok()) return resolved.status();
+  return MakeUndivided(*std::move(resolved), device, /*context_ranks=*/1);
+}
+
 absl::Status Divide(const Train& train, Inventory& inventory) {
-  const TensorShare share{.ranks = std::max(1u, train.parallel().tensor()),
-                          .sequence_parallel = train.parallel().sequence_parallel()};
+  const TensorShare share = ShareAsked(train.parallel(), ContextRanks(inventory));
   if (share.whole()) return absl::OkStatus();
   const auto error = [](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat("parallel.tensor: ", why));
@@ -44,8 +59,12 @@ absl::Status Divide(const Train& train, Inventory& inventory) {
 }
 
 absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device) {
-  absl::StatusOr<Inventory> inventory = MakeInventory(train.model(), device);
-  if (!inventory.ok()) return inventory;
+  absl::StatusOr<Model> resolved = Resolve(train.model());
+  if (!resolved.ok()) return resolved.status();
+  const TensorShare share = ShareAsked(train.parallel(), std::max(1u, train.parallel().context()));
+  const absl::Status possible = FamilyOf(*resolved)->CheckContextRanks(*resolved, share);
+  if (!possible.ok()) return absl::InvalidArgumentError(absl::StrCat("parallel.context: ", possible.message()));
+  absl::StatusOr<Inventory> inventory = MakeUndivided(*std::move(resolved), device, share.context_ranks);
   if (absl::Status s = Divide(train, *inventory); !s.ok()) return s;
   if (absl::Status s = Tune(train, *inventory); !s.ok()) return s;
   if (!train.precision().has_compute()) return inventory;
@@ -75,8 +94,10 @@ Inventory WithoutUnits(const Inventory& inventory) {
 }
 
 Inventory ShareOf(const Inventory& inventory, uint32_t rank) {
-  const TensorShare of{
-      .ranks = TensorRanks(inventory), .rank = rank, .sequence_parallel = inventory.sequence_parallel()};
+  const TensorShare of{.ranks = TensorRanks(inventory),
+                       .rank = rank,
+                       .sequence_parallel = inventory.sequence_parallel(),
+                       .context_ranks = ContextRanks(inventory)};
   if (of.whole()) return inventory;
   Inventory share = WithoutUnits(inventory);
   Inventory made = FamilyOf(inventory.model())->MakeInventory(inventory.model(), inventory.device(), of);

@@ -19,8 +19,9 @@ absl::StatusOr<Model> Resolve(const Model& model);
 // units' implementation for `device`, which is DEVICE_CUDA or else a CPU.
 absl::StatusOr<Inventory> MakeInventory(const Model& model, Device device = DEVICE_CPU);
 
-// Of the model that a job trains: with what it freezes, and with its adapters. InvalidArgument also: a message that
-// begins with "freeze" or "lora" (models/tuning.h), "parallel.tensor", or "precision.compute". `train` is resolved.
+// Of the model that a job trains: with what it freezes, with its adapters, and of one part of each sequence where ranks
+// share them (parallel.context). InvalidArgument also: a message that begins with "freeze" or "lora" (models/tuning.h),
+// "parallel.tensor", "parallel.context", or "precision.compute". `train` is resolved.
 absl::StatusOr<Inventory> MakeInventory(const Train& train, Device device = DEVICE_CPU);
 
 // Says in a whole model's inventory that ranks compute its units together, as `train` has it (parallel.tensor).

@@ -209,6 +209,32 @@ void AddBlockExchange(Unit& unit, uint64_t tokens, uint64_t width, uint64_t vect
   *exchange.mutable_evaluation() = forward;
 }
 
+void AddContextExchange(Unit& unit, uint64_t context, uint64_t keys, const AttentionElements& forward,
+                        const AttentionElements& backward, const TensorShare& share) {
+  if (share.context_ranks == 1) return;
+  const uint64_t tokens = context / share.context_ranks, part = 4 * 2 * tokens * keys;
+  TensorExchange& exchange = *unit.mutable_context_exchange();
+  exchange.mutable_forward()->set_collectives(1);
+  exchange.mutable_forward()->set_gathered_bytes(part);
+  // What was gathered is not kept until then: it would take as much as sharing the sequence saves.
+  exchange.mutable_backward()->set_collectives(2);
+  exchange.mutable_backward()->set_gathered_bytes(part);
+  exchange.mutable_backward()->set_scattered_bytes(part);
+  *exchange.mutable_evaluation() = exchange.forward();
+  const auto bytes = [&](const AttentionElements& elements) {
+    const auto all = static_cast<int64_t>(context * (4 * keys + elements.whole));
+    return static_cast<uint64_t>(4 * std::max<int64_t>(0, all + static_cast<int64_t>(tokens) * elements.own));
+  };
+  unit.set_forward_bytes(std::max(unit.forward_bytes(), bytes(forward)));
+  unit.set_backward_bytes(std::max(unit.backward_bytes(), bytes(backward)));
+}
+
+uint64_t RunMaskBytes(uint64_t context, const TensorShare& share) {
+  constexpr uint64_t kAdded = 4, kWhere = 1;  // bytes an element
+  const uint64_t run = context / (2 * uint64_t{share.context_ranks});
+  return (kAdded + kWhere) * run * context;
+}
+
 absl::Status CheckMultiple(const char* field, uint64_t n, const TensorShare& share) {
   if (n % share.ranks == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", n, " are not a multiple of ", share.ranks));
@@ -218,7 +244,19 @@ absl::Status CheckLanguageShare(uint64_t vocabulary, uint64_t context, const Ten
   if (vocabulary < share.ranks) {
     return absl::InvalidArgumentError(absl::StrCat("vocabulary: ", vocabulary, " are fewer than ", share.ranks));
   }
-  return share.sequence_parallel ? CheckMultiple("context", context, share) : absl::OkStatus();
+  return share.sequence_parallel ? CheckMultiple("context", context / share.context_ranks, share) : absl::OkStatus();
+}
+
+absl::Status CheckLanguageContext(uint64_t context, const TensorShare& share) {
+  if (share.context_ranks == 1) return absl::OkStatus();
+  const uint64_t runs = 2 * uint64_t{share.context_ranks}, own = context / share.context_ranks;
+  const auto error = [](auto... what) { return absl::InvalidArgumentError(absl::StrCat("context: ", what...)); };
+  if (context % runs != 0) {
+    return error(context, " tokens are not a multiple of ", runs, ", because each rank has two runs of them");
+  }
+  if (!share.sequence_parallel || own % share.ranks == 0) return absl::OkStatus();
+  return error("each rank has ", own, " of ", context,
+               " tokens, which sequence_parallel cannot divide by parallel.tensor ", share.ranks);
 }
 
 }  // namespace muster::models

@@ -52,7 +52,7 @@ void AddOutput(Unit& unit, const std::string& name, const std::vector<uint64_t>&
 
 BatchTensor& AddBatchTensor(Task& task, const std::string& name, BatchTensor::Type type,
                             const std::vector<uint64_t>& shape);
-// The task of predicting each next token of a sequence of `context` tokens.
+// The task of predicting each next token of a sequence of `context` tokens, or of a part of one.
 void SetLanguageTask(Inventory& inventory, uint64_t vocabulary, uint64_t context);
 // The task of naming the class of an image [channels, height, width].
 void SetImageTask(Inventory& inventory, uint64_t channels, uint64_t height, uint64_t width, uint64_t classes);
@@ -84,9 +84,26 @@ inline uint64_t TokenParts(const TensorShare& share) { return share.sequence_par
 // of vectors whose gradients each share has for a part of the rows or heads.
 void AddBlockExchange(Unit& unit, uint64_t tokens, uint64_t width, uint64_t vectors, const TensorShare& share);
 
+// Elements that stand there while attention computes: of each own token, less those that the pass holds at other times
+// alone; and of each token of the whole sequence.
+struct AttentionElements {
+  int64_t own = 0;
+  uint64_t whole = 0;
+};
+// Where ranks share sequences of `context` tokens: the collectives of a block whose queries see keys of `keys` elements
+// a token, and the bytes of its passes, which are at least those while attention computes. `whole` is beside the keys
+// and values, which are there twice: as they were gathered and in the order of the sequence, or with their gradients.
+void AddContextExchange(Unit& unit, uint64_t context, uint64_t keys, const AttentionElements& forward,
+                        const AttentionElements& backward, const TensorShare& share);
+// Bytes of the masks by which LibTorch's operator attends from a run of tokens (models/sequence.h) to the keys before
+// its end: what is added to the scores, and before that where it is added.
+uint64_t RunMaskBytes(uint64_t context, const TensorShare& share);
+
 // InvalidArgument: "`field`: `n` are not a multiple of ..." the ranks.
 absl::Status CheckMultiple(const char* field, uint64_t n, const TensorShare& share);
 // What every language model needs: rows of the vocabulary for each share, and with sequence_parallel tokens.
 absl::Status CheckLanguageShare(uint64_t vocabulary, uint64_t context, const TensorShare& share);
+// ModelFamily::CheckContextRanks of every language model that divides sequences.
+absl::Status CheckLanguageContext(uint64_t context, const TensorShare& share);
 
 }  // namespace muster::models

@@ -84,8 +84,20 @@ void SetShareBytes(uint64_t c, uint64_t t, Device device, const TensorShare& sha
   unit.set_backward_bytes(4 * t * backward + (device == DEVICE_CUDA ? 4 * t * 3 * own / kGpuTileRows : 0));
 }
 
+// The keys and values of a block's own heads, and what its passes hold while attention computes. Forward: what the
+// first norm gave, but not yet the hidden layer and the output. Backward: the gradients of attention's output and of q
+// k v, but no longer the hidden layer and the sum after attention. On a GPU also attention's output once more, its
+// gradient's sums, and the gradients of q k v before they are joined.
+void AddContext(const Gpt2& m, uint64_t own, Device device, const TensorShare& share, Unit& unit) {
+  const auto stream = static_cast<int64_t>(m.width() / TokenParts(share)), heads = static_cast<int64_t>(own);
+  const int64_t around = device == DEVICE_CUDA ? (1 + 3) + 1 + 1 + 3 : 1 + 3;
+  AddContextExchange(unit, m.context(), own, {.own = -4 * heads}, {.own = around * heads - (4 * heads + stream)},
+                     share);
+}
+
 Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device, const TensorShare& share) {
-  const uint64_t c = m.width(), t = m.context(), d = c / m.heads(), heads = m.heads() / share.ranks;
+  const uint64_t c = m.width(), all = m.context(), t = all / share.context_ranks, d = c / m.heads(),
+                 heads = m.heads() / share.ranks;
   const uint64_t own = heads * d, parts = TokenParts(share);
   // Residual projections are scaled by 1/sqrt(residual layers), two a block (section 2.3).
   const double residual = kStandardDeviation / std::sqrt(2.0 * m.layers());
@@ -103,7 +115,7 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device, const TensorShare& 
   AddColumns(unit, at + "mlp.c_fc", c, {4 * c}, 0, share);
   Cut(AddLinear(unit, at + "mlp.c_proj", 4 * c, c, residual), {4 * c, c}, 0, share);
   // 12 c^2 weights per token, and attention's two GEMMs over the causal half.
-  unit.set_forward_flops(2.0 * t * 12 * c * own + 2.0 * 2 * own * t * t / 2);
+  unit.set_forward_flops(2.0 * t * 12 * c * own + 2.0 * 2 * own * t * all / 2);
   // Input, q k v, attention's output, the sum after it, the hidden layer before GELU; then each norm's mean and
   // deviation, and the softmax's log-sums. The reference by autograd keeps half as much again.
   unit.set_saved_bytes(4 * t * (c / parts + 3 * own + own + c / parts + 4 * own) + 4 * (4 * t / parts + t * heads));
@@ -116,8 +128,10 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device, const TensorShare& 
   // give and of what the GEMMs by rows do, as they were gathered: the second half exchanges nothing.
   unit.set_deferred_bytes(4 * t * (4 * c + 12 * own) + 4 * (6 * c + 7 * own));
   unit.set_weight_gradient_flops(2.0 * t * 12 * c * own);
+  if (device == DEVICE_CUDA && share.context_ranks > 1) unit.set_backward_constant_bytes(RunMaskBytes(all, share));
   if (!share.whole()) {
     SetShareBytes(c, t, device, share, unit);
+    AddContext(m, own, device, share, unit);
     return unit;
   }
   unit.set_forward_bytes(4 * t * c);                  // ln_2
@@ -129,6 +143,7 @@ Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device, const TensorShare& 
     unit.set_backward_bytes(4 * t * (8 * c - 5 * c) + 4 * t * 3 * c / kGpuTileRows);
     unit.set_backward_piece_bytes(unit.backward_piece_bytes() + 4 * (4 + 2) * c / kGpuTileRows);
   }
+  AddContext(m, own, device, share, unit);
   return unit;
 }
 
@@ -161,7 +176,7 @@ absl::StatusOr<Gpt2> ResolveGpt2(const Gpt2& model) {
 Inventory MakeGpt2(const Gpt2& m, Device device, const TensorShare& share) {
   const uint64_t c = m.width(), t = m.context(), v = m.vocabulary();
   Inventory inventory;
-  SetLanguageTask(inventory, v, t);
+  SetLanguageTask(inventory, v, t / share.context_ranks);
 
   Unit& embedding = AddTokenEmbedding(inventory, "gpt2.embedding", c, /*positions=*/true, share);
   Cut(AddTensor(embedding, "wte.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation), {v, c}, 0, share);
@@ -201,6 +216,9 @@ class Gpt2Models final : public ModelFamily {
     const Gpt2& m = resolved.gpt2();
     if (absl::Status s = CheckMultiple("heads", m.heads(), share); !s.ok()) return s;
     return CheckLanguageShare(m.vocabulary(), m.context(), share);
+  }
+  absl::Status CheckContextRanks(const Model& resolved, const TensorShare& share) const override {
+    return CheckLanguageContext(resolved.gpt2().context(), share);
   }
   std::string Describe(const Model& model) const override {
     const Gpt2& m = model.gpt2();

@@ -205,7 +205,7 @@ bool MirrorsKeys(const Llama& m, const TensorShare& share) { return m.key_value_
 
 // Adds the collectives of a share's block, and the bytes of its passes: as without shares, but for what stands there.
 void AddShare(const Llama& m, const TensorShare& share, Unit& unit) {
-  const uint64_t c = m.width(), t = m.context(), own = c * t / share.ranks;
+  const uint64_t c = m.width(), t = m.context() / share.context_ranks, own = c * t / share.ranks;
   const bool mirrors = MirrorsKeys(m, share);
   // The norms' where each share has a part of the rows, and those of heads where it has a part of these.
   AddBlockExchange(unit, t, c,
@@ -226,8 +226,35 @@ void AddShare(const Llama& m, const TensorShare& share, Unit& unit) {
   unit.set_backward_piece_bytes(unit.backward_piece_bytes() - 4 * c);
 }
 
+struct BlockWidths {
+  uint64_t q, kv, inner;  // of one rank
+};
+
+// As GPT-2's. Where heads mirror keys, the rank's queries see one head of them. On a GPU a window's keys and values are
+// repeated for the heads that share them, and their gradients are summed over its blocks of queries, beside those that
+// are added.
+void AddContext(const Llama& m, const BlockWidths& own, Device device, const TensorShare& share, Unit& unit) {
+  const AttentionShape& attention = unit.attention();
+  const auto stream = static_cast<int64_t>(m.width() / TokenParts(share)), q = static_cast<int64_t>(own.q),
+             kv = static_cast<int64_t>(own.kv), inner = static_cast<int64_t>(own.inner);
+  AttentionElements forward{.own = stream - (2 * stream + 2 * inner)},
+      backward{.own = q + q + 2 * kv - (2 * inner + stream)};
+  if (device == DEVICE_CUDA) {
+    backward.own += q + q + 2 * kv;
+    if (attention.window() > 0) {
+      const bool repeats = attention.heads() > attention.key_value_heads();
+      forward.own += q, backward.own += q;  // the blocks' results, before they are joined
+      forward.whole += repeats ? 2 * own.q : 0;
+      backward.whole += (repeats ? 2 * own.q : 0) + 4 * own.q;
+    }
+  }
+  AddContextExchange(unit, m.context(), uint64_t{attention.key_value_heads()} * attention.width(), forward, backward,
+                     share);
+}
+
 Unit MakeBlock(const Llama& m, uint32_t layer, Device device, const TensorShare& share) {
-  const uint64_t c = m.width(), t = m.context(), inner = m.inner() / share.ranks, parts = TokenParts(share);
+  const uint64_t c = m.width(), all = m.context(), t = all / share.context_ranks, inner = m.inner() / share.ranks,
+                 parts = TokenParts(share);
   const bool mirrors = MirrorsKeys(m, share);
   const uint64_t heads = m.heads() / share.ranks,
                  kv_heads = mirrors ? m.key_value_heads() : m.key_value_heads() / share.ranks;
@@ -273,9 +300,9 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device, const TensorShare&
   linear(at + "mlp.up_proj.weight", m.inner(), c, 0);
   linear(at + "mlp.down_proj.weight", c, m.inner(), 1);
   // The projections' weights per token, and attention's two GEMMs over the causal half, or that of a window's columns.
-  const uint64_t seen = window > 0 ? window : t;
+  const uint64_t seen = window > 0 ? window : all;
   unit.set_forward_flops(2.0 * t * (c * (q + 2 * kv) + q * c + 3 * c * inner) +
-                         2.0 * 2 * q * (1.0 * seen * t - 1.0 * seen * seen / 2));
+                         2.0 * 2 * q * (1.0 * seen * all - 1.0 * seen * seen / 2) / share.context_ranks);
   // Input, q k v (after their positions; with norms also before), attention's output, the sum after it, gate and up;
   // then each norm's statistic, and the softmax's log-sums.
   const uint64_t normed = m.qk_norm() ? q + kv : 0, statistics = m.qk_norm() ? heads + kv_heads : 0;
@@ -298,10 +325,14 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device, const TensorShare&
     // values that are repeated for the heads that share them (worker/units/operator_attention.h). Their gradients are
     // summed over the blocks.
     if (window > 0) {
-      const WindowBlocks blocks = BlocksOfWindow(t, window);
-      unit.set_saved_bytes(unit.saved_bytes() + 4 * t * (q + (kv < q ? 2 * q : 0)));
+      const WindowBlocks blocks = BlocksOfWindow(all, window);
       unit.set_backward_constant_bytes(4 * blocks.queries * (blocks.before + blocks.queries));
-      around += 4 * q;
+      if (share.context_ranks == 1) {
+        unit.set_saved_bytes(unit.saved_bytes() + 4 * t * (q + (kv < q ? 2 * q : 0)));
+        around += 4 * q;
+      }
+    } else if (share.context_ranks > 1) {
+      unit.set_backward_constant_bytes(RunMaskBytes(all, share));
     }
     const uint64_t gone = 2 * inner + c / parts;
     unit.set_backward_bytes(4 * t * (around > gone ? around - gone : 0) + 4 * t * (q + 2 * kv) / kGpuTileRows);
@@ -309,13 +340,14 @@ Unit MakeBlock(const Llama& m, uint32_t layer, Device device, const TensorShare&
   }
   AddHiddenStates(unit, t, c, share);
   if (!share.whole()) AddShare(m, share, unit);
+  AddContext(m, {.q = q, .kv = kv, .inner = inner}, device, share, unit);
   return unit;
 }
 
 Inventory MakeLlama(const Llama& m, Device device, const TensorShare& share) {
   const uint64_t c = m.width(), v = m.vocabulary();
   Inventory inventory;
-  SetLanguageTask(inventory, v, m.context());
+  SetLanguageTask(inventory, v, m.context() / share.context_ranks);
 
   Unit& embedding = AddTokenEmbedding(inventory, "llama.embedding", c, /*positions=*/false, share);
   Cut(AddTensor(embedding, "model.embed_tokens.weight", {v, c}, Initialisation::NORMAL, kStandardDeviation), {v, c}, 0,
@@ -359,6 +391,9 @@ class LlamaModels final : public ModelFamily {
     }
     if (absl::Status s = CheckMultiple("inner", m.inner(), share); !s.ok()) return s;
     return CheckLanguageShare(m.vocabulary(), m.context(), share);
+  }
+  absl::Status CheckContextRanks(const Model& resolved, const TensorShare& share) const override {
+    return CheckLanguageContext(resolved.llama().context(), share);
   }
   std::string Describe(const Model& model) const override {
     const Llama& m = model.llama();
