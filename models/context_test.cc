@@ -128,7 +128,24 @@ TEST(ContextRanks, HoldAllKeysWhileAttentionComputes) {
   EXPECT_EQ(Made(GroupedLlama(), 16).units(1).forward_bytes(), 4 * 128 * 4 * 32 - 7 * kStream / 8);
 }
 
-// On a GPU a mask says which keys a run sees: of 32 queries to 128 keys, fp32, and where it is set.
+// By hand, as above. On a GPU attention's results of two runs are joined. In backward come its output once more, the
+// gradients of q and its sums, and of all keys and values the gradients of one run. Where heads share keys, these are
+// there for each head as well, four streams, and in backward their gradients, and with a window those once more.
+TEST(ContextRanks, HoldMoreOnAGpu) {
+  constexpr uint64_t kStream = 64 * 128 * 4;
+  const auto block = [](const Train& train) { return Made(train, 2, 1, false, DEVICE_CUDA).units(1); };
+  EXPECT_EQ(block(TinyGpt2()).forward_bytes(), (8 - 4 + 1) * kStream);
+  EXPECT_EQ(block(TinyGpt2()).backward_bytes(), (8 + 4 - 5 + 3 + 4) * kStream);
+  Train llama = GroupedLlama();
+  llama.mutable_model()->mutable_llama()->set_inner(128);
+  EXPECT_EQ(block(llama).forward_bytes(), (2 - 3 + 1 + 4) * kStream);
+  EXPECT_EQ(2 * block(llama).backward_bytes(), (2 * 2 + 5 - 6 + 6 + 2 + 2 * 8) * kStream);
+  llama.mutable_model()->mutable_llama()->set_window(40);
+  EXPECT_EQ(block(llama).forward_bytes(), (2 - 3 + 1 + 4) * kStream);
+  EXPECT_EQ(2 * block(llama).backward_bytes(), (2 * 2 + 5 - 6 + 6 + 2 + 2 * 8 + 2 * 4) * kStream);
+}
+
+// A mask says which keys a run sees: of 32 queries to 128 keys, fp32, and where it is set.
 TEST(ContextRanks, MaskRunsOnAGpu) {
   EXPECT_EQ(Made(TinyGpt2(), 2, 1, false, DEVICE_CUDA).units(1).backward_constant_bytes(), 32u * 128 * 5);
   EXPECT_EQ(Made(GroupedLlama(), 2, 1, false, DEVICE_CUDA).units(1).backward_constant_bytes(), 32u * 128 * 5);

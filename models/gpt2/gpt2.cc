@@ -87,12 +87,12 @@ void SetShareBytes(uint64_t c, uint64_t t, Device device, const TensorShare& sha
 // The keys and values of a block's own heads, and what its passes hold while attention computes. Forward: what the
 // first norm gave, but not yet the hidden layer and the output. Backward: the gradients of attention's output and of q
 // k v, but no longer the hidden layer and the sum after attention. On a GPU also attention's output once more, its
-// gradient's sums, and the gradients of q k v before they are joined.
+// gradient's sums, and the gradients of one run before they are added to those of the others (models/sequence.h).
 void AddContext(const Gpt2& m, uint64_t own, Device device, const TensorShare& share, Unit& unit) {
   const auto stream = static_cast<int64_t>(m.width() / TokenParts(share)), heads = static_cast<int64_t>(own);
-  const int64_t around = device == DEVICE_CUDA ? (1 + 3) + 1 + 1 + 3 : 1 + 3;
-  AddContextExchange(unit, m.context(), own, {.own = -4 * heads}, {.own = around * heads - (4 * heads + stream)},
-                     share);
+  AttentionElements forward{.own = -4 * heads}, backward{.own = 4 * heads - (4 * heads + stream)};
+  if (device == DEVICE_CUDA) forward.own += heads, backward.own += 3 * heads, backward.whole += 2 * own;
+  AddContextExchange(unit, m.context(), own, forward, backward, share);
 }
 
 Unit MakeBlock(const Gpt2& m, uint32_t layer, Device device, const TensorShare& share) {

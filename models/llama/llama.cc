@@ -230,26 +230,22 @@ struct BlockWidths {
   uint64_t q, kv, inner;  // of one rank
 };
 
-// As GPT-2's. Where heads mirror keys, the rank's queries see one head of them. On a GPU a window's keys and values are
-// repeated for the heads that share them, and their gradients are summed over its blocks of queries, beside those that
-// are added.
+// As GPT-2's. Where heads mirror keys, the rank's queries see one head of them. On a GPU keys and values are repeated
+// for the heads that share them. A window's gradients are those of one block of queries, and the sum of the others'.
 void AddContext(const Llama& m, const BlockWidths& own, Device device, const TensorShare& share, Unit& unit) {
   const AttentionShape& attention = unit.attention();
+  const uint64_t keys = uint64_t{attention.key_value_heads()} * attention.width();
   const auto stream = static_cast<int64_t>(m.width() / TokenParts(share)), q = static_cast<int64_t>(own.q),
              kv = static_cast<int64_t>(own.kv), inner = static_cast<int64_t>(own.inner);
   AttentionElements forward{.own = stream - (2 * stream + 2 * inner)},
       backward{.own = q + q + 2 * kv - (2 * inner + stream)};
   if (device == DEVICE_CUDA) {
-    backward.own += q + q + 2 * kv;
-    if (attention.window() > 0) {
-      const bool repeats = attention.heads() > attention.key_value_heads();
-      forward.own += q, backward.own += q;  // the blocks' results, before they are joined
-      forward.whole += repeats ? 2 * own.q : 0;
-      backward.whole += (repeats ? 2 * own.q : 0) + 4 * own.q;
-    }
+    forward.own += q, backward.own += 3 * q;
+    backward.whole += 2 * keys;
+    if (keys < own.q) forward.whole += 2 * own.q, backward.whole += 4 * own.q;
+    if (attention.window() > 0) backward.whole += 2 * own.q;
   }
-  AddContextExchange(unit, m.context(), uint64_t{attention.key_value_heads()} * attention.width(), forward, backward,
-                     share);
+  AddContextExchange(unit, m.context(), keys, forward, backward, share);
 }
 
 Unit MakeBlock(const Llama& m, uint32_t layer, Device device, const TensorShare& share) {
