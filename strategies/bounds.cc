@@ -18,7 +18,7 @@ namespace muster::strategies {
 // What a stage's units take, together.
 struct Bounds::Stage {
   double compute = 0;                // of all microbatches
-  double exchanged = 0;              // the part of it in which tensor ranks wait for each other
+  double exchanged = 0;              // the part of it in which ranks with the same samples wait for each other
   double forward = 0, backward = 0;  // of one microbatch of its first chunk, as far as the next stage waits for it
   double inputs = 0, weights = 0;    // of one microbatch of all its chunks: up to the gradient of inputs, and after it
   double elements = 0, trained = 0, largest = 0;
@@ -44,7 +44,9 @@ bool Alike(const Unit& a, const Unit& b) {
          a.weight_gradient_flops() == b.weight_gradient_flops() && a.saved_bytes() == b.saved_bytes() &&
          a.output_bytes() == b.output_bytes() && a.deferred_bytes() == b.deferred_bytes() &&
          a.piece_rows() == b.piece_rows() && a.has_tensor_exchange() == b.has_tensor_exchange() &&
-         a.tensor_exchange().SerializeAsString() == b.tensor_exchange().SerializeAsString();
+         a.tensor_exchange().SerializeAsString() == b.tensor_exchange().SerializeAsString() &&
+         a.has_context_exchange() == b.has_context_exchange() &&
+         a.context_exchange().SerializeAsString() == b.context_exchange().SerializeAsString();
 }
 
 bool IsZeroBubble(const Train& train) {
@@ -89,13 +91,13 @@ Bounds::Bounds(const Inventory& inventory, absl::Span<const RankPlace> ranks, co
 
 Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
   const uint32_t count = std::max(1u, train.parallel().pipeline()), tensor = models::TensorRanks(inventory_),
-                 world = static_cast<uint32_t>(ranks_.size());
-  const Mesh copies = WithReplicasFor({.pipeline = count, .tensor = tensor}, world);
-  const uint32_t each = copies.data_ranks();
+                 context = models::ContextRanks(inventory_), world = static_cast<uint32_t>(ranks_.size());
+  const Mesh copies = WithReplicasFor({.pipeline = count, .tensor = tensor, .context = context}, world);
+  const uint32_t each = copies.sample_ranks();
   std::vector<RankPlace> alike;  // of the first stage, those with the first share
   for (const uint32_t rank : MembersOf(copies, {.axes = kDataAxes}, 0)) alike.push_back(ranks_[rank]);
   const uint32_t shards = Shards(train.strategy(), alike);
-  const Mesh mesh = WithReplicasFor({.pipeline = count, .shard = shards, .tensor = tensor}, world);
+  const Mesh mesh = WithReplicasFor({.pipeline = count, .shard = shards, .tensor = tensor, .context = context}, world);
   const Rates rates = RatesOf(train, inventory_.device(), ranks_, hardware_);
   const double samples = static_cast<double>(ShareOf(train.batch().sequences(), each, 0).sequences),
                rows = MicrobatchRows(train.batch(), each), microbatches = Microbatches(train.batch(), each),
@@ -140,10 +142,11 @@ Least Bounds::Of(const Train& train, const pipeline::StageOfUnit& places) {
       return cost.latency + cost.work;
     };
     const auto exchange = [&](Pass kind, double of_samples, const PassWork& work) {
-      if (!unit.has_tensor_exchange()) return 0.0;
+      if (!unit.has_tensor_exchange() && !unit.has_context_exchange()) return 0.0;
       const double computing = PassCost(rates, unit, elements, of_samples, work).work;
-      const OpCost cost = TensorExchangeCost(inventory_, unit, kind, rates.width, of_samples, computing,
-                                             Topology(mesh, kTensorGroup), hardware_);
+      const ExchangeTopologies groups{.tensor = Topology(mesh, kTensorGroup), .context = Topology(mesh, kContextGroup)};
+      const OpCost cost =
+          TensorExchangeCost(inventory_, unit, kind, rates.width, of_samples, computing, groups, hardware_);
       return cost.latency + cost.work;
     };
     const bool in_halves = splits && SplitsBackward(unit);
@@ -254,7 +257,7 @@ Bounds::Moving Bounds::Links(const Train& train, const Stage& stage, const Mesh&
   const Strategy& strategy = train.strategy();
   const double width = static_cast<double>(DtypeBytes(train.precision().compute())),
                reduced = static_cast<double>(DtypeBytes(train.precision().reduce())),
-               microbatches = Microbatches(train.batch(), mesh.data_ranks());
+               microbatches = Microbatches(train.batch(), mesh.sample_ranks());
   Moving moving;
   const auto busy = [&](int32_t group) -> double& {
     return IsNetwork(Topology(mesh, group), hardware_) ? moving.network : moving.links;

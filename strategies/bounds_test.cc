@@ -86,13 +86,15 @@ TEST(Bounds, AreBelowThePlanAndNearIt) {
     const uint32_t tensor = 1u << random() % 3;
     train.mutable_parallel()->set_tensor(tensor);
     train.mutable_parallel()->set_sequence_parallel(tensor > 1 && random() % 2 == 0);
+    const uint32_t context = random() % 3 == 0 ? 2u << random() % 2 : 1;
+    train.mutable_parallel()->set_context(context);
     const Inventory inventory = *models::MakeInventory(train, gpu ? DEVICE_CUDA : DEVICE_CPU);
     if (stages > 1) {
       if (stages * shape.chunks > static_cast<uint32_t>(inventory.units_size())) continue;
       train.mutable_pipeline()->set_schedule(shape.schedule);
       if (shape.chunks > 1) train.mutable_pipeline()->set_chunks(shape.chunks);
     }
-    const std::vector<RankPlace> ranks = FullNodes(stages * each * tensor, 1 + random() % 8, 0);
+    const std::vector<RankPlace> ranks = FullNodes(stages * each * context * tensor, 1 + random() % 8, 0);
     const std::vector<Strategy> strategies = DataStrategies(train, ranks);
     train = With(train, strategies[random() % strategies.size()], random() % 2 == 0);
     const auto share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), each, 0u).sequences);
@@ -104,8 +106,8 @@ TEST(Bounds, AreBelowThePlanAndNearIt) {
     const MemoryPlan& plan = *planned;
     const double seconds =
         PredictStep(train, inventory, plan.layout, plan.programs, ranks, gpu ? h100 : cpu)[0].timeline.seconds;
-    const std::string name =
-        absl::StrCat(MixName(train), " on ", ranks.size(), " ranks, ", train.batch().sequences(), " sequences");
+    const std::string name = absl::StrCat(MixName(train), ", context ", context, " on ", ranks.size(), " ranks, ",
+                                          train.batch().sequences(), " sequences");
     // An outline's time is that of the whole step within 1%.
     EXPECT_LE(least.seconds, 1.01 * seconds) << name;
     EXPECT_LE(least.bytes(), plan.peak()) << name;

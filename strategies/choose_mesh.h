@@ -28,7 +28,8 @@ absl::Span<const PipelineShape> PipelineShapes();
 // spec's or a rank's whole share. What needs more memory than slots have by its lower bound is left out. The others are
 // planned and simulated by their lower bound of time, the least first, and each only in the largest microbatch of those
 // that fit, until no other can be among the five fastest, or the part of the budget for it is spent (Choice::stopped).
-// Takes the fastest that fits, but a simpler one that is less than 2% slower.
+// Takes the fastest that fits, but a simpler one that is less than 2% slower. Ranks do not share sequences
+// (parallel.context).
 //
 // The candidates are the five fastest that fit, the fastest first (fewer where fewer fit), and of each number of stages
 // and of ranks that compute a unit, and by each schedule, that they do not have the best one, each with the reason why

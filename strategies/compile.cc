@@ -121,7 +121,8 @@ absl::StatusOr<ScheduleRecipe> RecipeOf(const Train& train, const Inventory& who
     const std::vector<bool> even = partition::EvenUnits(other.table(), other.inventory());
     for (size_t u = 0; u < even.size(); ++u) recipe.even_units[u] = recipe.even_units[u] && even[u];
   }
-  recipe.microbatches = static_cast<int32_t>(microbatches.value_or(Microbatches(train.batch(), ranks)));
+  recipe.microbatches =
+      static_cast<int32_t>(microbatches.value_or(Microbatches(train.batch(), layout.mesh.sample_ranks())));
   recipe.recompute = train.activation_checkpointing();
   recipe.offload_inputs = recipe.recompute && train.offload().activations();
   if (layout.mesh.pipeline > 1) {
@@ -288,6 +289,13 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
   }
   Layout layout;
   layout.mesh = WithReplicasFor(partition::MeshOf(table), world);
+  layout.mesh.context = models::ContextRanks(inventory);
+  if (layout.mesh.data_ranks() % layout.mesh.context != 0) {
+    const bool several = layout.mesh.parts() > 1;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parallel.context: ", layout.mesh.context, " ranks for each sequence do not divide ", layout.mesh.data_ranks(),
+        " data-parallel ranks", several ? " of a stage and a share of its tensors" : ""));
+  }
   const Mesh levels = WithLevels(layout.mesh, table.ranks_on_node());
   if (table.ranks_on_node() > 0 && LevelGroups(levels).empty()) table.clear_ranks_on_node();
   if (table.ranks_on_node() > 0) layout.mesh = levels;
@@ -335,17 +343,17 @@ Share ShareOf(uint64_t sequences, uint32_t sharers, uint32_t index) {
 }
 
 Share ShareOf(uint64_t sequences, const Mesh& mesh, uint32_t rank) {
-  return ShareOf(sequences, mesh.data_ranks(), DataRankAt(mesh, CoordinateOf(mesh, rank)));
+  return ShareOf(sequences, mesh.sample_ranks(), SampleRankAt(mesh, CoordinateOf(mesh, rank)));
 }
 
-uint32_t MicrobatchRows(const Batch& batch, uint32_t data_ranks) {
-  const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), data_ranks, 0).sequences);
+uint32_t MicrobatchRows(const Batch& batch, uint32_t sample_ranks) {
+  const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), sample_ranks, 0).sequences);
   return batch.microbatch() > 0 ? std::min(share, batch.microbatch()) : share;
 }
 
-uint32_t Microbatches(const Batch& batch, uint32_t data_ranks) {
-  const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), data_ranks, 0).sequences);
-  const uint32_t rows = std::max(1u, MicrobatchRows(batch, data_ranks));
+uint32_t Microbatches(const Batch& batch, uint32_t sample_ranks) {
+  const uint32_t share = static_cast<uint32_t>(ShareOf(batch.sequences(), sample_ranks, 0).sequences);
+  const uint32_t rows = std::max(1u, MicrobatchRows(batch, sample_ranks));
   return std::max(1u, (share + rows - 1) / rows);
 }
 
@@ -514,7 +522,7 @@ namespace {
 // none is.
 uint32_t OutlinedMicrobatches(const Train& train, const Inventory& inventory, const Mesh& mesh) {
   constexpr uint32_t kLeast = 6, kUnitMicrobatches = 8000;
-  const uint32_t all = Microbatches(train.batch(), mesh.data_ranks());
+  const uint32_t all = Microbatches(train.batch(), mesh.sample_ranks());
   if (mesh.pipeline > 1 && train.pipeline().schedule() == PIPELINE_SCHEDULE_GPIPE) return all;
   const uint32_t least = mesh.pipeline == 1 ? kLeast : 4 * mesh.pipeline * std::max(1u, train.pipeline().chunks());
   const uint32_t some =
@@ -585,7 +593,7 @@ absl::StatusOr<std::vector<RankProgram>> CompileTogether(const Train& train, con
 
 absl::StatusOr<std::vector<RankProgram>> Outline(const Train& train, const Inventory& inventory, const Layout& layout,
                                                  Budget* budget) {
-  const uint32_t all = Microbatches(train.batch(), layout.mesh.data_ranks()),
+  const uint32_t all = Microbatches(train.batch(), layout.mesh.sample_ranks()),
                  some = OutlinedMicrobatches(train, inventory, layout.mesh);
   absl::StatusOr<std::vector<RankProgram>> programs =
       CompileTogether(train, inventory, layout, some, /*digest=*/false, budget);
@@ -636,6 +644,7 @@ uint64_t FixedBytes(const Inventory& inventory, const Layout& layout) {
   for (const GroupSpec& group : LevelGroups(layout.mesh)) groups.push_back(group);
   uint64_t communicators = layout.mesh.pipeline > 1 ? 4 : 0;
   for (size_t g = 0; g < groups.size(); ++g) {
+    if (g == kContextTensorGroup) continue;  // no collective is issued in it
     const bool used =
         (groups[g].channel != Channel::kExchange || exchanges) && MembershipOf(layout.mesh, groups[g], 0)->size > 1;
     const bool shared =
@@ -677,7 +686,7 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
   const PartitionTable& table = model.table();
   const UnitSizes sizes = SizesOf(table, inventory);
   const Buffers buffers = BuffersOf(program, sizes);
-  const uint64_t sequences = MicrobatchRows(train.batch(), layout.mesh.data_ranks());
+  const uint64_t sequences = MicrobatchRows(train.batch(), layout.mesh.sample_ranks());
   const uint64_t width = DtypeBytes(train.precision().compute()), master = DtypeBytes(StoredDtype(train, false)),
                  frozen_bytes = DtypeBytes(StoredDtype(train, true));
   const bool narrow_reduce = DtypeBytes(train.precision().reduce()) < 4;

@@ -73,7 +73,8 @@ class StageModel {
 uint32_t ShardInStage(const Layout& layout, uint32_t rank);
 
 // Lays out a table from elsewhere. InvalidArgument: it is not a table of this model, or `world` is not a multiple of
-// its shards, or its stages share tensors as no schedule can move them (pipeline::CheckTies).
+// its shards, or as many ranks as share a sequence (Inventory.context_ranks) do not divide those with tokens of their
+// own, or its stages share tensors as no schedule can move them (pipeline::CheckTies).
 absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory, uint32_t world);
 
 // Unimplemented: a strategy that this build does not have yet; InvalidArgument: it does not match the ranks (single
@@ -172,7 +173,7 @@ struct Share {
 };
 // Of `sharers`, number `index`.
 Share ShareOf(uint64_t sequences, uint32_t sharers, uint32_t index);
-// A rank's: those of a stage divide the samples, and stages share them.
+// A rank's: those of a stage divide the samples, and stages share them, as do ranks that share sequences.
 Share ShareOf(uint64_t sequences, const Mesh& mesh, uint32_t rank);
 
 // In which weights are stored between steps: trained ones by precision.params, frozen ones in bf16 where they are
@@ -182,10 +183,10 @@ Dtype StoredDtype(const Train& train, bool frozen);
 // 4, or 2 of bf16 and fp16.
 uint64_t DtypeBytes(Dtype dtype);
 
-// Sequences in the largest microbatch of any rank, of so many that divide the batch (Mesh::data_ranks).
-uint32_t MicrobatchRows(const Batch& batch, uint32_t data_ranks);
+// Sequences in the largest microbatch of any rank, of so many that divide the batch (Mesh::sample_ranks).
+uint32_t MicrobatchRows(const Batch& batch, uint32_t sample_ranks);
 
 // Microbatches of a step, the same on every rank: the largest share of the batch over `microbatch`, rounded up.
-uint32_t Microbatches(const Batch& batch, uint32_t data_ranks);
+uint32_t Microbatches(const Batch& batch, uint32_t sample_ranks);
 
 }  // namespace muster::strategies

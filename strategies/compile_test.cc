@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <tuple>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "models/inventory.h"
@@ -350,6 +352,17 @@ TEST(Memory, AGpuTakesMoreThanItsTensors) {
   exchanging.mutable_units(1)->mutable_exchange()->set_collectives(1);
   const Layout two = *MakeLayout(train, gpu, AnyPlaces(2));
   EXPECT_EQ(Needs(train, exchanging, two).fixed, (576 + 2 * 256) * kMiB) << "and one for what units exchange";
+  // The world, and those that exchange inside units; with both kinds also replicas and the ranks of one model, which
+  // are no longer the world.
+  train.mutable_strategy()->mutable_ddp();
+  for (const auto& [context, tensor, communicators] :
+       std::vector<std::tuple<uint32_t, uint32_t, uint64_t>>{{1, 2, 2}, {2, 1, 2}, {2, 2, 5}}) {
+    train.mutable_parallel()->set_context(context), train.mutable_parallel()->set_tensor(tensor);
+    const Inventory of = *models::MakeInventory(train, DEVICE_CUDA);
+    EXPECT_EQ(Needs(train, of, *MakeLayout(train, of, AnyPlaces(context * tensor))).fixed,
+              (576 + communicators * 256) * kMiB)
+        << context << " x " << tensor;
+  }
   train.mutable_strategy()->mutable_single();
   EXPECT_EQ(Needs(train, gpu, *MakeLayout(train, gpu, AnyPlaces(1))).fixed, 576 * kMiB);
 }

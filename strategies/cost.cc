@@ -168,11 +168,13 @@ bool IsNetwork(const GroupTopology& g, const Hardware& hardware) {
   return g.nodes > 1 && (hardware.sharing == Sharing::kProcessor || g.nodes == g.ranks);
 }
 
-OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double width, double samples,
-                          double computing, const GroupTopology& group, const Hardware& hardware) {
-  if (!unit.has_tensor_exchange() || samples == 0) return {};
-  const TensorExchange::Pass& own =
-      GoesBack(pass) ? unit.tensor_exchange().backward() : unit.tensor_exchange().forward();
+namespace {
+
+// Of one of a unit's exchanges: what it declares of the pass.
+OpCost ExchangeCost(const Inventory& inventory, const Unit& unit, const TensorExchange& exchange, Pass pass,
+                    double width, double samples, double computing, const GroupTopology& group,
+                    const Hardware& hardware) {
+  const TensorExchange::Pass& own = GoesBack(pass) ? exchange.backward() : exchange.forward();
   // What is declared is in fp32.
   const double of_fp32 = samples * (unit.has_attention() ? width / 4 : 1), ranks = group.ranks,
                summed = of_fp32 * static_cast<double>(own.summed_bytes()) + static_cast<double>(own.constant_bytes());
@@ -200,6 +202,21 @@ OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pas
   return cost;
 }
 
+}  // namespace
+
+OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double width, double samples,
+                          double computing, const ExchangeTopologies& groups, const Hardware& hardware) {
+  OpCost cost;
+  if (samples == 0) return cost;
+  const auto add = [&](const TensorExchange& exchange, const GroupTopology& group) {
+    const OpCost its = ExchangeCost(inventory, unit, exchange, pass, width, samples, computing, group, hardware);
+    cost.latency += its.latency, cost.work += its.work;
+  };
+  if (unit.has_tensor_exchange()) add(unit.tensor_exchange(), groups.tensor);
+  if (unit.has_context_exchange()) add(unit.context_exchange(), groups.context);
+  return cost;
+}
+
 namespace {
 
 class CostModel {
@@ -216,7 +233,7 @@ class CostModel {
         mesh_(mesh),
         schedule_(program.schedule),
         groups_(TopologiesOf(program.schedule.groups, mesh, stage, ranks)),
-        share_(ShareOf(train.batch().sequences(), mesh.data_ranks(), 0).sequences),
+        share_(ShareOf(train.batch().sequences(), mesh.sample_ranks(), 0).sequences),
         rates_(RatesOf(train, model.inventory().device(), ranks, hardware)),
         compute_bytes_(rates_.width),
         reduce_bytes_(DtypeBytes(train.precision().reduce())),
@@ -246,10 +263,10 @@ class CostModel {
     state_bytes_ = *std::max_element(state.begin(), state.end());
   }
 
-  // Seconds of the op that are exchanges of ranks that compute its unit together.
+  // Seconds of the op that are exchanges of ranks that compute its unit together, or share its sequences.
   double TensorSeconds(const Op& op) const {
     const Pass pass = Traits(op.kind).pass;
-    if (pass == Pass::kNone || !inventory_.units(op.unit).has_tensor_exchange()) return 0;
+    if (pass == Pass::kNone || !ExchangesInside(inventory_.units(op.unit))) return 0;
     const OpCost cost = Exchanged(op, pass, Compute(op, Traits(op.kind)).work);
     return cost.latency + cost.work;
   }
@@ -287,6 +304,9 @@ class CostModel {
       most.push_back(*std::max_element(of.begin(), of.end()));
     }
   };
+
+  // With ranks that have the same samples.
+  static bool ExchangesInside(const Unit& unit) { return unit.has_tensor_exchange() || unit.has_context_exchange(); }
 
   static uint64_t Sum(const std::vector<uint64_t>& by_unit, const Op& op) {
     return std::accumulate(by_unit.begin() + op.unit, by_unit.begin() + op.unit_end, uint64_t{0});
@@ -359,9 +379,9 @@ class CostModel {
   OpCost Exchanged(const Op& op, Pass pass, double computing) const {
     if (pass == Pass::kNone || op.group < 0) return {};
     const Unit& unit = inventory_.units(op.unit);
-    if (unit.has_tensor_exchange()) {
-      return TensorExchangeCost(inventory_, unit, pass, compute_bytes_, Sequences(op), computing, groups_[op.group],
-                                hardware_);
+    if (ExchangesInside(unit)) {
+      return TensorExchangeCost(inventory_, unit, pass, compute_bytes_, Sequences(op), computing,
+                                {.tensor = groups_[kTensorGroup], .context = groups_[kContextGroup]}, hardware_);
     }
     const Exchange& exchange = unit.exchange();
     const double gathered = static_cast<double>(exchange.gathered_bytes()), ranks = groups_[op.group].ranks;

@@ -59,16 +59,21 @@ bool IsNetwork(const GroupTopology& group, const Hardware& hardware);
 // Of a sum on every rank.
 OpCost Summed(const GroupTopology& group, const Hardware& hardware, double bytes);
 
-// What the exchanges inside a unit's pass over so many samples, among the ranks that compute the unit together, add to
-// the seconds that the pass computes, `computing`. Part of the sums is under way meanwhile. `width`: bytes of an
-// element that GEMMs compute in. What layers with attention exchange, inputs and results of GEMMs, has it.
+// The ranks with which a unit's passes exchange: those that compute it together, and those that share its sequences.
+struct ExchangeTopologies {
+  GroupTopology tensor, context;
+};
+// What those exchanges inside a unit's pass over so many samples add to the seconds that the pass computes,
+// `computing`. Part of the sums is under way meanwhile. `width`: bytes of an element that GEMMs compute in. What layers
+// with attention exchange, inputs and results of GEMMs, keys and values, has it.
 OpCost TensorExchangeCost(const Inventory& inventory, const Unit& unit, Pass pass, double width, double samples,
-                          double computing, const GroupTopology& group, const Hardware& hardware);
+                          double computing, const ExchangeTopologies& groups, const Hardware& hardware);
 
 struct Predicted {
   std::vector<OpCost> costs;  // by op of the training schedule
   Timeline timeline;
-  double exchanged = 0;  // seconds of computing that are exchanges of ranks that compute units together
+  // Seconds of computing that are exchanges of ranks that compute units together, or share sequences.
+  double exchanged = 0;
 };
 
 // Before PredictStep. Errors of the budget.

@@ -37,6 +37,14 @@ std::vector<Strategy> MoreSharded(const Train& train) {
   return all;
 }
 
+// Of so many ranks, those with samples of their own.
+uint32_t SampleRanks(const Train& train, uint32_t world) {
+  const Mesh mesh{.pipeline = std::max(1u, train.parallel().pipeline()),
+                  .tensor = std::max(1u, train.parallel().tensor()),
+                  .context = std::max(1u, train.parallel().context())};
+  return WithReplicasFor(mesh, world).sample_ranks();
+}
+
 // Tries ways to run, and records those that fit, with their peaks.
 class Advice {
  public:
@@ -63,10 +71,8 @@ class Advice {
   bool Enough() const { return exhausted_ || fits_.size() >= kMostAdvice; }
   // Whether a spec may ask for so small a microbatch.
   bool Allowed(const Train& train, uint32_t world) const {
-    const Mesh mesh = WithReplicasFor(
-        {.pipeline = std::max(1u, train.parallel().pipeline()), .tensor = std::max(1u, train.parallel().tensor())},
-        world);
-    return uint64_t{Microbatches(train.batch(), mesh.data_ranks())} * static_cast<uint64_t>(inventory_.units_size()) <=
+    return uint64_t{Microbatches(train.batch(), SampleRanks(train, world))} *
+               static_cast<uint64_t>(inventory_.units_size()) <=
            kMaxUnitMicrobatches;
   }
   uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
@@ -403,7 +409,8 @@ std::string TryAll(const Train& train, const Inventory& inventory, absl::Span<co
   }
   for (uint32_t world = 2 * static_cast<uint32_t>(ranks.size()); world <= kMostRanks && !advice.Enough(); world *= 2) {
     Train more = With(train, FsdpOf(RESHARD_FULL_SHARD), train.activation_checkpointing());
-    const uint32_t share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), world, 0u).sequences);
+    const auto share =
+        static_cast<uint32_t>(ShareOf(train.batch().sequences(), SampleRanks(more, world), 0u).sequences);
     more.mutable_batch()->set_microbatch(std::min(std::max(1u, train.batch().microbatch()), share));
     if (advice.Try(more, world, absl::StrCat("resources.ranks ", world, " and strategy ", NameOf(more)))) break;
   }

@@ -214,7 +214,7 @@ TEST(TensorRanks, WaitForWhatDoesNotTravelWhileTheyCompute) {
   backward.set_overlapped_bytes(200);
   Hardware hardware;
   hardware.inside.bytes_per_second = 1;
-  const GroupTopology two{.ranks = 2, .nodes = 1, .least_on_node = 2};
+  const ExchangeTopologies two{.tensor = {.ranks = 2, .nodes = 1, .least_on_node = 2}};
   const auto seconds = [&](double computing) {
     return TensorExchangeCost(inventory, unit, Pass::kBackward, 4, 1, computing, two, hardware).work;
   };

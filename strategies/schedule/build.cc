@@ -624,7 +624,9 @@ class Builder {
       if (event.kind == OpKind::kRecompute && MovesInput(event.unit)) op.waits = {fetched_[event.unit]};
       if (Traits(event.kind).group != GroupUse::kNone) {
         if (training_ && Distributed() && inventory_.units(event.unit).has_exchange()) op.group = kExchangeGroup;
-        if (inventory_.units(event.unit).has_tensor_exchange()) op.group = kTensorGroup;
+        const bool tensor = inventory_.units(event.unit).has_tensor_exchange(),
+                   context = inventory_.units(event.unit).has_context_exchange();
+        if (tensor || context) op.group = !context ? kTensorGroup : tensor ? kContextTensorGroup : kContextGroup;
       }
       for (; begun < holds_.size() && holds_[begun].begin == e; ++begun) op.waits.push_back(gathered[begun]);
       if (e == now.begin && now.received >= 0) op.waits.push_back(now.received);

@@ -86,7 +86,7 @@ struct ScheduleRecipe {
 // Where the order has phases of kBackwardWeights (zero bubble: Qi et al. 2024), the backward of units that split is
 // BackwardInputs, and BackwardWeights in that phase, by which gradients count as added; other units have a whole
 // Backward. Parameters need not be gathered for BackwardWeights, what a stage received is no longer read by it, and
-// ranks that compute a unit together exchange nothing in it.
+// ranks that compute a unit together, or share sequences, exchange nothing in it.
 Schedule Build(const Inventory& inventory, const ScheduleRecipe& recipe);
 
 // Whether the unit's code can compute the gradients of its parameters after that of its input, and some are trained.

@@ -204,13 +204,17 @@ class Checker {
       return Wrong("groups", "no such group");
     }
     if (traits.pass == Pass::kNone) return absl::OkStatus();
-    const Unit& unit = inventory_.units(op.unit);
-    const bool with_samples = (reduces_ || all_reduces_) && unit.has_exchange();
-    const bool exchanges = traits.group != GroupUse::kNone && (with_samples || unit.has_tensor_exchange());
-    const int32_t group = !exchanges ? -1 : unit.has_tensor_exchange() ? kTensorGroup : kExchangeGroup;
+    const int32_t group = traits.group == GroupUse::kNone ? -1 : ExchangeGroupOf(inventory_.units(op.unit));
     if (op.group == group) return absl::OkStatus();
-    return Wrong("groups", exchanges ? "the unit exchanges with other ranks, and has not their group"
-                                     : "the unit exchanges nothing");
+    return Wrong("groups", group >= 0 ? "the unit exchanges with other ranks, and has not their group"
+                                      : "the unit exchanges nothing");
+  }
+
+  // Of all ranks with which the unit's passes exchange; -1: with none.
+  int32_t ExchangeGroupOf(const Unit& unit) const {
+    if (unit.has_context_exchange()) return unit.has_tensor_exchange() ? kContextTensorGroup : kContextGroup;
+    if (unit.has_tensor_exchange()) return kTensorGroup;
+    return (reduces_ || all_reduces_) && unit.has_exchange() ? kExchangeGroup : -1;
   }
 
   // Vector clocks: for each stream, up to which op its ops are known to be done. Ops of a stream end in their order;

@@ -49,8 +49,9 @@ namespace muster {
 //    more, after its own; each once; what is sent is sent when the step's end changes it
 //  - groups: a reduction has a group, a gather may have one; kGradientNorm has that of the kReduces on all stages, and
 //    none where every rank has the whole gradient; with any kReduce or kAllReduce, the passes of a unit that exchanges
-//    have kExchangeGroup; those of a unit that several ranks compute together kTensorGroup, but for the second half of
-//    a backward; no other op has one
+//    have kExchangeGroup; those of a unit that several ranks compute together kTensorGroup, of one that exchanges with
+//    ranks of the same sequences kContextGroup, and of one that does both kContextTensorGroup, but for the second half
+//    of a backward; no other op has one
 absl::Status Check(const Schedule& schedule, const Inventory& inventory);
 
 // Equal for two ranks of a group only if they issue the same collectives in it, in the same order: what ranks compare

@@ -130,10 +130,46 @@ TEST(Mesh, Groups) {
   EXPECT_EQ(MembershipOf({.pipeline = 3}, down, 2), std::nullopt);
 }
 
+// 2 stages of 2 replicas of 2 shards that 2 ranks compute together; 2 neighbors of the 4 with tokens of their own share
+// samples.
+TEST(Mesh, ContextRanksAreNeighborsOfTheDataRanks) {
+  const Mesh mesh{.pipeline = 2, .replica = 2, .shard = 2, .tensor = 2, .context = 2};
+  EXPECT_EQ(mesh.ranks(), 16u);
+  EXPECT_EQ(mesh.data_ranks(), 4u);
+  EXPECT_EQ(mesh.sample_ranks(), 2u);
+  const uint32_t samples[] = {0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1},
+                 contexts[] = {0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1};
+  for (uint32_t rank = 0; rank < 16; ++rank) {
+    EXPECT_EQ(SampleRankAt(mesh, CoordinateOf(mesh, rank)), samples[rank]) << rank;
+    EXPECT_EQ(ContextRankAt(mesh, CoordinateOf(mesh, rank)), contexts[rank]) << rank;
+  }
+  EXPECT_EQ(Print(mesh, CoordinateOf(mesh, 13)), "stage 1, replica 1, shard 0, context 0, tensor 1");
+  EXPECT_EQ(Print({.replica = 4, .context = 2}, {.replica = 3}), "replica 3, context 1");
+
+  using Groups = std::vector<std::vector<uint32_t>>;
+  const GroupSpec context = CommonGroups()[kContextGroup], both = CommonGroups()[kContextTensorGroup];
+  EXPECT_EQ(GroupsOf(mesh, context), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}}));
+  EXPECT_EQ(GroupsOf(mesh, both), (Groups{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}}));
+  EXPECT_EQ(MembershipOf(mesh, context, 11), (Membership{.index = 1, .size = 2, .first = 9}));
+  EXPECT_EQ(MembershipOf(mesh, both, 11), (Membership{.index = 3, .size = 4, .first = 8}));
+  EXPECT_EQ(Print(context), "context");
+  EXPECT_EQ(Print(both), "context and tensor");
+  // As many as there are: over shards and replicas.
+  Mesh four = mesh;
+  four.context = 4;
+  EXPECT_EQ(GroupsOf(four, context), (Groups{{0, 2, 4, 6}, {1, 3, 5, 7}, {8, 10, 12, 14}, {9, 11, 13, 15}}));
+  EXPECT_EQ(SampleRankAt(four, CoordinateOf(four, 15)), 0u);
+  EXPECT_EQ(ContextRankAt(four, CoordinateOf(four, 15)), 3u);
+  // The last shard of one replica and the first one of the next.
+  EXPECT_EQ(GroupsOf({.replica = 2, .shard = 3, .context = 2}, context), (Groups{{0, 1}, {2, 3}, {4, 5}}));
+}
+
 // On any mesh the groups of a kind divide the ranks.
 TEST(Mesh, GroupsAreDisjointAndCoverAllRanks) {
-  for (const Mesh mesh : {Mesh{}, Mesh{.replica = 3}, Mesh{.shard = 4}, Mesh{.replica = 2, .shard = 3},
-                          Mesh{.pipeline = 3, .replica = 2, .shard = 2, .tensor = 2}}) {
+  for (const Mesh mesh :
+       {Mesh{}, Mesh{.replica = 3}, Mesh{.shard = 4}, Mesh{.replica = 2, .shard = 3},
+        Mesh{.pipeline = 3, .replica = 2, .shard = 2, .tensor = 2},
+        Mesh{.pipeline = 2, .replica = 2, .shard = 3, .tensor = 2, .context = 3}, Mesh{.replica = 4, .context = 2}}) {
     for (const GroupSpec& group : CommonGroups()) {
       std::set<uint32_t> seen;
       for (uint32_t rank = 0; rank < mesh.ranks(); ++rank) {
@@ -206,6 +242,8 @@ TEST(Mesh, KindsWithTheSameMembersShareACommunicator) {
   EXPECT_TRUE(shared({.replica = 2, .shard = 2}, kShardGroup, kModelGroup));
   EXPECT_FALSE(shared({.pipeline = 2, .shard = 2}, kShardGroup, kModelGroup));
   EXPECT_FALSE(shared({.shard = 4}, kWorldGroup, kExchangeGroup)) << "its collectives come between others'";
+  EXPECT_FALSE(shared({.shard = 4, .context = 4}, kShardGroup, kContextGroup)) << "likewise";
+  EXPECT_FALSE(shared({.shard = 2, .tensor = 2, .context = 2}, kTensorGroup, kContextGroup));
 }
 
 }  // namespace
