@@ -49,9 +49,10 @@ void Multiply(bool a_turned, bool b_turned, int64_t m, int64_t n, int64_t k, T a
   }
 }
 
-// A block of queries, [first, first + rows), and the keys [begin, begin + keys) that they see.
+// A block of queries at positions [first, first + rows), which q has as [own, own + rows), and the keys
+// [begin, begin + keys) that they see.
 struct QueryBlock {
-  int64_t first, rows, begin, keys, window;  // window: 0 for none
+  int64_t own, first, rows, begin, keys, window;  // window: 0 for none
   // Those that row i sees, as columns of its scores.
   int64_t From(int64_t i) const { return window == 0 ? 0 : std::max<int64_t>(0, first + i + 1 - window - begin); }
   int64_t To(int64_t i) const { return first + i + 1 - begin; }
@@ -165,24 +166,44 @@ class OneBlasThread {
 };
 
 struct Sizes {
-  int64_t sequences, tokens, heads, key_value_heads, head, window;  // head: elements of one; window: 0 for none
+  // head: elements of one; window: 0 for none. Of the keys, queries see `seen` at most: those up to the last query.
+  int64_t sequences, queries, keys, seen, heads, key_value_heads, head, window;
+  std::vector<QueryBlock> blocks = {};  // in the order of the queries
   int64_t width() const { return heads * head; }
   int64_t group() const { return heads / key_value_heads; }
   // The most that a block has.
-  int64_t keys() const { return window == 0 ? tokens : std::min(tokens, window + kQueries - 1); }
-  QueryBlock BlockFrom(int64_t first) const {
-    const int64_t rows = std::min(kQueries, tokens - first);
-    const int64_t begin = window == 0 ? 0 : std::max<int64_t>(0, first + 1 - window);
-    return {first, rows, begin, first + rows - begin, window};
-  }
+  int64_t keys_of_block() const { return window == 0 ? seen : std::min(seen, window + kQueries - 1); }
 };
 
-Sizes SizesOf(const at::Tensor& q, const at::Tensor& k, int64_t window) {
+// A block's queries are of one run, so that they lie one after another among the keys too.
+void AddBlocks(const models::TokenRun& run, int64_t own, Sizes& z) {
+  const auto run_begin = static_cast<int64_t>(run.begin), run_end = static_cast<int64_t>(run.begin + run.size);
+  for (int64_t first = run_begin; first < run_end; first += kQueries) {
+    const int64_t rows = std::min(kQueries, run_end - first);
+    const int64_t begin = z.window == 0 ? 0 : std::max<int64_t>(0, first + 1 - z.window);
+    z.blocks.push_back({own + first - run_begin, first, rows, begin, first + rows - begin, z.window});
+  }
+}
+
+Sizes SizesOf(const at::Tensor& q, const at::Tensor& k, int64_t window, std::vector<models::TokenRun> runs,
+              const DropoutPlace& dropout) {
   TORCH_CHECK(window >= 0, "attention within a window of ", window);
   TORCH_CHECK(q.dim() == 4 && k.dim() == 4, "attention takes [sequences, tokens, heads, head]");
   TORCH_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "attention of ", q.size(2), " heads to ", k.size(2));
+  TORCH_CHECK(runs.empty() || !dropout.on(), "attention of some queries of a sequence drops no weights");
+  if (runs.empty()) runs = {{0, static_cast<uint64_t>(k.size(1))}};
   // One that covers all tokens is none.
-  return {q.size(0), q.size(1), q.size(2), k.size(2), q.size(3), window < q.size(1) ? window : 0};
+  Sizes z{q.size(0), q.size(1), k.size(1), 0, q.size(2), k.size(2), q.size(3), window < k.size(1) ? window : 0};
+  int64_t queries = 0;
+  for (const models::TokenRun& run : runs) {
+    TORCH_CHECK(static_cast<int64_t>(run.begin) >= z.seen, "attention takes runs of queries in their order");
+    AddBlocks(run, queries, z);
+    queries += static_cast<int64_t>(run.size);
+    z.seen = static_cast<int64_t>(run.begin + run.size);
+  }
+  TORCH_CHECK(queries == z.queries && z.seen <= z.keys, "attention of ", z.queries, " queries, ", queries,
+              " of them in runs, to ", z.keys, " keys");
+  return z;
 }
 
 template <typename T>
@@ -193,25 +214,44 @@ T* Data(const at::Tensor& t) {
 
 // The tokens of all sequences as rows of one matrix, of which each head is some columns.
 template <typename N>
-Matrix<N> Tokens(const at::Tensor& t, const Sizes& z, int64_t heads) {
-  TORCH_CHECK(t.is_cpu() && t.sizes() == at::IntArrayRef({z.sequences, z.tokens, heads, z.head}),
+struct Tokens {
+  Matrix<N> rows;
+  int64_t each;  // rows of a sequence
+
+  Matrix<N> Head(const Sizes& z, int64_t sequence, int64_t head) const {
+    const Matrix<N> own = rows.From(sequence * each);
+    return {own.data + head * z.head, own.stride};
+  }
+};
+
+template <typename N>
+Tokens<N> TokensOf(const at::Tensor& t, const Sizes& z, int64_t tokens, int64_t heads) {
+  TORCH_CHECK(t.is_cpu() && t.sizes() == at::IntArrayRef({z.sequences, tokens, heads, z.head}),
               "attention takes CPU tensors of equal sequences, tokens and heads");
   // The strides of a dimension of size 1 mean nothing.
-  const int64_t stride = z.tokens > 1 ? t.stride(1) : z.sequences > 1 ? t.stride(0) : heads * z.head;
+  const int64_t stride = tokens > 1 ? t.stride(1) : z.sequences > 1 ? t.stride(0) : heads * z.head;
   TORCH_CHECK((z.head <= 1 || t.stride(3) == 1) && (heads <= 1 || t.stride(2) == z.head) &&
-                  (z.sequences <= 1 || t.stride(0) == z.tokens * stride) && stride >= heads * z.head,
+                  (z.sequences <= 1 || t.stride(0) == tokens * stride) && stride >= heads * z.head,
               "attention takes heads side by side and tokens equally far apart");
-  return {t.mutable_data_ptr<N>(), stride};
+  return {{t.mutable_data_ptr<N>(), stride}, tokens};
+}
+template <typename N>
+Tokens<N> Queries(const at::Tensor& t, const Sizes& z) {
+  return TokensOf<N>(t, z, z.queries, z.heads);
+}
+template <typename N>
+Tokens<N> Keys(const at::Tensor& t, const Sizes& z) {
+  return TokensOf<N>(t, z, z.keys, z.key_value_heads);
 }
 
 template <typename N>
-Matrix<N> OutTokens(const at::Tensor& t, const Sizes& z) {
-  TORCH_CHECK(t.numel() == z.sequences * z.tokens * z.width(), "attention's output has the size of q");
-  return {Data<N>(t), z.width()};
+Tokens<N> OutTokens(const at::Tensor& t, const Sizes& z) {
+  TORCH_CHECK(t.numel() == z.sequences * z.queries * z.width(), "attention's output has the size of q");
+  return {{Data<N>(t), z.width()}, z.queries};
 }
 
 // A thread's scratch memory: `blocks` matrices of [kQueries, keys] and, if tensors are bf16 (N), fp32 (T) copies of
-// some of their rows: `head_rooms` for all of a head's tokens, then `block_rooms` for one block's.
+// some of their rows: `head_rooms` for all of a head's keys that are seen, then `block_rooms` for one block's queries.
 struct Rooms {
   int64_t blocks, head_rooms, block_rooms;
 };
@@ -221,15 +261,15 @@ class Scratch {
  public:
   Scratch(T* data, const Sizes& z, const Rooms& r)
       : data_(data),
-        rooms_(data + r.blocks * kQueries * z.keys()),
-        keys_(z.keys()),
-        tokens_(z.tokens),
+        rooms_(data + r.blocks * kQueries * z.keys_of_block()),
+        keys_(z.keys_of_block()),
+        seen_(z.seen),
         head_(z.head),
         head_rooms_(r.head_rooms) {}
 
   static int64_t Elements(const Sizes& z, const Rooms& r) {
-    return r.blocks * kQueries * z.keys() +
-           (std::is_same_v<T, N> ? 0 : (r.head_rooms * z.tokens + r.block_rooms * kQueries) * z.head);
+    return r.blocks * kQueries * z.keys_of_block() +
+           (std::is_same_v<T, N> ? 0 : (r.head_rooms * z.seen + r.block_rooms * kQueries) * z.head);
   }
 
   Matrix<T> Scores(int64_t index, const QueryBlock& block) const {
@@ -241,8 +281,8 @@ class Scratch {
     if constexpr (std::is_same_v<T, N>) {
       return rows;
     } else {
-      return {rooms_ + (std::min(index, head_rooms_) * tokens_ + std::max<int64_t>(0, index - head_rooms_) * kQueries) *
-                           head_,
+      return {rooms_ +
+                  (std::min(index, head_rooms_) * seen_ + std::max<int64_t>(0, index - head_rooms_) * kQueries) * head_,
               head_};
     }
   }
@@ -261,7 +301,7 @@ class Scratch {
 
  private:
   T *const data_, *const rooms_;
-  const int64_t keys_, tokens_, head_, head_rooms_;
+  const int64_t keys_, seen_, head_, head_rooms_;
 };
 
 // body(sequence, head, scratch) for `heads` heads of each sequence.
@@ -277,35 +317,26 @@ void EachHead(const Sizes& z, int64_t heads, const Rooms& rooms, const F& body) 
   });
 }
 
-template <typename N>
-Matrix<N> Head(Matrix<N> tokens, const Sizes& z, int64_t sequence, int64_t head) {
-  const Matrix<N> rows = tokens.From(sequence * z.tokens);
-  return {rows.data + head * z.head, rows.stride};
-}
-
 template <typename T, typename N>
 void AttendAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-              const at::Tensor& log_sums, const DropoutPlace& dropout, int64_t window) {
-  const Sizes z = SizesOf(q, k, window);
-  const Matrix<N> queries = Tokens<N>(q, z, z.heads), keys = Tokens<N>(k, z, z.key_value_heads),
-                  values = Tokens<N>(v, z, z.key_value_heads), to = OutTokens<N>(out, z);
+              const at::Tensor& log_sums, const DropoutPlace& dropout, const Sizes& z) {
+  const Tokens<N> queries = Queries<N>(q, z), keys = Keys<N>(k, z), values = Keys<N>(v, z), to = OutTokens<N>(out, z);
   T* const sums = Data<T>(log_sums);
   const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(z.head)));
   EachHead<T, N>(z, z.heads, {1, 2, 2}, [&](int64_t sequence, int64_t head, const Scratch<T, N>& scratch) {
     const int64_t shared = head / z.group();
-    const Matrix<T> key = scratch.Read(0, Head(keys, z, sequence, shared), z.tokens),
-                    value = scratch.Read(1, Head(values, z, sequence, shared), z.tokens);
-    const Matrix<N> query = Head(queries, z, sequence, head), result = Head(to, z, sequence, head);
+    const Matrix<T> key = scratch.Read(0, keys.Head(z, sequence, shared), z.seen),
+                    value = scratch.Read(1, values.Head(z, sequence, shared), z.seen);
+    const Matrix<N> query = queries.Head(z, sequence, head), result = to.Head(z, sequence, head);
     T factors[kQueries];
-    for (int64_t first = 0; first < z.tokens; first += kQueries) {
-      const QueryBlock block = z.BlockFrom(first);
+    for (const QueryBlock& block : z.blocks) {
       const int64_t n = block.rows;
-      const Matrix<N> y = result.From(first);
-      const Matrix<T> x = scratch.Read(2, query.From(first), n), wide = scratch.Room(3, y);
+      const Matrix<N> y = result.From(block.own);
+      const Matrix<T> x = scratch.Read(2, query.From(block.own), n), wide = scratch.Room(3, y);
       const Matrix<T> scores = scratch.Scores(0, block);
       Multiply(false, true, n, block.keys, z.head, scale, x, key.From(block.begin), T(0), scores);
-      SoftmaxRows(scores, block, sums + (sequence * z.heads + head) * z.tokens + first, factors);
-      if (dropout.on()) DropScores<T>(dropout, sequence, head, z.tokens, block, scores);
+      SoftmaxRows(scores, block, sums + (sequence * z.heads + head) * z.queries + block.own, factors);
+      if (dropout.on()) DropScores<T>(dropout, sequence, head, z.keys, block, scores);
       Multiply(false, false, n, z.head, block.keys, T(1), scores, value.From(block.begin), T(0), wide);
       ScaleRows(wide, n, z.head, factors, y);
     }
@@ -315,64 +346,68 @@ void AttendAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, con
 template <typename T, typename N>
 void AttendBackwardAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                       const at::Tensor& log_sums, const at::Tensor& d_out, const at::Tensor& d_q, const at::Tensor& d_k,
-                      const at::Tensor& d_v, const DropoutPlace& dropout, int64_t window) {
-  const Sizes z = SizesOf(q, k, window);
-  const int64_t shared = z.key_value_heads;
-  const Matrix<N> queries = Tokens<N>(q, z, z.heads), keys = Tokens<N>(k, z, shared), values = Tokens<N>(v, z, shared);
-  const Matrix<N> d_queries = Tokens<N>(d_q, z, z.heads), d_keys = Tokens<N>(d_k, z, shared),
-                  d_values = Tokens<N>(d_v, z, shared);
-  const Matrix<N> from = OutTokens<N>(out, z), d_from = OutTokens<N>(d_out, z);
+                      const at::Tensor& d_v, const DropoutPlace& dropout, const Sizes& z) {
+  const Tokens<N> queries = Queries<N>(q, z), keys = Keys<N>(k, z), values = Keys<N>(v, z);
+  const Tokens<N> d_queries = Queries<N>(d_q, z), d_keys = Keys<N>(d_k, z), d_values = Keys<N>(d_v, z);
+  const Tokens<N> from = OutTokens<N>(out, z), d_from = OutTokens<N>(d_out, z);
   const T* const sums = Data<T>(log_sums);
   const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(z.head)));
-  EachHead<T, N>(z, shared, {2, 4, 4}, [&](int64_t sequence, int64_t group, const Scratch<T, N>& scratch) {
-    const auto of_group = [&](Matrix<N> tokens) { return Head(tokens, z, sequence, group); };
-    const Matrix<T> key = scratch.Read(0, of_group(keys), z.tokens),
-                    value = scratch.Read(1, of_group(values), z.tokens);
-    const Matrix<T> dk = scratch.Room(2, of_group(d_keys)), dv = scratch.Room(3, of_group(d_values));
-    // The last block writes its keys' rows of dk and dv, which are all of them without a window; the other blocks, and
-    // other heads, add to them.
-    const int64_t last = (z.tokens - 1) / kQueries * kQueries, before = z.BlockFrom(last).begin;
-    ZeroRows(dk, before, z.head);
-    ZeroRows(dv, before, z.head);
+  EachHead<T, N>(z, z.key_value_heads, {2, 4, 4}, [&](int64_t sequence, int64_t group, const Scratch<T, N>& scratch) {
+    const Matrix<N> all_dk = d_keys.Head(z, sequence, group), all_dv = d_values.Head(z, sequence, group);
+    const Matrix<T> key = scratch.Read(0, keys.Head(z, sequence, group), z.seen),
+                    value = scratch.Read(1, values.Head(z, sequence, group), z.seen);
+    const Matrix<T> dk = scratch.Room(2, all_dk), dv = scratch.Room(3, all_dv);
+    // The last block writes its keys' rows of dk and dv, which without a window are all that are seen; the other
+    // blocks, and other heads, add to them.
+    const QueryBlock& last = z.blocks.back();
+    ZeroRows(dk, last.begin, z.head);
+    ZeroRows(dv, last.begin, z.head);
     for (int64_t head = group * z.group(); head < (group + 1) * z.group(); ++head) {
-      for (int64_t first = last; first >= 0; first -= kQueries) {
-        const auto rows = [&](Matrix<N> tokens) { return Head(tokens, z, sequence, head).From(first); };
-        const QueryBlock block = z.BlockFrom(first);
+      for (auto at = z.blocks.rbegin(); at != z.blocks.rend(); ++at) {
+        const QueryBlock& block = *at;
+        const auto rows = [&](const Tokens<N>& tokens) { return tokens.Head(z, sequence, head).From(block.own); };
         const int64_t n = block.rows, begin = block.begin, keys = block.keys;
-        const T add = first == last && head == group * z.group() ? 0 : 1;
+        const T add = at == z.blocks.rbegin() && head == group * z.group() ? 0 : 1;
         const Matrix<T> x = scratch.Read(4, rows(queries), n), y = scratch.Read(5, rows(from), n),
                         dy = scratch.Read(6, rows(d_from), n), dx = scratch.Room(7, rows(d_queries));
         const Matrix<T> scores = scratch.Scores(0, block), d = scratch.Scores(1, block);
         Multiply(false, true, n, keys, z.head, scale, x, key.From(begin), T(0), scores);
         Multiply(false, true, n, keys, z.head, T(1), dy, value.From(begin), T(0), d);
         // The gradient of a weight that was dropped is zero; of the others, times their factor.
-        if (dropout.on()) DropScores<T>(dropout, sequence, head, z.tokens, block, d);
-        SoftmaxRowsBackward(scores, d, block, sums + (sequence * z.heads + head) * z.tokens + first, y, dy, z.head,
+        if (dropout.on()) DropScores<T>(dropout, sequence, head, z.keys, block, d);
+        SoftmaxRowsBackward(scores, d, block, sums + (sequence * z.heads + head) * z.queries + block.own, y, dy, z.head,
                             scale);
         Multiply(false, false, n, z.head, keys, T(1), d, key.From(begin), T(0), dx);
         Multiply(true, false, keys, z.head, n, T(1), d, x, add, dk.From(begin));
-        if (dropout.on()) DropScores<T>(dropout, sequence, head, z.tokens, block, scores);
+        if (dropout.on()) DropScores<T>(dropout, sequence, head, z.keys, block, scores);
         Multiply(true, false, keys, z.head, n, T(1), scores, dy, add, dv.From(begin));
         scratch.Write(dx, rows(d_queries), n);
       }
     }
-    scratch.Write(dk, of_group(d_keys), z.tokens);
-    scratch.Write(dv, of_group(d_values), z.tokens);
+    scratch.Write(dk, all_dk, z.seen);
+    scratch.Write(dv, all_dv, z.seen);
+    ZeroRows(all_dk.From(z.seen), z.keys - z.seen, z.head);
+    ZeroRows(all_dv.From(z.seen), z.keys - z.seen, z.head);
   });
 }
 
 }  // namespace
 
 void Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-            const at::Tensor& log_sums, const DropoutPlace& dropout, int64_t window) {
-  Dispatch(q, [&]<typename T, typename N>(T, N) { AttendAs<T, N>(q, k, v, out, log_sums, dropout, window); });
+            const at::Tensor& log_sums, const DropoutPlace& dropout, int64_t window,
+            const std::vector<models::TokenRun>& runs) {
+  const Sizes z = SizesOf(q, k, window, runs, dropout);
+  Dispatch(q, [&]<typename T, typename N>(T, N) { AttendAs<T, N>(q, k, v, out, log_sums, dropout, z); });
 }
 
 void AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                     const at::Tensor& log_sums, const at::Tensor& d_out, const at::Tensor& d_q, const at::Tensor& d_k,
-                    const at::Tensor& d_v, const DropoutPlace& dropout, int64_t window) {
+                    const at::Tensor& d_v, const DropoutPlace& dropout, int64_t window,
+                    const std::vector<models::TokenRun>& runs) {
+  const Sizes z = SizesOf(q, k, window, runs, dropout);
+  if (z.blocks.empty()) return;
   Dispatch(q, [&]<typename T, typename N>(T, N) {
-    AttendBackwardAs<T, N>(q, k, v, out, log_sums, d_out, d_q, d_k, d_v, dropout, window);
+    AttendBackwardAs<T, N>(q, k, v, out, log_sums, d_out, d_q, d_k, d_v, dropout, z);
   });
 }
 
