@@ -7,6 +7,7 @@
 
 #include "worker/units/language.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/sequence_ranks.h"
 #include "worker/units/tensor_rows.h"
 
 namespace muster::units {
@@ -41,9 +42,8 @@ class Embedding final : public UnitModule {
   Activations Forward(const Context& context, const Activations&, Saved&) override {
     const TensorRows ranks(context, share_.sequence_parallel);
     if (!ranks.alone()) return {ShareForward(context, ranks)};
-    const int64_t tokens = context.inputs().size(1);
     at::Tensor rows = at::embedding(table_.value, context.inputs()).to(flow_);
-    if (positions_.value.defined()) rows.add_(positions_.value.narrow(0, context.position, tokens));
+    if (positions_.value.defined()) rows.add_(Own(context).Rows(positions_.value));
     Drop(context, rows);
     return {rows};
   }
@@ -63,7 +63,7 @@ class Embedding final : public UnitModule {
       AddRows(context.inputs().contiguous().view(-1), dx.contiguous().view({-1, dx.size(2)}), table_.gradient,
               portable_);
     }
-    if (positions_.gradient.defined()) positions_.gradient.narrow(0, 0, dx.size(1)).add_(dx.sum(0));
+    if (positions_.gradient.defined()) Own(context).AddToRows(dx.sum(0), positions_.gradient);
     return {};
   }
 
@@ -74,10 +74,11 @@ class Embedding final : public UnitModule {
     const at::Tensor elsewhere = id.lt(0).logical_or_(id.ge(table_.value.size(0)));
     return {id.masked_fill(elsewhere, 0), elsewhere.unsqueeze(1)};
   }
-  // By row of this rank's, its place in the sequence.
+  static OwnTokens Own(const Context& context) { return {context, context.inputs().size(1)}; }
+  // By row of this rank's, its place among the tokens of the sequence that the ranks of the share have.
   static at::Tensor Places(const Context& context, const TensorRows& ranks, int64_t rows) {
     const at::Tensor row = at::arange(rows, context.inputs().options()).add_(ranks.first(rows));
-    return row.remainder_(context.inputs().size(1)).add_(context.position);
+    return row.remainder_(context.inputs().size(1));
   }
 
   // Each row is zero on all ranks but one, so their sum is exact in any dtype.
@@ -86,7 +87,8 @@ class Embedding final : public UnitModule {
     const at::Tensor own = at::embedding(table_.value, ids).masked_fill_(elsewhere, 0);
     const at::Tensor rows = ranks.Summed(own).to(flow_);
     if (positions_.value.defined()) {
-      at::Tensor(rows).add_(positions_.value.index_select(0, Places(context, ranks, rows.size(0))));
+      const at::Tensor positions = Own(context).Rows(positions_.value);
+      at::Tensor(rows).add_(positions.index_select(0, Places(context, ranks, rows.size(0))));
     }
     DropRows(Place(context), context.inputs().size(1), ranks.first(rows.size(0)), rows);
     return rows.view({context.inputs().size(0), -1, rows.size(1)});
@@ -101,13 +103,13 @@ class Embedding final : public UnitModule {
     }
     if (positions_.value.defined() && !ranks.divided()) {
       if (positions_.gradient.defined()) {
-        at::Tensor(positions_.gradient).narrow(0, 0, tokens).add_(dx.view({-1, tokens, width}).sum(0));
+        Own(context).AddToRows(dx.view({-1, tokens, width}).sum(0), positions_.gradient);
       }
     } else if (positions_.value.defined()) {
       at::Tensor sum = at::zeros({tokens, width}, dx.options());
       sum.index_add_(0, Places(context, ranks, dx.size(0)), dx);
       ranks.ranks().Sum(sum);
-      if (positions_.gradient.defined()) at::Tensor(positions_.gradient).narrow(0, 0, tokens).add_(sum);
+      if (positions_.gradient.defined()) Own(context).AddToRows(sum, positions_.gradient);
     }
     const at::Tensor all = ranks.Whole(dx);
     if (!table_.gradient.defined()) return;

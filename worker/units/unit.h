@@ -155,7 +155,8 @@ class UnitModule {
   // Backward in two, of a unit whose inventory states deferred_bytes; any number of passes may lie between. The first
   // returns the gradients of the inputs, adds to no sink, and fills `deferred`, which holds nothing of the engine's
   // memory: neither parameters nor what another rank sent. The second adds the parameters' gradients without reading
-  // parameters. With Context::tensor the first exchanges what Backward does, the second nothing. Others throw.
+  // parameters. With Context::tensor or sequence the first exchanges what Backward does, the second nothing. Others
+  // throw.
   virtual Activations BackwardInputs(const Context& context, Saved saved, const Activations& grads, Saved& deferred);
   virtual void BackwardWeights(Saved deferred);
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "models/inventory.h"
 #include "worker/units/cached_attention.h"
@@ -13,6 +14,8 @@
 #include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/sequence_attention.h"
+#include "worker/units/sequence_ranks.h"
 #include "worker/units/split_backward.h"
 #include "worker/units/tensor_rows.h"
 
@@ -63,7 +66,7 @@ class Block final : public UnitModule {
                       .view({qkv.size(0), -1})
                       .to(qkv.scalar_type());
     } else {
-      attention = Attend(qkv, samples, AttentionDropout(context, tokens), keep ? &kept : nullptr);
+      attention = Attend({context, tokens}, qkv, samples, AttentionDropout(context, tokens), keep ? &kept : nullptr);
     }
     at::Tensor projected = narrow_ || ranks.divided() ? Narrow(qkv, width) : sum;
     const Dropped dropped = ResidualDropout(context, kAttentionAdds, tokens);
@@ -307,10 +310,15 @@ class Block final : public UnitModule {
   }
 
   // Returns attention's output; `kept`, if not null, receives what its backward needs beside that.
-  at::Tensor Attend(const at::Tensor& qkv, int64_t samples, const DropoutPlace& dropout,
+  at::Tensor Attend(const OwnTokens& own, const at::Tensor& qkv, int64_t samples, const DropoutPlace& dropout,
                     std::vector<at::Tensor>* kept) const {
     const at::Tensor by_head = ByHead(qkv, samples);
     const at::Tensor q = by_head.select(2, 0), k = by_head.select(2, 1), v = by_head.select(2, 2);
+    if (!own.whole()) {
+      const SequenceAttention attended = AttendToSequence(own, q, k, v, {}, rows_);
+      if (kept != nullptr) *kept = {qkv, attended.log_sums};
+      return attended.out;
+    }
     if (rows_ == RowCode::kDevice) return AttendByOperator(q, k, v, kept, dropout);
     const at::Tensor out = at::empty({qkv.size(0), qkv.size(1) / 3}, qkv.options());
     const at::Tensor log_sums = at::empty({qkv.size(0) * heads_}, qkv.options().dtype(WideType(qkv.scalar_type())));
@@ -329,7 +337,17 @@ class Block final : public UnitModule {
     const at::Tensor d_attention = at::empty_like(attention), d_qkv = Narrow(attention, 3 * attention.size(1));
     const Dropped dropped = ResidualDropout(context, kAttentionAdds, tokens);
     const at::Tensor added = Undropped(d, dropped, ranks.first(d.size(0)));
-    GemmBackward(attention, ranks.Whole(GemmGradient(added, kProjB, sinks)), kProjW, d_attention, sinks);
+    at::Tensor dy = ranks.Whole(GemmGradient(added, kProjB, sinks));
+    const OwnTokens own(context, tokens);
+    if (!own.whole()) {
+      const at::Tensor by_head = ByHead(kept[0], samples), d_by_head = ByHead(d_qkv, samples);
+      at::Tensor started = own.StartGather(by_head.select(2, 1), by_head.select(2, 2));  // during the GEMMs
+      GemmBackward(attention, std::exchange(dy, {}), kProjW, d_attention, sinks);
+      AttendToSequenceBackward(own, std::move(started), by_head.select(2, 0), {attention, kept[1]}, d_attention,
+                               d_by_head.select(2, 0), d_by_head.select(2, 1), d_by_head.select(2, 2), {}, rows_);
+      return d_qkv;
+    }
+    GemmBackward(attention, std::exchange(dy, {}), kProjW, d_attention, sinks);
     if (rows_ == RowCode::kDevice) {
       AttendByOperatorBackward(kept, d_attention, d_qkv);
     } else {

@@ -8,6 +8,8 @@
 #include "worker/units/gpt2/gpt2.h"
 #include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
+#include "worker/units/sequence_attention.h"
+#include "worker/units/sequence_ranks.h"
 
 namespace muster::units {
 namespace {
@@ -55,10 +57,15 @@ class PortableGpt2Block final : public AutogradUnit {
       const at::Tensor all = projected.view({b, t, 3, heads_, width});
       return Linear(AttendAfter(all.select(2, 0), all.select(2, 1), all.select(2, 2), position, *kept), kProjW, kProjB);
     }
+    const OwnTokens own(context, t);
     // Split along the last dimension: its backward is one concatenation, where that of three selects fills and adds
     // three tensors of the whole size.
     std::vector<at::Tensor> qkv = at::split(projected, c, /*dim=*/2);
-    for (at::Tensor& part : qkv) part = part.view({b, t, heads_, width}).transpose(1, 2);
+    for (at::Tensor& part : qkv) part = part.view({b, t, heads_, width});
+    if (!own.whole()) {
+      return Linear(AttendToSequenceByOperator(own, qkv[0], qkv[1], qkv[2], {}).view({b, t, c}), kProjW, kProjB);
+    }
+    for (at::Tensor& part : qkv) part = part.transpose(1, 2);
     const DropoutRates& dropout = context.dropout;
     const at::Tensor y = AttendCausally(qkv[0], qkv[1], qkv[2], dropout.At(dropout.attention, index_, 0));
     return Linear(y.transpose(1, 2).reshape({b, t, c}), kProjW, kProjB);

@@ -17,6 +17,8 @@
 #include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/sequence_attention.h"
+#include "worker/units/sequence_ranks.h"
 #include "worker/units/split_backward.h"
 #include "worker/units/tensor_rows.h"
 
@@ -195,7 +197,8 @@ class LlamaBlock final : public UnitModule {
     RmsNorm(x, Value(at_.input_norm), model_.norm_epsilon(), normed, statistics, rows_);
     Attended a;
     a.projected = Qkv(ranks, normed);
-    Turn(a, tokens, context.position);
+    const OwnTokens own(context, tokens);
+    Turn(a, own, tokens);
     at::Tensor attention;
     if (context.mode == Mode::kGenerate) {
       saved.tensors.resize(1);
@@ -210,7 +213,7 @@ class LlamaBlock final : public UnitModule {
                       .view({-1, q_width_})
                       .to(a.projected.scalar_type());
     } else {
-      attention = Attend(a, sequences, AttentionDropout(context, tokens), keep);
+      attention = Attend(own, a, sequences, AttentionDropout(context, tokens), keep);
     }
     const at::Tensor sum = Wide(x, width);
     at::Tensor projected = narrow_ || ranks.divided() ? Narrow(attention, width) : sum;
@@ -387,7 +390,8 @@ class LlamaBlock final : public UnitModule {
     return t.view({sequences, t.size(0) / sequences, t.size(1), t.size(2)});
   }
 
-  void Turn(Attended& a, int64_t tokens, int64_t position) const {
+  // q and k by the positions of `own`, `tokens` of each sequence.
+  void Turn(Attended& a, const OwnTokens& own, int64_t tokens) const {
     if (model_.qk_norm()) {
       const at::Tensor q = Q(a), k = K(a);
       a.q_statistics = at::empty({q.size(0) * q.size(1)}, rope_->cosine.options());
@@ -396,12 +400,13 @@ class LlamaBlock final : public UnitModule {
       HeadNorm(q, Value(at_.q_norm), model_.norm_epsilon(), Q(a), a.q_statistics, rows_);
       HeadNorm(k, Value(at_.k_norm), model_.norm_epsilon(), K(a), a.k_statistics, rows_);
     }
-    Rope(QK(a), rope_->cosine, rope_->sine, tokens, position, /*back=*/false, rows_);
+    Rope(QK(a), own.Rows(rope_->cosine), own.Rows(rope_->sine), tokens, 0, /*back=*/false, rows_);
   }
 
   // d_a.projected turns from the gradient of what attention took into that of what was projected.
-  void TurnBack(const Attended& a, const Attended& d_a, const GradientSinks& sinks, int64_t tokens) const {
-    Rope(QK(d_a), rope_->cosine, rope_->sine, tokens, 0, /*back=*/true, rows_);
+  void TurnBack(const Attended& a, const Attended& d_a, const GradientSinks& sinks, const OwnTokens& own,
+                int64_t tokens) const {
+    Rope(QK(d_a), own.Rows(rope_->cosine), own.Rows(rope_->sine), tokens, 0, /*back=*/true, rows_);
     if (!model_.qk_norm()) return;
     HeadNormBackward(Q(d_a), Heads(a.projected, 0, q_width_), a.q_statistics, Value(at_.q_norm), sinks[at_.q_norm],
                      rows_);
@@ -410,9 +415,15 @@ class LlamaBlock final : public UnitModule {
   }
 
   // Attention's output. If `keep`, a.kept receives what its backward needs.
-  at::Tensor Attend(Attended& a, int64_t sequences, const DropoutPlace& dropout, bool keep) const {
+  at::Tensor Attend(const OwnTokens& own, Attended& a, int64_t sequences, const DropoutPlace& dropout,
+                    bool keep) const {
     const at::Tensor q = BySequence(Q(a), sequences), k = BySequence(SeenK(a), sequences),
                      v = BySequence(SeenV(a), sequences);
+    if (!own.whole()) {
+      const SequenceAttention attended = AttendToSequence(own, q, k, v, seen_, rows_);
+      a.kept = {attended.log_sums};
+      return attended.out;
+    }
     if (rows_ == RowCode::kDevice) return AttendByOperator(q, k, v, keep ? &a.kept : nullptr, dropout, seen_);
     const at::Tensor out = Narrow(a.projected, q_width_);
     a.kept = {at::empty({q.size(0) * q.size(1) * q.size(2)}, rope_->cosine.options())};  // log-sums
@@ -427,13 +438,20 @@ class LlamaBlock final : public UnitModule {
     Attended a{kept[2], kept[3], kept[4], kept[5], {kept.begin() + 7, kept.end()}};
     const int64_t sequences = a.projected.size(0) / tokens;
     const Attended d_a{.projected = mirrors_keys() ? at::zeros_like(a.projected) : at::empty_like(a.projected)};
+    const OwnTokens own(context, tokens);
     {
       const at::Tensor attention = kept[6], d_attention = at::empty_like(attention);
       kept.clear();
       const DropoutPlace dropout = ResidualDropout(context, 1);
-      const at::Tensor dy = GemmGradient(Undropped(d, dropout, tokens, ranks.first(d.size(0))), sinks);
-      out_.Backward(attention, ranks.Whole(dy), d_attention, sinks);
-      if (rows_ == RowCode::kDevice && mirrors_keys()) {
+      at::Tensor dy = ranks.Whole(GemmGradient(Undropped(d, dropout, tokens, ranks.first(d.size(0))), sinks));
+      at::Tensor started;  // while the projection's gradients are computed
+      if (!own.whole()) started = own.StartGather(BySequence(SeenK(a), sequences), BySequence(SeenV(a), sequences));
+      out_.Backward(attention, std::exchange(dy, {}), d_attention, sinks);
+      if (!own.whole()) {
+        AttendToSequenceBackward(own, std::move(started), BySequence(Q(a), sequences), {attention, a.kept[0]},
+                                 d_attention, BySequence(Q(d_a), sequences), BySequence(SeenK(d_a), sequences),
+                                 BySequence(SeenV(d_a), sequences), seen_, rows_);
+      } else if (rows_ == RowCode::kDevice && mirrors_keys()) {
         const at::Tensor seen = Narrow(a.projected, q_width_ + 2 * seen_kv_width_);
         AttendByOperatorBackward(a.kept, d_attention, seen);
         Q(d_a).copy_(Heads(seen, 0, q_width_));
@@ -455,7 +473,7 @@ class LlamaBlock final : public UnitModule {
       ranks.ranks().Sum(sum);
       keys.copy_(sum);
     }
-    TurnBack(a, d_a, sinks, tokens);
+    TurnBack(a, d_a, sinks, own, tokens);
     return d_a.projected;
   }
 

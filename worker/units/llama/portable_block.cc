@@ -12,6 +12,8 @@
 #include "worker/units/low_rank.h"
 #include "worker/units/operator_attention.h"
 #include "worker/units/row_kernels.h"
+#include "worker/units/sequence_attention.h"
+#include "worker/units/sequence_ranks.h"
 
 namespace muster::units {
 namespace {
@@ -49,10 +51,10 @@ class PortableLlamaBlock final : public AutogradUnit {
   // q and k, both [sequences, tokens, heads, head]: pairs (a, b) of elements half a head apart, turned by the angle of
   // their position (Su et al. 2021; the pairs are those of Hugging Face's rotate_half). Both at once, and as
   // (a, b) cosine + (b, a) (-sine, sine): half of the kernels are launched that two halves of two tensors would take.
-  std::vector<at::Tensor> Turn(const at::Tensor& q, const at::Tensor& k, int64_t position) const {
+  std::vector<at::Tensor> Turn(const at::Tensor& q, const at::Tensor& k, const OwnTokens& own) const {
     const int64_t half = q.size(3) / 2, tokens = q.size(1);
-    const at::Tensor cosine = rope_->cosine.narrow(0, position, tokens).view({tokens, 1, 1, half}),
-                     sine = rope_->signed_sine.narrow(0, position, tokens).view({tokens, 1, 2, half});
+    const at::Tensor cosine = own.Rows(rope_->cosine).view({tokens, 1, 1, half}),
+                     sine = own.Rows(rope_->signed_sine).view({tokens, 1, 2, half});
     const at::Tensor pairs = at::cat({q, k}, 2).to(cosine.scalar_type()).unflatten(3, {2, half});
     return pairs.mul(cosine)
         .add(pairs.flip(3).mul(sine))
@@ -68,7 +70,7 @@ class PortableLlamaBlock final : public AutogradUnit {
 
   // `kept`: keys and values of the tokens before `position`, or none to begin with the first and keep nothing.
   at::Tensor Attention(const Context& context, const at::Tensor& x, at::Tensor* kept) const {
-    const int64_t position = context.position;
+    const OwnTokens own(context, x.size(1));
     const auto heads = [&](const at::Tensor& t, int64_t count) {
       return t.view({t.size(0), t.size(1), count, model_.head_width()});
     };
@@ -76,9 +78,12 @@ class PortableLlamaBlock final : public AutogradUnit {
                k = heads(Linear(x, at_.k, at_.k_bias), model_.key_value_heads());
     const at::Tensor v = heads(Linear(x, at_.v, at_.v_bias), model_.key_value_heads());
     if (model_.qk_norm()) q = Norm(q, at_.q_norm), k = Norm(k, at_.k_norm);
-    const std::vector<at::Tensor> turned = Turn(q, k, position);
+    const std::vector<at::Tensor> turned = Turn(q, k, own);
     q = turned[0], k = turned[1];
-    if (kept != nullptr) return Linear(AttendAfter(q, k, v, position, *kept, seen_), at_.out);
+    if (kept != nullptr) return Linear(AttendAfter(q, k, v, context.position, *kept, seen_), at_.out);
+    if (!own.whole()) {
+      return Linear(AttendToSequenceByOperator(own, q, k, v, seen_).view({x.size(0), x.size(1), -1}), at_.out);
+    }
     const at::Tensor y = AttendCausally(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                                         context.dropout.At(context.dropout.attention, index_, 0), seen_);
     return Linear(y.transpose(1, 2).reshape({x.size(0), x.size(1), -1}), at_.out);

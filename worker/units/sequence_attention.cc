@@ -1,0 +1,125 @@
+#include "worker/units/sequence_attention.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+#include <vector>
+
+#include "worker/units/autograd.h"
+#include "worker/units/cpu_attention.h"
+
+namespace muster::units {
+namespace {
+
+// Of one run's queries [samples, heads, queries, head] to the keys up to its end.
+at::Tensor AttendOfRun(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const KeyWindow& seen) {
+  const int64_t group = q.size(1) / k.size(1);
+  const bool windowed = seen.window > 0 && seen.window < k.size(2), masked = !windowed && q.size(2) < k.size(2);
+  // Of the kernels on GPUs that take a mask only plain GEMMs group heads, and those take memory of queries times keys
+  // for each head.
+  if (!masked || group == 1) return AttendCausally(q, k, v, {}, seen);
+  return AttendCausally(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), {}, seen);
+}
+
+// A run's queries of q, and the keys that they may see of k and v [2, samples, tokens, heads, head], by head.
+struct RunOperands {
+  int64_t first, queries, keys;
+  at::Tensor Of(const at::Tensor& q) const { return q.narrow(1, first, queries).transpose(1, 2); }
+  at::Tensor K(const at::Tensor& all) const { return all[0].narrow(1, 0, keys).transpose(1, 2); }
+  at::Tensor V(const at::Tensor& all) const { return all[1].narrow(1, 0, keys).transpose(1, 2); }
+};
+
+std::vector<RunOperands> OperandsOf(const OwnTokens& own) {
+  std::vector<RunOperands> all;
+  int64_t first = 0;
+  for (const models::TokenRun& run : own.runs()) {
+    const auto size = static_cast<int64_t>(run.size);
+    all.push_back({first, size, static_cast<int64_t>(run.begin) + size});
+    first += size;
+  }
+  return all;
+}
+
+at::Tensor ForwardByOperator(const OwnTokens& own, const at::Tensor& q, const at::Tensor& all, const KeyWindow& seen) {
+  const c10::AutoGradMode off(false);
+  std::vector<at::Tensor> parts;
+  for (const RunOperands& run : OperandsOf(own)) {
+    parts.push_back(AttendOfRun(run.Of(q), run.K(all), run.V(all), seen).transpose(1, 2));
+  }
+  return at::cat(parts, 1).reshape({q.size(0) * q.size(1), q.size(2) * q.size(3)});
+}
+
+// d_q and d_all, the gradient of `all`, from the forward of one run after another.
+void BackwardByOperator(const OwnTokens& own, const at::Tensor& q, const at::Tensor& all, const at::Tensor& d_out,
+                        const at::Tensor& d_q, const at::Tensor& d_all, const KeyWindow& seen) {
+  const std::vector<RunOperands> runs = OperandsOf(own);
+  const at::Tensor d_by_token = d_out.view(q.sizes());
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    std::vector<at::Tensor> gradients;
+    {
+      const auto leaf = [](const at::Tensor& t) { return t.detach().requires_grad_(true); };
+      const at::Tensor queries = leaf(run->Of(q)), k = leaf(run->K(all)), v = leaf(run->V(all));
+      const c10::AutoGradMode on(true);
+      gradients = Gradients(AttendOfRun(queries, k, v, seen), run->Of(d_by_token), {queries, k, v});
+    }
+    const c10::AutoGradMode off(false);
+    run->Of(d_q).copy_(gradients[0]);
+    if (run == runs.rbegin()) {  // the one that sees the most keys
+      run->K(d_all).copy_(gradients[1]), run->V(d_all).copy_(gradients[2]);
+      d_all.narrow(2, run->keys, d_all.size(2) - run->keys).zero_();
+    } else {
+      run->K(d_all).add_(gradients[1]), run->V(d_all).add_(gradients[2]);
+    }
+  }
+}
+
+}  // namespace
+
+SequenceAttention AttendToSequence(const OwnTokens& own, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                   const KeyWindow& seen, RowCode rows) {
+  const at::Tensor all = own.Gather(own.StartGather(k, v));
+  if (rows == RowCode::kDevice) return {ForwardByOperator(own, q, all, seen), {}};
+  const SequenceAttention attended{
+      at::empty({q.size(0) * q.size(1), q.size(2) * q.size(3)}, q.options()),
+      at::empty({q.size(0) * q.size(1) * q.size(2)}, q.options().dtype(WideType(q.scalar_type())))};
+  Attend(q, all[0], all[1], attended.out, attended.log_sums, {}, seen.window, own.runs());
+  return attended;
+}
+
+void AttendToSequenceBackward(const OwnTokens& own, at::Tensor started, const at::Tensor& q,
+                              const SequenceAttention& attended, const at::Tensor& d_out, const at::Tensor& d_q,
+                              const at::Tensor& d_k, const at::Tensor& d_v, const KeyWindow& seen, RowCode rows) {
+  at::Tensor d_all;
+  {
+    const at::Tensor all = own.Gather(std::move(started));
+    d_all = at::empty_like(all);
+    if (rows == RowCode::kDevice) {
+      BackwardByOperator(own, q, all, d_out, d_q, d_all, seen);
+    } else {
+      AttendBackward(q, all[0], all[1], attended.out, attended.log_sums, d_out, d_q, d_all[0], d_all[1], {},
+                     seen.window, own.runs());
+    }
+  }
+  own.ScatterSums(std::move(d_all), d_k, d_v);
+}
+
+at::Tensor AttendToSequenceByOperator(const OwnTokens& own, const at::Tensor& q, const at::Tensor& k,
+                                      const at::Tensor& v, const KeyWindow& seen) {
+  const at::Tensor own_q = q.detach(), own_k = k.detach(), own_v = v.detach();
+  const at::Tensor out = [&] {
+    const c10::AutoGradMode off(false);
+    return AttendToSequence(own, own_q, own_k, own_v, seen, RowCode::kDevice).out;
+  }();
+  return WithBackward(out, {q, k, v}, [=](const at::Tensor& d_out) -> std::vector<at::Tensor> {
+    const c10::AutoGradMode off(false);
+    const at::Tensor d_q = at::empty_like(own_q), d_k = at::empty_like(own_k), d_v = at::empty_like(own_v);
+    AttendToSequenceBackward(own, own.StartGather(own_k, own_v), own_q, {}, d_out.contiguous(), d_q, d_k, d_v, seen,
+                             RowCode::kDevice);
+    return {d_q, d_k, d_v};
+  });
+}
+
+}  // namespace muster::units
