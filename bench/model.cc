@@ -99,7 +99,7 @@ absl::StatusOr<Train> TrainOf(const Dimensions& shape) {
   Train train;
   *train.mutable_model() = ModelOf(shape);
   if (absl::Status s = SetStrategy(shape, *train.mutable_strategy()); !s.ok()) return s;
-  train.mutable_batch()->set_sequences(shape.sequences * shape.data_ranks());
+  train.mutable_batch()->set_sequences(shape.sequences * shape.sample_ranks());
   if (shape.stages > 1) {
     train.mutable_parallel()->set_pipeline(shape.stages);
     train.mutable_pipeline()->set_schedule(shape.schedule);
@@ -109,6 +109,7 @@ absl::StatusOr<Train> TrainOf(const Dimensions& shape) {
     train.mutable_parallel()->set_tensor(shape.tensor);
     train.mutable_parallel()->set_sequence_parallel(shape.sequence_parallel);
   }
+  if (shape.context_ranks > 1) train.mutable_parallel()->set_context(shape.context_ranks);
   if (shape.microbatch > 0) train.mutable_batch()->set_microbatch(shape.microbatch);
   Optimizer& optimizer = *train.mutable_optimizer();
   optimizer.mutable_adamw()->set_beta1(0.9);

@@ -19,7 +19,7 @@ struct Dimensions {
   uint32_t key_value_heads = 0, inner = 0;  // of llama
   uint32_t lora = 0;                        // rank of adapters of all linear layers; 0: none
   uint32_t layers = 4, heads = 4, width = 128, vocabulary = 256, context = 128, sequences = 8, microbatch = 0;
-  uint32_t ranks = 1, rank = 0;  // `sequences` is a data rank's share
+  uint32_t ranks = 1, rank = 0;  // `sequences` is the share of those that train on the same samples
   std::string compression;       // of sums: "top_k 0.01 bf16 exact", "power_sgd 4", "int8 256"; empty: none
   uint32_t ranks_on_node = 0;    // with gathers and reductions of two levels; 0: one node
   uint32_t stages = 1;           // of a pipeline, each of ranks / stages ranks
@@ -27,6 +27,7 @@ struct Dimensions {
   uint32_t chunks = 1;
   uint32_t tensor = 1;  // ranks that compute each unit together, with parts of the tokens between units if
   bool sequence_parallel = false;
+  uint32_t context_ranks = 1;    // that share each sequence
   std::string strategy = "ddp";  // where there are several ranks: ddp, zero1, zero2, zero3, full_shard, shard_grad_op,
                                  // hybrid
   int threads = 1;
@@ -35,6 +36,7 @@ struct Dimensions {
   std::string offload_to;    // a folder, for all state and where the strategy frees them parameters; empty: none
 
   uint32_t data_ranks() const { return ranks / stages / tensor; }
+  uint32_t sample_ranks() const { return data_ranks() / context_ranks; }
 };
 
 // A resolved spec. InvalidArgument: no such strategy.

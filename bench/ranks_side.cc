@@ -170,9 +170,11 @@ absl::Status Prepare(const bench::Dimensions& shape, const Options& options, Ran
     rank.replica = *std::move(replica);
   }
   rank.tokens = bench::MakeTokens(shape);
-  rank.step = [&rank, shape](int left) {
+  const uint32_t context_rank = ContextRankAt(config.mesh, CoordinateOf(config.mesh, shape.rank));
+  rank.step = [&rank, shape, context_rank](int left) {
     engine::Engine& engine = *rank.engine;
-    const engine::Batch batch = tasks::TokenBatch(shape.sequences, rank.tokens, shape.sequences * shape.data_ranks());
+    const engine::Batch batch = tasks::TokenBatch(shape.sequences, rank.tokens, shape.sequences * shape.sample_ranks(),
+                                                  shape.context_ranks, context_rank);
     while (engine.in_flight() < std::min(left, engine.most_in_flight())) {
       if (absl::Status s = engine.Issue(batch, 1e-4); !s.ok()) return s;
     }

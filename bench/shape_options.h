@@ -40,6 +40,7 @@ inline void AddShape(CLI::App& app, Dimensions& shape) {
   app.add_option("--chunks", shape.chunks, "of the model, on each stage");
   app.add_option("--tensor", shape.tensor, "ranks that compute each unit together");
   app.add_flag("--sequence-parallel,--sequence_parallel", shape.sequence_parallel);
+  app.add_option("--context-ranks,--context_ranks", shape.context_ranks, "ranks that share each sequence");
   app.add_option("--dtype", shape.dtype, "fp32, bf16 or fp16")
       ->transform(CLI::Transformer(
           std::map<std::string, Dtype>{{"fp32", DTYPE_FP32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_FP16}}));

@@ -1,5 +1,6 @@
 #include "worker/tasks/language_model.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -10,24 +11,27 @@
 #include "data/sampler.h"
 #include "data/token_file.h"
 #include "models/inventory.h"
+#include "models/sequence.h"
 
 namespace muster::tasks {
 namespace {
 
 class Windows final : public Samples {
  public:
-  Windows(data::TokenFile file, const data::Order& order) : file_(std::move(file)), order_(order) {}
+  Windows(data::TokenFile file, const data::Order& order, uint32_t ranks, uint32_t rank)
+      : file_(std::move(file)), order_(order), ranks_(ranks), rank_(rank) {}
 
   uint64_t samples_per_epoch() const override { return order_.samples_per_epoch(); }
   absl::StatusOr<engine::Batch> Read(uint64_t first, uint64_t count) const override {
     std::vector<uint32_t> tokens;
     if (absl::Status s = data::ReadSamples(file_, order_, first, count, tokens); !s.ok()) return s;
-    return TokenBatch(count, tokens, 0);
+    return TokenBatch(count, tokens, 0, ranks_, rank_);
   }
 
  private:
   const data::TokenFile file_;
   const data::Order order_;
+  const uint32_t ranks_, rank_;  // that share each sequence
 };
 
 class LanguageModel final : public Task {
@@ -39,7 +43,7 @@ class LanguageModel final : public Task {
     const auto at = [&](const absl::Status& status) {
       return absl::Status(status.code(), absl::StrCat(options.field, ": ", status.message()));
     };
-    const uint64_t context = models::TargetsPerSample(inventory);
+    const uint64_t context = models::WholeTargetsPerSample(inventory);
     absl::StatusOr<data::TokenFile> file = data::TokenFile::Open(options.path, context);
     if (!file.ok()) return at(file.status());
     if (absl::Status s = file->CheckVocabulary(models::Find(inventory.task(), models::kTargets).bound()); !s.ok())
@@ -48,7 +52,7 @@ class LanguageModel final : public Task {
                              .context = context,
                              .order = options.evaluation ? DATA_ORDER_SEQUENTIAL : options.data.order(),
                              .seed = options.seed});
-    return std::make_unique<Windows>(*std::move(file), order);
+    return std::make_unique<Windows>(*std::move(file), order, models::ContextRanks(inventory), options.context_rank);
   }
 
   std::vector<NamedMetric> Metrics(const Inventory&, const engine::Evaluation& evaluation) const override {
@@ -69,15 +73,22 @@ const Task& LanguageModelTask() {
   return task;
 }
 
-engine::Batch TokenBatch(uint64_t samples, absl::Span<const uint32_t> windows, uint64_t global_samples) {
+engine::Batch TokenBatch(uint64_t samples, absl::Span<const uint32_t> windows, uint64_t global_samples, uint32_t ranks,
+                         uint32_t rank) {
   const int64_t rows = static_cast<int64_t>(samples),
                 columns = samples == 0 ? 1 : static_cast<int64_t>(windows.size() / samples);
   const at::Tensor ids = at::empty({rows, columns}, at::kLong);
   std::copy(windows.begin(), windows.end(), ids.mutable_data_ptr<int64_t>());
-  return {
-      .samples = samples,
-      .tensors = {{models::kInputs, ids.narrow(1, 0, columns - 1)}, {models::kTargets, ids.narrow(1, 1, columns - 1)}},
-      .global_samples = global_samples};
+  const auto own = [&](int64_t from) {
+    std::vector<at::Tensor> runs;
+    for (const models::TokenRun& run : models::RunsOf(static_cast<uint64_t>(columns - 1), ranks, rank)) {
+      runs.push_back(ids.narrow(1, from + static_cast<int64_t>(run.begin), static_cast<int64_t>(run.size)));
+    }
+    return runs.size() == 1 ? runs[0] : at::cat(runs, 1);
+  };
+  return {.samples = samples,
+          .tensors = {{models::kInputs, own(0)}, {models::kTargets, own(1)}},
+          .global_samples = global_samples};
 }
 
 absl::StatusOr<std::vector<float>> NextToken::Logits(absl::Span<const uint32_t> tokens) {

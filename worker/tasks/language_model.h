@@ -1,4 +1,5 @@
-// Predicting the next token of a sequence: samples are windows of a token file, one token longer than the context.
+// Predicting the next token of a sequence: samples are windows of a token file, one token longer than the context. Each
+// of the ranks that share sequences has its runs of a sample's tokens (models/sequence.h) and their targets.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,10 @@ namespace muster::tasks {
 
 const Task& LanguageModelTask();
 
-// `windows`: token ids [samples, context + 1], row-major; position t predicts t + 1.
-engine::Batch TokenBatch(uint64_t samples, absl::Span<const uint32_t> windows, uint64_t global_samples);
+// `windows`: token ids [samples, context + 1], row-major; position t predicts t + 1. Inputs and targets [samples,
+// context / ranks] are those of `rank` of so many ranks that share each sequence. REQUIRES: as models::RunsOf.
+engine::Batch TokenBatch(uint64_t samples, absl::Span<const uint32_t> windows, uint64_t global_samples,
+                         uint32_t ranks = 1, uint32_t rank = 0);
 
 // Predicts the next token of a text that grows, computing only what is new with the units' cache of keys and values.
 // Not thread-safe.

@@ -36,11 +36,12 @@ class Samples {
 };
 
 struct SourceOptions {
-  std::string field;       // of the spec, for messages: "data.tokens"
-  std::string path;        // of a file, or a pattern
-  Data data;               // resolved
-  uint64_t seed = 0;       // of the order, and of what is random in a sample
-  bool evaluation = true;  // in the file's order, and unchanged
+  std::string field;          // of the spec, for messages: "data.tokens"
+  std::string path;           // of a file, or a pattern
+  Data data;                  // resolved
+  uint64_t seed = 0;          // of the order, and of what is random in a sample
+  bool evaluation = true;     // in the file's order, and unchanged
+  uint32_t context_rank = 0;  // of models::ContextRanks(inventory): whose tokens of each sequence (models::RunsOf)
 };
 
 class Task {
