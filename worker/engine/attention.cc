@@ -42,7 +42,7 @@ units::AttentionShape TrialOf(const Config& config, at::Device device) {
                               .dtype = ScalarTypeOf(config.train.precision().compute()),
                               .device = device,
                               .deterministic = IsDeterministic(config.train)};
-  shape.sequences = std::max<int64_t>(1, strategies::MicrobatchRows(config.train.batch(), config.mesh.data_ranks()));
+  shape.sequences = std::max<int64_t>(1, strategies::MicrobatchRows(config.train.batch(), config.mesh.sample_ranks()));
   const AttentionShape attention = ShapeOfMost(config.inventory);
   shape.heads = attention.heads();
   shape.key_value_heads = attention.key_value_heads();

@@ -48,6 +48,13 @@ absl::Status CheckSlots(const Config& config) {
   return absl::OkStatus();
 }
 
+// Whether this rank is in the op's group, or in both that it stands for.
+bool HasGroup(const Config& config, int32_t group) {
+  if (group < 0) return true;
+  if (group == kContextTensorGroup) return HasGroup(config, kContextGroup) && HasGroup(config, kTensorGroup);
+  return group < static_cast<int32_t>(config.groups.size()) && config.groups[group] != nullptr;
+}
+
 absl::Status CheckOps(const Config& config, absl::FunctionRef<bool(OpKind)> runs) {
   for (const Schedule* schedule : {&config.schedule, &config.evaluation}) {
     const bool evaluation = schedule == &config.evaluation;
@@ -57,8 +64,7 @@ absl::Status CheckOps(const Config& config, absl::FunctionRef<bool(OpKind)> runs
       if (!runs(op.kind) || (evaluation && Traits(op.kind).scope == OpScope::kStep)) {
         return absl::UnimplementedError(absl::StrCat("this engine cannot execute ", name()));
       }
-      if (op.group >= static_cast<int32_t>(config.groups.size()) ||
-          (op.group >= 0 && config.groups[op.group] == nullptr)) {
+      if (!HasGroup(config, op.group)) {
         return absl::InvalidArgumentError(absl::StrCat("no group for ", name()));
       }
     }

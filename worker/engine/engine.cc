@@ -78,7 +78,12 @@ class CompiledEngine final : public Engine {
         recorder_(config.cuda) {
     if (config.groups[kExchangeGroup] != nullptr)
       exchanges_.emplace(config.groups[kExchangeGroup], &recorder_, config.progress);
-    if (models::IsShare(config.inventory)) tensor_.emplace(config.groups[kTensorGroup], &recorder_, config.progress);
+    if (models::IsShare(config.inventory)) {
+      tensor_.emplace(config.groups[kTensorGroup], "the ranks of its other shares", &recorder_, config.progress);
+    }
+    if (models::ContextRanks(config.inventory) > 1) {
+      sequence_.emplace(config.groups[kContextGroup], "the ranks that share its samples", &recorder_, config.progress);
+    }
   }
 
   // What is being copied to the host's memory is written there.
@@ -198,7 +203,7 @@ class CompiledEngine final : public Engine {
   // The loss and the task's metrics, summed over the targets of `rows` samples: float64 [1 + metrics] on the device.
   at::Tensor ForwardOnly(const Batch& batch, int64_t first, int64_t rows);
   bool CountsLoss() const { return config_.inventory.tensor_rank() == 0; }
-  uint64_t TargetsOf(uint64_t samples) const { return samples * models::TargetsPerSample(config_.inventory); }
+  uint64_t TargetsOf(uint64_t samples) const { return samples * models::WholeTargetsPerSample(config_.inventory); }
   void Decide(StepWork& work);
   // To the host, when the device has reached this; the host does not wait.
   void CopyBack(const at::Tensor& seen, Training& training) const;
@@ -218,6 +223,7 @@ class CompiledEngine final : public Engine {
   at::Tensor flat_buffers_;                       // all of them; undefined: the model has none
   std::optional<Exchanges> exchanges_;            // none: units exchange nothing
   std::optional<TensorExchanges> tensor_;         // none: units are whole
+  std::optional<TensorExchanges> sequence_;       // none: this rank has all tokens of its samples
   at::Tensor uncounted_;                          // takes the loss that another share's rank counts
   std::optional<OffloadedInputs> inputs_;         // none: no unit's are
   std::optional<ReceivedActivations> received_;   // none: there are no other stages
@@ -353,13 +359,13 @@ absl::Status CompiledEngine::MakeQueue() {
 }
 
 void CompiledEngine::MakeInputs() {
-  inputs_.emplace(
-      OffloadedInputs::Options{.schedule = &config_.schedule,
-                               .inventory = &config_.inventory,
-                               .host = &host_,
-                               .samples = strategies::MicrobatchRows(config_.train.batch(), config_.mesh.data_ranks()),
-                               .device = device_,
-                               .poison = config_.poison});
+  inputs_.emplace(OffloadedInputs::Options{
+      .schedule = &config_.schedule,
+      .inventory = &config_.inventory,
+      .host = &host_,
+      .samples = strategies::MicrobatchRows(config_.train.batch(), config_.mesh.sample_ranks()),
+      .device = device_,
+      .poison = config_.poison});
 }
 
 void CompiledEngine::MakeReceived() {
@@ -367,7 +373,7 @@ void CompiledEngine::MakeReceived() {
       .schedule = &config_.schedule,
       .evaluation = &config_.evaluation,
       .inventory = &config_.inventory,
-      .samples = strategies::MicrobatchRows(config_.train.batch(), config_.mesh.data_ranks()),
+      .samples = strategies::MicrobatchRows(config_.train.batch(), config_.mesh.sample_ranks()),
       .device = device_,
       .compute = ScalarTypeOf(config_.train.precision().compute())});
 }
@@ -519,6 +525,7 @@ Context CompiledEngine::MakeContext(const Batch& batch, int64_t first, int64_t r
   context.mode = mode;
   context.loss_scale = 1.0 / static_cast<double>(TargetsOf(batch.global_samples));
   context.tensor = tensor_.has_value() ? &*tensor_ : nullptr;
+  context.sequence = sequence_.has_value() ? &*sequence_ : nullptr;
   if (rows == 0) return context;
   context.samples = rows;
   for (const BatchTensor& described : config_.inventory.task().tensors()) {
@@ -605,6 +612,7 @@ std::shared_ptr<CompiledEngine::StepWork> CompiledEngine::WorkOf(const Batch& ba
                                               .modules = &units_,
                                               .exchanges = exchanges_.has_value() ? &*exchanges_ : nullptr,
                                               .tensor = tensor_.has_value() ? &*tensor_ : nullptr,
+                                              .sequence = sequence_.has_value() ? &*sequence_ : nullptr,
                                               .inputs = inputs_.has_value() ? &*inputs_ : nullptr,
                                               .received = received_.has_value() ? &*received_ : nullptr,
                                               .groups = &config_.groups,
@@ -831,7 +839,10 @@ absl::StatusOr<StepResult> CompiledEngine::Await() {
     ReadResult(training);
     training.result.waited_seconds = queue_->waited_seconds();
     if (exchanges_.has_value() && device_.is_cpu()) training.result.waited_seconds += exchanges_->TakeWaitedSeconds();
-    if (tensor_.has_value() && device_.is_cpu()) training.result.waited_seconds += tensor_->TakeWaitedSeconds();
+    for (std::optional<TensorExchanges>* exchanges : {&tensor_, &sequence_}) {
+      if (!exchanges->has_value() || !device_.is_cpu()) continue;
+      training.result.waited_seconds += (*exchanges)->TakeWaitedSeconds();
+    }
     ThrowIfBad(GroupsHealth());
     result = training.result;
     halted = training.halted;
@@ -876,6 +887,7 @@ at::Tensor CompiledEngine::ForwardOnly(const Batch& batch, int64_t first, int64_
                                      .inventory = &config_.inventory,
                                      .modules = &units_,
                                      .tensor = tensor_.has_value() ? &*tensor_ : nullptr,
+                                     .sequence = sequence_.has_value() ? &*sequence_ : nullptr,
                                      .received = received_.has_value() ? &*received_ : nullptr,
                                      .groups = &config_.groups,
                                      .compute = ScalarTypeOf(config_.train.precision().compute())},
@@ -900,9 +912,9 @@ absl::StatusOr<Evaluation> CompiledEngine::Evaluate(const Batch& batch) {
     const c10::AutoGradMode off(false);
     // At most a training microbatch at a time, so that validation stays within the planned memory; and equally often on
     // every rank, because each pass gathers parameters.
-    const int64_t most_rows = strategies::MicrobatchRows(config_.train.batch(), config_.mesh.data_ranks());
+    const int64_t most_rows = strategies::MicrobatchRows(config_.train.batch(), config_.mesh.sample_ranks());
     const int64_t rows = std::clamp<int64_t>(MicrobatchRows(batch), 1, std::max<int64_t>(1, most_rows));
-    const int64_t ranks = config_.mesh.data_ranks();
+    const int64_t ranks = config_.mesh.sample_ranks();
     at_.what = "sharing running statistics";
     ShareBuffers();
     const int64_t samples = static_cast<int64_t>(batch.samples), all = static_cast<int64_t>(batch.global_samples),
@@ -932,6 +944,10 @@ absl::StatusOr<at::Tensor> CompiledEngine::Predict(const at::Tensor& inputs, Cac
   if (absl::Status s = CheckIdle(); !s.ok()) return s;
   if (config_.table.shards() > 1 || !config_.schedule.edges.empty() || tensor_.has_value()) {
     return absl::FailedPreconditionError("this rank holds only a part of the model, and a prediction needs all of it");
+  }
+  if (models::ContextRanks(config_.inventory) > 1) {
+    return absl::FailedPreconditionError(
+        "this rank computes only a part of each sequence, and a prediction needs all of it");
   }
   if (config_.schedule.slots > 0) {
     return absl::FailedPreconditionError(

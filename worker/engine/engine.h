@@ -1,6 +1,7 @@
 // Executes a schedule over a model's units on one rank. It knows no strategy, no file and no network.
 //
-// With several ranks, each calls Step and Evaluate as often as the others, on its own share of the batch.
+// With several ranks, each calls Step and Evaluate as often as the others, on its own share of the batch. Ranks that
+// share each sequence (Mesh::context) have the same samples, each the tokens of models::RunsOf.
 //
 //   auto engine = Engine::Create(config).value();
 //   auto result = engine->Step(batch, LearningRate(spec, engine->step(), steps)).value();
@@ -163,8 +164,8 @@ class Engine {
   // of a classifier [samples, classes], those after the last token of a language model [samples, vocabulary]. With
   // `cache`, the inputs follow those of earlier calls with it (a language model's next tokens, in any number).
   // InvalidArgument: a value out of bounds. OutOfRange: the result is not finite. FailedPrecondition: this rank has
-  // only a part of the model, or its parameters are offloaded, or the parameters changed since the cache's first call,
-  // or the first unit reads other tensors.
+  // only a part of the model or of each sequence, or its parameters are offloaded, or the parameters changed since the
+  // cache's first call, or the first unit reads other tensors.
   virtual absl::StatusOr<at::Tensor> Predict(const at::Tensor& inputs, Cache* cache = nullptr) = 0;
 
   // Record starts timing ops; TakeRecord returns the spans since then and stops.

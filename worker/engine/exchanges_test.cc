@@ -111,7 +111,7 @@ std::vector<Seen> SpansOf(Recorder& recorder) {
 TEST(TensorExchanges, AreSpansInsideTheOp) {
   Slow group;
   Recorder recorder(/*cuda=*/false);
-  TensorExchanges exchanges(&group, &recorder, /*progress=*/nullptr);
+  TensorExchanges exchanges(&group, "others", &recorder, /*progress=*/nullptr);
   const auto compute = [] { EXPECT_TRUE(Slow().AllReduce({})->Wait().ok()); };
   recorder.Start();
   recorder.Begin();
@@ -177,7 +177,8 @@ TEST(Exchanges, ShowEachWaitOnTheProgressPage) {
     const Waits* seen;
   } group(&waits);
   Recorder recorder(/*cuda=*/false);
-  TensorExchanges shares(&group, &recorder, &waits);
+  TensorExchanges shares(&group, "others", &recorder, &waits);
+  TensorExchanges tokens(&group, "others", &recorder, &waits);
   shares.StartSum(at::ones({2}));
   shares.StartSum(at::ones({2}));
   EXPECT_EQ(waits.begun, 0) << "it computes";
@@ -185,6 +186,9 @@ TEST(Exchanges, ShowEachWaitOnTheProgressPage) {
   EXPECT_EQ(waits.begun, 1);
   shares.Finish();
   EXPECT_EQ(waits.begun, 1) << "of nothing";
+  waits.begun = 0;
+  tokens.Sum(at::ones({2}));
+  EXPECT_EQ(waits.begun, 1);
   waits.begun = 0;
   Exchanges samples(&group, &recorder, &waits);
   samples.Sum(at::ones({2}));
@@ -277,14 +281,14 @@ std::string RunPass(const TensorPass& pass, const Unit& unit, Pass kind = Pass::
   inventory.mutable_task()->set_targets_per_sample(3);
   GroupOfOthers group(0, 2);
   Recorder recorder(/*cuda=*/false);
-  TensorExchanges exchanges(&group, &recorder, /*progress=*/nullptr);
+  TensorExchanges exchanges(&group, "others", &recorder, /*progress=*/nullptr);
   exchanges.Begin();
   for (const int64_t elements : pass.sums) exchanges.Sum(at::zeros({elements}));
   for (const int64_t elements : pass.gathers) exchanges.Gather(at::zeros({elements}), at::zeros({2 * elements}));
   for (const int64_t elements : pass.scatters) exchanges.StartSumScattered(at::zeros({elements}));
   if (pass.finishes) exchanges.Finish();
   try {
-    exchanges.End(inventory, unit, kind, evaluation, narrow, samples);
+    exchanges.End(unit.tensor_exchange(), inventory, unit, kind, evaluation, narrow, samples);
   } catch (const Failed& failed) {
     EXPECT_EQ(failed.status.code(), absl::StatusCode::kInternal);
     return std::string(failed.status.message());
@@ -307,20 +311,20 @@ TEST(TensorExchanges, MustBeWhatTheInventoryDeclares) {
   EXPECT_EQ(RunPass({}, unit, Pass::kRecompute), "");
   const std::pair<TensorPass, const char*> cases[] = {
       // Too few, the same bytes in fewer, too many, the same bytes in more.
-      {{.sums = {8}}, "the unit summed 32, gathered 16 and scattered 24 bytes in 3 collectives with"},
-      {{.sums = {9}}, "the unit summed 36, gathered 16 and scattered 24 bytes in 3 collectives with"},
-      {{.sums = {8, 1, 1}}, "the unit summed 40, gathered 16 and scattered 24 bytes in 5 collectives with"},
-      {{.sums = {4, 4, 1}}, "the unit summed 36, gathered 16 and scattered 24 bytes in 5 collectives with"},
+      {{.sums = {8}}, "the unit summed 32, gathered 16 and scattered 24 bytes in 3 collectives with others"},
+      {{.sums = {9}}, "the unit summed 36, gathered 16 and scattered 24 bytes in 3 collectives with others"},
+      {{.sums = {8, 1, 1}}, "the unit summed 40, gathered 16 and scattered 24 bytes in 5 collectives with others"},
+      {{.sums = {4, 4, 1}}, "the unit summed 36, gathered 16 and scattered 24 bytes in 5 collectives with others"},
       // As many, of another size.
-      {{.sums = {8, 2}}, "the unit summed 40, gathered 16 and scattered 24 bytes in 4 collectives with"},
-      {{.sums = {7, 1}}, "the unit summed 32, gathered 16 and scattered 24 bytes in 4 collectives with"},
-      {{.gathers = {5}}, "the unit summed 36, gathered 20 and scattered 24 bytes in 4 collectives with"},
-      {{.gathers = {3}}, "the unit summed 36, gathered 12 and scattered 24 bytes in 4 collectives with"},
-      {{.scatters = {14}}, "the unit summed 36, gathered 16 and scattered 28 bytes in 4 collectives with"},
-      {{.scatters = {10}}, "the unit summed 36, gathered 16 and scattered 20 bytes in 4 collectives with"},
+      {{.sums = {8, 2}}, "the unit summed 40, gathered 16 and scattered 24 bytes in 4 collectives with others"},
+      {{.sums = {7, 1}}, "the unit summed 32, gathered 16 and scattered 24 bytes in 4 collectives with others"},
+      {{.gathers = {5}}, "the unit summed 36, gathered 20 and scattered 24 bytes in 4 collectives with others"},
+      {{.gathers = {3}}, "the unit summed 36, gathered 12 and scattered 24 bytes in 4 collectives with others"},
+      {{.scatters = {14}}, "the unit summed 36, gathered 16 and scattered 28 bytes in 4 collectives with others"},
+      {{.scatters = {10}}, "the unit summed 36, gathered 16 and scattered 20 bytes in 4 collectives with others"},
       // A sum in place of an all-gather, and one that no Finish waited for.
       {{.sums = {8, 1, 4}, .gathers = {}}, "the unit summed 52, gathered 0 and scattered 24 bytes in 4 collectives"},
-      {{.finishes = false}, "the unit summed 36, gathered 16 and scattered 24 bytes in 4 collectives with"}};
+      {{.finishes = false}, "the unit summed 36, gathered 16 and scattered 24 bytes in 4 collectives with others"}};
   for (const auto& [pass, says] : cases) {
     const std::string refused = RunPass(pass, unit);
     EXPECT_TRUE(absl::StartsWith(refused, says)) << refused;

@@ -33,17 +33,24 @@ template <typename F>
 Activations InFlightMicrobatches::Run(const Op& op, F&& pass) {
   if (op.group < 0) return pass();
   const Unit& unit = options_.inventory->units(op.unit);
-  if (op.group == kTensorGroup) {
-    const Context& context = contexts_[op.microbatch];
-    options_.tensor->Begin();
+  if (op.group == kExchangeGroup) {
+    options_.exchanges->Begin();
     Activations result = pass();
-    options_.tensor->End(*options_.inventory, unit, Traits(op.kind).pass, context.mode == Mode::kEvaluate,
-                         options_.compute != at::kFloat, context.samples);
+    options_.exchanges->End(unit.exchange(), Traits(op.kind).pass);
     return result;
   }
-  options_.exchanges->Begin();
+  TensorExchanges* const tensor = op.group == kContextGroup ? nullptr : options_.tensor;
+  TensorExchanges* const sequence = op.group == kTensorGroup ? nullptr : options_.sequence;
+  if (tensor != nullptr) tensor->Begin();
+  if (sequence != nullptr) sequence->Begin();
   Activations result = pass();
-  options_.exchanges->End(unit.exchange(), Traits(op.kind).pass);
+  const Context& context = contexts_[op.microbatch];
+  const auto end = [&](const TensorExchanges& exchanges, const TensorExchange& declared) {
+    exchanges.End(declared, *options_.inventory, unit, Traits(op.kind).pass, context.mode == Mode::kEvaluate,
+                  options_.compute != at::kFloat, context.samples);
+  };
+  if (tensor != nullptr) end(*tensor, unit.tensor_exchange());
+  if (sequence != nullptr) end(*sequence, unit.context_exchange());
   return result;
 }
 

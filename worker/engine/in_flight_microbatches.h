@@ -29,9 +29,10 @@ class InFlightMicrobatches {
     const Schedule* schedule;  // all outlive it
     const Inventory* inventory;
     const std::vector<std::unique_ptr<units::UnitModule>>* modules;
-    Exchanges* exchanges = nullptr;     // null: no unit exchanges with other ranks' samples
-    TensorExchanges* tensor = nullptr;  // null: units are whole
-    OffloadedInputs* inputs = nullptr;  // null: none are offloaded
+    Exchanges* exchanges = nullptr;       // null: no unit exchanges with other ranks' samples
+    TensorExchanges* tensor = nullptr;    // null: units are whole
+    TensorExchanges* sequence = nullptr;  // null: this rank has all tokens of its samples
+    OffloadedInputs* inputs = nullptr;    // null: none are offloaded
     // Of a stage of a pipeline; null: there are no edges.
     const ReceivedActivations* received = nullptr;
     const std::vector<collectives::Group*>* groups = nullptr;  // by Op::group
@@ -67,7 +68,7 @@ class InFlightMicrobatches {
   bool Skips(const Op& op) const { return contexts_[op.microbatch].samples == 0 && op.unit > last_exchanging_; }
   units::UnitModule& ModuleOf(const Op& op) const { return *(*options_.modules)[op.unit]; }
   units::Context ContextOf(const Op& op) const;
-  // Runs a unit's pass, and checks what it exchanges.
+  // Runs a unit's pass, and checks what it exchanges with the ranks of the op's group.
   template <typename F>
   units::Activations Run(const Op& op, F&& pass);
   // `pass`: from what the unit saved and the gradient of its output to that of its input.

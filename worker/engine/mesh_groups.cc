@@ -15,10 +15,11 @@ std::string NameOf(const GroupSpec& group, const Membership& own) {
 absl::StatusOr<MeshGroups> MakeGroups(const Mesh& mesh, const std::vector<GroupSpec>& groups, uint32_t rank,
                                       MakeGroup make) {
   MeshGroups made;
+  const GroupSpec issues_none = CommonGroups()[kContextTensorGroup];
   for (size_t g = 0; g < groups.size(); ++g) {
     collectives::Group*& group = made.by_number.emplace_back(nullptr);
     const std::optional<Membership> own = MembershipOf(mesh, groups[g], rank);
-    if (!own.has_value() || own->size == 1) continue;
+    if (!own.has_value() || own->size == 1 || groups[g] == issues_none) continue;
     for (size_t other = 0; other < g; ++other) {
       if (made.by_number[other] != nullptr && ShareMembers(mesh, groups[other], groups[g]))
         group = made.by_number[other];

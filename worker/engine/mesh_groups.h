@@ -27,8 +27,9 @@ struct MeshGroups {
 // Unique in a generation: "shards-4" is the group of rank 4 and of those that share its copy.
 std::string NameOf(const GroupSpec& group, const Membership& own);
 
-// Calls `make` for each group of more than one rank, in their order; groups with the same members share one. Null from
-// `make`: a group that the schedules do not use. Errors of `make`.
+// Calls `make` for each group of more than one rank in which collectives are issued (none are in kContextTensorGroup),
+// in their order; groups with the same members share one. Null from `make`: a group that the schedules do not use.
+// Errors of `make`.
 using MakeGroup =
     absl::FunctionRef<absl::StatusOr<std::unique_ptr<collectives::Group>>(const GroupSpec&, const Membership&)>;
 absl::StatusOr<MeshGroups> MakeGroups(const Mesh& mesh, const std::vector<GroupSpec>& groups, uint32_t rank,

@@ -265,7 +265,8 @@ TEST(Modes, RecordedStepsGiveTheSameBits) {
   }
 }
 
-// Stages that keep what they send until another pass, shares of units, statistics over ranks, weights in bf16.
+// Stages that keep what they send until another pass, shares of units, parts of sequences, statistics over ranks,
+// weights in bf16.
 TEST(Modes, RecordedStepsOfDividedModelsGiveTheSameBits) {
   const auto streams = [](Config& c) { c.streams = true; };
   const auto on_stages = [](PipelineSchedule schedule, uint32_t chunks) {
@@ -280,6 +281,7 @@ TEST(Modes, RecordedStepsOfDividedModelsGiveTheSameBits) {
       {.name = "interleaved stages", .choose = on_stages(PIPELINE_SCHEDULE_INTERLEAVED, 2), .ranks = 4, .stages = 2},
       {.name = "zero bubble", .choose = on_stages(PIPELINE_SCHEDULE_ZERO_BUBBLE, 1), .ranks = 4, .stages = 2},
       {.name = "shares of units", .choose = FsdpOf(RESHARD_FULL_SHARD), .ranks = 4, .model = even, .tensor = 2},
+      {.name = "parts of sequences", .choose = FsdpOf(RESHARD_FULL_SHARD), .ranks = 4, .context = 2},
       {.name = "synchronized statistics",
        .choose = FsdpOf(RESHARD_FULL_SHARD),
        .ranks = 4,
@@ -681,7 +683,7 @@ TEST(Modes, EveryWaitThatIsRemovedIsSeen) {
   RecordProperty("at_the_end", counts.at_the_end);
 }
 
-// Ranks that compute a unit together, and the stages of pipelines, each with its own program.
+// Ranks that compute a unit together or share sequences, and the stages of pipelines, each with its own program.
 TEST(Modes, EveryWaitThatIsRemovedFromADividedModelIsSeen) {
   Model even = TrialModel();
   even.mutable_gpt2()->set_heads(4), even.mutable_gpt2()->set_width(40);
@@ -701,6 +703,7 @@ TEST(Modes, EveryWaitThatIsRemovedFromADividedModelIsSeen) {
        .ranks = 4,
        .model = even,
        .tensor = 2},
+      {.name = "context, tensor", .choose = full_shard, .ranks = 4, .model = even, .tensor = 2, .context = 2},
   };
   struct Order {
     const char* name;

@@ -21,7 +21,7 @@ class OpListener {
   // The wait is over; the host runs the op that it had reached.
   virtual void EndWait(int32_t index, OpKind kind) = 0;
   // The op that runs waits for what its unit exchanges with other ranks inside its pass (Exchanges, TensorExchanges):
-  // each time that it begins to. On a GPU the host issues that and goes on.
+  // each time that it begins to, with whichever ranks. On a GPU the host issues that and goes on.
   virtual void Exchange() {}
   // The last op of the step is done. Also when the step failed.
   virtual void EndStep() = 0;

@@ -43,6 +43,7 @@ struct Sharded {
   std::string name;
   std::function<void(::muster::Train&)> choose;
   uint32_t ranks, rank, layers, width, vocabulary;
+  uint32_t context = 1;  // that share each sequence
 };
 
 ::muster::Train TrainOf(const Sharded& sharded) {
@@ -50,12 +51,13 @@ struct Sharded {
   Gpt2& g = *train.mutable_model()->mutable_gpt2();
   g.set_layers(sharded.layers), g.set_heads(1), g.set_width(sharded.width);
   g.set_vocabulary(sharded.vocabulary), g.set_context(64);
-  train.mutable_batch()->set_sequences(2 * sharded.ranks);
+  train.mutable_batch()->set_sequences(2 * sharded.ranks / sharded.context);
   train.mutable_batch()->set_microbatch(1);
   train.mutable_optimizer()->mutable_adamw()->set_beta1(0.9);
   train.mutable_optimizer()->mutable_adamw()->set_beta2(0.999);
   train.mutable_optimizer()->mutable_adamw()->set_eps(1e-8);
   train.mutable_optimizer()->set_clip_norm(1.0);
+  train.mutable_parallel()->set_context(sharded.context);
   sharded.choose(train);
   return train;
 }
@@ -176,6 +178,12 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
                    9, 133, 2000});
   }
   all.push_back({"full_shard, adafactor, weights in bf16", narrow(with("adafactor", full)), 4, 3, 9, 133, 2000});
+  for (const bool recompute : {false, true}) {
+    all.push_back({absl::StrCat("full_shard", recompute ? " recomputed" : "", ", two share sequences"),
+                   FsdpOf(RESHARD_FULL_SHARD, ACCUMULATION_REDUCE, recompute), 4, 3, 9, 133, 2000, 2});
+    all.push_back({absl::StrCat("full_shard", recompute ? " recomputed" : "", ", all share sequences"),
+                   FsdpOf(RESHARD_FULL_SHARD, ACCUMULATION_REDUCE, recompute), 4, 1, 6, 160, 300, 4});
+  }
   // What is frozen has 2 bytes in bf16.
   const size_t trained_whole = all.size();
   for (const Dtype compute : {DTYPE_FP32, DTYPE_BF16}) {
@@ -231,7 +239,11 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
     Configured made = configure(sharded);
     GroupOfOthers group(static_cast<int>(sharded.rank), static_cast<int>(sharded.ranks));
     const bool replicas = made.config.table.shards() < sharded.ranks;
+    const uint32_t part = sharded.rank % sharded.context;
+    Echo sharers(static_cast<int>(part), static_cast<int>(sharded.context));
     made.config.groups = {&group, &group, replicas ? &group : nullptr, nullptr, &group};
+    made.config.groups.resize(kGroups);
+    if (sharded.context > 1) made.config.groups[kContextGroup] = &sharers;
     made.config.bf16_gemms = units::Bf16Gemms::kPanels;  // which the plan has
     const uint64_t before = CpuMemoryUse().bytes;
     auto engine = Engine::Create(made.config).value();
@@ -255,7 +267,8 @@ TEST(Memory, ShardsTakeWhatThePlanSays) {
     EXPECT_EQ(made.config.train.offload().activations(), inputs.size() == 2) << sharded.name;
     const std::vector<uint32_t> tokens(2 * 65, 1);
     for (int step = 0; step < 2; ++step) {
-      const auto result = engine->Step(tasks::TokenBatch(2, tokens, 2 * sharded.ranks), 1e-4);
+      const auto result =
+          engine->Step(tasks::TokenBatch(2, tokens, 2 * sharded.ranks / sharded.context, sharded.context, part), 1e-4);
       ASSERT_TRUE(result.ok()) << result.status();
     }
     const double peak = static_cast<double>(engine->peak_memory_bytes() - before), most = static_cast<double>(m.peak);
@@ -309,6 +322,7 @@ TEST(Memory, AStageOfAPipelineTakesWhatThePlanSays) {
     bool recompute;
     uint32_t tensor = 1;  // ranks that compute each unit, of which the first one is here
     bool sequence_parallel = false;
+    uint32_t context = 1;  // ranks that share sequences
   } cases[] = {{"1f1b", PIPELINE_SCHEDULE_1F1B, 1, false},
                {"ZB-H1", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, false},
                {"ZB-H1, recomputed", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, true},
@@ -318,16 +332,23 @@ TEST(Memory, AStageOfAPipelineTakesWhatThePlanSays) {
                {"ZB-H1, tensor", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, false, 2},
                {"ZB-H1, by tokens", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, false, 2, true},
                {"ZB-H1, tensor, recomputed", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, true, 2},
-               {"ZB-V, by tokens", PIPELINE_SCHEDULE_ZERO_BUBBLE, 2, false, 2, true}};
+               {"ZB-V, by tokens", PIPELINE_SCHEDULE_ZERO_BUBBLE, 2, false, 2, true},
+               {"1f1b, context", PIPELINE_SCHEDULE_1F1B, 1, false, 1, false, 2},
+               {"1f1b, context, recomputed", PIPELINE_SCHEDULE_1F1B, 1, true, 1, false, 4},
+               {"ZB-H1, context", PIPELINE_SCHEDULE_ZERO_BUBBLE, 1, false, 1, false, 2},
+               {"1f1b, context, tensor", PIPELINE_SCHEDULE_1F1B, 1, false, 2, false, 2},
+               {"ZB-V, context, by tokens", PIPELINE_SCHEDULE_ZERO_BUBBLE, 2, false, 2, true, 2}};
   for (const auto& c : cases) {
     for (const uint32_t place : {0u, 1u}) {
-      const uint32_t rank = place * c.tensor, ranks = 2 * c.tensor;
+      const uint32_t of_stage = c.tensor * c.context, rank = place * of_stage, ranks = 2 * of_stage;
       const Sharded stage{c.name,
                           [&](::muster::Train& train) {
                             train.mutable_strategy()->mutable_single();
+                            if (c.context > 1) train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1);
                             train.mutable_model()->mutable_gpt2()->set_heads(c.tensor);
                             train.mutable_parallel()->set_pipeline(2), train.mutable_parallel()->set_tensor(c.tensor);
                             train.mutable_parallel()->set_sequence_parallel(c.sequence_parallel);
+                            train.mutable_parallel()->set_context(c.context);
                             train.mutable_pipeline()->set_schedule(c.schedule);
                             train.mutable_pipeline()->set_chunks(c.chunks);
                             train.set_activation_checkpointing(c.recompute);
@@ -342,14 +363,15 @@ TEST(Memory, AStageOfAPipelineTakesWhatThePlanSays) {
       const ::muster::Train train = TrainOf(stage);
       Configured made = Configure(train, *models::MakeInventory(train), ranks, rank).value();
       GroupOfOthers group(static_cast<int>(place), 2);
-      Echo tensor(0, 2);
+      Echo tensor(0, 2), context(0, static_cast<int>(c.context));
       made.config.groups.assign(made.config.schedule.groups.size(), &group);
       if (c.tensor > 1) made.config.groups[kTensorGroup] = &tensor;
+      if (c.context > 1) made.config.groups[kContextGroup] = &context;
       const uint64_t before = CpuMemoryUse().bytes;
       auto engine = Engine::Create(made.config).value();
       const std::vector<uint32_t> tokens(24 * 65, 1);
       for (int step = 0; step < 2; ++step) {
-        const auto result = engine->Step(tasks::TokenBatch(24, tokens, 24), 1e-4);
+        const auto result = engine->Step(tasks::TokenBatch(24, tokens, 24, c.context), 1e-4);
         ASSERT_TRUE(result.ok()) << result.status();
       }
       const double peak = static_cast<double>(engine->peak_memory_bytes() - before),

@@ -88,15 +88,19 @@ struct Trial {
   uint32_t as_ranks = 0, as_microbatch = 0;
   uint32_t stages = 1;         // of a pipeline, each of ranks / stages ranks
   uint32_t tensor = 1;         // ranks that compute each unit together
+  uint32_t context = 1;        // data ranks that share each sequence
   uint32_t ranks_on_node = 0;  // with hierarchy: always; 0: one node
 
   std::vector<RankPlace> places() const {
     return strategies::FullNodes(ranks, ranks_on_node > 0 ? ranks_on_node : ranks, /*memory_bytes=*/0);
   }
+  // Whose replicas may be shards, which makes no difference to data.
+  Mesh mesh() const {
+    return {.pipeline = stages, .replica = ranks / stages / tensor, .tensor = tensor, .context = context};
+  }
   // A rank's share of `samples`.
   strategies::Share ShareOf(uint32_t samples, uint32_t rank) const {
-    const Mesh mesh{.pipeline = stages, .replica = ranks / stages / tensor, .tensor = tensor};
-    return strategies::ShareOf(samples, mesh, rank);
+    return strategies::ShareOf(samples, mesh(), rank);
   }
 };
 
@@ -129,6 +133,7 @@ inline Train MakeTrain(const Trial& trial) {
   train.set_seed(3);
   if (trial.stages > 1) train.mutable_parallel()->set_pipeline(trial.stages);
   if (trial.tensor > 1) train.mutable_parallel()->set_tensor(trial.tensor);
+  if (trial.context > 1) train.mutable_parallel()->set_context(trial.context);
   if (trial.ranks_on_node > 0) train.mutable_communication()->set_hierarchy(HIERARCHY_ALWAYS);
   trial.choose(train);
   if (!trial.optimizer.empty()) {
@@ -235,7 +240,8 @@ inline Batch TrialBatch(const Trial& trial, uint64_t step, uint32_t samples, uin
   if (!trial.model.has_resnet()) {
     const std::vector<uint32_t> all = Sequences(step);
     const auto own = absl::MakeSpan(all).subspan(share.first * (kContext + 1), share.sequences * (kContext + 1));
-    return tasks::TokenBatch(share.sequences, own, samples);
+    const uint32_t context_rank = ContextRankAt(trial.mesh(), CoordinateOf(trial.mesh(), rank));
+    return tasks::TokenBatch(share.sequences, own, samples, trial.context, context_rank);
   }
   std::mt19937 random(static_cast<uint32_t>(step));
   std::normal_distribution<float> normal;

@@ -12,18 +12,18 @@ namespace muster::engine {
 
 void TensorExchanges::StartSum(const at::Tensor& values) {
   summed_bytes_ += values.nbytes();
-  Start("AllReduce", group_.AllReduce(values));
+  Start("AllReduce", group_->AllReduce(values));
 }
 
 void TensorExchanges::StartSumScattered(const at::Tensor& all) {
   scattered_bytes_ += all.nbytes() / static_cast<size_t>(size());
-  Start("ReduceScatter", group_.ReduceScatter({all.view({-1})}));
+  Start("ReduceScatter", group_->ReduceScatter({all.view({-1})}));
 }
 
 void TensorExchanges::StartGather(const at::Tensor& part, const at::Tensor& all) {
   gathered_bytes_ += part.nbytes();
   all.narrow(0, rank() * part.size(0), part.size(0)).copy_(part);
-  Start("AllGather", group_.AllGather({all.view({-1})}));
+  Start("AllGather", group_->AllGather({all.view({-1})}));
 }
 
 void TensorExchanges::Start(const char* name, std::unique_ptr<collectives::Work> work) {
@@ -36,9 +36,8 @@ void TensorExchanges::Begin() {
   collectives_ = summed_bytes_ = gathered_bytes_ = scattered_bytes_ = 0;
 }
 
-void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pass, bool evaluation, bool narrow,
-                          int64_t samples) const {
-  const TensorExchange& exchange = unit.tensor_exchange();
+void TensorExchanges::End(const TensorExchange& exchange, const Inventory& inventory, const Unit& unit, Pass pass,
+                          bool evaluation, bool narrow, int64_t samples) const {
   const TensorExchange::Pass& declared = GoesBack(pass) ? exchange.backward()
                                          : evaluation   ? exchange.evaluation()
                                                         : exchange.forward();
@@ -59,8 +58,8 @@ void TensorExchanges::End(const Inventory& inventory, const Unit& unit, Pass pas
   }
   throw Failed(absl::InternalError(absl::StrCat(
       "the unit summed ", summed_bytes_, ", gathered ", gathered_bytes_, " and scattered ", scattered_bytes_,
-      " bytes in ", collectives_, " collectives with the ranks of its other shares; the inventory declares ", summed,
-      ", ", n * declared.gathered_bytes(), " and ", n * declared.scattered_bytes(), " in ", collectives)));
+      " bytes in ", collectives_, " collectives with ", ranks_, "; the inventory declares ", summed, ", ",
+      n * declared.gathered_bytes(), " and ", n * declared.scattered_bytes(), " in ", collectives)));
 }
 
 }  // namespace muster::engine
