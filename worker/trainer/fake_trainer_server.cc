@@ -258,19 +258,21 @@ JobSpec Bench::MakeJob() const {
   return spec;
 }
 
-Assignment Bench::Assign(const JobSpec& spec, uint64_t generation) const {
+Assignment Bench::Assign(const JobSpec& spec, uint64_t generation, uint32_t world, uint32_t rank) const {
   const Inventory inventory = models::MakeInventory(spec.train()).value();
-  const strategies::Layout layout = strategies::MakeLayout(spec.train(), inventory, strategies::AnyPlaces(1)).value();
+  const strategies::Layout layout =
+      strategies::MakeLayout(spec.train(), inventory, strategies::AnyPlaces(world)).value();
   Assignment assignment;
   assignment.mutable_key()->set_job("small-x7f2");
   assignment.mutable_key()->set_generation(generation);
-  assignment.set_world(1);
-  *assignment.mutable_role() = layout.roles[0];
+  assignment.mutable_key()->set_rank(rank);
+  assignment.set_world(world);
+  *assignment.mutable_role() = layout.roles[rank];
   assignment.set_device(DEVICE_CPU);
   assignment.set_cores(1);
   *assignment.mutable_spec() = spec;
   *assignment.mutable_table() = layout.table;
-  assignment.set_schedule_digest(strategies::Compile(spec.train(), inventory, layout, 0).value().digest);
+  assignment.set_schedule_digest(strategies::Compile(spec.train(), inventory, layout, rank).value().digest);
   return assignment;
 }
 
@@ -306,7 +308,8 @@ Process Bench::Start(const Assignment& assignment, const std::vector<std::string
 }
 
 std::string Bench::RankDir(const Assignment& assignment) const {
-  return Path(absl::StrCat("rank-", assignment.key().generation()));
+  const uint32_t rank = assignment.key().rank();
+  return Path(absl::StrCat("rank-", assignment.key().generation(), rank == 0 ? "" : absl::StrCat("-", rank)));
 }
 
 std::vector<Record> Bench::Records(const Assignment& assignment) const {

@@ -91,8 +91,8 @@ class Bench {
 
   // Resolved: GPT-2 of 2 layers, width 32, context 16, bytes; AdamW; checkpoints in Path("checkpoints").
   JobSpec MakeJob() const;
-  // The assignment that a coordinator would send.
-  Assignment Assign(const JobSpec& spec, uint64_t generation) const;
+  // The assignment that a coordinator would send to one of `world` ranks.
+  Assignment Assign(const JobSpec& spec, uint64_t generation, uint32_t world = 1, uint32_t rank = 0) const;
   // Marks the job's checkpoints as published; the assignment resumes from the newest.
   void Publish(Assignment& assignment) const;
   // `more`: further arguments of `muster-trainer run`.

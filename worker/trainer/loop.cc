@@ -324,11 +324,12 @@ absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued
     point.set_samples_per_second(train_.batch().sequences() / seconds);
     // Of adapters the gradients of frozen weights are not computed.
     if (!train_.has_lora()) {
-      point.set_model_flops_per_second(point.samples_per_second() * models::TrainingFlops(inventory));
+      point.set_model_flops_per_second(point.samples_per_second() * models::TrainingFlops(inventory) *
+                                       models::ContextRanks(inventory));
     }
     if (inventory.task().name() == models::kLanguageModel) {
       point.set_tokens_per_second(point.samples_per_second() *
-                                  static_cast<double>(models::TargetsPerSample(inventory)));
+                                  static_cast<double>(models::WholeTargetsPerSample(inventory)));
     }
   }
   point.set_peak_memory_bytes(rank_.engine->peak_memory_bytes());

@@ -87,8 +87,12 @@ absl::Duration CollectiveDeadline(const Assignment& assignment, const Mesh& mesh
   };
   const auto has = [&](Axes axis, uint32_t ranks) { return ranks > 1 && (group.axes & axis) != 0; };
   consider(has(kPipelineAxis, mesh.pipeline), set.has_pipeline(), set.pipeline());
-  consider(has(kReplicaAxis, mesh.replica), set.has_replica(), set.replica());
-  consider(has(kShardAxis, mesh.shard), set.has_shard(), set.shard());
+  // Ranks that share samples are neighbors along the axes of data.
+  const bool sharers = has(kContextAxis, mesh.context);
+  const bool replicas = has(kReplicaAxis, mesh.replica) || (sharers && mesh.shard % mesh.context != 0);
+  const bool shards = has(kShardAxis, mesh.shard) || (sharers && mesh.shard > 1);
+  consider(replicas, set.has_replica(), set.replica());
+  consider(shards, set.has_shard(), set.shard());
   consider(has(kTensorAxis, mesh.tensor), set.has_tensor(), set.tensor());
   return longest > absl::ZeroDuration() ? longest : otherwise;
 }
@@ -103,7 +107,7 @@ std::vector<GroupToJoin> GroupsToJoin(const Inventory& inventory, const strategi
     return absl::StrCat(CollectivesDigest(program.schedule, number), CollectivesDigest(program.evaluation, number));
   };
   for (int32_t number = 0; number < kGroups; ++number) {
-    if (number == kExchangeGroup && !exchanges) continue;
+    if ((number == kExchangeGroup && !exchanges) || number == kContextTensorGroup) continue;
     groups.push_back({own[static_cast<size_t>(number)], digest(number), number});
   }
   for (const GroupSpec& edge : pipeline::Edges(inventory, pipeline::StagesOf(layout.table))) {

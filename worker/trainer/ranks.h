@@ -35,8 +35,8 @@ struct GroupToJoin {
   std::string digest;
   int32_t number = -1;  // Op::group of this rank's schedules; -1: it takes no part
 };
-// In an order that is the same on all ranks: the common groups, without that of exchanges if no unit exchanges, then
-// all edges of the pipeline.
+// In an order that is the same on all ranks: the common groups in which collectives are issued (that of exchanges only
+// if a unit exchanges, kContextTensorGroup never), then all edges of the pipeline.
 std::vector<GroupToJoin> GroupsToJoin(const Inventory& inventory, const strategies::Layout& layout,
                                       const strategies::RankProgram& program);
 

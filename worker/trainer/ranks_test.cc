@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 std::vector<GroupToJoin> Common(bool exchanges) {
   std::vector<GroupToJoin> groups;
   for (int32_t number = 0; number < kGroups; ++number) {
-    if (number == kExchangeGroup && !exchanges) continue;
+    if ((number == kExchangeGroup && !exchanges) || number == kContextTensorGroup) continue;
     groups.push_back({CommonGroups()[static_cast<size_t>(number)], absl::StrCat("digest of ", number), number});
   }
   return groups;
@@ -95,7 +96,7 @@ TEST(JoinRanks, TheGroupOfExchangesIsOneOfItsOwnAndOnlyThereIfNeeded) {
   }
 }
 
-Train MeshOf(uint32_t stages, uint32_t tensor) {
+Train MeshOf(uint32_t stages, uint32_t tensor, uint32_t context) {
   Train train;
   Llama& m = *train.mutable_model()->mutable_llama();
   m.set_layers(2), m.set_heads(2), m.set_key_value_heads(2), m.set_width(8), m.set_head_width(4), m.set_inner(8);
@@ -105,6 +106,7 @@ Train MeshOf(uint32_t stages, uint32_t tensor) {
   train.mutable_optimizer()->mutable_sgd();
   train.mutable_parallel()->set_pipeline(stages);
   train.mutable_parallel()->set_tensor(tensor);
+  train.mutable_parallel()->set_context(context);
   Fsdp& fsdp = *train.mutable_strategy()->mutable_fsdp();
   fsdp.set_reshard(RESHARD_HYBRID), fsdp.set_shard_ranks(2);
   fsdp.set_placement(PLACEMENT_EVEN), fsdp.set_accumulation(ACCUMULATION_REDUCE);
@@ -120,30 +122,37 @@ uint64_t MembersOf(collectives::Group* group, uint32_t rank) {
 }
 
 // Eight ranks: two stages of two replicas of two shards, four stages of two shards, and with two ranks that compute
-// each unit together two stages of two shards, and two replicas of two shards. The members of each rank's groups in
-// binary, written out by hand.
+// each unit together two stages of two shards, and two replicas of two shards. Then with two or four that share
+// samples: shards of one replica, or shards and replicas. The members of each rank's groups in binary, written out by
+// hand.
 TEST(JoinRanks, RanksMeetInTheGroupsOfTheirMesh) {
   struct Case {
-    uint32_t stages, tensor, rank;
-    uint64_t shards, replicas, model, together;
+    uint32_t stages, tensor, context, rank;
+    uint64_t shards, replicas, model, together, sharers;
     std::vector<uint64_t> edges;  // in both directions
   };
   const std::vector<Case> cases = {
-      {2, 1, 0, 0b00000011, 0b00000101, 0b00110011, 0, {0b00010001, 0b00010001}},
-      {2, 1, 3, 0b00001100, 0b00001010, 0b11001100, 0, {0b10001000, 0b10001000}},
-      {2, 1, 5, 0b00110000, 0b10100000, 0b00110011, 0, {0b00100010, 0b00100010}},
-      {4, 1, 1, 0b00000011, 0, 0b11111111, 0, {0b00001010, 0b00001010}},
-      {4, 1, 4, 0b00110000, 0, 0b11111111, 0, {0b00010100, 0b00010100, 0b01010000, 0b01010000}},
-      {2, 2, 0, 0b00000101, 0, 0b11111111, 0b00000011, {0b00010001, 0b00010001}},
-      {2, 2, 5, 0b10100000, 0, 0b11111111, 0b00110000, {0b00100010, 0b00100010}},
-      {2, 2, 7, 0b10100000, 0, 0b11111111, 0b11000000, {0b10001000, 0b10001000}},
-      {1, 2, 3, 0b00001010, 0b10001000, 0b00001111, 0b00001100, {}},
-      {1, 2, 6, 0b01010000, 0b01000100, 0b11110000, 0b11000000, {}},
+      {2, 1, 1, 0, 0b00000011, 0b00000101, 0b00110011, 0, 0, {0b00010001, 0b00010001}},
+      {2, 1, 1, 3, 0b00001100, 0b00001010, 0b11001100, 0, 0, {0b10001000, 0b10001000}},
+      {2, 1, 1, 5, 0b00110000, 0b10100000, 0b00110011, 0, 0, {0b00100010, 0b00100010}},
+      {4, 1, 1, 1, 0b00000011, 0, 0b11111111, 0, 0, {0b00001010, 0b00001010}},
+      {4, 1, 1, 4, 0b00110000, 0, 0b11111111, 0, 0, {0b00010100, 0b00010100, 0b01010000, 0b01010000}},
+      {2, 2, 1, 0, 0b00000101, 0, 0b11111111, 0b00000011, 0, {0b00010001, 0b00010001}},
+      {2, 2, 1, 5, 0b10100000, 0, 0b11111111, 0b00110000, 0, {0b00100010, 0b00100010}},
+      {2, 2, 1, 7, 0b10100000, 0, 0b11111111, 0b11000000, 0, {0b10001000, 0b10001000}},
+      {1, 2, 1, 3, 0b00001010, 0b10001000, 0b00001111, 0b00001100, 0, {}},
+      {1, 2, 1, 6, 0b01010000, 0b01000100, 0b11110000, 0b11000000, 0, {}},
+      {1, 2, 2, 0, 0b00000101, 0b00010001, 0b00001111, 0b00000011, 0b00000101, {}},
+      {1, 2, 2, 7, 0b10100000, 0b10001000, 0b11110000, 0b11000000, 0b10100000, {}},
+      {1, 1, 4, 2, 0b00001100, 0b01010101, 0b00001100, 0, 0b00001111, {}},
+      {1, 1, 4, 5, 0b00110000, 0b10101010, 0b00110000, 0, 0b11110000, {}},
+      {2, 1, 2, 3, 0b00001100, 0b00001010, 0b11001100, 0, 0b00001100, {0b10001000, 0b10001000}},
   };
-  const std::pair<uint32_t, uint32_t> meshes[] = {{2, 1}, {4, 1}, {2, 2}, {1, 2}};
-  for (const auto& [stages_of_mesh, tensor_of_mesh] : meshes) {
-    const uint32_t stages = stages_of_mesh, tensor = tensor_of_mesh;
-    const Train train = MeshOf(stages, tensor);
+  const std::array<uint32_t, 3> meshes[] = {{2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {1, 2, 1},
+                                            {1, 2, 2}, {1, 1, 4}, {2, 1, 2}};
+  for (const auto& mesh : meshes) {
+    const uint32_t stages = mesh[0], tensor = mesh[1], context = mesh[2];
+    const Train train = MeshOf(stages, tensor, context);
     const Inventory inventory = *models::MakeInventory(train);
     const auto layout = strategies::MakeLayout(train, inventory, strategies::AnyPlaces(8));
     ASSERT_TRUE(layout.ok()) << layout.status();
@@ -157,7 +166,7 @@ TEST(JoinRanks, RanksMeetInTheGroupsOfTheirMesh) {
         assignment.set_world(8);
         assignment.mutable_key()->set_rank(rank);
         const std::vector<GroupToJoin> groups = GroupsToJoin(inventory, *layout, *program);
-        EXPECT_EQ(groups.size(), 5 + 2 * (stages - 1)) << "all ranks name the edges of all stages";
+        EXPECT_EQ(groups.size(), 6 + 2 * (stages - 1)) << "all ranks name the edges of all stages";
         const auto joined = JoinRanks(assignment, layout->mesh, groups, rendezvous);
         ASSERT_TRUE(joined.ok()) << joined.status();
         ASSERT_EQ(joined->groups.size(), program->schedule.groups.size());
@@ -165,16 +174,18 @@ TEST(JoinRanks, RanksMeetInTheGroupsOfTheirMesh) {
         for (collectives::Group* group : joined->groups) members.push_back(MembersOf(group, rank));
         EXPECT_EQ(members[kWorldGroup], 0b11111111u);
         for (const Case& c : cases) {
-          if (c.stages != stages || c.tensor != tensor || c.rank != rank) continue;
+          if (mesh != std::array{c.stages, c.tensor, c.context} || c.rank != rank) continue;
           EXPECT_EQ(members[kShardGroup], c.shards) << rank;
           EXPECT_EQ(members[kReplicaGroup], c.replicas) << rank;
           EXPECT_EQ(members[kModelGroup], c.model) << rank;
           EXPECT_EQ(members[kTensorGroup], c.together) << rank;
+          EXPECT_EQ(members[kContextGroup], c.sharers) << rank;
           std::vector<uint64_t> edges(members.begin() + kGroups, members.end());
           std::sort(edges.begin(), edges.end());
           EXPECT_EQ(edges, c.edges) << rank;
         }
         EXPECT_EQ(members[kExchangeGroup], 0u) << "no unit exchanges";
+        EXPECT_EQ(members[kContextTensorGroup], 0u) << "each of the two groups has its own";
         EXPECT_TRUE(joined->groups[kWorldGroup]->Barrier().ok());
       });
     }
@@ -206,6 +217,12 @@ TEST(CollectiveDeadline, IsThatOfTheAxesAlongWhichMembersDiffer) {
   }
   const Mesh sharded{.replica = 2, .shard = 2};
   EXPECT_EQ(CollectiveDeadline(assignment, sharded, {.axes = kShardAxis}), absl::Seconds(600)) << "not set";
+  const GroupSpec sharers{.axes = kContextAxis, .channel = Channel::kContext};
+  EXPECT_EQ(CollectiveDeadline(assignment, {.replica = 4, .context = 2}, sharers), absl::Seconds(1000));
+  EXPECT_EQ(CollectiveDeadline(assignment, {.replica = 2, .shard = 2, .context = 4}, sharers), absl::Seconds(1000));
+  set.set_shard(70);
+  EXPECT_EQ(CollectiveDeadline(assignment, {.replica = 2, .shard = 4, .context = 2}, sharers), absl::Seconds(70));
+  set.clear_shard();
   set.set_replica(90);
   EXPECT_EQ(CollectiveDeadline(assignment, sharded, {.axes = kAllAxes}), absl::Seconds(600)) << "the longest";
 }

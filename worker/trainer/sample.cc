@@ -95,7 +95,7 @@ absl::Status Sample(engine::Engine& engine, const Inventory& inventory, data::To
   std::mt19937_64 random(options.seed);
   tasks::NextToken next(&engine);
   for (uint64_t i = 0; i < options.tokens; ++i) {
-    const size_t seen = std::min<size_t>(tokens->size(), models::TargetsPerSample(inventory));
+    const size_t seen = std::min<size_t>(tokens->size(), models::WholeTargetsPerSample(inventory));
     absl::StatusOr<std::vector<float>> logits = next.Logits(absl::MakeConstSpan(*tokens).last(seen));
     if (!logits.ok()) return logits.status();
     // 53 bits, so that every build draws the same.
@@ -133,7 +133,7 @@ absl::StatusOr<Evaluated> Evaluate(InferenceModel& model, const std::string& pat
   return Evaluated{.loss = mean.loss,
                    .metrics = (*task)->Metrics(model.inventory, mean),
                    .samples = count,
-                   .targets = count * models::TargetsPerSample(model.inventory),
+                   .targets = count * models::WholeTargetsPerSample(model.inventory),
                    .samples_name = (*task)->samples_name(),
                    .targets_name = (*task)->targets_name()};
 }

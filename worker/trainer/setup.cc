@@ -85,16 +85,23 @@ absl::StatusOr<Program> CompileProgram(const Assignment& assignment) {
   return Program{*std::move(inventory), *std::move(layout), *std::move(rank)};
 }
 
-absl::Status OpenData(const Train& train, Rank& rank) {
+absl::Status OpenData(const Assignment& assignment, Rank& rank) {
+  const Train& train = assignment.spec().train();
   const Inventory& inventory = rank.program.inventory;
+  const Mesh& mesh = rank.program.layout.mesh;
+  const uint32_t context_rank = ContextRankAt(mesh, CoordinateOf(mesh, assignment.key().rank()));
   const absl::StatusOr<const tasks::Task*> task = tasks::TaskOf(inventory);
   if (!task.ok()) return task.status();
   rank.task = *task;
   const Data& data = train.data();
   const auto open = [&](const std::string& field, const std::string& path, bool evaluation,
                         std::unique_ptr<tasks::Samples>& samples) {
-    absl::StatusOr<std::unique_ptr<tasks::Samples>> opened = rank.task->Open(
-        inventory, {.field = field, .path = path, .data = data, .seed = train.seed(), .evaluation = evaluation});
+    absl::StatusOr<std::unique_ptr<tasks::Samples>> opened = rank.task->Open(inventory, {.field = field,
+                                                                                         .path = path,
+                                                                                         .data = data,
+                                                                                         .seed = train.seed(),
+                                                                                         .evaluation = evaluation,
+                                                                                         .context_rank = context_rank});
     if (absl::IsNotFound(opened.status())) {
       return absl::NotFoundError(absl::StrCat(opened.status().message(), " (paths are those of the worker)"));
     }
@@ -209,7 +216,7 @@ absl::StatusOr<Rank> SetUp(const Assignment& assignment, collectives::KeyValue& 
   absl::StatusOr<std::shared_ptr<plugin::Model>> plugin =
       plugins::LoadPlugin(train.model(), {.roots = options.plugin_roots, .named = ""});
   if (!plugin.ok()) return plugin.status();
-  if (absl::Status status = OpenData(train, rank); !status.ok()) return status;
+  if (absl::Status status = OpenData(assignment, rank); !status.ok()) return status;
   if (!train.checkpoint().path().empty()) {
     const auto check = assignment.key().rank() == 0 ? checkpoint::Claim : checkpoint::CheckFolder;
     absl::Status status = check(train.checkpoint().path(), HolderOf(assignment));
