@@ -359,7 +359,7 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
   std::vector<scheduler::NodeView> nodes = state_->queue.NodeViewsWithoutClaims();
   scheduler::Demand demand{resolved.resources().ranks(), resolved.resources().device()};
   demand.slot_bytes = slot_bytes;
-  demand.multiple = StagesOf(resolved) * TensorRanksOf(resolved);
+  demand.multiple = LeastGroupOf(resolved);
   demand.together = TensorRanksOf(resolved);
   if (!whole) demand.least = resolved.resources().min_ranks();
   Select(resolved.resources(), state_->records, demand);

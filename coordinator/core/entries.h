@@ -103,7 +103,7 @@ struct JobEntry {
   // Stages of a pipeline: it runs on a multiple of them.
   uint32_t stages() const { return StagesOf(record().spec()); }
   // It runs on a multiple of so many.
-  uint32_t least_group() const { return stages() * TensorRanksOf(record().spec()); }
+  uint32_t least_group() const { return LeastGroupOf(record().spec()); }
   // REQUIRES: it has a generation.
   bool RunsOnFewer() const {
     return static_cast<uint32_t>(newest()->record().ranks_size()) < record().spec().resources().ranks();

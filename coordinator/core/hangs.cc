@@ -78,11 +78,12 @@ uint32_t Hangs::StageThatAllWaitFor(const JobEntry& job, const Generation& gener
   return misses_gradients.has_value() ? (*misses_gradients + 1) % stages : otherwise;
 }
 
-// Ranks that compute units together do so inside their passes, or else those with samples of their own (normalization
-// over a batch): both are of one stage. What ranks of two such groups have begun does not compare.
+// Ranks that compute units together or share sequences exchange inside their passes, or else those with samples of
+// their own (normalization over a batch): both are of one stage. What ranks of two such groups have begun does not
+// compare. Exchanges of both kinds count in one order, which is the same on all ranks of an op.
 std::map<uint32_t, Hangs::Entered> Hangs::EnteredOf(const JobEntry& job, const Generation& generation) {
   std::map<uint32_t, Entered> by_rank;
-  const Mesh mesh = MeshOf(generation);
+  const Mesh mesh = MeshOf(job.record().spec(), generation);
   std::map<std::tuple<uint32_t, uint64_t, uint64_t, uint64_t>, std::vector<uint32_t>> together;
   for (const RankPlacement& rank : generation.ranks()) {
     const auto found = job.running->progress.find(rank.rank());
@@ -90,8 +91,9 @@ std::map<uint32_t, Hangs::Entered> Hangs::EnteredOf(const JobEntry& job, const G
     const RunningGeneration::RankProgress& p = found->second;
     if (!p.exchanges_in_op()) continue;
     Coordinate group = CoordinateOf(mesh, rank.rank());
-    if (mesh.tensor > 1) {
-      group.tensor = 0;
+    if (mesh.tensor > 1 || mesh.context > 1) {
+      const uint32_t first = SampleRankAt(mesh, group) * mesh.context;
+      group.replica = first / mesh.shard, group.shard = first % mesh.shard, group.tensor = 0;
     } else {
       group.replica = group.shard = 0;
     }
@@ -178,9 +180,9 @@ void Hangs::Fail(JobEntry& job, const RankPlacement& culprit, const RunningGener
   const std::map<uint32_t, Entered> entered = EnteredOf(job, generation);
   const auto its = entered.find(culprit.rank());
   const std::string exchange = op.empty() || its == entered.end() ? "" : WhereInside(*progress.exchanges, its->second);
-  exit.set_message(absl::StrCat(RankName(generation, culprit.rank()), " on ", culprit.node(), " hung in step ",
-                                failure.step(), op.empty() ? "" : " at ", op, exchange, ": no progress for ",
-                                absl::ToInt64Seconds(progress.stalled), " s"));
+  exit.set_message(absl::StrCat(RankName(job.record().spec(), generation, culprit.rank()), " on ", culprit.node(),
+                                " hung in step ", failure.step(), op.empty() ? "" : " at ", op, exchange,
+                                ": no progress for ", absl::ToInt64Seconds(progress.stalled), " s"));
   failure.set_hint(
       absl::StrCat("a process that was stopped, a device or a network that is stuck: on the node dmesg and "
                    "nvidia-smi; its output: muster logs ",

@@ -105,14 +105,15 @@ TEST_F(Hangs, TheReportNamesTheExchangeInsideTheOp) {
       "exchange 3 and waits for it): no progress for 31 s");
 }
 
-// Two groups of tensor ranks: 0 and 1, 2 and 3. They exchange nothing with one another inside their passes.
-class HungTensorRanks : public Hangs {
+// Ranks that exchange inside their passes.
+class HungInsidePasses : public Hangs {
  protected:
-  HungTensorRanks() {
+  HungInsidePasses(uint32_t tensor, uint32_t context) {
     w_.Do(CancelJob{id_});
     for (uint32_t rank = 0; rank < kRanks; ++rank) w_.ReportRank(id_, rank, RANK_STATE_EXITED, RankExit::STOPPED);
     JobSpec spec = Gang("t", kRanks);
-    spec.mutable_train()->mutable_parallel()->set_tensor(2);
+    spec.mutable_train()->mutable_parallel()->set_tensor(tensor);
+    spec.mutable_train()->mutable_parallel()->set_context(context);
     id_ = w_.Submit(spec);
     Run(id_);
   }
@@ -123,6 +124,12 @@ class HungTensorRanks : public Hangs {
     EXPECT_EQ(w_.State(id_), JOB_STATE_STOPPING);
     return w_.Get(id_).failure().exit().message();
   }
+};
+
+// Two groups of tensor ranks: 0 and 1, 2 and 3. They exchange nothing with one another inside their passes.
+class HungTensorRanks : public HungInsidePasses {
+ protected:
+  HungTensorRanks() : HungInsidePasses(2, 1) {}
 };
 
 TEST_F(HungTensorRanks, OnlyThoseOfOneGroupAreCompared) {
@@ -149,6 +156,31 @@ TEST_F(HungTensorRanks, WithoutACountNoneIsBlamedForIt) {
   EXPECT_EQ(MessageOf({1, 1, 2, std::nullopt}),
             "rank 0 (shard 0, tensor 0) on a hung in step 11 at Release u12, inside the unit (it has entered exchange "
             "1 and no later one): no progress for 31 s");
+}
+
+// Two groups that share sequences, 0 and 1, 2 and 3; or one of two tensor ranks each, in which every rank waits for the
+// others.
+class HungContextRanks : public HungInsidePasses {
+ protected:
+  HungContextRanks() : HungInsidePasses(1, 2) {}
+};
+class HungContextTensorRanks : public HungInsidePasses {
+ protected:
+  HungContextTensorRanks() : HungInsidePasses(2, 2) {}
+};
+
+TEST_F(HungContextRanks, OnlyThoseOfOneGroupAreCompared) {
+  EXPECT_EQ(MessageOf({1, 1, 2, 3}),
+            "rank 2 (shard 2, context 0) on b hung in step 11 at Release u12, inside the unit (it has entered exchange "
+            "2; rank 3 has entered exchange 3 and waits for it): no progress for 31 s");
+}
+
+// Rank 3 misses the first exchange, that of keys and values; rank 1 waits for it in there, and rank 0 for rank 1 in the
+// next one, with its tensor rank.
+TEST_F(HungContextTensorRanks, AreComparedInOneOrderOfAllTheirExchanges) {
+  EXPECT_EQ(MessageOf({2, 1, 2, 0}),
+            "rank 3 (shard 1, context 1, tensor 1) on b hung in step 11 at Release u12, inside the unit (it has "
+            "entered no exchange; rank 0 has entered exchange 2 and waits for it): no progress for 31 s");
 }
 
 TEST_F(Hangs, LaterExitsAreCollateral) {

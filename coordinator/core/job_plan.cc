@@ -111,6 +111,8 @@ std::string SignatureOf(const Slots& slots) {
 
 uint32_t StagesOf(const JobSpec& spec) { return std::max(1u, spec.train().parallel().pipeline()); }
 uint32_t TensorRanksOf(const JobSpec& spec) { return std::max(1u, spec.train().parallel().tensor()); }
+uint32_t ContextRanksOf(const JobSpec& spec) { return std::max(1u, spec.train().parallel().context()); }
+uint32_t LeastGroupOf(const JobSpec& spec) { return StagesOf(spec) * TensorRanksOf(spec) * ContextRanksOf(spec); }
 
 std::string PlanKey(const JobSpec& spec, const Slots& slots) {
   // Programs are planned alike: Muster only places them.

@@ -66,10 +66,12 @@ using PlannedPtr = std::shared_ptr<const Planned>;
 // what no layout depends on: the job's name, its data, its steps and the like.
 std::string PlanKey(const JobSpec& spec, const Slots& slots);
 
-// Stages of its pipeline; ranks that compute each unit together. Each stage has equally many ranks, so a job runs on a
-// multiple of the product.
+// Stages of its pipeline; ranks that compute each unit together; ranks that share each sequence. Each stage has equally
+// many ranks, so a job runs on a multiple of LeastGroupOf: the product.
 uint32_t StagesOf(const JobSpec& spec);
 uint32_t TensorRanksOf(const JobSpec& spec);
+uint32_t ContextRanksOf(const JobSpec& spec);
+uint32_t LeastGroupOf(const JobSpec& spec);
 
 // The hardware to predict times for, from the name that the device reports. `fast_bf16` counts for CPUs only.
 strategies::Hardware HardwareOf(Device device, const std::string& model, bool fast_bf16 = false);

@@ -66,15 +66,39 @@ TEST(Pipelines, ResizeByWholeRanksOfEveryStage) {
   EXPECT_EQ(w.State(id), JOB_STATE_RUNNING) << "a seventh rank alone is of no use";
 }
 
+// By two stages' worth of the two ranks that share sequences: with seven slots a job of 8 ranks runs on 4.
+TEST(Pipelines, ResizeByAllThatShareSequencesOnEveryStage) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("a", 7)});
+  JobSpec spec = Staged("p", 8, 2, 4);
+  spec.mutable_train()->mutable_parallel()->set_context(2);
+  const JobId id = w.Submit(spec);
+  w.TickAfter(absl::Seconds(5));
+  ASSERT_EQ(w.State(id), JOB_STATE_STARTING);
+  EXPECT_EQ(w.Newest(id).ranks_size(), 4);
+  w.RunAll(id);
+  for (int check = 0; check < 2; ++check) w.TickAfter(absl::Minutes(5));
+  EXPECT_EQ(w.State(id), JOB_STATE_RUNNING) << "three more slots are of no use";
+  w.Do(NodeConnected{Hello("b", 1)});
+  for (int check = 0; check < 2; ++check) w.TickAfter(absl::Minutes(5));
+  ASSERT_EQ(w.State(id), JOB_STATE_STOPPING);
+  for (uint32_t rank = 0; rank < 4; ++rank) w.ReportRank(id, rank, RANK_STATE_EXITED, RankExit::STOPPED);
+  EXPECT_EQ(w.Newest(id).ranks_size(), 8);
+}
+
 TEST(Pipelines, RanksAreNamedWithTheirPlace) {
   Generation generation;
   for (uint32_t rank = 0; rank < 4; ++rank) {
     RankRole& role = *generation.add_ranks()->mutable_role();
     role.set_rank(rank), role.set_shard(rank), role.set_stage(rank / 2);
   }
-  EXPECT_EQ(RankName(generation, 3), "rank 3 (stage 1, shard 1)");
+  EXPECT_EQ(RankName(JobSpec(), generation, 3), "rank 3 (stage 1, shard 1)");
   for (RankPlacement& rank : *generation.mutable_ranks()) rank.mutable_role()->set_stage(0);
-  EXPECT_EQ(RankName(generation, 3), "rank 3") << "without a pipeline the number says it all";
+  EXPECT_EQ(RankName(JobSpec(), generation, 3), "rank 3") << "without a pipeline the number says it all";
+  JobSpec spec;
+  spec.mutable_train()->mutable_parallel()->set_context(2);
+  EXPECT_EQ(RankName(spec, generation, 2), "rank 2 (shard 2, context 0)");
+  EXPECT_EQ(RankName(spec, generation, 3), "rank 3 (shard 3, context 1)");
 }
 
 TEST(Pipelines, AnExitNamesTheRanksPlace) {

@@ -41,8 +41,8 @@ constexpr size_t kSelectiveDemandsOfUser = 256;
 void NoteDemand(const JobSpec& spec, std::set<std::string>& demands) {
   const Resources& resources = spec.resources();
   if (resources.node_selector().empty() && !resources.has_topology() && resources.reservation().empty()) return;
-  demands.insert(
-      absl::StrCat(resources.SerializeAsString(), "/", StagesOf(spec), "/", TensorRanksOf(spec), "/", spec.project()));
+  demands.insert(absl::StrCat(resources.SerializeAsString(), "/", LeastGroupOf(spec), "/", TensorRanksOf(spec), "/",
+                              spec.project()));
 }
 
 std::string StateName(JobState state) {
