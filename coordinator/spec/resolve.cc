@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/checkpoint_names.h"
 #include "common/name.h"
@@ -44,7 +45,8 @@ constexpr double kMostBeta2Decay = 100;
 constexpr uint32_t kMaxLoraRank = 4096;
 constexpr int kMaxPatterns = 256;
 constexpr uint32_t kMaxStages = 256;
-constexpr uint32_t kMaxTensorRanks = 64;           // more than a node has
+constexpr uint32_t kMaxTensorRanks = 64;  // more than a node has
+constexpr uint32_t kMaxContextRanks = 64;
 constexpr uint32_t kMaxChunks = 64;                // on each stage
 constexpr double kLongestAxisTimeout = 24 * 3600;  // seconds
 constexpr uint32_t kMaxReplicas = 16;              // of a run: they are stored with one commit
@@ -71,7 +73,7 @@ class Resolver {
     Resources_();
     if (spec_.workload_case() == JobSpec::WORKLOAD_NOT_SET) spec_.mutable_train();
     Train& train = *spec_.mutable_train();
-    TensorRange_(train);
+    GroupRanges_(train);
     Model_(train);
     Data_(train);
     Parallel_(train);
@@ -247,16 +249,23 @@ class Resolver {
 
   uint32_t Stages() const { return std::max(1u, spec_.train().parallel().pipeline()); }
   uint32_t TensorRanks() const { return std::max(1u, spec_.train().parallel().tensor()); }
-  // Ranks of a stage that divide the batch.
+  uint32_t ContextRanks() const { return std::max(1u, spec_.train().parallel().context()); }
+  // As in Mesh: ranks of a stage with tokens of their own, and those, or groups of them, that divide the batch.
   uint32_t DataRanks(uint32_t ranks) const { return std::max(1u, ranks / Stages() / TensorRanks()); }
+  uint32_t SampleRanks(uint32_t ranks) const { return std::max(1u, DataRanks(ranks) / ContextRanks()); }
 
-  // Before the inventory is made, which finds whether the model can be divided so.
-  void TensorRange_(Train& train) {
-    if (!train.parallel().has_tensor()) return;
-    const uint32_t tensor = train.parallel().tensor();
-    if (tensor >= 1 && tensor <= kMaxTensorRanks) return;
-    Error("parallel.tensor", absl::StrCat("must be 1 to ", kMaxTensorRanks, ", got ", tensor));
-    train.mutable_parallel()->set_tensor(1);
+  // Before the inventory is made, which finds whether the model and its sequences can be divided so.
+  void GroupRanges_(Train& train) {
+    const auto wrong = [&](const char* path, bool given, uint32_t ranks, uint32_t most) {
+      if (!given || (ranks >= 1 && ranks <= most)) return false;
+      Error(path, absl::StrCat("must be 1 to ", most, ", got ", ranks));
+      return true;
+    };
+    const Parallel& p = train.parallel();
+    if (wrong("parallel.tensor", p.has_tensor(), p.tensor(), kMaxTensorRanks)) train.mutable_parallel()->set_tensor(1);
+    if (wrong("parallel.context", p.has_context(), p.context(), kMaxContextRanks)) {
+      train.mutable_parallel()->set_context(1);
+    }
   }
 
   void Tensor_(Train& train) {
@@ -278,6 +287,29 @@ class Resolver {
     }
   }
 
+  void Context_(const Train& train) {
+    if (ContextRanks() == 1) return;
+    const uint32_t ranks = spec_.resources().ranks();
+    const uint64_t others = uint64_t{Stages()} * TensorRanks(), multiple = others * ContextRanks();
+    if (ranks % others == 0 && ranks % multiple != 0) {  // what others do not divide is an error of their own
+      Error("parallel.context",
+            absl::StrCat("resources.ranks must be a multiple of ", NamesOfMultiple(), " ", multiple, ", got ", ranks));
+    }
+    const Dropout& dropout = train.dropout();
+    if (dropout.embedding() > 0 || dropout.attention() > 0 || dropout.residual() > 0) {
+      Error("dropout", "not supported with parallel.context yet");
+    }
+  }
+
+  // "parallel.pipeline times parallel.tensor": what resources.ranks and min_ranks are multiples of.
+  std::string NamesOfMultiple() const {
+    std::vector<std::string> names;
+    if (Stages() > 1) names.emplace_back("parallel.pipeline");
+    if (TensorRanks() > 1) names.emplace_back("parallel.tensor");
+    if (ContextRanks() > 1) names.emplace_back("parallel.context");
+    return absl::StrJoin(names, " times ");
+  }
+
   // parallel: auto, or strategy: auto where the spec does not say how ranks divide the model. The fields that it
   // chooses cannot be given. Beside `parallel`, and in a bench, whose collectives are those of data-parallel ranks,
   // strategy: auto chooses a strategy alone; sync refuses it.
@@ -286,7 +318,7 @@ class Resolver {
     if (open && !train.has_sync() && !train.has_bench()) train.mutable_parallel()->set_auto_(true);
     if (!train.parallel().auto_()) return false;
     const Parallel& p = train.parallel();
-    if (p.has_pipeline() || p.has_tensor() || p.has_sequence_parallel()) {
+    if (p.has_pipeline() || p.has_tensor() || p.has_sequence_parallel() || p.has_context()) {
       Error("parallel", "auto chooses the number of stages: leave the other fields out, or auto");
     }
     if (train.has_pipeline()) Error("pipeline", "is chosen by parallel: auto: leave it out");
@@ -310,6 +342,7 @@ class Resolver {
       if (!train.parallel().has_pipeline()) train.mutable_parallel()->set_pipeline(1);
       if (!train.parallel().has_tensor()) train.mutable_parallel()->set_tensor(1);
       if (!train.parallel().has_sequence_parallel()) train.mutable_parallel()->set_sequence_parallel(false);
+      if (!train.parallel().has_context()) train.mutable_parallel()->set_context(1);
       train.mutable_parallel()->set_auto_(false);
     }
     const Resources& r = spec_.resources();
@@ -324,17 +357,14 @@ class Resolver {
       }
       return train.mutable_parallel()->set_pipeline(1);
     }
-    const uint32_t multiple = std::max(1u, stages) * TensorRanks();
+    Context_(train);
+    const uint32_t multiple = std::max(1u, stages) * TensorRanks() * ContextRanks();
     if (r.has_min_ranks() && r.min_ranks() % multiple != 0) {
       const uint32_t nearest = (r.min_ranks() / multiple + 1) * multiple;
       Error("resources.min_ranks",
             absl::StrCat(
-                "must be a multiple of ",
-                stages <= 1         ? "parallel.tensor "
-                : TensorRanks() > 1 ? "parallel.pipeline times parallel.tensor "
-                                    : "parallel.pipeline ",
-                multiple, ": a job with fewer ranks keeps ",
-                TensorRanks() > 1 ? "these, and has fewer shards or replicas" : "its stages, each with fewer ranks",
+                "must be a multiple of ", NamesOfMultiple(), " ", multiple, ": a job with fewer ranks keeps ",
+                multiple > stages ? "these, and has fewer shards or replicas" : "its stages, each with fewer ranks",
                 "; got ", r.min_ranks()),
             nearest <= ranks ? absl::StrCat(nearest) : "");
     }
@@ -534,7 +564,7 @@ class Resolver {
     if (batch.sequences() == 0 || batch.sequences() > kMaxSequences) {
       return Error("batch.sequences", absl::StrCat("must be 1 to ", kMaxSequences, ", got ", batch.sequences()));
     }
-    const uint32_t ranks = DataRanks(spec_.resources().ranks());
+    const uint32_t ranks = SampleRanks(spec_.resources().ranks());
     const uint32_t share = (batch.sequences() + ranks - 1) / ranks;
     // When it is placed. Of a model that normalizes by a microbatch it would change the result.
     const bool chosen =
@@ -546,11 +576,12 @@ class Resolver {
     if (batch.microbatch() > share) {
       Error("batch.microbatch",
             absl::StrCat("a rank has ", share, " sequences of a step (batch.sequences ", batch.sequences(), " over ",
-                         ranks, Stages() == 1 ? " ranks), got " : " ranks of each stage), got ", batch.microbatch()),
+                         ranks, ContextRanks() == 1 ? " ranks" : " groups of ranks",
+                         Stages() == 1 ? "" : " of each stage", "), got ", batch.microbatch()),
             absl::StrCat(share));
     }
     // With its fewest ranks, each rank has the most sequences.
-    const uint32_t least = spec_.resources().has_min_ranks() ? DataRanks(spec_.resources().min_ranks()) : ranks;
+    const uint32_t least = spec_.resources().has_min_ranks() ? SampleRanks(spec_.resources().min_ranks()) : ranks;
     if (model_good_ && batch.microbatch() > 0) {
       CheckScheduleSize(train, (batch.sequences() + std::min(least, ranks) - 1) / std::min(least, ranks));
       CheckActivations(batch);

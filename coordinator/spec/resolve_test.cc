@@ -19,6 +19,7 @@ namespace muster::spec {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::string Text(const std::vector<SpecError>& errors) {
   std::string text;
@@ -330,6 +331,93 @@ TEST(Resolve, TensorRanksDivideRanksAndModel) {
   Staged(spec, 8, 2), Divided(spec, 2);
   spec.mutable_train()->mutable_parallel()->set_sequence_parallel(true);
   EXPECT_EQ(Text(Resolve({}, spec)), "");
+}
+
+// Of the tiny models, whose context is 128.
+TEST(Resolve, ContextRanksShareSequences) {
+  const auto resolved = [](uint32_t context, uint32_t tensor) {
+    JobSpec spec = Good();
+    spec.mutable_resources()->set_ranks(8);
+    spec.mutable_train()->mutable_batch()->set_sequences(16);
+    if (context > 0) spec.mutable_train()->mutable_parallel()->set_context(context);
+    if (tensor > 0) Divided(spec, tensor);
+    EXPECT_EQ(Text(Resolve({}, spec)), "");
+    EXPECT_TRUE(spec.train().strategy().has_ddp()) << "8 ranks have gradients to sum, whatever they share";
+    return spec.train();
+  };
+  EXPECT_FALSE(resolved(0, 0).has_parallel());
+  EXPECT_EQ(resolved(0, 1).parallel().context(), 1u);
+  EXPECT_EQ(resolved(1, 0).batch().microbatch(), 2u) << "16 sequences over 8 ranks";
+  EXPECT_EQ(resolved(4, 0).batch().microbatch(), 8u) << "over 2 groups of 4";
+  EXPECT_EQ(resolved(8, 0).batch().microbatch(), 16u);
+  EXPECT_EQ(resolved(2, 2).batch().microbatch(), 8u);
+}
+
+TEST(Resolve, RefusesWhatContextRanksCannotDivide) {
+  const auto errors = [](uint32_t ranks, uint32_t context, const std::function<void(JobSpec&)>& change) {
+    JobSpec spec = Good();
+    spec.mutable_resources()->set_ranks(ranks);
+    spec.mutable_train()->mutable_parallel()->set_context(context);
+    change(spec);
+    return Text(Resolve({}, spec));
+  };
+  const auto nothing = [](JobSpec&) {};
+  const auto with_min = [](uint32_t least, uint32_t tensor) {
+    return [=](JobSpec& spec) {
+      spec.mutable_resources()->set_min_ranks(least);
+      spec.mutable_train()->mutable_checkpoint()->set_path("/c");
+      if (tensor > 1) Divided(spec, tensor);
+    };
+  };
+  EXPECT_EQ(errors(2, 0, nothing), "parallel.context: must be 1 to 64, got 0\n");
+  EXPECT_EQ(errors(65, 65, nothing), "parallel.context: must be 1 to 64, got 65\n");
+  EXPECT_EQ(errors(6, 4, nothing),
+            "parallel.context: resources.ranks must be a multiple of parallel.context 4, got 6\n");
+  EXPECT_EQ(
+      errors(12, 4, [](JobSpec& spec) { Divided(spec, 2); }),
+      "parallel.context: resources.ranks must be a multiple of parallel.tensor times parallel.context 8, got 12\n");
+  EXPECT_EQ(errors(12, 4, [](JobSpec& spec) { Staged(spec, 12, 2), Divided(spec, 2); }),
+            "parallel.context: resources.ranks must be a multiple of parallel.pipeline times parallel.tensor times "
+            "parallel.context 16, got 12\n")
+      << "each of 2 stages has 3 groups of 2 tensor ranks";
+  EXPECT_EQ(errors(3, 2, [](JobSpec& spec) { Divided(spec, 2); }),
+            "parallel.tensor: 2 ranks for each unit do not divide resources.ranks 3\n")
+      << "one error, not two";
+  EXPECT_EQ(
+      errors(8, 2, with_min(3, 1)),
+      "resources.min_ranks: must be a multiple of parallel.context 2: a job with fewer ranks keeps these, and has "
+      "fewer shards or replicas; got 3\n");
+  EXPECT_EQ(errors(8, 2, with_min(6, 2)),
+            "resources.min_ranks: must be a multiple of parallel.tensor times parallel.context 4: a job with fewer "
+            "ranks keeps these, and has fewer shards or replicas; got 6\n");
+  EXPECT_EQ(errors(8, 2, with_min(4, 2)), "");
+  EXPECT_EQ(errors(4, 2, [](JobSpec& spec) { spec.mutable_train()->mutable_dropout()->set_attention(0.1); }),
+            "dropout: not supported with parallel.context yet\n");
+  EXPECT_EQ(errors(4, 1, [](JobSpec& spec) { spec.mutable_train()->mutable_dropout()->set_attention(0.1); }), "");
+  EXPECT_EQ(errors(4, 2, [](JobSpec& spec) { spec.mutable_train()->mutable_dropout(); }), "") << "all rates are 0";
+  EXPECT_EQ(errors(4, 2, [](JobSpec& spec) { spec.mutable_train()->mutable_parallel()->set_auto_(true); }),
+            "parallel: auto chooses the number of stages: leave the other fields out, or auto\n");
+  EXPECT_EQ(errors(8, 4,
+                   [](JobSpec& spec) {
+                     spec.mutable_train()->mutable_batch()->set_sequences(6);
+                     spec.mutable_train()->mutable_batch()->set_microbatch(4);
+                   }),
+            "batch.microbatch: a rank has 3 sequences of a step (batch.sequences 6 over 2 groups of ranks), got 4\n");
+  EXPECT_EQ(errors(2, 2, [](JobSpec& spec) { spec.mutable_train()->mutable_strategy()->mutable_single(); }),
+            "strategy.kind: single runs on one rank, resources.ranks gives 2; ddp and fsdp run on several\n");
+}
+
+// The model says so: each rank has the tokens of two equal runs (models/sequence.h).
+TEST(Resolve, RefusesContextRanksThatTheModelDoesNotHave) {
+  JobSpec spec = Good();
+  spec.mutable_resources()->set_ranks(4);
+  spec.mutable_train()->mutable_parallel()->set_context(4);
+  spec.mutable_train()->mutable_model()->mutable_gpt2()->set_context(124);
+  EXPECT_THAT(Text(Resolve({}, spec)), StartsWith("parallel.context: "));
+  spec.mutable_train()->mutable_model()->mutable_resnet()->set_depth(20);
+  spec.mutable_train()->mutable_data()->clear_tokens();
+  spec.mutable_train()->mutable_data()->set_images("/i.bin");
+  EXPECT_THAT(Text(Resolve({}, spec)), StartsWith("parallel.context: "));
 }
 
 CollectiveBench Measurements() {
