@@ -37,14 +37,14 @@ void AddModel(const Train& train, const Mesh& mesh, const Inventory& inventory, 
   plan.set_parameters(models::Parameters(inventory));
   plan.set_samples_per_step(train.batch().sequences());
   if (inventory.task().name() == models::kLanguageModel) {
-    plan.set_tokens_per_step(plan.samples_per_step() * models::TargetsPerSample(inventory));
+    plan.set_tokens_per_step(plan.samples_per_step() * models::WholeTargetsPerSample(inventory));
   }
-  plan.set_microbatches(strategies::Microbatches(train.batch(), mesh.data_ranks()));
-  double flops = 0;  // of a sample; a backward costs twice a forward
+  plan.set_microbatches(strategies::Microbatches(train.batch(), mesh.sample_ranks()));
+  double flops = 0;  // of a rank's part of a sample; a backward costs twice a forward
   for (int u = 0, first = models::FirstTrained(inventory); u < inventory.units_size(); ++u) {
     flops += (u < first ? 1 : 3) * inventory.units(u).forward_flops();
   }
-  plan.set_flops_per_step(flops * train.batch().sequences());
+  plan.set_flops_per_step(flops * models::ContextRanks(inventory) * train.batch().sequences());
 }
 
 // "shares by measured speed, 12.1 to 48 GFLOP/s; ..."
@@ -174,7 +174,7 @@ void AddSchedules(const core::JobPlan& job, PlanReply& plan) {
 void AddOps(const core::JobPlan& job, const std::vector<strategies::Predicted>& predicted, PlanReply& plan) {
   const strategies::MemoryPlan& memory_plan = job.memory_plan;
   const Mesh& mesh = memory_plan.layout.mesh;
-  const uint32_t rows = strategies::MicrobatchRows(job.train.batch(), mesh.data_ranks());
+  const uint32_t rows = strategies::MicrobatchRows(job.train.batch(), mesh.sample_ranks());
   for (uint32_t stage = 0; stage < mesh.pipeline; ++stage) {
     const strategies::StageModel model(job.inventory, memory_plan.layout, stage);
     const Schedule& schedule = memory_plan.programs[stage].schedule;
@@ -299,18 +299,26 @@ void AddStagePlaces(const Mesh& mesh, absl::Span<const RankPlace> ranks, PlanRep
                                   mesh.pipeline == 2 ? " boundary" : " boundaries", " between stages"));
 }
 
-// "each unit is computed by 4 ranks of one node"; on nodes that the planner was given, several may be of several nodes.
-void AddTensorPlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanReply& plan) {
-  if (mesh.tensor == 1) return;
-  const std::vector<std::vector<uint32_t>> groups = GroupsOf(mesh, {.axes = kTensorAxis});
+// "which share a node", of the groups along the axis; on nodes that the planner was given, several may be of several.
+std::string PlacesOf(const Mesh& mesh, Axes axis, const std::vector<RankPlace>& ranks) {
+  const std::vector<std::vector<uint32_t>> groups = GroupsOf(mesh, {.axes = axis});
   const auto crossing = std::count_if(groups.begin(), groups.end(), [&](const std::vector<uint32_t>& group) {
     const auto elsewhere = [&](uint32_t rank) { return ranks[rank].node != ranks[group[0]].node; };
     return std::any_of(group.begin(), group.end(), elsewhere);
   });
-  plan.add_placement(absl::StrCat(
-      "each unit is computed by ", mesh.tensor, " ranks together, ",
-      crossing == 0 ? "which share a node"
-                    : absl::StrCat("and ", crossing, " of ", groups.size(), " such groups lie on several nodes")));
+  return crossing == 0 ? "which share a node"
+                       : absl::StrCat("and ", crossing, " of ", groups.size(), " such groups lie on several nodes");
+}
+
+void AddGroupPlaces(const Mesh& mesh, const std::vector<RankPlace>& ranks, PlanReply& plan) {
+  if (mesh.tensor > 1) {
+    plan.add_placement(absl::StrCat("each unit is computed by ", mesh.tensor, " ranks together, ",
+                                    PlacesOf(mesh, kTensorAxis, ranks)));
+  }
+  if (mesh.context > 1) {
+    plan.add_placement(
+        absl::StrCat("each sequence is divided among ", mesh.context, " ranks, ", PlacesOf(mesh, kContextAxis, ranks)));
+  }
 }
 
 // "two levels: sums over replicas of 4 ranks run inside 2 nodes, ...", or why hierarchy: always has no effect.
@@ -389,7 +397,7 @@ void AddSync(const core::JobPlan& job, const PlanFor& on, PlanReply& plan) {
 
 // Stages idle while a pipeline fills and drains.
 void AddBubbleNote(const Train& train, const Mesh& mesh, PlanReply& plan) {
-  const uint32_t microbatches = strategies::Microbatches(train.batch(), mesh.data_ranks());
+  const uint32_t microbatches = strategies::Microbatches(train.batch(), mesh.sample_ranks());
   if (mesh.pipeline == 1 || microbatches >= mesh.pipeline) return;
   plan.add_notes(absl::StrCat(microbatches, microbatches == 1 ? " microbatch" : " microbatches", " a step for ",
                               mesh.pipeline, " stages: stages idle in every step; lower batch.microbatch or raise ",
@@ -398,9 +406,9 @@ void AddBubbleNote(const Train& train, const Mesh& mesh, PlanReply& plan) {
 
 // Ranks that get no sample of any step.
 void AddIdleNote(const Train& train, const Mesh& mesh, PlanReply& plan) {
-  const uint32_t readers = mesh.data_ranks(), sequences = train.batch().sequences();
+  const uint32_t readers = mesh.sample_ranks(), sequences = train.batch().sequences();
   if (sequences == 0 || sequences >= readers) return;
-  const uint32_t idle = (readers - sequences) * mesh.pipeline * mesh.tensor;
+  const uint32_t idle = (readers - sequences) * (mesh.ranks() / readers);
   plan.add_notes(absl::StrCat(idle, " of ", mesh.ranks(), idle == 1 ? " ranks is" : " ranks are",
                               " idle in every step: batch.sequences is ", sequences, " for ", readers,
                               readers == mesh.ranks() ? " ranks" : " groups of ranks", "; raise it to at least ",
@@ -556,7 +564,7 @@ absl::StatusOr<MadePlan> MakePlan(const JobSpec& resolved, const PlanFor& on, st
                                             : strategies::NameOf(job->train));
   AddTable(memory_plan, job->train, job->inventory, ranks, plan);
   AddStagePlaces(memory_plan.layout.mesh, ranks, plan);
-  AddTensorPlaces(memory_plan.layout.mesh, ranks, plan);
+  AddGroupPlaces(memory_plan.layout.mesh, ranks, plan);
   AddLevelPlaces(job->train, memory_plan.layout.mesh, ranks, plan);
   AddSchedules(*job, plan);
   AddRanks(memory_plan, ranks, plan);

@@ -342,6 +342,46 @@ TEST(Plan, SaysWhichRanksAreIdle) {
   EXPECT_THAT(notes(4, 4), testing::Not(testing::Contains(testing::HasSubstr("idle"))));
 }
 
+// Two groups of two ranks, each of which computes half of every sequence of its group.
+TEST(Plan, OfRanksThatShareSequences) {
+  const auto resolved = [](uint32_t context, uint32_t sequences) {
+    JobSpec spec = Good();
+    spec.mutable_resources()->set_ranks(4);
+    spec.mutable_train()->mutable_strategy()->mutable_ddp();
+    spec.mutable_train()->mutable_parallel()->set_context(context);
+    spec.mutable_train()->mutable_batch()->set_sequences(sequences);
+    spec.mutable_train()->mutable_batch()->set_microbatch(1);
+    EXPECT_TRUE(Resolve({}, spec).empty());
+    return spec;
+  };
+  const PlanReply whole = Planned(resolved(1, 4)), halves = Planned(resolved(2, 4));
+  EXPECT_EQ(halves.tokens_per_step(), 4u * 128);
+  EXPECT_EQ(whole.microbatches(), 1u);
+  EXPECT_EQ(halves.microbatches(), 2u) << "of 2 sequences for each group";
+  EXPECT_EQ(halves.parameters(), 842'496u);
+  EXPECT_NEAR(halves.flops_per_step() / whole.flops_per_step(), 1, 1e-9);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(halves.ranks(rank).parameter_bytes(), whole.ranks(rank).parameter_bytes());
+    EXPECT_EQ(halves.ranks(rank).optimizer_bytes(), whole.ranks(rank).optimizer_bytes());
+    // Of half as many tokens, and of the keys and values of all of them in one layer.
+    const double share = static_cast<double>(halves.ranks(rank).activation_bytes()) /
+                         static_cast<double>(whole.ranks(rank).activation_bytes());
+    EXPECT_GE(share, 0.5);
+    EXPECT_LE(share, 0.7);
+  }
+  EXPECT_GT(halves.simulated().exchanged_seconds(), 0);
+  EXPECT_THAT(halves.placement(), testing::Contains("each sequence is divided among 2 ranks, which share a node"));
+  EXPECT_THAT(whole.placement(), testing::Not(testing::Contains(testing::HasSubstr("each sequence"))));
+  EXPECT_THAT(Planned(resolved(2, 1)).notes(),
+              testing::Contains("2 of 4 ranks are idle in every step: batch.sequences is 1 for 2 groups of ranks; "
+                                "raise it to at least 2, or lower resources.ranks"));
+  const JobSpec spec = resolved(2, 4);
+  PlanFor on = AnySlots(spec, *strategies::FindHardware("h100"));
+  for (uint32_t rank = 0; rank < 4; ++rank) on.slots.ranks[rank].node = rank < 3 ? 0 : 1;
+  EXPECT_THAT(MakePlan(spec, on)->reply.placement(),
+              testing::Contains("each sequence is divided among 2 ranks, and 1 of 2 such groups lie on several nodes"));
+}
+
 TEST(Plan, SaysHowFp32IsComputedOnGpus) {
   const auto notes = [](bool tf32, Dtype compute, Device device) {
     JobSpec spec = Good();
