@@ -77,7 +77,7 @@ std::string WhyNotBeside(const std::string& pattern, const std::string& tokens) 
 // As the trainer opens it for the model.
 std::string WhyNotTokensOf(const v1::Inventory& inventory, const std::string& pattern) {
   if (pattern.empty()) return "";
-  const absl::StatusOr<data::TokenFile> file = data::TokenFile::Open(pattern, models::TargetsPerSample(inventory));
+  const absl::StatusOr<data::TokenFile> file = data::TokenFile::Open(pattern, models::WholeTargetsPerSample(inventory));
   if (!file.ok()) return std::string(file.status().message());
   const uint64_t vocabulary = models::Find(inventory.task(), models::kTargets).bound();
   return std::string(file->CheckVocabulary(vocabulary, kMostCheckedBytes).message());

@@ -1,6 +1,7 @@
 #include "cli/output/describe.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <set>
 #include <utility>
@@ -86,25 +87,30 @@ std::string ResumedFrom(const v1::Generation& generation, const v1::Checkpoint& 
 
 struct Axis {
   const char* title;
-  uint32_t (v1::RankRole::*of)() const;
+  std::function<uint32_t(const v1::RankPlacement&)> of;
 };
 
 // The axes of the mesh on which the ranks differ, but for replicas and shards of the same numbers as the ranks.
-std::vector<Axis> AxesOf(const google::protobuf::RepeatedPtrField<v1::RankPlacement>& ranks) {
+std::vector<Axis> AxesOf(const v1::JobSpec& spec, const google::protobuf::RepeatedPtrField<v1::RankPlacement>& ranks) {
   std::vector<Axis> axes;
   const auto add = [&](const Axis& axis, bool also_as_ranks) {
     bool differ = false, as_ranks = true;
     for (const v1::RankPlacement& rank : ranks) {
-      const uint32_t at = (rank.role().*axis.of)();
+      const uint32_t at = axis.of(rank);
       differ |= at > 0;
       as_ranks &= at == rank.rank();
     }
     if (differ && (also_as_ranks || !as_ranks)) axes.push_back(axis);
   };
-  add({"STAGE", &v1::RankRole::stage}, /*also_as_ranks=*/true);
-  add({"REPLICA", &v1::RankRole::replica}, /*also_as_ranks=*/false);
-  add({"SHARD", &v1::RankRole::shard_in_stage}, /*also_as_ranks=*/false);
-  add({"TENSOR", &v1::RankRole::tensor}, /*also_as_ranks=*/true);
+  const auto in_role = [](uint32_t (v1::RankRole::*of)() const) {
+    return [of](const v1::RankPlacement& rank) { return (rank.role().*of)(); };
+  };
+  add({"STAGE", in_role(&v1::RankRole::stage)}, /*also_as_ranks=*/true);
+  add({"REPLICA", in_role(&v1::RankRole::replica)}, /*also_as_ranks=*/false);
+  add({"SHARD", in_role(&v1::RankRole::shard_in_stage)}, /*also_as_ranks=*/false);
+  add({"CONTEXT", [&](const v1::RankPlacement& rank) { return ContextRank(spec, rank.rank()); }},
+      /*also_as_ranks=*/true);
+  add({"TENSOR", in_role(&v1::RankRole::tensor)}, /*also_as_ranks=*/true);
   return axes;
 }
 
@@ -131,14 +137,14 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
   }
   absl::StrAppend(&out, "\nGenerations:\n", IndentedTable(table, screen));
   const auto& placed = reply.generations(0).ranks();
-  const std::vector<Axis> axes = AxesOf(placed);
+  const std::vector<Axis> axes = AxesOf(reply.job().spec(), placed);
   std::vector<Column> columns = {{"RANK", true}};
   for (const Axis& axis : axes) columns.push_back({axis.title, true});
   columns.insert(columns.end(), {{"NODE"}, {"SLOTS"}, {"STATE"}, {.title = "EXIT", .narrow = Narrow::kWrap}});
   Table ranks(columns);
   for (const v1::RankPlacement& rank : placed) {
     std::vector<Cell> cells = {absl::StrCat(rank.rank())};
-    for (const Axis& axis : axes) cells.emplace_back(absl::StrCat((rank.role().*axis.of)()));
+    for (const Axis& axis : axes) cells.emplace_back(absl::StrCat(axis.of(rank)));
     cells.insert(cells.end(), {rank.node(), Slots(rank.slots()), StateName(rank.state()),
                                rank.has_exit() ? rank.exit().message() : ""});
     ranks.Add(std::move(cells));

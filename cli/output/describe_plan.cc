@@ -57,7 +57,7 @@ std::string Runs(const std::vector<uint32_t>& ranks) {
 struct Alike {
   const v1::RankPlan* first = nullptr;
   std::vector<uint32_t> ranks;
-  std::set<uint32_t> shares;  // that these ranks have of their units' tensors
+  std::set<uint32_t> shares, parts;  // that these ranks have of their units' tensors, and of their sequences
   std::vector<std::string> nodes;
 };
 
@@ -70,10 +70,11 @@ std::vector<Alike> GroupRanks(const v1::PlanReply& plan) {
                                        rank.fixed_bytes(),     rank.peak_bytes(),     rank.slot_bytes(),
                                        rank.host_bytes(),      rank.node().empty(),   rank.stage()};
     const auto [at, fresh] = known.emplace(key, groups.size());
-    if (fresh) groups.push_back({.first = &rank, .ranks = {}, .shares = {}, .nodes = {}});
+    if (fresh) groups.push_back({.first = &rank, .ranks = {}, .shares = {}, .parts = {}, .nodes = {}});
     Alike& group = groups[at->second];
     group.ranks.push_back(rank.rank());
     group.shares.insert(rank.tensor());
+    group.parts.insert(ContextRank(plan.resolved(), rank.rank()));
     if (!rank.node().empty() && (group.nodes.empty() || group.nodes.back() != rank.node())) {
       group.nodes.push_back(rank.node());
     }
@@ -89,7 +90,9 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   const bool stages = plan.stages_size() > 0;
   std::vector<Column> columns = {{"RANK", true}};
   const bool shares = any([](const v1::RankPlan& r) { return r.tensor() > 0; });
+  const bool parts = plan.resolved().train().parallel().context() > 1;
   if (stages) columns.push_back({"STAGE", true});
+  if (parts) columns.push_back({"CONTEXT", true});
   if (shares) columns.push_back({"TENSOR", true});
   columns.insert(columns.end(), {{"PARAMETERS", true, /*optional=*/1},
                                  {"GRADIENTS", true, /*optional=*/2},
@@ -112,6 +115,7 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
     const v1::RankPlan& r = *group.first;
     std::vector<Cell> cells = {Runs(group.ranks)};
     if (stages) cells.emplace_back(absl::StrCat(r.stage()));
+    if (parts) cells.emplace_back(Runs({group.parts.begin(), group.parts.end()}));
     if (shares) cells.emplace_back(Runs({group.shares.begin(), group.shares.end()}));
     for (const uint64_t bytes : {r.parameter_bytes(), r.gradient_bytes(), r.optimizer_bytes(), r.gather_bytes(),
                                  r.reduce_bytes(), r.activation_bytes()}) {
@@ -196,9 +200,14 @@ std::string Times(const v1::PlanReply& plan) {
   const double amount = static_cast<double>(tokens ? plan.tokens_per_step() : plan.samples_per_step());
   const bool replicas = t.exchange_seconds() > 0;
   const double mean = replicas ? t.mean_step_seconds() : t.step_seconds(), rate = mean > 0 ? amount / mean : 0;
-  const std::string exchanged = t.exchanged_seconds() > 0 ? absl::StrCat(" (", Seconds(t.exchanged_seconds()),
-                                                                         " of it exchanges of tensor ranks)")
-                                                          : "";
+  const v1::Parallel& parallel = plan.resolved().train().parallel();
+  const std::string exchanged = t.exchanged_seconds() > 0
+                                    ? absl::StrCat(" (", Seconds(t.exchanged_seconds()), " of it exchanges of ",
+                                                   parallel.context() <= 1  ? "tensor"
+                                                   : parallel.tensor() <= 1 ? "context"
+                                                                            : "tensor and context",
+                                                   " ranks)")
+                                    : "";
   const std::string exchanges = replicas ? absl::StrCat("\n  an exchange of replicas ", Seconds(t.exchange_seconds()),
                                                         "; a step with them ", Seconds(mean), " on average")
                                          : "";

@@ -225,7 +225,16 @@ std::string ParallelName(const v1::JobSpec& spec) {
     absl::StrAppend(&name, ", tensor parallel over ", train.parallel().tensor(),
                     train.parallel().sequence_parallel() ? " with sequence parallel" : "");
   }
+  if (train.parallel().context() > 1) {
+    absl::StrAppend(&name, ", context parallel over ", train.parallel().context());
+  }
   return name;
+}
+
+// Tensor ranks are neighbors, then the ranks that share sequences.
+uint32_t ContextRank(const v1::JobSpec& spec, uint32_t rank) {
+  const v1::Parallel& parallel = spec.train().parallel();
+  return rank / std::max(1u, parallel.tensor()) % std::max(1u, parallel.context());
 }
 
 std::string OneLine(absl::string_view text) { return Clean(text, false); }

@@ -1026,6 +1026,33 @@ TEST(DescribePlan, ShowsThePipelinesStages) {
   EXPECT_FALSE(absl::StrContains(one, "Forward u0")) << one;
 }
 
+TEST(DescribePlan, ShowsWhichRanksShareSequences) {
+  v1::PlanReply plan;
+  *plan.mutable_resolved() = MakeJob().spec();
+  v1::Parallel& parallel = *plan.mutable_resolved()->mutable_train()->mutable_parallel();
+  parallel.set_context(2);
+  plan.mutable_simulated()->set_hardware("h100");
+  plan.mutable_simulated()->set_exchanged_seconds(0.002);
+  for (uint32_t rank = 0; rank < 8; ++rank) {
+    v1::RankPlan& r = *plan.add_ranks();
+    r.set_rank(rank), r.set_peak_bytes(rank % 2 == 0 ? 1024 : 2048);
+  }
+  const auto has = [&](std::initializer_list<const char*> parts) {
+    const std::string text = DescribePlan(plan, {.times = true}, kPipe);
+    for (const char* part : parts) EXPECT_TRUE(absl::StrContains(text, part)) << part << "\n" << text;
+  };
+  has({"zero 3, context parallel over 2 on 8 ranks\n", "   RANK  CONTEXT  PARAMETERS", "\n0,2,4,6        0         0 B",
+       "\n1,3,5,7        1         0 B", "(2 ms of it exchanges of context ranks)"});
+  parallel.set_tensor(2);
+  for (v1::RankPlan& r : *plan.mutable_ranks()) r.set_tensor(r.rank() % 2);
+  has({"zero 3, tensor parallel over 2, context parallel over 2 on 8 ranks\n", "   RANK  CONTEXT  TENSOR  PARAMETERS",
+       "\n0,2,4,6      0-1       0         0 B", "\n1,3,5,7      0-1       1         0 B",
+       "(2 ms of it exchanges of tensor and context ranks)"});
+  parallel.set_context(1);
+  has({"zero 3, tensor parallel over 2 on 8 ranks\n", "   RANK  TENSOR  PARAMETERS",
+       "(2 ms of it exchanges of tensor ranks)"});
+}
+
 TEST(DescribePlan, RanksThatAreAlikeShareARow) {
   v1::PlanReply plan;
   *plan.mutable_resolved() = MakeJob().spec();
@@ -1241,6 +1268,30 @@ TEST(DescribeJob, RanksHaveTheirCoordinates) {
             "     0  node-1  3      running  -\n"
             "     1  node-1  3      running  -")
       << "of replicas alone the rank's number says it all";
+  // Two groups of two ranks that share sequences; the same of pairs that compute each unit together.
+  v1::Parallel& parallel = *reply.mutable_job()->mutable_spec()->mutable_train()->mutable_parallel();
+  parallel.set_context(2);
+  place({{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 0, 2, 0}, {0, 0, 3, 0}});
+  EXPECT_EQ(table(),
+            "  RANK  CONTEXT  NODE    SLOTS  STATE    EXIT\n"
+            "     0        0  node-1  3      running  -\n"
+            "     1        1  node-1  3      running  -\n"
+            "     2        0  node-1  3      running  -\n"
+            "     3        1  node-1  3      running  -");
+  parallel.set_tensor(2);
+  place(
+      {{0, 0, 0, 0}, {0, 0, 0, 1}, {0, 1, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 0}, {1, 0, 0, 1}, {1, 1, 0, 0}, {1, 1, 0, 1}});
+  EXPECT_EQ(table(),
+            "  RANK  STAGE  REPLICA  CONTEXT  TENSOR  NODE    SLOTS  STATE    EXIT\n"
+            "     0      0        0        0       0  node-1  3      running  -\n"
+            "     1      0        0        0       1  node-1  3      running  -\n"
+            "     2      0        1        1       0  node-1  3      running  -\n"
+            "     3      0        1        1       1  node-1  3      running  -\n"
+            "     4      1        0        0       0  node-1  3      running  -\n"
+            "     5      1        0        0       1  node-1  3      running  -\n"
+            "     6      1        1        1       0  node-1  3      running  -\n"
+            "     7      1        1        1       1  node-1  3      running  -");
+  parallel.Clear();
   // With all four and a cause that is long.
   std::vector<std::array<uint32_t, 4>> all;
   for (uint32_t rank = 0; rank < 16; ++rank) all.push_back({rank / 8, rank / 4 % 2, rank / 2 % 2, rank % 2});
