@@ -112,6 +112,24 @@ void Tensor(Numbers& numbers, muster::JobSpec& spec) {
   train.mutable_model()->mutable_llama()->set_inner(tensor * (1 + numbers.Below(1 << 8)));
 }
 
+// Ranks that share each sequence, on a number of ranks that they divide, with everything else that divides them.
+void Context(Numbers& numbers, muster::JobSpec& spec) {
+  muster::Train& train = *spec.mutable_train();
+  const uint32_t tensor = std::max(1u, train.parallel().tensor()),
+                 others = std::max(1u, train.parallel().pipeline()) * tensor,
+                 most = std::min(64u, std::max(1u, spec.resources().ranks() / others)), context = numbers.UpTo(most);
+  spec.mutable_resources()->set_ranks(std::max(1u, spec.resources().ranks() / (others * context)) * others * context);
+  spec.mutable_resources()->clear_min_ranks();
+  train.clear_dropout();
+  train.mutable_parallel()->set_context(context);
+  const uint32_t tokens = 2 * context * tensor * (1 + numbers.Below(64));
+  if (train.model().has_llama()) {
+    train.mutable_model()->mutable_llama()->set_context(tokens);
+  } else {
+    train.mutable_model()->mutable_gpt2()->set_context(tokens);
+  }
+}
+
 muster::JobSpec SpecOf(Numbers& numbers) {
   muster::JobSpec spec;
   spec.set_name("fuzz");
@@ -188,6 +206,7 @@ muster::JobSpec SpecOf(Numbers& numbers) {
   }
   // strategy: auto, of strategies alone.
   if (numbers.Below(2) == 0 && !train.has_parallel()) train.mutable_parallel()->set_pipeline(1);
+  if (numbers.Below(4) == 0 && !train.parallel().auto_()) Context(numbers, spec);
   return spec;
 }
 

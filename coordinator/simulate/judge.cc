@@ -107,6 +107,7 @@ void Judge::JobChanged(const JobId& id, const std::string& bytes) {
     absl::ParseDuration(job.spec().time_limit(), &account.time_limit);
     account.resources = job.spec().resources();
     account.together = std::max(1u, job.spec().train().parallel().tensor());
+    account.multiple = account.together * std::max(1u, job.spec().train().parallel().context());
     account.submitted_at = clock_->Read().steady;
     account.coordinator_starts = coordinator_starts_;
   }
@@ -275,10 +276,10 @@ void Judge::GenerationChanged(Generation generation) {
     if (ranks > asked.ranks() || ranks < (asked.has_min_ranks() ? asked.min_ranks() : asked.ranks())) {
       return Fail("a gang is whole", absl::StrCat(name, " has ", ranks, " ranks"));
     }
-    const Mesh mesh = WithReplicasFor({.tensor = account.together}, ranks);
-    if (mesh.ranks() != ranks) {
-      return Fail("tensor ranks are on one node", absl::StrCat(name, " has ", ranks, " ranks, of ", mesh.tensor));
+    if (ranks % account.multiple != 0) {
+      return Fail("a gang has whole groups", absl::StrCat(name, " has ", ranks, " ranks, of ", account.multiple));
     }
+    const Mesh mesh = WithReplicasFor({.tensor = account.together}, ranks);
     for (const std::vector<uint32_t>& group : GroupsOf(mesh, {.axes = kTensorAxis})) {
       for (const uint32_t rank : group) {
         const std::string& first = generation.ranks(static_cast<int>(group[0])).node();

@@ -54,6 +54,7 @@ struct JobAccount {
   uint32_t max_restarts = 0;
   Resources resources;
   uint32_t together = 1;  // ranks that must be on one node
+  uint32_t multiple = 1;  // of which its number of ranks is one
   bool deleted = false;
   std::string owner, project, reason;
   std::string reservation;  // that it runs in

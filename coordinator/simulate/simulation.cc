@@ -30,6 +30,11 @@ constexpr std::array kOwners = {"ann", "bob", "somebody"};
 
 constexpr uint64_t kRunTwice = 16;  // each such seed is run again without jumps of the wall clock
 
+// Whether it runs on a multiple of a number of ranks.
+bool InGroups(const JobSpec& spec) {
+  return spec.train().parallel().tensor() > 1 || spec.train().parallel().context() > 1;
+}
+
 JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
   JobSpec spec;
   spec.set_name(absl::StrCat("job", number));
@@ -48,8 +53,9 @@ JobSpec MakeSpec(Random& random, uint64_t number, int64_t slots) {
   }
   Train& train = *spec.mutable_train();
   Resources& resources = *spec.mutable_resources();
-  if (number == 2 && resources.ranks() <= 8) {  // pairs of ranks that must be on one node
-    train.mutable_parallel()->set_tensor(2);
+  if ((number == 2 || number == 3) && resources.ranks() <= 8) {
+    if (number == 2) train.mutable_parallel()->set_tensor(2);   // pairs of ranks that must be on one node
+    if (number == 3) train.mutable_parallel()->set_context(2);  // pairs on any nodes
     resources.set_ranks(resources.ranks() + resources.ranks() % 2);
     if (resources.has_min_ranks()) resources.set_min_ranks(resources.min_ranks() + resources.min_ranks() % 2);
   }
@@ -323,7 +329,7 @@ class Run {
   // A larger job that runs for longer, so that jobs are in each other's way.
   void Crowd(JobSpec& spec, int64_t slots) {
     Train& train = *spec.mutable_train();
-    if (world_.settings.real_plans || train.parallel().tensor() > 1 || !sharing_.Percent(70)) return;
+    if (world_.settings.real_plans || InGroups(spec) || !sharing_.Percent(70)) return;
     Resources& resources = *spec.mutable_resources();
     resources.set_ranks(static_cast<uint32_t>(sharing_.Between(slots / 4, slots / 2)));
     if (resources.has_min_ranks()) {
@@ -367,7 +373,7 @@ class Run {
       Resources& resources = *spec.mutable_resources();
       resources.set_reservation(ReservationOf(i));
       resources.clear_topology();
-      if (world_.settings.real_plans || spec.train().parallel().tensor() > 1) continue;
+      if (world_.settings.real_plans || InGroups(spec)) continue;
       resources.set_ranks(std::min(resources.ranks(), 4u));
       if (resources.has_min_ranks()) resources.set_min_ranks(1);
     }
