@@ -270,6 +270,7 @@ std::string UnitOf(const std::string& path, const std::string& key) {
   if (absl::StrContains(path, "timeout_seconds.") || absl::EndsWith(key, "_seconds")) return "seconds";
   if (absl::EndsWith(key, "_mib")) return "MiB";
   if (absl::EndsWith(key, "_bytes")) return "bytes";
+  if (path == "parallel.context") return "ranks";  // of a model it is tokens
   if (path == "lora.rank" || path == "communication.compression.rank") return "columns";
   const auto found = units.find(key);
   return found == units.end() ? "" : found->second;
@@ -360,6 +361,7 @@ const std::map<std::string, std::string>& Examples() {
       {"pipeline.cut", "[h.4, h.8]"},
       {"parallel.pipeline", "2"},
       {"parallel.tensor", "2"},
+      {"parallel.context", "2"},
       {"communication.timeout_seconds.pipeline", "1200"},
       {"communication.timeout_seconds.replica", "1200"},
       {"communication.timeout_seconds.shard", "1200"},

@@ -250,9 +250,9 @@ TEST_F(ExamplesTest, ExampleFilesAreAccepted) {
     std::ofstream(path + ".json") << R"({"format": "muster-images", "version": 1, "images": 1, "channels": 3,
         "height": 32, "width": 32, "label_bytes": 1, "classes": 10, "class_names": []})";
   }
-  for (const char* name :
-       {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml", "llama_tiny_lora.yaml",
-        "llama_tiny_pipeline.yaml", "resnet18_cifar10_ddp.yaml", "resnet18_cifar10_fsdp.yaml"}) {
+  for (const char* name : {"gpt2_tiny.yaml", "gpt2_tiny_ddp.yaml", "gpt2_tiny_fsdp.yaml", "llama_tiny.yaml",
+                           "llama_tiny_lora.yaml", "llama_tiny_pipeline.yaml", "llama_tiny_context.yaml",
+                           "resnet18_cifar10_ddp.yaml", "resnet18_cifar10_fsdp.yaml"}) {
     fs::copy_file(absl::StrCat("examples/", name), absl::StrCat(folder, "/", name));
     if (name == std::string("llama_tiny_lora.yaml")) {  // a job of the file before makes what it starts from
       const Ran made = cluster_.Shell(
