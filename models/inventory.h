@@ -105,6 +105,10 @@ struct WindowBlocks {
 };
 WindowBlocks BlocksOfWindow(uint64_t tokens, uint64_t window);
 
+// How many queries of a run of tokens (models/sequence.h) LibTorch's operator takes at a time: its mask has as many
+// rows, each as long as the keys that they see.
+inline constexpr uint64_t kMaskedQueries = 1024;
+
 // The fp32 panels through which GEMMs go on a CPU without instructions for their dtype (worker/units/gemm.h): three of
 // 1,024 x 1,024.
 inline constexpr uint64_t kPanelBytes = uint64_t{12} << 20;

@@ -231,8 +231,8 @@ void AddContextExchange(Unit& unit, uint64_t context, uint64_t keys, const Atten
 
 uint64_t RunMaskBytes(uint64_t context, const TensorShare& share) {
   constexpr uint64_t kAdded = 4, kWhere = 1;  // bytes an element
-  const uint64_t run = context / (2 * uint64_t{share.context_ranks});
-  return (kAdded + kWhere) * run * context;
+  const uint64_t queries = std::min(kMaskedQueries, context / (2 * uint64_t{share.context_ranks}));
+  return (kAdded + kWhere) * queries * context;
 }
 
 absl::Status CheckMultiple(const char* field, uint64_t n, const TensorShare& share) {

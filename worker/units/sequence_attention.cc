@@ -5,17 +5,19 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "models/inventory.h"
 #include "worker/units/autograd.h"
 #include "worker/units/cpu_attention.h"
 
 namespace muster::units {
 namespace {
 
-// Of one run's queries [samples, heads, queries, head] to the keys up to its end.
-at::Tensor AttendOfRun(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const KeyWindow& seen) {
+// Of queries [samples, heads, queries, head] to the keys up to the last one's.
+at::Tensor AttendOfBlock(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const KeyWindow& seen) {
   const int64_t group = q.size(1) / k.size(1);
   const bool windowed = seen.window > 0 && seen.window < k.size(2), masked = !windowed && q.size(2) < k.size(2);
   // Of the kernels on GPUs that take a mask only plain GEMMs group heads, and those take memory of queries times keys
@@ -24,20 +26,25 @@ at::Tensor AttendOfRun(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   return AttendCausally(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), {}, seen);
 }
 
-// A run's queries of q, and the keys that they may see of k and v [2, samples, tokens, heads, head], by head.
-struct RunOperands {
+// Some of a run's queries of q, and the keys that they may see of k and v [2, samples, tokens, heads, head], by head.
+struct QueriesAndKeys {
   int64_t first, queries, keys;
   at::Tensor Of(const at::Tensor& q) const { return q.narrow(1, first, queries).transpose(1, 2); }
   at::Tensor K(const at::Tensor& all) const { return all[0].narrow(1, 0, keys).transpose(1, 2); }
   at::Tensor V(const at::Tensor& all) const { return all[1].narrow(1, 0, keys).transpose(1, 2); }
 };
 
-std::vector<RunOperands> OperandsOf(const OwnTokens& own) {
-  std::vector<RunOperands> all;
+// As many queries at a time as their mask allows. A window has blocks of its own.
+std::vector<QueriesAndKeys> BlocksOf(const OwnTokens& own, const KeyWindow& seen) {
+  std::vector<QueriesAndKeys> all;
   int64_t first = 0;
   for (const models::TokenRun& run : own.runs()) {
-    const auto size = static_cast<int64_t>(run.size);
-    all.push_back({first, size, static_cast<int64_t>(run.begin) + size});
+    const auto begin = static_cast<int64_t>(run.begin), size = static_cast<int64_t>(run.size);
+    const int64_t most = seen.window > 0 ? size : static_cast<int64_t>(models::kMaskedQueries);
+    for (int64_t done = 0; done < size; done += most) {
+      const int64_t queries = std::min(most, size - done);
+      all.push_back({first + done, queries, begin + done + queries});
+    }
     first += size;
   }
   return all;
@@ -46,32 +53,32 @@ std::vector<RunOperands> OperandsOf(const OwnTokens& own) {
 at::Tensor ForwardByOperator(const OwnTokens& own, const at::Tensor& q, const at::Tensor& all, const KeyWindow& seen) {
   const c10::AutoGradMode off(false);
   std::vector<at::Tensor> parts;
-  for (const RunOperands& run : OperandsOf(own)) {
-    parts.push_back(AttendOfRun(run.Of(q), run.K(all), run.V(all), seen).transpose(1, 2));
+  for (const QueriesAndKeys& block : BlocksOf(own, seen)) {
+    parts.push_back(AttendOfBlock(block.Of(q), block.K(all), block.V(all), seen).transpose(1, 2));
   }
   return at::cat(parts, 1).reshape({q.size(0) * q.size(1), q.size(2) * q.size(3)});
 }
 
-// d_q and d_all, the gradient of `all`, from the forward of one run after another.
+// d_q and d_all, the gradient of `all`, from the forward of one block after another.
 void BackwardByOperator(const OwnTokens& own, const at::Tensor& q, const at::Tensor& all, const at::Tensor& d_out,
                         const at::Tensor& d_q, const at::Tensor& d_all, const KeyWindow& seen) {
-  const std::vector<RunOperands> runs = OperandsOf(own);
+  const std::vector<QueriesAndKeys> blocks = BlocksOf(own, seen);
   const at::Tensor d_by_token = d_out.view(q.sizes());
-  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     std::vector<at::Tensor> gradients;
     {
       const auto leaf = [](const at::Tensor& t) { return t.detach().requires_grad_(true); };
-      const at::Tensor queries = leaf(run->Of(q)), k = leaf(run->K(all)), v = leaf(run->V(all));
+      const at::Tensor queries = leaf(block->Of(q)), k = leaf(block->K(all)), v = leaf(block->V(all));
       const c10::AutoGradMode on(true);
-      gradients = Gradients(AttendOfRun(queries, k, v, seen), run->Of(d_by_token), {queries, k, v});
+      gradients = Gradients(AttendOfBlock(queries, k, v, seen), block->Of(d_by_token), {queries, k, v});
     }
     const c10::AutoGradMode off(false);
-    run->Of(d_q).copy_(gradients[0]);
-    if (run == runs.rbegin()) {  // the one that sees the most keys
-      run->K(d_all).copy_(gradients[1]), run->V(d_all).copy_(gradients[2]);
-      d_all.narrow(2, run->keys, d_all.size(2) - run->keys).zero_();
+    block->Of(d_q).copy_(gradients[0]);
+    if (block == blocks.rbegin()) {  // the one that sees the most keys
+      block->K(d_all).copy_(gradients[1]), block->V(d_all).copy_(gradients[2]);
+      d_all.narrow(2, block->keys, d_all.size(2) - block->keys).zero_();
     } else {
-      run->K(d_all).add_(gradients[1]), run->V(d_all).add_(gradients[2]);
+      block->K(d_all).add_(gradients[1]), block->V(d_all).add_(gradients[2]);
     }
   }
 }

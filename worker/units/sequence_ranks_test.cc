@@ -218,6 +218,13 @@ TEST(SequenceRanks, MayHaveMoreThanABlockOfQueries) {
   }
 }
 
+// More than LibTorch's operator takes at a time (models::kMaskedQueries): 1,024 and 8 of each run.
+TEST(SequenceRanks, MayHaveMoreQueriesThanAMask) {
+  Model model = SmallGpt2();
+  model.mutable_gpt2()->set_layers(1), model.mutable_gpt2()->set_context(4 * 1032);
+  ExpectAsWhole(model, {1, 2}, {.type = at::kDouble, .options = kDeviceRows}, 1e-11);
+}
+
 void ExpectEqualRuns(const ShareRun& seen, const ShareRun& right) {
   ASSERT_EQ(seen.results.size(), right.results.size());
   for (size_t r = 0; r < right.results.size(); ++r) {
