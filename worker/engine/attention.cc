@@ -1,6 +1,6 @@
 #include "worker/engine/attention.h"
 
-#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -56,6 +56,20 @@ bool Attends(const Inventory& inventory) {
                      [](const Unit& unit) { return unit.attention().heads() > 0; });
 }
 
+// The first rank whose stage has attention; as many as there are ranks: none has. Every rank calls it.
+absl::StatusOr<int> FirstThatAttends(const Config& config, at::Device device) {
+  collectives::Group* const world = config.groups[kWorldGroup];
+  const bool attends = Attends(config.inventory);
+  if (world == nullptr) return attends ? 0 : 1;
+  const at::Tensor attending = at::zeros({world->size()}, at::TensorOptions(at::kInt).device(device));
+  if (attends) attending[world->rank()].fill_(1);
+  if (absl::Status s = world->AllReduce(attending)->Wait(); !s.ok()) return s;
+  const at::Tensor on_host = attending.to(at::kCPU);
+  if (absl::Status s = world->Health(); !s.ok()) return s;
+  const int* const ranks = on_host.const_data_ptr<int>();
+  return static_cast<int>(std::find(ranks, ranks + world->size(), 1) - ranks);
+}
+
 // A program that does not run at all is as wrong as one that computes other numbers.
 absl::Status CheckRows(const Config& config, at::Device device) {
   if (config.portable) return absl::OkStatus();
@@ -71,17 +85,20 @@ absl::Status CheckRows(const Config& config, at::Device device) {
 absl::StatusOr<Kernels> AgreeOnKernels(const Config& config, at::Device device) {
   collectives::Group* const world = config.groups[kWorldGroup];
   const std::vector<std::string>& names = units::AttentionNames();
+  const absl::StatusOr<int> first = FirstThatAttends(config, device);
+  if (!first.ok()) return first.status();
+  const int rank = world == nullptr ? 0 : world->rank();
   Kernels kernels;
-  if (world == nullptr || world->rank() == 0) {
-    // None passed, or there is nothing to try: plain GEMMs are what LibTorch falls back to.
-    kernels.attention = names.back();
-    if (Attends(config.inventory)) {
-      const units::AttentionShape shape = TrialOf(config, device);
-      const units::AttentionChoice choice =
-          config.try_attention ? config.try_attention(shape) : units::ChooseAttention(shape);
-      if (!choice.name.empty()) kernels.attention = choice.name;
-      kernels.notes.push_back(choice.Describe());
-    }
+  // None passed, or there is nothing to try: plain GEMMs are what LibTorch falls back to.
+  kernels.attention = names.back();
+  if (rank == *first) {
+    const units::AttentionShape shape = TrialOf(config, device);
+    const units::AttentionChoice choice =
+        config.try_attention ? config.try_attention(shape) : units::ChooseAttention(shape);
+    if (!choice.name.empty()) kernels.attention = choice.name;
+    kernels.notes.push_back(choice.Describe());
+  }
+  if (rank == 0) {
     if (const absl::Status checked = CheckRows(config, device); !checked.ok()) {
       kernels.portable = true;
       kernels.notes.push_back(
@@ -90,21 +107,24 @@ absl::StatusOr<Kernels> AgreeOnKernels(const Config& config, at::Device device) 
     }
   }
   if (world != nullptr) {
-    const int64_t own = std::find(names.begin(), names.end(), kernels.attention) - names.begin();
-    const at::Tensor choices = at::full({2}, own, at::TensorOptions(at::kLong).device(device));
+    // Each is of one rank, so the sum is what that rank chose.
+    const at::Tensor choices = at::zeros({2}, at::TensorOptions(at::kLong).device(device));
+    if (rank == *first) choices[0].fill_(std::find(names.begin(), names.end(), kernels.attention) - names.begin());
     choices[1].fill_(kernels.portable ? 1 : 0);
-    if (absl::Status s = world->Broadcast(choices, 0)->Wait(); !s.ok()) return s;
+    if (absl::Status s = world->AllReduce(choices)->Wait(); !s.ok()) return s;
     const int64_t agreed = choices[0].item<int64_t>();
     const bool portable = choices[1].item<int64_t>() != 0;
     if (absl::Status s = world->Health(); !s.ok()) return s;
     if (agreed < 0 || agreed >= static_cast<int64_t>(names.size())) {
-      return absl::InternalError(absl::StrCat("rank 0 chose implementation ", agreed, " of attention"));
+      return absl::InternalError(absl::StrCat("rank ", *first, " chose implementation ", agreed, " of attention"));
     }
-    kernels.attention = names[static_cast<size_t>(agreed)];
     kernels.portable = portable;
-    if (world->rank() != 0) {
-      kernels.notes.push_back(absl::StrCat("attention by ", kernels.attention, ", as rank 0 chose"));
-      if (portable) kernels.notes.emplace_back("units by LibTorch's operators alone: rank 0's row programs are wrong");
+    if (*first < world->size() && rank != *first) {
+      kernels.attention = names[static_cast<size_t>(agreed)];
+      kernels.notes.push_back(absl::StrCat("attention by ", kernels.attention, ", as rank ", *first, " chose"));
+    }
+    if (rank != 0 && portable) {
+      kernels.notes.emplace_back("units by LibTorch's operators alone: rank 0's row programs are wrong");
     }
   }
   if (!device.is_cuda()) return kernels;

@@ -23,11 +23,11 @@ struct Kernels {
   std::vector<std::string> notes;  // the choices and their reasons
 };
 
-// The kernels of all ranks, by rank 0: it times the implementations of attention that there are, with the shape of most
-// blocks (their heads of queries, of keys and values, and their window) and one microbatch, and takes the fastest; and
-// it checks the row programs against LibTorch's operators. The others take what it sends them, since times differ from
-// process to process, and kernels by bits. Changes nothing but, on a GPU, LibTorch's setting of attention for the
-// process. Errors of the world group.
+// The kernels of all ranks. The first rank whose stage of a pipeline has attention times the implementations that there
+// are, with the shape of most of its blocks (their heads of queries, of keys and values, and their window) and one
+// microbatch, and takes the fastest. Rank 0 checks the row programs against LibTorch's operators. The others take what
+// these two found, since times differ from process to process, and kernels by bits. Where no stage has attention, plain
+// GEMMs. Changes nothing but, on a GPU, LibTorch's setting of attention for the process. Errors of the world group.
 absl::StatusOr<Kernels> AgreeOnKernels(const Config& config, at::Device device);
 
 }  // namespace muster::engine

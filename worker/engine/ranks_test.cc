@@ -253,6 +253,51 @@ TEST(Ranks, AgreeOnAttention) {
   }
 }
 
+// On two ranks that do not train. `attention` is what both of them then have.
+void ExpectAttention(const ::muster::Train& train, int tries, const std::string& attention) {
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const auto world = collectives::MakeThreads(2), others = collectives::MakeThreads(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Config config = Configure(train, inventory, 2, static_cast<uint32_t>(rank))->config;
+      config.groups.assign(config.schedule.groups.size(), others[rank].get());
+      config.groups[kWorldGroup] = world[rank].get();
+      config.try_attention = [&, rank](const units::AttentionShape& shape) {
+        EXPECT_EQ(rank, tries);
+        EXPECT_EQ(shape.heads, 2);
+        return units::AttentionChoice{.name = "flash", .trials = {}};
+      };
+      config.check_rows = [] { return absl::OkStatus(); };
+      const auto engine = Engine::Create(config);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      EXPECT_EQ((*engine)->attention(), attention) << rank;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Ranks, TheFirstStageWithAttentionChoosesForAll) {
+  ::muster::Train train = MakeConfig({}, 0).train;
+  train.mutable_parallel()->set_pipeline(2);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+  train.mutable_pipeline()->set_chunks(1);
+  train.mutable_pipeline()->add_cut("h.1");
+  ExpectAttention(train, /*tries=*/0, "flash");
+  train.mutable_pipeline()->set_cut(0, "h.0");  // the first stage has the embedding alone
+  ExpectAttention(train, /*tries=*/1, "flash");
+  train.mutable_pipeline()->set_cut(0, "head");
+  ExpectAttention(train, /*tries=*/0, "flash");
+}
+
+TEST(Ranks, WithoutAttentionNoRankTriesIt) {
+  ::muster::Train train = MakeConfig({.ranks = 2}, 0).train;
+  Resnet& m = *train.mutable_model()->mutable_resnet();
+  m.set_depth(8), m.set_width(3), m.set_image(8), m.set_classes(6);
+  *train.mutable_model() = *models::Resolve(train.model());
+  ExpectAttention(train, /*tries=*/-1, units::AttentionNames().back());
+}
+
 // The trial has the model's own heads of queries, of keys and values, and the window of most of its blocks.
 TEST(Ranks, AttentionIsTriedWithTheShapeOfMostBlocks) {
   const auto tried = [](const Model& model, Dtype compute) {
