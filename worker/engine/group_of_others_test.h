@@ -1,5 +1,5 @@
-// A group whose other ranks are not there: every collective is done at once and leaves the numbers as they are. For
-// what does not depend on the other ranks: a rank's memory, and the order of its ops.
+// A group whose other ranks are not there: every collective is done at once and leaves the numbers as they are, but
+// zeros are received. For what does not depend on the other ranks: a rank's memory, and the order of its ops.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +25,10 @@ class GroupOfOthers : public collectives::Group {
   std::unique_ptr<collectives::Work> BroadcastShares(std::vector<collectives::RankShare>) override { return Done(); }
   std::unique_ptr<collectives::Work> ReduceShares(std::vector<collectives::RankShare>) override { return Done(); }
   std::unique_ptr<collectives::Work> Send(at::Tensor, int) override { return Done(); }
-  std::unique_ptr<collectives::Work> Recv(at::Tensor, int) override { return Done(); }
+  std::unique_ptr<collectives::Work> Recv(at::Tensor values, int) override {
+    values.zero_();
+    return Done();
+  }
   absl::Status Barrier() override { return absl::OkStatus(); }
   absl::Status Health() override { return health_ == nullptr ? absl::OkStatus() : *health_; }
 

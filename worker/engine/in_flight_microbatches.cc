@@ -139,9 +139,9 @@ std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Receive(co
 std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Send(const Op& op) {
   const int direction = Traits(op.kind).edge == EdgeUse::kSendActivation ? 0 : 1;
   Activations& output = outputs_[direction][op.microbatch][chunk_of_[op.unit]];
-  sent_[op.group].push_back(&output);
   std::vector<std::unique_ptr<collectives::Work>> works;
-  if (contexts_[op.microbatch].samples == 0) return works;
+  if (contexts_[op.microbatch].samples == 0) return works;  // a pass that is skipped frees nothing, either
+  sent_[op.group].push_back(&output);
   CheckFlow(*options_.inventory, op, output, contexts_[op.microbatch].samples, options_.compute);
   for (const at::Tensor& tensor : output) works.push_back((*options_.groups)[op.group]->Send(tensor, /*to=*/1));
   return works;
@@ -216,11 +216,12 @@ const Activations* InFlightMicrobatches::FreedBy(const Op& pass) const {
   std::map<int32_t, std::deque<const Activations*>> sent;  // by edge
   for (const Op& op : options_.schedule->ops) {
     const EdgeUse edge = Traits(op.kind).edge;
-    if (edge == EdgeUse::kSendActivation || edge == EdgeUse::kSendGradient) {
+    const bool moves = edge == EdgeUse::kSendActivation || edge == EdgeUse::kSendGradient;
+    if (moves && contexts_[op.microbatch].samples > 0) {
       sent[op.group].push_back(&outputs_[edge == EdgeUse::kSendActivation ? 0 : 1][op.microbatch][chunk_of_[op.unit]]);
     }
     const bool forward = Traits(op.kind).pass == Pass::kForward;
-    const bool sends = (forward || GoesBack(op.kind)) && Sends(op);
+    const bool sends = (forward || GoesBack(op.kind)) && Sends(op) && !Skips(op);
     const Activations* freed = nullptr;
     if (const ChunkEdges* const edges = sends ? EdgesOf(op) : nullptr; edges != nullptr) {
       std::deque<const Activations*>& before = sent[forward ? edges->send : edges->send_gradient];
