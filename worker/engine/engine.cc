@@ -145,6 +145,8 @@ class CompiledEngine final : public Engine {
   // Issues all ops of a schedule.
   void Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener);
   void PostAll(const Schedule& schedule, StepTasks& tasks);
+  // Of the steps so far, once the next one begins after their sends: it needs the memory of what they sent last.
+  void EndSends();
   struct Training;
   // What the ops of a step work on. Recorded, one serves many steps: then no task may use what is only right in the
   // first of them, of which `step` and `learning_rate` are.
@@ -580,7 +582,12 @@ units::NamedTensors CompiledEngine::NoInputs() const {
 
 void CompiledEngine::Run(const Schedule& schedule, StepTasks& tasks, OpListener* listener) {
   queue_->Begin(schedule, listener);
+  EndSends();
   PostAll(schedule, tasks);
+}
+
+void CompiledEngine::EndSends() {
+  for (const auto& training : in_flight_) training->work->microbatches->EndSends();
 }
 
 void CompiledEngine::PostAll(const Schedule& schedule, StepTasks& tasks) {
@@ -655,6 +662,7 @@ std::string CompiledEngine::Capture(StepWork& work) {
   const c10::AutoGradMode off(false);
   work.decision.reset();
   storage_->ZeroGradients();
+  EndSends();
   absl::Status captured = queue_->BeginCapture(config_.schedule);
   if (captured.ok()) {
     captured = Caught([&] { PostAll(config_.schedule, *work.tasks); });
@@ -678,6 +686,7 @@ void CompiledEngine::Launch(StepWork& work) {
   storage_->ZeroGradients();
   if (recorder_.on()) recorder_.End("Prepare");
   queue_->Begin(config_.schedule, config_.progress);
+  EndSends();
   ThrowIfBad(queue_->AfterCopy());  // somewhere in the graph is the update
   // A mark: where the device is stuck, it has begun the graph or it has not.
   ThrowIfBad(queue_->Append("the step before", [] { return absl::OkStatus(); }));

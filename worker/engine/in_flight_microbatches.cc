@@ -147,6 +147,12 @@ std::vector<std::unique_ptr<collectives::Work>> InFlightMicrobatches::Send(const
   return works;
 }
 
+void InFlightMicrobatches::EndSends() {
+  for (auto& [edge, sent] : sent_) {
+    for (Activations* output : std::exchange(sent, {})) output->clear();
+  }
+}
+
 void InFlightMicrobatches::Forward(const Op& op) {
   if (Skips(op)) return;
   BeginChunk(op);

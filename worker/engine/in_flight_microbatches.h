@@ -55,6 +55,9 @@ class InFlightMicrobatches {
   // Begin to receive or to send; nothing for an empty microbatch.
   std::vector<std::unique_ptr<collectives::Work>> Receive(const Op& op);
   std::vector<std::unique_ptr<collectives::Work>> Send(const Op& op);
+  // Frees the outputs that were sent last, of which no pass waited for the send. REQUIRES: what is issued from now on
+  // runs after all sends so far.
+  void EndSends();
 
   // What the op touches of inputs that are offloaded, and of what stages send each other.
   std::vector<Access> Accesses(const Op& op) const;
