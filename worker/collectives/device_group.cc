@@ -43,7 +43,7 @@ constexpr char kBrokenByCapture[] =
 struct DevicePending {
   std::string what;
   SteadyPoint deadline;
-  DeviceCollective collective;         // keeps the tensors alive
+  DeviceCollective collective;         // keeps the tensors alive until a stream waits for it
   std::unique_ptr<DeviceEvent> ended;  // null: being enqueued, or nothing to do
   bool captured = false;               // part of a graph: `ended` can be waited for and not be queried
 };
@@ -97,11 +97,11 @@ class Communicator {
     capturing_ = false;
   }
 
-  absl::Status Wait(const DevicePending& pending) {
+  absl::Status Wait(DevicePending& pending) {
     absl::Status status = Failure();
     if (!status.ok() || pending.ended == nullptr) return status;
     status = pending.ended->Block();
-    if (status.ok()) return Failure();
+    if (status.ok()) return Release(pending);
     const std::string why = absl::StrCat("waiting for ", pending.what, ": ", status.message());
     return pending.captured ? absl::UnavailableError(why) : Fail(why);
   }
@@ -172,6 +172,15 @@ class Communicator {
       if (!pending->captured || late) return Fail(why);
       return Usable() ? absl::UnavailableError(why) : Fail(absl::StrCat(why, kBrokenByCapture));
     }
+  }
+
+  // What is freed now is used again on the stream that waits, so only when the device has finished `pending`. The
+  // watchdog and, in a graph, EndCapture come much later, and until then a step would need the memory of all exchanges.
+  absl::Status Release(DevicePending& pending) {
+    std::vector<RankShare> parts;  // freed without the mutex
+    const MutexLock lock(mutex_);
+    if (failure_.ok()) parts.swap(pending.collective.parts);
+    return FailureLocked();
   }
 
   bool Usable() {

@@ -253,6 +253,33 @@ TEST_F(DeviceGroupTest, TensorsAreFreedWhenTheDeviceHasFinished) {
   EXPECT_EQ(values.use_count(), 1u);
 }
 
+// The waiting stream uses their memory again only when the device has finished. A step would need the memory of all
+// that it exchanges if they stayed until the watchdog looks.
+TEST_F(DeviceGroupTest, TensorsAreFreedOnceAStreamWaits) {
+  const auto group = Make();
+  const auto work = group->AllReduce(values);
+  EXPECT_EQ(values.use_count(), 2u);
+  EXPECT_TRUE(work->Wait().ok());
+  EXPECT_EQ(values.use_count(), 1u);
+  EXPECT_FALSE(work->done());
+  EXPECT_TRUE(work->Wait().ok()) << "another stream may wait, too";
+  device.reached.Set(true);
+  EXPECT_TRUE(work->done());
+}
+
+// A stream that was not made to wait does not, so the device may still use them.
+TEST_F(DeviceGroupTest, AWaitThatFailsKeepsTheTensorsUntilTheAbortHasEnded) {
+  const auto group = Make();
+  auto work = group->AllReduce(values);
+  size_t during = 0;
+  device.on_abort.Set([&] { during = values.use_count(); });
+  device.block.Set(absl::UnavailableError("an invalid stream"));
+  EXPECT_FALSE(work->Wait().ok());
+  EXPECT_EQ(during, 2u);
+  work.reset();
+  EXPECT_EQ(values.use_count(), 1u);
+}
+
 TEST_F(DeviceGroupTest, NothingBeginsAfterAFailure) {
   const auto group = Make();
   device.ready.Set(absl::UnavailableError("the network is down"));
@@ -529,6 +556,20 @@ TEST_F(DeviceGroupTest, NoEventIsQueriedDuringACapture) {
   device.reached.Set(true);
   EXPECT_TRUE(group->Launched().ok());
   ASSERT_TRUE(Eventually([&] { return queries > 0; })) << "a launch is watched";
+}
+
+// The memory of a graph is what was in use at the same time while it was captured.
+TEST_F(DeviceGroupTest, ACaptureFreesTensorsOnceAStreamWaits) {
+  const auto group = Make();
+  ASSERT_TRUE(group->BeginCapture().ok());
+  auto work = group->AllReduce(values);
+  group->AllReduce(values).reset();
+  EXPECT_EQ(values.use_count(), 3u);
+  EXPECT_TRUE(work->Wait().ok());
+  work.reset();
+  EXPECT_EQ(values.use_count(), 2u) << "no stream waits for the other one";
+  group->EndCapture();
+  EXPECT_EQ(values.use_count(), 1u);
 }
 
 TEST_F(DeviceGroupTest, WhatCannotBeCapturedDoesNotFailTheGroup) {

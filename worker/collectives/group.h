@@ -8,7 +8,9 @@
 //
 // Every rank of a group issues the same collectives in the same order, with the same sizes and dtypes; zero elements
 // are a size like any other. Sums are over ranks; nothing is divided. Tensors are contiguous, on the group's device,
-// and stay alive and untouched until the Work has been waited for. A group is used by one thread; its Works by any.
+// and stay alive and untouched until the Work has been waited for. On a GPU, a tensor that was allocated on another
+// stream than the one that waits must be kept until that stream waits, too: LibTorch's allocator reuses its memory
+// there. A group is used by one thread; its Works by any.
 //
 // Every collective has a deadline, the group's `timeout` from its issue. After the deadline, or when a peer is lost,
 // Wait returns Unavailable and names the peers that are gone or lag. A failed group stays failed.
