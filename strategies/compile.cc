@@ -629,7 +629,7 @@ Dtype StoredDtype(const Train& train, bool frozen) {
 
 uint64_t DtypeBytes(Dtype dtype) { return dtype == DTYPE_BF16 || dtype == DTYPE_FP16 ? 2 : 4; }
 
-uint64_t FixedBytes(const Inventory& inventory, const Layout& layout) {
+uint64_t FixedBytes(const Inventory& inventory, const Mesh& mesh, const Schedule& schedule) {
   if (inventory.device() != DEVICE_CUDA) return 0;
   // A context with LibTorch's and NCCL's code on an H100; CUBLAS_WORKSPACE_CONFIG=:4096:8, as the agent sets it, and as
   // much again for cuBLASLt (32 MiB on Hopper in LibTorch); NCCL's channels, by its defaults of 4 MiB a channel,
@@ -638,18 +638,15 @@ uint64_t FixedBytes(const Inventory& inventory, const Layout& layout) {
   constexpr uint64_t kContext = 512 * kMiB, kWorkspaces = 64 * kMiB, kCommunicator = 256 * kMiB;
   const bool exchanges = std::any_of(inventory.units().begin(), inventory.units().end(),
                                      [](const Unit& unit) { return unit.has_exchange(); });
-  // The kinds of groups of more than one rank that need a communicator each, and up to four edges of a pipeline's
-  // stage.
-  std::vector<GroupSpec> groups = CommonGroups();
-  for (const GroupSpec& group : LevelGroups(layout.mesh)) groups.push_back(group);
-  uint64_t communicators = layout.mesh.pipeline > 1 ? 4 : 0;
+  // The kinds of groups of more than one rank that need a communicator each, and the stage's own edges.
+  const std::vector<GroupSpec>& groups = schedule.groups;
+  uint64_t communicators = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
     if (g == kContextTensorGroup) continue;  // no collective is issued in it
-    const bool used =
-        (groups[g].channel != Channel::kExchange || exchanges) && MembershipOf(layout.mesh, groups[g], 0)->size > 1;
-    const bool shared =
-        std::any_of(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(g),
-                    [&](const GroupSpec& other) { return ShareMembers(layout.mesh, other, groups[g]); });
+    const bool used = groups[g].is_edge() || ((groups[g].channel != Channel::kExchange || exchanges) &&
+                                              MembershipOf(mesh, groups[g], 0)->size > 1);
+    const bool shared = std::any_of(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(g),
+                                    [&](const GroupSpec& other) { return ShareMembers(mesh, other, groups[g]); });
     communicators += used && !shared ? 1 : 0;
   }
   return kContext + kWorkspaces + communicators * kCommunicator;
@@ -692,7 +689,7 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
   const bool narrow_reduce = DtypeBytes(train.precision().reduce()) < 4;
 
   Memory common;
-  common.fixed = FixedBytes(whole, layout);
+  common.fixed = FixedBytes(whole, layout.mesh, program.schedule);
   common.gather_buffers = width * buffers.gathered;
   common.reduce_buffers = 4 * buffers.waiting;
   common.activations = std::max(PeakActivationBytes(program.schedule, inventory, sequences),

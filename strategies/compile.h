@@ -151,11 +151,10 @@ struct Memory {
   // is, also part of the peak, unless it is a file.
   uint64_t host = 0;
 };
-// What a rank's process takes of a GPU beside its tensors: the context, the workspaces of cuBLAS, and the buffers of
-// each of its communicators with more than one rank. Assumed, since no GPU has run it yet: the trainer logs what it
-// finds
-// ("device memory").
-uint64_t FixedBytes(const Inventory& inventory, const Layout& layout);
+// What a process that runs this schedule takes of a GPU beside its tensors: the context, the workspaces of cuBLAS, and
+// the buffers of each communicator with more than one rank. Assumed, since no GPU has run it yet: the trainer logs what
+// it finds ("device memory").
+uint64_t FixedBytes(const Inventory& inventory, const Mesh& mesh, const Schedule& schedule);
 // By shard, of the ranks that run `programs`, one for each stage: cheap for any number of ranks.
 std::vector<Memory> MemoryByShard(const Train& train, const Inventory& inventory, const Layout& layout,
                                   absl::Span<const RankProgram> programs);

@@ -367,6 +367,37 @@ TEST(Memory, AGpuTakesMoreThanItsTensors) {
   EXPECT_EQ(Needs(train, gpu, *MakeLayout(train, gpu, AnyPlaces(1))).fixed, 576 * kMiB);
 }
 
+// In a V, activations and gradients go both ways between the same two stages, over edges of their own.
+TEST(Memory, AStageHasACommunicatorForEachOfItsEdges) {
+  Train train = Tiny();
+  train.mutable_model()->mutable_gpt2()->set_layers(8);
+  train.mutable_parallel()->set_pipeline(4);
+  constexpr uint64_t kCommunicator = uint64_t{256} << 20;
+  const auto fixed = [&](PipelineSchedule schedule, uint32_t chunks, const Train& of) {
+    Train with = of;
+    with.mutable_pipeline()->set_schedule(schedule), with.mutable_pipeline()->set_chunks(chunks);
+    const Inventory inventory = *models::MakeInventory(with.model(), DEVICE_CUDA);
+    const Layout layout = *MakeLayout(with, inventory, AnyPlaces(4));
+    std::vector<uint64_t> communicators;
+    for (uint32_t stage = 0; stage < 4; ++stage) {
+      communicators.push_back((Needs(with, inventory, layout, stage).fixed - (uint64_t{576} << 20)) / kCommunicator);
+    }
+    return communicators;
+  };
+  using Counts = std::vector<uint64_t>;
+  Train untied = train;
+  *untied.mutable_model() = Model();
+  Llama& llama = *untied.mutable_model()->mutable_llama();
+  llama.set_layers(8), llama.set_heads(2), llama.set_key_value_heads(2), llama.set_width(32), llama.set_inner(64);
+  llama.set_vocabulary(64), llama.set_context(16);
+  constexpr uint64_t world = 1;  // which is also the group of those that hold one copy of the model
+  EXPECT_EQ(fixed(PIPELINE_SCHEDULE_1F1B, 1, untied), (Counts{world + 2, world + 4, world + 4, world + 2}));
+  EXPECT_EQ(fixed(PIPELINE_SCHEDULE_ZERO_BUBBLE, 2, untied), (Counts{world + 4, world + 8, world + 8, world + 4}));
+  EXPECT_EQ(fixed(PIPELINE_SCHEDULE_INTERLEAVED, 2, untied), (Counts{world + 4, world + 4, world + 4, world + 4}));
+  // The embedding, which the head borrows.
+  EXPECT_EQ(fixed(PIPELINE_SCHEDULE_INTERLEAVED, 2, train), (Counts{world + 6, world + 4, world + 4, world + 6}));
+}
+
 TEST(Memory, KeptParametersTakeASlotForEachUnit) {
   Train train = Tiny();
   train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_SHARD_GRAD_OP);
