@@ -21,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/inventory.h"
+#include "models/tuning.h"
 #include "strategies/partition/planners.h"
 #include "testing/temporary_folder.h"
 
@@ -42,7 +43,12 @@ class HuggingFaceTest : public ::testing::Test {
   HuggingFaceTest() {
     Gpt2& m = *model_.mutable_gpt2();
     m.set_layers(2), m.set_heads(2), m.set_width(8), m.set_vocabulary(11), m.set_context(6);
-    inventory_ = models::MakeInventory(model_).value();
+    TakeInventory();
+  }
+  // Of `train_`.
+  void TakeInventory() {
+    inventory_ = models::MakeInventory(train_).value();
+    tensors_.clear();
     for (const Unit& unit : inventory_.units()) {
       for (const Tensor& tensor : unit.tensors()) tensors_.push_back(tensor);
     }
@@ -50,11 +56,11 @@ class HuggingFaceTest : public ::testing::Test {
   std::string Path(const std::string& name) const { return absl::StrCat(folder_.path(), "/", name); }
   static std::vector<uint64_t> ShapeOf(const Tensor& tensor) { return {tensor.shape().begin(), tensor.shape().end()}; }
 
-  Checkpoint WriteCheckpoint() {
+  Checkpoint WriteCheckpoint(uint64_t step = 1) {
     Manifest manifest;
-    manifest.set_step(1);
+    manifest.set_step(step);
     manifest.set_generation(1);
-    *manifest.mutable_spec()->mutable_train()->mutable_model() = model_;
+    *manifest.mutable_spec()->mutable_train() = train_;
     *manifest.mutable_inventory() = inventory_;
     *manifest.mutable_table() = partition::Replicated(inventory_);
     std::vector<std::vector<float>> values(tensors_.size());
@@ -64,8 +70,9 @@ class HuggingFaceTest : public ::testing::Test {
       runs.push_back({tensors_[i].name(), ShapeOf(tensors_[i]), 0, absl::MakeSpan(values[i])});
     }
     EXPECT_TRUE(Write(Path("run"), manifest, runs).ok());
-    return Checkpoint::Open(Path("run/step-0000000001-g1")).value();
+    return Checkpoint::Open(StepFolder(step)).value();
   }
+  std::string StepFolder(uint64_t step) const { return absl::StrCat(Path("run/"), StepName{step, 1}.Directory()); }
 
   // Any run of any tensor has its values.
   void ExpectWeights(const std::string& directory) {
@@ -126,7 +133,8 @@ class HuggingFaceTest : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  Model model_;
+  Train train_;
+  Model& model_ = *train_.mutable_model();
   Inventory inventory_;
   std::vector<Tensor> tensors_;  // in the inventory's order
 };
@@ -171,6 +179,29 @@ TEST_F(HuggingFaceTest, ExportIsReadAgain) {
     }
   }
   ExpectWeights(Path("sharded"));
+}
+
+// The first tensor of each further file had lost its adapter.
+TEST_F(HuggingFaceTest, AdaptersAreMergedIntoTheTensorsOfAllFiles) {
+  train_.mutable_lora()->set_rank(2), train_.mutable_lora()->set_alpha(4);
+  TakeInventory();
+  const Checkpoint from = WriteCheckpoint();
+  ASSERT_EQ(Export(from, {.out = Path("whole")}).value().files, 1u);
+  ASSERT_GT(Export(from, {.out = Path("sharded"), .max_shard_bytes = 1}).value().files, 20u) << "one for each tensor";
+  const auto whole = HuggingFaceModel::Open(Path("whole")), sharded = HuggingFaceModel::Open(Path("sharded"));
+  ASSERT_TRUE(whole.ok() && sharded.ok()) << whole.status() << sharded.status();
+  int merged = 0;
+  for (const Tensor& tensor : tensors_) {
+    if (models::IsAdapter(tensor.name())) continue;
+    std::vector<float> stored(models::Elements(tensor)), one(stored.size()), other(stored.size());
+    ASSERT_TRUE(from.Read({tensor.name(), ShapeOf(tensor), 0, absl::MakeSpan(stored)}).ok());
+    ASSERT_TRUE(whole->Read({tensor.name(), ShapeOf(tensor), 0, absl::MakeSpan(one)}).ok());
+    ASSERT_TRUE(sharded->Read({tensor.name(), ShapeOf(tensor), 0, absl::MakeSpan(other)}).ok());
+    EXPECT_EQ(one, other) << tensor.name();
+    EXPECT_EQ(one != stored, tensor.has_low_rank()) << tensor.name();
+    merged += tensor.has_low_rank() ? 1 : 0;
+  }
+  EXPECT_EQ(merged, 8) << "four linear layers of each block";
 }
 
 TEST_F(HuggingFaceTest, ExportTakesTokenizerFilesAndRefusesAFullFolder) {

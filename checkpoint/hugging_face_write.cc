@@ -102,11 +102,11 @@ std::vector<Tensors> Distribute(const Inventory& inventory, const models::ModelF
     for (const Tensor* stored : tensors) {
       const Tensor& tensor = *stored;
       TensorRun run{.name = tensor.name(), .shape = {tensor.shape().begin(), tensor.shape().end()}};
-      if (tensor.has_low_rank()) files.back().adapted[run.name] = &tensor;
       uint64_t bytes = sizeof(float);
       for (const uint64_t n : run.shape) bytes *= n;
       if (!files.back().runs.empty() && files.back().bytes + bytes > max_bytes) files.emplace_back();
       Tensors& file = files.back();
+      if (tensor.has_low_rank()) file.adapted[run.name] = &tensor;
       file.header.tensors.push_back({.name = absl::StrCat(adapters ? kPeftPrefix : "", family.StoredName(run.name)),
                                      .dtype = "F32",
                                      .shape = run.shape,
