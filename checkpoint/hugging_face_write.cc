@@ -265,7 +265,7 @@ absl::Status WriteAll(const Checkpoint& checkpoint, const ExportOptions& options
     if (absl::Status status = WriteJson(folder + "/generation_config.json", generation); !status.ok()) return status;
   }
   const Data& data = checkpoint.manifest().spec().train().data();
-  if (!data.images().empty()) {
+  if (data.mean_size() > 0) {  // also of an imported checkpoint, whose job has no images
     const std::vector<float> mean(data.mean().begin(), data.mean().end()),
         deviation(data.standard_deviation().begin(), data.standard_deviation().end());
     const ordered_json preprocessing = {{"do_rescale", true},

@@ -105,6 +105,14 @@ TEST_F(ImageJob, LearnsReportsItsTasksMetricsAndExports) {
   ASSERT_EQ(exporting.Wait(), 0) << exporting.Log();
   EXPECT_EQ(Eval(out), evaluated) << "weights, running statistics and the normalization of images are in the export";
   EXPECT_FALSE(std::filesystem::exists(out + "/generation_config.json"));
+  const std::string imported = bench_.Path("imported"), again = bench_.Path("again");
+  Process importing = StartTrainer({"import", "--from", out, "--out", imported}, bench_.Path("importing"));
+  ASSERT_EQ(importing.Wait(), 0) << importing.Log();
+  EXPECT_EQ(Eval(imported), evaluated) << "an imported checkpoint keeps the normalization";
+  Process back = StartTrainer({"export", "--checkpoint", imported, "--out", again}, bench_.Path("back"));
+  ASSERT_EQ(back.Wait(), 0) << back.Log();
+  EXPECT_THAT(back.Output(), HasSubstr(" as torchvision reads it, "));
+  EXPECT_EQ(Eval(again), evaluated);
 
   // A job that begins with them has their loss before it learns.
   JobSpec next = spec_;

@@ -32,6 +32,7 @@
 #include "data/tokenizer.h"
 #include "data/tokenizer_origin.h"
 #include "models/family.h"
+#include "models/task.h"
 #include "worker/collectives/backends.h"
 #include "worker/engine/engine.h"
 #include "worker/rundir/termination.h"
@@ -223,10 +224,11 @@ absl::Status Export(const std::string& path, muster::checkpoint::ExportOptions o
   const absl::StatusOr<muster::checkpoint::Exported> exported = muster::checkpoint::Export(*checkpoint, options);
   if (!exported.ok()) return exported.status();
   const muster::Train& train = checkpoint->manifest().spec().train();
-  const char* reader = options.adapter                  ? "PEFT"
-                       : train.model().has_custom()     ? "muster"
-                       : !train.data().images().empty() ? "torchvision"
-                                                        : "Hugging Face's transformers";
+  const bool images = checkpoint->manifest().inventory().task().name() == muster::models::kImageClassification;
+  const char* reader = options.adapter              ? "PEFT"
+                       : train.model().has_custom() ? "muster"
+                       : images                     ? "torchvision"
+                                                    : "Hugging Face's transformers";
   Print(stdout, absl::StrCat(options.out, ": step ", checkpoint->manifest().step(), " of ",
                              muster::models::Describe(train.model()), " as ", reader, " reads it, ",
                              muster::FormatBytes(exported->bytes), " of weights in ", exported->files,

@@ -250,6 +250,7 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
       LoadHuggingFace(directory, AvailableCores(), "", *manifest.mutable_spec()->mutable_train());
   if (!model.ok()) return model.status();
   *manifest.mutable_inventory() = model->inventory;
+  *manifest.mutable_spec()->mutable_train()->mutable_data() = model->data;
   const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::Tokenizer::Load(directory);
   if (tokenizer.ok()) *manifest.mutable_tokenizer() = (*tokenizer)->origin();
   *manifest.mutable_table() = partition::Replicated(model->inventory);

@@ -42,7 +42,8 @@ absl::Status Import(const std::string& directory, const Model& model, engine::En
 // InvalidArgument, since every node finds the same.
 absl::Status AsErrorOfJob(const absl::Status& status);
 
-// A checkpoint of step 0 below `path`, of a folder of Hugging Face's. AlreadyExists: there are checkpoints already.
+// A checkpoint of step 0 below `path`, of a folder of Hugging Face's; with the normalization of its images, which
+// evaluations and exports need. AlreadyExists: there are checkpoints already.
 // Others as checkpoint::HuggingFaceModel and checkpoint::Write.
 absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& directory, const std::string& path);
 
