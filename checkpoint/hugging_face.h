@@ -34,8 +34,8 @@ absl::StatusOr<Model> ReadHuggingFaceConfig(const std::string& directory);
 // preprocessor_config.json; empty if there is no such file. InvalidArgument: not JSON, or not such numbers.
 absl::StatusOr<Data> ReadPreprocessing(const std::string& directory);
 
-// The same for any value of model.from: such a folder, a step folder, or a folder of step folders (the newest). Only
-// the family's numbers: `from` is empty. Also DataLoss: its manifest is damaged.
+// The same for any value of model.from: such a folder, a step folder, or a folder of step folders (the newest intact
+// one). Only the family's numbers: `from` is empty. Errors also as OpenFirstWhole; reads headers, no tensors.
 absl::StatusOr<Model> ReadModel(const std::string& path);
 
 class HuggingFaceModel {

@@ -110,9 +110,9 @@ absl::StatusOr<Data> ReadPreprocessing(const std::string& directory) {
 absl::StatusOr<Model> ReadModel(const std::string& path) {
   const std::vector<std::string> folders = StepFolders(path);
   if (folders.empty()) return ReadHuggingFaceConfig(path);
-  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folders.front(), Verification::kAsRead);
-  if (!checkpoint.ok()) return checkpoint.status();
-  Model numbers = models::WithoutSize(checkpoint->manifest().spec().train().model());
+  const absl::StatusOr<Opened> opened = OpenFirstWhole(folders, Verification::kAsRead);
+  if (!opened.ok()) return opened.status();
+  Model numbers = models::WithoutSize(opened->checkpoint.manifest().spec().train().model());
   numbers.clear_from();  // where that job's weights came from
   return numbers;
 }

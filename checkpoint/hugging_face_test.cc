@@ -301,6 +301,22 @@ TEST_F(HuggingFaceTest, ACheckpointGivesTheNumbersOfItsModelAndNothingElse) {
   EXPECT_EQ(read->ShortDebugString(), numbers.ShortDebugString());
 }
 
+// As the trainer, which loads the weights of the older one.
+TEST_F(HuggingFaceTest, TheNumbersOfAModelAreThoseOfTheNewestIntactCheckpoint) {
+  WriteCheckpoint(1);
+  const Model older = model_;
+  model_.mutable_gpt2()->set_layers(1);
+  TakeInventory();
+  WriteCheckpoint(2);
+  EXPECT_EQ(ReadModel(Path("run"))->gpt2().layers(), 1u);
+  fs::resize_file(StepFolder(2) + "/shard-00000.safetensors", 1000);
+  const absl::StatusOr<Model> read = ReadModel(Path("run"));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->ShortDebugString(), older.ShortDebugString());
+  fs::remove(StepFolder(1) + "/manifest.json");
+  EXPECT_TRUE(absl::IsDataLoss(ReadModel(Path("run")).status()));
+}
+
 TEST_F(HuggingFaceTest, ConfigSaysWhatIsWrong) {
   const std::string numbers = R"("n_layer":2,"n_head":2,"n_embd":8,"vocab_size":11,"n_positions":6)";
   const struct {
