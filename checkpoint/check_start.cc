@@ -1,6 +1,7 @@
 #include "checkpoint/check_start.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,32 @@ absl::StatusOr<Checkpoint> OpenHeaders(const std::vector<std::string>& folders) 
   return std::move(opened->checkpoint);
 }
 
+std::string HowToMerge(const std::string& directory) {
+  return absl::StrCat("merge the checkpoint's adapters into its weights with `muster export ", directory,
+                      " OUT`, and set model.from to OUT");
+}
+
+struct Adapter {
+  uint64_t rank = 0;
+  double scale = 0;
+
+  std::string Describe() const { return absl::StrCat("rank ", rank, " and alpha ", scale * static_cast<double>(rank)); }
+  bool operator==(const Adapter&) const = default;
+};
+
+// By the weight that each is added to.
+std::map<std::string, Adapter> AdaptersOf(const Inventory& inventory) {
+  std::map<std::string, Adapter> adapters;
+  for (const Unit& unit : inventory.units()) {
+    std::map<std::string, uint64_t> rows;
+    for (const Tensor& tensor : unit.tensors()) rows[tensor.name()] = tensor.shape_size() > 0 ? tensor.shape(0) : 0;
+    for (const Tensor& tensor : unit.tensors()) {
+      if (tensor.has_low_rank()) adapters[tensor.name()] = {rows[tensor.low_rank().a()], tensor.low_rank().scale()};
+    }
+  }
+  return adapters;
+}
+
 }  // namespace
 
 // The data order depends only on the fields compared here and the tokens. If they match, each sample is used once an
@@ -31,7 +58,8 @@ absl::Status CheckSameRun(const Manifest& manifest, const std::string& directory
   const std::string instead = "; to start a new run from its weights, use model.from";
   // Which tensors have optimizer state.
   if (theirs.lora().SerializeAsString() != job.lora().SerializeAsString()) {
-    return refuse("has other adapters than this job's lora", instead);
+    const std::string weights = theirs.has_lora() ? "; to start a new run, " + HowToMerge(directory) : instead;
+    return refuse("has other adapters than this job's lora", weights);
   }
   if (!std::equal(theirs.freeze().begin(), theirs.freeze().end(), job.freeze().begin(), job.freeze().end())) {
     return refuse("was trained with another freeze than this job's", instead);
@@ -69,6 +97,23 @@ absl::Status CheckWeights(const Model& theirs, const std::string& directory, con
   return absl::InvalidArgumentError(absl::StrCat(directory, " is of another model: ", same.message()));
 }
 
+absl::Status CheckAdapters(const Inventory& theirs, const std::string& directory, const Train& job) {
+  const std::map<std::string, Adapter> adapters = AdaptersOf(theirs);
+  if (adapters.empty()) return absl::OkStatus();
+  const absl::StatusOr<Inventory> inventory = models::MakeInventory(job);
+  if (!inventory.ok()) return inventory.status();
+  const std::map<std::string, Adapter> ours = AdaptersOf(*inventory);
+  for (const auto& [weight, adapter] : adapters) {
+    const auto own = ours.find(weight);
+    if (own != ours.end() && own->second == adapter) continue;
+    const std::string instead = own == ours.end() ? "none there" : "one with " + own->second.Describe();
+    return absl::InvalidArgumentError(absl::StrCat(directory, " has an adapter of ", weight, " with ",
+                                                   adapter.Describe(), ", and this job has ", instead,
+                                                   ": give this job the same lora, or ", HowToMerge(directory)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckConfig(const Model& theirs, const std::string& directory, const Model& job) {
   const absl::Status same = models::CheckSame(theirs, job);
   if (same.ok()) return same;
@@ -91,20 +136,22 @@ absl::StatusOr<Manifest> CheckResumeFrom(const std::string& path, const Train& j
   return manifest;
 }
 
-absl::StatusOr<Manifest> CheckModelFrom(const std::string& path, const Model& job) {
+absl::StatusOr<Manifest> CheckModelFrom(const std::string& path, const Train& job) {
   if (absl::Status status = CheckListable(path); !status.ok()) return status;
   const std::vector<std::string> folders = StepFolders(path);
   if (folders.empty()) {
     const absl::StatusOr<HuggingFaceModel> model = HuggingFaceModel::Open(path);
     if (!model.ok()) return model.status();
-    if (absl::Status status = CheckConfig(model->model(), path, job); !status.ok()) return status;
+    if (absl::Status status = CheckConfig(model->model(), path, job.model()); !status.ok()) return status;
     return Manifest();
   }
   const absl::StatusOr<Checkpoint> checkpoint = OpenHeaders(folders);
   if (!checkpoint.ok()) return checkpoint.status();
   const Manifest& manifest = checkpoint->manifest();
-  const Model& theirs = manifest.spec().train().model();
-  if (absl::Status status = CheckWeights(theirs, checkpoint->directory(), job); !status.ok()) return status;
+  const std::string& directory = checkpoint->directory();
+  absl::Status status = CheckWeights(manifest.spec().train().model(), directory, job.model());
+  if (status.ok()) status = CheckAdapters(manifest.inventory(), directory, job);
+  if (!status.ok()) return status;
   return manifest;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/inventory.pb.h"
 #include "proto/manifest.pb.h"
 #include "proto/spec.pb.h"
 
@@ -20,7 +21,10 @@ absl::Status CheckSameRun(const Manifest& manifest, const std::string& directory
 
 // Whether weights of the model `theirs` are those of the job's model. InvalidArgument: they are not. Both resolved.
 absl::Status CheckWeights(const Model& theirs, const std::string& directory, const Model& job);
-// The same of a Hugging Face folder's config.json.
+// Whether the job computes with every adapter of the checkpoint whose inventory is `theirs`; it may have more.
+// InvalidArgument: it has none for a weight that has one there, or one of another rank or scale; names the weight.
+absl::Status CheckAdapters(const Inventory& theirs, const std::string& directory, const Train& job);
+// CheckWeights of a Hugging Face folder's config.json.
 absl::Status CheckConfig(const Model& theirs, const std::string& directory, const Model& job);
 
 // That made the tokens of its data; none: not known.
@@ -30,6 +34,6 @@ std::optional<TokenizerOrigin> TokenizerOf(const Manifest& manifest);
 // manifest; an empty one for a Hugging Face folder. NotFound: `path` holds no checkpoint, or no weights. DataLoss: no
 // checkpoint is whole. PermissionDenied: this process may not read it, whole or not. Others as HuggingFaceModel::Open.
 absl::StatusOr<Manifest> CheckResumeFrom(const std::string& path, const Train& job);
-absl::StatusOr<Manifest> CheckModelFrom(const std::string& path, const Model& job);
+absl::StatusOr<Manifest> CheckModelFrom(const std::string& path, const Train& job);
 
 }  // namespace muster::checkpoint

@@ -8,10 +8,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/inventory.h"
+#include "strategies/partition/planners.h"
 
 namespace muster::checkpoint {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 class CheckStartTest : public CheckpointTest {
@@ -27,6 +29,8 @@ class CheckStartTest : public CheckpointTest {
   void WriteRun(uint64_t step) {
     Manifest manifest = MakeManifest(step);
     *manifest.mutable_spec()->mutable_train() = job_;
+    *manifest.mutable_inventory() = models::MakeInventory(job_).value();
+    *manifest.mutable_table() = partition::Replicated(manifest.inventory());
     manifest.mutable_tokenizer()->set_path("/gpt2");
     ASSERT_TRUE(Write(path_, manifest, Parts()).ok());
   }
@@ -68,22 +72,60 @@ TEST_F(CheckStartTest, TheNewestWholeCheckpointCounts) {
   WriteRun(10), WriteRun(20);
   Dump(Directory(20) + "/manifest.json", "{");
   EXPECT_EQ(CheckResumeFrom(path_, job_).value().step(), 10u);
-  EXPECT_EQ(CheckModelFrom(path_, job_.model()).value().step(), 10u);
+  EXPECT_EQ(CheckModelFrom(path_, job_).value().step(), 10u);
   Dump(Directory(10) + "/manifest.json", "{");
   EXPECT_EQ(CheckResumeFrom(path_, job_).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(CheckStartTest, WeightsOfAnotherModelDoNotFit) {
-  EXPECT_EQ(CheckModelFrom(path_, job_.model()).status().code(), absl::StatusCode::kNotFound) << "an empty folder";
+  EXPECT_EQ(CheckModelFrom(path_, job_).status().code(), absl::StatusCode::kNotFound) << "an empty folder";
   WriteRun(10);
-  EXPECT_TRUE(CheckModelFrom(path_, job_.model()).ok());
-  Model deeper = job_.model();
-  deeper.mutable_gpt2()->set_layers(2);
+  EXPECT_TRUE(CheckModelFrom(path_, job_).ok());
+  Train deeper = job_;
+  deeper.mutable_model()->mutable_gpt2()->set_layers(2);
   const absl::Status refused = CheckModelFrom(path_, deeper).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.message(), Directory(10) + " is of another model: n_layer 1, but model.layers is 2");
-  EXPECT_EQ(CheckConfig(job_.model(), "hf", deeper),
+  EXPECT_EQ(CheckConfig(job_.model(), "hf", deeper.model()),
             absl::InvalidArgumentError("hf/config.json says n_layer 1, but model.layers is 2"));
+}
+
+// The trainer loads only the tensors that the new job has, and scales adapters as the new job says.
+TEST_F(CheckStartTest, AdaptersThatTheNewJobDoesNotComputeAreRefused) {
+  const Train plain = job_;
+  WriteRun(10);
+  job_.mutable_lora()->set_rank(2), job_.mutable_lora()->set_alpha(4);
+  EXPECT_TRUE(CheckModelFrom(Directory(10), job_).ok()) << "adapters of a model that had none are new";
+  job_.mutable_lora()->add_targets("attn.c_attn"), job_.mutable_lora()->add_targets("mlp.c_fc");
+  WriteRun(20);
+  const auto changed = [&](const std::function<void(Lora&)>& change) {
+    Train job = job_;
+    change(*job.mutable_lora());
+    return job;
+  };
+  EXPECT_TRUE(CheckModelFrom(path_, job_).ok());
+  EXPECT_TRUE(CheckModelFrom(path_, changed([](Lora& l) { l.clear_targets(); })).ok()) << "more of them";
+  const std::string attention = "h.0.attn.c_attn.weight with rank 2 and alpha 4, and this job has ";
+  const struct {
+    std::string says;
+    Train job;
+  } rows[] = {
+      {attention + "none there", plain},
+      {"h.0.mlp.c_fc.weight with rank 2 and alpha 4, and this job has none there",
+       changed([](Lora& l) { l.mutable_targets()->RemoveLast(); })},
+      {attention + "one with rank 2 and alpha 2", changed([](Lora& l) { l.set_alpha(2); })},
+      {attention + "one with rank 4 and alpha 8", changed([](Lora& l) { l.set_rank(4), l.set_alpha(8); })},
+  };
+  for (const auto& [says, job] : rows) {
+    EXPECT_EQ(
+        CheckModelFrom(path_, job).status(),
+        absl::InvalidArgumentError(absl::StrCat(
+            Directory(20), " has an adapter of ", says, ": give this job the same lora, or merge the checkpoint's ",
+            "adapters into its weights with `muster export ", Directory(20), " OUT`, and set model.from to OUT")));
+  }
+  EXPECT_THAT(
+      std::string(CheckResumeFrom(path_, plain).status().message()),
+      HasSubstr("other adapters than this job's lora; to start a new run, merge the checkpoint's adapters into"));
 }
 
 }  // namespace

@@ -208,7 +208,7 @@ std::vector<Problem> FitProblems(const v1::Train& resolved, const SourceMap& sou
     add("data.validation", WhyNotTensorsOf(*inventory, validation));
   }
   if (const std::string& from = job.model().from(); !from.empty()) {
-    add("model.from", WhyNoStart(from, checkpoint::CheckModelFrom(from, job.model()), tokens, waits));
+    add("model.from", WhyNoStart(from, checkpoint::CheckModelFrom(from, job), tokens, waits));
   }
   const std::string& from = job.checkpoint().resume_from();
   if (!from.empty() && !absl::StrContains(from, "{")) {

@@ -342,6 +342,7 @@ absl::StatusOr<checkpoint::Checkpoint> OpenWeights(const std::string& directory,
   if (!opened.ok()) return opened;
   const Manifest& manifest = opened->manifest();
   absl::Status status = checkpoint::CheckWeights(manifest.spec().train().model(), directory, train.model());
+  if (status.ok()) status = checkpoint::CheckAdapters(manifest.inventory(), directory, train);
   if (status.ok()) {
     status = data::CheckTokenizer(train.data().tokens(), absl::StrCat("the data of ", directory),
                                   checkpoint::TokenizerOf(manifest));

@@ -269,6 +269,8 @@ TEST(StateOfReplicas, MomentumIsTheOptimizersOrOfReplicas) {
 // Every parameter of a step is the step's number.
 class InitialWeights : public testing::Test {
  protected:
+  Train train_ = CompressedTrain(false);
+
   std::string FolderOf(uint32_t rank) const { return absl::StrCat(folder_.path(), "/node-", rank); }
   std::string ShardOf(uint32_t rank, uint64_t step) const {
     return absl::StrCat(FolderOf(rank), "/", checkpoint::StepName{step, 1}.Directory(), "/shard-00000.safetensors");
@@ -334,7 +336,6 @@ class InitialWeights : public testing::Test {
     return *steps.begin();
   }
 
-  const Train train_ = CompressedTrain(false);
   const TemporaryFolder folder_;
 };
 
@@ -359,6 +360,27 @@ TEST_F(InitialWeights, AreOfAStepThatAllRanksFindWhole) {
     std::filesystem::resize_file(ShardOf(damaged, 200), 1000);
     for (const absl::StatusOr<float>& step : Load()) EXPECT_EQ(step.value(), 100) << damaged;
   }
+}
+
+// They would be dropped, or scaled by another number.
+TEST_F(InitialWeights, HaveNoAdaptersThatTheJobDoesNotCompute) {
+  Lora& lora = *train_.mutable_lora();
+  lora.set_rank(2), lora.set_alpha(4);
+  Write(0, 100), Write(1, 100);
+  for (const absl::StatusOr<float>& step : Load()) EXPECT_EQ(step.value(), 100);
+  lora.set_alpha(2);
+  const auto refused = [&](const std::string& says) {
+    for (const absl::StatusOr<float>& step : Load()) {
+      EXPECT_TRUE(absl::IsInvalidArgument(step.status())) << step.status();
+      EXPECT_TRUE(absl::StartsWith(step.status().message(), "model.from: ")) << step.status();
+      EXPECT_THAT(std::string(step.status().message()), testing::HasSubstr(says));
+    }
+  };
+  refused(
+      " has an adapter of h.0.attn.c_attn.weight with rank 2 and alpha 4, and this job has one with rank 2 and alpha "
+      "2");
+  train_.clear_lora();
+  refused(" has an adapter of h.0.attn.c_attn.weight with rank 2 and alpha 4, and this job has none there");
 }
 
 // The other one does not wait for folders that are never named.
