@@ -1,11 +1,16 @@
 #include "worker/units/sequence_attention.h"
 
+#include <ATen/SDPBackend.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,14 +21,28 @@
 namespace muster::units {
 namespace {
 
+// Whether LibTorch computes these by flash attention, which attention_choice.h may have disabled.
+bool TakesFlash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  if (!q.is_cuda() || q.size(3) % 8 != 0) return false;
+  const int64_t choice = at::_fused_sdp_choice(q, k, v, std::nullopt, 0.0, /*is_causal=*/false, std::nullopt,
+                                               /*enable_gqa=*/q.size(1) != k.size(1));
+  return choice == static_cast<int64_t>(at::SDPBackend::flash_attention);
+}
+
 // Of queries [samples, heads, queries, head] to the keys up to the last one's.
 at::Tensor AttendOfBlock(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const KeyWindow& seen) {
-  const int64_t group = q.size(1) / k.size(1);
-  const bool windowed = seen.window > 0 && seen.window < k.size(2), masked = !windowed && q.size(2) < k.size(2);
+  const bool windowed = seen.window > 0 && seen.window < k.size(2);
+  if (windowed || q.size(2) == k.size(2)) return AttendCausally(q, k, v, {}, seen);
+  // Of fewer queries than keys it counts the last as that of the last key, where scaled_dot_product_attention counts
+  // from the first and so needs a mask (torch/nn/attention/bias.py, CausalVariant.LOWER_RIGHT). It takes none.
+  if (TakesFlash(q, k, v)) {
+    return std::get<0>(at::_scaled_dot_product_flash_attention(q, k, v, 0.0, /*is_causal=*/true));
+  }
   // Of the kernels on GPUs that take a mask only plain GEMMs group heads, and those take memory of queries times keys
   // for each head.
-  if (!masked || group == 1) return AttendCausally(q, k, v, {}, seen);
-  return AttendCausally(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), {}, seen);
+  const int64_t group = q.size(1) / k.size(1);
+  const auto repeated = [&](const at::Tensor& t) { return group == 1 ? t : t.repeat_interleave(group, 1); };
+  return AttendCausally(q, repeated(k), repeated(v), {}, seen);
 }
 
 // Some of a run's queries of q, and the keys that they may see of k and v [2, samples, tokens, heads, head], by head.

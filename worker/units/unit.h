@@ -65,8 +65,8 @@ class SampleRanks {
 
 // The ranks that compute the same samples, each with its share of the unit's tensors (Inventory.tensor_ranks), or each
 // with its part of the tokens (Inventory.context_ranks). Each makes the same calls in the same order, as the inventory
-// declares (Unit.tensor_exchange, Unit.context_exchange). Tensors are contiguous, of
-// any floating dtype, on the unit's device. A failure is thrown, also through autograd.
+// declares (Unit.tensor_exchange, Unit.context_exchange). Tensors are contiguous, of any floating dtype, on the unit's
+// device. A failure is thrown, also through autograd.
 class TensorRanks {
  public:
   virtual ~TensorRanks() = default;
