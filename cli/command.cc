@@ -9,7 +9,10 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <limits>
+#include <vector>
 
+#include "absl/numeric/int128.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +31,7 @@ namespace {
 
 constexpr size_t kMaxLastBytes = 4096;
 constexpr int kAnswerPollMilliseconds = 50;
+constexpr size_t kMostDecimals = 18;  // of a size; they fit into 64 bits, and more change it by a byte at most
 
 absl::StatusOr<std::string> LastFile(const Environment& environment) {
   const absl::StatusOr<std::string> state = StateFolder(environment);
@@ -38,21 +42,33 @@ absl::StatusOr<std::string> LastFile(const Environment& environment) {
 }  // namespace
 
 std::string TakeSize(std::string& text) {
-  std::string bytes = text;
+  const absl::string_view trimmed = absl::StripAsciiWhitespace(text);
+  const size_t end = trimmed.find_first_not_of("0123456789.");
+  const absl::string_view unit =
+      absl::StripLeadingAsciiWhitespace(end == absl::string_view::npos ? "" : trimmed.substr(end));
+  const std::vector<absl::string_view> parts = absl::StrSplit(trimmed.substr(0, end), absl::MaxSplits('.', 1));
+  std::string one = absl::StrCat("1", unit);  // which CLI11 replaces by the bytes of one such unit
   bool known = false;
   try {
-    known = CLI::AsSizeValue(/*kb_is_1000=*/true)(bytes).empty();
-  } catch (const CLI::ValidationError&) {  // an unknown unit, or too large a number
+    known = CLI::AsSizeValue(/*kb_is_1000=*/true)(one).empty();
+  } catch (const CLI::ValidationError&) {  // an unknown unit
   }
-  uint64_t number = 0;
-  if (!known || text.find('-') != std::string::npos || !absl::SimpleAtoi(bytes, &number) || number == 0) {
+  uint64_t whole = 0, unit_bytes = 0;
+  const absl::string_view decimals = parts.size() > 1 ? parts[1].substr(0, kMostDecimals) : "0";
+  uint64_t fraction = 0;
+  known = known && std::all_of(unit.begin(), unit.end(), absl::ascii_isalpha) && absl::SimpleAtoi(parts[0], &whole) &&
+          absl::SimpleAtoi(decimals, &fraction) && absl::SimpleAtoi(one, &unit_bytes);
+  absl::uint128 part = absl::uint128(fraction) * unit_bytes;  // of integers, so 0.57kB has no rounding error
+  for (size_t i = 0; i < decimals.size(); ++i) part /= 10;
+  const absl::uint128 bytes = absl::uint128(whole) * unit_bytes + part;
+  if (!known || bytes == 0 || bytes > std::numeric_limits<uint64_t>::max()) {
     return absl::StrCat("must be a size above 0, such as 80GB or 74.5GiB, got ", text);
   }
   constexpr uint64_t kLeastBare = 1 << 20;
-  if (number < kLeastBare && text.find_first_not_of("0123456789") == std::string::npos) {
+  if (bytes < kLeastBare && unit.empty()) {
     return absl::StrCat(text, " has no unit, which means bytes: write ", text, "GB or ", text, "GiB");
   }
-  text = bytes;
+  text = absl::StrCat(static_cast<uint64_t>(bytes));
   return "";
 }
 

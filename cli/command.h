@@ -66,8 +66,8 @@ void AddJob(CLI::App* command, std::string& job);
 // any answer but y or yes, in any case; the message is `otherwise`. Cancelled: Ctrl-C.
 absl::Status Confirm(const std::string& question, const std::string& otherwise);
 
-// Replaces a size, such as 80GB or 74.5GiB, by its bytes. Returns why it is none; empty: it is one. A number
-// without a unit is in bytes, at least 1 MiB: with 80 someone meant 80GB. For CLI::Validator.
+// Replaces a size, such as 80GB or 74.5GiB, by its bytes, rounded down. Returns why it is none; empty: it is one. A
+// number without a unit is in bytes, at least 1 MiB: with 80 someone meant 80GB. For CLI::Validator.
 std::string TakeSize(std::string& text);
 
 // --hardware, whose help is `what`, the names that there are, and `otherwise`.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/command.h"
 #include "cli/testing/muster_fixture_test.h"
 #include "common/metrics/endpoint.h"
 
@@ -16,6 +17,36 @@ namespace {
 using nlohmann::json;
 
 using VerbTest = MusterTest;
+
+TEST(TakeSize, DecimalNumbersAreRoundedDownToBytes) {
+  struct Case {
+    std::string size, bytes;
+  };
+  for (const Case& c : std::vector<Case>{{"80GB", "80000000000"},
+                                         {"74.5GiB", "79993765888"},
+                                         {"74.5 GiB", "79993765888"},  // as a plan prints it
+                                         {"0.57kb", "570"},            // in floating point 569.99...
+                                         {"1.9999b", "1"},
+                                         {"0.001KiB", "1"},
+                                         {"1.5M", "1500000"},
+                                         {"010GB", "10000000000"},
+                                         {"2097152", "2097152"},
+                                         {"1.00000000000000000000001GiB", "1073741824"},
+                                         {"15.999999999999999999eib", "18446744073709551614"},
+                                         {"18446744073709551615b", "18446744073709551615"}}) {
+    std::string text = c.size;
+    EXPECT_EQ(TakeSize(text), "") << c.size;
+    EXPECT_EQ(text, c.bytes) << c.size;
+  }
+  for (const char* size : {"16EiB", "18446744073709551616", "99999999999999999999GB", "0.0GB", "0.1b", ".5GB", "5.GB",
+                           "1.2.3GB", "1e3GB", "1_000GB", "5 1GB", "GB", ".", "74,5GiB"}) {
+    std::string text = size;
+    EXPECT_EQ(TakeSize(text), absl::StrCat("must be a size above 0, such as 80GB or 74.5GiB, got ", size));
+    EXPECT_EQ(text, size);
+  }
+  std::string bare = "80.5";
+  EXPECT_EQ(TakeSize(bare), "80.5 has no unit, which means bytes: write 80.5GB or 80.5GiB");
+}
 
 TEST_F(VerbTest, TakesSeveralNamesAndTriesAll) {
   PutJob("a-0001", v1::JOB_STATE_RUNNING);

@@ -1039,7 +1039,8 @@ TEST_F(MusterTest, SampleRunsTheTrainerOnAFolderOrAJobsNewestCheckpoint) {
   EXPECT_EQ(Run({"eval", "a-0001", "val.bin", "-o", "json"}).out,
             absl::StrCat("eval --checkpoint ", newest, " --data val.bin --json\n"));
   const std::string exported = absl::StrCat("export --checkpoint ", newest, " --out out");
-  EXPECT_EQ(Run({"export", "a-0001", "out", "--max-shard-size", "2GB"}).out, exported + " --max-shard-size 2GB\n");
+  EXPECT_EQ(Run({"export", "a-0001", "out", "--max-shard-size", "1.5GiB"}).out,
+            exported + " --max-shard-size 1610612736\n");
   EXPECT_EQ(Run({"checkpoint", "export", "a-0001", "out"}).out, exported + "\n");
   EXPECT_EQ(Run({"checkpoint", "import", "hf", "start"}).out, "import --from hf --out start\n");
   environment_["MUSTER_BIN_DIR"] = "/nowhere";

@@ -20,7 +20,7 @@ void Add(CLI::App& app, Invocation& invocation, const std::string& group, const 
   command->add_option("--tokenizer-from", flags->tokenizer, "folder whose tokenizer files are copied")
       ->type_name("FOLDER");
   command->add_option("--max-shard-size", flags->max_shard, "largest file of weights (default 5GB)")
-      ->check(CLI::Validator([](std::string text) { return TakeSize(text); }, ""))  // the trainer reads it
+      ->transform(CLI::Validator(TakeSize, ""))
       ->type_name("SIZE");
   command->add_flag("--adapter", flags->adapter, "only the adapters of a job with lora, as PEFT reads them");
   OnRun(command, invocation, [&invocation, flags]() -> absl::StatusOr<ExitCode> {
