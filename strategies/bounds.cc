@@ -276,7 +276,8 @@ Bounds::Moving Bounds::Links(const Train& train, const Stage& stage, const Mesh&
     seconds += moved(gathered, width);
     seconds += moved((KeepsAllGradients(strategy) ? 1 : microbatches) * stage.trained, reduced);
   }
-  if (mesh.replica > 1) {
+  // What compressed sums send depends on buckets and levels.
+  if (mesh.replica > 1 && !Compresses(train.communication())) {
     const double bytes = stage.trained / mesh.shard * reduced;
     busy(kReplicaGroup) += Summed(Topology(mesh, kReplicaGroup), hardware_, bytes).work;
   }

@@ -1,12 +1,12 @@
 // What a way to train a model takes at least, found without a layout or a schedule: in time by the rates of the cost
 // model, and in memory. What a search does not look at need not be planned. Pure.
 //
-// A step takes no less than a stage computes, and than its collectives keep the links busy; no less than one
-// microbatch's way through all chunks of the model and back; and no less than the path of the first microbatch to a
-// stage, all that the stage does, and the path of the last microbatch's gradient from there, with what both take from
-// stage to stage: with equal stages and without that the bubble that the schedule's paper states. A rank holds no less
-// than its share of parameters, gradients and state, and the activations between forward and backward when the pipeline
-// is full.
+// A step takes no less than a stage computes, and than its collectives keep the links busy, where compressed sums count
+// as nothing; no less than one microbatch's way through all chunks of the model and back; and no less than the path of
+// the first microbatch to a stage, all that the stage does, and the path of the last microbatch's gradient from there,
+// with what both take from stage to stage: with equal stages and without that the bubble that the schedule's paper
+// states. A rank holds no less than its share of parameters, gradients and state, and the activations between forward
+// and backward when the pipeline is full.
 #pragma once
 
 #include <cstdint>

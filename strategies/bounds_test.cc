@@ -8,6 +8,7 @@
 #include "models/inventory.h"
 #include "strategies/choose.h"
 #include "strategies/choose_mesh.h"
+#include "strategies/compression.h"
 
 namespace muster::strategies {
 namespace {
@@ -122,6 +123,52 @@ TEST(Bounds, AreBelowThePlanAndNearIt) {
   EXPECT_GT(time_ratios / count, 0.8);
   EXPECT_GT(few_ratios / few, 0.7);
   EXPECT_GT(byte_ratios / count, 0.6);
+}
+
+// Sums over replicas that travel compressed between nodes take less time than the exact ones.
+TEST(Bounds, AreBelowThePlanOfCompressedSums) {
+  Train train;
+  train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_SMALL);
+  train.mutable_batch()->set_sequences(32), train.mutable_batch()->set_microbatch(2);
+  train.mutable_optimizer()->mutable_adamw();
+  train.mutable_precision()->set_compute(DTYPE_BF16);
+  Compression& compression = *train.mutable_communication()->mutable_compression();
+  Strategy ddp;
+  ddp.mutable_ddp();
+  int slower = 0;
+  for (const char* hardware : {"rtx4090", "cpu"}) {
+    Hardware slow = *FindHardware(hardware);
+    slow.between.bytes_per_second = 1e8;
+    const Inventory inventory = *models::MakeInventory(train.model(), slow.device);
+    for (const uint32_t on_node : {1u, 4u}) {
+      const std::vector<RankPlace> ranks = FullNodes(8, on_node, 0);
+      for (const Strategy& strategy : {ddp, FsdpOf(RESHARD_HYBRID)}) {
+        for (const Hierarchy hierarchy : {HIERARCHY_NEVER, HIERARCHY_ALWAYS}) {
+          train.mutable_communication()->set_hierarchy(hierarchy);
+          double exact = 0;
+          for (const Compression::KindCase kind :
+               {Compression::kNone, Compression::kInt8, Compression::kTopK, Compression::kPowerSgd}) {
+            compression.Clear();
+            if (kind == Compression::kInt8) compression.mutable_int8();
+            if (kind == Compression::kTopK) compression.mutable_top_k();
+            if (kind == Compression::kPowerSgd) compression.mutable_power_sgd();
+            FillDefaults(train.optimizer(), compression);
+            const Train with = With(train, strategy, false);
+            const auto plan = PlanMemory(with, inventory, ranks);
+            ASSERT_TRUE(plan.ok()) << plan.status();
+            const Least least = Bounds(inventory, ranks, slow).Of(with, *pipeline::StagesOf(with, inventory));
+            const double seconds =
+                PredictStep(with, inventory, plan->layout, plan->programs, ranks, slow)[0].timeline.seconds;
+            EXPECT_LE(least.seconds, seconds) << NameOf(with) << ", " << NameOf(compression) << " on " << hardware;
+            EXPECT_LE(least.bytes(), plan->peak()) << NameOf(with) << ", " << NameOf(compression);
+            if (kind == Compression::kNone) exact = least.seconds;
+            slower += seconds < exact ? 1 : 0;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(slower, 8) << "the exact sums alone would take longer";
 }
 
 }  // namespace
