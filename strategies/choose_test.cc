@@ -284,6 +284,36 @@ TEST(PlanMemory, CutsAPipelineForItsStagesMemory) {
   EXPECT_GT(none, 1);
 }
 
+// The first stage has an embedding of 131M parameters beside its layers, and not enough memory for half of these.
+TEST(PlanMemory, CutsAPipelineForItsMemoryWhateverItsShares) {
+  Train train;
+  Llama& llama = *train.mutable_model()->mutable_llama();
+  llama.set_vocabulary(128256), llama.set_context(256);
+  llama.set_layers(8), llama.set_heads(8), llama.set_key_value_heads(8), llama.set_width(1024), llama.set_inner(2816);
+  *train.mutable_model() = *models::Resolve(train.model());
+  train.mutable_batch()->set_sequences(16), train.mutable_batch()->set_microbatch(1);
+  train.mutable_optimizer()->mutable_adamw();
+  train.mutable_parallel()->set_pipeline(2);
+  train.mutable_pipeline()->set_schedule(PIPELINE_SCHEDULE_1F1B);
+  Strategy strategy = FsdpOf(RESHARD_SHARD_GRAD_OP);
+  strategy.mutable_fsdp()->set_placement(PLACEMENT_RAGGED);
+  const Inventory inventory = *models::MakeInventory(train.model());
+  const std::vector<RankPlace> ranks = FullNodes(4, 4, uint64_t{3328} << 20);
+  for (const Shares shares : {SHARES_MEMORY, SHARES_SPEED}) {
+    strategy.mutable_fsdp()->set_shares(shares);
+    const Train with = With(train, strategy, false);
+    EXPECT_NE(WhyUnfit(*PlanMemory(with, inventory, FullNodes(4, 4, kGiB)), FullNodes(4, 4, kGiB)), "");
+    const MemoryPlan plan = *PlanMemory(with, inventory, ranks);
+    EXPECT_EQ(WhyUnfit(plan, ranks), "") << Shares_Name(shares);
+    Train cut = with;  // the cut that the planner does not change
+    const PartitionTable table = MakeLayout(with, inventory, ranks)->table;
+    const auto second = std::find_if(table.units().begin(), table.units().end(),
+                                     [](const UnitPartition& unit) { return unit.stage() == 1; });
+    cut.mutable_pipeline()->add_cut(second->unit());
+    EXPECT_NE(WhyUnfit(*PlanMemory(cut, inventory, ranks), ranks), "") << Shares_Name(shares);
+  }
+}
+
 TEST(MakeLayout, GivesAFastStageMoreWhereSharesAreBySpeed) {
   Train train = Ragged(2);
   train.mutable_parallel()->set_pipeline(2);

@@ -160,6 +160,38 @@ uint64_t MostLacking(const MemoryPlan& memory_plan, absl::Span<const RankPlace> 
   return most;
 }
 
+// With shares by speed that the ranks' memory limits.
+absl::StatusOr<MemoryPlan> LookWithin(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
+                                      Budget* budget, absl::Span<const pipeline::ChunkPlace> places = {}) {
+  absl::StatusOr<MemoryPlan> memory_plan = LookOnce(train, inventory, ranks, budget, places);
+  if (!memory_plan.ok() || MostLacking(*memory_plan, ranks) == 0) return memory_plan;
+  if (!SharesBySpeed(train.strategy())) return memory_plan;
+  std::vector<uint64_t> bytes;  // by stage
+  for (uint32_t stage = 0; stage < memory_plan->programs.size(); ++stage) {
+    bytes.push_back(
+        BytesAnElement(train, StageModel(inventory, memory_plan->layout, stage), memory_plan->programs[stage]));
+    if (bytes.back() == 0) return memory_plan;
+  }
+  const std::vector<uint64_t> own = partition::OwnedElements(memory_plan->layout.table, inventory);
+  std::vector<RankPlace> bounded(ranks.begin(), ranks.end());
+  std::set<uint32_t> held;
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].memory_bytes == 0) continue;
+    const uint32_t shard = memory_plan->layout.roles[rank].shard();
+    bounded[rank].most_elements = MostElements(ranks[rank].memory_bytes, own[shard], memory_plan->of(rank).peak,
+                                               bytes[memory_plan->layout.roles[rank].stage()]);
+  }
+  absl::StatusOr<MemoryPlan> again = LookOnce(train, inventory, bounded, budget, places);
+  if (!again.ok()) return again;
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    const uint32_t shard = again->layout.roles[rank].shard();
+    const uint64_t most = bounded[rank].most_elements;
+    if (most > 0 && again->layout.weights[shard] >= most) held.insert(shard);
+  }
+  again->held.assign(held.begin(), held.end());
+  return again;
+}
+
 // How the memory of a pipeline's stages grows with their units, as the plans of some cuts show it.
 class StageMemory {
  public:
@@ -245,7 +277,7 @@ absl::StatusOr<MemoryPlan> CutForMemory(const Train& train, const Inventory& inv
   memory.See(best);
   std::vector<std::string> tried = {best.layout.table_sha256};
   for (int i = 0; i < most_tries && lacking > 0; ++i) {
-    absl::StatusOr<MemoryPlan> next = LookOnce(train, inventory, ranks, budget, memory.places());
+    absl::StatusOr<MemoryPlan> next = LookWithin(train, inventory, ranks, budget, memory.places());
     if (absl::IsInvalidArgument(next.status())) break;  // no schedule can move what its stages share
     if (!next.ok()) return next;
     if (std::find(tried.begin(), tried.end(), next->layout.table_sha256) != tried.end()) break;
@@ -266,36 +298,10 @@ bool SumsOverReplicas(const MemoryPlan& memory_plan) {
 
 absl::StatusOr<MemoryPlan> PlanMemory(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks,
                                       Budget* budget) {
-  absl::StatusOr<MemoryPlan> memory_plan = LookOnce(train, inventory, ranks, budget);
+  absl::StatusOr<MemoryPlan> memory_plan = LookWithin(train, inventory, ranks, budget);
   if (!memory_plan.ok() || MostLacking(*memory_plan, ranks) == 0) return memory_plan;
-  if (!SharesBySpeed(train.strategy())) {
-    if (memory_plan->layout.mesh.pipeline == 1 || !train.pipeline().cut().empty()) return memory_plan;
-    return CutForMemory(train, inventory, ranks, *std::move(memory_plan), budget);
-  }
-  std::vector<uint64_t> bytes;  // by stage
-  for (uint32_t stage = 0; stage < memory_plan->programs.size(); ++stage) {
-    bytes.push_back(
-        BytesAnElement(train, StageModel(inventory, memory_plan->layout, stage), memory_plan->programs[stage]));
-    if (bytes.back() == 0) return memory_plan;
-  }
-  const std::vector<uint64_t> own = partition::OwnedElements(memory_plan->layout.table, inventory);
-  std::vector<RankPlace> bounded(ranks.begin(), ranks.end());
-  std::set<uint32_t> held;
-  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    if (ranks[rank].memory_bytes == 0) continue;
-    const uint32_t shard = memory_plan->layout.roles[rank].shard();
-    bounded[rank].most_elements = MostElements(ranks[rank].memory_bytes, own[shard], memory_plan->of(rank).peak,
-                                               bytes[memory_plan->layout.roles[rank].stage()]);
-  }
-  absl::StatusOr<MemoryPlan> again = LookOnce(train, inventory, bounded, budget);
-  if (!again.ok()) return again;
-  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    const uint32_t shard = again->layout.roles[rank].shard();
-    const uint64_t most = bounded[rank].most_elements;
-    if (most > 0 && again->layout.weights[shard] >= most) held.insert(shard);
-  }
-  again->held.assign(held.begin(), held.end());
-  return again;
+  if (memory_plan->layout.mesh.pipeline == 1 || !train.pipeline().cut().empty()) return memory_plan;
+  return CutForMemory(train, inventory, ranks, *std::move(memory_plan), budget);
 }
 
 absl::StatusOr<std::vector<WholeProgram>> CompileWhole(const Train& train, const Inventory& inventory,
