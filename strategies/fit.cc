@@ -22,8 +22,17 @@ namespace {
 constexpr uint32_t kMostRanks = 4096;
 constexpr size_t kMostAdvice = 4;
 
+// With compression only strategies that sum gradients over replicas are accepted.
+Strategy MostSharded(const Train& train) {
+  return FsdpOf(Compresses(train.communication()) ? RESHARD_HYBRID : RESHARD_FULL_SHARD);
+}
+
 // Strategies that shard more than `train` does, the least sharded first.
 std::vector<Strategy> MoreSharded(const Train& train) {
+  if (Compresses(train.communication())) {
+    if (train.strategy().fsdp().reshard() == RESHARD_HYBRID) return {};
+    return {MostSharded(train)};
+  }
   std::vector<Strategy> all(4);
   all[0].mutable_zero()->set_stage(1);
   all[1].mutable_zero()->set_stage(2);
@@ -374,8 +383,9 @@ std::string WhyUnfit(const MemoryPlan& memory_plan, absl::Span<const RankPlace> 
 
 namespace {
 
+// cuda_graphs does not go with any offload, and a pipeline not with that of activations.
 void TryOffloadedActivations(const Train& train, Advice& advice) {
-  if (train.offload().activations()) return;
+  if (train.offload().activations() || train.cuda_graphs() || train.parallel().pipeline() > 1) return;
   Train offloaded = With(train, train.strategy(), true);
   offloaded.mutable_offload()->set_activations(true);
   const std::string with = train.activation_checkpointing() ? "" : "activation_checkpointing: true and ";
@@ -383,6 +393,8 @@ void TryOffloadedActivations(const Train& train, Advice& advice) {
 }
 
 void TryOffload(Train train, Advice& advice) {
+  // compression: auto is refused with it, too.
+  if (train.cuda_graphs() || train.has_sync() || NameOf(train.communication().compression()) != "none") return;
   if (!train.offload().optimizer()) {
     train.mutable_offload()->set_optimizer(true);
     if (advice.Try(train, "offload.optimizer: true")) return;
@@ -392,11 +404,31 @@ void TryOffload(Train train, Advice& advice) {
   advice.Try(train, "offload.parameters: true");
 }
 
+// On twice as many, four times as many, and so on. With a smaller share of the batch a rank may need a smaller
+// microbatch.
+void TryMoreRanks(const Train& train, bool keeps_microbatch, Advice& advice) {
+  Train more = With(train, MostSharded(train), train.activation_checkpointing());
+  const std::string strategy = absl::StrCat("strategy ", NameOf(more));
+  for (uint32_t world = 2 * advice.world(); world <= kMostRanks && !advice.Enough(); world *= 2) {
+    const auto share =
+        static_cast<uint32_t>(ShareOf(train.batch().sequences(), SampleRanks(train, world), 0u).sequences);
+    std::string what = absl::StrCat("resources.ranks ", world);
+    if (share < train.batch().microbatch()) {
+      if (keeps_microbatch) return;
+      absl::StrAppend(&what, ", batch.microbatch ", share);
+    }
+    more.mutable_batch()->set_microbatch(std::min(std::max(1u, train.batch().microbatch()), share));
+    if (advice.Try(more, world, absl::StrCat(what, " and ", strategy))) return;
+  }
+}
+
 std::string TryAll(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks, Budget* budget) {
   Advice advice(inventory, ranks, budget);
+  // With another one the model would learn otherwise.
+  const bool keeps_microbatch = models::DependsOnMicrobatches(inventory);
   const bool recomputed = !train.activation_checkpointing() &&
                           advice.Try(With(train, train.strategy(), true), "activation_checkpointing: true");
-  TryMicrobatches(train, "", advice);
+  if (!keeps_microbatch) TryMicrobatches(train, "", advice);
   if (inventory.device() == DEVICE_CUDA) {
     if (!recomputed) TryOffloadedActivations(train, advice);
     TryOffload(train, advice);
@@ -407,19 +439,13 @@ std::string TryAll(const Train& train, const Inventory& inventory, absl::Span<co
       if (advice.Try(sharded, absl::StrCat("strategy ", NameOf(sharded)))) break;
     }
   }
-  const Train least = With(train, FsdpOf(RESHARD_FULL_SHARD), true);
+  const Train least = With(train, MostSharded(train), true);
   if (ranks.size() > 1 && !advice.Enough()) {
-    if (!advice.Try(least, absl::StrCat("strategy ", NameOf(least)))) {
+    if (!advice.Try(least, absl::StrCat("strategy ", NameOf(least))) && !keeps_microbatch) {
       TryMicrobatches(least, absl::StrCat("strategy ", NameOf(least), " and "), advice);
     }
   }
-  for (uint32_t world = 2 * static_cast<uint32_t>(ranks.size()); world <= kMostRanks && !advice.Enough(); world *= 2) {
-    Train more = With(train, FsdpOf(RESHARD_FULL_SHARD), train.activation_checkpointing());
-    const auto share =
-        static_cast<uint32_t>(ShareOf(train.batch().sequences(), SampleRanks(more, world), 0u).sequences);
-    more.mutable_batch()->set_microbatch(std::min(std::max(1u, train.batch().microbatch()), share));
-    if (advice.Try(more, world, absl::StrCat("resources.ranks ", world, " and strategy ", NameOf(more)))) break;
-  }
+  TryMoreRanks(train, keeps_microbatch, advice);
   return advice.Text();
 }
 

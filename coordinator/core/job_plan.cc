@@ -209,7 +209,11 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
   if (!programs.ok()) return programs.status();
   plan.programs = *std::move(programs);
   if (unfit_by_memory) {
-    plan.unfit->advice = strategies::WhatWouldFit(plan.train, plan.inventory, slots.ranks, budget);
+    Train asked = plan.train;
+    if (const auto& compression = spec.train().communication().compression(); compression.has_auto_()) {
+      *asked.mutable_communication()->mutable_compression() = compression;  // it is chosen again for other plans
+    }
+    plan.unfit->advice = strategies::WhatWouldFit(asked, plan.inventory, slots.ranks, budget);
     absl::StrAppend(&plan.unfit->why, "; ", plan.unfit->advice);
   }
   return plan;

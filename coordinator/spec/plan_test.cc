@@ -8,10 +8,14 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "coordinator/spec/good_spec_test.h"
 #include "coordinator/spec/resolve.h"
 #include "models/custom/custom.h"
@@ -668,6 +672,132 @@ TEST(Plan, AutoTriesOnlyWhatASpecMaySay) {
                         << way.ShortDebugString();
         }
       }
+    }
+  }
+}
+
+// "strategy fsdp full_shard with activation_checkpointing and batch.microbatch 2": what advice names, set in a spec.
+void Follow(const std::string& advice, JobSpec& spec) {
+  Train& train = *spec.mutable_train();
+  for (const absl::string_view change : absl::StrSplit(absl::StrReplaceAll(advice, {{", ", " and "}}), " and ")) {
+    std::vector<std::string> words = absl::StrSplit(change, ' ');
+    if (words[0] == "activation_checkpointing:" || words.back() == "activation_checkpointing") {
+      train.set_activation_checkpointing(true);
+    }
+    if (words[0] == "strategy") {
+      Strategy& strategy = *train.mutable_strategy();
+      strategy.Clear();
+      if (words[1] == "zero") strategy.mutable_zero()->set_stage(static_cast<uint32_t>(std::stoul(words[2])));
+      Reshard reshard = RESHARD_UNSPECIFIED;
+      if (words[1] == "fsdp") {
+        EXPECT_TRUE(Reshard_Parse("RESHARD_" + absl::AsciiStrToUpper(words[2]), &reshard)) << advice;
+        strategy.mutable_fsdp()->set_reshard(reshard);
+      }
+      EXPECT_TRUE(strategy.has_zero() || strategy.has_fsdp()) << advice;
+    } else if (words[0] == "batch.microbatch") {
+      train.mutable_batch()->set_microbatch(static_cast<uint32_t>(std::stoul(words[1])));
+    } else if (words[0] == "resources.ranks") {
+      spec.mutable_resources()->set_ranks(static_cast<uint32_t>(std::stoul(words[1])));
+    } else if (words[0] == "offload.optimizer:") {
+      train.mutable_offload()->set_optimizer(true);
+    } else if (words[0] == "offload.parameters:") {
+      train.mutable_offload()->set_parameters(true);
+    } else if (words[0] == "offload.activations:") {
+      train.mutable_offload()->set_activations(true);
+    } else {
+      EXPECT_EQ(words[0], "activation_checkpointing:") << advice;
+    }
+  }
+}
+
+// What would fit smaller slots, and where nothing does what needs least, a spec may also say itself, and then it fits.
+TEST(Plan, AdvisesOnlyWhatASpecMaySay) {
+  struct Case {
+    const char* name;
+    std::function<void(Train&)> change;
+  };
+  const auto compression = [](Train& train) -> Compression& {
+    return *train.mutable_communication()->mutable_compression();
+  };
+  const std::vector<Case> cases = {
+      {"nothing", [](Train&) {}},
+      {"top_k", [&](Train& train) { compression(train).mutable_top_k(); }},
+      {"power_sgd", [&](Train& train) { compression(train).mutable_power_sgd(); }},
+      {"int8 of hybrid",
+       [&](Train& train) {
+         compression(train).mutable_int8();
+         train.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_HYBRID);
+       }},
+      {"compression auto", [&](Train& train) { compression(train).mutable_auto_(); }},
+      {"cuda_graphs", [](Train& train) { train.set_cuda_graphs(true); }},
+      {"sync", [](Train& train) { train.mutable_sync()->set_every(50); }},
+      {"full_shard", [](Train& train) { train.mutable_strategy()->mutable_fsdp(); }},
+      {"recomputation", [](Train& train) { train.set_activation_checkpointing(true); }},
+      {"a pipeline",
+       [](Train& train) {
+         train.mutable_model()->mutable_llama()->set_size(LLAMA_SIZE_TINY);
+         train.mutable_parallel()->set_pipeline(2);
+       }},
+      {"tensor ranks", [](Train& train) { train.mutable_parallel()->set_tensor(2); }},
+      {"resnet",
+       [](Train& train) {
+         train.mutable_model()->mutable_resnet()->set_depth(50);
+         train.mutable_data()->clear_tokens();
+         train.mutable_data()->set_images("/images.bin");
+       }},
+  };
+  const auto on_nodes = [](const JobSpec& spec, uint64_t memory_bytes) {
+    PlanFor on = AnySlots(spec, *strategies::FindHardware("h100"), memory_bytes);
+    for (size_t rank = 0; rank < on.slots.ranks.size(); ++rank) {
+      on.slots.ranks[rank].node = static_cast<uint32_t>(rank / 4);
+    }
+    return core::PlanJob(spec, on.slots, on.hardware);
+  };
+  for (const Case& c : cases) {
+    JobSpec asked = Good();
+    asked.mutable_resources()->set_ranks(8);
+    asked.mutable_resources()->set_device(DEVICE_CUDA);
+    Train& train = *asked.mutable_train();
+    train.mutable_model()->mutable_gpt2()->set_size(GPT2_SIZE_SMALL);
+    train.mutable_batch()->set_sequences(128);
+    train.mutable_strategy()->mutable_ddp();
+    c.change(train);
+    // As written, and with a microbatch of its own.
+    for (const bool set_microbatch : {false, true}) {
+      if (set_microbatch) train.mutable_batch()->set_microbatch(16);
+      JobSpec spec = asked;
+      ASSERT_TRUE(Resolve({}, spec).empty()) << c.name;
+      const auto fits = on_nodes(spec, 0);
+      ASSERT_TRUE(fits.ok()) << c.name << fits.status();
+      size_t advised = 0;
+      for (const double part : {0.95, 0.8, 0.6, 0.4, 0.25, 0.12, 0.01}) {
+        const double slot = part * static_cast<double>(strategies::SlotBytesFor(fits->memory_plan.peak()));
+        const auto plan = on_nodes(spec, static_cast<uint64_t>(slot));
+        ASSERT_TRUE(plan.ok()) << c.name << plan.status();
+        ASSERT_TRUE(plan->unfit.has_value()) << c.name << ", " << part;
+        absl::string_view text = plan->unfit->advice;
+        const bool would_fit = absl::ConsumePrefix(&text, "it would fit with ");
+        if (!would_fit) {
+          ASSERT_TRUE(absl::ConsumePrefix(&text, "no configuration fits; of the changes that were tried, ")) << text;
+          text = text.substr(0, text.find(" needs least"));
+        }
+        for (const absl::string_view piece : absl::StrSplit(text, ", or ")) {
+          const std::string advice(piece.substr(0, piece.find(" (")));
+          const std::string of = absl::StrCat(c.name, ", ", part, ": ", advice);
+          JobSpec followed = asked;
+          Follow(advice, followed);
+          const std::vector<SpecError> errors = Resolve({}, followed);
+          for (const SpecError& error : errors) {
+            ADD_FAILURE() << of << ": " << error.path() << ": " << error.message();
+          }
+          if (!errors.empty() || !would_fit) continue;
+          const auto then = on_nodes(followed, static_cast<uint64_t>(slot));
+          ASSERT_TRUE(then.ok()) << of << then.status();
+          EXPECT_FALSE(then->unfit.has_value()) << of << ": " << then->unfit->why;
+          ++advised;
+        }
+      }
+      EXPECT_GT(advised, 2u) << c.name;
     }
   }
 }
