@@ -128,7 +128,7 @@ TEST(Place, RanksThatMustBeTogetherAreOnOneNode) {
 TEST(Place, AsManyRanksAsAreAMultiple) {
   const Demand demand{.ranks = 9, .least = 3, .multiple = 3};
   const auto placed = [&](const std::vector<NodeView>& nodes) { return Placed(Cluster(nodes).Place(demand)); };
-  EXPECT_EQ(placed({Node("a:FFFFF"), Node("b:FFF")}), "a0 a1 a2 a3 a4 b0");
+  EXPECT_EQ(placed({Node("a:FFFFF"), Node("b:FFF")}), "a0 a1 a2 a3 b0 b1") << "each stage of two on one node";
   EXPECT_EQ(placed({Node("a:FFFFF")}), "a0 a1 a2");
   EXPECT_EQ(placed({Node("a:FF")}), "");
   EXPECT_EQ(placed({Node("a:FFFFF"), Node("b:FFFFF")}).size(), 9 * 3u - 1);

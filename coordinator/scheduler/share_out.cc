@@ -13,11 +13,6 @@ namespace {
 
 using Free = std::map<NodeId, uint64_t>;
 
-uint64_t Sum(const Free& nodes) {
-  return std::accumulate(nodes.begin(), nodes.end(), uint64_t{0},
-                         [](uint64_t sum, const auto& node) { return sum + node.second; });
-}
-
 // The smallest entry that holds `left`, else the largest.
 template <typename ByFree>
 auto BestFit(ByFree& by_free, uint64_t left) {
@@ -27,7 +22,14 @@ auto BestFit(ByFree& by_free, uint64_t left) {
 
 class Sharing {
  public:
-  explicit Sharing(const Demand& demand) : demand_(demand) {}
+  // Each node gets a multiple of `group` ranks.
+  Sharing(const Demand& demand, uint64_t group) : demand_(demand), group_(group) {}
+
+  uint64_t RanksOn(uint64_t free) const { return free - free % group_; }
+  uint64_t Sum(const Free& nodes) const {
+    return std::accumulate(nodes.begin(), nodes.end(), uint64_t{0},
+                           [this](uint64_t sum, const auto& node) { return sum + RanksOn(node.second); });
+  }
 
   // Up to `left` ranks; `levels`: how many of the demand's preferred ones divide these nodes.
   void Take(const Free& nodes, size_t levels, uint64_t& left) {
@@ -60,13 +62,15 @@ class Sharing {
   }
 
   void Pack(const Free& nodes, uint64_t& left) {
-    std::map<uint64_t, std::set<NodeId>> by_free;
-    for (const auto& [node, free] : nodes) by_free[free].insert(node);
+    std::map<uint64_t, std::set<std::pair<uint64_t, NodeId>>> by_free;  // by how many ranks each can take
+    for (const auto& [node, free] : nodes) {
+      if (RanksOn(free) > 0) by_free[RanksOn(free)].emplace(free, node);
+    }
     while (left > 0 && !by_free.empty()) {
       const auto chosen = BestFit(by_free, left);
-      const NodeId node = *chosen->second.begin();
+      const NodeId node = chosen->second.begin()->second;
       Add(node, std::min(left, chosen->first), left);
-      chosen->second.erase(node);
+      chosen->second.erase(chosen->second.begin());
       if (chosen->second.empty()) by_free.erase(chosen);
     }
   }
@@ -81,7 +85,7 @@ class Sharing {
     for (bool any = true; to_give > 0 && any;) {  // one group to each node, in rounds
       any = false;
       for (const auto& [free, node] : emptiest_first) {
-        const uint64_t group = std::min<uint64_t>(to_give, demand_.together);
+        const uint64_t group = std::min(to_give, group_);
         if (group == 0 || taken[node] + group > free) continue;
         taken[node] += group, to_give -= group, any = true;
       }
@@ -97,7 +101,40 @@ class Sharing {
   }
 
   const Demand& demand_;
+  const uint64_t group_;
 };
+
+// On each node a multiple of `group` ranks. Empty: the nodes cannot take all ranks so.
+std::vector<NodeShare> ShareOutBy(uint64_t group, const Free& first_choice, const Free& last_choice, uint64_t ranks,
+                                  const Demand& demand) {
+  Sharing sharing(demand, group);
+  if (sharing.Sum(first_choice) + sharing.Sum(last_choice) < ranks) return {};
+  Free first = first_choice;
+  size_t levels = demand.preferred.size();
+  for (size_t level = 0; level < levels; ++level) {
+    std::map<std::string, Free> domains = Sharing::Domains(first, demand.preferred[level]);
+    std::map<std::string, uint64_t> sums;
+    for (const auto& [name, nodes] : domains) sums[name] = sharing.Sum(nodes);
+    const std::string* const domain = BestDomain(sums, ranks, ranks);
+    if (domain == nullptr) continue;
+    first = std::move(domains.at(*domain));
+    levels = level;
+  }
+  uint64_t left = ranks;
+  sharing.Take(first, levels, left);
+  sharing.Take(last_choice, levels, left);
+  return std::move(sharing.shares);
+}
+
+// What comes before whole stages, each figure by itself: few nodes of the last choice, and few domains of each level.
+std::vector<size_t> CostsOf(const std::vector<NodeShare>& shares, const Demand& demand) {
+  Free used;
+  size_t last = 0;
+  for (const NodeShare& share : shares) used[share.node] = share.ranks, last += demand.last_choice.contains(share.node);
+  std::vector<size_t> costs = {last};
+  for (const TopologyLevel& level : demand.preferred) costs.push_back(Sharing::Domains(used, level).size());
+  return costs;
+}
 
 }  // namespace
 
@@ -115,21 +152,16 @@ const std::string* BestDomain(const std::map<std::string, uint64_t>& free, uint6
 std::vector<NodeShare> ShareOut(const std::map<NodeId, uint64_t>& free, uint64_t ranks, const Demand& demand) {
   Free first, last;
   for (const auto& [node, slots] : free) (demand.last_choice.contains(node) ? last : first)[node] = slots;
-  size_t levels = demand.preferred.size();
-  for (size_t level = 0; level < levels; ++level) {
-    std::map<std::string, Free> domains = Sharing::Domains(first, demand.preferred[level]);
-    std::map<std::string, uint64_t> sums;
-    for (const auto& [name, nodes] : domains) sums[name] = Sum(nodes);
-    const std::string* const domain = BestDomain(sums, ranks, ranks);
-    if (domain == nullptr) continue;
-    first = std::move(domains.at(*domain));
-    levels = level;
+  std::vector<NodeShare> shares = ShareOutBy(demand.together, first, last, ranks, demand);
+  const uint64_t stages = demand.multiple / demand.together;
+  if (stages <= 1 || demand.spread) return shares;
+  std::vector<NodeShare> whole = ShareOutBy(ranks / stages, first, last, ranks, demand);
+  if (whole.empty()) return shares;
+  const std::vector<size_t> costs = CostsOf(shares, demand), its = CostsOf(whole, demand);
+  for (size_t i = 0; i < costs.size(); ++i) {
+    if (its[i] > costs[i]) return shares;
   }
-  Sharing sharing(demand);
-  uint64_t left = ranks;
-  sharing.Take(first, levels, left);
-  sharing.Take(last, levels, left);
-  return std::move(sharing.shares);
+  return whole;
 }
 
 }  // namespace muster::scheduler

@@ -5,6 +5,10 @@
 // and as evenly as their free slots allow. With preferred levels of a topology they get the narrowest domain that has
 // enough free slots, and of several the fullest; where none has, domains are packed as nodes are, wide ones before the
 // narrow ones in them. Nodes of `last_choice` come after all others. Ties are broken by name.
+//
+// Each stage of a pipeline is on one node if all of them can be: every node then gets a multiple of a stage's ranks, on
+// more nodes if need be, but not in more domains or on more nodes of `last_choice`. Of nodes that hold equally many
+// stages the fullest comes first. Ranks that are spread are not packed so: they are spread evenly.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +24,8 @@ struct NodeShare {
   uint64_t ranks = 0;
 };
 
-// In the order of the ranks, each node once. `free`: how many ranks each node can take, a multiple of demand.together,
-// as `ranks` is. REQUIRES: together they can take all.
+// In the order of the ranks, each node once. `free`: how many ranks each node can take, a multiple of demand.together;
+// `ranks`: a multiple of demand.multiple. REQUIRES: together they can take all.
 std::vector<NodeShare> ShareOut(const std::map<NodeId, uint64_t>& free, uint64_t ranks, const Demand& demand);
 
 // A domain of those with this many free slots, and room for `needed`: the fullest that holds `wanted`, else the

@@ -94,6 +94,82 @@ TEST(Topology, PreferredMeansOneDomainIfThatIsPossibleElseFew) {
   }
 }
 
+// A stage gathers its parameters between its ranks, so each is on one node if all can be.
+TEST(Stages, AreWholeOnNodesIfAllCanBe) {
+  const TopologyLevel by_switch = Level("switch", "s1: a b, s2: c d, s3: e"), rack = Level("rack", "r: a b c d");
+  struct Case {
+    std::string nodes;
+    uint32_t ranks, stages, together;
+    std::string placed;
+    std::vector<TopologyLevel> preferred = {};
+    std::set<NodeId> last_choice = {};
+    bool spread = false;
+    uint32_t least = 0;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"a:4 b:3", 6, 2, 1, "bbbaaa"},
+           {"a:8 b:6", 6, 2, 1, "bbbbbb"},         // of nodes that hold as many stages the fullest
+           {"a:5 b:4 c:3", 9, 3, 1, "cccbbbaaa"},  // on three nodes, though two have nine slots
+           {"a:6 b:4 c:2", 8, 2, 2, "bbbbaaaa"},
+           {"a:2 b:2 c:2", 6, 2, 1, "aabbcc"},                          // no node holds three ranks
+           {"a:4 b:1 c:1", 6, 2, 1, "aaaabc"},                          // one node does, but not for both stages
+           {"a:5 b:3", 9, 3, 1, "aaaabb", {}, {}, false, 3},            // elastic: stages of two
+           {"a:4 b:2 c:3 d:3", 6, 2, 1, "cccddd", {by_switch}},         // a switch that holds them whole
+           {"a:4 b:2 c:3 d:2", 6, 2, 1, "aaaabb", {by_switch, rack}},   // one switch comes before whole stages
+           {"a:4 b:1 c:3 d:1 e:3", 9, 3, 1, "aaaabcccd", {by_switch}},  // and so do few
+           {"a:4 b:2 c:3", 6, 2, 1, "aaaabb", {}, {NodeId("c")}},       // and avoiding the last choice
+           {"a:4 b:1 c:3", 6, 2, 1, "aaaccc", {}, {NodeId("c")}},       // which gets some ranks anyway
+           {"a:4 b:3", 6, 2, 1, "aaabbb", {}, {}, true},                // evenly
+           {"a:4 b:4 c:4", 6, 2, 1, "aabbcc", {}, {}, true}}) {
+    Demand demand{c.ranks, DEVICE_CPU};
+    demand.multiple = c.stages * c.together, demand.together = c.together, demand.least = c.least;
+    demand.preferred = c.preferred, demand.last_choice = c.last_choice, demand.spread = c.spread;
+    EXPECT_EQ(NodesOfRanks(Cluster(NodesWithFree(c.nodes)).Place(demand)), c.placed) << c.nodes;
+  }
+}
+
+// By counting, on random nodes, with groups of ranks on one node, and of elastic jobs: whether all stages are whole,
+// and that this never changes how many ranks are placed.
+TEST(Stages, RandomClusters) {
+  std::mt19937 random(5);
+  const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
+  int whole = 0, cut = 0;
+  for (int i = 0; i < 5000; ++i) {
+    std::string text;
+    std::vector<uint32_t> free;
+    for (uint32_t n = 0; n < 1 + below(6); ++n) {
+      free.push_back(1 + below(9));
+      absl::StrAppend(&text, n > 0 ? " " : "", std::string(1, static_cast<char>('a' + n)), ":", free.back());
+    }
+    const uint32_t together = 1 + below(2), stages = 2 + below(3);
+    Demand demand{stages * together * (1 + below(4)), DEVICE_CPU};
+    demand.multiple = stages * together, demand.together = together;
+    if (below(2) == 0) demand.least = stages * together;
+    const Decision decision = Cluster(NodesWithFree(text)).Place(demand);
+    uint32_t all = 0;
+    for (const uint32_t slots : free) all += slots - slots % together;
+    const uint32_t most = std::min(all, demand.ranks) / demand.multiple * demand.multiple;
+    ASSERT_EQ(decision.ranks.size(), most < demand.needed() ? 0 : most) << i;
+    if (decision.ranks.empty()) continue;
+    const uint32_t each = most / stages;
+    uint32_t holds = 0;
+    for (const uint32_t slots : free) holds += slots / each;
+    std::map<NodeId, uint32_t> first;  // no node appears twice
+    bool are_whole = true;
+    for (uint32_t rank = 0; rank < most; ++rank) {
+      const NodeId& node = decision.ranks[rank].node;
+      const auto [seen, fresh] = first.emplace(node, rank);
+      ASSERT_TRUE(fresh || decision.ranks[rank - 1].node == node) << i;
+      are_whole &= node == decision.ranks[rank - rank % each].node;
+      ASSERT_EQ(node, decision.ranks[rank - rank % together].node) << i;
+    }
+    ASSERT_TRUE(are_whole || holds < stages) << i << ": " << text;
+    (holds < stages ? cut : whole) += 1;
+  }
+  EXPECT_GT(whole, 1000);
+  EXPECT_GT(cut, 200);
+}
+
 TEST(Topology, RequiredMeansOneDomainOrWaiting) {
   const TopologyLevel rack = Level("rack", "r1: a b, r2: c d");
   Demand demand{4, DEVICE_CPU};
