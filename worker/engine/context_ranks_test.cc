@@ -1,4 +1,5 @@
 // Ranks that share each sequence train as one rank does: their whole weights see all tokens between them.
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <array>
