@@ -1,6 +1,7 @@
 // Ranks as threads that share each sequence, against one rank with all tokens.
 #include "worker/units/sequence_ranks.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
