@@ -361,6 +361,7 @@ Core::Placing Core::WouldPlace(const JobSpec& resolved, uint64_t slot_bytes, boo
   demand.slot_bytes = slot_bytes;
   demand.multiple = LeastGroupOf(resolved);
   demand.together = TensorRanksOf(resolved);
+  demand.context = ContextRanksOf(resolved);
   if (!whole) demand.least = resolved.resources().min_ranks();
   Select(resolved.resources(), state_->records, demand);
   const absl::Duration ends_in = TimeLimitOf(resolved) + state_->generations.StopDeadline(resolved, END_REASON_TIMEOUT);

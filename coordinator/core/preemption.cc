@@ -22,6 +22,7 @@ scheduler::Victim Preemption::VictimOf(const JobEntry& job, const scheduler::Cla
     victim.fewer.slot_bytes = job.slot_bytes;
     victim.fewer.multiple = job.least_group();
     victim.fewer.together = TensorRanksOf(record.spec());
+    victim.fewer.context = ContextRanksOf(record.spec());
     Select(record.spec().resources(), *records_, victim.fewer);
     KeepOffReserved(record.reservation(), claim.ends_in, now.wall, *records_, victim.fewer);
   }

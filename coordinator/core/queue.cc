@@ -471,6 +471,7 @@ scheduler::Demand Queue::DemandOf(const JobEntry& job) const {
   demand.smallest_bytes = job.smallest_bytes;
   demand.multiple = job.least_group();
   demand.together = TensorRanksOf(job.record().spec());
+  demand.context = ContextRanksOf(job.record().spec());
   if (!job.whole_until.has_value()) demand.least = job.least_ranks();
   Select(resources, *records_, demand);
   KeepOffReserved(job.record().reservation(), EndsIn(job), now_.wall, *records_, demand);

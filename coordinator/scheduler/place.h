@@ -61,12 +61,14 @@ struct Demand {
   uint64_t slot_bytes = 0;   // least memory of a slot
   uint64_t below_bytes = 0;  // 0: any; else only slots that are known to have less memory, and those of `or_on`
   uint32_t least = 0;        // least number of ranks, if there are not enough slots for all; 0: all or none
-  // The number of ranks is a multiple of it, as `ranks` and `least` are: stages of a pipeline times `together`.
+  // The number of ranks is a multiple of it, as `ranks` and `least` are: stages of a pipeline times `context` times
+  // `together`.
   uint32_t multiple = 1;
   // For users, where no slot that it could get has so much: what the smallest of its configurations that were tried
   // needs of a slot. Larger slots than `slot_bytes` may suit another one, so they are tried. 0: none was.
   uint64_t smallest_bytes = 0;
   uint32_t together = 1;           // consecutive ranks that must be on one node: those that compute each unit together
+  uint32_t context = 1;            // so many of these groups share sequences, and are best on one node
   std::set<NodeId> avoid{};        // nodes that it never gets
   std::vector<Closed> closed{};    // nodes that it does not get at times
   std::string reservation{};       // the one that it runs in; `avoid` has all nodes outside of it

@@ -1,6 +1,7 @@
 #include "coordinator/scheduler/share_out.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <string>
@@ -153,15 +154,17 @@ std::vector<NodeShare> ShareOut(const std::map<NodeId, uint64_t>& free, uint64_t
   Free first, last;
   for (const auto& [node, slots] : free) (demand.last_choice.contains(node) ? last : first)[node] = slots;
   std::vector<NodeShare> shares = ShareOutBy(demand.together, first, last, ranks, demand);
-  const uint64_t stages = demand.multiple / demand.together;
-  if (stages <= 1 || demand.spread) return shares;
-  std::vector<NodeShare> whole = ShareOutBy(ranks / stages, first, last, ranks, demand);
-  if (whole.empty()) return shares;
-  const std::vector<size_t> costs = CostsOf(shares, demand), its = CostsOf(whole, demand);
-  for (size_t i = 0; i < costs.size(); ++i) {
-    if (its[i] > costs[i]) return shares;
+  if (demand.spread) return shares;
+  const std::vector<size_t> costs = CostsOf(shares, demand);
+  const uint64_t sharing = uint64_t{demand.together} * demand.context, stages = demand.multiple / sharing;
+  for (const uint64_t group : {stages > 1 ? ranks / stages : 0, demand.context > 1 ? sharing : 0}) {
+    if (group == 0) continue;
+    std::vector<NodeShare> whole = ShareOutBy(group, first, last, ranks, demand);
+    const std::vector<size_t> its = CostsOf(whole, demand);
+    const bool costs_more = !std::equal(its.begin(), its.end(), costs.begin(), std::less_equal<>());
+    if (!whole.empty() && !costs_more) return whole;
   }
-  return whole;
+  return shares;
 }
 
 }  // namespace muster::scheduler

@@ -8,7 +8,8 @@
 //
 // Each stage of a pipeline is on one node if all of them can be: every node then gets a multiple of a stage's ranks, on
 // more nodes if need be, but not in more domains or on more nodes of `last_choice`. Of nodes that hold equally many
-// stages the fullest comes first. Ranks that are spread are not packed so: they are spread evenly.
+// stages the fullest comes first. Else the ranks that share sequences are, likewise. Ranks that are spread are not
+// packed so: they are spread evenly.
 #pragma once
 
 #include <cstdint>

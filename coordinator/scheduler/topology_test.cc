@@ -104,7 +104,7 @@ TEST(Stages, AreWholeOnNodesIfAllCanBe) {
     std::vector<TopologyLevel> preferred = {};
     std::set<NodeId> last_choice = {};
     bool spread = false;
-    uint32_t least = 0;
+    uint32_t least = 0, context = 1;
   };
   for (const Case& c : std::vector<Case>{
            {"a:4 b:3", 6, 2, 1, "bbbaaa"},
@@ -120,9 +120,17 @@ TEST(Stages, AreWholeOnNodesIfAllCanBe) {
            {"a:4 b:2 c:3", 6, 2, 1, "aaaabb", {}, {NodeId("c")}},       // and avoiding the last choice
            {"a:4 b:1 c:3", 6, 2, 1, "aaaccc", {}, {NodeId("c")}},       // which gets some ranks anyway
            {"a:4 b:3", 6, 2, 1, "aaabbb", {}, {}, true},                // evenly
-           {"a:4 b:4 c:4", 6, 2, 1, "aabbcc", {}, {}, true}}) {
+           {"a:4 b:4 c:4", 6, 2, 1, "aabbcc", {}, {}, true},
+           // Ranks that share sequences: pairs on one node, of nodes with equally many the fullest first; and pairs
+           // where whole stages do not go.
+           {"a:5 b:1 c:4", 6, 1, 1, "ccccaa", {}, {}, false, 0, 2},
+           {"a:3 b:3 c:2", 6, 1, 1, "ccaabb", {}, {}, false, 0, 2},
+           {"a:3 b:3", 6, 1, 1, "aaabbb", {}, {}, false, 0, 2},  // no pairs
+           {"a:5 b:3 c:2", 8, 2, 1, "aaaaccbb", {}, {}, false, 0, 2},
+           {"a:4 b:5", 8, 2, 2, "aaaabbbb", {}, {}, false, 0, 2}}) {
     Demand demand{c.ranks, DEVICE_CPU};
-    demand.multiple = c.stages * c.together, demand.together = c.together, demand.least = c.least;
+    demand.multiple = c.stages * c.together * c.context, demand.together = c.together, demand.least = c.least;
+    demand.context = c.context;
     demand.preferred = c.preferred, demand.last_choice = c.last_choice, demand.spread = c.spread;
     EXPECT_EQ(NodesOfRanks(Cluster(NodesWithFree(c.nodes)).Place(demand)), c.placed) << c.nodes;
   }
