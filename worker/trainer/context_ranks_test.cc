@@ -48,7 +48,7 @@ JobSpec JobOn(const Bench& bench, const Shape& shape, uint64_t steps) {
 }
 
 // What rank 0 reports of a generation, which goes on from the checkpoints before it.
-std::vector<MetricPoint> Run(Bench& bench, const JobSpec& spec, const Shape& shape, uint64_t generation) {
+std::vector<MetricPoint> MetricsOn(Bench& bench, const JobSpec& spec, const Shape& shape, uint64_t generation) {
   collectives::MemoryKeyValue rendezvous;
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
@@ -104,7 +104,7 @@ TEST(ContextRanks, ReadTheirTokensOfTheSamplesThatTheyShare) {
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
-      const absl::StatusOr<Rank> made = SetUp(bench.Assign(spec, 1, 4, rank), rendezvous, nullptr);
+      const absl::StatusOr<Rank> made = trainer::SetUp(bench.Assign(spec, 1, 4, rank), rendezvous, nullptr);
       ASSERT_TRUE(made.ok()) << made.status();
       const strategies::Share share = strategies::ShareOf(4, made->program.layout.mesh, rank);
       EXPECT_EQ(share.first, kRanks[rank].first) << rank;
@@ -133,7 +133,7 @@ TEST(ContextRanks, TrainAndGoOnAsOneRankDoes) {
   double evaluated = 0;
   for (uint64_t generation = 1; generation <= 3; ++generation) {
     const Shape& shape = shapes[generation - 1];
-    for (MetricPoint& point : Run(bench, JobOn(bench, shape, 3 * generation), shape, generation))
+    for (MetricPoint& point : MetricsOn(bench, JobOn(bench, shape, 3 * generation), shape, generation))
       seen.push_back(std::move(point));
     if (generation > 1) continue;
     auto model = LoadForInference(bench.Path("checkpoints"), 1, "", [](auto&&...) {});
@@ -150,7 +150,7 @@ TEST(ContextRanks, TrainAndGoOnAsOneRankDoes) {
     EXPECT_EQ(text.size(), 20u) << "beyond what one of the ranks has, and beyond the context";
   }
   Bench other;
-  const std::vector<MetricPoint> expected = Run(other, JobOn(other, {}, 9), {}, 1);
+  const std::vector<MetricPoint> expected = MetricsOn(other, JobOn(other, {}, 9), {}, 1);
   ASSERT_EQ(seen.size(), 9u);
   ASSERT_EQ(expected.size(), 9u);
   for (size_t i = 0; i < 9; ++i) ExpectSame(seen[i], expected[i]);
