@@ -27,7 +27,13 @@ Model DividedGpt2() {
 }
 
 // Two heads share each head of keys and values, and two of three layers see the last 7 tokens.
-std::vector<std::pair<std::string, Model>> Models() { return {{"gpt2", DividedGpt2()}, {"llama", LlamaTrialModel()}}; }
+Model DividedLlama() {
+  Model model = LlamaTrialModel();
+  model.mutable_llama()->set_inner(4 * 10);
+  return model;
+}
+
+std::vector<std::pair<std::string, Model>> Models() { return {{"gpt2", DividedGpt2()}, {"llama", DividedLlama()}}; }
 
 Choose Ddp() { return StrategyOf("ddp"); }
 
