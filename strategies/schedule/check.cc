@@ -873,9 +873,10 @@ class Checker {
 };
 
 std::vector<const Op*> Collectives(const Schedule& schedule, int32_t group) {
+  const bool in_both = group == kTensorGroup || group == kContextGroup;  // some ops issue collectives in either
   std::vector<const Op*> ops;
   for (const Op& op : schedule.ops) {
-    if (op.group == group) ops.push_back(&op);
+    if (op.group == group || (in_both && op.group == kContextTensorGroup)) ops.push_back(&op);
   }
   return ops;
 }

@@ -473,6 +473,10 @@ TEST(CollectivesDigest, DiffersForRanksThatDisagree) {
   other = s;
   other.ops.insert(other.ops.begin(), {.kind = OpKind::kForward, .unit = 0, .microbatch = 0});
   EXPECT_EQ(digest(other), digest(s)) << "only collectives of the group count";
+  other.ops[0].group = kContextTensorGroup;  // one in each
+  for (const int32_t group : {kTensorGroup, kContextGroup}) {
+    EXPECT_NE(CollectivesDigest(other, group), CollectivesDigest(s, group)) << group;
+  }
 }
 
 TEST(CollectivesDigest, IsEqualForTheSameCollectives) {
