@@ -15,6 +15,7 @@
 #include "common/unprintable.h"
 #include "common/utf8.h"
 #include "models/family.h"
+#include "strategies/schedule/mesh.h"
 
 namespace muster::cli {
 namespace {
@@ -231,10 +232,13 @@ std::string ParallelName(const v1::JobSpec& spec) {
   return name;
 }
 
-// Tensor ranks are neighbors, then the ranks that share sequences.
+// In whatever stage: each has a multiple of the ranks that share sequences.
 uint32_t ContextRank(const v1::JobSpec& spec, uint32_t rank) {
   const v1::Parallel& parallel = spec.train().parallel();
-  return rank / std::max(1u, parallel.tensor()) % std::max(1u, parallel.context());
+  const Mesh mesh =
+      WithReplicasFor({.tensor = std::max(1u, parallel.tensor()), .context = std::max(1u, parallel.context())},
+                      spec.resources().ranks());
+  return ContextRankAt(mesh, CoordinateOf(mesh, rank));
 }
 
 std::string OneLine(absl::string_view text) { return Clean(text, false); }
