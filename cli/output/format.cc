@@ -235,9 +235,9 @@ std::string ParallelName(const v1::JobSpec& spec) {
 // In whatever stage: each has a multiple of the ranks that share sequences.
 uint32_t ContextRank(const v1::JobSpec& spec, uint32_t rank) {
   const v1::Parallel& parallel = spec.train().parallel();
-  const Mesh mesh =
-      WithReplicasFor({.tensor = std::max(1u, parallel.tensor()), .context = std::max(1u, parallel.context())},
-                      spec.resources().ranks());
+  const Mesh mesh{.replica = rank + 1,  // enough for it to be in
+                  .tensor = std::max(1u, parallel.tensor()),
+                  .context = std::max(1u, parallel.context())};
   return ContextRankAt(mesh, CoordinateOf(mesh, rank));
 }
 
