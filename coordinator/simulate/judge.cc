@@ -208,11 +208,18 @@ void Judge::Thawed(const Ran& rank) {
 }
 
 void Judge::PublishedIn(const JobId& id, const Job& job, JobAccount& account) {
-  // With its first checkpoint, a generation replaces those that its ranks have skipped.
+  // With its first checkpoint, a generation replaces those that its ranks have skipped. A restored store may have lost
+  // what they reported of that, and then it may go on listing them.
+  const auto is_listed = [&](const PublishedCheckpoint& known) {
+    return std::any_of(job.checkpoints().begin(), job.checkpoints().end(), [&](const PublishedCheckpoint& listed) {
+      return listed.step() == known.step() && listed.generation() == known.generation();
+    });
+  };
   if (!job.checkpoints().empty() && job.checkpoints().rbegin()->generation() == job.generation()) {
     const auto resumed = resumed_.find({id, NameOf(id, job.generation())});
     std::erase_if(account.published, [&](const auto& known) {
-      return known.second.generation() < job.generation() && resumed != resumed_.end() && known.first > resumed->second;
+      return known.second.generation() < job.generation() && resumed != resumed_.end() &&
+             known.first > resumed->second && (restores_ == 0 || !is_listed(known.second));
     });
   }
   uint64_t before = 0;

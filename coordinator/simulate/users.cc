@@ -15,12 +15,14 @@ constexpr absl::Duration kUserRetry = absl::Seconds(1), kDiskRetry = absl::Secon
 
 }  // namespace
 
+// The same request again names the same jobs, also where one of them was deleted and submitted again.
 bool User::NameJobsBefore() {
+  const auto is_known = [this](const std::string& job) { return !job.empty() && !world_->judge.IsLost(JobId(job)); };
+  const auto& named = spec_.after();
+  if (named.size() == static_cast<int>(after_.size()) && std::all_of(named.begin(), named.end(), is_known)) return true;
   spec_.clear_after();
-  return std::all_of(after_.begin(), after_.end(), [this](const User* before) {
-    spec_.add_after(before->job().value());
-    return !before->job().empty() && !world_->judge.IsLost(before->job());
-  });
+  for (const User* before : after_) spec_.add_after(before->job().value());
+  return std::all_of(named.begin(), named.end(), is_known);
 }
 
 void User::Submit() {
@@ -49,8 +51,8 @@ void User::Submit() {
         if (absl::IsNotFound(status) && request != request_) return;
         if (absl::StartsWith(status.message(), "resources.reservation: ")) return SubmitLaterOrOutside();
         if (absl::StartsWith(status.message(), "after: ")) {
-          if (std::all_of(after_.begin(), after_.end(),
-                          [&](const User* before) { return world->judge.CanComplete(before->job()); })) {
+          if (std::all_of(spec_.after().begin(), spec_.after().end(),
+                          [&](const std::string& job) { return world->judge.CanComplete(JobId(job)); })) {
             return world->judge.Fail("a valid job is accepted", status.ToString());
           }
           world->Count("job after one that cannot complete refused");
