@@ -555,6 +555,18 @@ TEST_F(MistakesTest, DeleteResolvesTheNameBeforeItAsks) {
   PutJob("b-0002", v1::JOB_STATE_RUNNING);
   Says({"delete", "b"}, "muster: b matches 3 jobs: b-0001, b-0002, b-0003: name one of them");
   EXPECT_FALSE(Called("Delete b"));
+  v1::Job large = store_.Job("b-0003");
+  large.set_id("b-large-0004");
+  large.set_state(v1::JOB_STATE_COMPLETED);
+  large.mutable_spec()->set_name("b-large");
+  store_.PutJob(large);
+  for (const char* id : {"b-0001", "b-0002", "b-0003"}) {
+    v1::Job job = store_.Job(id);
+    job.mutable_spec()->set_name("b");
+    store_.PutJob(job);
+  }
+  Says({"delete", "-y", "b"}, "muster: b matches 3 jobs: b-0001, b-0002, b-0003: name one of them");
+  EXPECT_FALSE(Called("Delete b-large-0004")) << "which has another name";
 }
 
 TEST_F(MistakesTest, DeleteChecksAllJobsBeforeItDeletesOne) {

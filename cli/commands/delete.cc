@@ -26,9 +26,11 @@ struct Target {
 absl::StatusOr<Target> OfSeveral(Client& client, const std::string& name, const absl::Status& several) {
   const absl::StatusOr<v1::ListJobsReply> list = client.ListJobs(/*all=*/true);
   if (!list.ok()) return list.status();
+  const auto has_name = [&](const v1::JobSummary& summary) { return summary.job().spec().name() == name; };
+  const bool named = std::any_of(list->jobs().begin(), list->jobs().end(), has_name);
   std::vector<v1::Job> all, ended;
   for (const v1::JobSummary& summary : list->jobs()) {
-    if (!absl::StartsWith(summary.job().id(), name)) continue;
+    if (named ? !has_name(summary) : !absl::StartsWith(summary.job().id(), name)) continue;
     all.push_back(summary.job());
     if (Ended(summary.job().state())) ended.push_back(summary.job());
   }

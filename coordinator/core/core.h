@@ -324,7 +324,8 @@ class Core {
   std::optional<SteadyTime> NextTick() const;
 
   // ---- Views. Valid until the next Handle. ----
-  // By id, else by a unique prefix of an id. NotFound. FailedPrecondition: several jobs match; the message names them.
+  // By id, else by the name of one job, else by a unique prefix of an id. NotFound. FailedPrecondition: several jobs
+  // match; the message names them.
   absl::StatusOr<JobId> Find(const std::string& id_or_prefix) const;
   // Likewise, and all replicas of a run by its id or a prefix of it that fits nothing else. Of several jobs with the
   // prefix, only those count that the request can be meant for. FailedPrecondition also: kLive, and all have ended,

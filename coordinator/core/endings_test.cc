@@ -100,6 +100,19 @@ TEST(Endings, APrefixMeansTheJobThatTheRequestFits) {
             "b matches 3 jobs: b-s1, b-s2, b-s3: name one of them");
 }
 
+// `muster cancel b` never stops b-large because b has ended.
+TEST(Endings, ANameMeansTheJobsThatHaveIt) {
+  using Among = Core::Among;
+  World w;
+  const JobId b = w.Submit(Spec("b")), large = w.Submit(Spec("b-large"));
+  EXPECT_EQ(w.core->Find("b").value(), b);
+  EXPECT_EQ(w.core->Find("b-l").value(), large) << "the prefix of one";
+  w.Do(CancelJob{b});
+  EXPECT_EQ(w.core->FindReplicas("b", Among::kLive).value(), std::vector<JobId>{b}) << "which can be refused";
+  w.Submit(Spec("b"));
+  EXPECT_EQ(w.core->Find("b").status().message(), "b matches 2 jobs: b-s1, b-s3: name one of them");
+}
+
 TEST(Endings, AJobThatNoNodesCouldHoldSaysSo) {
   World w(AnyWorld());
   w.Do(NodeConnected{Hello("n", 2)});

@@ -122,7 +122,7 @@ Every command of `muster` with its help page, as `muster help COMMAND` prints it
 has the flags of the daemons, the environment variables and the files.
 
 - Data goes to stdout, messages to stderr. `-o json` prints a stable format for scripts; `-o name` prints ids alone.
-- JOB is an id, a unique prefix of one, or `@last`: the newest job that was submitted from here.
+- JOB is an id, the name of one job, a unique prefix of an id, or `@last`: the newest job that was submitted from here.
 - A setting comes from the flag, else from the environment, else from the context file, else it has its default.
 - Ctrl-C while a job is followed only detaches; the job continues.
 
