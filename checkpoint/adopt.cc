@@ -46,7 +46,7 @@ absl::StatusOr<Adoptable> LookForAdoption(const std::string& path) {
   found.owner = **std::move(owner);
   found.newest = steps.front().Directory();
   const absl::StatusOr<Checkpoint> newest =
-      Checkpoint::Open(absl::StrCat(path, "/", found.newest), Verification::kAsRead);
+      Checkpoint::Open(absl::StrCat(path, "/", found.newest), Verification::kEveryByte);
   if (!newest.ok()) {
     return absl::DataLossError(absl::StrCat("the newest checkpoint of ", path,
                                             " is damaged: ", newest.status().message(), "; move ", found.newest,

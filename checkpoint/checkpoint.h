@@ -191,7 +191,8 @@ absl::Status Claim(const std::string& path, const Holder& holder);
 absl::StatusOr<FolderOwner> OwnerOf(const std::string& path);
 
 // Removes old checkpoints below `path`, as rank 0 of `generation` of the holder's job:
-//   - step folders older than the newest of `published` (names) that are not in `published`;
+//   - step folders older than the newest of `published` (names) that are not in `published`. Where some of `published`
+//     are gone, as after the coordinator's store was restored from a copy, so many of the newest others stay instead;
 //   - of the newer folders, those in neither `published` nor `pending`, except the newest two;
 //   - staging folders of older generations, and partly removed folders.
 // `pending` are reported checkpoints that may be published already, although rank 0 has not received that yet. Never

@@ -440,6 +440,18 @@ TEST_F(CheckpointTest, RetentionKeepsWhatMayBePublishedAtAnyMoment) {
       << "others took their place";
 }
 
+// A restored store knows 10 and 20, which are long gone, and nothing of 30 to 50.
+TEST_F(CheckpointTest, RetentionKeepsAsManyAsAreListedWhereThoseAreGone) {
+  for (const uint64_t step : {30, 40, 50, 60}) ASSERT_TRUE(WriteStep(step).ok());
+  const std::string gone = StepName{20, 1}.Directory(), own = StepName{60, 1}.Directory();
+  EXPECT_THAT(Retain(path_, {"job-1"}, 1, {gone, own}).value(),
+              ElementsAre("step-0000000040-g1", "step-0000000030-g1"));
+  EXPECT_THAT(List(path_), ElementsAre(StepName{60, 1}, StepName{50, 1}));
+  ASSERT_TRUE(WriteStep(70).ok());
+  EXPECT_THAT(Retain(path_, {"job-1"}, 1, {own, StepName{70, 1}.Directory()}).value(),
+              ElementsAre("step-0000000050-g1"));
+}
+
 TEST_F(CheckpointTest, RetentionGoesByTheOrderOfWritingAndLeavesLaterGenerationsAlone) {
   // Generation 2 went back to step 10, since 20 was damaged, and generation 3 is already there.
   for (const auto& [step, generation] :

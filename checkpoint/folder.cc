@@ -92,6 +92,8 @@ absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, const H
   }
   std::vector<StepName> steps = List(path);
   std::sort(steps.begin(), steps.end(), [](const StepName& a, const StepName& b) { return WrittenBefore(b, a); });
+  auto kept = static_cast<size_t>(std::count_if(
+      steps.begin(), steps.end(), [&](const StepName& step) { return published.contains(step.Directory()); }));
   std::vector<std::string> removed;
   int unpublished = 0;
   for (const StepName& step : steps) {
@@ -101,6 +103,10 @@ absl::StatusOr<std::vector<std::string>> Retain(const std::string& path, const H
     if (WriterOf(absl::StrCat(path, "/", step.Directory())) != holder.job) continue;
     if (newer && ++unpublished <= kUnpublishedKept) continue;
     if (step.generation > generation) continue;
+    if (kept < published.size()) {
+      ++kept;
+      continue;
+    }
     if (absl::Status status = RemoveStep(path, step); !status.ok()) return status;
     removed.push_back(step.Directory());
   }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -390,7 +391,17 @@ TEST_F(OwnerTest, AnAdoptedFolderIsTheNextJobsOrTheNamedOnes) {
   ASSERT_TRUE(Claim(path_, {"job-1", "c"}).ok());
   EXPECT_EQ(OwnerOf(path_).value().store_id(), "c");
 
-  // What is damaged stands in the way of what the new job writes.
+  // What is damaged stands in the way of what the new job writes: also where only its data is.
+  for (const fs::directory_entry& file : fs::directory_iterator(Directory(30))) {
+    if (file.path().filename() == kManifestFile) continue;
+    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekg(-1, std::ios::end);
+    const auto last = static_cast<char>(bytes.peek());
+    bytes.seekp(-1, std::ios::end);
+    bytes.put(static_cast<char>(~last));
+    ASSERT_TRUE(bytes.flush()) << file.path();
+  }
+  EXPECT_THAT(std::string(LookForAdoption(path_).status().message()), HasSubstr("move step-0000000030-g1 out of"));
   fs::resize_file(Directory(30) + "/" + kManifestFile, 10);
   EXPECT_THAT(std::string(LookForAdoption(path_).status().message()), HasSubstr("move step-0000000030-g1 out of"));
   fs::remove(path_ + "/owner.json");
