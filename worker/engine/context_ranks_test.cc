@@ -175,6 +175,25 @@ TEST(ContextRanks, TrainByTheCodeOfDevices) {
   }
 }
 
+// The first block that goes back needs no gradients of its keys and values, and exchanges them all the same.
+TEST(ContextRanks, TrainAfterFrozenAttention) {
+  const Choose choose = [](T& train) {
+    Ddp()(train);
+    for (const char* frozen :
+         {"model.embed_tokens.*", "model.layers.0.input_layernorm.*", "model.layers.0.self_attn.*"}) {
+      train.add_freeze(frozen);
+    }
+  };
+  Trial alone = OneRank(DividedLlama(), true);
+  alone.choose = choose;
+  const Curve expected = Train(alone);
+  for (const bool portable : {false, true}) {
+    Trial trial = Shared(portable ? "portable" : "vector code", DividedLlama(), 2, choose, true);
+    trial.set = [=](Config& config) { config.check_accesses = true, config.portable = portable; };
+    ExpectSame(trial, Train(trial), expected);
+  }
+}
+
 // What is gathered has two bytes: half of what is declared.
 TEST(ContextRanks, TrainInNarrowTypes) {
   for (const auto& [family, model] : Models()) {

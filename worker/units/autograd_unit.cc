@@ -26,7 +26,9 @@ Activations AutogradUnit::Forward(const Context& context, const Activations& in,
     return {Compute(context, first ? context.inputs() : in[0], kept)};
   }
   const c10::AutoGradMode on(true);
-  const at::Tensor x = first ? context.inputs() : in[0].detach().requires_grad_(context.input_gradient);
+  // Ranks that share samples all exchange gradients of keys and values, also where none are needed.
+  const bool exchanges = context.sequence != nullptr;
+  const at::Tensor x = first ? context.inputs() : in[0].detach().requires_grad_(context.input_gradient || exchanges);
   const at::Tensor y = Compute(context, x, nullptr);
   saved.tensors = {x, y};
   return {y.detach()};

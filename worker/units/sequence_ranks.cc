@@ -80,7 +80,7 @@ at::Tensor OwnTokens::Gather(at::Tensor started) const {
   ranks_->Finish();
   const int64_t ranks = ranks_->size(), samples = started.size(1), own = started.size(2), heads = started.size(3),
                 head = started.size(4);
-  const at::Tensor parts = started.view({ranks, 2 * samples, own, heads * head});
+  const at::Tensor parts = std::exchange(started, {}).view({ranks, 2 * samples, own, heads * head});
   std::vector<at::Tensor> ordered;
   for (const PlacedRun& placed : RunsOfAll(ranks * own, ranks)) {
     ordered.push_back(parts[placed.rank].narrow(1, placed.own, static_cast<int64_t>(placed.run.size)));
