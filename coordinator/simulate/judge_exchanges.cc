@@ -42,11 +42,15 @@ void Judge::RunChanged(const std::string& id, const std::string& bytes) {
     const auto [known, fresh] = account.decided[static_cast<size_t>(f)].emplace(now.exchange(), members);
     if (known->second != members) return Fail("an exchange is decided once", text);
     if (!fresh) continue;
-    // An older copy of the store may learn of a newer exchange with the offer that decides the one after it.
-    const bool next = now.exchange() == before.highest() + 1 && now.base() == before.exchange();
+    // An older copy of the store may learn of a newer exchange with the offer that decides the one after it. So may a
+    // run that went on from an older one, from a rank that has the newer one and was away.
+    const bool known_base =
+        now.base() == before.exchange() || account.decided[static_cast<size_t>(f)].contains(now.base());
+    const bool next = now.exchange() == before.highest() + 1 && known_base;
     if (restores_ == 0 ? !next : now.exchange() <= before.highest()) {
       return Fail("no number of an exchange is used twice",
-                  absl::StrCat(text, " follows ", before.exchange(), " when ", before.highest(), " is the highest"));
+                  absl::StrCat(text, ", from ", now.base(), ", follows ", before.exchange(), " when ", before.highest(),
+                               " is the highest"));
     }
     for (const auto& [replica, generation] : members) {
       const auto job = books_.jobs.find(JobId(absl::StrCat(id, "-", replica)));

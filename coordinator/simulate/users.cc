@@ -63,6 +63,11 @@ void User::Submit() {
         if (absl::IsAlreadyExists(status) && spec_.train().has_sync()) {
           return world->Count("run submitted again without its first replica");
         }
+        if (absl::IsAlreadyExists(status) && world->judge.restores() > 0 && !after_.empty()) {
+          world->Count("request of a restored copy that names other jobs");
+          request_ += "-again";
+          return Submit();
+        }
         const std::string path = spec_.train().checkpoint().path();
         if (absl::IsFailedPrecondition(status) && world->judge.WasTaken(path)) {
           world->Count("checkpoint.path of another job refused");

@@ -265,10 +265,14 @@ void WorkerNode::Received(Connection* connection, const CoordinatorMessage& mess
   if (through <= local->second.acknowledged) return;
   const auto& outbox = folder->second.outbox;
   if (restores == world_->judge.restores()) {
-    world_->judge.Acknowledged({rank, folder->second.process->name},
-                               {outbox.begin() + static_cast<ptrdiff_t>(local->second.acknowledged),
-                                outbox.begin() + static_cast<ptrdiff_t>(through)});
+    Folder& known = folder->second;
+    if (std::exchange(known.restores, restores) != restores) known.lost = known.ever_acknowledged;
+    // What a coordinator of a lost history has had counts as received.
+    const uint64_t first = std::min(through, std::max(local->second.acknowledged, known.lost));
+    world_->judge.Acknowledged({rank, known.process->name}, {outbox.begin() + static_cast<ptrdiff_t>(first),
+                                                             outbox.begin() + static_cast<ptrdiff_t>(through)});
   }
+  folder->second.ever_acknowledged = std::max(folder->second.ever_acknowledged, through);
   local->second.acknowledged = through;
   if (world_->settings.outbox_shrinks) folder->second.removed = through;
   local->second.sent = std::max(local->second.sent, through);
@@ -325,10 +329,15 @@ void WorkerNode::Retain(const RankId& rank, const Assignment& assignment) {
   }
   std::sort(others.rbegin(), others.rend());
   int unpublished = 0;
+  size_t kept = folder.steps.size() - others.size();
   for (const auto& [written, name] : others) {
     const bool own = written.first == rank.generation;  // it may be published already
     const bool newer = written > newest;
     if (written.first > rank.generation || (newer && (own || ++unpublished <= kUnpublishedKept))) continue;
+    if (kept < published.size()) {
+      ++kept;
+      continue;
+    }
     folder.steps.erase(name);
   }
 }

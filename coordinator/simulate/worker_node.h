@@ -66,6 +66,9 @@ class WorkerNode {
     std::vector<uint32_t> slots;
     std::vector<Record> outbox;
     uint64_t removed = 0;  // of its records: they were acknowledged
+    // Of its records, also by coordinators whose history a restore has ended; and how many of them by such alone.
+    uint64_t ever_acknowledged = 0, lost = 0;
+    uint64_t restores = 0;  // when it was acknowledged last
     std::shared_ptr<Process> process;
     std::optional<RankExit> exit;
     bool done = false;
