@@ -108,13 +108,15 @@ std::optional<SteadyTime> Core::NextTick() const {
 
 namespace {
 
+// Where jobs have just this name, only these: not "b-large-..." for "b".
 std::vector<const JobEntry*> JobsWithPrefix(const Records& records, const std::string& prefix) {
-  std::vector<const JobEntry*> found;
+  std::vector<const JobEntry*> found, named;
   for (auto it = records.jobs.lower_bound(JobId(prefix)); it != records.jobs.end(); ++it) {
     if (!absl::StartsWith(it->first.value(), prefix)) break;
     found.push_back(&it->second);
+    if (it->second.record().spec().name() == prefix) named.push_back(&it->second);
   }
-  return found;
+  return named.empty() ? found : named;
 }
 
 absl::Status Ambiguous(const std::string& prefix, const std::vector<const JobEntry*>& found) {
@@ -177,7 +179,7 @@ void ShowTimes(const JobEntry& job, SteadyTime at, Job& view) {
   if (!job.running.has_value()) return;
   const double held = absl::ToDoubleSeconds(at - job.running->held_since);
   view.set_held_seconds(view.held_seconds() + held);
-  view.set_slot_seconds(view.slot_seconds() + held * job.newest()->record().ranks_size());
+  view.set_slot_seconds(view.slot_seconds() + held * static_cast<double>(Records::SlotsHeldBy(job)));
 }
 
 }  // namespace

@@ -223,6 +223,7 @@ void Generations::Stop(JobEntry& job, EndReason reason, StopIntent intent, const
     transaction.Touch(id, number);
     return jobs_->ChangeIntent(job, intent, why, transaction);
   }
+  jobs_->CountHeld(job, transaction);
   generation.Stop(reason);
   plans_->Drop(id, Plans::Purpose::kGrowth);
   if (IsFault(reason)) {
@@ -293,6 +294,10 @@ void Generations::Exit(JobEntry& job, uint32_t number, RankExit exit, EndReason 
   RankExit kept = exit;
   kept.clear_last_lines();
   if (generation.record().ranks_size() > kRanksWithMessages) kept.clear_message();
+  if (stopping) {  // it gives slots back
+    jobs_->CountHeld(job, transaction);
+    transaction.Touch(id);
+  }
   generation.Exit(number, std::move(kept));
   transaction.Touch(id, generation.record().number());
   transaction.ChangeDesired(NodeId(rank.node()));
@@ -360,6 +365,7 @@ void Generations::AddToFault(JobEntry& job, const RankPlacement& rank, RankExit&
   if (first.cause() != RankExit::HUNG) return;
   exit.set_cause(RankExit::HUNG);
   exit.set_message(first.message());
+  exit.set_of_other_rank(false);  // one that runs again may say so, of ranks that ended since
   first = exit;  // keeps the last log lines
 }
 
@@ -367,6 +373,7 @@ void Generations::End(JobEntry& job, EndReason reason, Transaction& transaction)
   GenerationMachine& generation = *job.newest();
   if (generation.state() == GENERATION_STATE_STOPPING) reason = generation.record().reason();
   if (generation.EveryRankCompleted()) reason = END_REASON_COMPLETED;
+  jobs_->CountHeld(job, transaction);
   generation.End(reason, transaction.now);
   const JobId id = job.id();
   const uint64_t number = generation.record().number();

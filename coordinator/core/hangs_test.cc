@@ -195,6 +195,7 @@ TEST_F(Hangs, LaterExitsAreCollateral) {
   culprit.set_state(RANK_STATE_EXITED);
   culprit.mutable_exit()->set_cause(RankExit::STOPPED);
   culprit.mutable_exit()->set_signal(9);
+  culprit.mutable_exit()->set_of_other_rank(true);  // it ran again at the end, and rank 3 was gone
   culprit.mutable_exit()->add_last_lines("step 10 done");
   w_.Do(killed);
   w_.ReportRank(id_, 0, RANK_STATE_EXITED, RankExit::STOPPED);
@@ -206,6 +207,7 @@ TEST_F(Hangs, LaterExitsAreCollateral) {
   const Failure failure = w_.Get(id_).failure();
   EXPECT_EQ(failure.exit().last_lines(0), "step 10 done");
   EXPECT_EQ(failure.exit().signal(), 9);
+  EXPECT_FALSE(failure.exit().of_other_rank()) << "the ranks that end later are no culprits";
   EXPECT_TRUE(absl::StrContains(failure.exit().message(), "hung in step 11")) << failure.exit().message();
   EXPECT_EQ(std::vector<uint32_t>(failure.collateral().begin(), failure.collateral().end()),
             (std::vector<uint32_t>{3, 0, 1}));

@@ -87,6 +87,12 @@ TimeTracker::Phase PhaseOf(const JobEntry& job) {
   }
 }
 
+// Whether a later generation than this one has published a checkpoint, or reported that of its script.
+bool PublishedAfter(const Job& job, uint64_t generation) {
+  const auto is_later = [&](const PublishedCheckpoint& checkpoint) { return checkpoint.generation() > generation; };
+  return std::any_of(job.checkpoints().begin(), job.checkpoints().end(), is_later) || is_later(job.script_checkpoint());
+}
+
 }  // namespace
 
 bool AdvanceProgress(Job& job, uint64_t step) {
@@ -108,7 +114,7 @@ void Jobs::CountHeld(JobEntry& job, Transaction& transaction) {
   if (!job.running.has_value()) return;
   Job& record = job.machine.fields();
   const double seconds = absl::ToDoubleSeconds(transaction.now.steady - job.running->held_since);
-  const double slot_seconds = seconds * job.newest()->record().ranks_size();
+  const double slot_seconds = seconds * static_cast<double>(Records::SlotsHeldBy(job));
   record.set_held_seconds(record.held_seconds() + seconds);
   record.set_slot_seconds(record.slot_seconds() + slot_seconds);
   job.running->held_since = transaction.now.steady;
@@ -116,7 +122,6 @@ void Jobs::CountHeld(JobEntry& job, Transaction& transaction) {
 }
 
 void Jobs::AfterGeneration(JobEntry& job, Transaction& transaction) {
-  CountHeld(job, transaction);
   const RunningGeneration ended = *std::move(job.running);
   job.running.reset();
   const EndReason reason = job.newest()->record().reason();
@@ -175,14 +180,15 @@ void Jobs::SpendRestart(JobEntry& job, uint64_t reached_step, Transaction& trans
 }
 
 // What a node lacks is no fault of the job, so that does not count as a restart: it is tried once more, without that
-// node. What two nodes lack, or the only one that could hold it, the job should not have asked for.
+// node. What two nodes lack, or the only one that could hold it, the job should not have asked for, unless it has
+// published a checkpoint since the first of them: then it can run, and two nodes are bad.
 void Jobs::RetryElsewhere(JobEntry& job, Transaction& transaction) {
   const Job& record = job.record();
   const Failure& failure = record.failure();
   if (!failure.exit().of_node()) return Fail(job, failure.exit().message(), transaction);
   const std::string cause = absl::StrCat(failure.exit().message(), " (on ", failure.node(), ")");
   for (const NodeRefusal& other : record.refused_by()) {
-    if (other.node() == failure.node()) continue;
+    if (other.node() == failure.node() || PublishedAfter(record, other.generation())) continue;
     ForgiveNodes(job, transaction);
     job.machine.fields().mutable_failure()->set_hint(HintForRefusedJob(job.id().value(), failure.rank()));
     return Fail(job, absl::StrCat(cause, "; ", other.node(), " also rejected it: ", other.message()), transaction);

@@ -44,6 +44,8 @@ class Jobs {
 
   // Jobs that have not changed for a while are to be written, or a restart of the coordinator would lose their times.
   void StoreDueTimes(Transaction& transaction) const;
+  // Adds how long its generation has held its slots. To be called before it gives one back.
+  void CountHeld(JobEntry& job, Transaction& transaction);
   // How long they ran and held slots, of the jobs to be written.
   void KeepTimes(Transaction& transaction);
 
@@ -58,8 +60,6 @@ class Jobs {
   void RetryElsewhere(JobEntry& job, Transaction& transaction);
   absl::Duration Backoff(const Job& job) const;
   absl::Duration StoreTimesEvery(const JobEntry& job) const;
-  // Adds how long its generation has held slots.
-  void CountHeld(JobEntry& job, Transaction& transaction);
 
   const Options* const options_;
   Records* const records_;

@@ -133,6 +133,27 @@ TEST_F(NodeFaults, AJobThatTwoNodesRefuseFails) {
   EXPECT_EQ(w_.Get(id).refused_by_size(), 2);
 }
 
+// Weeks after the first refusal another node goes bad. The job has run, so nothing that it asks for is wrong.
+TEST_F(NodeFaults, ARefusalThatAJobHasOutlivedCountsNoMore) {
+  Join(4);
+  const JobId id = w_.Submit(Spec("j"));
+  End(id, 0, Refusal("no such file: /data/a.bin"));
+  ASSERT_EQ(NodeOf(id), "b");
+  w_.RunAll(id);
+  w_.Checkpoint(id, 10);
+  End(id, 0, Killed(9));
+  w_.PassBackoff();
+  ASSERT_EQ(NodeOf(id), "c") << "where the job failed last is the last choice";
+  End(id, 0, Refusal("no space left in /scratch"));
+  ASSERT_EQ(w_.State(id), JOB_STATE_STARTING) << w_.Get(id).reason();
+  const std::string last = NodeOf(id);
+  EXPECT_NE(last, "a");
+  EXPECT_NE(last, "c");
+  End(id, 0, Refusal("no space left in /scratch"));
+  EXPECT_EQ(w_.State(id), JOB_STATE_FAILED) << "two since the checkpoint";
+  EXPECT_THAT(w_.Get(id).reason(), HasSubstr("; c also rejected it: "));
+}
+
 TEST_F(NodeFaults, TwoNodesOfOneGenerationAreTwo) {
   Join(3);
   const JobId id = w_.Submit(Gang("g", 4));

@@ -122,6 +122,22 @@ TEST_F(PreemptionWorld, AnElasticJobShrinks) {
   EXPECT_EQ(w_.Newest(elastic).ranks_size(), 2);
 }
 
+// It waits for a moment for all of its ranks. What others would stop for is what it lacks after that.
+TEST_F(PriorityWorld, AnElasticJobStopsNoneForRanksThatItCanDoWithout) {
+  w_.Return(Hello("n", 8));
+  const JobId low = Running("ann", Gang("low", 4));
+  w_.TickAfter(absl::Hours(1));
+  JobSpec spec = Gang("high", 8);
+  spec.set_priority(9);
+  spec.mutable_resources()->set_min_ranks(2);
+  const JobId high = Submit("bob", spec);
+  EXPECT_EQ(w_.State(low), JOB_STATE_RUNNING) << w_.Get(low).reason();
+  w_.TickAfter(absl::Seconds(5));
+  EXPECT_EQ(w_.State(high), JOB_STATE_STARTING);
+  EXPECT_EQ(w_.Newest(high).ranks_size(), 4);
+  EXPECT_EQ(w_.State(low), JOB_STATE_RUNNING);
+}
+
 TEST_F(PreemptionWorld, PriorityDoesNotPreemptUnlessTheAdminSaysSo) {
   w_.Return(Hello("n", 1));
   const JobId low = Running("ann", Spec("low"));

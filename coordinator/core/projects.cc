@@ -162,7 +162,7 @@ std::map<std::pair<std::string, std::string>, double> Projects::UseNow(SteadyTim
   for (const JobEntry* job : std::as_const(*records_).Live()) {
     if (!job->running.has_value()) continue;
     const double seconds = absl::ToDoubleSeconds(now - job->running->held_since);
-    use[{ProjectOf(job->record()), job->record().owner()}] += seconds * job->newest()->record().ranks_size();
+    use[{ProjectOf(job->record()), job->record().owner()}] += seconds * static_cast<double>(Records::SlotsHeldBy(*job));
   }
   return use;
 }

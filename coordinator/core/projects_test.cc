@@ -272,5 +272,24 @@ TEST_F(ProjectWorld, AJobStartsOnTheRanksThatTheLimitOfItsProjectLeaves) {
   EXPECT_THAT(w_.Get(more).reason(), HasSubstr("the limit is 5 running ranks a user in project a"));
 }
 
+// One rank hangs on a dead disk for hours after the others have given their slots back.
+TEST_F(ProjectWorld, AJobThatStopsIsChargedForTheSlotsThatItStillHolds) {
+  w_.Return(Hello("n", 4));
+  Set("a", {"ann"}, -1);
+  const JobId id = Submit("ann", Gang("gang", 4));
+  w_.RunAll(id);
+  w_.TickAfter(absl::Hours(1));
+  w_.Do(CancelJob{id});
+  for (uint32_t rank = 0; rank < 3; ++rank) w_.FinishRank(id, rank);
+  w_.TickAfter(absl::Hours(2));
+  const double expected = 4 * 3600 + 2 * 3600;
+  const SteadyTime now = w_.clock.Read().steady;
+  EXPECT_NEAR(w_.core->GetJob(id, now)->slot_seconds(), expected, 1);
+  w_.FinishRank(id, 3);
+  EXPECT_NEAR(w_.Get(id).slot_seconds(), expected, 1);
+  EXPECT_NEAR(w_.Get(id).held_seconds(), 3 * 3600, 1);
+  EXPECT_NEAR(w_.core->ListProjects()[0].usage(0).slot_seconds(), expected, 0.02 * expected);
+}
+
 }  // namespace
 }  // namespace muster::core

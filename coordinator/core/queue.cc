@@ -350,7 +350,8 @@ void Queue::RunPass(Transaction& transaction) {
     if (std::optional<Placement> start = FindStart(job, claim, kind, demand, pass, taken, refusals, transaction)) {
       pass.Start(claim, start->decision);
       generations_->Start(job, *std::move(start), transaction);
-    } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !any_in_backoff && !transaction.Full()) {
+    } else if (preemption_->IsOn() && pass.IsHead(job.id()) && !job.whole_until.has_value() && !any_in_backoff &&
+               !transaction.Full()) {
       demand.device = cluster.Resolve(demand.device);
       demand.slot_bytes = job.slot_bytes;  // larger, if the free ones have just refused it
       std::vector<scheduler::NodeView> nodes = NodeViews(claims);
