@@ -28,6 +28,7 @@ constexpr int kRanksWithMessages = 512;
 constexpr size_t kGenerationsKept = 50;  // so few that a job and its generations are deleted in one commit
 constexpr absl::Duration kLongestOverdue = absl::Minutes(10);    // between two reports that a stop is overdue
 constexpr absl::Duration kIdleEventInterval = absl::Minutes(1);  // of a generation
+constexpr absl::Duration kScriptCheckpointEvents = absl::Minutes(1);
 
 // "n", "n, m and 3 more".
 std::string Where(const Generation& generation) {
@@ -366,7 +367,7 @@ void Generations::AddToFault(JobEntry& job, const RankPlacement& rank, RankExit&
   exit.set_cause(RankExit::HUNG);
   exit.set_message(first.message());
   exit.set_of_other_rank(false);  // one that runs again may say so, of ranks that ended since
-  first = exit;  // keeps the last log lines
+  first = exit;                   // keeps the last log lines
 }
 
 void Generations::End(JobEntry& job, EndReason reason, Transaction& transaction) {
@@ -492,9 +493,15 @@ void Generations::NoteCheckpoint(JobEntry& job, const CheckpointWritten& written
     return;
   }
   Job& record = job.machine.fields();
+  const PublishedCheckpoint& known = record.script_checkpoint();
+  if (known.generation() == record.generation() && written.step() <= known.step()) return;
   AdvanceProgress(record, written.step());
   *record.mutable_script_checkpoint() = CheckpointOf(record, written, transaction.now.wall);
   transaction.Touch(job.id());
+  // A script may report one each step. Its events stay as long as the job does.
+  auto& last = job.running->script_checkpoint_at;
+  if (last.has_value() && transaction.now.steady - *last < kScriptCheckpointEvents) return;
+  last = transaction.now.steady;
   transaction.AddEvent(&job, record.generation(), "", "checkpoint.reported",
                        absl::StrCat("checkpoint of step ", written.step(), ", by its script: ", written.directory()));
 }

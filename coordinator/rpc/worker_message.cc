@@ -20,6 +20,8 @@ constexpr int kMaxLastLines = 20;
 constexpr size_t kMaxLineBytes = 1024;
 constexpr size_t kMaxLinesBytes = 4096;  // one row holds the exits of all ranks of a generation
 constexpr size_t kMaxMessageBytes = 1024;
+constexpr size_t kMaxMetricName = 64;        // as muster-exec takes them
+constexpr int kMaxMetrics = 64;              // of a point
 constexpr size_t kMaxLogBytes = 256 * 1024;  // the contract says 64 KiB; replaced bytes may make it longer
 
 absl::Status Malformed(absl::string_view why) {
@@ -116,13 +118,30 @@ absl::Status CheckUse(const NodeUse& use) {
   return sane ? absl::OkStatus() : Malformed("busy must be 0 to 1, and busy_cores finite and not negative");
 }
 
-absl::Status CheckRecords(const Records& records) {
+// A program may write the records of its rank itself. Its metrics are dropped rather than refused, which would end the
+// stream of the whole node.
+void DropMetrics(MetricPoint& point) {
+  point.DiscardUnknownFields();
+  for (auto* metrics : {point.mutable_reported(), point.mutable_validation()}) {
+    const auto is_long = [](const NamedMetric& metric) { return metric.name().size() > kMaxMetricName; };
+    metrics->erase(std::remove_if(metrics->begin(), metrics->end(), is_long), metrics->end());
+    if (metrics->size() > kMaxMetrics) metrics->DeleteSubrange(kMaxMetrics, metrics->size() - kMaxMetrics);
+  }
+  if (!point.has_collective()) return;
+  CollectiveTime& collective = *point.mutable_collective();
+  for (std::string* name : {collective.mutable_type(), collective.mutable_redop()}) {
+    if (name->size() > kMaxMetricName) name->clear();
+  }
+}
+
+absl::Status CheckRecords(Records& records) {
   if (absl::Status status = CheckKey(records.key()); !status.ok()) return status;
   uint64_t last = 0;
-  for (const Record& record : records.records()) {
+  for (Record& record : *records.mutable_records()) {
     if (record.sequence() <= last) return Malformed("records whose sequence does not rise from 1");
     last = record.sequence();
     if (record.body_case() == Record::BODY_NOT_SET) return Malformed("an empty record");
+    if (record.has_metrics()) DropMetrics(*record.mutable_metrics());
     if (record.has_checkpoint() &&
         (record.checkpoint().directory().empty() || record.checkpoint().directory().size() > kMaxIdBytes * 2)) {
       return Malformed("a checkpoint whose directory has no name, or a very long one");
@@ -143,7 +162,7 @@ absl::Status CheckWorkerMessage(bool first, WorkerMessage& message) {
     case WorkerMessage::kObserved:
       return CheckObserved(*message.mutable_observed());
     case WorkerMessage::kRecords:
-      return CheckRecords(message.records());
+      return CheckRecords(*message.mutable_records());
     case WorkerMessage::kLogs:
       if (message.logs().chunk().text().size() > kMaxLogBytes) return Malformed("a log chunk over 256 KiB");
       return CheckKey(message.logs().key());

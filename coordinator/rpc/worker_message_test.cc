@@ -118,6 +118,26 @@ TEST(WorkerMessage, RefusesMissingIdsAndFallingSequences) {
   EXPECT_FALSE(CheckWorkerMessage(false, logs).ok());
 }
 
+// A program can write the records of its rank itself: 64 names of a MiB each would be in every list of jobs.
+TEST(WorkerMessage, DropsMetricsThatAreTooManyOrHaveLongNames) {
+  WorkerMessage message = GoodRecords();
+  MetricPoint& point = *message.mutable_records()->mutable_records(0)->mutable_metrics();
+  for (auto* metrics : {point.mutable_reported(), point.mutable_validation()}) {
+    metrics->Add()->set_name(std::string(65, 'x'));
+    for (int i = 0; i < 70; ++i) metrics->Add()->set_name(std::string(60, 'y') + std::to_string(1000 + i));
+  }
+  point.mutable_collective()->set_type(std::string(1 << 20, 't'));
+  point.mutable_collective()->set_redop("sum");
+  point.GetReflection()->MutableUnknownFields(&point)->AddLengthDelimited(9999, std::string(1 << 20, 'u'));
+  ASSERT_TRUE(CheckWorkerMessage(false, message).ok()) << "refusing it would end the stream of the node";
+  for (const auto& metrics : {point.reported(), point.validation()}) {
+    ASSERT_EQ(metrics.size(), 64);
+    EXPECT_EQ(metrics[0].name(), std::string(60, 'y') + "1000");
+  }
+  EXPECT_EQ(point.collective().type() + point.collective().redop(), "sum");
+  EXPECT_LT(message.ByteSizeLong(), 20'000u);
+}
+
 TEST(WorkerMessage, TruncatesTextsThatWouldOutgrowARow) {
   WorkerMessage message;
   ObservedRank& rank = *message.mutable_observed()->add_ranks();

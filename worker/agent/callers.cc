@@ -1,9 +1,11 @@
 #include "worker/agent/callers.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "worker/agent/rank_process.h"
@@ -12,6 +14,8 @@
 
 namespace muster::agent {
 namespace {
+
+constexpr size_t kMostConnections = 1024;  // of the ranks of one user, each of which needs one or two
 
 // Whether process `pid` belongs to a rank that this worker runs as `user`.
 bool IsRankOf(uid_t user, pid_t pid, const std::string& run) {
@@ -36,9 +40,26 @@ absl::Status Callers::Connected(int fd) {
                                                     ", this worker to ", geteuid(),
                                                     ", and it is not a process of a rank that runs as that user"));
   }
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, "cannot look at a connection");
   absl::MutexLock lock(&mutex_);
-  callers_[absl::StrCat("fd:", fd)] = Caller{credentials.pid, ""};
+  if (OpenOf(credentials.uid) >= kMostConnections) {
+    return absl::ResourceExhaustedError(absl::StrCat("process ", credentials.pid, ": the ranks of user ",
+                                                     credentials.uid, " have ", kMostConnections, " connections"));
+  }
+  callers_[absl::StrCat("fd:", fd)] = Caller{fd, info.st_ino, credentials.uid, credentials.pid, ""};
   return absl::OkStatus();
+}
+
+size_t Callers::OpenOf(uid_t user) {
+  size_t open = 0;
+  for (auto caller = callers_.begin(); caller != callers_.end();) {
+    struct stat now {};
+    const bool is_open = fstat(caller->second.fd, &now) == 0 && now.st_ino == caller->second.inode;
+    open += is_open && caller->second.user == user;
+    caller = is_open ? std::next(caller) : callers_.erase(caller);
+  }
+  return open;
 }
 
 absl::Status Callers::Check(const std::string& peer, const RankKey& key) {

@@ -21,7 +21,7 @@ class Callers {
   explicit Callers(std::string run) : run_(std::move(run)) {}
 
   // Records the peer of `fd` before gRPC gets it. PermissionDenied: a process of another user, unless that is the user
-  // of the rank that it belongs to.
+  // of the rank that it belongs to. ResourceExhausted: the user has 1,024 open ones.
   absl::Status Connected(int fd);
 
   // `peer`: grpc::ServerContextBase::peer(), "fd:N" for a connection that was handed over as a descriptor.
@@ -30,9 +30,15 @@ class Callers {
 
  private:
   struct Caller {
+    int fd = -1;
+    ino_t inode = 0;  // of the socket: gRPC closes it, and the number is used again
+    uid_t user = 0;
     pid_t pid = 0;
     std::string rank;  // already verified rank; empty: none
   };
+  // Open connections of a user; forgets those that are closed.
+  size_t OpenOf(uid_t user) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const std::string run_;
   absl::Mutex mutex_;
   std::map<std::string, Caller> callers_ ABSL_GUARDED_BY(mutex_);  // one per descriptor number

@@ -1,6 +1,7 @@
 #include "worker/agent/feed.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,8 @@ namespace {
 
 constexpr size_t kRecordsInAMessage = 256;
 constexpr uint64_t kRecordsInFlight = 512;
+// A record may have a MiB, and the coordinator takes messages of up to 8 MiB.
+constexpr uint64_t kRecordBytesInAMessage = 1 << 20, kRecordBytesInFlight = 8 << 20;
 constexpr size_t kChunkBytes = 64 * 1024;
 constexpr uint64_t kLogBytesInFlight = 256 * 1024;
 constexpr absl::Duration kPartialLineWait = absl::Seconds(1);
@@ -37,6 +40,7 @@ Feed::Feed(const rundir::RankDir& dir) : directory_(dir.path()), key_(KeyOf(dir.
 
 void Feed::Reconnected() {
   sent_sequence_ = acknowledged_sequence_;
+  in_flight_.clear();
   sent_offset_ = acknowledged_offset_;
   records_at_end_ = false;
   logs_at_end_ = false;
@@ -66,8 +70,11 @@ void Feed::Learn(const Record& record) {
 }
 
 void Feed::CollectRecords(bool ended, std::vector<WorkerMessage>& messages) {
-  while (facts_.damage.ok() && sent_sequence_ < acknowledged_sequence_ + kRecordsInFlight) {
-    absl::StatusOr<std::vector<Record>> read = reader_.Read(sent_sequence_, kRecordsInAMessage);
+  const auto add = [](uint64_t sum, const InFlight& message) { return sum + message.bytes; };
+  uint64_t bytes = std::accumulate(in_flight_.begin(), in_flight_.end(), uint64_t{0}, add);
+  while (facts_.damage.ok() && sent_sequence_ < acknowledged_sequence_ + kRecordsInFlight &&
+         bytes < kRecordBytesInFlight) {
+    absl::StatusOr<std::vector<Record>> read = reader_.Read(sent_sequence_, kRecordsInAMessage, kRecordBytesInAMessage);
     if (!read.ok()) {
       // Other errors may pass, so reading is retried; but the end of a rank must be reported eventually.
       if (ended || absl::IsDataLoss(read.status())) facts_.damage = read.status();
@@ -89,7 +96,10 @@ void Feed::CollectRecords(bool ended, std::vector<WorkerMessage>& messages) {
       if (sent_sequence_ <= acknowledged_sequence_) continue;
       *message.mutable_records()->add_records() = std::move(record);
     }
-    if (message.records().records_size() > 0) messages.push_back(std::move(message));
+    if (message.records().records_size() == 0) continue;
+    in_flight_.push_back({sent_sequence_, message.ByteSizeLong()});
+    bytes += in_flight_.back().bytes;
+    messages.push_back(std::move(message));
   }
   records_at_end_ = !facts_.damage.ok();
 }
@@ -136,6 +146,7 @@ uint64_t Feed::MayHaveSent(uint64_t sequence) {
 void Feed::AcknowledgeRecords(uint64_t sequence) {
   if (sequence <= acknowledged_sequence_) return;
   acknowledged_sequence_ = sequence;
+  while (!in_flight_.empty() && in_flight_.front().last <= sequence) in_flight_.pop_front();
   // Only what was read. A segment that cannot be removed now is retried the next time.
   reader_.Drop(std::min(sequence, sent_sequence_)).IgnoreError();
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,6 +70,11 @@ class Feed {
   uint64_t ever_sent_ = 0;
   bool asked_ = false;
   uint64_t acknowledged_sequence_ = 0;
+  struct InFlight {
+    uint64_t last = 0;  // sequence
+    uint64_t bytes = 0;
+  };
+  std::deque<InFlight> in_flight_;  // messages with records that are not all acknowledged
   bool records_at_end_ = false;
 
   uint64_t sent_offset_ = 0;

@@ -72,6 +72,22 @@ TEST_F(FeedTest, SendsOnceWithinAWindowAndAgainAfterAReconnect) {
   EXPECT_EQ(feed_->facts().step, 1024u);
 }
 
+// A coordinator takes messages of up to 8 MiB. A program can write records of a MiB to its outbox.
+TEST_F(FeedTest, LargeRecordsGoInSeveralMessages) {
+  Record large;
+  NamedMetric& metric = *large.mutable_metrics()->add_reported();
+  metric.set_name(std::string(900'000, 'x'));
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(outbox_->Append(large, false).ok());
+  const std::vector<WorkerMessage> first = Collect();
+  for (const WorkerMessage& message : first) EXPECT_LT(message.ByteSizeLong(), 2u << 20);
+  EXPECT_EQ(Sequences(first), "1-10") << "8 MiB are in flight";
+  EXPECT_EQ(Sequences(Collect()), "");
+  feed_->AcknowledgeRecords(4);
+  EXPECT_EQ(Sequences(Collect()), "11-14");
+  feed_->Reconnected();
+  EXPECT_EQ(Sequences(Collect()), "5-14");
+}
+
 TEST_F(FeedTest, KnowsWhatItCannotHaveSent) {
   Write(1, 3);
   EXPECT_EQ(feed_->MayHaveSent(3), 3u) << "an earlier daemon may have";

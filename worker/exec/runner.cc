@@ -1,6 +1,7 @@
 #include "worker/exec/runner.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <memory>
 #include <optional>
@@ -19,7 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/clock.h"
-#include "common/file/durable_file.h"
+#include "common/file_error.h"
 #include "common/log/log.h"
 #include "common/proto_time.h"
 #include "common/utf8.h"
@@ -127,6 +129,7 @@ class Runner {
   SteadyTime reported_at_;  // the last one
   SteadyTime beaten_at_;
   bool stopping_ = false, signalled_ = false;
+  bool has_stop_file_ = false, stop_file_warned_ = false;
   SteadyTime signal_at_;
 };
 
@@ -313,6 +316,18 @@ void Runner::Beat(SteadyTime now) {
   (*page_)->alive_at_stage.fetch_add(1, kRelaxed);
 }
 
+// Empty, so that a full disk has room for it; else it is tried again at the next look.
+void Runner::MakeStopFile() {
+  const std::string path = options_.rank_dir + "/stop";
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file >= 0) {
+    close(file);
+    has_stop_file_ = true;
+  } else if (!std::exchange(stop_file_warned_, true)) {
+    LogWarn("cannot make the stop file yet", {{"error", FileError(errno, absl::StrCat("creating ", path))}});
+  }
+}
+
 // First should_stop() is true, then SIGTERM; the worker sends SIGKILL at the stop's deadline.
 void Runner::CheckStop(Now now) {
   if (!stopping_ && WantsStop()) {
@@ -323,10 +338,8 @@ void Runner::CheckStop(Now now) {
     LogInfo("asked to stop", {{"reason", stop.has_value() ? absl::AsciiStrToLower(absl::StripPrefix(
                                                                 EndReason_Name(stop->reason()), "END_REASON_"))
                                                           : "SIGTERM"}});
-    if (absl::Status status = WriteDurably(options_.rank_dir + "/stop", "stop\n"); !status.ok()) {
-      LogWarn("cannot make the stop file", {{"error", status}});
-    }
   }
+  if (stopping_ && !has_stop_file_) MakeStopFile();
   if (!stopping_ || signalled_ || now.steady < signal_at_) return;
   signalled_ = true;
   program_.Signal(SIGTERM);

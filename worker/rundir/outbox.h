@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,9 +47,10 @@ class OutboxReader {
   explicit OutboxReader(std::string directory);
   ~OutboxReader();
 
-  // Records with a sequence above `after`, at most `limit`. DataLoss: a record in the middle is damaged; names file and
-  // offset.
-  absl::StatusOr<std::vector<Record>> Read(uint64_t after, size_t limit);
+  // Records with a sequence above `after`, at most `limit`, and none after they have `bytes` or more. DataLoss: a
+  // record in the middle is damaged; names file and offset.
+  absl::StatusOr<std::vector<Record>> Read(uint64_t after, size_t limit,
+                                           uint64_t bytes = std::numeric_limits<uint64_t>::max());
   // Removes segments whose every record is at or before `sequence`, but never the newest one.
   absl::Status Drop(uint64_t sequence);
 

@@ -31,9 +31,8 @@ struct OutboxReader::State {
     sequence = 0;
   }
 
-  // Moves to the first segment, or to the one after the current. False: there is none.
-  bool NextSegment() {
-    const std::vector<uint64_t> all = ListSegments(directory, kOutboxPrefix);
+  // Moves to the first segment of `all`, or to the one after the current. False: there is none.
+  bool NextSegment(const std::vector<uint64_t>& all) {
     const auto next = segment.has_value() ? std::upper_bound(all.begin(), all.end(), *segment) : all.begin();
     if (next == all.end()) return false;
     segment = *next;
@@ -42,12 +41,13 @@ struct OutboxReader::State {
   }
 
   // Reads records with a sequence above `after` from the current segment. OK at its end, too.
-  absl::Status ReadSegment(uint64_t after, size_t limit, bool newest, std::vector<Record>& records) {
+  absl::Status ReadSegment(uint64_t after, size_t limit, bool newest, uint64_t& bytes, std::vector<Record>& records) {
     absl::StatusOr<std::string> content = ReadTrainersFile(Path(*segment), offset, kMaxOutboxSegmentBytes);
     if (absl::IsNotFound(content.status())) return absl::OkStatus();  // dropped meanwhile
     if (!content.ok()) return content.status();
+    if (content->empty() && offset == 0 && !newest) return Damage("no record, and others follow");
     std::string_view rest = *content;
-    while (records.size() < limit) {
+    while (records.size() < limit && bytes > 0) {
       Record record;
       size_t size = 0;
       const Found found = DecodeRecord(rest, record, size);
@@ -61,7 +61,9 @@ struct OutboxReader::State {
       sequence = record.sequence();
       offset += size;
       rest.remove_prefix(size);
-      if (sequence > after) records.push_back(std::move(record));
+      if (sequence <= after) continue;
+      records.push_back(std::move(record));
+      bytes -= std::min<uint64_t>(bytes, size);
     }
     return absl::OkStatus();
   }
@@ -72,20 +74,20 @@ OutboxReader::OutboxReader(std::string directory) : state_(std::make_unique<Stat
 }
 OutboxReader::~OutboxReader() = default;
 
-absl::StatusOr<std::vector<Record>> OutboxReader::Read(uint64_t after, size_t limit) {
+absl::StatusOr<std::vector<Record>> OutboxReader::Read(uint64_t after, size_t limit, uint64_t bytes) {
   State& state = *state_;
   if (after < state.sequence) state.Rewind();
   std::vector<Record> records;
-  if (!state.segment.has_value() && !state.NextSegment()) return records;
-  while (records.size() < limit) {
-    // List before reading: a segment that was not the newest at that time is complete.
-    const std::vector<uint64_t> all = ListSegments(state.directory, kOutboxPrefix);
+  // List before reading: a segment that was not the newest at that time is complete.
+  const std::vector<uint64_t> all = ListSegments(state.directory, kOutboxPrefix);
+  if (!state.segment.has_value() && !state.NextSegment(all)) return records;
+  while (records.size() < limit && bytes > 0) {
     const bool newest = all.empty() || all.back() <= *state.segment;
-    absl::Status status = state.ReadSegment(after, limit, newest, records);
+    absl::Status status = state.ReadSegment(after, limit, newest, bytes, records);
     // Return the good records before the damage; the next call returns the damage.
     if (!status.ok() && !records.empty()) return records;
     if (!status.ok()) return status;
-    if (records.size() == limit || newest || !state.NextSegment()) break;
+    if (records.size() == limit || bytes == 0 || newest || !state.NextSegment(all)) break;
   }
   return records;
 }

@@ -147,6 +147,28 @@ TEST_F(OutboxTest, DamageInTheMiddleIsDataLossBehindTheGoodRecords) {
   EXPECT_EQ(OutboxWriter::Open(folder_.path()).status().code(), absl::StatusCode::kDataLoss);
 }
 
+// No writer leaves a segment without a record. A program that makes thousands of them costs its reader one look.
+TEST_F(OutboxTest, ASegmentWithoutARecordIsDamage) {
+  Open()->Append(Point(1), false).value();
+  for (int i = 1; i <= 3; ++i) std::ofstream{Segment(i)};
+  OutboxReader reader(folder_.path());
+  EXPECT_EQ(Sequences(reader.Read(0, 10)), std::vector<uint64_t>{1});
+  const auto damaged = reader.Read(1, 10);
+  EXPECT_EQ(damaged.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(damaged.status().message().find("outbox.000001:0 (no record"), std::string::npos) << damaged.status();
+  std::filesystem::remove(Segment(1)), std::filesystem::remove(Segment(2));
+  EXPECT_EQ(Sequences(reader.Read(1, 10)), std::vector<uint64_t>{}) << "the newest one may have none yet";
+}
+
+TEST_F(OutboxTest, ReadsNoFurtherThanSoManyBytes) {
+  auto writer = Open();
+  for (int i = 0; i < 5; ++i) writer->Append(Large(), false).value();
+  OutboxReader reader(folder_.path());
+  EXPECT_EQ(Sequences(reader.Read(0, 100, 1)), std::vector<uint64_t>{1}) << "one at least";
+  EXPECT_EQ(Sequences(reader.Read(1, 100, kOutboxSegmentBytes)).size(), 3u) << "the third makes it a MiB";
+  EXPECT_EQ(Sequences(reader.Read(4, 100, kOutboxSegmentBytes)), std::vector<uint64_t>{5});
+}
+
 TEST_F(OutboxTest, SegmentsRollAndAreDroppedButTheNewest) {
   auto writer = Open();
   for (int i = 0; i < 7; ++i) writer->Append(Large(), false).value();  // two to a segment

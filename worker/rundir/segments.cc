@@ -17,6 +17,11 @@
 #include "common/file_error.h"
 
 namespace muster::rundir {
+namespace {
+
+constexpr int kMostEntries = 1 << 14;
+
+}  // namespace
 
 std::string SegmentPath(const std::string& directory, std::string_view prefix, uint64_t index) {
   return absl::StrFormat("%s/%s.%06d", directory, prefix, index);
@@ -25,7 +30,9 @@ std::string SegmentPath(const std::string& directory, std::string_view prefix, u
 std::vector<uint64_t> ListSegments(const std::string& directory, std::string_view prefix) {
   std::vector<uint64_t> indices;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+  int entries = 0;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end && ++entries <= kMostEntries;
+       it.increment(error)) {
     const std::string name = it->path().filename().string();
     absl::string_view rest = name;
     uint64_t index = 0;

@@ -14,7 +14,8 @@ inline constexpr char kLogPrefix[] = "log";  // of a log's segments
 
 std::string SegmentPath(const std::string& directory, std::string_view prefix, uint64_t index);
 
-// Ascending; empty when there are none or the folder is gone.
+// Ascending; empty when there are none or the folder is gone. Looks at 16,384 entries of the folder, no more: the rank
+// may fill it.
 std::vector<uint64_t> ListSegments(const std::string& directory, std::string_view prefix);
 
 // Opens a file that the trainer wrote, who may be another user than this process: a descriptor to read from. NotFound.
