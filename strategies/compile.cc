@@ -627,6 +627,12 @@ Dtype StoredDtype(const Train& train, bool frozen) {
   return train.precision().compute() == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_FP32;
 }
 
+bool MaySkipSteps(const Train& train) {
+  const Precision& precision = train.precision();
+  return train.on_nonfinite().skip().steps() > 0 || precision.compute() == DTYPE_FP16 ||
+         precision.reduce() == DTYPE_FP16;
+}
+
 uint64_t DtypeBytes(Dtype dtype) { return dtype == DTYPE_BF16 || dtype == DTYPE_FP16 ? 2 : 4; }
 
 uint64_t FixedBytes(const Inventory& inventory, const Mesh& mesh, const Schedule& schedule) {
@@ -742,7 +748,7 @@ std::vector<Memory> MemoryOfStage(const Train& train, const Inventory& whole, co
       memory.gradients = 4 * (buffers.whole_gradients ? buffers.trained : trained);
       memory.optimizer_state = state[shard];
     }
-    memory.parameters += 4 * models::Buffers(inventory);
+    memory.parameters += 4 * models::Buffers(inventory) * (MaySkipSteps(train) ? 2 : 1);
     // The sum over replicas of a sharded model is sent in place.
     if (narrow_reduce && buffers.reduces) {
       memory.reduce_buffers += 2 * (buffers.whole_gradients ? buffers.trained : buffers.waiting);

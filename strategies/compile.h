@@ -136,7 +136,8 @@ absl::StatusOr<std::vector<RankProgram>> CompileStages(const Train& train, const
 struct Memory {
   uint64_t fixed = 0;  // of a process on a GPU, whatever the model: FixedBytes; on a CPU 0
   // The weights that it owns, as they are stored (StoredDtype). If its schedule gathers into no slot, it has all
-  // parameters instead, in the dtype of computing, beside the owned ones that are stored in another one.
+  // parameters instead, in the dtype of computing, beside the owned ones that are stored in another one. And all
+  // buffers, fp32, twice if a step may be skipped.
   uint64_t parameters = 0;
   uint64_t gradients = 0;        // fp32, of what it owns, or of all where none wait in slots
   uint64_t optimizer_state = 0;  // fp32, of what it owns
@@ -178,6 +179,10 @@ Share ShareOf(uint64_t sequences, const Mesh& mesh, uint32_t rank);
 // In which weights are stored between steps: trained ones by precision.params, frozen ones in bf16 where they are
 // computed with in that. Never fp16, whose range is too small to keep weights in.
 Dtype StoredDtype(const Train& train, bool frozen);
+
+// Whether a step that is not finite may be skipped: by on_nonfinite, or by the loss scaling of fp16. Buffers are then
+// kept as they were before the step.
+bool MaySkipSteps(const Train& train);
 
 // 4, or 2 of bf16 and fp16.
 uint64_t DtypeBytes(Dtype dtype);

@@ -4,7 +4,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -223,6 +225,7 @@ class CompiledEngine final : public Engine {
   std::vector<std::unique_ptr<units::UnitModule>> units_;
   std::vector<std::vector<at::Tensor>> buffers_;  // by unit
   at::Tensor flat_buffers_;                       // all of them; undefined: the model has none
+  at::Tensor kept_buffers_;                       // as before the step; undefined: no step may be skipped
   std::optional<Exchanges> exchanges_;            // none: units exchange nothing
   std::optional<TensorExchanges> tensor_;         // none: units are whole
   std::optional<TensorExchanges> sequence_;       // none: this rank has all tokens of its samples
@@ -455,7 +458,10 @@ void CompiledEngine::MakeBuffers() {
   for (const Unit& unit : config_.inventory.units()) {
     for (const Tensor& tensor : unit.buffers()) elements += static_cast<int64_t>(models::Elements(tensor));
   }
-  if (elements > 0) flat_buffers_ = at::empty({elements}, at::TensorOptions(at::kFloat).device(device_));
+  if (elements > 0) {
+    flat_buffers_ = at::empty({elements}, at::TensorOptions(at::kFloat).device(device_));
+    if (strategies::MaySkipSteps(config_.train)) kept_buffers_ = at::empty_like(flat_buffers_);
+  }
   int64_t begin = 0;
   for (const Unit& unit : config_.inventory.units()) {
     std::vector<at::Tensor>& buffers = buffers_.emplace_back();
@@ -697,6 +703,7 @@ void CompiledEngine::Launch(StepWork& work) {
 
 void CompiledEngine::Train(StepWork& work) {
   const c10::AutoGradMode off(false);
+  if (kept_buffers_.defined()) kept_buffers_.copy_(flat_buffers_);
   if (work.graph != nullptr) return Launch(work);
   ++work.runs;
   work.decision.reset();
@@ -740,6 +747,10 @@ void CompiledEngine::Decide(StepWork& work) {
   const at::Tensor numbers = at::cat({work.tensors.scalars, norm});
   work.decision = DecideUpdate(rules_, numbers, update_);
   if (work.inputs.has_value()) work.decision->now = work.inputs->now;
+  // Forward has changed them in place; all passes of the step are over.
+  if (kept_buffers_.defined()) {
+    at::where_out(flat_buffers_, work.decision->skip.to(at::kBool), kept_buffers_, flat_buffers_);
+  }
   if (gradient_scale_.defined()) gradient_scale_.copy_(update_.narrow(0, kLossScale, 1));
   const at::Tensor seen = at::cat({numbers, scale, update_});
   if (work.host == nullptr) {

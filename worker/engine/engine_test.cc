@@ -828,6 +828,30 @@ TEST(Engine, BuffersAreStateOnEveryPath) {
   }
 }
 
+// The run equals one that never had the batch, whichever microbatch of it is NaN.
+TEST(Engine, ASkippedStepLeavesRunningStatisticsAsTheyWere) {
+  for (const char* path : {"host", "decide", "streams"}) {
+    Config config = SmallResnet();
+    config.train.mutable_on_nonfinite()->mutable_skip()->set_steps(3);
+    Compile(config);
+    config.decide_on_device = path[0] == 'd';
+    config.streams = path[0] == 's';
+    auto without = Engine::Create(config).value(), with = Engine::Create(config).value();
+    ASSERT_TRUE(without->Step(SomeImages(), 0.05).ok() && with->Step(SomeImages(), 0.05).ok());
+    for (const int64_t image : {0, 5}) {
+      const Batch bad = SomeImages();
+      bad.tensors[models::kInputs][image].fill_(std::nanf(""));
+      EXPECT_TRUE(with->Step(bad, 0.05).value().skipped) << path;
+    }
+    for (auto* engine : {&without, &with}) {
+      EXPECT_FALSE((*engine)->Step(SomeImages(), 0.05).value().skipped) << path;
+      ASSERT_TRUE((*engine)->Pull().ok());
+    }
+    EXPECT_EQ(Weights(*with), Weights(*without)) << path;
+    EXPECT_EQ(with->Evaluate(SomeImages()).value().loss, without->Evaluate(SomeImages()).value().loss) << path;
+  }
+}
+
 // With and without a CPU's instructions for it, which the second way does not need.
 TEST(Engine, AResnetLearnsInBf16) {
   auto wide = Engine::Create(SmallResnet()).value();

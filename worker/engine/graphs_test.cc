@@ -275,6 +275,38 @@ TEST_F(OneRankGraphs, TheNoteOfTheStepSaysWhatBecameOfTheCapture) {
               ElementsAre("", AllOf(HasSubstr("go on without a CUDA graph: "), HasSubstr(": not permitted")), ""));
 }
 
+// NaN images in a step that runs op by op, and in one that is a launch: the run equals one that never had them.
+TEST(Graphs, SkippedLaunchesLeaveRunningStatisticsAsTheyWere) {
+  Trial trial{.name = "images", .choose = Single, .microbatch = 3, .sgd = true, .model = ResnetTrialModel()};
+  ::muster::Train train = MakeTrain(trial);
+  train.mutable_on_nonfinite()->mutable_skip()->set_steps(3);
+  FakeDriverLog log;
+  const auto state = [&](bool nan) {
+    Config config = Configure(train, *models::MakeInventory(train.model()), 1, 0)->config;
+    config.streams = config.portable = config.recorded = true;
+    config.stream_driver = [&] { return std::make_unique<FakeStreamDriver>(log); };
+    const auto engine = Engine::Create(config).value();
+    for (const uint64_t step : {0, 1, 2}) {
+      const Batch batch = TrialBatch(trial, step, kSequences, 0);
+      const at::Tensor images = batch.tensors[models::kInputs], good = images.clone();
+      if (nan) {
+        images[kSequences - 1].fill_(std::nanf(""));
+        EXPECT_TRUE(engine->Step(batch, kSgdRate).value().skipped) << step;
+        images.copy_(good);
+      }
+      EXPECT_FALSE(engine->Step(batch, kSgdRate).value().skipped) << step;
+    }
+    EXPECT_TRUE(engine->Pull().ok());
+    std::map<std::string, std::vector<float>> found;
+    for (const StateView& view : engine->State()) {
+      found[StateName(view)].assign(view.values.begin(), view.values.end());
+    }
+    return found;
+  };
+  EXPECT_EQ(state(true), state(false));
+  EXPECT_EQ(log.Count("launch"), 5 + 2) << "all but each engine's first step";
+}
+
 class SeenOps final : public OpListener {
  public:
   void Begin(int32_t index, OpKind kind) override { seen.emplace_back(index, kind); }

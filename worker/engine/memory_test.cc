@@ -254,6 +254,38 @@ TEST(Memory, ThePlanOfAResnetIsCloseToWhatTheEngineTakes) {
   }
 }
 
+// Seven normalizations, each with a mean and a variance of its channels: w + 2 (w + 2 w + 4 w) channels of a ResNet-8.
+TEST(Memory, RunningStatisticsAreKeptTwiceWhereStepsMayBeSkipped) {
+  InstallCpuAllocator();
+  constexpr uint64_t kWidth = 16, kBytes = 4 * 2 * 15 * kWidth;
+  constexpr int64_t kImages = 4;
+  uint64_t planned[2] = {}, live[2] = {};
+  for (const bool skips : {false, true, false}) {  // the first run also makes what later ones use again
+    ::muster::Train train;
+    Resnet& m = *train.mutable_model()->mutable_resnet();
+    m.set_depth(8), m.set_width(kWidth), m.set_image(8);
+    *train.mutable_model() = models::Resolve(train.model()).value();
+    train.mutable_strategy()->mutable_single();
+    train.mutable_batch()->set_sequences(kImages);
+    train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+    if (skips) train.mutable_on_nonfinite()->mutable_skip()->set_steps(3);
+    const Configured made = Configure(train, *models::MakeInventory(train.model())).value();
+    planned[skips ? 1 : 0] = made.memory.peak;
+    const uint64_t before = CpuMemoryUse().bytes;
+    auto engine = Engine::Create(made.config).value();
+    {
+      const Batch batch{.samples = kImages,
+                        .tensors = {{models::kInputs, at::ones({kImages, 3, 8, 8})},
+                                    {models::kTargets, at::zeros({kImages}, at::kLong)}},
+                        .global_samples = kImages};
+      for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine->Step(batch, 1e-4).ok());
+    }
+    live[skips ? 1 : 0] = CpuMemoryUse().bytes - before;
+  }
+  EXPECT_EQ(planned[1] - planned[0], kBytes);
+  EXPECT_EQ(live[1] - live[0], kBytes);
+}
+
 // The plan counts narrow activations as fp32, and the larger of what native GEMMs and panels take, so it is a bound.
 TEST(Memory, NarrowTypesTakeNoMoreThanPlanned) {
   const auto shape = [](uint32_t layers, uint32_t width, uint32_t vocabulary, uint32_t sequences,

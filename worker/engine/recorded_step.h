@@ -8,6 +8,7 @@
 //   inputs and targets of each microbatch        StepInputs::contexts
 //   the loss, votes, the norm                    StepTensors, zeroed and written before the step
 //   loss scale, skipped updates, halting         the engine's update_ (update_decision.h), in place
+//   running statistics before the step           the engine's kept_buffers_, copied before the step
 //   bias corrections, clipping, skipping         computed by the tasks from the above
 // What a task does take from the host is in StepShape: the divisor of the loss, the number of samples, dropout's first
 // sample. Steps of another shape than the graph's run by themselves, op by op, as do evaluations; another
