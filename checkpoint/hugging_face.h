@@ -61,8 +61,10 @@ class HuggingFaceModel {
 };
 
 struct ExportOptions {
-  std::string out;                           // folder to make
-  std::string tokenizer_from;                // folder whose tokenizer files are copied; empty: none
+  std::string out;  // folder to make
+  // Folder whose tokenizer files are copied, or a tokenizer.json of any name, with what describes it beside it; empty:
+  // none.
+  std::string tokenizer_from;
   uint64_t max_shard_bytes = 5'000'000'000;  // of one file of weights, unless a single tensor is larger
   bool adapter = false;                      // only the adapters of a job with lora, as PEFT reads them
 };

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/bf16.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/file.h"
 #include "checkpoint/safetensors.h"
 #include "common/failpoint.h"
 #include "gmock/gmock.h"
@@ -219,6 +220,26 @@ TEST_F(HuggingFaceTest, ExportTakesTokenizerFilesAndRefusesAFullFolder) {
   EXPECT_TRUE(absl::IsNotFound(none)) << none;
   EXPECT_THAT(std::string(none.message()), HasSubstr("vocab.json and merges.txt"));
   EXPECT_FALSE(AnyBeginsWith("other"));
+}
+
+TEST_F(HuggingFaceTest, ExportTakesATokenizerFileOfAnyNameAndNoOtherTokenizer) {
+  const Checkpoint from = WriteCheckpoint();
+  folder_.Write("tokenizers/llama3.json", R"({"of": "llama 3"})");
+  folder_.Write("tokenizers/tokenizer_config.json", R"({"eos_token": "</s>"})");
+  const ExportOptions options{.out = Path("alone"), .tokenizer_from = Path("tokenizers/llama3.json")};
+  const absl::Status alone = Export(from, options).status();
+  ASSERT_TRUE(alone.ok()) << alone;
+  for (const char* other : {"tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json"}) {
+    folder_.Write(absl::StrCat("tokenizers/", other), "of another tokenizer");
+  }
+  ASSERT_TRUE(Export(from, {.out = Path("beside"), .tokenizer_from = options.tokenizer_from}).ok());
+  for (const char* out : {"alone", "beside"}) {
+    EXPECT_EQ(ReadText(absl::StrCat(Path(out), "/tokenizer.json"), 100).value(), R"({"of": "llama 3"})");
+    EXPECT_EQ(ReadText(absl::StrCat(Path(out), "/tokenizer_config.json"), 100).value(), R"({"eos_token": "</s>"})");
+    for (const char* other : {"vocab.json", "merges.txt", "added_tokens.json", "llama3.json"}) {
+      EXPECT_FALSE(fs::exists(absl::StrCat(Path(out), "/", other))) << other;
+    }
+  }
 }
 
 // Each looks for the folder before it writes.

@@ -163,18 +163,20 @@ absl::Status WriteIndex(const std::string& folder, const std::vector<Tensors>& f
   return WriteJson(folder + "/model.safetensors.index.json", index);
 }
 
+// Of a file, also what describes it beside it. Other files there may be of another tokenizer.
 absl::Status CopyTokenizer(const std::string& from, const std::string& folder) {
-  const std::pair<const char*, const char*> names[] = {{"vocab.json", "vocab.json"},
-                                                       {"encoder.json", "vocab.json"},
-                                                       {"merges.txt", "merges.txt"},
-                                                       {"vocab.bpe", "merges.txt"},
-                                                       {"tokenizer.json", "tokenizer.json"},
-                                                       {"tokenizer_config.json", "tokenizer_config.json"},
-                                                       {"special_tokens_map.json", "special_tokens_map.json"},
-                                                       {"added_tokens.json", "added_tokens.json"}};
+  std::vector<std::pair<fs::path, const char*>> names = {
+      {"vocab.json", "vocab.json"}, {"encoder.json", "vocab.json"},       {"merges.txt", "merges.txt"},
+      {"vocab.bpe", "merges.txt"},  {"tokenizer.json", "tokenizer.json"}, {"added_tokens.json", "added_tokens.json"}};
   std::error_code error;
+  fs::path in = from;
+  if (fs::is_regular_file(in, error)) {
+    names = {{in.filename(), "tokenizer.json"}};
+    in = in.parent_path();
+  }
+  for (const char* const name : {"tokenizer_config.json", "special_tokens_map.json"}) names.emplace_back(name, name);
   for (const auto& [name, as] : names) {
-    const std::string source = absl::StrCat(from, "/", name), target = absl::StrCat(folder, "/", as);
+    const std::string source = (in / name).string(), target = absl::StrCat(folder, "/", as);
     if (!fs::exists(source, error) || fs::exists(target, error)) continue;
     const absl::StatusOr<std::string> text = ReadText(source, kMaxTokenizerBytes);
     if (!text.ok()) return text.status();

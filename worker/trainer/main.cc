@@ -217,8 +217,7 @@ absl::Status Export(const std::string& path, muster::checkpoint::ExportOptions o
     if (!tokenizer.ok()) {
       Print(stderr, absl::StrCat("muster: warning: exported without a tokenizer: ", tokenizer.status().message()));
     } else if (*tokenizer != nullptr) {
-      const std::filesystem::path from((*tokenizer)->origin().path());
-      options.tokenizer_from = std::filesystem::is_directory(from) ? from : from.parent_path();
+      options.tokenizer_from = (*tokenizer)->origin().path();
     }
   }
   const absl::StatusOr<muster::checkpoint::Exported> exported = muster::checkpoint::Export(*checkpoint, options);

@@ -407,6 +407,42 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
   EXPECT_THAT(exported.Log(), HasSubstr("; give a copy of it with --tokenizer-from\n"));
 }
 
+// Of `muster data prepare --tokenizer tokenizers/llama3.json`, with another tokenizer beside that file.
+TEST_F(SampleTest, AnExportTakesTheRecordedTokenizersOwnFile) {
+  const std::string folder = bench_->Path("tokenizers"), file = folder + "/llama3.json";
+  std::filesystem::create_directories(folder);
+  const nlohmann::json tokenizer = {
+      {"model", {{"type", "BPE"}, {"vocab", nlohmann::json::parse(Vocabulary())}, {"merges", nlohmann::json::array()}}},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"added_tokens", nlohmann::json::array()}};
+  std::ofstream(file) << tokenizer.dump();
+  std::ofstream(folder + "/tokenizer.json") << "another one";
+  const auto loaded = data::Tokenizer::Load(file);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  JobSpec spec = bench_->MakeJob();
+  Train& train = *spec.mutable_train();
+  const std::string tokens = bench_->Path("of-file.bin");
+  std::filesystem::copy_file(train.data().tokens(), tokens);
+  ASSERT_TRUE(data::WriteTokenizerOrigin(tokens, (*loaded)->origin()).ok());
+  train.mutable_data()->set_tokens(tokens);
+  train.mutable_checkpoint()->set_path(bench_->Path("of-file"));
+  train.mutable_checkpoint()->set_every_steps(0);
+  train.set_steps(1);
+  Process trainer = bench_->Start(bench_->Assign(spec, 15));
+  ASSERT_EQ(trainer.Wait(), 0) << trainer.Log();
+  Process exporting = Run({"export", "--checkpoint", bench_->Path("of-file"), "--out", bench_->Path("of-file-out")});
+  ASSERT_EQ(exporting.Wait(), 0) << exporting.Log();
+  EXPECT_THAT(exporting.Log(), Not(HasSubstr("warning")));
+  std::ifstream exported(bench_->Path("of-file-out/tokenizer.json"));
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(exported), {}), tokenizer.dump());
+  std::filesystem::remove(file);
+  Process without = Run({"export", "--checkpoint", bench_->Path("of-file"), "--out", bench_->Path("of-no-file")});
+  EXPECT_EQ(without.Wait(), 0) << without.Log();
+  EXPECT_THAT(without.Log(), HasSubstr("muster: warning: exported without a tokenizer: the tokenizer that made"));
+  EXPECT_FALSE(std::filesystem::exists(bench_->Path("of-no-file/tokenizer.json")));
+}
+
 TEST_F(SampleTest, AJobInBf16LearnsAsMuch) {
   const double loss = Trained(12, DTYPE_BF16, "bf16");
   EXPECT_NEAR(loss, validation_loss_, 0.1 * validation_loss_ + 0.02);
