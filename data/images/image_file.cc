@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "data/file_pattern.h"
+#include "data/tokenizer_origin.h"
 
 namespace muster::data {
 namespace {
@@ -90,8 +91,13 @@ bool HoldsImages(const std::string& pattern) {
   for (const std::string& path : *paths) {
     if (access(SidecarPath(path).c_str(), F_OK) == 0) return true;
   }
+  for (const std::string& path : *paths) {
+    if (const auto tokenizer = ReadTokenizerOrigin(path); tokenizer.ok() && tokenizer->has_value()) return false;
+  }
   const absl::StatusOr<ImageFile> file = ImageFile::Open(pattern);
-  return file.ok() && file->CheckLabels(file->classes()).ok();
+  if (!file.ok()) return false;
+  return std::all_of(file->shards().begin(), file->shards().end(),
+                     [](const ImageShard& shard) { return shard.LabelsFit().value_or(false); });
 }
 
 }  // namespace muster::data

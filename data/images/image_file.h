@@ -57,8 +57,9 @@ class ImageFile {
   std::vector<uint64_t> ends_;  // of each shard in the stream
 };
 
-// Whether `pattern` is a file of images, or matches some: it has a sidecar, or Open takes it and all labels are in
-// range. A file of tokens whose size happens to be that of CIFAR's records is none, because their labels are not.
+// Whether `pattern` is a file of images, or matches some: it has a sidecar; or no record of a tokenizer
+// (tokenizer_origin.h), Open takes it, and all labels are in range. A file of tokens whose size happens to be that of
+// CIFAR's records is none by its record, or else most often by its labels.
 bool HoldsImages(const std::string& pattern);
 
 }  // namespace muster::data

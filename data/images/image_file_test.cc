@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "data/tokenizer_origin.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -255,6 +256,19 @@ TEST_F(ImageFileTest, TokensOfTheSameSizeAreNoImages) {
   while (tokens.size() < 2 * 3073) tokens += std::string("t\0", 2);
   EXPECT_FALSE(HoldsImages(Write("tokens.bin", tokens)));
   EXPECT_FALSE(HoldsImages(Path("absent.bin")));
+  // As CIFAR-100's: a high byte is a fine label in range, and a low byte is no coarse one, of which there are 20.
+  EXPECT_TRUE(HoldsImages(Write("hundred.bin", Record("\x13\x63", 1, 1, 1) + Record({'\0', '\0'}, 2, 2, 2))));
+  tokens.resize(2 * 3074);
+  for (size_t i = 0; i < tokens.size(); i += 2) tokens[i] = 20, tokens[i + 1] = 0;
+  EXPECT_FALSE(HoldsImages(Write("even.bin", tokens)));
+  // Labels in range, and the record of what made the tokens; one of an earlier file with another size does not count.
+  for (size_t i = 0; i < tokens.size(); i += 2) tokens[i] = 19;
+  const std::string recorded = Write("recorded.bin", tokens);
+  EXPECT_TRUE(HoldsImages(recorded));
+  ASSERT_TRUE(WriteTokenizerOrigin(recorded, TokenizerOrigin()).ok());
+  EXPECT_FALSE(HoldsImages(recorded));
+  Write("recorded.bin", Record("\x13\x63", 1, 1, 1));
+  EXPECT_TRUE(HoldsImages(recorded));
   Write("tokens.bin.json", "broken");
   EXPECT_TRUE(HoldsImages(Path("tokens.bin"))) << "so that Open says what is wrong with the sidecar";
 }

@@ -140,9 +140,11 @@ absl::Status ImageShard::RecognizeCifar() {
                             ": ", Records(bytes_, kCifar100Record), "): it was cut, or it lacks its ",
                             SidecarPath(path_), ", which describes other images"));
   }
-  const absl::StatusOr<bool> like_ten = LabelsFit(ImageFormat::kCifar10);
+  Become(ImageFormat::kCifar10);
+  const absl::StatusOr<bool> like_ten = LabelsFit();
   if (!like_ten.ok()) return like_ten.status();
-  const absl::StatusOr<bool> like_hundred = LabelsFit(ImageFormat::kCifar100);
+  Become(ImageFormat::kCifar100);
+  const absl::StatusOr<bool> like_hundred = LabelsFit();
   if (!like_hundred.ok()) return like_hundred.status();
   if (*like_ten == *like_hundred) {
     return WrongImages(path_, absl::StrCat(" has ", bytes_,
@@ -154,17 +156,15 @@ absl::Status ImageShard::RecognizeCifar() {
   return absl::OkStatus();
 }
 
-// Whether every record, read as `format`, has labels that this format allows.
-absl::StatusOr<bool> ImageShard::LabelsFit(ImageFormat format) {
+absl::StatusOr<bool> ImageShard::LabelsFit() const {
   constexpr uint8_t kCoarseClasses = 20;
-  Become(format);
   for (uint64_t i = 0; i < images(); ++i) {
     uint8_t head[kMostHead] = {};
     const ssize_t got = pread(descriptor_, head, head_, static_cast<off_t>(i * RecordBytes()));
     if (got < 0) return FileError(errno, absl::StrCat("reading ", path_));
     if (got != static_cast<ssize_t>(head_)) return Cut();
     if (LabelIn(head) >= shape_.classes) return false;
-    if (format == ImageFormat::kCifar100 && head[0] >= kCoarseClasses) return false;
+    if (format_ == ImageFormat::kCifar100 && head[0] >= kCoarseClasses) return false;
   }
   return true;
 }

@@ -57,11 +57,14 @@ class ImageShard {
   // Index of the first label at or above `classes` among every `stride`th; images() if there is none. Errors as Read.
   absl::StatusOr<uint64_t> FindOutside(uint64_t classes, uint64_t stride = 1) const;
 
+  // Whether all labels are ones that the format has: below shape().classes; of cifar100 also the coarse ones, below 20.
+  // Errors as Read.
+  absl::StatusOr<bool> LabelsFit() const;
+
  private:
   ImageShard(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
   absl::Status Recognize();
   absl::Status RecognizeCifar();
-  absl::StatusOr<bool> LabelsFit(ImageFormat format);
   void Become(ImageFormat format);
   uint64_t RecordBytes() const { return head_ + shape_.pixel_bytes(); }
   uint32_t LabelIn(const uint8_t* head) const;
