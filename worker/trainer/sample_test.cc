@@ -388,6 +388,16 @@ TEST_F(SampleTest, ByteTokensAndPairsAreText) {
                                        " was made with bytes as tokens, but the data of the model with the "
                                        "tokenizer " +
                                        bench_->Path("tokenizer")));
+  // The tokenizer of a folder of Hugging Face's is the one beside the weights.
+  Process of_folder = Run({"eval", "--checkpoint", bench_->Path("pairs-out"), "--data", of_bytes});
+  EXPECT_EQ(of_folder.Wait(), 2) << of_folder.Log();
+  EXPECT_THAT(of_folder.Log(), HasSubstr(of_bytes +
+                                         " was made with bytes as tokens, but the data of the model with the "
+                                         "tokenizer " +
+                                         bench_->Path("pairs-out")));
+  ASSERT_TRUE(data::WriteTokenizerOrigin(train.data().tokens(), (*tokenizer)->origin()).ok());
+  Process same = Run({"eval", "--checkpoint", bench_->Path("pairs-out"), "--data", train.data().tokens()});
+  EXPECT_EQ(same.Wait(), 0) << same.Log();
   train.mutable_model()->set_from(bench_->Path("pairs"));
   train.mutable_data()->set_tokens(of_bytes);
   train.mutable_checkpoint()->set_path(bench_->Path("from-pairs"));

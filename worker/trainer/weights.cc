@@ -211,7 +211,9 @@ absl::StatusOr<InferenceModel> LoadHuggingFace(const std::string& path, int thre
   if (absl::Status status = Import(path, *resolved, **engine); !status.ok()) return status;
   absl::StatusOr<Data> data = checkpoint::ReadPreprocessing(path);
   if (!data.ok()) return data.status();
-  return InferenceModel{*std::move(inventory), *std::move(data), std::nullopt, *std::move(engine)};
+  std::optional<TokenizerOrigin> origin;
+  if (const auto tokenizer = data::Tokenizer::Load(path); tokenizer.ok()) origin = (*tokenizer)->origin();
+  return InferenceModel{*std::move(inventory), *std::move(data), std::move(origin), *std::move(engine)};
 }
 
 }  // namespace
@@ -251,8 +253,7 @@ absl::StatusOr<checkpoint::Written> ImportCheckpoint(const std::string& director
   if (!model.ok()) return model.status();
   *manifest.mutable_inventory() = model->inventory;
   *manifest.mutable_spec()->mutable_train()->mutable_data() = model->data;
-  const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::Tokenizer::Load(directory);
-  if (tokenizer.ok()) *manifest.mutable_tokenizer() = (*tokenizer)->origin();
+  if (model->tokenizer.has_value()) *manifest.mutable_tokenizer() = *model->tokenizer;
   *manifest.mutable_table() = partition::Replicated(model->inventory);
   if (absl::Status status = model->engine->Pull(); !status.ok()) return status;
   return checkpoint::Write(path, std::move(manifest), ParameterRuns(*model->engine));

@@ -54,7 +54,7 @@ using OnSkipped = std::function<void(const std::string& folder, const absl::Stat
 struct InferenceModel {
   Inventory inventory;
   Data data;                                 // of the job that trained it: what was done to its samples
-  std::optional<TokenizerOrigin> tokenizer;  // that made its tokens; none: not known
+  std::optional<TokenizerOrigin> tokenizer;  // that made its tokens, or that of a Hugging Face folder; none: not known
   std::unique_ptr<engine::Engine> engine;
 };
 
