@@ -31,6 +31,30 @@ constexpr LlamaNumber kLlamaNumbers[] = {
     {"vocabulary", "vocab_size", &Llama::set_vocabulary, &Llama::vocabulary},
     {"context", "max_position_embeddings", &Llama::set_context, &Llama::context}};
 
+// Of transformers' configuration classes, for keys that a file may leave out, where they are not what Resolve takes.
+struct ClassDefault {
+  const char *type, *key;
+  uint32_t value;
+};
+constexpr ClassDefault kClassDefaults[] = {{"mistral", "num_key_value_heads", 8},
+                                           {"mistral", "sliding_window", 4096},
+                                           {"ministral", "num_key_value_heads", 8},
+                                           {"ministral", "sliding_window", 4096},
+                                           {"qwen2", "num_key_value_heads", 32},
+                                           {"qwen2", "sliding_window", 4096},
+                                           {"qwen3", "num_key_value_heads", 32},
+                                           {"qwen3", "sliding_window", 4096},
+                                           {"qwen3", "head_dim", 128}};
+
+// 0: the class has none, or the key is there, be it null.
+uint32_t DefaultOfClass(const json& config, const std::string& key) {
+  if (config.contains(key)) return 0;
+  for (const ClassDefault& each : kClassDefaults) {
+    if (config["model_type"] == each.type && key == each.key) return each.value;
+  }
+  return 0;
+}
+
 constexpr char kSliding[] = "sliding_attention", kFull[] = "full_attention";
 
 absl::Status Refused(const std::string& key, const json& value, absl::string_view why) {
@@ -130,7 +154,8 @@ absl::Status ReadWindow(const json& config, Llama& m) {
   const bool qwen = type == "qwen2" || type == "qwen3", by_layer = qwen || type == "ministral";
   const absl::StatusOr<bool> used = ReadFlag(config, "use_sliding_window", false);
   if (!used.ok()) return used.status();
-  const absl::StatusOr<uint32_t> window = ReadNumber(config, "sliding_window", 0);
+  const absl::StatusOr<uint32_t> window =
+      ReadNumber(config, "sliding_window", DefaultOfClass(config, "sliding_window"));
   if (!window.ok()) return window.status();
   if (*window == 0 && !config.value("sliding_window", json()).is_null()) {
     return absl::InvalidArgumentError("sliding_window is 0, so no position would attend to any");
@@ -167,7 +192,7 @@ absl::Status ReadWindow(const json& config, Llama& m) {
     return absl::FailedPreconditionError(
         "layer_types has sliding_attention, but sliding_window is missing or not used");
   }
-  if (sliding && !full.empty() && !by_layer) {
+  if (given && !full.empty() && !by_layer) {
     return Refused("layer_types", config["layer_types"], "which transformers' Mistral does not read: ministral does");
   }
   if (!sliding) return absl::OkStatus();
@@ -235,6 +260,10 @@ absl::StatusOr<Llama> LlamaOfConfig(const json& config) {
   if (absl::Status s = CheckOnly(config, "attention_bias", false); !s.ok()) return s;
   Llama m;
   for (const LlamaNumber& number : kLlamaNumbers) {
+    if (const uint32_t otherwise = DefaultOfClass(config, number.key); otherwise > 0) {
+      (m.*number.set)(otherwise);
+      continue;
+    }
     const bool optional = number.set == &Llama::set_key_value_heads || number.set == &Llama::set_head_width;
     if (optional && (!config.contains(number.key) || config[number.key].is_null())) continue;
     const absl::StatusOr<uint32_t> value = ReadNumber(config, number.key);

@@ -145,9 +145,16 @@ TEST(Llama, WindowsOfTheLayersAreTransformers) {
       {"qwen3", {{"sliding_window", nullptr}, {"layer_types", {full, full, full}}}, 0, {}, "qwen3"},
       {"ministral", {{"sliding_window", 7}, {"layer_types", {full, sliding, sliding}}}, 7, {0}, "ministral"},
       {"ministral", {{"sliding_window", 7}}, 7, {}, "mistral"},
+      {"mistral", json::object(), 4096, {}, "mistral"},
+      {"ministral", json::object(), 4096, {}, "mistral"},
+      {"ministral", {{"sliding_window", nullptr}}, 0, {}, "llama"},
+      {"qwen2", json::object(), 0, {}, "qwen2"},
+      {"qwen3", {{"use_sliding_window", true}, {"max_window_layers", 1}}, 4096, {0}, "qwen3"},
+      {"llama", json::object(), 0, {}, "llama"},
   };
-  json config = {{"hidden_size", 8},         {"intermediate_size", 16}, {"max_position_embeddings", 16},
-                 {"num_attention_heads", 2}, {"num_hidden_layers", 3},  {"vocab_size", 32}};
+  json config = {{"hidden_size", 8},         {"intermediate_size", 16},  {"max_position_embeddings", 16},
+                 {"num_attention_heads", 2}, {"num_key_value_heads", 2}, {"num_hidden_layers", 3},
+                 {"vocab_size", 32}};
   for (const auto& c : cases) {
     json given = config;
     given["model_type"] = c.type;
@@ -176,11 +183,32 @@ TEST(Llama, WindowsOfTheLayersAreTransformers) {
        "layer_types has sliding_attention, but sliding_window is missing or not used");
   says("mistral", {{"sliding_window", 7}, {"layer_types", {full, sliding, full}}},
        "layer_types is [\"full_attention\",\"sliding_attention\",\"full_attention\"], which transformers' Mistral");
+  says("mistral", {{"layer_types", {full, full, full}}},
+       "layer_types is [\"full_attention\",\"full_attention\",\"full_attention\"], which transformers' Mistral");
   says("qwen3", {{"layer_types", {full, "linear_attention", full}}}, "layer_types[1] is \"linear_attention\"");
   says("qwen3", {{"layer_types", "full_attention"}}, "layer_types is not a list of 3 layers");
   says("qwen2", {{"use_sliding_window", 1}}, "use_sliding_window is neither true nor false");
   says("mistral", {{"sliding_window", -1}}, "sliding_window is missing, or no whole number");
   says("qwen2", {{"max_window_layers", "all"}}, "max_window_layers is missing, or no whole number");
+}
+
+// As `AutoConfig.for_model(...)` of transformers 5.23 prints them: num_key_value_heads, and head_dim or, where that is
+// None, hidden_size / num_attention_heads.
+TEST(Llama, HeadsThatAFileLeavesOutAreTransformers) {
+  const struct {
+    const char* type;
+    uint32_t key_value_heads, head_width;
+  } cases[] = {{"llama", 64, 2}, {"mistral", 8, 2}, {"ministral", 8, 2}, {"qwen2", 32, 2}, {"qwen3", 32, 128}};
+  for (const auto& c : cases) {
+    const json config = {{"model_type", c.type},         {"hidden_size", 128},     {"intermediate_size", 16},
+                         {"num_attention_heads", 64},    {"num_hidden_layers", 3}, {"vocab_size", 32},
+                         {"max_position_embeddings", 16}};
+    const absl::StatusOr<Model> model = LlamaFamily().FromConfig(json::parse(config.dump()));
+    ASSERT_TRUE(model.ok()) << c.type << ": " << model.status();
+    const Llama resolved = Resolve(*model)->llama();
+    EXPECT_EQ(resolved.key_value_heads(), c.key_value_heads) << c.type;
+    EXPECT_EQ(resolved.head_width(), c.head_width) << c.type;
+  }
 }
 
 // A query of layer 0 sees 5 of 16 keys: 5 * 16 - 5 * 5 / 2 pairs, of which each takes two GEMMs of two FLOPs by
