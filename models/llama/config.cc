@@ -49,8 +49,9 @@ constexpr ClassDefault kClassDefaults[] = {{"mistral", "num_key_value_heads", 8}
 // 0: the class has none, or the key is there, be it null.
 uint32_t DefaultOfClass(const json& config, const std::string& key) {
   if (config.contains(key)) return 0;
+  const json type = config.value("model_type", json());
   for (const ClassDefault& each : kClassDefaults) {
-    if (config["model_type"] == each.type && key == each.key) return each.value;
+    if (type == each.type && key == each.key) return each.value;
   }
   return 0;
 }
