@@ -99,6 +99,7 @@ class Runner {
   absl::Status Meet(Place& place);
   absl::Status StartProgram();
   Outcome Watch();
+  void MakeStopFile();
   void CheckStop(Now now);
   void Beat(SteadyTime now);
   void TakeReports(Now now);
