@@ -32,13 +32,14 @@ struct RunningGeneration {
   SteadyTime saved_at;  // its last checkpoint, or `started`
   std::optional<SteadyTime> start_deadline;
   std::optional<SteadyTime> stop_overdue;
-  uint32_t overdue_stops = 0;                      // how often it was reported
-  PlannedPtr plan;                                 // derived from the spec and the slots
-  std::set<uint32_t> arrived;                      // ranks that called at its rendezvous
-  uint64_t highest_step = 0;                       // that any of its ranks reported
-  std::optional<SteadyTime> reported_at;           // when `highest_step` rose
-  std::optional<SteadyTime> idle_at;               // the last event about an idle rank
-  std::optional<SteadyTime> script_checkpoint_at;  // the last event about a checkpoint of its script
+  uint32_t overdue_stops = 0;             // how often it was reported
+  PlannedPtr plan;                        // derived from the spec and the slots
+  std::set<uint32_t> arrived;             // ranks that called at its rendezvous
+  uint64_t highest_step = 0;              // that any of its ranks reported
+  std::optional<SteadyTime> reported_at;  // when `highest_step` rose
+  std::optional<SteadyTime> idle_at;      // the last event about an idle rank
+  uint32_t checkpoint_events = 0;         // of checkpoints that its script reported
+  SteadyTime checkpoint_at;               // the last of them
   StepTimes step_times;
   struct RankProgress {
     uint64_t step = 0, issued = 0, completed = 0;

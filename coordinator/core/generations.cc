@@ -28,7 +28,9 @@ constexpr int kRanksWithMessages = 512;
 constexpr size_t kGenerationsKept = 50;  // so few that a job and its generations are deleted in one commit
 constexpr absl::Duration kLongestOverdue = absl::Minutes(10);    // between two reports that a stop is overdue
 constexpr absl::Duration kIdleEventInterval = absl::Minutes(1);  // of a generation
-constexpr absl::Duration kScriptCheckpointEvents = absl::Minutes(1);
+// Of checkpoints that its script reports: the first ones, then one in a while.
+constexpr uint32_t kFirstCheckpointEvents = 16;
+constexpr absl::Duration kCheckpointEventInterval = absl::Minutes(1);
 
 // "n", "n, m and 3 more".
 std::string Where(const Generation& generation) {
@@ -498,10 +500,14 @@ void Generations::NoteCheckpoint(JobEntry& job, const CheckpointWritten& written
   AdvanceProgress(record, written.step());
   *record.mutable_script_checkpoint() = CheckpointOf(record, written, transaction.now.wall);
   transaction.Touch(job.id());
-  // A script may report one each step. Its events stay as long as the job does.
-  auto& last = job.running->script_checkpoint_at;
-  if (last.has_value() && transaction.now.steady - *last < kScriptCheckpointEvents) return;
-  last = transaction.now.steady;
+  // A script may report one each step, and events stay as long as their job.
+  RunningGeneration& running = *job.running;
+  const SteadyTime now = transaction.now.steady;
+  if (running.checkpoint_events >= kFirstCheckpointEvents && now - running.checkpoint_at < kCheckpointEventInterval) {
+    return;
+  }
+  ++running.checkpoint_events;
+  running.checkpoint_at = now;
   transaction.AddEvent(&job, record.generation(), "", "checkpoint.reported",
                        absl::StrCat("checkpoint of step ", written.step(), ", by its script: ", written.directory()));
 }
