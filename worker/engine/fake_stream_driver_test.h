@@ -87,11 +87,14 @@ inline void PutOnTape(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   static const std::set<std::string> kReads = {"aten::item", "aten::_local_scalar_dense", "aten::equal"};
   TORCH_CHECK(!kReads.contains(schema.name()),
               "operation not permitted when stream is capturing: the host reads the device");
+  // They change running statistics, which their schemas do not say.
+  static const std::set<std::string> kWrites = {"aten::native_batch_norm", "aten::batch_norm_update_stats"};
   const size_t given = schema.arguments().size();
   const torch::jit::Stack arguments(stack->end() - static_cast<ptrdiff_t>(given), stack->end());
   for (size_t i = 0; i < given; ++i) {
     const c10::AliasInfo* const alias = schema.arguments()[i].alias_info();
-    if (alias != nullptr && alias->isWrite()) EachTensor(arguments[i], [&](const at::Tensor& t) { tape.Save(t); });
+    const bool writes = (alias != nullptr && alias->isWrite()) || kWrites.contains(schema.name());
+    if (writes) EachTensor(arguments[i], [&](const at::Tensor& t) { tape.Save(t); });
   }
   op.callBoxed(stack);
   std::vector<at::Tensor> results;
