@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
+#include "models/inventory.h"
 #include "strategies/compression.h"
 #include "strategies/defaults.h"
 #include "strategies/hardware.h"
