@@ -627,11 +627,11 @@ Dtype StoredDtype(const Train& train, bool frozen) {
   return train.precision().compute() == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_FP32;
 }
 
-bool MaySkipSteps(const Train& train) {
-  const Precision& precision = train.precision();
-  return train.on_nonfinite().skip().steps() > 0 || precision.compute() == DTYPE_FP16 ||
-         precision.reduce() == DTYPE_FP16;
+bool ScalesLoss(const Train& train) {
+  return train.precision().compute() == DTYPE_FP16 || train.precision().reduce() == DTYPE_FP16;
 }
+
+bool MaySkipSteps(const Train& train) { return train.on_nonfinite().skip().steps() > 0 || ScalesLoss(train); }
 
 uint64_t DtypeBytes(Dtype dtype) { return dtype == DTYPE_BF16 || dtype == DTYPE_FP16 ? 2 : 4; }
 

@@ -180,7 +180,10 @@ Share ShareOf(uint64_t sequences, const Mesh& mesh, uint32_t rank);
 // computed with in that. Never fp16, whose range is too small to keep weights in.
 Dtype StoredDtype(const Train& train, bool frozen);
 
-// Whether a step that is not finite may be skipped: by on_nonfinite, or by the loss scaling of fp16. Buffers are then
+// Whether gradients are computed times a loss scale: in fp16.
+bool ScalesLoss(const Train& train);
+
+// Whether a step that is not finite may be skipped: by on_nonfinite, or by the loss scale. Buffers are then
 // kept as they were before the step.
 bool MaySkipSteps(const Train& train);
 

@@ -633,7 +633,7 @@ class Resolver {
       Error("precision.params", "must be fp32 or bf16; the range of fp16 is too small to keep weights in", "fp32");
     }
     if (p.tf32() && p.compute() != DTYPE_FP32) Error("precision.tf32", "is for GEMMs of compute: fp32", "false");
-    if (p.compute() == DTYPE_FP16 || p.reduce() == DTYPE_FP16) return LossScaling_(*p.mutable_loss_scaling());
+    if (strategies::ScalesLoss(train)) return LossScaling_(*p.mutable_loss_scaling());
     if (p.has_loss_scaling()) {
       Error("precision.loss_scaling", "keeps gradients in the range of fp16, but neither compute nor reduce is fp16");
     }

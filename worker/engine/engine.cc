@@ -440,7 +440,7 @@ void CompiledEngine::SetUpdateState(const UpdateState& state) {
   const at::Tensor update = ToTensor(state, device_), scale = update.narrow(0, kLossScale, 1).to(at::kFloat);
   if (!update_.defined()) {
     update_ = update;
-    if (ScalesLoss(config_.train)) gradient_scale_ = scale;
+    if (strategies::ScalesLoss(config_.train)) gradient_scale_ = scale;
     return;
   }
   update_.copy_(update);

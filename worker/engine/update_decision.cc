@@ -9,18 +9,16 @@
 
 #include <limits>
 
-namespace muster::engine {
+#include "strategies/compile.h"
 
-bool ScalesLoss(const Train& train) {
-  return train.precision().compute() == DTYPE_FP16 || train.precision().reduce() == DTYPE_FP16;
-}
+namespace muster::engine {
 
 UpdateRules RulesOf(const Train& train) {
   UpdateRules rules;
   const double clip_norm = train.optimizer().clip_norm();
   rules.clip_norm = clip_norm > 0 ? clip_norm : std::numeric_limits<double>::infinity();
   rules.most_skipped = train.on_nonfinite().skip().steps();
-  if (!ScalesLoss(train)) return rules;
+  if (!strategies::ScalesLoss(train)) return rules;
   const LossScaling& scaling = train.precision().loss_scaling();
   rules.growth = scaling.growth();
   rules.backoff = scaling.backoff();
@@ -31,7 +29,7 @@ UpdateRules RulesOf(const Train& train) {
 
 UpdateState FirstUpdateState(const Train& train) {
   UpdateState state;
-  state.set_loss_scale(ScalesLoss(train) ? train.precision().loss_scaling().initial() : 1);
+  state.set_loss_scale(strategies::ScalesLoss(train) ? train.precision().loss_scaling().initial() : 1);
   return state;
 }
 

@@ -21,8 +21,6 @@ struct UpdateRules {
 
 // `train` is resolved.
 UpdateRules RulesOf(const Train& train);
-// Whether gradients are computed times a loss scale.
-bool ScalesLoss(const Train& train);
 // Before the first step.
 UpdateState FirstUpdateState(const Train& train);
 

@@ -24,8 +24,8 @@
 #include "common/proto_time.h"
 #include "common/utf8.h"
 #include "models/inventory.h"
+#include "strategies/compile.h"
 #include "worker/engine/learning_rate.h"
-#include "worker/engine/update_decision.h"
 #include "worker/rundir/outbox.h"
 #include "worker/trainer/checkpointer.h"
 #include "worker/trainer/collective_bench.h"
@@ -315,7 +315,7 @@ absl::Status Loop::Report(const engine::StepResult& result, const Issued& issued
   if (std::isfinite(result.gradient_norm)) point.set_gradient_norm(result.gradient_norm);
   const uint64_t skipped = rank_.engine->update_state().skipped_steps();
   if (skipped > 0) point.set_skipped_steps(skipped);
-  if (engine::ScalesLoss(train_)) point.set_loss_scale(result.loss_scale);
+  if (strategies::ScalesLoss(train_)) point.set_loss_scale(result.loss_scale);
   if (result.skipped) LogSkipped(result, skipped);
   point.set_learning_rate(issued.learning_rate);
   point.set_step_seconds(seconds);
@@ -465,7 +465,7 @@ void Loop::Retain() {
 void Loop::LogSkipped(const engine::StepResult& result, uint64_t skipped) const {
   std::vector<LogField> fields = {
       {"step", step()}, {"loss", result.loss}, {"gradient_norm", result.gradient_norm}, {"skipped_steps", skipped}};
-  if (!engine::ScalesLoss(train_)) {
+  if (!strategies::ScalesLoss(train_)) {
     LogWarn("the step is not finite: the parameters were not updated", fields);
     return;
   }

@@ -16,6 +16,7 @@
 #include "common/log/log.h"
 #include "data/tokenizer_origin.h"
 #include "models/inventory.h"
+#include "strategies/compile.h"
 #include "worker/engine/update_decision.h"
 #include "worker/trainer/agree_on_status.h"
 #include "worker/trainer/ranks.h"
@@ -98,7 +99,8 @@ UpdateState UpdateStateOf(const Manifest& manifest, const Assignment& assignment
   const UpdateState& theirs = manifest.update();
   update.set_skipped_steps(theirs.skipped_steps());
   update.set_skipped_in_a_row(theirs.skipped_in_a_row());
-  if (!engine::ScalesLoss(manifest.spec().train()) || !engine::ScalesLoss(assignment.spec().train())) return update;
+  if (!strategies::ScalesLoss(manifest.spec().train()) || !strategies::ScalesLoss(assignment.spec().train()))
+    return update;
   update.set_loss_scale(theirs.loss_scale());
   update.set_good_steps(theirs.good_steps());
   return update;
