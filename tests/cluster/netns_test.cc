@@ -214,16 +214,19 @@ TEST_F(SlowWireTest, IsMeasuredAndItsFallIsAnEvent) {
   std::string id = Train("first");
   json links = Links(id);
   ASSERT_EQ(links.size(), 2u) << links.dump();
-  const auto near = [](const json& link) {
-    return std::abs(link["bytes_per_second"].get<double>() - 100e6 / 8) < 0.3 * 100e6 / 8 &&
-           std::abs(link["latency_seconds"].get<double>() - 1e-3) < 0.4e-3;
+  // Wire and ranks are processes of a machine that may be busy with others: that makes a wire look slower and longer,
+  // and nothing makes it look faster or shorter. How close an estimate comes is links_test's, where time is simulated.
+  const auto possible = [](const json& link) {
+    return link["bytes_per_second"].get<double>() < 1.2 * 100e6 / 8 && link["latency_seconds"].get<double>() > 0.9e-3;
   };
-  // Wire and ranks are processes of a machine that may be busy with others.
+  const auto near = [](const json& link) {
+    return link["bytes_per_second"].get<double>() > 0.5 * 100e6 / 8 && link["latency_seconds"].get<double>() < 30e-3;
+  };
   for (int again = 0; again < 15 && !(near(links[0]) && near(links[1])); ++again) {
     links = Links(id = Train(absl::StrCat("again", again)));
     ASSERT_EQ(links.size(), 2u);
   }
-  EXPECT_TRUE(near(links[0]) && near(links[1])) << links.dump();
+  for (const json& link : links) EXPECT_TRUE(possible(link) && near(link)) << link.dump();
   EXPECT_NE(links[0]["from"], links[1]["from"]);
   EXPECT_TRUE(EventsOf(id, "link.slow").empty());
   const Ran table = cluster_.Muster({"nodes", "-o", "wide"});
