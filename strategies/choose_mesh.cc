@@ -4,6 +4,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -31,13 +32,15 @@ constexpr size_t kMostUnfit = 128;  // are planned by their time, where nothing 
 constexpr size_t kMostLeast = 16;   // are planned by their memory, then, whatever their bounds
 constexpr int kTriesOfAMesh = 3;
 constexpr uint64_t kWorkPerRank = 1000;              // of a plan and its prediction
+constexpr uint64_t kWorkPerUnit = 1000;              // of an inventory
 constexpr uint64_t kWorkPerLook = 5;                 // comparing a way with one that was planned
 constexpr double kBudgetShare = 0.5;                 // the rest is for the plan of the chosen one
 constexpr uint64_t kGPipeUnitMicrobatches = 32'000;  // four times as many as an outline has of another schedule
 constexpr uint32_t kMaxStages = 256;
 constexpr uint32_t kMaxTensorRanks = 16;
+constexpr uint32_t kMaxContextRanks = 64;
 
-// The model, computed by so many ranks together.
+// The model, computed by so many ranks together, of sequences that so many ranks share.
 struct Division {
   Division(Inventory of, absl::Span<const RankPlace> ranks, const Hardware& hardware)
       : inventory(std::move(of)), share(models::ShareOf(inventory, 0)), bounds(share, ranks, hardware) {}
@@ -47,6 +50,10 @@ struct Division {
   const Inventory inventory, share;
   Bounds bounds;
 };
+
+// Ranks that share a sequence: of data ranks that outnumber the sequences of a step so many that none is idle; or,
+// where nothing else fits, any number.
+enum class SequenceSharing { kOfIdleRanks, kAny };
 
 // Where no backward splits, zero_bubble of one chunk is 1F1B. Of two chunks it is a schedule of its own: its chunks lie
 // in a V.
@@ -84,6 +91,11 @@ std::string WhyNotPlanned(const absl::Status& status) {
 
 uint32_t StagesOf(const Train& train) { return std::max(1u, train.parallel().pipeline()); }
 uint32_t TensorOf(const Train& train) { return std::max(1u, train.parallel().tensor()); }
+uint32_t ContextOf(const Train& train) { return std::max(1u, train.parallel().context()); }
+// Stages, and ranks that divide units and sequences.
+std::tuple<uint32_t, uint32_t, uint32_t> ModelMeshOf(const Train& train) {
+  return {StagesOf(train), TensorOf(train), ContextOf(train)};
+}
 uint32_t ScheduleOf(const Train& train) { return train.pipeline().schedule(); }
 
 // Whether each node has a multiple of so many neighboring ranks, so that they need not cross nodes.
@@ -98,8 +110,24 @@ bool FillNodes(absl::Span<const RankPlace> ranks, uint32_t tensor) {
   return true;
 }
 
-std::vector<uint32_t> MicrobatchesToTry(const Train& train, const Inventory& inventory, uint32_t data_ranks) {
-  const auto share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), data_ranks, 0u).sequences);
+// How many ranks may share a sequence, of so many with tokens of their own; those of kAny come beside the others.
+std::vector<uint32_t> ContextsToTry(uint32_t data_ranks, uint32_t sequences, SequenceSharing sharing) {
+  uint32_t none_idle = 1;
+  while (data_ranks / none_idle > sequences && none_idle < kMaxContextRanks && data_ranks % (2 * none_idle) == 0) {
+    none_idle *= 2;
+  }
+  if (sharing == SequenceSharing::kOfIdleRanks) {
+    return none_idle > 1 ? std::vector<uint32_t>{1, none_idle} : std::vector<uint32_t>{1};
+  }
+  std::vector<uint32_t> all;
+  for (uint32_t n = 2; n <= kMaxContextRanks && data_ranks % n == 0; n *= 2) {
+    if (n != none_idle) all.push_back(n);
+  }
+  return all;
+}
+
+std::vector<uint32_t> MicrobatchesToTry(const Train& train, const Inventory& inventory, uint32_t sample_ranks) {
+  const auto share = static_cast<uint32_t>(ShareOf(train.batch().sequences(), sample_ranks, 0u).sequences);
   std::vector<uint32_t> all;
   if (train.batch().microbatch() > 0) {
     all = {std::min(share, train.batch().microbatch())};
@@ -129,31 +157,33 @@ class Search {
  public:
   Search(const Train& train, const Inventory& inventory, absl::Span<const RankPlace> ranks, const Hardware& hardware,
          Budget* budget)
-      : train_(train), inventory_(inventory), ranks_(ranks), hardware_(hardware), budget_(budget) {
-    for (uint32_t tensor = 1; tensor <= kMaxTensorRanks; tensor *= 2) Divide(tensor);
+      : train_(train), inventory_(inventory), ranks_(ranks), hardware_(hardware), budget_(budget) {}
+
+  // Errors of the budget.
+  absl::StatusOr<bool> MayShareSequences() {
+    if (ranks_.size() % 2 != 0) return false;
+    const absl::StatusOr<Division*> halves = DivisionOf(1, 2);
+    if (!halves.ok()) return halves.status();
+    return *halves != nullptr;
   }
 
   // Every way to run, with its bounds. A mesh whose cut, or whose ways, would take more than its part of the budget is
   // left out, and so is one whose stages share tensors as no schedule can move them. Errors of the budget, or
   // InvalidArgument: all are.
-  absl::Status List(bool offload) {
+  absl::Status List(bool offload, SequenceSharing sharing) {
     const uint32_t all = static_cast<uint32_t>(ranks_.size()), units = static_cast<uint32_t>(inventory_.units_size());
     list_until_ = budget_->spent() + budget_->left() / 2;  // the rest is for their plans
     const bool cuts = models::CheckOutputs(inventory_).ok() && !train_.offload().activations() &&
                       !models::DependsOnMicrobatches(inventory_);
     for (uint32_t stages = 1; stages <= std::min({all, units, kMaxStages}); ++stages) {
       if (all % stages != 0 || (stages > 1 && !cuts)) continue;
-      for (Division& division : divisions_) {
-        if (all / stages % models::TensorRanks(division.inventory) != 0) continue;
-        for (const PipelineShape& shape : stages > 1 ? PipelineShapes() : PipelineShapes().subspan(0, 1)) {
-          if (uint64_t{stages} * shape.chunks > units || IsRepeated(shape, division)) continue;
-          const Train train = ShapeOf(stages, division, shape);
-          const absl::Status status = ListShape(train, division, offload);
-          if (status.ok()) continue;
-          const bool is_left_out =
-              absl::IsInvalidArgument(status) || (absl::IsResourceExhausted(status) && !budget_->again());
-          if (!is_left_out) return status;
-          left_out_.emplace_back(train, status);
+      for (uint32_t tensor = 1; tensor <= kMaxTensorRanks && all / stages % tensor == 0; tensor *= 2) {
+        for (const uint32_t context : ContextsToTry(all / stages / tensor, train_.batch().sequences(), sharing)) {
+          const absl::StatusOr<Division*> division = DivisionOf(tensor, context);
+          if (division.ok() && *division == nullptr) continue;
+          const absl::Status status = division.ok() ? ListMesh(stages, **division, offload)
+                                                    : LeaveOut(MeshOf(stages, tensor, context), division.status());
+          if (!status.ok()) return status;
         }
       }
     }
@@ -183,10 +213,10 @@ class Search {
   // reported. One of each mesh: what a bound leaves out, such as the buffers of communicators, depends most on that.
   // If none of these can be planned at all, any that can. InvalidArgument: none can.
   absl::Status PlanLeast() {
-    std::map<std::pair<uint32_t, uint32_t>, const Way*> of_mesh;
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t>, const Way*> of_mesh;
     std::vector<const Way*> all;
     for (const Way& way : ways_) {
-      const Way*& least = of_mesh[{StagesOf(way.train), TensorOf(way.train)}];
+      const Way*& least = of_mesh[ModelMeshOf(way.train)];
       if (least == nullptr || way.least.bytes() < least->least.bytes()) least = &way;
       all.push_back(&way);
     }
@@ -220,33 +250,82 @@ class Search {
   // REQUIRES: something was planned.
   absl::StatusOr<Choice> Choose() const;
 
+  // Of one of the ways.
+  const Inventory& InventoryOf(const Train& train) const {
+    return divisions_.at({TensorOf(train), ContextOf(train)})->inventory;
+  }
+
  private:
   // Whether recomputation is why a mix lost that splits its backwards.
   bool SplitsBadly(const Planned& loser) const;
 
-  // Where the model can be divided so, between neighboring ranks of a node; with sequence parallelism, which moves as
-  // many bytes and keeps less, where the context can be.
-  void Divide(uint32_t tensor) {
-    if (!FillNodes(ranks_, tensor) || (tensor > 1 && NeedsWholeTensors(train_.optimizer()))) return;
+  // Null: the model cannot be divided so, or not between neighboring ranks of a node. With sequence parallelism, which
+  // moves as many bytes and keeps less, where the context can be. Errors of the budget.
+  absl::StatusOr<Division*> DivisionOf(uint32_t tensor, uint32_t context) {
+    const std::pair key(tensor, context);
+    if (const auto found = divisions_.find(key); found != divisions_.end()) return found->second.get();
+    absl::StatusOr<std::unique_ptr<Division>> made = MakeDivision(tensor, context);
+    if (!made.ok()) return made.status();
+    return divisions_.emplace(key, *std::move(made)).first->second.get();
+  }
+
+  absl::StatusOr<std::unique_ptr<Division>> MakeDivision(uint32_t tensor, uint32_t context) {
+    if (!FillNodes(ranks_, tensor) || (tensor > 1 && NeedsWholeTensors(train_.optimizer()))) return nullptr;
     // What all ranks of a unit hold alike, each would compress among other neighbors, and it would no longer be alike.
-    if (tensor > 1 && Compresses(train_.communication())) return;
+    if (tensor > 1 && Compresses(train_.communication())) return nullptr;
+    const auto what = [&] { return What(); };
+    const uint64_t units = static_cast<uint64_t>(inventory_.units_size()), bytes = 2 * inventory_.SpaceUsedLong();
+    absl::Status status = Spend(budget_, kWorkPerUnit * units, what);
+    if (status.ok()) status = Hold(budget_, (divisions_.size() + 1) * bytes, what);
+    if (!status.ok()) return status;
     for (const bool sequence_parallel : {true, false}) {
       Train train = train_;
       train.mutable_parallel()->set_tensor(tensor);
       train.mutable_parallel()->set_sequence_parallel(sequence_parallel);
-      Inventory inventory = inventory_;
-      if (!models::Divide(train, inventory).ok()) continue;
-      divisions_.emplace_back(std::move(inventory), ranks_, hardware_);
-      return;
+      train.mutable_parallel()->set_context(context);
+      absl::StatusOr<Inventory> inventory = inventory_;
+      if (context > 1) {
+        inventory = models::MakeInventory(train, inventory_.device());
+      } else if (absl::Status s = models::Divide(train, *inventory); !s.ok()) {
+        inventory = s;
+      }
+      if (inventory.ok()) return std::make_unique<Division>(*std::move(inventory), ranks_, hardware_);
     }
+    return nullptr;
   }
 
-  Train ShapeOf(uint32_t stages, const Division& division, const PipelineShape& shape) const {
+  // By every shape.
+  absl::Status ListMesh(uint32_t stages, Division& division, bool offload) {
+    for (const PipelineShape& shape : stages > 1 ? PipelineShapes() : PipelineShapes().subspan(0, 1)) {
+      const uint64_t chunks = uint64_t{stages} * shape.chunks;
+      if (chunks > static_cast<uint64_t>(inventory_.units_size()) || IsRepeated(shape, division)) continue;
+      const Train train = ShapeOf(stages, division, shape);
+      absl::Status status = ListShape(train, division, offload);
+      if (!status.ok()) status = LeaveOut(train, std::move(status));
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  // Returns `why` if that ends the search.
+  absl::Status LeaveOut(const Train& train, absl::Status why) {
+    if (!absl::IsInvalidArgument(why) && (!absl::IsResourceExhausted(why) || budget_->again())) return why;
+    left_out_.emplace_back(train, std::move(why));
+    return absl::OkStatus();
+  }
+
+  Train MeshOf(uint32_t stages, uint32_t tensor, uint32_t context) const {
     Train train = train_;
     train.clear_parallel(), train.clear_pipeline();
     Parallel& parallel = *train.mutable_parallel();
-    parallel.set_pipeline(stages), parallel.set_tensor(models::TensorRanks(division.inventory));
-    parallel.set_sequence_parallel(division.inventory.sequence_parallel());
+    parallel.set_pipeline(stages), parallel.set_tensor(tensor), parallel.set_context(context);
+    return train;
+  }
+
+  Train ShapeOf(uint32_t stages, const Division& division, const PipelineShape& shape) const {
+    const Inventory& inventory = division.inventory;
+    Train train = MeshOf(stages, models::TensorRanks(inventory), models::ContextRanks(inventory));
+    train.mutable_parallel()->set_sequence_parallel(inventory.sequence_parallel());
     if (stages == 1) return train;
     train.mutable_pipeline()->set_schedule(shape.schedule);
     if (shape.chunks > 1 || shape.schedule == PIPELINE_SCHEDULE_ZERO_BUBBLE) {
@@ -263,7 +342,7 @@ class Search {
 
   // While nothing fits, until `most` are planned.
   absl::Status PlanInOrder(size_t most, absl::FunctionRef<double(const Way&)> by, const Tries& tries = {}) {
-    std::map<std::pair<uint32_t, uint32_t>, int> tried;
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t>, int> tried;
     std::vector<std::pair<double, const Way*>> order;
     for (const Way& way : ways_) {
       if (way.unfit.empty()) order.emplace_back(by(way), &way);
@@ -277,7 +356,7 @@ class Search {
         if (!unfit.ok()) return unfit.status();
         if (*unfit) continue;
       }
-      int& of_mesh = tried[{StagesOf(way->train), TensorOf(way->train)}];
+      int& of_mesh = tried[ModelMeshOf(way->train)];
       if (tries.of_a_mesh.has_value() && of_mesh++ >= *tries.of_a_mesh) continue;
       if (absl::Status s = PlanOne(*way); !s.ok()) return s;
       if (tries.of_a_mesh.has_value() && mixes_[way->mix].fits) of_mesh = *tries.of_a_mesh;
@@ -288,7 +367,7 @@ class Search {
   // What the choice would show by its bounds alone: of each number of stages and of ranks that compute a unit of which
   // nothing was planned the best one, if it may be one of the fastest; and one by each schedule, to say why it lost.
   absl::Status PlanShown() {
-    for (const auto axis : {StagesOf, TensorOf, ScheduleOf}) {
+    for (const auto axis : {StagesOf, TensorOf, ContextOf, ScheduleOf}) {
       std::set<uint32_t> planned;
       for (const Planned& p : planned_) planned.insert(axis(p.way->train));
       std::map<uint32_t, std::tuple<bool, double, const Way*>> best;  // looks unfit, seconds; by number
@@ -330,8 +409,9 @@ class Search {
     const auto units = static_cast<uint64_t>(inventory_.units_size());
     const uint64_t kinds = std::min<uint64_t>(units, static_cast<uint64_t>(division.bounds.kinds()) +
                                                          2 * StagesOf(shape) * std::max(1u, shape.pipeline().chunks()));
-    const uint32_t data_ranks = static_cast<uint32_t>(ranks_.size()) / StagesOf(shape) / TensorOf(shape);
-    std::vector<uint32_t> microbatches = MicrobatchesToTry(shape, inventory_, data_ranks);
+    const uint32_t sample_ranks =
+        static_cast<uint32_t>(ranks_.size()) / StagesOf(shape) / TensorOf(shape) / ContextOf(shape);
+    std::vector<uint32_t> microbatches = MicrobatchesToTry(shape, inventory_, sample_ranks);
     std::reverse(microbatches.begin(), microbatches.end());
     if (microbatches.empty() && ScheduleOf(shape) == PIPELINE_SCHEDULE_GPIPE) {
       left_out_.emplace_back(shape, absl::ResourceExhaustedError(what()));
@@ -389,6 +469,7 @@ class Search {
     return std::any_of(planned_.begin(), planned_.end(), [&](const Planned& p) {
       const Train &mine = way.train, &other = p.way->train;
       const bool alike = (StagesOf(mine) > 1) == (StagesOf(other) > 1) &&
+                         (ContextOf(mine) > 1) == (ContextOf(other) > 1) &&
                          mine.pipeline().schedule() == other.pipeline().schedule() &&
                          mine.pipeline().chunks() == other.pipeline().chunks() &&
                          mine.activation_checkpointing() == other.activation_checkpointing();
@@ -475,7 +556,8 @@ class Search {
   const absl::Span<const RankPlace> ranks_;
   const Hardware& hardware_;
   Budget* const budget_;
-  std::deque<Division> divisions_;
+  // By ranks that compute a unit, and that share a sequence; null as DivisionOf.
+  std::map<std::pair<uint32_t, uint32_t>, std::unique_ptr<Division>> divisions_;
   std::map<std::tuple<uint32_t, uint32_t, bool>, absl::StatusOr<pipeline::StageOfUnit>> cuts_;
   std::vector<std::pair<Train, absl::Status>> left_out_;  // meshes whose ways are not listed, and why
   std::deque<Way> ways_;
@@ -538,8 +620,8 @@ bool Search::SplitsBadly(const Planned& loser) const {
   }
   return std::any_of(planned_.begin(), planned_.end(), [&](const Planned& other) {
     const Train& its = other.way->train;
-    const bool alike = StagesOf(its) == StagesOf(mine) && TensorOf(its) == TensorOf(mine) &&
-                       its.activation_checkpointing() && ScheduleOf(its) != PIPELINE_SCHEDULE_ZERO_BUBBLE;
+    const bool alike = ModelMeshOf(its) == ModelMeshOf(mine) && its.activation_checkpointing() &&
+                       ScheduleOf(its) != PIPELINE_SCHEDULE_ZERO_BUBBLE;
     const bool keeps_more = absl::StartsWith(loser.unfit, "activations");
     return alike && other.unfit.empty() && (keeps_more || (loser.unfit.empty() && other.seconds <= loser.seconds));
   });
@@ -583,7 +665,7 @@ absl::StatusOr<Choice> Search::Choose() const {
   }
   // Of other numbers of stages and of ranks that compute a unit, and by other schedules, what was planned, or else the
   // ways by their bounds.
-  for (const auto axis : {StagesOf, TensorOf, ScheduleOf}) {
+  for (const auto axis : {StagesOf, TensorOf, ContextOf, ScheduleOf}) {
     const auto shown = [&](uint32_t number) {
       return std::any_of(choice.candidates.begin(), choice.candidates.end(),
                          [&](const Candidate& candidate) { return axis(candidate.train) == number; });
@@ -663,6 +745,7 @@ std::string MixName(const Train& train) {
     absl::StrAppend(&name, "tensor ", TensorOf(train),
                     train.parallel().sequence_parallel() ? " with sequence parallel, " : ", ");
   }
+  if (ContextOf(train) > 1) absl::StrAppend(&name, "context ", ContextOf(train), ", ");
   absl::StrAppend(&name, NameOf(train), ", microbatch ", train.batch().microbatch());
   if (train.offload().optimizer()) absl::StrAppend(&name, ", offload.optimizer");
   return name;
@@ -682,13 +765,19 @@ absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory
                                   const Hardware& hardware, Budget* budget) {
   Budget part = budget == nullptr ? Budget() : budget->Part(kBudgetShare);
   Search search(train, inventory, ranks, hardware, &part);
-  absl::Status status = search.List(/*offload=*/false);
   const bool may_offload = inventory.device() == DEVICE_CUDA && !train.has_offload() && !train.cuda_graphs() &&
                            !Compresses(train.communication());
-  if (status.ok()) status = search.Plan(may_offload ? 0.5 : 1);
-  if (status.ok() && !search.AnyFits() && may_offload) {
-    status = search.List(/*offload=*/true);
-    if (status.ok()) status = search.Plan(1);
+  const absl::StatusOr<bool> may_share = search.MayShareSequences();
+  absl::Status status = may_share.status();
+  std::vector<SequenceSharing> sharings = {SequenceSharing::kOfIdleRanks};
+  if (status.ok() && *may_share) sharings.push_back(SequenceSharing::kAny);
+  size_t left = sharings.size() * (may_offload ? 2 : 1);
+  for (const bool offload : {false, true}) {
+    if (offload && !may_offload) continue;
+    for (const SequenceSharing sharing : sharings) {
+      if (status.ok() && !search.AnyFits()) status = search.List(offload, sharing);
+      if (status.ok() && !search.AnyFits()) status = search.Plan(--left > 0 ? 0.5 : 1);
+    }
   }
   if (status.ok() && !search.AnyFits()) status = search.PlanLeast();
   if (budget != nullptr) budget->Charge(part);
@@ -696,9 +785,7 @@ absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory
   absl::StatusOr<Choice> choice = search.Choose();
   if (!choice.ok()) return choice;
   choice->reason = ReasonOf(*choice, inventory, hardware);
-  Inventory divided = inventory;
-  if (absl::Status s = models::Divide(choice->train(), divided); !s.ok()) return s;
-  absl::StatusOr<MemoryPlan> chosen = PlanMemory(choice->train(), divided, ranks, budget);
+  absl::StatusOr<MemoryPlan> chosen = PlanMemory(choice->train(), search.InventoryOf(choice->train()), ranks, budget);
   if (!chosen.ok()) return chosen.status();
   choice->memory_plan = *std::move(chosen);
   return choice;

@@ -505,6 +505,73 @@ TEST(ChooseMesh, OfWhatIsChosenARecordHasTheFields) {
 // Eight sequences keep eight of 64 ranks busy: the others help only where they share a sequence's work. Inside a node
 // that costs little for wide layers, whose FLOPs grow with the width's square and whose activations with the width:
 // 12 * 8192^2 * 2 * 2048 * 3 FLOPs are 2.8 ms of eight H100s, and eight times 7/8 of 64 MiB over NVLink 1.3 ms.
+// Of 16 ranks, on nodes of one each so that none compute units together, eight would be idle with eight sequences, and
+// twelve with four.
+TEST(ChooseMesh, RanksThatWouldBeIdleShareSequences) {
+  const Hardware h100 = *FindHardware("h100");
+  const std::vector<RankPlace> ranks = FullNodes(16, 1, 80 * kGib);
+  const auto most_shared = [](const Choice& choice) {
+    uint32_t most = 0;
+    for (const Candidate& c : choice.candidates) most = std::max(most, c.train.parallel().context());
+    return most;
+  };
+  for (const uint32_t sequences : {4u, 8u}) {
+    Train train = Blocks(2, 4096, sequences);
+    train.mutable_model()->mutable_llama()->set_context(32768);
+    const Choice choice = MixOf(train, ranks, h100);
+    EXPECT_EQ(choice.train().parallel().context(), 16 / sequences) << TextOf(choice);
+    EXPECT_EQ(most_shared(choice), 16 / sequences) << "no more than keep all ranks at work: " << TextOf(choice);
+    EXPECT_TRUE(
+        absl::StrContains(choice.candidates[choice.chosen].name, absl::StrCat("context ", 16 / sequences, ", ")))
+        << TextOf(choice);
+    EXPECT_EQ(choice.memory_plan.layout.mesh.context, 16 / sequences);
+    EXPECT_EQ(choice.memory_plan.layout.roles[1].context(), 1u) << "neighbors share a sequence";
+    // Beside sums of gradients, which take as long, half or a quarter of what it takes without.
+    Train alone = choice.train();
+    alone.clear_parallel();
+    const Inventory inventory = *models::MakeInventory(alone.model(), DEVICE_CUDA);
+    const MemoryPlan plan = *PlanMemory(alone, inventory, ranks);
+    const double seconds = PredictStep(alone, inventory, plan.layout, plan.programs, ranks, h100)[0].timeline.seconds;
+    EXPECT_LT(choice.candidates[choice.chosen].step_seconds, 0.75 * seconds) << TextOf(choice);
+  }
+  Train enough = Blocks(2, 4096, 16);
+  EXPECT_EQ(most_shared(MixOf(enough, ranks, h100)), 1u);
+  Train images;
+  images.mutable_model()->mutable_resnet()->set_depth(20);
+  LeaveMixOpen(4, images);
+  images.clear_precision();
+  images.mutable_optimizer()->mutable_sgd();
+  EXPECT_EQ(most_shared(MixOf(images, ranks, h100)), 1u) << "images are not divided";
+}
+
+// A sequence of a million tokens, of which each rank has one. Those that share one hold the keys and values of all of
+// it.
+TEST(ChooseMesh, WhereNothingElseFitsRanksShareSequences) {
+  const Hardware h100 = *FindHardware("h100");
+  Train train = Blocks(1, 2048, 16);
+  train.mutable_model()->mutable_llama()->set_context(1u << 20);
+  const auto context = [&](uint64_t gib) {
+    const Choice choice = MixOf(train, FullNodes(16, 1, gib * kGib), h100);
+    EXPECT_TRUE(choice.fits) << TextOf(choice);
+    return choice.train().parallel().context();
+  };
+  const Choice alone = MixOf(train, FullNodes(16, 1, 1000 * kGib), h100);
+  EXPECT_EQ(alone.train().parallel().context(), 1u) << TextOf(alone);
+  uint64_t needs = std::numeric_limits<uint64_t>::max();
+  for (const bool recompute : {false, true}) {
+    Train fixed = With(train, alone.train().strategy(), recompute);
+    fixed.mutable_strategy()->mutable_fsdp()->set_reshard(RESHARD_FULL_SHARD);
+    fixed.clear_parallel();
+    fixed.mutable_batch()->set_microbatch(1);
+    needs = std::min(
+        needs,
+        PlanMemory(fixed, *models::MakeInventory(fixed.model(), DEVICE_CUDA), FullNodes(16, 1, 1000 * kGib))->peak());
+  }
+  EXPECT_EQ(context(needs * 5 / 4 / kGib), 1u);
+  EXPECT_GT(context(needs * 4 / 5 / kGib), 1u) << FormatBytes(needs);
+  EXPECT_GT(context(needs * 2 / 3 / kGib), 2u) << FormatBytes(needs);
+}
+
 TEST(ChooseMesh, FewSequencesAreSharedByTensorRanksOfANode) {
   const Train train = Blocks(4, 8192, 8);
   const std::vector<RankPlace> ranks = FullNodes(64, 8, 80 * kGib);

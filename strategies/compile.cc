@@ -308,6 +308,7 @@ absl::StatusOr<Layout> LayoutOf(PartitionTable table, const Inventory& inventory
     role.set_stage(at.pipeline);
     role.set_tensor(at.tensor);
     role.set_shard_in_stage(at.shard);
+    role.set_context(ContextRankAt(layout.mesh, at));
   }
   layout.table_sha256 = partition::TableSha256(table);
   layout.table = std::move(table);

@@ -91,7 +91,7 @@ struct Axis {
 };
 
 // The axes of the mesh on which the ranks differ, but for replicas and shards of the same numbers as the ranks.
-std::vector<Axis> AxesOf(const v1::JobSpec& spec, const google::protobuf::RepeatedPtrField<v1::RankPlacement>& ranks) {
+std::vector<Axis> AxesOf(const google::protobuf::RepeatedPtrField<v1::RankPlacement>& ranks) {
   std::vector<Axis> axes;
   const auto add = [&](const Axis& axis, bool also_as_ranks) {
     bool differ = false, as_ranks = true;
@@ -108,8 +108,7 @@ std::vector<Axis> AxesOf(const v1::JobSpec& spec, const google::protobuf::Repeat
   add({"STAGE", in_role(&v1::RankRole::stage)}, /*also_as_ranks=*/true);
   add({"REPLICA", in_role(&v1::RankRole::replica)}, /*also_as_ranks=*/false);
   add({"SHARD", in_role(&v1::RankRole::shard_in_stage)}, /*also_as_ranks=*/false);
-  add({"CONTEXT", [&](const v1::RankPlacement& rank) { return ContextRank(spec, rank.rank()); }},
-      /*also_as_ranks=*/true);
+  add({"CONTEXT", in_role(&v1::RankRole::context)}, /*also_as_ranks=*/true);
   add({"TENSOR", in_role(&v1::RankRole::tensor)}, /*also_as_ranks=*/true);
   return axes;
 }
@@ -137,7 +136,7 @@ void AddGenerations(const v1::GetJobReply& reply, const Screen& screen, absl::Ti
   }
   absl::StrAppend(&out, "\nGenerations:\n", IndentedTable(table, screen));
   const auto& placed = reply.generations(0).ranks();
-  const std::vector<Axis> axes = AxesOf(reply.job().spec(), placed);
+  const std::vector<Axis> axes = AxesOf(placed);
   std::vector<Column> columns = {{"RANK", true}};
   for (const Axis& axis : axes) columns.push_back({axis.title, true});
   columns.insert(columns.end(), {{"NODE"}, {"SLOTS"}, {"STATE"}, {.title = "EXIT", .narrow = Narrow::kWrap}});

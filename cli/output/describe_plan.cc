@@ -74,7 +74,7 @@ std::vector<Alike> GroupRanks(const v1::PlanReply& plan) {
     Alike& group = groups[at->second];
     group.ranks.push_back(rank.rank());
     group.shares.insert(rank.tensor());
-    group.parts.insert(ContextRank(plan.resolved(), rank.rank()));
+    group.parts.insert(rank.context());
     if (!rank.node().empty() && (group.nodes.empty() || group.nodes.back() != rank.node())) {
       group.nodes.push_back(rank.node());
     }
@@ -90,7 +90,7 @@ std::string RankTable(const v1::PlanReply& plan, const Screen& screen) {
   const bool stages = plan.stages_size() > 0;
   std::vector<Column> columns = {{"RANK", true}};
   const bool shares = any([](const v1::RankPlan& r) { return r.tensor() > 0; });
-  const bool parts = plan.resolved().train().parallel().context() > 1;
+  const bool parts = any([](const v1::RankPlan& r) { return r.context() > 0; });
   if (stages) columns.push_back({"STAGE", true});
   if (parts) columns.push_back({"CONTEXT", true});
   if (shares) columns.push_back({"TENSOR", true});

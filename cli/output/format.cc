@@ -15,7 +15,6 @@
 #include "common/unprintable.h"
 #include "common/utf8.h"
 #include "models/family.h"
-#include "strategies/schedule/mesh.h"
 
 namespace muster::cli {
 namespace {
@@ -230,15 +229,6 @@ std::string ParallelName(const v1::JobSpec& spec) {
     absl::StrAppend(&name, ", context parallel over ", train.parallel().context());
   }
   return name;
-}
-
-// In whatever stage: each has a multiple of the ranks that share sequences.
-uint32_t ContextRank(const v1::JobSpec& spec, uint32_t rank) {
-  const v1::Parallel& parallel = spec.train().parallel();
-  const Mesh mesh{.replica = rank + 1,  // enough for it to be in
-                  .tensor = std::max(1u, parallel.tensor()),
-                  .context = std::max(1u, parallel.context())};
-  return ContextRankAt(mesh, CoordinateOf(mesh, rank));
 }
 
 std::string OneLine(absl::string_view text) { return Clean(text, false); }

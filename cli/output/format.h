@@ -55,8 +55,6 @@ std::string StrategyName(const v1::JobSpec& spec);
 // ", 4 stages by 1f1b", ", 2 stages by interleaved of 3 chunks, tensor parallel over 4, context parallel over 2"; ""
 // without any.
 std::string ParallelName(const v1::JobSpec& spec);
-// Of a resolved spec: which part of each sequence the rank has, of parallel.context parts (mesh.h); 0 if there is one.
-uint32_t ContextRank(const v1::JobSpec& spec, uint32_t rank);
 
 // Text from elsewhere (log lines in tables, messages, names) must not move the cursor: control characters become '?',
 // line breaks become spaces.

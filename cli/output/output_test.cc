@@ -1035,7 +1035,7 @@ TEST(DescribePlan, ShowsWhichRanksShareSequences) {
   plan.mutable_simulated()->set_exchanged_seconds(0.002);
   for (uint32_t rank = 0; rank < 8; ++rank) {
     v1::RankPlan& r = *plan.add_ranks();
-    r.set_rank(rank), r.set_peak_bytes(rank % 2 == 0 ? 1024 : 2048);
+    r.set_rank(rank), r.set_context(rank % 2), r.set_peak_bytes(rank % 2 == 0 ? 1024 : 2048);
   }
   const auto has = [&](std::initializer_list<const char*> parts) {
     const std::string text = DescribePlan(plan, {.times = true}, kPipe);
@@ -1044,11 +1044,12 @@ TEST(DescribePlan, ShowsWhichRanksShareSequences) {
   has({"zero 3, context parallel over 2 on 8 ranks\n", "   RANK  CONTEXT  PARAMETERS", "\n0,2,4,6        0         0 B",
        "\n1,3,5,7        1         0 B", "(2 ms of it exchanges of context ranks)"});
   parallel.set_tensor(2);
-  for (v1::RankPlan& r : *plan.mutable_ranks()) r.set_tensor(r.rank() % 2);
+  for (v1::RankPlan& r : *plan.mutable_ranks()) r.set_tensor(r.rank() % 2), r.set_context(r.rank() / 2 % 2);
   has({"zero 3, tensor parallel over 2, context parallel over 2 on 8 ranks\n", "   RANK  CONTEXT  TENSOR  PARAMETERS",
        "\n0,2,4,6      0-1       0         0 B", "\n1,3,5,7      0-1       1         0 B",
        "(2 ms of it exchanges of tensor and context ranks)"});
   parallel.set_context(1);
+  for (v1::RankPlan& r : *plan.mutable_ranks()) r.clear_context();
   has({"zero 3, tensor parallel over 2 on 8 ranks\n", "   RANK  TENSOR  PARAMETERS",
        "(2 ms of it exchanges of tensor ranks)"});
 }
@@ -1226,7 +1227,8 @@ TEST(DescribeJob, RanksHaveTheirCoordinates) {
   *reply.mutable_job() = MakeJob();
   v1::Generation& generation = *reply.add_generations();
   generation.set_number(1);
-  const auto place = [&](const std::vector<std::array<uint32_t, 4>>& coordinates) {
+  // `context`: so many neighbors along the axes of data share sequences.
+  const auto place = [&](const std::vector<std::array<uint32_t, 4>>& coordinates, uint32_t context = 1) {
     generation.clear_ranks();
     for (const auto& [stage, replica, shard, tensor] : coordinates) {
       v1::RankPlacement& rank = *generation.add_ranks();
@@ -1234,6 +1236,7 @@ TEST(DescribeJob, RanksHaveTheirCoordinates) {
       rank.set_node("node-1"), rank.add_slots(3), rank.set_state(v1::RANK_STATE_RUNNING);
       v1::RankRole& role = *rank.mutable_role();
       role.set_stage(stage), role.set_replica(replica), role.set_shard_in_stage(shard), role.set_tensor(tensor);
+      role.set_context((replica + shard) % context);  // of one replica, or of one shard
     }
   };
   const auto table = [&] {
@@ -1269,18 +1272,16 @@ TEST(DescribeJob, RanksHaveTheirCoordinates) {
             "     1  node-1  3      running  -")
       << "of replicas alone the rank's number says it all";
   // Two groups of two ranks that share sequences; the same of pairs that compute each unit together.
-  v1::Parallel& parallel = *reply.mutable_job()->mutable_spec()->mutable_train()->mutable_parallel();
-  parallel.set_context(2);
-  place({{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 0, 2, 0}, {0, 0, 3, 0}});
+  place({{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 0, 2, 0}, {0, 0, 3, 0}}, /*context=*/2);
   EXPECT_EQ(table(),
             "  RANK  CONTEXT  NODE    SLOTS  STATE    EXIT\n"
             "     0        0  node-1  3      running  -\n"
             "     1        1  node-1  3      running  -\n"
             "     2        0  node-1  3      running  -\n"
             "     3        1  node-1  3      running  -");
-  parallel.set_tensor(2);
   place(
-      {{0, 0, 0, 0}, {0, 0, 0, 1}, {0, 1, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 0}, {1, 0, 0, 1}, {1, 1, 0, 0}, {1, 1, 0, 1}});
+      {{0, 0, 0, 0}, {0, 0, 0, 1}, {0, 1, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 0}, {1, 0, 0, 1}, {1, 1, 0, 0}, {1, 1, 0, 1}},
+      /*context=*/2);
   EXPECT_EQ(table(),
             "  RANK  STAGE  REPLICA  CONTEXT  TENSOR  NODE    SLOTS  STATE    EXIT\n"
             "     0      0        0        0       0  node-1  3      running  -\n"
@@ -1291,7 +1292,6 @@ TEST(DescribeJob, RanksHaveTheirCoordinates) {
             "     5      1        0        0       1  node-1  3      running  -\n"
             "     6      1        1        1       0  node-1  3      running  -\n"
             "     7      1        1        1       1  node-1  3      running  -");
-  parallel.Clear();
   // With all four and a cause that is long.
   std::vector<std::array<uint32_t, 4>> all;
   for (uint32_t rank = 0; rank < 16; ++rank) all.push_back({rank / 8, rank / 4 % 2, rank / 2 % 2, rank % 2});
@@ -1581,10 +1581,12 @@ TEST(Trace, ThePlaceOfARankHasTheNamesOfItsRole) {
   v1::RankTrace rank = Traced();
   v1::RankRole& role = *rank.mutable_role();
   role.set_stage(1), role.set_replica(2), role.set_shard_in_stage(3), role.set_tensor(4), role.set_shard(77);
+  role.set_context(5);
   const nlohmann::ordered_json tree = ProfileTree(rank, Profile(rank, TraceRows::kKind));
   EXPECT_EQ(tree["stage"], 1);
   EXPECT_EQ(tree["replica"], 2);
   EXPECT_EQ(tree["shard_in_stage"], 3);
+  EXPECT_EQ(tree["context"], 5);
   EXPECT_EQ(tree["tensor"], 4);
   EXPECT_FALSE(tree.contains("shard")) << "which is the number of an owner in the partition table";
 }

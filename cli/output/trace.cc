@@ -288,6 +288,7 @@ nlohmann::ordered_json ProfileTree(const v1::RankTrace& rank, const StepProfile&
           {"stage", rank.role().stage()},
           {"replica", rank.role().replica()},
           {"shard_in_stage", rank.role().shard_in_stage()},
+          {"context", rank.role().context()},
           {"tensor", rank.role().tensor()},
           {"first_step", profile.first_step},
           {"last_step", profile.last_step},

@@ -36,19 +36,19 @@ std::string DefaultMessage(const RankExit& exit, uint32_t rank) {
 
 }  // namespace
 
-Mesh MeshOf(const JobSpec& spec, const Generation& generation) {
+Mesh MeshOf(const Generation& generation) {
   Mesh mesh;
   for (const RankPlacement& placed : generation.ranks()) {
     mesh.pipeline = std::max(mesh.pipeline, placed.role().stage() + 1);
     mesh.replica = std::max(mesh.replica, placed.role().replica() + 1);
     mesh.tensor = std::max(mesh.tensor, placed.role().tensor() + 1);
+    mesh.context = std::max(mesh.context, placed.role().context() + 1);
   }
-  mesh.context = ContextRanksOf(spec);
   return WithShardsFor(mesh, static_cast<uint32_t>(generation.ranks_size()));
 }
 
-std::string RankName(const JobSpec& spec, const Generation& generation, uint32_t rank) {
-  const Mesh mesh = MeshOf(spec, generation);
+std::string RankName(const Generation& generation, uint32_t rank) {
+  const Mesh mesh = MeshOf(generation);
   const bool data_alone = mesh.pipeline == 1 && mesh.tensor == 1 && mesh.context == 1;
   if (data_alone || rank >= mesh.ranks()) return absl::StrCat("rank ", rank);
   return absl::StrCat("rank ", rank, " (", Print(mesh, CoordinateOf(mesh, rank)), ")");

@@ -19,9 +19,9 @@ std::string HintFor(const RankExit& exit, const std::string& job, uint32_t rank)
 std::string HintForRefusedJob(const std::string& job, uint32_t rank);
 
 // "rank 5", and where ranks have more places than one axis has, where it is: "rank 5 (stage 1, shard 1)".
-std::string RankName(const JobSpec& spec, const Generation& generation, uint32_t rank);
-// By the roles of its ranks, and those that share sequences by the spec.
-Mesh MeshOf(const JobSpec& spec, const Generation& generation);
+std::string RankName(const Generation& generation, uint32_t rank);
+// By the roles of its ranks.
+Mesh MeshOf(const Generation& generation);
 
 // Whether the rank's end is a fault that its node may be to blame for. A rank that vanished is not: when a node is
 // lost, all its ranks vanish for one fault.

@@ -47,10 +47,10 @@ std::string WhyEnded(const RankExit& exit, const RankPlacement& rank) {
 }
 
 // "rank 0 on n, rank 3 on m and 5 more".
-std::string Names(const JobSpec& spec, const Generation& generation, const std::vector<uint32_t>& ranks) {
+std::string Names(const Generation& generation, const std::vector<uint32_t>& ranks) {
   constexpr size_t kNamed = 3;
   return SomeOf(ranks, kNamed, ", ", [&](std::string* out, uint32_t rank) {
-    absl::StrAppend(out, RankName(spec, generation, rank), " on ", generation.ranks(static_cast<int>(rank)).node());
+    absl::StrAppend(out, RankName(generation, rank), " on ", generation.ranks(static_cast<int>(rank)).node());
   });
 }
 
@@ -288,7 +288,7 @@ void Generations::Exit(JobEntry& job, uint32_t number, RankExit exit, EndReason 
   // The worker does not know the ranks' places.
   absl::string_view rest = exit.message();
   if (absl::ConsumePrefix(&rest, absl::StrCat("rank ", number, " "))) {
-    exit.set_message(absl::StrCat(RankName(job.record().spec(), generation.record(), number), " ", rest));
+    exit.set_message(absl::StrCat(RankName(generation.record(), number), " ", rest));
   }
   const bool faulty = stopping && IsFault(generation.record().reason()) &&
                       job.record().failure().generation() == generation.record().number();
@@ -521,7 +521,7 @@ void Generations::NoteIdle(JobEntry& job, const RankPlacement& rank, const Idle&
   running.idle_at = now;
   transaction.AddEvent(
       &job, job.record().generation(), rank.node(), "rank.idle",
-      absl::StrCat(RankName(job.record().spec(), job.newest()->record(), rank.rank()), " on ", rank.node(),
+      absl::StrCat(RankName(job.newest()->record(), rank.rank()), " on ", rank.node(),
                    " has used no CPU or GPU, and read or written nothing, for ", idle.duration().seconds(),
                    " s; it may hang. To see its stack: py-spy dump --pid ", idle.process(),
                    " on the node. Output: muster logs ", job.record().id(), " --rank ", rank.rank()));
@@ -542,7 +542,7 @@ absl::Status Generations::CheckCurrent(const RankId& rank) const {
 std::string Generations::NamesOfMissing(const JobEntry& job) {
   const std::vector<uint32_t> missing = MissingRanks(job);
   if (missing.empty()) return "";
-  return absl::StrCat(Names(job.record().spec(), job.newest()->record(), missing),
+  return absl::StrCat(Names(job.newest()->record(), missing),
                       missing.size() == 1 ? " has not arrived yet" : " have not arrived yet");
 }
 
@@ -559,8 +559,8 @@ void Generations::CheckStart(JobEntry& job, Transaction& transaction) {
   failure.set_rank(late.front());
   failure.set_node(generation.ranks(static_cast<int>(late.front())).node());
   failure.mutable_exit()->set_cause(RankExit::FAILED);
-  failure.mutable_exit()->set_message(absl::StrCat(what, absl::FormatDuration(TimeoutsOf(job.record()).start), ": ",
-                                                   Names(job.record().spec(), generation, late)));
+  failure.mutable_exit()->set_message(
+      absl::StrCat(what, absl::FormatDuration(TimeoutsOf(job.record()).start), ": ", Names(generation, late)));
   failure.set_hint(absl::StrCat("output of the rank: muster logs ", job.record().id(), " --rank ", late.front()));
   const std::string why = failure.exit().message();
   transaction.Blame(NodeId(failure.node()), job.id(), why);
@@ -573,7 +573,7 @@ void Generations::CheckStop(JobEntry& job, Transaction& transaction) {
   const Generation& generation = job.newest()->record();
   const std::string why = absl::StrCat(
       "the stop is overdue, still running: ",
-      Names(job.record().spec(), generation,
+      Names(generation,
             RanksThat(generation, [](const RankPlacement& rank) { return rank.state() != RANK_STATE_EXITED; })),
       "; the worker should have killed it: see the log of that worker, or restart it");
   RunningGeneration& running = *job.running;
@@ -596,6 +596,7 @@ Timeouts TimeoutsOf(const Timeouts& service, const JobSpec& spec) {
   add("pipeline", axes.has_pipeline(), axes.pipeline());
   add("replica", axes.has_replica(), axes.replica());
   add("shard", axes.has_shard(), axes.shard());
+  add("context", axes.has_context(), axes.context());
   add("tensor", axes.has_tensor(), axes.tensor());
   return timeouts;
 }

@@ -83,7 +83,7 @@ uint32_t Hangs::StageThatAllWaitFor(const JobEntry& job, const Generation& gener
 // compare. Exchanges of both kinds count in one order, which is the same on all ranks of an op.
 std::map<uint32_t, Hangs::Entered> Hangs::EnteredOf(const JobEntry& job, const Generation& generation) {
   std::map<uint32_t, Entered> by_rank;
-  const Mesh mesh = MeshOf(job.record().spec(), generation);
+  const Mesh mesh = MeshOf(generation);
   std::map<std::tuple<uint32_t, uint64_t, uint64_t, uint64_t>, std::vector<uint32_t>> together;
   for (const RankPlacement& rank : generation.ranks()) {
     const auto found = job.running->progress.find(rank.rank());
@@ -180,7 +180,7 @@ void Hangs::Fail(JobEntry& job, const RankPlacement& culprit, const RunningGener
   const std::map<uint32_t, Entered> entered = EnteredOf(job, generation);
   const auto its = entered.find(culprit.rank());
   const std::string exchange = op.empty() || its == entered.end() ? "" : WhereInside(*progress.exchanges, its->second);
-  exit.set_message(absl::StrCat(RankName(job.record().spec(), generation, culprit.rank()), " on ", culprit.node(),
+  exit.set_message(absl::StrCat(RankName(generation, culprit.rank()), " on ", culprit.node(),
                                 " hung in step ", failure.step(), op.empty() ? "" : " at ", op, exchange,
                                 ": no progress for ", absl::ToInt64Seconds(progress.stalled), " s"));
   failure.set_hint(

@@ -155,7 +155,9 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& spec, const Slots& slots, const s
     plan.by_mesh = plan.train.parallel().auto_();
     plan.train = choice->train();
     if (plan.by_mesh) {
-      if (absl::Status s = models::Divide(plan.train, plan.inventory); !s.ok()) return s;
+      inventory = models::MakeInventory(plan.train, slots.device);
+      if (!inventory.ok()) return inventory.status();
+      plan.inventory = *std::move(inventory);
     }
     least_peak = choice->least_peak;
     memory_plan = std::move(choice->memory_plan);

@@ -92,13 +92,12 @@ TEST(Pipelines, RanksAreNamedWithTheirPlace) {
     RankRole& role = *generation.add_ranks()->mutable_role();
     role.set_rank(rank), role.set_shard(rank), role.set_stage(rank / 2);
   }
-  EXPECT_EQ(RankName(JobSpec(), generation, 3), "rank 3 (stage 1, shard 1)");
+  EXPECT_EQ(RankName(generation, 3), "rank 3 (stage 1, shard 1)");
   for (RankPlacement& rank : *generation.mutable_ranks()) rank.mutable_role()->set_stage(0);
-  EXPECT_EQ(RankName(JobSpec(), generation, 3), "rank 3") << "without a pipeline the number says it all";
-  JobSpec spec;
-  spec.mutable_train()->mutable_parallel()->set_context(2);
-  EXPECT_EQ(RankName(spec, generation, 2), "rank 2 (shard 2, context 0)");
-  EXPECT_EQ(RankName(spec, generation, 3), "rank 3 (shard 3, context 1)");
+  EXPECT_EQ(RankName(generation, 3), "rank 3") << "without a pipeline the number says it all";
+  for (uint32_t rank = 0; rank < 4; ++rank) generation.mutable_ranks(rank)->mutable_role()->set_context(rank % 2);
+  EXPECT_EQ(RankName(generation, 2), "rank 2 (shard 2, context 0)");
+  EXPECT_EQ(RankName(generation, 3), "rank 3 (shard 3, context 1)");
 }
 
 TEST(Pipelines, AnExitNamesTheRanksPlace) {

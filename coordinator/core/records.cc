@@ -11,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checkpoint_names.h"
+#include "coordinator/core/exits.h"
 #include "coordinator/core/job_paths.h"
+#include "coordinator/core/job_plan.h"
 #include "coordinator/core/jobs.h"
 #include "strategies/schedule/mesh.h"
 
@@ -61,6 +63,23 @@ bool ParseLarge(const std::string& bytes, google::protobuf::Message& message) {
 absl::Status Damaged(const std::string& key, const std::string& why) {
   return absl::DataLossError(absl::StrCat("the store's row ", key, " is damaged: ", why,
                                           "; restore a backup of state.db (muster backup makes them)"));
+}
+
+// Builds before ranks shared sequences by a choice of the coordinator's stored no RankRole.context: the spec has it.
+void RestoreContext(const JobSpec& spec, Generation& generation) {
+  const auto& ranks = generation.ranks();
+  if (ContextRanksOf(spec) == 1 ||
+      std::any_of(ranks.begin(), ranks.end(), [](const RankPlacement& rank) { return rank.role().context() > 0; })) {
+    return;
+  }
+  Mesh mesh = MeshOf(generation);
+  mesh.context = ContextRanksOf(spec);
+  if (mesh.ranks() != static_cast<uint32_t>(ranks.size()) || mesh.data_ranks() % mesh.context != 0) return;
+  for (uint32_t rank = 0; rank < mesh.ranks(); ++rank) {
+    generation.mutable_ranks(static_cast<int>(rank))
+        ->mutable_role()
+        ->set_context(ContextRankAt(mesh, CoordinateOf(mesh, rank)));
+  }
 }
 
 // Builds before the mesh had a shard axis of its own stored no RankRole.shard_in_stage: the owner's number has it. Of
@@ -207,6 +226,7 @@ absl::Status Records::LoadGeneration(const Row& row) {
     return Damaged(row.key, "it has no state");
   }
   RestoreShards(generation);
+  RestoreContext(job->record().spec(), generation);
   job->generations.emplace(number, GenerationMachine(std::move(generation)));
   return absl::OkStatus();
 }

@@ -96,6 +96,24 @@ TEST(Recovery, RanksOfAnOlderBuildHaveTheirShards) {
   EXPECT_EQ(shards_of({0, 0, 0, 0, 0, 0, 0, 0}), (std::vector<uint32_t>(8, 0))) << "no mesh has such owners";
 }
 
+// Pairs that share sequences, as a build stored them whose roles had no context.
+TEST(Recovery, RanksOfAnOlderBuildHaveTheirPartOfSequences) {
+  World w(AnyWorld());
+  w.Do(NodeConnected{Hello("n", 4)});
+  JobSpec spec = Gang("c", 4);
+  spec.mutable_train()->mutable_parallel()->set_context(2);
+  const JobId id = w.Submit(spec);
+  Generation stored = w.Newest(id);
+  ASSERT_EQ(stored.ranks_size(), 4);
+  for (RankPlacement& rank : *stored.mutable_ranks()) rank.mutable_role()->clear_context();
+  w.rows["generation/" + id.value() + "/0000000001"] = stored.SerializeAsString();
+  w.Restart();
+  std::vector<uint32_t> parts;
+  const Generation restored = w.Newest(id);
+  for (const RankPlacement& rank : restored.ranks()) parts.push_back(rank.role().context());
+  EXPECT_EQ(parts, (std::vector<uint32_t>{0, 1, 0, 1}));
+}
+
 // ---- Random histories: after every event the recovered core shows the same, and the invariants hold. ----
 
 std::string Shown(const Core& core) {

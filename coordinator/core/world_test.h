@@ -125,7 +125,8 @@ inline WorldOptions AnyWorld() {
     Planned planned;
     planned.table_sha256 = absl::StrCat("table of ", spec.name());
     const auto ranks = static_cast<uint32_t>(slots.ranks.size());
-    const uint32_t stages = StagesOf(spec), each = ranks / stages, tensor = TensorRanksOf(spec);  // not both
+    const uint32_t stages = StagesOf(spec), each = ranks / stages, tensor = TensorRanksOf(spec),  // not both
+        context = ContextRanksOf(spec);
     for (uint32_t stage = 0; stage < stages; ++stage) {
       planned.digests.push_back(absl::StrCat("digest ", stage));
       planned.op_names.push_back(stages == 1 ? AnyOps() : AnyStage(stage, stages));
@@ -135,6 +136,7 @@ inline WorldOptions AnyWorld() {
       role.set_rank(rank);
       if (stages > 1) role.set_shard(rank), role.set_stage(rank / each), role.set_shard_in_stage(rank % each);
       if (tensor > 1) role.set_shard(rank), role.set_tensor(rank % tensor), role.set_shard_in_stage(rank / tensor);
+      role.set_context(rank / tensor % context);
     }
     return planned;
   };

@@ -83,14 +83,13 @@ class TraceReactor final : public grpc::ServerUnaryReactor, public SelfOwned<Tra
   void End(const core::Core& core, Traces::Result result) {
     if (!result.status.ok()) return Finish(ToGrpc(result.status));
     const std::vector<Generation> generations = core.ListGenerations(job_);
-    const absl::StatusOr<Job> job = core.GetJob(job_);
     for (RankTrace& rank : result.ranks) {
       for (const Generation& generation : generations) {
         if (generation.number() != reply_->generation()) continue;
         const RankPlacement& placed = generation.ranks(static_cast<int>(rank.rank()));
         rank.set_node(placed.node());
         *rank.mutable_role() = placed.role();
-        rank.set_name(core::RankName(job.ok() ? job->spec() : JobSpec(), generation, rank.rank()));
+        rank.set_name(core::RankName(generation, rank.rank()));
       }
       *reply_->add_ranks() = std::move(rank);
     }

@@ -106,6 +106,7 @@ void AddRanks(const strategies::MemoryPlan& memory_plan, const std::vector<RankP
     r.set_replica(memory_plan.layout.roles[rank].replica());
     r.set_stage(memory_plan.layout.roles[rank].stage());
     r.set_tensor(memory_plan.layout.roles[rank].tensor());
+    r.set_context(memory_plan.layout.roles[rank].context());
   }
 }
 

@@ -580,12 +580,16 @@ TEST(Plan, OfAutoShowsTheCandidates) {
   EXPECT_TRUE(absl::StartsWith(plan.strategy_reason(), plan.strategy())) << plan.strategy_reason();
   // Without parallel, of stages and tensor ranks, too.
   ASSERT_TRUE(Resolve({}, spec).empty());
+  const auto shows = [](const PlanReply& of, const char* part) {
+    return std::any_of(of.candidates().begin(), of.candidates().end(),
+                       [&](const CandidatePlan& c) { return absl::StrContains(c.strategy(), part); });
+  };
   const PlanReply all = Planned(spec);
-  for (const char* part : {"2 stages by ", "tensor 2"}) {
-    EXPECT_TRUE(std::any_of(all.candidates().begin(), all.candidates().end(), [&](const CandidatePlan& c) {
-      return absl::StrContains(c.strategy(), part);
-    })) << part;
-  }
+  EXPECT_TRUE(shows(all, "2 stages by "));
+  EXPECT_TRUE(shows(all, "tensor 2"));
+  EXPECT_FALSE(shows(all, "context 2"));
+  spec.mutable_train()->mutable_batch()->set_sequences(1);
+  EXPECT_TRUE(shows(Planned(spec), "context 2")) << "one of two ranks would be idle";
 }
 
 // What is tried for a job, on slots that hold everything and on slots that hold nothing, a spec may also say itself:
@@ -657,6 +661,8 @@ TEST(Plan, AutoTriesOnlyWhatASpecMaySay) {
       const auto plan = core::PlanJob(spec, on.slots, on.hardware);
       ASSERT_TRUE(plan.ok()) << c.name << plan.status();
       ASSERT_TRUE(plan->choice.has_value()) << c.name;
+      EXPECT_EQ(models::ContextRanks(plan->inventory), plan->train.parallel().context()) << c.name;
+      EXPECT_EQ(models::TensorRanks(plan->inventory), plan->train.parallel().tensor()) << c.name;
       std::vector<Train> tried = {plan->train};
       for (const strategies::Candidate& candidate : plan->choice->candidates) tried.push_back(candidate.train);
       EXPECT_GT(tried.size(), 1u) << c.name;

@@ -821,6 +821,7 @@ class Resolver {
     if (axes.has_pipeline()) AxisTimeout_("pipeline", axes.pipeline());
     if (axes.has_replica()) AxisTimeout_("replica", axes.replica());
     if (axes.has_shard()) AxisTimeout_("shard", axes.shard());
+    if (axes.has_context()) AxisTimeout_("context", axes.context());
     if (axes.has_tensor()) AxisTimeout_("tensor", axes.tensor());
   }
 

@@ -362,6 +362,7 @@ const std::map<std::string, std::string>& Examples() {
       {"parallel.pipeline", "2"},
       {"parallel.tensor", "2"},
       {"parallel.context", "2"},
+      {"communication.timeout_seconds.context", "1200"},
       {"communication.timeout_seconds.pipeline", "1200"},
       {"communication.timeout_seconds.replica", "1200"},
       {"communication.timeout_seconds.shard", "1200"},

@@ -88,7 +88,8 @@ absl::Duration CollectiveDeadline(const Assignment& assignment, const Mesh& mesh
   const auto has = [&](Axes axis, uint32_t ranks) { return ranks > 1 && (group.axes & axis) != 0; };
   consider(has(kPipelineAxis, mesh.pipeline), set.has_pipeline(), set.pipeline());
   // Ranks that share samples are neighbors along the axes of data.
-  const bool sharers = has(kContextAxis, mesh.context);
+  const bool shares = has(kContextAxis, mesh.context), sharers = shares && !set.has_context();
+  consider(shares && set.has_context(), true, set.context());
   const bool replicas = has(kReplicaAxis, mesh.replica) || (sharers && mesh.shard % mesh.context != 0);
   const bool shards = has(kShardAxis, mesh.shard) || (sharers && mesh.shard > 1);
   consider(replicas, set.has_replica(), set.replica());

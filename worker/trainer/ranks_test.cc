@@ -222,6 +222,12 @@ TEST(CollectiveDeadline, IsThatOfTheAxesAlongWhichMembersDiffer) {
   EXPECT_EQ(CollectiveDeadline(assignment, {.replica = 2, .shard = 2, .context = 4}, sharers), absl::Seconds(1000));
   set.set_shard(70);
   EXPECT_EQ(CollectiveDeadline(assignment, {.replica = 2, .shard = 4, .context = 2}, sharers), absl::Seconds(70));
+  set.set_context(80);
+  EXPECT_EQ(CollectiveDeadline(assignment, {.replica = 2, .shard = 2, .context = 4}, sharers), absl::Seconds(80));
+  EXPECT_EQ(CollectiveDeadline(assignment, {.replica = 2, .shard = 4, .context = 2}, {.axes = kShardAxis}),
+            absl::Seconds(70))
+      << "also those that share sequences are members of it";
+  set.clear_context();
   set.clear_shard();
   set.set_replica(90);
   EXPECT_EQ(CollectiveDeadline(assignment, sharded, {.axes = kAllAxes}), absl::Seconds(600)) << "the longest";

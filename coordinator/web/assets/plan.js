@@ -203,6 +203,6 @@ export function plannedParts(id) {
   return [plan, trace];
 }
 
-const rankRows = (ranks) => ranks.map((rank) => [rank.rank, rank.node, rank.stage, rank.shard, rank.replica, rank.tensor,
+const rankRows = (ranks) => ranks.map((rank) => [rank.rank, rank.node, rank.stage, rank.shard, rank.replica, rank.context, rank.tensor,
   bytes(rank.parameter_bytes), bytes(rank.optimizer_bytes), bytes(rank.activation_bytes), bytes(rank.peak_bytes)].map(String));
-const RANK_HEADS = ['rank', 'node', 'stage', 'shard', 'replica', 'tensor', 'parameters', 'optimizer', 'activations', 'peak'];
+const RANK_HEADS = ['rank', 'node', 'stage', 'shard', 'replica', 'context', 'tensor', 'parameters', 'optimizer', 'activations', 'peak'];

@@ -4,7 +4,7 @@ import {el, name, number, stateClass, windowed} from './dom.js';
 const CELL = 190, HEIGHT = 44;  // pixels; the height is the style sheet's
 const STALLED = 5;  // seconds without progress, from which a rank is marked
 
-const AXES = {stage: 'stage', replica: 'replica', shard_in_stage: 'shard', tensor: 'tensor'};
+const AXES = {stage: 'stage', replica: 'replica', shard_in_stage: 'shard', context: 'context', tensor: 'tensor'};
 const place = (role) => role ? Object.entries(AXES).filter(([axis]) => role[axis] > 0)
   .map(([axis, word]) => `${word} ${role[axis]}`).join(', ') : '';
 const stall = ({stalled_seconds: seconds, frozen}) =>
