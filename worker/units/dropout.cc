@@ -75,37 +75,44 @@ void DropRows(const DropoutPlace& place, int64_t tokens, int64_t first_row, cons
   }
   TORCH_CHECK(t.dim() == 2 && (width <= 1 || t.stride(1) == 1), "dropout takes whole rows");
   const int64_t stride = t.stride(0);
+  const DropoutRows of = place.rows.Of(tokens, width);
   Dispatch(t, [&]<typename T, typename N>(T, N) {
     N* const data = t.mutable_data_ptr<N>();
     EachShare(t.size(0), width, [&](int64_t begin, int64_t rows) {
       std::vector<float> factors(static_cast<size_t>(width));
       for (int64_t r = begin; r < begin + rows; ++r) {
         const int64_t row = first_row + r;
-        DropoutFactors(place, row / tokens, row % tokens * width, width, factors.data());
+        DropoutFactors(place, row / tokens, of.FirstElement(row % tokens), width, factors.data());
         DropRow(factors.data(), width, data + r * stride);
       }
     });
   });
 }
 
-at::Tensor DropoutFactors(const DropoutPlace& place, int64_t samples, int64_t elements, at::Device device) {
-  at::Tensor factors = at::empty({samples, elements}, at::TensorOptions(at::kFloat).device(device));
+at::Tensor DropoutFactors(const DropoutPlace& place, int64_t samples, int64_t rows, int64_t width, at::Device device) {
+  at::Tensor factors = at::empty({samples * rows, width}, at::TensorOptions(at::kFloat).device(device));
   if (factors.numel() == 0) return factors;
   if (!device.is_cpu()) {
-    device::DropoutFactors(place, /*tokens=*/1, /*first_row=*/0, factors);
+    device::DropoutFactors(place, rows, /*first_row=*/0, factors);
     return factors;
   }
+  // Rows whose elements follow one another go together: a short row would use few of the numbers that come at once.
+  const DropoutRows of = place.rows.Of(rows, width);
+  const int64_t together = of.width == width && rows % of.size == 0 ? of.size : 1, elements = together * width;
   float* const data = factors.mutable_data_ptr<float>();
-  EachShare(samples, elements, [&](int64_t begin, int64_t rows) {
-    for (int64_t s = begin; s < begin + rows; ++s) DropoutFactors(place, s, 0, elements, data + s * elements);
+  EachShare(samples * rows / together, elements, [&](int64_t begin, int64_t parts) {
+    for (int64_t part = begin; part < begin + parts; ++part) {
+      const int64_t row = part * together;
+      DropoutFactors(place, row / rows, of.FirstElement(row % rows), elements, data + row * width);
+    }
   });
   return factors;
 }
 
 at::Tensor Dropped(const DropoutPlace& place, const at::Tensor& y) {
   if (!place.on()) return y;
-  const int64_t elements = y.size(1) * y.size(2);
-  return y.mul(DropoutFactors(place, y.size(0), elements, y.device()).view(y.sizes()).to(y.scalar_type()));
+  const at::Tensor factors = DropoutFactors(place, y.size(0), y.size(1), y.size(2), y.device());
+  return y.mul(factors.view(y.sizes()).to(y.scalar_type()));
 }
 
 }  // namespace muster::units

@@ -64,14 +64,68 @@ TEST(Dropout, RowsTakeTheFactorsOfTheirSample) {
       ASSERT_EQ(device[r][i].item<float>(), right);
     }
   }
-  const at::Tensor all = DropoutFactors(place, 3, tokens * width, at::kCPU).view({3 * tokens, width});
+  const at::Tensor all = DropoutFactors(place, 3, tokens, width, at::kCPU);
   EXPECT_TRUE(all.narrow(0, first_row, 3 * tokens - first_row).equal(t.narrow(0, 0, 3 * tokens - first_row)));
+}
+
+// Two runs, beside each other and apart; all rows; and the queries of an attention of three heads to some of the keys.
+// Places are written out, not computed as the code under test does.
+TEST(Dropout, SomeRowsOfASampleTakeTheirOwnFactors) {
+  struct Some {
+    const char* name;
+    DropoutRows rows;
+    int64_t width, sample_width, first_element;
+    std::vector<int64_t> places;  // of the tensor's rows in a sample
+  };
+  const std::vector<Some> all = {
+      {"runs apart", {.begin = 2, .size = 2, .apart = 10}, 13, 13, 0, {2, 3, 12, 13}},
+      {"runs beside each other", {.begin = 4, .size = 3, .apart = 3}, 5, 5, 0, {4, 5, 6, 7, 8, 9}},
+      {"of one row", {.begin = 1, .size = 1, .apart = 7}, 300, 300, 0, {1, 8, 15}},
+      {"all", {}, 7, 7, 1001, {0, 1, 2, 3, 4}},
+      {"one run that has all", {.begin = 0, .size = 4}, 7, 7, 3, {0, 1, 2, 3}},
+      {"one run", {.begin = 6, .size = 3}, 7, 7, 3, {6, 7, 8}},
+      {"queries 3 and 4 of 9 tokens, keys up to these",
+       {.begin = 3, .size = 2, .apart = 9, .width = 9},
+       5,
+       9,
+       2 * 81,
+       {3, 4, 12, 13, 21, 22}},
+      {"those of one head", {.begin = 3, .size = 2, .apart = 9, .width = 9}, 5, 9, 81, {3, 4}}};
+  for (const Some& some : all) {
+    SCOPED_TRACE(some.name);
+    DropoutPlace place{.rate = 0.3, .seed = 1, .step = 2, .place = 3, .first_sample = 4};
+    place.first_element = some.first_element, place.rows = some.rows;
+    const auto rows = static_cast<int64_t>(some.places.size());
+    const auto right = [&](int64_t row, int64_t column) {
+      const int64_t in_sample = some.places[static_cast<size_t>(row % rows)];
+      return FactorOf(place, static_cast<uint64_t>(row / rows),
+                      static_cast<uint64_t>(some.first_element + in_sample * some.sample_width + column));
+    };
+    const at::Tensor factors = DropoutFactors(place, 3, rows, some.width, at::kCPU);
+    const at::Tensor programs = at::empty({3 * rows, some.width});
+    device::DropoutFactors(place, rows, 0, programs);
+    const int64_t first_row = rows - 1, most = 2 * rows;  // from the last row of a sample on
+    const at::Tensor dropped = at::ones({most, some.width}), from = at::empty({most, some.width});
+    DropRows(place, rows, first_row, dropped);
+    device::DropoutFactors(place, rows, first_row, from);
+    for (int64_t r = 0; r < 3 * rows; ++r) {
+      for (int64_t i = 0; i < some.width; ++i) {
+        ASSERT_EQ(factors[r][i].item<float>(), right(r, i)) << r << ", " << i;
+        ASSERT_EQ(programs[r][i].item<float>(), right(r, i)) << r << ", " << i;
+        if (r < first_row || r >= first_row + most) continue;
+        ASSERT_EQ(dropped[r - first_row][i].item<float>(), right(r, i)) << r << ", " << i;
+        ASSERT_EQ(from[r - first_row][i].item<float>(), right(r, i)) << r << ", " << i;
+      }
+    }
+    const at::Tensor y = at::ones({3, rows, some.width}, at::kDouble);
+    EXPECT_TRUE(Dropped(place, y).equal(factors.view(y.sizes()).to(at::kDouble)));
+  }
 }
 
 TEST(Dropout, DropsItsShareAndKeepsTheMean) {
   for (const double rate : {0.1, 0.5}) {
     const int64_t n = 200'000;
-    const at::Tensor factors = DropoutFactors({.rate = rate, .seed = 3}, 1, n, at::kCPU);
+    const at::Tensor factors = DropoutFactors({.rate = rate, .seed = 3}, 1, 1, n, at::kCPU);
     const double deviation = std::sqrt(rate * (1 - rate) / static_cast<double>(n));
     EXPECT_NEAR(factors.eq(0).to(at::kDouble).mean().item<double>(), rate, 5 * deviation);
     EXPECT_NEAR(factors.mean().item<double>(), 1, 5 * deviation / (1 - rate));
@@ -80,11 +134,12 @@ TEST(Dropout, DropsItsShareAndKeepsTheMean) {
 
 TEST(Dropout, AnotherSeedStepPlaceOrSampleDropsOthers) {
   const DropoutPlace place{.rate = 0.5, .seed = 3, .step = 4, .place = 5, .first_sample = 6};
-  const at::Tensor factors = DropoutFactors(place, 1, 4096, at::kCPU);
+  const at::Tensor factors = DropoutFactors(place, 1, 1, 4096, at::kCPU);
   std::vector<DropoutPlace> others(4, place);
   ++others[0].seed, ++others[1].step, ++others[2].place, ++others[3].first_sample;
   for (const DropoutPlace& other : others) {
-    const double equal = DropoutFactors(other, 1, 4096, at::kCPU).eq(factors).to(at::kDouble).mean().item<double>();
+    const at::Tensor its = DropoutFactors(other, 1, 1, 4096, at::kCPU);
+    const double equal = its.eq(factors).to(at::kDouble).mean().item<double>();
     EXPECT_NEAR(equal, 0.5, 0.05) << "as chance has it";
   }
 }
@@ -184,7 +239,7 @@ TEST(Dropout, WhatABlockAddsIsMultipliedByItsFactors) {
     return MakeUnit(inventory, inventory.units(1), parameters, options).value()->Forward(context, {x}, saved)[0] - x;
   };
   const DropoutPlace place{.rate = 0.4, .seed = 8, .step = 3, .place = 6, .first_sample = 2};
-  const at::Tensor factors = DropoutFactors(place, samples, tokens * width, at::kCPU).view(x.sizes());
+  const at::Tensor factors = DropoutFactors(place, samples, tokens, width, at::kCPU).view(x.sizes());
   EXPECT_LT(Off(added(0.4), added(0) * factors), 1e-12);
 }
 
@@ -199,7 +254,7 @@ TEST(Dropout, EmbeddingsDropInBothDirections) {
   context.dropout = {.embedding = 0.4, .seed = 8, .step = 3, .first_sample = 2};
   const DroppingUnit dropped(inventory, 0, {}, context, {}, d);
   const DropoutPlace place{.rate = 0.4, .seed = 8, .step = 3, .place = 0, .first_sample = 2};
-  const at::Tensor factors = DropoutFactors(place, samples, tokens * width, at::kCPU).view(d.sizes());
+  const at::Tensor factors = DropoutFactors(place, samples, tokens, width, at::kCPU).view(d.sizes());
   EXPECT_LT(Off(dropped.y, plain.y * factors), 1e-12);
   EXPECT_LT(Off(dropped.parameters[1].gradient, (d * factors).sum(0)), 1e-12) << "of the positions";
   EXPECT_LT(Off(dropped.parameters[0].gradient[0], (d * factors).sum(0).sum(0)), 1e-11) << "of the only token";

@@ -117,7 +117,7 @@ at::Tensor AttendCausally(const at::Tensor& q, const at::Tensor& k, const at::Te
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
   const at::Tensor scores = q.matmul(repeated(k).transpose(2, 3)).to(wide).mul(scale);
   const at::Tensor weights = at::softmax(scores.add(unseen), 3);
-  const at::Tensor factors = DropoutFactors(dropout, q.size(0), heads * tokens * tokens, q.device());
+  const at::Tensor factors = DropoutFactors(dropout, q.size(0), heads * tokens, tokens, q.device());
   return weights.mul(factors.view(weights.sizes()).to(wide)).to(v.scalar_type()).matmul(repeated(v));
 }
 

@@ -11,10 +11,12 @@ namespace muster::units::device {
 
 void DropoutFactors(const DropoutPlace& place, int64_t tokens, int64_t first_row, const at::Tensor& out) {
   const Shape s(out);
+  const DropoutRows of = place.rows.Of(tokens, s.width);
   const at::Tensor& there = place.step_on_device;
   Run(programs::DropoutFactors{s.Matrix<float>(out), place.seed ^ kDropoutKey, place.step, place.place, place.least(),
                                place.scale(), place.first_sample, place.first_element, tokens, first_row, s.rows,
-                               s.width, there.defined() ? s.Contiguous<int64_t>(there, 1) : nullptr},
+                               s.width, of.begin, of.size, of.apart, of.width,
+                               there.defined() ? s.Contiguous<int64_t>(there, 1) : nullptr},
       out);
 }
 

@@ -9,7 +9,7 @@
 
 namespace muster::units::device {
 
-// out fp32 [rows, width] = the place's factors from row `first_row` on, of samples of `tokens` rows.
+// out fp32 [rows, width] = the place's factors from row `first_row` on, `tokens` rows of each sample.
 void DropoutFactors(const DropoutPlace& place, int64_t tokens, int64_t first_row, const at::Tensor& out);
 
 void Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,

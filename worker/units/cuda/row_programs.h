@@ -362,7 +362,8 @@ struct CrossEntropy {
 
 // ---- Dropout (dropout.h) ----
 
-// out = the factors of rows [first_row, first_row + rows) of a place, fp32.
+// out = the factors of rows [first_row, first_row + rows) of a place, fp32. Which rows of a sample the tensor's are:
+// DropoutRows, without zeros.
 struct DropoutFactors {
   using Number = float;
   static constexpr const char* kName = "muster::DropoutFactors";
@@ -373,13 +374,16 @@ struct DropoutFactors {
   float scale;
   int64_t first_sample, first_element, tokens, first_row, rows;
   int width;
+  int64_t run_begin, run, run_apart, sample_width;
   const int64_t* step_on_device;  // in place of `step`, or null
 
   Grid grid() const { return {rows, 1}; }
   template <typename Block>
   MUSTER_PROGRAM void operator()(const Block& block, Place at) const {
     const uint32_t now = step_on_device == nullptr ? step : static_cast<uint32_t>(*step_on_device);
-    const int64_t row = first_row + at.x, first = first_element + row % tokens * width;
+    const int64_t row = first_row + at.x, own = row % tokens;
+    const int64_t in_sample = run_begin + (run == tokens ? own : own / run * run_apart + own % run);
+    const int64_t first = first_element + in_sample * sample_width;
     const uint32_t sample = static_cast<uint32_t>(first_sample + row / tokens);
     block.Each(width, [&](int i) {
       const uint64_t element = static_cast<uint64_t>(first + i), of_four = element / 4;
