@@ -139,7 +139,7 @@ MUSTER_VECTOR void SoftmaxRowsBackward(Matrix<T> scores, Matrix<T> d, const Quer
   }
 }
 
-// A block's scores of a head times their factors.
+// A block's scores of a head times their factors, of a sequence of `tokens`.
 template <typename T>
 void DropScores(const DropoutPlace& dropout, int64_t sequence, int64_t head, int64_t tokens, const QueryBlock& block,
                 Matrix<T> scores) {
@@ -185,12 +185,10 @@ void AddBlocks(const models::TokenRun& run, int64_t own, Sizes& z) {
   }
 }
 
-Sizes SizesOf(const at::Tensor& q, const at::Tensor& k, int64_t window, std::vector<models::TokenRun> runs,
-              const DropoutPlace& dropout) {
+Sizes SizesOf(const at::Tensor& q, const at::Tensor& k, int64_t window, std::vector<models::TokenRun> runs) {
   TORCH_CHECK(window >= 0, "attention within a window of ", window);
   TORCH_CHECK(q.dim() == 4 && k.dim() == 4, "attention takes [sequences, tokens, heads, head]");
   TORCH_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "attention of ", q.size(2), " heads to ", k.size(2));
-  TORCH_CHECK(runs.empty() || !dropout.on(), "attention of some queries of a sequence drops no weights");
   if (runs.empty()) runs = {{0, static_cast<uint64_t>(k.size(1))}};
   // One that covers all tokens is none.
   Sizes z{q.size(0), q.size(1), k.size(1), 0, q.size(2), k.size(2), q.size(3), window < k.size(1) ? window : 0};
@@ -396,7 +394,7 @@ void AttendBackwardAs(const at::Tensor& q, const at::Tensor& k, const at::Tensor
 void Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
             const at::Tensor& log_sums, const DropoutPlace& dropout, int64_t window,
             const std::vector<models::TokenRun>& runs) {
-  const Sizes z = SizesOf(q, k, window, runs, dropout);
+  const Sizes z = SizesOf(q, k, window, runs);
   Dispatch(q, [&]<typename T, typename N>(T, N) { AttendAs<T, N>(q, k, v, out, log_sums, dropout, z); });
 }
 
@@ -404,7 +402,7 @@ void AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
                     const at::Tensor& log_sums, const at::Tensor& d_out, const at::Tensor& d_q, const at::Tensor& d_k,
                     const at::Tensor& d_v, const DropoutPlace& dropout, int64_t window,
                     const std::vector<models::TokenRun>& runs) {
-  const Sizes z = SizesOf(q, k, window, runs, dropout);
+  const Sizes z = SizesOf(q, k, window, runs);
   if (z.blocks.empty()) return;
   Dispatch(q, [&]<typename T, typename N>(T, N) {
     AttendBackwardAs<T, N>(q, k, v, out, log_sums, d_out, d_q, d_k, d_v, dropout, z);

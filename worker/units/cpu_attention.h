@@ -31,7 +31,7 @@
 namespace muster::units {
 
 // log_sums [sequences, heads, queries] are kept for the backward. `dropout` drops weights after the softmax: element
-// (head * tokens + query) * tokens + key of a sequence. With runs it takes none.
+// (head * tokens + query) * tokens + key of a sequence of so many keys, where `query` is its position.
 void Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
             const at::Tensor& log_sums, const DropoutPlace& dropout = {}, int64_t window = 0,
             const std::vector<models::TokenRun>& runs = {});

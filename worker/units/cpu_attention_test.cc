@@ -157,49 +157,61 @@ const std::vector<QueryRuns> kQueryRuns = {{8, {{0, 2}, {6, 2}}},
                                            {131, {{0, 131}}},
                                            {40, {{17, 1}}}};
 
-// By PyTorch's formula of softmax attention, each query with its position.
+// By PyTorch's formula of softmax attention, each query with its position; and with dropout, times the factors of
+// (head, position, key) among those of all tokens.
+void ExpectRunsAsTheFormula(const QueryRuns& trial, int64_t window, int64_t shared, double rate, at::ScalarType type) {
+  std::vector<at::Tensor> places;
+  for (const models::TokenRun& run : trial.runs) {
+    const auto begin = static_cast<int64_t>(run.begin);
+    places.push_back(at::arange(begin, begin + static_cast<int64_t>(run.size)));
+  }
+  const at::Tensor position = at::cat(places, 0);
+  const int64_t queries = position.size(0);
+  const DropoutPlace dropout{.rate = rate, .seed = 8, .step = 2, .place = 3, .first_sample = 1, .first_element = 77};
+  const Projection in({2, trial.keys, 4, shared, 6}, type, 1);
+  // q as some of the tokens of a wider projection, k and v of all.
+  const at::Tensor wide = in.all.index_select(1, position).contiguous(),
+                   own_q = wide.narrow(2, 1, 4 * 6).view({2, queries, 4, 6});
+  const at::Tensor out = at::empty({2, queries, 24}, type), log_sums = at::empty({2, 4, queries}, WideType(type));
+  Attend(own_q, in.k, in.v, out, log_sums, dropout, window, trial.runs);
+  const at::Tensor q = Leaf(own_q), k = Leaf(in.k), v = Leaf(in.v), key = at::arange(trial.keys);
+  const auto repeated = [&](const at::Tensor& t) { return t.repeat_interleave(4 / shared, 2).transpose(1, 2); };
+  at::Tensor seen = key.le(position.unsqueeze(1));
+  if (window > 0) seen = seen.logical_and(key.gt(position.unsqueeze(1) - window));
+  const at::Tensor scores = q.transpose(1, 2).matmul(repeated(k).transpose(2, 3)) / std::sqrt(6.0);
+  at::Tensor weights = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()).softmax(3);
+  if (rate > 0) {
+    const at::Tensor factors = DropoutFactors(dropout, 2, 4 * trial.keys, trial.keys, at::kCPU);
+    weights = weights.mul(factors.view({2, 4, trial.keys, trial.keys}).index_select(2, position).to(at::kDouble));
+  }
+  const at::Tensor right = weights.matmul(repeated(v)).transpose(1, 2).reshape(out.sizes());
+  ExpectFloat64(out, right, "out");
+  const at::Tensor d_out = NormalNumbers(out.sizes(), type, 2);
+  const Projection d({2, trial.keys, 4, shared, 6}, type, 9);
+  const at::Tensor d_q = at::empty({2, queries, 4, 6}, type);
+  AttendBackward(own_q, in.k, in.v, out, log_sums, d_out, d_q, d.k, d.v, dropout, window, trial.runs);
+  const std::vector<at::Tensor> gradients = Gradients(right, d_out.to(at::kDouble), {q, k, v});
+  if (window != 1) {  // else to a single key
+    ExpectGradient(d_q, gradients[0], "d_q");
+    ExpectGradient(d.k, gradients[1], "d_k");
+  }
+  ExpectGradient(d.v, gradients[2], "d_v");
+  const at::Tensor unseen = seen.any(0).logical_not().nonzero().squeeze(1);
+  EXPECT_EQ(d.k.index_select(1, unseen).count_nonzero().item<int64_t>(), 0);
+  EXPECT_EQ(d.v.index_select(1, unseen).count_nonzero().item<int64_t>(), 0);
+}
+
 TEST_P(GroupedAttention, OfRunsOfQueriesEqualsTheFormulaWithTheirPositions) {
   for (const QueryRuns& trial : kQueryRuns) {
     for (const int64_t window : {0, 1, 5, 64, 90}) {
       for (const int64_t shared : {1, 2, 4}) {
-        SCOPED_TRACE(std::to_string(trial.keys) + " keys, runs from " + std::to_string(trial.runs[0].begin) +
-                     ", window " + std::to_string(window) + ", 4 heads on " + std::to_string(shared));
-        std::vector<at::Tensor> places;
-        for (const models::TokenRun& run : trial.runs) {
-          const auto begin = static_cast<int64_t>(run.begin);
-          places.push_back(at::arange(begin, begin + static_cast<int64_t>(run.size)));
+        for (const double rate : {0.0, 0.3}) {
+          if (rate > 0 && shared == 1) continue;
+          SCOPED_TRACE(std::to_string(trial.keys) + " keys, runs from " + std::to_string(trial.runs[0].begin) +
+                       ", window " + std::to_string(window) + ", 4 heads on " + std::to_string(shared) +
+                       ", dropout of " + std::to_string(rate));
+          ExpectRunsAsTheFormula(trial, window, shared, rate, GetParam());
         }
-        const at::Tensor position = at::cat(places, 0);
-        const int64_t queries = position.size(0);
-        const Projection in({2, trial.keys, 4, shared, 6}, GetParam(), 1);
-        // q as some of the tokens of a wider projection, k and v of all.
-        const at::Tensor wide = in.all.index_select(1, position).contiguous(),
-                         own_q = wide.narrow(2, 1, 4 * 6).view({2, queries, 4, 6});
-        const at::Tensor out = at::empty({2, queries, 24}, GetParam()),
-                         log_sums = at::empty({2, 4, queries}, WideType(GetParam()));
-        Attend(own_q, in.k, in.v, out, log_sums, {}, window, trial.runs);
-        const at::Tensor q = Leaf(own_q), k = Leaf(in.k), v = Leaf(in.v), key = at::arange(trial.keys);
-        const auto repeated = [&](const at::Tensor& t) { return t.repeat_interleave(4 / shared, 2).transpose(1, 2); };
-        at::Tensor seen = key.le(position.unsqueeze(1));
-        if (window > 0) seen = seen.logical_and(key.gt(position.unsqueeze(1) - window));
-        const at::Tensor scores = q.transpose(1, 2).matmul(repeated(k).transpose(2, 3)) / std::sqrt(6.0);
-        const at::Tensor weights =
-            scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()).softmax(3);
-        const at::Tensor right = weights.matmul(repeated(v)).transpose(1, 2).reshape(out.sizes());
-        ExpectFloat64(out, right, "out");
-        const at::Tensor d_out = NormalNumbers(out.sizes(), GetParam(), 2);
-        const Projection d({2, trial.keys, 4, shared, 6}, GetParam(), 9);
-        const at::Tensor d_q = at::empty({2, queries, 4, 6}, GetParam());
-        AttendBackward(own_q, in.k, in.v, out, log_sums, d_out, d_q, d.k, d.v, {}, window, trial.runs);
-        const std::vector<at::Tensor> gradients = Gradients(right, d_out.to(at::kDouble), {q, k, v});
-        if (window != 1) {  // else to a single key
-          ExpectGradient(d_q, gradients[0], "d_q");
-          ExpectGradient(d.k, gradients[1], "d_k");
-        }
-        ExpectGradient(d.v, gradients[2], "d_v");
-        const at::Tensor unseen = seen.any(0).logical_not().nonzero().squeeze(1);
-        EXPECT_EQ(d.k.index_select(1, unseen).count_nonzero().item<int64_t>(), 0);
-        EXPECT_EQ(d.v.index_select(1, unseen).count_nonzero().item<int64_t>(), 0);
       }
     }
   }
@@ -255,14 +267,13 @@ TEST(GroupedAttentionErrors, RefusesWhatItWouldMisread) {
       << "tokens between two sequences";
   const at::Tensor by_head = in.q.transpose(1, 2).contiguous().transpose(1, 2);
   EXPECT_THROW(Attend(by_head, in.k, in.v, out, log_sums), c10::Error) << "heads that do not lie side by side";
-  const auto of_runs = [&](const std::vector<models::TokenRun>& runs, const DropoutPlace& dropout = {}) {
-    Attend(in.q, in.k, in.v, out, log_sums, dropout, 0, runs);
+  const auto of_runs = [&](const std::vector<models::TokenRun>& runs) {
+    Attend(in.q, in.k, in.v, out, log_sums, {}, 0, runs);
   };
   EXPECT_NO_THROW(of_runs({{0, 1}, {1, 2}}));
   EXPECT_THROW(of_runs({{0, 1}, {1, 1}}), c10::Error) << "fewer queries";
   EXPECT_THROW(of_runs({{1, 3}}), c10::Error) << "beyond the keys";
   EXPECT_THROW(of_runs({{1, 2}, {0, 1}}), c10::Error) << "in another order";
-  EXPECT_THROW(of_runs({{0, 3}}, {.rate = 0.5}), c10::Error) << "dropout";
   EXPECT_THROW(Attend(in.q, in.k.to(at::kDouble), in.v, out, log_sums), c10::Error);
 }
 

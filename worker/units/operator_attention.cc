@@ -100,24 +100,27 @@ KeyWindow MakeKeyWindow(int64_t window, int64_t tokens, const at::TensorOptions&
 
 at::Tensor AttendCausally(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const DropoutPlace& dropout,
                           const KeyWindow& seen) {
-  const int64_t heads = q.size(1), tokens = q.size(2), before = k.size(2) - tokens, group = heads / k.size(1);
-  TORCH_CHECK(before == 0 || (before > 0 && !dropout.on()), "attention of ", tokens, " queries to ", k.size(2),
-              " keys");
+  const int64_t heads = q.size(1), tokens = q.size(2), keys = k.size(2), before = keys - tokens;
+  TORCH_CHECK(before >= 0, "attention of ", tokens, " queries to ", keys, " keys");
   if (!dropout.on()) {
-    if (seen.window > 0 && seen.window < k.size(2)) {
+    if (seen.window > 0 && seen.window < keys) {
       return tokens == 1 ? AttendOne(q, k, v, seen.window) : AttendByBlocks(q, k, v, seen);
     }
     // The operator's own causal mask counts from the first key. A last query alone sees all of them.
     if (before == 0 || tokens == 1) return AttendUnder(std::nullopt, /*causal=*/tokens > 1, q, k, v);
-    return AttendUnder(ScoreMask(tokens, k.size(2), before, 0, q.options()), /*causal=*/false, q, k, v);
+    return AttendUnder(ScoreMask(tokens, keys, before, 0, q.options()), /*causal=*/false, q, k, v);
   }
+  const int64_t dropping = dropout.rows.size;
+  TORCH_CHECK(dropping == 0 ? before == 0 : dropping == tokens, "attention of ", tokens, " queries to ", keys,
+              " keys, and dropout of the weights of ", dropping == 0 ? keys : dropping);
+  const int64_t group = heads / k.size(1);
   const auto repeated = [&](const at::Tensor& t) { return group == 1 ? t : t.repeat_interleave(group, 1); };
-  const at::Tensor unseen = ScoreMask(tokens, tokens, 0, seen.window, q.options().dtype(WideType(q.scalar_type())));
   const at::ScalarType wide = WideType(q.scalar_type());
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
-  const at::Tensor scores = q.matmul(repeated(k).transpose(2, 3)).to(wide).mul(scale);
-  const at::Tensor weights = at::softmax(scores.add(unseen), 3);
-  const at::Tensor factors = DropoutFactors(dropout, q.size(0), heads * tokens, tokens, q.device());
+  at::Tensor weights = q.matmul(repeated(k).transpose(2, 3)).to(wide);  // scores, which are gone before factors come
+  weights.mul_(scale).add_(ScoreMask(tokens, keys, before, seen.window, q.options().dtype(wide)));
+  weights = at::softmax(weights, 3);
+  const at::Tensor factors = DropoutFactors(dropout, q.size(0), heads * tokens, keys, q.device());
   return weights.mul(factors.view(weights.sizes()).to(wide)).to(v.scalar_type()).matmul(repeated(v));
 }
 

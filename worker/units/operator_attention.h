@@ -23,8 +23,11 @@ struct KeyWindow {
 KeyWindow MakeKeyWindow(int64_t window, int64_t tokens, const at::TensorOptions& options);
 
 // Causal attention of q [sequences, heads, queries, head] to k and v [sequences, key_value_heads, keys, head], by
-// LibTorch's operator or, with dropout, by products, whose weights take memory of tokens squared. The queries are those
-// of the last keys; dropout takes as many of both. Differentiable.
+// LibTorch's operator or, with dropout, by products, whose weights take memory of queries times keys. The queries are
+// those of the last keys. Differentiable.
+//
+// Dropout drops weights after the softmax: element (head * tokens + query) * tokens + key of a sequence. Where
+// there are fewer queries than keys, or fewer keys than tokens, dropout.rows says which these are.
 //
 // LibTorch's operator has no window, so queries go by blocks to the keys that one of a block sees, under a mask
 // (models::BlocksOfWindow): time and memory grow with tokens times window. Keys and values are repeated for the heads
