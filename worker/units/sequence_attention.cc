@@ -29,10 +29,11 @@ bool TakesFlash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   return choice == static_cast<int64_t>(at::SDPBackend::flash_attention);
 }
 
-// Of queries [samples, heads, queries, head] to the keys up to the last one's.
-at::Tensor AttendOfBlock(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const KeyWindow& seen) {
+// Of queries [samples, heads, queries, head] to the keys up to the last one's. `dropout`: of these weights.
+at::Tensor AttendOfBlock(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const DropoutPlace& dropout,
+                         const KeyWindow& seen) {
   const bool windowed = seen.window > 0 && seen.window < k.size(2);
-  if (windowed || q.size(2) == k.size(2)) return AttendCausally(q, k, v, {}, seen);
+  if (dropout.on() || windowed || q.size(2) == k.size(2)) return AttendCausally(q, k, v, dropout, seen);
   // Of fewer queries than keys it counts the last as that of the last key, where scaled_dot_product_attention counts
   // from the first and so needs a mask (torch/nn/attention/bias.py, CausalVariant.LOWER_RIGHT). It takes none.
   if (TakesFlash(q, k, v)) {
@@ -51,15 +52,22 @@ struct QueriesAndKeys {
   at::Tensor Of(const at::Tensor& q) const { return q.narrow(1, first, queries).transpose(1, 2); }
   at::Tensor K(const at::Tensor& all) const { return all[0].narrow(1, 0, keys).transpose(1, 2); }
   at::Tensor V(const at::Tensor& all) const { return all[1].narrow(1, 0, keys).transpose(1, 2); }
+  // Of dropout of the weights of all tokens, that of these.
+  DropoutPlace Of(DropoutPlace dropout, const at::Tensor& all) const {
+    const int64_t tokens = all.size(2);
+    dropout.rows = {.begin = keys - queries, .size = queries, .apart = tokens, .width = tokens};
+    return dropout;
+  }
 };
 
-// As many queries at a time as their mask allows. A window has blocks of its own.
-std::vector<QueriesAndKeys> BlocksOf(const OwnTokens& own, const KeyWindow& seen) {
+// As many queries at a time as their mask allows. A window has blocks of its own, but not by products.
+std::vector<QueriesAndKeys> BlocksOf(const OwnTokens& own, const DropoutPlace& dropout, const KeyWindow& seen) {
   std::vector<QueriesAndKeys> all;
   int64_t first = 0;
   for (const models::TokenRun& run : own.runs()) {
     const auto begin = static_cast<int64_t>(run.begin), size = static_cast<int64_t>(run.size);
-    const int64_t most = seen.window > 0 ? size : static_cast<int64_t>(models::kMaskedQueries);
+    const bool by_window = seen.window > 0 && !dropout.on();
+    const int64_t most = by_window ? size : static_cast<int64_t>(models::kMaskedQueries);
     for (int64_t done = 0; done < size; done += most) {
       const int64_t queries = std::min(most, size - done);
       all.push_back({first + done, queries, begin + done + queries});
@@ -69,19 +77,22 @@ std::vector<QueriesAndKeys> BlocksOf(const OwnTokens& own, const KeyWindow& seen
   return all;
 }
 
-at::Tensor ForwardByOperator(const OwnTokens& own, const at::Tensor& q, const at::Tensor& all, const KeyWindow& seen) {
+at::Tensor ForwardByOperator(const OwnTokens& own, const at::Tensor& q, const at::Tensor& all,
+                             const DropoutPlace& dropout, const KeyWindow& seen) {
   const c10::AutoGradMode off(false);
   std::vector<at::Tensor> parts;
-  for (const QueriesAndKeys& block : BlocksOf(own, seen)) {
-    parts.push_back(AttendOfBlock(block.Of(q), block.K(all), block.V(all), seen).transpose(1, 2));
+  for (const QueriesAndKeys& block : BlocksOf(own, dropout, seen)) {
+    parts.push_back(
+        AttendOfBlock(block.Of(q), block.K(all), block.V(all), block.Of(dropout, all), seen).transpose(1, 2));
   }
   return at::cat(parts, 1).reshape({q.size(0) * q.size(1), q.size(2) * q.size(3)});
 }
 
 // d_q and d_all, the gradient of `all`, from the forward of one block after another.
 void BackwardByOperator(const OwnTokens& own, const at::Tensor& q, const at::Tensor& all, const at::Tensor& d_out,
-                        const at::Tensor& d_q, const at::Tensor& d_all, const KeyWindow& seen) {
-  const std::vector<QueriesAndKeys> blocks = BlocksOf(own, seen);
+                        const at::Tensor& d_q, const at::Tensor& d_all, const DropoutPlace& dropout,
+                        const KeyWindow& seen) {
+  const std::vector<QueriesAndKeys> blocks = BlocksOf(own, dropout, seen);
   const at::Tensor d_by_token = d_out.view(q.sizes());
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     std::vector<at::Tensor> gradients;
@@ -89,7 +100,8 @@ void BackwardByOperator(const OwnTokens& own, const at::Tensor& q, const at::Ten
       const auto leaf = [](const at::Tensor& t) { return t.detach().requires_grad_(true); };
       const at::Tensor queries = leaf(block->Of(q)), k = leaf(block->K(all)), v = leaf(block->V(all));
       const c10::AutoGradMode on(true);
-      gradients = Gradients(AttendOfBlock(queries, k, v, seen), block->Of(d_by_token), {queries, k, v});
+      gradients = Gradients(AttendOfBlock(queries, k, v, block->Of(dropout, all), seen), block->Of(d_by_token),
+                            {queries, k, v});
     }
     const c10::AutoGradMode off(false);
     block->Of(d_q).copy_(gradients[0]);
@@ -105,27 +117,28 @@ void BackwardByOperator(const OwnTokens& own, const at::Tensor& q, const at::Ten
 }  // namespace
 
 SequenceAttention AttendToSequence(const OwnTokens& own, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                   const KeyWindow& seen, RowCode rows) {
+                                   const DropoutPlace& dropout, const KeyWindow& seen, RowCode rows) {
   const at::Tensor all = own.Gather(own.StartGather(k, v));
-  if (rows == RowCode::kDevice) return {ForwardByOperator(own, q, all, seen), {}};
+  if (rows == RowCode::kDevice) return {ForwardByOperator(own, q, all, dropout, seen), {}};
   const SequenceAttention attended{
       at::empty({q.size(0) * q.size(1), q.size(2) * q.size(3)}, q.options()),
       at::empty({q.size(0) * q.size(1) * q.size(2)}, q.options().dtype(WideType(q.scalar_type())))};
-  Attend(q, all[0], all[1], attended.out, attended.log_sums, {}, seen.window, own.runs());
+  Attend(q, all[0], all[1], attended.out, attended.log_sums, dropout, seen.window, own.runs());
   return attended;
 }
 
 void AttendToSequenceBackward(const OwnTokens& own, at::Tensor started, const at::Tensor& q,
                               const SequenceAttention& attended, const at::Tensor& d_out, const at::Tensor& d_q,
-                              const at::Tensor& d_k, const at::Tensor& d_v, const KeyWindow& seen, RowCode rows) {
+                              const at::Tensor& d_k, const at::Tensor& d_v, const DropoutPlace& dropout,
+                              const KeyWindow& seen, RowCode rows) {
   at::Tensor d_all;
   {
     const at::Tensor all = own.Gather(std::move(started));
     d_all = at::empty_like(all);
     if (rows == RowCode::kDevice) {
-      BackwardByOperator(own, q, all, d_out, d_q, d_all, seen);
+      BackwardByOperator(own, q, all, d_out, d_q, d_all, dropout, seen);
     } else {
-      AttendBackward(q, all[0], all[1], attended.out, attended.log_sums, d_out, d_q, d_all[0], d_all[1], {},
+      AttendBackward(q, all[0], all[1], attended.out, attended.log_sums, d_out, d_q, d_all[0], d_all[1], dropout,
                      seen.window, own.runs());
     }
   }
@@ -133,17 +146,17 @@ void AttendToSequenceBackward(const OwnTokens& own, at::Tensor started, const at
 }
 
 at::Tensor AttendToSequenceByOperator(const OwnTokens& own, const at::Tensor& q, const at::Tensor& k,
-                                      const at::Tensor& v, const KeyWindow& seen) {
+                                      const at::Tensor& v, const DropoutPlace& dropout, const KeyWindow& seen) {
   const at::Tensor own_q = q.detach(), own_k = k.detach(), own_v = v.detach();
   const at::Tensor out = [&] {
     const c10::AutoGradMode off(false);
-    return AttendToSequence(own, own_q, own_k, own_v, seen, RowCode::kDevice).out;
+    return AttendToSequence(own, own_q, own_k, own_v, dropout, seen, RowCode::kDevice).out;
   }();
   return WithBackward(out, {q, k, v}, [=](const at::Tensor& d_out) -> std::vector<at::Tensor> {
     const c10::AutoGradMode off(false);
     const at::Tensor d_q = at::empty_like(own_q), d_k = at::empty_like(own_k), d_v = at::empty_like(own_v);
-    AttendToSequenceBackward(own, own.StartGather(own_k, own_v), own_q, {}, d_out.contiguous(), d_q, d_k, d_v, seen,
-                             RowCode::kDevice);
+    AttendToSequenceBackward(own, own.StartGather(own_k, own_v), own_q, {}, d_out.contiguous(), d_q, d_k, d_v, dropout,
+                             seen, RowCode::kDevice);
     return {d_q, d_k, d_v};
   });
 }

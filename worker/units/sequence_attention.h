@@ -3,7 +3,8 @@
 // and backward two.
 //
 // q [samples, own tokens, heads, head], k and v [samples, own tokens, key_value_heads, head] may be views, as
-// cpu_attention.h takes them. By our own code or LibTorch's operator as blocks choose it (RowCode).
+// cpu_attention.h takes them. By our own code or LibTorch's operator as blocks choose it (RowCode). `dropout`: of the
+// weights of all tokens (Context::DropoutOfWeights); with LibTorch's code by products, as AttendCausally.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,16 +22,17 @@ struct SequenceAttention {
 };
 
 SequenceAttention AttendToSequence(const OwnTokens& own, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                   const KeyWindow& seen, RowCode rows);
+                                   const DropoutPlace& dropout, const KeyWindow& seen, RowCode rows);
 
 // `started`: OwnTokens::StartGather of k and v. From d_out, the gradient of out, those of q, k and v, laid out as
 // these.
 void AttendToSequenceBackward(const OwnTokens& own, at::Tensor started, const at::Tensor& q,
                               const SequenceAttention& attended, const at::Tensor& d_out, const at::Tensor& d_q,
-                              const at::Tensor& d_k, const at::Tensor& d_v, const KeyWindow& seen, RowCode rows);
+                              const at::Tensor& d_k, const at::Tensor& d_v, const DropoutPlace& dropout,
+                              const KeyWindow& seen, RowCode rows);
 
 // By LibTorch's operator, and differentiable.
 at::Tensor AttendToSequenceByOperator(const OwnTokens& own, const at::Tensor& q, const at::Tensor& k,
-                                      const at::Tensor& v, const KeyWindow& seen);
+                                      const at::Tensor& v, const DropoutPlace& dropout, const KeyWindow& seen);
 
 }  // namespace muster::units

@@ -42,9 +42,6 @@ OwnTokens::OwnTokens(const Context& context, int64_t tokens) : ranks_(context.se
     runs_ = {{static_cast<uint64_t>(context.position), static_cast<uint64_t>(tokens)}};
     return;
   }
-  const DropoutRates& dropout = context.dropout;
-  TORCH_CHECK(dropout.embedding == 0 && dropout.attention == 0 && dropout.residual == 0,
-              "ranks that share sequences have no dropout");
   TORCH_CHECK(context.mode != Mode::kGenerate, "ranks do not share the sequences of prompts");
   TORCH_CHECK(ranks_->size() == 1 || tokens % 2 == 0, "of a sequence that ranks share each has two runs, not ", tokens,
               " tokens");

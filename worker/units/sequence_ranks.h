@@ -23,8 +23,8 @@ namespace muster::units {
 
 class OwnTokens {
  public:
-  // `tokens`: so many of a sequence are this rank's. The ranks of `context` outlive it. A c10::Error: dropout, or
-  // mode generate, with Context::sequence.
+  // `tokens`: so many of a sequence are this rank's. The ranks of `context` outlive it. A c10::Error: mode generate
+  // with Context::sequence.
   OwnTokens(const Context& context, int64_t tokens);
 
   // Whether this rank has all tokens. Then there is nothing to gather.

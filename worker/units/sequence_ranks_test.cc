@@ -18,6 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "worker/units/autograd.h"
+#include "worker/units/float64_test.h"
+#include "worker/units/operator_attention.h"
+#include "worker/units/sequence_attention.h"
 #include "worker/units/thread_ranks_test.h"
 
 namespace muster::units {
@@ -84,21 +88,42 @@ TEST(OwnTokens, OfOneRankAreAllFromItsPosition) {
   EXPECT_TRUE(tokens.Rows(at::arange(8)).equal(at::arange(3, 7)));
 }
 
-TEST(OwnTokens, RefuseDropoutPromptsAndOtherThanTwoRuns) {
+TEST(OwnTokens, RefusePromptsAndOtherThanTwoRuns) {
   OnEachRank(2, [](int64_t, ThreadTensorRanks& mine) {
     Context context;
     context.sequence = &mine;
     EXPECT_NO_THROW(OwnTokens(context, 4));
     EXPECT_THROW(OwnTokens(context, 3), c10::Error);
-    for (double DropoutRates::*const rate :
-         {&DropoutRates::embedding, &DropoutRates::attention, &DropoutRates::residual}) {
-      Context drops = context;
-      drops.dropout.*rate = 0.1;
-      EXPECT_THROW(OwnTokens(drops, 4), c10::Error);
-    }
     context.mode = Mode::kGenerate;
     EXPECT_THROW(OwnTokens(context, 4), c10::Error);
   });
+}
+
+TEST(OwnTokens, HaveTheirPlacesInDropout) {
+  for (const auto& [ranks, places] : kPlaces) {
+    OnEachRank(ranks, [&, &places = places](int64_t rank, ThreadTensorRanks& mine) {
+      const std::vector<int64_t>& own = places[static_cast<size_t>(rank)];
+      Context context;
+      context.sequence = &mine;
+      context.dropout = {.attention = 0.1, .residual = 0.2, .seed = 5, .step = 9, .first_sample = 3};
+      const auto tokens = static_cast<int64_t>(own.size());
+      const DropoutPlace place = context.DropoutOfTokens(context.dropout.residual, 2, 1, tokens);
+      const DropoutRows rows = place.rows.Of(tokens, 10);
+      for (size_t i = 0; i < own.size(); ++i) EXPECT_EQ(rows.FirstElement(static_cast<int64_t>(i)), 10 * own[i]);
+      EXPECT_EQ(place.rate, 0.2);
+      EXPECT_EQ(place.place, 2u * 4 + 1);
+      EXPECT_EQ(place.first_element, 0);
+      // The third of four shares of twelve heads: before it are six of all 8 x 8 weights.
+      ThreadMeeting shares(4);
+      ThreadTensorRanks third(shares, 2);
+      context.tensor = &third;
+      const DropoutPlace weights = context.DropoutOfWeights(2, 3, tokens);
+      EXPECT_EQ(weights.rate, 0.1);
+      EXPECT_EQ(weights.place, 2u * 4);
+      EXPECT_EQ(weights.first_element, 6 * 8 * 8);
+      EXPECT_EQ(weights.rows.size, 0) << "the code of attention knows its queries";
+    });
+  }
 }
 
 // How ranks share a model: so many its tensors, and so many each sequence.
@@ -202,6 +227,48 @@ TEST(SequenceRanks, ComputeAsOneRankByAutograd) {
   }
 }
 
+const DropoutRates kSequenceDropout{.embedding = 0.1, .attention = 0.2, .residual = 0.3, .seed = 5, .step = 9};
+
+// The elements that are dropped are those that one rank drops, else the results had nothing in common.
+TEST(SequenceRanks, DropWhatOneRankDrops) {
+  for (const ShareTrial& trial : ShareTrials()) {
+    for (const SequenceGrid& grid : kGrids) {
+      for (const UnitOptions& options : {kVectorRows, kDeviceRows, UnitOptions{.portable = true}}) {
+        if (options.portable && grid.tensor > 1) continue;
+        SCOPED_TRACE(trial.name + NameOfCode(options));
+        const ShareWay way{.type = at::kDouble, .options = options, .dropout = kSequenceDropout};
+        ExpectAsWhole(trial.model, grid, way, 1e-11);
+      }
+    }
+  }
+}
+
+// In blocks of queries by products, as many as a mask has of a sequence: 1,024 and 8.
+TEST(SequenceRanks, DropInBlocksOfQueriesWhatAllOfThemDrop) {
+  constexpr int64_t kAll = 1032;
+  OnEachRank(1, [](int64_t, ThreadTensorRanks& mine) {
+    Context context;
+    context.sequence = &mine;
+    context.dropout = {.attention = 0.3, .seed = 4, .step = 6, .first_sample = 3};
+    const OwnTokens own(context, kAll);
+    const DropoutPlace dropout = context.DropoutOfWeights(2, 2, kAll);
+    for (const int64_t window : {0, 100}) {
+      const auto leaf = [](int seed) { return NormalNumbers({1, kAll, 2, 3}, at::kDouble, seed).requires_grad_(true); };
+      const at::Tensor q = leaf(1), k = leaf(2), v = leaf(3);
+      const auto by_head = [](const at::Tensor& t) { return t.transpose(1, 2); };
+      const KeyWindow seen{.window = window};
+      const at::Tensor out = AttendToSequenceByOperator(own, q, k, v, dropout, seen);
+      const at::Tensor right =
+          by_head(AttendCausally(by_head(q), by_head(k), by_head(v), dropout, seen)).reshape(out.sizes());
+      ExpectFloat64(out, right, "out");
+      const at::Tensor d_out = NormalNumbers(out.sizes(), at::kDouble, 4);
+      const std::vector<at::Tensor> seen_gradients = Gradients(out, d_out, {q, k, v}),
+                                    gradients = Gradients(right, d_out, {q, k, v});
+      for (size_t i = 0; i < 3; ++i) ExpectFloat64(seen_gradients[i], gradients[i], "a gradient");
+    }
+  });
+}
+
 // Runs of 68 tokens, in blocks of 64 queries; and a window of less and of more than a run.
 TEST(SequenceRanks, MayHaveMoreThanABlockOfQueries) {
   std::vector<Model> models(3, ShareTrials()[1].model);
@@ -215,6 +282,7 @@ TEST(SequenceRanks, MayHaveMoreThanABlockOfQueries) {
     for (const UnitOptions& options : {kVectorRows, kDeviceRows, UnitOptions{.portable = true}}) {
       SCOPED_TRACE(model.ShortDebugString() + NameOfCode(options));
       ExpectAsWhole(model, {1, 2}, {.type = at::kDouble, .options = options}, 1e-11);
+      ExpectAsWhole(model, {1, 2}, {.type = at::kDouble, .options = options, .dropout = kSequenceDropout}, 1e-11);
     }
   }
 }
@@ -244,6 +312,8 @@ TEST(SequenceRanks, RecomputeAndSplitBackwardToTheSameBits) {
   for (const ShareTrial& trial : ShareTrials()) {
     for (const SequenceGrid& grid : {SequenceGrid{1, 2}, SequenceGrid{2, 2, true}, SequenceGrid{4, 2}}) {
       for (const ShareWay& way : {ShareWay{.type = at::kFloat}, ShareWay{.type = at::kFloat, .options = kDeviceRows},
+                                  ShareWay{.type = at::kFloat, .dropout = kSequenceDropout},
+                                  ShareWay{.type = at::kFloat, .options = kDeviceRows, .dropout = kSequenceDropout},
                                   ShareWay{.type = at::kBFloat16, .gradient_scale = 64}}) {
         SCOPED_TRACE(trial.name + ", " + grid.Name() + NameOfCode(way.options));
         const WholeTensors values = ValuesOf(trial.model, way.type);

@@ -117,7 +117,9 @@ class Embedding final : public UnitModule {
     AddRows(ids, all.masked_fill(elsewhere, 0), table_.gradient, portable_);
   }
 
-  DropoutPlace Place(const Context& context) const { return context.dropout.At(context.dropout.embedding, index_, 0); }
+  DropoutPlace Place(const Context& context) const {
+    return context.DropoutOfTokens(context.dropout.embedding, index_, 0, context.inputs().size(1));
+  }
 
   // rows [samples, tokens, width]
   void Drop(const Context& context, const at::Tensor& rows) const {

@@ -40,7 +40,8 @@ struct DropoutRates {
   int64_t first_sample = 0;        // among the step's samples of all ranks
   at::Tensor step_on_device = {};  // as DropoutPlace
 
-  // The place of a unit: 0 its attention, or an embedding's sum; 1 what attention adds, 2 what the network adds.
+  // The place of a unit: 0 its attention, or an embedding's sum; 1 what attention adds, 2 what the network adds. A
+  // unit asks Context, which knows what it has of a sample.
   DropoutPlace At(double rate, int unit, uint32_t which) const {
     return {.rate = rate,
             .seed = seed,
@@ -116,6 +117,12 @@ struct Context {
   // none, and the batch has only what the first unit reads.
   at::Tensor loss_sum;
   at::Tensor metric_sums;  // float64 [the task's metrics]: likewise in mode evaluate
+
+  // DropoutRates::At of rows that are this rank's tokens, `tokens` of each sample.
+  DropoutPlace DropoutOfTokens(double rate, int unit, uint32_t which, int64_t tokens) const;
+  // That of the weights of attention from these tokens to all, as cpu_attention.h numbers them; `heads`: of this rank,
+  // as many as of each other one of `tensor`.
+  DropoutPlace DropoutOfWeights(int unit, int64_t heads, int64_t tokens) const;
 
   // Of a batch of tokens or images: token ids, int64 [samples, tokens]; images, fp32 [samples, C, H, W].
   const at::Tensor& inputs() const { return batch[models::kInputs]; }

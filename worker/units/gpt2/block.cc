@@ -170,21 +170,18 @@ class Block final : public UnitModule {
     return {d};
   }
 
-  // Which of the unit's places drops.
-  enum : uint32_t { kWeights, kAttentionAdds, kNetworkAdds };
+  // Which of the unit's places drops of the residual stream.
+  enum : uint32_t { kAttentionAdds = 1, kNetworkAdds };
   struct Dropped {
     DropoutPlace place;
     int64_t tokens;  // rows of a sample
   };
 
-  // Elements are those of all heads.
   DropoutPlace AttentionDropout(const Context& context, int64_t tokens) const {
-    DropoutPlace place = context.dropout.At(context.dropout.attention, index_, kWeights);
-    if (context.tensor != nullptr) place.first_element = context.tensor->rank() * heads_ * tokens * tokens;
-    return place;
+    return context.DropoutOfWeights(index_, heads_, tokens);
   }
   Dropped ResidualDropout(const Context& context, uint32_t which, int64_t tokens) const {
-    return {context.dropout.At(context.dropout.residual, index_, which), tokens};
+    return {context.DropoutOfTokens(context.dropout.residual, index_, which, tokens), tokens};
   }
 
   // y = x W, and with dropout, which takes the bias too, y = drop(x W + bias). Returns the bias that is left to add.
@@ -315,7 +312,7 @@ class Block final : public UnitModule {
     const at::Tensor by_head = ByHead(qkv, samples);
     const at::Tensor q = by_head.select(2, 0), k = by_head.select(2, 1), v = by_head.select(2, 2);
     if (!own.whole()) {
-      const SequenceAttention attended = AttendToSequence(own, q, k, v, {}, rows_);
+      const SequenceAttention attended = AttendToSequence(own, q, k, v, dropout, {}, rows_);
       if (kept != nullptr) *kept = {qkv, attended.log_sums};
       return attended.out;
     }
@@ -344,7 +341,8 @@ class Block final : public UnitModule {
       at::Tensor started = own.StartGather(by_head.select(2, 1), by_head.select(2, 2));  // during the GEMMs
       GemmBackward(attention, std::exchange(dy, {}), kProjW, d_attention, sinks);
       AttendToSequenceBackward(own, std::move(started), by_head.select(2, 0), {attention, kept[1]}, d_attention,
-                               d_by_head.select(2, 0), d_by_head.select(2, 1), d_by_head.select(2, 2), {}, rows_);
+                               d_by_head.select(2, 0), d_by_head.select(2, 1), d_by_head.select(2, 2),
+                               AttentionDropout(context, tokens), {}, rows_);
       return d_qkv;
     }
     GemmBackward(attention, std::exchange(dy, {}), kProjW, d_attention, sinks);

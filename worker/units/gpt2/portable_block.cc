@@ -44,7 +44,7 @@ class PortableGpt2Block final : public AutogradUnit {
 
   // What is added to the residual stream, less what is dropped of it.
   at::Tensor Dropped(const Context& context, uint32_t which, const at::Tensor& y) const {
-    return units::Dropped(context.dropout.At(context.dropout.residual, index_, which), y);
+    return units::Dropped(context.DropoutOfTokens(context.dropout.residual, index_, which, y.size(1)), y);
   }
 
   // `kept`: keys and values of the tokens before `position`, or none to begin with the first and keep nothing.
@@ -58,16 +58,17 @@ class PortableGpt2Block final : public AutogradUnit {
       return Linear(AttendAfter(all.select(2, 0), all.select(2, 1), all.select(2, 2), position, *kept), kProjW, kProjB);
     }
     const OwnTokens own(context, t);
+    const DropoutPlace dropout = context.DropoutOfWeights(index_, heads_, t);
     // Split along the last dimension: its backward is one concatenation, where that of three selects fills and adds
     // three tensors of the whole size.
     std::vector<at::Tensor> qkv = at::split(projected, c, /*dim=*/2);
     for (at::Tensor& part : qkv) part = part.view({b, t, heads_, width});
     if (!own.whole()) {
-      return Linear(AttendToSequenceByOperator(own, qkv[0], qkv[1], qkv[2], {}).view({b, t, c}), kProjW, kProjB);
+      return Linear(AttendToSequenceByOperator(own, qkv[0], qkv[1], qkv[2], dropout, {}).view({b, t, c}), kProjW,
+                    kProjB);
     }
     for (at::Tensor& part : qkv) part = part.transpose(1, 2);
-    const DropoutRates& dropout = context.dropout;
-    const at::Tensor y = AttendCausally(qkv[0], qkv[1], qkv[2], dropout.At(dropout.attention, index_, 0));
+    const at::Tensor y = AttendCausally(qkv[0], qkv[1], qkv[2], dropout);
     return Linear(y.transpose(1, 2).reshape({b, t, c}), kProjW, kProjB);
   }
 

@@ -223,11 +223,11 @@ class LlamaBlock final : public UnitModule {
       chunks.StartSum(chunk, projected);
     }
     projected = chunks.Sum(projected);
-    DropRows(ResidualDropout(context, 1), tokens, ranks.first(projected.size(0)), projected);
+    DropRows(ResidualDropout(context, 1, tokens), tokens, ranks.first(projected.size(0)), projected);
     AddAndRmsNorm(x, projected, Value(at_.inner_norm), model_.norm_epsilon(), sum, normed, statistics2, rows_);
     projected = at::Tensor();
     const at::Tensor hidden = keep ? Narrow(attention, 2 * inner()) : at::Tensor();
-    const DropoutPlace network = ResidualDropout(context, 2);
+    const DropoutPlace network = ResidualDropout(context, 2, tokens);
     const at::Tensor y = ranks.alone() ? FeedForward(normed, sum, hidden, network, tokens)
                                        : FeedForwardOfShare(ranks, normed, sum, hidden, network, tokens);
     if (keep) {
@@ -275,7 +275,7 @@ class LlamaBlock final : public UnitModule {
     std::vector<at::Tensor>& kept = saved.tensors;
     {
       const at::Tensor hidden = Pop(kept), statistics2 = Pop(kept), sum = Pop(kept);
-      const DropoutPlace network = ResidualDropout(context, 2);
+      const DropoutPlace network = ResidualDropout(context, 2, tokens);
       if (ranks.alone()) {
         FeedForwardBackward(sum, statistics2, hidden, network, tokens, rows, sinks);
       } else {
@@ -324,16 +324,11 @@ class LlamaBlock final : public UnitModule {
     return vectors;
   }
 
-  // Elements are those of all heads.
   DropoutPlace AttentionDropout(const Context& context, int64_t tokens) const {
-    DropoutPlace place = context.dropout.At(context.dropout.attention, index_, 0);
-    if (context.tensor != nullptr) {
-      place.first_element = context.tensor->rank() * (q_width_ / model_.head_width()) * tokens * tokens;
-    }
-    return place;
+    return context.DropoutOfWeights(index_, q_width_ / model_.head_width(), tokens);
   }
-  DropoutPlace ResidualDropout(const Context& context, uint32_t which) const {
-    return context.dropout.At(context.dropout.residual, index_, which);
+  DropoutPlace ResidualDropout(const Context& context, uint32_t which, int64_t tokens) const {
+    return context.DropoutOfTokens(context.dropout.residual, index_, which, tokens);
   }
   // The gradient of what was dropped from that of what is left of it; rows from `first` on.
   static at::Tensor Undropped(const at::Tensor& d, const DropoutPlace& dropout, int64_t tokens, int64_t first) {
@@ -420,7 +415,7 @@ class LlamaBlock final : public UnitModule {
     const at::Tensor q = BySequence(Q(a), sequences), k = BySequence(SeenK(a), sequences),
                      v = BySequence(SeenV(a), sequences);
     if (!own.whole()) {
-      const SequenceAttention attended = AttendToSequence(own, q, k, v, seen_, rows_);
+      const SequenceAttention attended = AttendToSequence(own, q, k, v, dropout, seen_, rows_);
       a.kept = {attended.log_sums};
       return attended.out;
     }
@@ -442,7 +437,7 @@ class LlamaBlock final : public UnitModule {
     {
       const at::Tensor attention = kept[6], d_attention = at::empty_like(attention);
       kept.clear();
-      const DropoutPlace dropout = ResidualDropout(context, 1);
+      const DropoutPlace dropout = ResidualDropout(context, 1, tokens);
       at::Tensor dy = ranks.Whole(GemmGradient(Undropped(d, dropout, tokens, ranks.first(d.size(0))), sinks));
       at::Tensor started;  // while the projection's gradients are computed
       if (!own.whole()) started = own.StartGather(BySequence(SeenK(a), sequences), BySequence(SeenV(a), sequences));
@@ -450,7 +445,7 @@ class LlamaBlock final : public UnitModule {
       if (!own.whole()) {
         AttendToSequenceBackward(own, std::move(started), BySequence(Q(a), sequences), {attention, a.kept[0]},
                                  d_attention, BySequence(Q(d_a), sequences), BySequence(SeenK(d_a), sequences),
-                                 BySequence(SeenV(d_a), sequences), seen_, rows_);
+                                 BySequence(SeenV(d_a), sequences), AttentionDropout(context, tokens), seen_, rows_);
       } else if (rows_ == RowCode::kDevice && mirrors_keys()) {
         const at::Tensor seen = Narrow(a.projected, q_width_ + 2 * seen_kv_width_);
         AttendByOperatorBackward(a.kept, d_attention, seen);

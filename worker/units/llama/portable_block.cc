@@ -65,7 +65,7 @@ class PortableLlamaBlock final : public AutogradUnit {
 
   // What is added to the residual stream, less what is dropped of it.
   at::Tensor Dropped(const Context& context, uint32_t which, const at::Tensor& y) const {
-    return units::Dropped(context.dropout.At(context.dropout.residual, index_, which), y);
+    return units::Dropped(context.DropoutOfTokens(context.dropout.residual, index_, which, y.size(1)), y);
   }
 
   // `kept`: keys and values of the tokens before `position`, or none to begin with the first and keep nothing.
@@ -81,11 +81,11 @@ class PortableLlamaBlock final : public AutogradUnit {
     const std::vector<at::Tensor> turned = Turn(q, k, own);
     q = turned[0], k = turned[1];
     if (kept != nullptr) return Linear(AttendAfter(q, k, v, context.position, *kept, seen_), at_.out);
+    const DropoutPlace dropout = context.DropoutOfWeights(index_, model_.heads(), x.size(1));
     if (!own.whole()) {
-      return Linear(AttendToSequenceByOperator(own, q, k, v, seen_).view({x.size(0), x.size(1), -1}), at_.out);
+      return Linear(AttendToSequenceByOperator(own, q, k, v, dropout, seen_).view({x.size(0), x.size(1), -1}), at_.out);
     }
-    const at::Tensor y = AttendCausally(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-                                        context.dropout.At(context.dropout.attention, index_, 0), seen_);
+    const at::Tensor y = AttendCausally(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), dropout, seen_);
     return Linear(y.transpose(1, 2).reshape({x.size(0), x.size(1), -1}), at_.out);
   }
 
