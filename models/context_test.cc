@@ -152,6 +152,51 @@ TEST(ContextRanks, MaskRunsOnAGpu) {
   EXPECT_EQ(Made(TinyGpt2(), 1, 1, false, DEVICE_CUDA).units(1).backward_constant_bytes(), 0u);
 }
 
+// By hand, of 4 heads: 32 queries to 128 keys at a time, and of longer runs 1,024. Forward has three such matrices, and
+// backward four; nothing of them is kept, and on a CPU there are none.
+TEST(ContextRanks, DropWeightsOfABlockOfQueriesOnAGpu) {
+  constexpr uint64_t kMatrix = 4 * 4 * 32 * 128;
+  Train plain = TinyGpt2();
+  for (const uint32_t context : {128u, 8192u}) {
+    plain.mutable_model()->mutable_gpt2()->set_context(context);
+    Train drops = plain;
+    drops.mutable_dropout()->set_attention(0.1);
+    const uint64_t matrix = context == 128 ? kMatrix : uint64_t{4} * 4 * 1024 * 8192;
+    for (const uint32_t tensor : {1u, 2u}) {
+      const auto block = [&](const Train& train, Device device) {
+        return ShareOf(Made(train, 2, tensor, false, device), 0).units(1);
+      };
+      const Unit with = block(drops, DEVICE_CUDA), without = block(plain, DEVICE_CUDA);
+      EXPECT_EQ(with.saved_bytes(), without.saved_bytes());
+      EXPECT_EQ(with.forward_bytes(), without.forward_bytes() + 3 * matrix / tensor);
+      EXPECT_EQ(with.backward_bytes(), without.backward_bytes() + 4 * matrix / tensor);
+      EXPECT_EQ(with.backward_constant_bytes(), without.backward_constant_bytes());
+      EXPECT_EQ(block(drops, DEVICE_CPU).SerializeAsString(), block(plain, DEVICE_CPU).SerializeAsString());
+    }
+  }
+  // A window's mask is of its blocks; by products it is that of a run.
+  Train llama = GroupedLlama();
+  llama.mutable_model()->mutable_llama()->set_window(3);
+  llama.mutable_model()->mutable_llama()->set_context(4096);
+  const auto constant = [&] { return Made(llama, 2, 1, false, DEVICE_CUDA).units(1).backward_constant_bytes(); };
+  EXPECT_EQ(constant(), 4u * 128 * (16 + 128));
+  llama.mutable_dropout()->set_attention(0.1);
+  EXPECT_EQ(constant(), 5u * 1024 * 4096);
+}
+
+// What is dropped of the residual stream leaves a copy of its gradient, of a rank's own tokens.
+TEST(ContextRanks, CopyTheGradientOfWhatDrops) {
+  Train drops = TinyGpt2();
+  drops.mutable_dropout()->set_residual(0.1), drops.mutable_dropout()->set_embedding(0.1);
+  for (const Device device : {DEVICE_CPU, DEVICE_CUDA}) {
+    const Inventory with = Made(drops, 2, 1, false, device), without = Made(TinyGpt2(), 2, 1, false, device);
+    for (const int unit : {0, 1}) {
+      EXPECT_EQ(with.units(unit).backward_bytes(), without.units(unit).backward_bytes() + 64 * 128 * 4);
+      EXPECT_EQ(with.units(unit).forward_bytes(), without.units(unit).forward_bytes());
+    }
+  }
+}
+
 TEST(ContextRanks, NameTheNumberThatStandsInTheWay) {
   const auto error = [](Train train, uint32_t context, uint32_t tensor = 1, bool sequence_parallel = false) {
     train.mutable_parallel()->set_context(context);

@@ -229,10 +229,13 @@ void AddContextExchange(Unit& unit, uint64_t context, uint64_t keys, const Atten
   unit.set_backward_bytes(std::max(unit.backward_bytes(), bytes(backward)));
 }
 
+uint64_t RunQueries(uint64_t context, const TensorShare& share) {
+  return std::min(kMaskedQueries, context / (2 * uint64_t{share.context_ranks}));
+}
+
 uint64_t RunMaskBytes(uint64_t context, const TensorShare& share) {
   constexpr uint64_t kAdded = 4, kWhere = 1;  // bytes an element
-  const uint64_t queries = std::min(kMaskedQueries, context / (2 * uint64_t{share.context_ranks}));
-  return (kAdded + kWhere) * queries * context;
+  return (kAdded + kWhere) * RunQueries(context, share) * context;
 }
 
 absl::Status CheckMultiple(const char* field, uint64_t n, const TensorShare& share) {

@@ -95,8 +95,10 @@ struct AttentionElements {
 // and values, which are there twice: as they were gathered and in the order of the sequence, or with their gradients.
 void AddContextExchange(Unit& unit, uint64_t context, uint64_t keys, const AttentionElements& forward,
                         const AttentionElements& backward, const TensorShare& share);
-// Bytes of the masks by which LibTorch's operator attends from a run of tokens (models/sequence.h) to the keys before
-// its end: what is added to the scores, and before that where it is added.
+// How many queries of a run of tokens (models/sequence.h) LibTorch's code takes at a time.
+uint64_t RunQueries(uint64_t context, const TensorShare& share);
+// Bytes of the masks by which LibTorch's operator attends from a run of tokens to the keys before its end: what is
+// added to the scores, and before that where it is added.
 uint64_t RunMaskBytes(uint64_t context, const TensorShare& share);
 
 // InvalidArgument: "`field`: `n` are not a multiple of ..." the ranks.

@@ -93,24 +93,36 @@ absl::Status AddAdapters(const Lora& lora, Inventory& inventory) {
   return absl::InvalidArgumentError("lora: this model has no linear layers that take adapters");
 }
 
+// Of attention on a GPU, which goes by products.
+void AddProductBytes(const Inventory& inventory, Unit& unit) {
+  const TensorShare share{.context_ranks = ContextRanks(inventory)};
+  const uint64_t context = WholeTargetsPerSample(inventory), heads = unit.attention().heads();
+  if (share.context_ranks == 1) {  // scores, weights, factors and their gradients
+    const uint64_t weights = 4 * heads * context * context;
+    unit.set_saved_bytes(unit.saved_bytes() + 3 * weights);
+    unit.set_backward_bytes(unit.backward_bytes() + 2 * weights);
+    return;
+  }
+  // Nothing is kept of a block of queries (worker/units/sequence_attention.cc). Its weights, factors and their product;
+  // backward computes these again, and has one gradient beside them. Their mask is a run's, also with a window.
+  const uint64_t weights = 4 * heads * RunQueries(context, share) * context;
+  unit.set_forward_bytes(unit.forward_bytes() + 3 * weights);
+  unit.set_backward_bytes(unit.backward_bytes() + 4 * weights);
+  unit.set_backward_constant_bytes(std::max(unit.backward_constant_bytes(), RunMaskBytes(context, share)));
+}
+
 }  // namespace
 
 // Beside the factors of a row, backward takes a copy of the gradient of what was dropped.
 void AddDropoutBytes(Inventory& inventory) {
   const Dropout& dropout = inventory.dropout();
-  const uint64_t rows = TargetsPerSample(inventory);
   for (Unit& unit : *inventory.mutable_units()) {
     if (!unit.drops()) continue;
     const bool block = unit.attention().heads() > 0;
     if (block ? dropout.residual() > 0 : dropout.embedding() > 0) {
       unit.set_backward_bytes(unit.backward_bytes() + unit.output_bytes());
     }
-    // On a GPU by products: scores, weights, factors and their gradients.
-    if (block && dropout.attention() > 0 && inventory.device() == DEVICE_CUDA) {
-      const uint64_t weights = 4 * unit.attention().heads() * rows * rows;
-      unit.set_saved_bytes(unit.saved_bytes() + 3 * weights);
-      unit.set_backward_bytes(unit.backward_bytes() + 2 * weights);
-    }
+    if (block && dropout.attention() > 0 && inventory.device() == DEVICE_CUDA) AddProductBytes(inventory, unit);
   }
 }
 

@@ -120,7 +120,6 @@ void Context(Numbers& numbers, muster::JobSpec& spec) {
                  most = std::min(64u, std::max(1u, spec.resources().ranks() / others)), context = numbers.UpTo(most);
   spec.mutable_resources()->set_ranks(std::max(1u, spec.resources().ranks() / (others * context)) * others * context);
   spec.mutable_resources()->clear_min_ranks();
-  train.clear_dropout();
   train.mutable_parallel()->set_context(context);
   const uint32_t tokens = 2 * context * tensor * (1 + numbers.Below(64));
   if (train.model().has_llama()) {

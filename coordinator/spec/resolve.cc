@@ -287,17 +287,13 @@ class Resolver {
     }
   }
 
-  void Context_(const Train& train) {
+  void Context_() {
     if (ContextRanks() == 1) return;
     const uint32_t ranks = spec_.resources().ranks();
     const uint64_t others = uint64_t{Stages()} * TensorRanks(), multiple = others * ContextRanks();
     if (ranks % others == 0 && ranks % multiple != 0) {  // what others do not divide is an error of their own
       Error("parallel.context",
             absl::StrCat("resources.ranks must be a multiple of ", NamesOfMultiple(), " ", multiple, ", got ", ranks));
-    }
-    const Dropout& dropout = train.dropout();
-    if (dropout.embedding() > 0 || dropout.attention() > 0 || dropout.residual() > 0) {
-      Error("dropout", "not supported with parallel.context yet");
     }
   }
 
@@ -357,7 +353,7 @@ class Resolver {
       }
       return train.mutable_parallel()->set_pipeline(1);
     }
-    Context_(train);
+    Context_();
     const uint32_t multiple = std::max(1u, stages) * TensorRanks() * ContextRanks();
     if (r.has_min_ranks() && r.min_ranks() % multiple != 0) {
       const uint32_t nearest = (r.min_ranks() / multiple + 1) * multiple;

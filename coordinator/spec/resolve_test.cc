@@ -390,10 +390,7 @@ TEST(Resolve, RefusesWhatContextRanksCannotDivide) {
             "resources.min_ranks: must be a multiple of parallel.tensor times parallel.context 4: a job with fewer "
             "ranks keeps these, and has fewer shards or replicas; got 6\n");
   EXPECT_EQ(errors(8, 2, with_min(4, 2)), "");
-  EXPECT_EQ(errors(4, 2, [](JobSpec& spec) { spec.mutable_train()->mutable_dropout()->set_attention(0.1); }),
-            "dropout: not supported with parallel.context yet\n");
-  EXPECT_EQ(errors(4, 1, [](JobSpec& spec) { spec.mutable_train()->mutable_dropout()->set_attention(0.1); }), "");
-  EXPECT_EQ(errors(4, 2, [](JobSpec& spec) { spec.mutable_train()->mutable_dropout(); }), "") << "all rates are 0";
+  EXPECT_EQ(errors(4, 2, [](JobSpec& spec) { spec.mutable_train()->mutable_dropout()->set_attention(0.1); }), "");
   EXPECT_EQ(errors(4, 2, [](JobSpec& spec) { spec.mutable_train()->mutable_parallel()->set_auto_(true); }),
             "parallel: auto chooses the number of stages: leave the other fields out, or auto\n");
   EXPECT_EQ(errors(8, 4,

@@ -175,6 +175,55 @@ TEST(ContextRanks, TrainByTheCodeOfDevices) {
   }
 }
 
+Choose Dropping(const Choose& choose) {
+  return [=](T& train) {
+    choose(train);
+    Dropout& dropout = *train.mutable_dropout();
+    dropout.set_embedding(0.1), dropout.set_attention(0.2), dropout.set_residual(0.1);
+  };
+}
+
+// What is dropped follows from where a token is in its sequence, whichever rank has it and however it is computed.
+TEST(ContextRanks, DropWhatOneRankDrops) {
+  struct Case {
+    std::string name;
+    Choose choose;
+    uint32_t context, ranks, microbatch, tensor = 1, stages = 1;
+    bool portable = false, device_rows = false;
+  };
+  const auto by_tokens = [](const Choose& choose) -> Choose {
+    return [=](T& train) {
+      choose(train);
+      train.mutable_parallel()->set_sequence_parallel(true);
+    };
+  };
+  const auto& [schedule, chunks] = Schedules()[3].second;
+  const std::vector<Case> cases = {
+      {"all share", Ddp(), 2, 2, 7},
+      {"two pairs", Ddp(), 2, 4, 1},
+      {"four, recomputed", StrategyOf("full_shard recomputed"), 4, 4, 2},
+      {"tensor ranks", StrategyOf("zero 3"), 2, 4, 2, 2},
+      {"tensor ranks by tokens, recomputed", by_tokens(StrategyOf("full_shard recomputed")), 2, 4, 2, 2},
+      {"zero bubble", By(schedule, chunks, StrategyOf("full_shard")), 2, 4, 1, 1, 2},
+      {"portable", StrategyOf("full_shard"), 2, 4, 2, 1, 1, true},
+      {"programs", StrategyOf("full_shard"), 2, 4, 2, 1, 1, false, true},
+      {"programs, recomputed", StrategyOf("full_shard recomputed"), 2, 4, 2, 1, 1, false, true}};
+  for (const auto& [family, model] : Models()) {
+    Trial alone = OneRank(model, true);
+    alone.choose = Dropping(Single);
+    const Curve expected = Train(alone);
+    EXPECT_GT(Relative(Alone(model, true).losses, expected.losses), 1e-3) << "nothing was dropped";
+    for (const Case& c : cases) {
+      Trial trial = Shared(absl::StrCat(family, ", dropout, ", c.name), model, c.context, Dropping(c.choose), true);
+      trial.ranks = c.ranks, trial.microbatch = c.microbatch, trial.tensor = c.tensor, trial.stages = c.stages;
+      trial.set = [&](Config& config) {
+        config.check_accesses = true, config.portable = c.portable, config.device_rows = c.device_rows;
+      };
+      ExpectSame(trial, Train(trial), expected);
+    }
+  }
+}
+
 // The first block that goes back needs no gradients of its keys and values, and exchanges them all the same.
 TEST(ContextRanks, TrainAfterFrozenAttention) {
   const Choose choose = [](T& train) {

@@ -383,6 +383,46 @@ TEST(Memory, AStageOfAPipelineTakesWhatThePlanSays) {
   }
 }
 
+// By products, as on a GPU: matrices of 128 queries of eight heads to 512 keys are most of it.
+TEST(Memory, DropoutOfAttentionToSequencesTakesWhatThePlanForAGpuSays) {
+  InstallCpuAllocator();
+  for (const bool recompute : {false, true}) {
+    const Sharded sharded{"ddp, dropout of weights, two share sequences",
+                          [&](::muster::Train& train) {
+                            train.mutable_strategy()->mutable_ddp()->set_bucket_mib(1);
+                            train.mutable_model()->mutable_gpt2()->set_heads(8);
+                            train.mutable_model()->mutable_gpt2()->set_context(512);
+                            train.mutable_dropout()->set_attention(0.1);
+                            train.set_activation_checkpointing(recompute);
+                          },
+                          2,
+                          0,
+                          2,
+                          32,
+                          64,
+                          2};
+    ResetCpuMemoryPeak();
+    const ::muster::Train train = TrainOf(sharded);
+    Configured made = Configure(train, *models::MakeInventory(train, DEVICE_CUDA), 2, 0).value();
+    made.config.device_rows = true;
+    GroupOfOthers group(0, 2);
+    Echo sharers(0, 2);
+    made.config.groups.assign(made.config.schedule.groups.size(), &group);
+    made.config.groups[kContextGroup] = &sharers;
+    const uint64_t before = CpuMemoryUse().bytes;
+    auto engine = Engine::Create(made.config).value();
+    const std::vector<uint32_t> tokens(2 * 513, 1);
+    for (int step = 0; step < 2; ++step) {
+      const auto result = engine->Step(tasks::TokenBatch(2, tokens, 2, 2, 0), 1e-4);
+      ASSERT_TRUE(result.ok()) << result.status();
+    }
+    const double peak = static_cast<double>(engine->peak_memory_bytes() - before),
+                 planned = static_cast<double>(made.memory.peak - made.memory.fixed);
+    EXPECT_LE(peak, 1.03 * planned) << recompute;
+    EXPECT_GE(peak, 0.9 * planned) << recompute;
+  }
+}
+
 // As on a GPU, where the device may still send the last outputs of a step when the next one is issued.
 TEST(Memory, AStageThatRunsAStepAheadTakesNoMore) {
   InstallCpuAllocator();
