@@ -243,6 +243,8 @@ class Search {
         absl::StrCat("parallel: of ", ranks_.size(), " ranks no number of stages and no microbatch can be planned"));
   }
 
+  size_t ways() const { return ways_.size(); }
+
   bool AnyFits() const {
     return std::any_of(planned_.begin(), planned_.end(), [](const Planned& p) { return p.unfit.empty(); });
   }
@@ -775,8 +777,10 @@ absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory
   for (const bool offload : {false, true}) {
     if (offload && !may_offload) continue;
     for (const SequenceSharing sharing : sharings) {
+      --left;
+      const size_t before = search.ways();
       if (status.ok() && !search.AnyFits()) status = search.List(offload, sharing);
-      if (status.ok() && !search.AnyFits()) status = search.Plan(--left > 0 ? 0.5 : 1);
+      if (status.ok() && search.ways() > before) status = search.Plan(left > 0 ? 0.5 : 1);
     }
   }
   if (status.ok() && !search.AnyFits()) status = search.PlanLeast();
