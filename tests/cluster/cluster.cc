@@ -322,6 +322,29 @@ bool Cluster::WaitForState(const std::string& id, const std::string& state, absl
   return reached;
 }
 
+std::vector<json> Cluster::Events(const std::string& id) {
+  std::vector<std::string> arguments = {"events", "-o", "json"};
+  if (!id.empty()) arguments.push_back(id);
+  std::vector<json> events;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(Muster(arguments).out, '\n'))) {
+    json event = json::parse(line, nullptr, false);
+    if (event.is_object()) events.push_back(std::move(event));
+  }
+  return events;
+}
+
+uint64_t Cluster::LostOrHung(const std::string& id, absl::Time since) {
+  uint64_t count = 0;
+  for (const json& event : Events()) {
+    const std::string kind = event.value("kind", "");
+    if (kind != "node.lost" && (kind != "rank.hung" || event.value("job", "") != id)) continue;
+    absl::Time time;
+    std::string error;
+    if (absl::ParseTime(absl::RFC3339_full, event.value("time", ""), &time, &error) && time >= since) ++count;
+  }
+  return count;
+}
+
 std::vector<double> Cluster::Losses(const std::string& id) {
   const json all = json::parse(Muster({"metrics", id, "-o", "json"}).out, nullptr, false);
   std::map<uint64_t, double> by_step;

@@ -89,6 +89,12 @@ class Cluster {
   bool WaitForState(const std::string& id, const std::string& state, absl::Duration deadline = absl::Minutes(5));
   bool WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline = absl::Minutes(5));
 
+  // Of a job; without an id: of all jobs and nodes. In order.
+  std::vector<nlohmann::json> Events(const std::string& id = "");
+  // Nodes that counted as lost since then, and ranks of the job that counted as hung. Each may have cost a generation,
+  // and on a busy machine a pause of a daemon or of a trainer is enough for one.
+  uint64_t LostOrHung(const std::string& id, absl::Time since = absl::InfinitePast());
+
   // The metrics of every step that the coordinator has received, in order; of a repeated step the last.
   std::vector<double> Losses(const std::string& id);
 
