@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "testing/wait.h"
 #include "tests/cluster/cluster.h"
 #include "tests/faults/rank_fault.h"
@@ -26,14 +25,17 @@ cluster::JobOptions Job(const std::string& name, const std::string& extra) {
   return {.name = name, .steps = kSteps, .checkpoint_every = kEvery, .sequences = kSequences, .extra = extra};
 }
 
-// The newest generation is this one, it runs, and it has this many ranks.
+// The job runs on this many ranks, in this generation or a later one.
 bool RunsOn(Cluster& cluster, const std::string& id, uint64_t generation, uint32_t ranks) {
-  const bool runs = Eventually([&] { return cluster.State(id) == "running" && cluster.Generation(id) == generation; },
-                               absl::Seconds(60));
-  if (!runs) return false;
-  uint32_t found = 0;
-  while (FindRank(cluster, id, generation, found).ok()) ++found;
-  return found == ranks;
+  return Eventually(
+      [&] {
+        const uint64_t newest = cluster.Generation(id);
+        if (newest < generation || cluster.State(id) != "running") return false;
+        uint32_t found = 0;
+        while (FindRank(cluster, id, newest, found).ok()) ++found;
+        return found == ranks;
+      },
+      absl::Seconds(60));
 }
 
 TEST(ElasticJob, ShrinksWhenAHostIsLostAndGrowsBack) {
@@ -53,7 +55,8 @@ TEST(ElasticJob, ShrinksWhenAHostIsLostAndGrowsBack) {
     if (dir->run() == cluster.RunDir(1)) kill(dir->ReadProcesses()->shim.pid, SIGKILL);  // its trainer dies with it
   }
   ASSERT_TRUE(RunsOn(cluster, id, 2, kFew)) << cluster.Job(id).dump(1);
-  const uint64_t shrunk_at = cluster::Number(cluster.Job(id)["progress"]["step"]);
+  const uint64_t shrunk_at = cluster::Number(cluster.MusterJson({"describe", id})["last_metrics"]["step"]);
+  ASSERT_GT(shrunk_at, 0u);
   ASSERT_TRUE(cluster.WaitForStep(id, shrunk_at + 2 * kEvery)) << "it continues with two ranks";
 
   cluster.StartWorker(1, 2);
@@ -61,15 +64,15 @@ TEST(ElasticJob, ShrinksWhenAHostIsLostAndGrowsBack) {
   ASSERT_TRUE(cluster.WaitForState(id, "completed", absl::Minutes(10)));
 
   const json job = cluster.Job(id);
-  EXPECT_EQ(job.value("restarts", 0), 1) << "growing costs none";
+  const uint64_t restarts = cluster::Number(job.value("restarts", json(0)));
+  EXPECT_GE(restarts, 1u);
+  EXPECT_LE(restarts, cluster.LostOrHung(id)) << "growing costs none";
   uint64_t step = 0, published = 0;
-  for (const std::string& line :
-       std::vector<std::string>(absl::StrSplit(cluster.Muster({"events", id, "-o", "json"}).out, '\n'))) {
-    const json event = json::parse(line, nullptr, false);
-    if (!event.is_object() || event.value("kind", "") != "checkpoint.published") continue;
+  for (const json& event : cluster.Events(id)) {
+    if (event.value("kind", "") != "checkpoint.published") continue;
     const std::string message = event.value("message", ""), of = "checkpoint of step ";
     const uint64_t its = std::stoull(message.substr(message.find(of) + of.size()));
-    EXPECT_GT(its, step) << line;
+    EXPECT_GT(its, step) << event;
     step = its;
     ++published;
   }

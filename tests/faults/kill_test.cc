@@ -4,10 +4,9 @@
 #include <signal.h>
 
 #include <set>
+#include <string>
+#include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "testing/wait.h"
 #include "tests/cluster/cluster.h"
@@ -17,8 +16,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kSteps = 400;
-constexpr int kEvery = 25;
+constexpr int kSteps = 2000;
+constexpr int kEvery = 100;
+constexpr int kAttempts = 5;  // a job takes a few seconds, and on a busy machine it may end before it is struck
 
 JobOptions TheJob() { return {.name = "same", .steps = kSteps, .checkpoint_every = kEvery}; }
 
@@ -64,14 +64,14 @@ size_t StepsSeen(Cluster& cluster, const std::string& id) {
 }
 
 TEST(Kill, TrainerResumesFromItsCheckpoint) {
-  Cluster cluster;
-  const std::string id = StartAndWaitForStep(cluster, 60);
-  const std::vector<pid_t> trainers = cluster.Trainers();
-  ASSERT_EQ(trainers.size(), 1u);
-  kill(trainers[0], SIGKILL);
-  ExpectSameEnd(cluster, id);
-  EXPECT_GE(std::stoi(cluster.Job(id)["generation"].dump().substr(cluster.Job(id)["generation"].is_string() ? 1 : 0)),
-            2);
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Cluster cluster;
+    const std::string id = StartAndWaitForStep(cluster, kEvery + 20);
+    for (const pid_t trainer : cluster.Trainers()) kill(trainer, SIGKILL);
+    ASSERT_NO_FATAL_FAILURE(ExpectSameEnd(cluster, id));
+    if (cluster.Generation(id) >= 2) return;
+  }
+  FAIL() << "each job ended before its trainer was killed";
 }
 
 TEST(Kill, CoordinatorIsNotMissed) {
@@ -85,24 +85,30 @@ TEST(Kill, CoordinatorIsNotMissed) {
   cluster.StartCoordinator();
   ExpectSameEnd(cluster, id);
   EXPECT_EQ(StepsSeen(cluster, id), static_cast<size_t>(kSteps)) << "metrics of the outage arrive afterwards";
-  EXPECT_TRUE(absl::StrContains(cluster.Job(id)["generation"].dump(), "1")) << "no restart was needed";
+  EXPECT_EQ(cluster.Generation(id), 1u) << "no restart was needed";
 }
 
 TEST(Kill, WorkerAdoptsItsRanks) {
-  Cluster cluster;
-  const std::string id = StartAndWaitForStep(cluster, 40);
-  const std::vector<pid_t> before = cluster.Trainers();
-  cluster.KillWorker(0);
-  EXPECT_EQ(cluster.Trainers(), before);
-  cluster.StartWorker(0, 1);
-  ExpectSameEnd(cluster, id);
-  EXPECT_EQ(StepsSeen(cluster, id), static_cast<size_t>(kSteps));
-  EXPECT_TRUE(absl::StrContains(cluster.Job(id)["generation"].dump(), "1")) << "no restart was needed";
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Cluster cluster;
+    const std::string id = StartAndWaitForStep(cluster, 40);
+    const std::vector<pid_t> before = cluster.Trainers();
+    cluster.KillWorker(0);
+    const std::vector<pid_t> after = cluster.Trainers();
+    cluster.StartWorker(0, 1);
+    ASSERT_NO_FATAL_FAILURE(ExpectSameEnd(cluster, id));
+    EXPECT_EQ(StepsSeen(cluster, id), static_cast<size_t>(kSteps));
+    EXPECT_EQ(cluster.Generation(id), 1u) << "no restart was needed";
+    if (after.empty()) continue;  // the job has ended; a rank that was killed would have cost a generation
+    EXPECT_EQ(after, before);
+    return;
+  }
+  FAIL() << "each job ended before its worker was killed";
 }
 
 TEST(Kill, AllTogether) {
   Cluster cluster;
-  const std::string id = StartAndWaitForStep(cluster, 60);
+  const std::string id = StartAndWaitForStep(cluster, kEvery + 20);
   for (const pid_t trainer : cluster.Trainers()) kill(trainer, SIGKILL);
   cluster.KillWorker(0);
   cluster.KillCoordinator();
@@ -117,8 +123,8 @@ TEST(Kill, RanksOfAWorkerThatNeverReturnsEnd) {
   const std::string id =
       StartAndWaitForStep(cluster, 5, {.name = "orphan", .steps = 1'000'000, .checkpoint_every = 100'000});
   ASSERT_EQ(cluster.Trainers().size(), 1u);
-  cluster.KillWorker(0);
   const absl::Time killed = absl::Now();
+  cluster.KillWorker(0);
   EXPECT_TRUE(Eventually([&] { return cluster.Trainers().empty(); }, absl::Seconds(30)));
   EXPECT_GE(absl::Now() - killed, absl::Seconds(1)) << "not before its deadline";
 }

@@ -14,7 +14,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "strategies/schedule/schedule.h"
 #include "testing/wait.h"
@@ -112,12 +111,8 @@ absl::StatusOr<absl::Time> SpawnedAt(const rundir::RankDir& dir) {
 
 std::optional<absl::Time> EventTime(Cluster& cluster, const std::string& job, const std::vector<std::string>& kinds,
                                     absl::Time after) {
-  std::vector<std::string> arguments = {"events"};
-  if (!job.empty()) arguments.push_back(job);
-  arguments.insert(arguments.end(), {"-o", "json"});
-  for (const std::string& line : std::vector<std::string>(absl::StrSplit(cluster.Muster(arguments).out, '\n'))) {
-    const json event = json::parse(line, nullptr, false);
-    if (!event.is_object() || std::find(kinds.begin(), kinds.end(), event.value("kind", "")) == kinds.end()) continue;
+  for (const json& event : cluster.Events(job)) {
+    if (std::find(kinds.begin(), kinds.end(), event.value("kind", "")) == kinds.end()) continue;
     absl::Time time;
     std::string error;
     if (absl::ParseTime(absl::RFC3339_full, event.value("time", ""), &time, &error) && time >= after) return time;
@@ -209,6 +204,14 @@ absl::StatusOr<Outcome> RankFaultTrial::Finish() {
   const json job = cluster_.Job(job_);
   Outcome outcome;
   outcome.generations = cluster_.Generation(job_);
+  outcome.other_faults = cluster_.LostOrHung(job_, struck_);
+  if (fault_.kind == FaultKind::kFreeze) {
+    const std::vector<json> events = cluster_.Events(job_);
+    const bool hung = std::any_of(events.begin(), events.end(), [](const json& event) {
+      return event.value("kind", "") == "rank.hung" && Number(event.value("generation", json(0))) == 1;
+    });
+    outcome.other_faults -= hung ? 1 : 0;
+  }
   outcome.step = step_;
   outcome.weights = cluster_.FinalWeights(name_).second;
   const auto detected = EventTime(cluster_, job_, {"rank.exited", "rank.hung"}, struck_);
@@ -216,6 +219,7 @@ absl::StatusOr<Outcome> RankFaultTrial::Finish() {
   for (uint32_t rank = 0; rank < static_cast<uint32_t>(fault_.ranks); ++rank) {
     const absl::StatusOr<rundir::RankDir> dir = FindRank(cluster_, job_, 2, rank);
     const absl::StatusOr<absl::Time> spawned = dir.ok() ? SpawnedAt(*dir) : dir.status();
+    if (!spawned.ok() && outcome.generations > 2) continue;  // lost before all of it was spawned
     if (!spawned.ok()) return spawned.status();
     outcome.recovery = std::max(outcome.recovery, *spawned - struck_);
   }

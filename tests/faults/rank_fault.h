@@ -41,10 +41,11 @@ bool HasPhase(const std::string& strategy, const std::string& phase);
 // What the coordinator's events and the ranks' folders report; times since the fault.
 struct Outcome {
   uint64_t generations = 0;
-  absl::Duration detection;  // until the coordinator recorded that a rank is gone or hangs
-  absl::Duration recovery;   // until the last rank of the next generation was spawned
-  uint64_t step = 0;         // the rank's step at the fault
-  std::string weights;       // at the end
+  uint64_t other_faults = 0;  // each may have cost a generation: Cluster::LostOrHung without this one
+  absl::Duration detection;   // until the coordinator recorded that a rank is gone or hangs
+  absl::Duration recovery;    // until the last rank of the next generation was spawned
+  uint64_t step = 0;          // the rank's step at the fault
+  std::string weights;        // at the end
   // Job.failure
   std::string cause;
   int64_t failed_rank = -1;

@@ -78,14 +78,18 @@ void AreFoundAndRecoveredFrom(const std::vector<std::vector<RankFault>>& groups,
       ASSERT_TRUE(outcome.ok()) << outcome.status();
       const bool freeze = fault.kind == FaultKind::kFreeze;
       const absl::Duration detect = freeze ? 3 * kDetection : absl::Seconds(1);
-      EXPECT_EQ(outcome->generations, 2u) << outcome->text;
-      EXPECT_GT(outcome->detection, absl::ZeroDuration()) << "no event";
-      EXPECT_LE(outcome->detection, detect + kSlack);
+      // On a busy machine another fault may follow, of a daemon or rank that pauses for too long.
+      EXPECT_GE(outcome->generations, 2u) << outcome->text;
+      EXPECT_LE(outcome->generations, 2u + outcome->other_faults) << outcome->text;
       EXPECT_LE(outcome->recovery, outcome->detection + kRecovery);
-      EXPECT_EQ(outcome->failed_rank, fault.victim) << outcome->text;
-      if (freeze) {
-        EXPECT_EQ(outcome->failed_step, outcome->step) << outcome->text;
-        EXPECT_EQ(outcome->cause, "hung") << outcome->text;
+      if (outcome->other_faults == 0) {
+        EXPECT_GT(outcome->detection, absl::ZeroDuration()) << "no event";
+        EXPECT_LE(outcome->detection, detect + kSlack);
+        EXPECT_EQ(outcome->failed_rank, fault.victim) << outcome->text;
+        if (freeze) {
+          EXPECT_EQ(outcome->failed_step, outcome->step) << outcome->text;
+          EXPECT_EQ(outcome->cause, "hung") << outcome->text;
+        }
       }
       EXPECT_EQ(outcome->weights, (undisturbed[{fault.strategy, fault.ranks}])) << "bit for bit";
     }
