@@ -345,6 +345,20 @@ uint64_t Cluster::LostOrHung(const std::string& id, absl::Time since) {
   return count;
 }
 
+void Cluster::Cancel(const std::string& id) {
+  const Ran ran = Muster({"cancel", "-y", id});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_TRUE(WaitForState(id, "cancelled"));
+}
+
+std::vector<uint64_t> Cluster::Steps(const std::string& id) {
+  std::vector<uint64_t> steps;
+  for (const json& line : json::parse(Muster({"metrics", id, "-o", "json"}).out, nullptr, false)) {
+    steps.push_back(Number((line.contains("metrics") ? line["metrics"] : line)["step"]));
+  }
+  return steps;
+}
+
 std::vector<double> Cluster::Losses(const std::string& id) {
   const json all = json::parse(Muster({"metrics", id, "-o", "json"}).out, nullptr, false);
   std::map<uint64_t, double> by_step;

@@ -88,6 +88,8 @@ class Cluster {
   // Polls until the job is in that state; a test failure at the deadline, or if it ends otherwise.
   bool WaitForState(const std::string& id, const std::string& state, absl::Duration deadline = absl::Minutes(5));
   bool WaitForStep(const std::string& id, uint64_t step, absl::Duration deadline = absl::Minutes(5));
+  // Cancels a job that runs, and waits until it has ended.
+  void Cancel(const std::string& id);
 
   // Of a job; without an id: of all jobs and nodes. In order.
   std::vector<nlohmann::json> Events(const std::string& id = "");
@@ -95,6 +97,8 @@ class Cluster {
   // and on a busy machine a pause of a daemon or of a trainer is enough for one.
   uint64_t LostOrHung(const std::string& id, absl::Time since = absl::InfinitePast());
 
+  // Of all metrics that the coordinator has received, in order; a step that was repeated appears again.
+  std::vector<uint64_t> Steps(const std::string& id);
   // The metrics of every step that the coordinator has received, in order; of a repeated step the last.
   std::vector<double> Losses(const std::string& id);
 

@@ -95,8 +95,9 @@ TEST_F(LocalNodesTest, ThreeNodesRunJobsAndOneIsLostAndComesBack) {
   EXPECT_TRUE(Reaches(large, "cancelled"));
 
   // When a daemon dies, its ranks stay for the next one, which `local up` starts.
-  const std::string one = Submit("one", 2000, "");
-  ASSERT_TRUE(Reaches(one, "running"));
+  const std::string one = Submit("one", 1'000'000, "");
+  const auto step = [&] { return Number(MusterJson("describe " + one)["last_metrics"]["step"]); };
+  ASSERT_TRUE(Eventually([&] { return step() > 0; }, absl::Seconds(90)));
   const std::map<std::string, pid_t> before = Pids();
   ASSERT_EQ(before.size(), 4u);
   const json generations = MusterJson("describe " + one)["generations"];
@@ -106,8 +107,12 @@ TEST_F(LocalNodesTest, ThreeNodesRunJobsAndOneIsLostAndComesBack) {
   EXPECT_TRUE(Eventually([&] { return Nodes().at(node) != "live"; }, absl::Seconds(30)));
   ASSERT_EQ(Muster("local up --timeout 60s").exit_code, 0);
   EXPECT_EQ(Nodes(), live);
-  EXPECT_TRUE(Reaches(one, "completed"));
+  const uint64_t adopted = step();
+  EXPECT_TRUE(Eventually([&] { return step() > adopted; }, absl::Seconds(90)));
+  EXPECT_EQ(Number(Job(one)["generation"]), 1u);
   EXPECT_EQ(Job(one).value("restarts", 0), 0);
+  Muster("cancel -y " + one);
+  EXPECT_TRUE(Reaches(one, "cancelled"));
 
   // A node that stays away is lost; the others continue.
   kill(Pids().at("worker-2"), SIGKILL);
