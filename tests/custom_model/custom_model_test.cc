@@ -29,6 +29,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr int kSteps = 24;
+constexpr int kKilledSteps = 200, kKilledTowerSteps = 400;
+constexpr int kAttempts = 5;  // on a busy machine a job may end before its rank is killed
 
 // Of the wheel that the trainer is linked with.
 std::string TorchFolder() {
@@ -107,7 +109,7 @@ class CustomModelTest : public ::testing::Test {
   }
 
   // The example's job with another strategy. Its paths are relative to it.
-  static std::string TowersText(const std::string& name, const std::string& strategy, int ranks) {
+  static std::string TowersText(const std::string& name, const std::string& strategy, int ranks, int steps = 60) {
     std::ifstream file("examples/custom_model/two_towers.yaml");
     std::string text{std::istreambuf_iterator<char>(file), {}};
     const auto replace = [&](const std::string& what, const std::string& with) {
@@ -119,19 +121,20 @@ class CustomModelTest : public ::testing::Test {
     replace("strategy: {kind: ddp}", "strategy: " + strategy);
     replace("ranks: 1", absl::StrCat("ranks: ", ranks));
     replace("sequences: 32", "sequences: 13, microbatch: 4");
-    replace("steps: 200", "steps: 60");
+    replace("steps: 200", absl::StrCat("steps: ", steps));
     replace("every_steps: 100}", "every_steps: 20}");
     replace("runs/{job}\", every_steps: 100", absl::StrCat("runs-", name, "\", every_steps: 10"));
     return text;
   }
 
-  static std::string JobText(const std::string& name, const std::string& strategy, int ranks, const std::string& more) {
+  static std::string JobText(const std::string& name, const std::string& strategy, int ranks, const std::string& more,
+                             int steps = kSteps) {
     return absl::StrCat(
         "apiVersion: muster/v1\nkind: Job\nname: ", name,
         "\nmodel: {family: custom, inventory: residual.json}\ndata: {images: images.bin, validation: images.bin}\n"
         "strategy: ",
         strategy, "\nresources: {ranks: ", ranks,
-        "}\noptimizer: {kind: sgd, momentum: 0.9, lr: 0.05, clip_norm: 1.0}\nsteps: ", kSteps,
+        "}\noptimizer: {kind: sgd, momentum: 0.9, lr: 0.05, clip_norm: 1.0}\nsteps: ", steps,
         "\nvalidation: {every_steps: 0, sequences: 50}\ncheckpoint: {path: runs-", name, ", every_steps: 4}\nseed: 3\n",
         more);
   }
@@ -254,18 +257,24 @@ TEST_F(CustomModelTest, AKilledTrainerResumesToTheSameBits) {
   AllowPlugins(cluster);
   cluster.StartWorker(0, 2);
   const auto text = [](const std::string& name) {
-    return JobText(name, "{kind: fsdp}", 2, "batch: {sequences: 8, microbatch: 2}\nactivation_checkpointing: true\n");
+    return JobText(name, "{kind: fsdp}", 2, "batch: {sequences: 8, microbatch: 2}\nactivation_checkpointing: true\n",
+                   kKilledSteps);
   };
   const std::string whole = Submit(cluster, text("whole"), "whole");
   ASSERT_TRUE(cluster.WaitForState(whole, "completed"));
-  const std::string killed = Submit(cluster, text("killed"), "killed");
-  ASSERT_TRUE(cluster.WaitForStep(killed, 5));
-  const std::vector<pid_t> trainers = cluster.Trainers();
-  ASSERT_FALSE(trainers.empty());
-  kill(trainers.front(), SIGKILL);
-  ASSERT_TRUE(cluster.WaitForState(killed, "completed"));
-  EXPECT_GT(cluster.Generation(killed), 1u) << "it was not killed in time";
-  const auto right = Weights(cluster, "whole"), ours = Weights(cluster, "killed");
+  std::string name;
+  bool killed = false;
+  for (int attempt = 0; attempt < kAttempts && !killed; ++attempt) {
+    name = absl::StrCat("killed-", attempt);
+    const std::string id = Submit(cluster, text(name), name);
+    ASSERT_TRUE(cluster.WaitForStep(id, 5));
+    const std::vector<pid_t> trainers = cluster.Trainers();
+    if (!trainers.empty()) kill(trainers.front(), SIGKILL);
+    ASSERT_TRUE(cluster.WaitForState(id, "completed"));
+    killed = cluster.Generation(id) > 1;
+  }
+  EXPECT_TRUE(killed) << "it was never killed in time";
+  const auto right = Weights(cluster, "whole"), ours = Weights(cluster, name);
   EXPECT_EQ(ours, right);
 }
 
@@ -280,20 +289,23 @@ TEST_F(CustomModelTest, TrainsOnNamedTensorsWithItsOwnLossAndMetrics) {
   const std::vector<double> losses = cluster.Losses(one);
   ASSERT_EQ(losses.size(), 60u);
   EXPECT_LT(losses.back(), 0.7 * losses.front());
-  // Killed on the way, it goes on with the same samples. Its steps take milliseconds: one that has completed before the
-  // kill is tried again.
+  const std::string whole =
+      Submit(cluster, TowersText("towers-whole", "{kind: fsdp}", 2, kKilledTowerSteps), "towers-whole");
+  ASSERT_TRUE(cluster.WaitForState(whole, "completed"));
+  const std::vector<double> same = cluster.Losses(whole);
+  ASSERT_EQ(same.size(), static_cast<size_t>(kKilledTowerSteps));
+  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(same[i], losses[i], 2e-5 * losses[i]) << i;
+  // Killed on the way, it goes on with the same samples.
   std::string two;
-  for (int attempt = 0; attempt < 5 && (two.empty() || cluster.Generation(two) == 1); ++attempt) {
+  for (int attempt = 0; attempt < kAttempts && (two.empty() || cluster.Generation(two) == 1); ++attempt) {
     const std::string name = "towers-two-" + std::to_string(attempt);
-    two = Submit(cluster, TowersText(name, "{kind: fsdp}", 2), name);
+    two = Submit(cluster, TowersText(name, "{kind: fsdp}", 2, kKilledTowerSteps), name);
     ASSERT_TRUE(cluster.WaitForStep(two, 12));
     for (const pid_t trainer : cluster.Trainers()) kill(trainer, SIGKILL);
     ASSERT_TRUE(cluster.WaitForState(two, "completed"));
   }
   EXPECT_GT(cluster.Generation(two), 1u) << "it was never killed in time";
-  const std::vector<double> theirs = cluster.Losses(two);
-  ASSERT_EQ(theirs.size(), losses.size());
-  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(theirs[i], losses[i], 2e-5 * losses[i]) << i;
+  EXPECT_EQ(cluster.Losses(two), same);
 
   // Its metric, by its name.
   const std::string test = built_->folder() + "/ratings.test.safetensors";
