@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/app.h"
 #include "cli/testing/muster_fixture_test.h"
+#include "testing/wait.h"
 
 namespace muster::cli {
 namespace {
@@ -113,11 +114,21 @@ class ShellTest : public MusterTest {
   Ended Shell(const std::string& shell, const std::string& script) const {
     return RunToEnd({"/usr/bin/" + shell, folder_.Write("script", script)}, environment_);
   }
+  // Waits for names of jobs in what it prints: a completion asks the coordinator for at most a second, and on a busy
+  // machine that is not enough.
+  Ended ShellWithNames(const std::string& shell, const std::string& script) const {
+    Ended ran;
+    Eventually([&] {
+      ran = Shell(shell, script);
+      return absl::StrContains(ran.out, "tiny-bbbb");
+    });
+    return ran;
+  }
 };
 
 TEST_F(ShellTest, Bash) {
   // As bash does when TAB is pressed after the words.
-  const Ended ran = Shell("bash", absl::StrCat("cd ", folder_.path(), R"(
+  const Ended ran = ShellWithNames("bash", absl::StrCat("cd ", folder_.path(), R"(
 source <(muster completion bash) || exit 1
 complete -p muster || exit 2
 try() { COMP_WORDS=(muster "$@"); COMP_CWORD=$#; _muster; (IFS='|'; echo "<${COMPREPLY[*]}>"); }
@@ -147,7 +158,7 @@ TEST_F(ShellTest, BashIsNotHeldUpByACoordinatorThatIsAway) {
 TEST_F(ShellTest, Zsh) {
   ASSERT_TRUE(Has("zsh")) << "tools/setup.sh test installs it";
   // The completion system needs a terminal; stubs replace its two entry points.
-  const Ended ran = Shell("zsh", absl::StrCat("cd ", folder_.path(), R"(
+  const Ended ran = ShellWithNames("zsh", absl::StrCat("cd ", folder_.path(), R"(
 compdef() { echo "compdef $*" }
 _describe() { print -l -- "${(@P)3}" }
 _files() { echo FILES }
@@ -168,7 +179,7 @@ try watch nosuch
 
 TEST_F(ShellTest, Fish) {
   ASSERT_TRUE(Has("fish")) << "tools/setup.sh test installs it";
-  const Ended ran = Shell("fish", absl::StrCat("cd ", folder_.path(), R"(
+  const Ended ran = ShellWithNames("fish", absl::StrCat("cd ", folder_.path(), R"(
 muster completion fish | source; or exit 1
 complete -C 'muster pau'
 complete -C 'muster pause t'

@@ -497,17 +497,26 @@ TEST_F(MusterTest, WatchAsJsonIsALineForEachItem) {
 TEST_F(MusterTest, WatchEndsAtItsTimeOut) {
   Serve();
   PutJob("a-0001", v1::JOB_STATE_RUNNING);
-  const Ended ended = Run({"watch", "a-0001", "--timeout", "300ms"});
-  EXPECT_EQ(ended.code, 5);
-  EXPECT_TRUE(absl::EndsWith(ended.err, "muster: timed out after 300ms; the job is still running\n")) << ended.err;
+  // On a busy machine the first call alone, which asks for the job, may take longer; then a longer time-out is tried.
+  const auto expect = [&](const std::vector<std::string>& command, const std::string& state) {
+    std::string said;
+    for (const std::string timeout : {"300ms", "3s", "20s"}) {
+      std::vector<std::string> limited = command;
+      limited.insert(limited.end(), {"--timeout", timeout});
+      const Ended ended = Run(limited);
+      EXPECT_EQ(ended.code, 5) << ended.err;
+      if (absl::EndsWith(ended.err,
+                         absl::StrCat("muster: timed out after ", timeout, "; the job is still ", state, "\n")))
+        return;
+      said += ended.err;
+    }
+    ADD_FAILURE() << said;
+  };
+  expect({"watch", "a-0001"}, "running");
   PutJob("b-0001", v1::JOB_STATE_QUEUED);
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
            {"watch", "b-0001"}, {"logs", "-f", "b-0001"}, {"metrics", "-f", "b-0001"}}) {
-    std::vector<std::string> limited = command;
-    limited.insert(limited.end(), {"--timeout", "300ms"});
-    const Ended queued = Run(limited);
-    EXPECT_EQ(queued.code, 5);
-    EXPECT_TRUE(absl::EndsWith(queued.err, "; the job is still queued\n")) << queued.err;
+    expect(command, "queued");
   }
 }
 

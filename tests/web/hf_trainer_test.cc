@@ -47,11 +47,13 @@ TEST(HuggingFaceTrainer, LossCurveInTheBrowserOverAKill) {
   cluster.worker_flags = {"--exec-jobs", "on"};
   cluster.StartCoordinator();
   cluster.StartWorker(0, 2);
+  const std::string go = cluster.folder() + "/go";  // until it is there, each step waits a little
   const Ran begun = cluster.Shell(
       absl::StrCat("muster run --ranks 2 --max-restarts 3 -d -o name --env HF_HUB_OFFLINE=1 --env PYTHONPATH=",
-                   fs::path(python).parent_path().parent_path().string(), "/peft -- ", python, " ",
-                   fs::canonical("examples/exec/hf_trainer.py").string(), " --output_dir ", cluster.folder(),
-                   "/run --max_steps ", kSteps),
+                   fs::path(python).parent_path().parent_path().string(), "/peft:",
+                   fs::canonical("tests/exec/paced/sitecustomize.py").parent_path().string(), " --env PACED_UNTIL=", go,
+                   " -- ", python, " ", fs::canonical("examples/exec/hf_trainer.py").string(), " --output_dir ",
+                   cluster.folder(), "/run --max_steps ", kSteps),
       cluster.folder(), kPatience);
   ASSERT_EQ(begun.exit_code, 0) << begun.err;
   const std::string id(absl::StripAsciiWhitespace(begun.out));
@@ -68,6 +70,7 @@ TEST(HuggingFaceTrainer, LossCurveInTheBrowserOverAKill) {
   const pid_t program = ChildOf(ranks[1]);
   ASSERT_GT(program, 0);
   ASSERT_EQ(kill(program, SIGKILL), 0) << "it has ended already: more steps are needed";
+  std::ofstream(go) << "go";
   ASSERT_TRUE(cluster.WaitForState(id, "completed", kPatience)) << cluster.Muster({"logs", id}).out;
   ASSERT_TRUE(browser.Await("document.querySelector('main p')?.textContent.startsWith('completed')"));
   ASSERT_TRUE(browser.Await(absl::StrCat("Number(", loss, ".dataset.step) >= ", kSteps)));
