@@ -87,7 +87,7 @@ class FrontDoorTest : public ServerFixture {
     std::ofstream(options_.token_file) << kToken << " ann admin\n";
     chmod(options_.token_file.c_str(), 0600);
     options_.listen.push_back("127.0.0.1:0");
-    options_.connections = {.connections = 40, .of_peer = 30, .unknown = 10, .unknown_for = absl::Seconds(3)};
+    options_.connections = {.connections = 40, .of_peer = 30, .unknown = 10, .unknown_for = absl::Seconds(10)};
   }
   const std::string& tcp() const { return server_->addresses()[1]; }
   static grpc::Status Ask(Client& client) {
@@ -112,28 +112,21 @@ TEST_F(FrontDoorTest, StrangersGetAShareAndAreClosedAfterAWhile) {
   Start();
   Client known(tcp(), kToken);
   ASSERT_TRUE(Ask(known).ok());
-  std::vector<std::unique_ptr<Silent>> strangers;
-  for (int i = 0; i < 30; ++i) strangers.push_back(std::make_unique<Silent>(PortOf(tcp())));
+  const auto strangers = Greeters(30);
   ASSERT_TRUE(Eventually([&] { return Open(strangers) == 10; })) << Open(strangers);
   EXPECT_TRUE(Ask(known).ok()) << "it was there before";
   EXPECT_TRUE(Ask(*client_).ok()) << "the Unix socket is for this user only";
-  ASSERT_TRUE(Eventually([&] { return Open(strangers) == 0; }, absl::Seconds(20)));
+  ASSERT_TRUE(Eventually([&] { return Open(strangers) == 0; }));
   EXPECT_TRUE(Ask(known).ok()) << "whoever made a call stays";
   Client late(tcp(), kToken);
   EXPECT_TRUE(Eventually([&] { return Ask(late).ok(); }));
 }
 
-// Those of an address that has as many as it may give way sooner.
 TEST_F(FrontDoorTest, StrangersOfOneAddressAreFew) {
-  options_.connections = {.unknown_of_peer = 4, .unknown_for = absl::Seconds(20)};
+  options_.connections = {.unknown_of_peer = 4, .unknown_for = absl::Minutes(5)};
   Start();
-  std::vector<std::unique_ptr<Silent>> strangers;
-  for (int i = 0; i < 10; ++i) strangers.push_back(std::make_unique<Silent>(PortOf(tcp())));
-  ASSERT_TRUE(Eventually([&] { return Open(strangers) == 4; })) << Open(strangers);
-  const absl::Time began = absl::Now();
-  Client late(tcp(), kToken);
-  EXPECT_TRUE(Eventually([&] { return Ask(late).ok(); }));
-  EXPECT_LT(absl::Now() - began, absl::Seconds(15));
+  const auto strangers = Greeters(10);
+  EXPECT_TRUE(Eventually([&] { return Open(strangers) == 4; })) << Open(strangers);
 }
 
 // Whoever does not even begin to speak HTTP/2 (or TLS) is closed before strangers are.
@@ -153,11 +146,14 @@ TEST_F(FrontDoorTest, WhoGreetsButMakesNoCallIsClosedAfterAWhile) {
   EXPECT_TRUE(Eventually([&] { return Open(strangers) == 0; }));
 }
 
+// Those of an address that has as many as it may are closed sooner, until it has fewer.
 TEST_F(FrontDoorTest, InACrowdThatWhileIsShorter) {
   options_.connections = {.unknown_of_peer = 4, .unknown_for = absl::Minutes(5)};
   Start();
   const auto strangers = Greeters(4);
-  EXPECT_TRUE(Eventually([&] { return Open(strangers) == 0; }, absl::Minutes(2))) << "alone they could stay for longer";
+  EXPECT_TRUE(Eventually([&] { return Open(strangers) < 4; }, absl::Minutes(2))) << "alone they could stay for longer";
+  Client late(tcp(), kToken);
+  EXPECT_TRUE(Eventually([&] { return Ask(late).ok(); }));
 }
 
 // As the server says it: a setting of its first HTTP/2 frame (RFC 9113, 6.5).

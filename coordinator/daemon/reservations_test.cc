@@ -61,7 +61,7 @@ TEST_F(ReservationsTest, AJobStartsWhenTheWindowIsOver) {
   FakeWorker worker(address(), {.node = "n1"});
   ASSERT_TRUE(worker.WaitForWelcome());
   Reservation maint;
-  ASSERT_TRUE(Set("maint", "n1", absl::ZeroDuration(), absl::Seconds(2), &maint).ok());
+  ASSERT_TRUE(Set("maint", "n1", absl::ZeroDuration(), absl::Seconds(6), &maint).ok());
   EXPECT_EQ(maint.state(), RESERVATION_STATE_ACTIVE);
   const absl::Time end = FromProto(maint.end());
   const std::string job = client_->MustSubmit("endless");

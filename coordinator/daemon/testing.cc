@@ -66,8 +66,8 @@ JobState Client::StateOf(const std::string& job) {
 }
 
 grpc::Status Client::Watch(const WatchRequest& request, std::vector<WatchItem>* items,
-                           const std::function<bool(const std::vector<WatchItem>&)>& enough) {
-  const std::unique_ptr<grpc::ClientContext> context = Context();
+                           const std::function<bool(const std::vector<WatchItem>&)>& enough, absl::Duration deadline) {
+  const std::unique_ptr<grpc::ClientContext> context = Context(deadline);
   const auto reader = jobs_->Watch(context.get(), request);
   WatchItem item;
   bool cancelled = false;

@@ -33,7 +33,8 @@ class Client {
   JobState StateOf(const std::string& job);
   // Reads until the stream ends, or until `enough` accepts the items read (then it cancels, and returns OK).
   grpc::Status Watch(const WatchRequest& request, std::vector<WatchItem>* items,
-                     const std::function<bool(const std::vector<WatchItem>&)>& enough = nullptr);
+                     const std::function<bool(const std::vector<WatchItem>&)>& enough = nullptr,
+                     absl::Duration deadline = absl::Seconds(30));
   std::unique_ptr<grpc::ClientContext> Context(absl::Duration deadline = absl::Seconds(30)) const;
 
   Jobs::Stub& jobs() { return *jobs_; }
