@@ -116,9 +116,9 @@ TEST_F(HttpServerTest, BoundsTheHeaderAndTheBody) {
 TEST_F(HttpServerTest, ClosesAClientThatSendsItsRequestTooSlowly) {
   options_.request_patience = absl::Milliseconds(300);
   Start();
+  const absl::Time began = absl::Now();
   Wire wire(server_->address());
   wire.Send("GET / HTTP/1.1\r\n");
-  const absl::Time began = absl::Now();
   // A byte now and then does not extend its time.
   EXPECT_TRUE(Eventually([&] { return !wire.Send("X"); }, kTestPatience, absl::Milliseconds(20)));
   EXPECT_GE(absl::Now() - began, absl::Milliseconds(200));
