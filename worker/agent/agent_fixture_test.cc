@@ -148,4 +148,17 @@ void AgentTest::ExpectWholeHistory(const RankId& rank, uint64_t steps) {
   EXPECT_TRUE(received.records.back().has_finished());
 }
 
+void AgentTest::StopAndExpectWholeHistory(const RankId& rank) {
+  Want({StopRequest(rank, /*checkpoint_first=*/true, absl::Seconds(30))});
+  ASSERT_TRUE(Eventually([&] { return Exited(rank); }));
+  EXPECT_EQ(coordinator_.ExitOf(rank).cause(), RankExit::STOPPED);
+  const FakeCoordinator::Received received = coordinator_.Of(rank);
+  ASSERT_GE(received.records.size(), 2u);
+  const uint64_t steps = received.records.size() - 2;
+  EXPECT_TRUE(received.records.front().has_running());
+  for (uint64_t step = 1; step <= steps; ++step) EXPECT_EQ(received.records[step].metrics().step(), step);
+  EXPECT_TRUE(received.records.back().has_checkpoint());
+  EXPECT_EQ(received.records.back().checkpoint().step(), steps);
+}
+
 }  // namespace muster::agent

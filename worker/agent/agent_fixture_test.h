@@ -45,8 +45,11 @@ class AgentTest : public ::testing::Test {
   rundir::RankDir Dir(const RankId& rank) const { return {run_, rank}; }
   rundir::Processes ProcessesOf(const RankId& rank);  // once they are there
   bool Exited(const RankId& rank) const { return coordinator_.StateOf(rank) == RANK_STATE_EXITED; }
-  // RUNNING, then metrics of steps 1..n, then nothing else, or `last`.
+  // RUNNING, then metrics of steps 1..n, then Finished.
   void ExpectWholeHistory(const RankId& rank, uint64_t steps);
+  // Of a rank without end ("count" with no steps): stops it with a checkpoint, waits for its exit, and expects RUNNING,
+  // metrics of every step, and the checkpoint of the last one.
+  void StopAndExpectWholeHistory(const RankId& rank);
 
   TemporaryFolder folder_;
   const std::string run_;
