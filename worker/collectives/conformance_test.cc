@@ -179,14 +179,15 @@ TEST_P(Conformance, SendAndReceiveMatchInOrder) {
 }
 
 TEST_P(Conformance, ARankThatNeverComesIsNamedAtTheDeadline) {
+  std::atomic<int> failed = 0;
   OnRanks(
       3,
-      [](Group& group) {
+      [&](Group& group) {
         at::Tensor values = Of(group.rank(), 100);
         ASSERT_TRUE(group.AllReduce(values)->Wait().ok());
         if (group.rank() == 1) {
           // It stays away until the others have failed, so that no socket reveals it.
-          absl::SleepFor(absl::Seconds(3));
+          EXPECT_TRUE(Eventually([&] { return failed == 2; }));
           return;
         }
         const absl::Time begin = absl::Now();
@@ -195,40 +196,43 @@ TEST_P(Conformance, ARankThatNeverComesIsNamedAtTheDeadline) {
         const absl::Status status = work->Wait();
         EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
         EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
-        EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+        EXPECT_LT(absl::Now() - begin, kTestPatience);
         EXPECT_TRUE(work->done());
         EXPECT_FALSE(group.Health().ok());
         EXPECT_FALSE(group.AllReduce(values)->Wait().ok()) << "a group that failed stays so";
+        ++failed;
       },
-      absl::Seconds(1));
+      absl::Seconds(5));  // also of the all-reduce before, on a busy machine
 }
 
 // A message that no one sends or receives fails at its deadline, on the rank that waits for it.
 TEST_P(MessageConformance, ThePeerThatNeverComesIsNamedAtTheDeadline) {
-  for (const bool sends : {false, true}) {
-    std::atomic<bool> failed = false;
-    OnTwoRanks(
-        1,
-        [&](int rank, const std::vector<Group*>& groups) {
-          if (rank == 0) {
-            ASSERT_TRUE(Eventually([&] { return failed.load(); }));
-            return;
-          }
-          const at::Tensor values = Of(0, 1000);
-          const absl::Time begin = absl::Now();
-          const auto work = sends ? groups[0]->Send(values, 0) : groups[0]->Recv(values, 0);
-          EXPECT_FALSE(work->done());
-          const absl::Status status = work->Wait();
+  std::atomic<bool> failed = false;
+  OnTwoRanks(
+      2,
+      [&](int rank, const std::vector<Group*>& groups) {
+        if (rank == 0) {
+          ASSERT_TRUE(Eventually([&] { return failed.load(); }));
+          return;
+        }
+        const at::Tensor sent = Of(0, 1000), received = Of(0, 1000);
+        const absl::Time begin = absl::Now();
+        std::vector<std::unique_ptr<Work>> works;
+        works.push_back(groups[0]->Send(sent, 0));
+        works.push_back(groups[1]->Recv(received, 0));
+        for (const auto& work : works) EXPECT_FALSE(work->done());
+        for (const size_t i : {0, 1}) {
+          const absl::Status status = works[i]->Wait();
           EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-          EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(sends ? "send" : "rec"), HasSubstr("rank 0")));
-          EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
-          EXPECT_TRUE(work->done());
-          EXPECT_FALSE(groups[0]->Health().ok());
-          EXPECT_FALSE(groups[0]->Recv(values, 0)->Wait().ok()) << "a group that failed stays so";
-          failed = true;
-        },
-        absl::Seconds(1));
-  }
+          EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(i == 0 ? "send" : "rec"), HasSubstr("rank 0")));
+          EXPECT_LT(absl::Now() - begin, kTestPatience);
+          EXPECT_TRUE(works[i]->done());
+          EXPECT_FALSE(groups[i]->Health().ok());
+          EXPECT_FALSE(groups[i]->Recv(received, 0)->Wait().ok()) << "a group that failed stays so";
+        }
+        failed = true;
+      },
+      absl::Seconds(3));  // also of the messages that connect the groups, on a busy machine
 }
 
 const std::vector<Backend>& Backends() {
