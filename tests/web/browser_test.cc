@@ -302,17 +302,21 @@ std::map<std::string, std::vector<int>> OwnersShown(Browser& browser, int boxes)
   return owners;
 }
 
-// Two shards of two tensor ranks: shard s of share t is number 2 s + t of the table, as the rank that owns it.
+// Two shards of two tensor ranks, which share sequences: shard s of share t is number 2 s + t of the table, as the rank
+// that owns it.
 TEST_F(WebPage, DrawsTheOwnersOfTensorShares) {
   Start(4);
   const std::string id =
       cluster_.Submit({.name = "shares",
-                       .steps = 1'000'000,
-                       .checkpoint_every = 1'000'000,
-                       .extra = "resources: {ranks: 4}\nparallel: {tensor: 2}\nstrategy: {kind: fsdp}"});
+                       .steps = 1,
+                       .extra = "resources: {ranks: 4}\nparallel: {tensor: 2, context: 2}\nstrategy: {kind: fsdp}"});
+  ASSERT_TRUE(cluster_.WaitForState(id, "completed"));
   Browser browser;
   const std::string url = SignIn(browser);
   browser.Open(url + "/jobs/" + id);
+  ASSERT_TRUE(browser.Await("document.querySelectorAll('.rank').length === 4"));
+  EXPECT_THAT(browser.Eval("document.querySelectorAll('.rank')[3].title").get<std::string>(),
+              HasSubstr("shard 1, context 1, tensor 1"));
   ASSERT_TRUE(browser.Await("document.querySelector('#plan')"));
   browser.Click("#plan summary");
   ASSERT_TRUE(browser.Await("document.querySelector('#ownership')"));
