@@ -104,11 +104,15 @@ void AddProductBytes(const Inventory& inventory, Unit& unit) {
     return;
   }
   // Nothing is kept of a block of queries (worker/units/sequence_attention.cc). Its weights, factors and their product;
-  // backward computes these again, and has one gradient beside them. Their mask is a run's, also with a window.
+  // backward computes these again, and has one gradient beside them. Their mask is a run's: with a window, one beside
+  // that of the window, and where it is added is known in two parts.
   const uint64_t weights = 4 * heads * RunQueries(context, share) * context;
   unit.set_forward_bytes(unit.forward_bytes() + 3 * weights);
   unit.set_backward_bytes(unit.backward_bytes() + 4 * weights);
-  unit.set_backward_constant_bytes(std::max(unit.backward_constant_bytes(), RunMaskBytes(context, share)));
+  const uint64_t mask = RunMaskBytes(context, share), constant = unit.backward_constant_bytes();
+  const bool windowed = unit.attention().window() > 0;
+  unit.set_backward_constant_bytes(windowed ? constant + mask + RunQueries(context, share) * context
+                                            : std::max(constant, mask));
 }
 
 }  // namespace

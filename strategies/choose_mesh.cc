@@ -110,17 +110,19 @@ bool FillNodes(absl::Span<const RankPlace> ranks, uint32_t tensor) {
   return true;
 }
 
-// How many ranks may share a sequence, of so many with tokens of their own; those of kAny come beside the others.
-std::vector<uint32_t> ContextsToTry(uint32_t data_ranks, uint32_t sequences, SequenceSharing sharing) {
+// How many ranks may share a sequence, of so many with tokens of their own: two runs of them each (models/sequence.h).
+// Those of kAny come beside the others.
+std::vector<uint32_t> ContextsToTry(uint32_t data_ranks, uint32_t sequences, uint64_t tokens, SequenceSharing sharing) {
+  const auto divide = [&](uint32_t n) {
+    return n <= kMaxContextRanks && data_ranks % n == 0 && tokens % (2 * uint64_t{n}) == 0;
+  };
   uint32_t none_idle = 1;
-  while (data_ranks / none_idle > sequences && none_idle < kMaxContextRanks && data_ranks % (2 * none_idle) == 0) {
-    none_idle *= 2;
-  }
+  while (data_ranks / none_idle > sequences && divide(2 * none_idle)) none_idle *= 2;
   if (sharing == SequenceSharing::kOfIdleRanks) {
     return none_idle > 1 ? std::vector<uint32_t>{1, none_idle} : std::vector<uint32_t>{1};
   }
   std::vector<uint32_t> all;
-  for (uint32_t n = 2; n <= kMaxContextRanks && data_ranks % n == 0; n *= 2) {
+  for (uint32_t n = 2; divide(n); n *= 2) {
     if (n != none_idle) all.push_back(n);
   }
   return all;
@@ -175,10 +177,12 @@ class Search {
     list_until_ = budget_->spent() + budget_->left() / 2;  // the rest is for their plans
     const bool cuts = models::CheckOutputs(inventory_).ok() && !train_.offload().activations() &&
                       !models::DependsOnMicrobatches(inventory_);
+    const uint64_t tokens = models::TargetsPerSample(inventory_);
     for (uint32_t stages = 1; stages <= std::min({all, units, kMaxStages}); ++stages) {
       if (all % stages != 0 || (stages > 1 && !cuts)) continue;
       for (uint32_t tensor = 1; tensor <= kMaxTensorRanks && all / stages % tensor == 0; tensor *= 2) {
-        for (const uint32_t context : ContextsToTry(all / stages / tensor, train_.batch().sequences(), sharing)) {
+        const uint32_t data_ranks = all / stages / tensor, sequences = train_.batch().sequences();
+        for (const uint32_t context : ContextsToTry(data_ranks, sequences, tokens, sharing)) {
           const absl::StatusOr<Division*> division = DivisionOf(tensor, context);
           if (division.ok() && *division == nullptr) continue;
           const absl::Status status = division.ok() ? ListMesh(stages, **division, offload)
@@ -276,6 +280,7 @@ class Search {
     // What all ranks of a unit hold alike, each would compress among other neighbors, and it would no longer be alike.
     if (tensor > 1 && Compresses(train_.communication())) return nullptr;
     const auto what = [&] { return What(); };
+    if (budget_->spent() > list_until_) return absl::ResourceExhaustedError(what());
     const uint64_t units = static_cast<uint64_t>(inventory_.units_size()), bytes = 2 * inventory_.SpaceUsedLong();
     absl::Status status = Spend(budget_, kWorkPerUnit * units, what);
     if (status.ok()) status = Hold(budget_, (divisions_.size() + 1) * bytes, what);
@@ -366,8 +371,9 @@ class Search {
     return absl::OkStatus();
   }
 
-  // What the choice would show by its bounds alone: of each number of stages and of ranks that compute a unit of which
-  // nothing was planned the best one, if it may be one of the fastest; and one by each schedule, to say why it lost.
+  // What the choice would show by its bounds alone: of each number of stages, of ranks that compute a unit and of those
+  // that share a sequence of which nothing was planned the best one, if it may be one of the fastest; and one by each
+  // schedule, to say why it lost.
   absl::Status PlanShown() {
     for (const auto axis : {StagesOf, TensorOf, ContextOf, ScheduleOf}) {
       std::set<uint32_t> planned;
@@ -665,8 +671,8 @@ absl::StatusOr<Choice> Search::Choose() const {
     choice.chosen = choice.candidates.size();
     add(CandidateOf(*planned));
   }
-  // Of other numbers of stages and of ranks that compute a unit, and by other schedules, what was planned, or else the
-  // ways by their bounds.
+  // Of other numbers of stages, of ranks that compute a unit and of those that share a sequence, and by other
+  // schedules, what was planned, or else the ways by their bounds.
   for (const auto axis : {StagesOf, TensorOf, ContextOf, ScheduleOf}) {
     const auto shown = [&](uint32_t number) {
       return std::any_of(choice.candidates.begin(), choice.candidates.end(),
@@ -780,7 +786,8 @@ absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory
       --left;
       const size_t before = search.ways();
       if (status.ok() && !search.AnyFits()) status = search.List(offload, sharing);
-      if (status.ok() && search.ways() > before) status = search.Plan(left > 0 ? 0.5 : 1);
+      const bool more = search.ways() > before || (left == 0 && !search.AnyFits());
+      if (status.ok() && more) status = search.Plan(left > 0 ? 0.5 : 1);
     }
   }
   if (status.ok() && !search.AnyFits()) status = search.PlanLeast();

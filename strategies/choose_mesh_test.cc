@@ -502,9 +502,6 @@ TEST(ChooseMesh, OfWhatIsChosenARecordHasTheFields) {
   EXPECT_EQ(spec.batch().sequences(), 8u);
 }
 
-// Eight sequences keep eight of 64 ranks busy: the others help only where they share a sequence's work. Inside a node
-// that costs little for wide layers, whose FLOPs grow with the width's square and whose activations with the width:
-// 12 * 8192^2 * 2 * 2048 * 3 FLOPs are 2.8 ms of eight H100s, and eight times 7/8 of 64 MiB over NVLink 1.3 ms.
 // Of 16 ranks, on nodes of one each so that none compute units together, eight would be idle with eight sequences, and
 // twelve with four.
 TEST(ChooseMesh, RanksThatWouldBeIdleShareSequences) {
@@ -534,6 +531,9 @@ TEST(ChooseMesh, RanksThatWouldBeIdleShareSequences) {
     const double seconds = PredictStep(alone, inventory, plan.layout, plan.programs, ranks, h100)[0].timeline.seconds;
     EXPECT_LT(choice.candidates[choice.chosen].step_seconds, 0.75 * seconds) << TextOf(choice);
   }
+  Train odd = Blocks(2, 4096, 1);  // of which eight ranks would need a multiple of 16 tokens
+  odd.mutable_model()->mutable_llama()->set_context(1000 * 8 + 8);
+  EXPECT_EQ(most_shared(MixOf(odd, ranks, h100)), 4u) << "as many as its tokens allow";
   Train enough = Blocks(2, 4096, 16);
   EXPECT_EQ(most_shared(MixOf(enough, ranks, h100)), 1u);
   Train images;
@@ -572,6 +572,9 @@ TEST(ChooseMesh, WhereNothingElseFitsRanksShareSequences) {
   EXPECT_GT(context(needs * 2 / 3 / kGib), 2u) << FormatBytes(needs);
 }
 
+// Eight sequences keep eight of 64 ranks busy: the others help only where they share a sequence's work. Inside a node
+// that costs little for wide layers, whose FLOPs grow with the width's square and whose activations with the width:
+// 12 * 8192^2 * 2 * 2048 * 3 FLOPs are 2.8 ms of eight H100s, and eight times 7/8 of 64 MiB over NVLink 1.3 ms.
 TEST(ChooseMesh, FewSequencesAreSharedByTensorRanksOfANode) {
   const Train train = Blocks(4, 8192, 8);
   const std::vector<RankPlace> ranks = FullNodes(64, 8, 80 * kGib);

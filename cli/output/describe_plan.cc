@@ -200,12 +200,14 @@ std::string Times(const v1::PlanReply& plan) {
   const double amount = static_cast<double>(tokens ? plan.tokens_per_step() : plan.samples_per_step());
   const bool replicas = t.exchange_seconds() > 0;
   const double mean = replicas ? t.mean_step_seconds() : t.step_seconds(), rate = mean > 0 ? amount / mean : 0;
-  const v1::Parallel& parallel = plan.resolved().train().parallel();
+  const auto any = [&](auto&& has) { return std::any_of(plan.ranks().begin(), plan.ranks().end(), has); };
+  const bool shares = any([](const v1::RankPlan&r) { return r.tensor() > 0; }),
+             parts = any([](const v1::RankPlan&r) { return r.context() > 0; });
   const std::string exchanged = t.exchanged_seconds() > 0
                                     ? absl::StrCat(" (", Seconds(t.exchanged_seconds()), " of it exchanges of ",
-                                                   parallel.context() <= 1  ? "tensor"
-                                                   : parallel.tensor() <= 1 ? "context"
-                                                                            : "tensor and context",
+                                                   shares && parts ? "tensor and context"
+                                                   : parts         ? "context"
+                                                                   : "tensor",
                                                    " ranks)")
                                     : "";
   const std::string exchanges = replicas ? absl::StrCat("\n  an exchange of replicas ", Seconds(t.exchange_seconds()),

@@ -1052,6 +1052,10 @@ TEST(DescribePlan, ShowsWhichRanksShareSequences) {
   for (v1::RankPlan& r : *plan.mutable_ranks()) r.clear_context();
   has({"zero 3, tensor parallel over 2 on 8 ranks\n", "   RANK  TENSOR  PARAMETERS",
        "(2 ms of it exchanges of tensor ranks)"});
+  // What parallel: auto chose is not in the spec.
+  parallel.Clear();
+  for (v1::RankPlan& r : *plan.mutable_ranks()) r.clear_tensor(), r.set_context(r.rank() % 2);
+  has({"   RANK  CONTEXT  PARAMETERS", "(2 ms of it exchanges of context ranks)"});
 }
 
 TEST(DescribePlan, RanksThatAreAlikeShareARow) {
