@@ -180,9 +180,9 @@ void Hangs::Fail(JobEntry& job, const RankPlacement& culprit, const RunningGener
   const std::map<uint32_t, Entered> entered = EnteredOf(job, generation);
   const auto its = entered.find(culprit.rank());
   const std::string exchange = op.empty() || its == entered.end() ? "" : WhereInside(*progress.exchanges, its->second);
-  exit.set_message(absl::StrCat(RankName(generation, culprit.rank()), " on ", culprit.node(),
-                                " hung in step ", failure.step(), op.empty() ? "" : " at ", op, exchange,
-                                ": no progress for ", absl::ToInt64Seconds(progress.stalled), " s"));
+  exit.set_message(absl::StrCat(RankName(generation, culprit.rank()), " on ", culprit.node(), " hung in step ",
+                                failure.step(), op.empty() ? "" : " at ", op, exchange, ": no progress for ",
+                                absl::ToInt64Seconds(progress.stalled), " s"));
   failure.set_hint(
       absl::StrCat("a process that was stopped, a device or a network that is stuck: on the node dmesg and "
                    "nvidia-smi; its output: muster logs ",
