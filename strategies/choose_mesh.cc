@@ -161,14 +161,6 @@ class Search {
          Budget* budget)
       : train_(train), inventory_(inventory), ranks_(ranks), hardware_(hardware), budget_(budget) {}
 
-  // Errors of the budget.
-  absl::StatusOr<bool> MayShareSequences() {
-    if (ranks_.size() % 2 != 0) return false;
-    const absl::StatusOr<Division*> halves = DivisionOf(1, 2);
-    if (!halves.ok()) return halves.status();
-    return *halves != nullptr;
-  }
-
   // Every way to run, with its bounds. A mesh whose cut, or whose ways, would take more than its part of the budget is
   // left out, and so is one whose stages share tensors as no schedule can move them. Errors of the budget, or
   // InvalidArgument: all are.
@@ -775,19 +767,15 @@ absl::StatusOr<Choice> ChooseMesh(const Train& train, const Inventory& inventory
   Search search(train, inventory, ranks, hardware, &part);
   const bool may_offload = inventory.device() == DEVICE_CUDA && !train.has_offload() && !train.cuda_graphs() &&
                            !Compresses(train.communication());
-  const absl::StatusOr<bool> may_share = search.MayShareSequences();
-  absl::Status status = may_share.status();
-  std::vector<SequenceSharing> sharings = {SequenceSharing::kOfIdleRanks};
-  if (status.ok() && *may_share) sharings.push_back(SequenceSharing::kAny);
-  size_t left = sharings.size() * (may_offload ? 2 : 1);
+  absl::Status status;
+  int left = may_offload ? 4 : 2;  // rounds
   for (const bool offload : {false, true}) {
-    if (offload && !may_offload) continue;
-    for (const SequenceSharing sharing : sharings) {
-      --left;
+    for (const SequenceSharing sharing : {SequenceSharing::kOfIdleRanks, SequenceSharing::kAny}) {
+      if (!status.ok() || search.AnyFits() || left == 0) break;
       const size_t before = search.ways();
-      if (status.ok() && !search.AnyFits()) status = search.List(offload, sharing);
-      const bool more = search.ways() > before || (left == 0 && !search.AnyFits());
-      if (status.ok() && more) status = search.Plan(left > 0 ? 0.5 : 1);
+      status = search.List(offload, sharing);
+      const bool is_last = --left == 0;
+      if (status.ok() && (search.ways() > before || is_last)) status = search.Plan(is_last ? 1 : 0.5);
     }
   }
   if (status.ok() && !search.AnyFits()) status = search.PlanLeast();
